@@ -1,0 +1,224 @@
+//! Side-by-side benchmarks of Larder against its peers. `docs/bench.md` says what is measured, and how.
+
+mod contest;
+mod drive;
+mod machine;
+mod memcached;
+mod memory;
+mod progress;
+mod report;
+mod stats;
+mod structures;
+mod svg;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use larder_testkit::servers::Version;
+
+use crate::progress::Progress;
+use crate::report::{Report, Section};
+
+/// An error only has to be shown.
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Result<T> = std::result::Result<T, Error>;
+
+/// Where results go that are not sent elsewhere.
+const FOLDER: &str = "target/bench";
+
+#[derive(Parser)]
+#[command(about = "Benchmarks of Larder against its peers, side by side", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// All of them
+    All(Options),
+    /// Reads and writes through memcached, against the crates memcache and async-memcached
+    Memcached(Options),
+    /// The store in the process, against moka, dashmap and quick_cache
+    Memory(Options),
+    /// Its memory an item, against theirs
+    Overhead(Options),
+    /// Each structure, against the raw ops it needs
+    Structures(Options),
+    /// Draws the plot and writes the page anew from a JSON file, without measuring
+    Page(Options),
+    /// One candidate in a process of its own
+    #[command(hide = true)]
+    Worker(memory::WorkerArgs),
+}
+
+/// How to measure, and where to put the results.
+#[derive(Args, Clone, Debug)]
+struct Options {
+    /// How long a round over the network is measured, in seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Rounds after the warm-up
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+    /// Items in the stores in the process
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    items: Option<u64>,
+    /// Only the contests whose names contain this, such as "512 tasks"
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Shorter rounds, fewer of them, fewer items
+    #[arg(long)]
+    quick: bool,
+    /// Which memcached
+    #[arg(long, default_value = "old")]
+    server: ServerChoice,
+    /// Where every round is written
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Where the plot is written
+    #[arg(long, value_name = "PATH")]
+    svg: Option<PathBuf>,
+    /// Where the page for people is written
+    #[arg(long, value_name = "PATH")]
+    markdown: Option<PathBuf>,
+    /// Keep what the JSON file has of other benchmarks
+    #[arg(long)]
+    keep: bool,
+}
+
+/// The servers of the test kit.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ServerChoice {
+    /// 1.6.18
+    Old,
+    /// 1.6.38 or later
+    New,
+}
+
+/// How to measure, with defaults filled in.
+#[derive(Clone, Debug)]
+struct Plan {
+    window: Duration,
+    rounds: usize,
+    items: u64,
+    /// Ops a thread and round on the stores in the process.
+    ops: u64,
+    server: Version,
+    only: Option<String>,
+}
+
+impl Plan {
+    /// Whether a contest of this name is held.
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|part| name.contains(part.as_str()))
+    }
+}
+
+impl Options {
+    fn plan(&self) -> Plan {
+        let (seconds, rounds, items, ops) =
+            if self.quick { (0.1, 7, 1_000_000, 200_000) } else { (0.2, 31, 5_000_000, 500_000) };
+        Plan {
+            window: self.seconds.unwrap_or(Duration::from_secs_f64(seconds)),
+            rounds: self.rounds.map_or(rounds, usize::from),
+            items: self.items.unwrap_or(items),
+            ops,
+            only: self.only.clone(),
+            server: match self.server {
+                ServerChoice::Old => Version::Old,
+                ServerChoice::New => Version::New,
+            },
+        }
+    }
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text} is no number of seconds"))?;
+    if (0.05..=600.0).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(format!("{text} seconds; it takes 0.05 to 600"))
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::All(options) => measure(&options, &Section::ALL),
+        Command::Memcached(options) => measure(&options, &[Section::Memcached]),
+        Command::Memory(options) => measure(&options, &[Section::Memory]),
+        Command::Overhead(options) => measure(&options, &[Section::Overhead]),
+        Command::Structures(options) => measure(&options, &[Section::Structures]),
+        Command::Page(options) => Places::of(&options).and_then(|places| places.write()),
+        Command::Worker(args) => memory::work(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("larder-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options, sections: &[Section]) -> Result<()> {
+    if cfg!(debug_assertions) {
+        eprintln!("larder-bench: built without optimisations; the figures mean nothing (cargo run --release)");
+    }
+    let plan = options.plan();
+    let mut places = Places::of(options)?;
+    if !options.keep {
+        places.report = Report::default();
+    }
+    for section in sections {
+        let progress = Progress::new();
+        let findings = match section {
+            Section::Memcached => memcached::measure(&plan, &progress),
+            Section::Memory => memory::measure(&plan, &progress),
+            Section::Overhead => memory::measure_overhead(&plan, &progress),
+            Section::Structures => structures::measure(&plan, &progress),
+        }?;
+        drop(progress);
+        println!("{}", table::terminal(&findings));
+        places.report.put(findings);
+        // After each, so that a run that is stopped leaves what it found.
+        places.write()?;
+    }
+    println!(
+        "{} goals missed; every round is in {}, the plot in {}",
+        places.report.missed(),
+        places.json.display(),
+        places.svg.display()
+    );
+    Ok(())
+}
+
+/// A report, and where it goes.
+struct Places {
+    report: Report,
+    json: PathBuf,
+    svg: PathBuf,
+    markdown: Option<PathBuf>,
+}
+
+impl Places {
+    /// With what the JSON file has.
+    fn of(options: &Options) -> Result<Places> {
+        let json = options.json.clone().unwrap_or_else(|| Path::new(FOLDER).join("results.json"));
+        let svg = options.svg.clone().unwrap_or_else(|| Path::new(FOLDER).join("results.svg"));
+        Ok(Places { report: Report::load(&json)?, json, svg, markdown: options.markdown.clone() })
+    }
+
+    fn write(&self) -> Result<()> {
+        self.report.save(&self.json)?;
+        report::write(&self.svg, &svg::render(&self.report))?;
+        if let Some(page) = &self.markdown {
+            let from = page.parent().unwrap_or(Path::new(""));
+            let link = self.svg.strip_prefix(from).unwrap_or(&self.svg);
+            report::write(page, &table::markdown(&self.report, link))?;
+        }
+        Ok(())
+    }
+}

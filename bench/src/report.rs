@@ -1,0 +1,126 @@
+//! A run's results, as they are kept in the JSON file.
+
+use std::fs;
+use std::path::Path;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::contest::{Contest, Limit, Verdict};
+use crate::machine::Machine;
+
+/// A benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Section {
+    /// Reads and writes through the network, against other clients.
+    Memcached,
+    /// The store in the process, against maps and caches.
+    Memory,
+    /// Its memory, against theirs.
+    Overhead,
+    /// Each structure, against the raw ops it needs.
+    Structures,
+}
+
+impl Section {
+    pub(crate) const ALL: [Section; 4] = [Section::Memcached, Section::Memory, Section::Overhead, Section::Structures];
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Section::Memcached => "The memcached client",
+            Section::Memory => "The store in the process",
+            Section::Overhead => "Memory an item",
+            Section::Structures => "Structures over raw ops",
+        }
+    }
+}
+
+/// What one benchmark found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Findings {
+    pub(crate) section: Section,
+    /// How it was measured, read off the run.
+    pub(crate) how: String,
+    pub(crate) machine: Machine,
+    pub(crate) contests: Vec<Contest>,
+    /// The tries that chose each peer's pool size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pools: Vec<Contest>,
+}
+
+/// All that was found, a benchmark after the other.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) findings: Vec<Findings>,
+}
+
+impl Report {
+    /// An earlier report, or an empty one where there is no such file.
+    pub(crate) fn load(path: &Path) -> Result<Report> {
+        if !path.exists() {
+            return Ok(Report::default());
+        }
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()).into())
+    }
+
+    pub(crate) fn save(&self, path: &Path) -> Result<()> {
+        write(path, &(serde_json::to_string_pretty(self)? + "\n"))
+    }
+
+    /// Puts findings in the place of earlier ones of the same benchmark.
+    pub(crate) fn put(&mut self, findings: Findings) {
+        self.findings.retain(|earlier| earlier.section != findings.section);
+        self.findings.push(findings);
+        self.findings.sort_by_key(|findings| findings.section);
+    }
+
+    /// Goals that were missed.
+    pub(crate) fn missed(&self) -> usize {
+        let verdicts =
+            self.findings.iter().flat_map(|findings| &findings.contests).flat_map(|contest| &contest.verdicts);
+        verdicts.filter(|verdict| verdict.met == Some(false)).count()
+    }
+}
+
+impl Verdict {
+    /// Such as `larder 4.91x of async-memcached (4.50 to 5.30; all 3.90 to 5.70)`.
+    pub(crate) fn line(&self, contest: &Contest) -> String {
+        let value = self.value;
+        let Some(against) = &self.against else {
+            let [median, min, max] = [value.median, value.min, value.max].map(|figure| contest.unit.show(figure));
+            return format!("{} {median} ({min} to {max})", self.ours);
+        };
+        let (low, high, min, max) = (value.low, value.high, value.min, value.max);
+        format!("{} {:.2}x of {against} ({low:.2} to {high:.2}; all {min:.2} to {max:.2})", self.ours, value.median)
+    }
+
+    /// Such as `>= 4.00x`; empty without a goal.
+    pub(crate) fn goal(&self) -> String {
+        let suffix = if self.against.is_some() { "x" } else { "" };
+        match self.limit {
+            Some(Limit::AtLeast(least)) => format!(">= {least}{suffix}"),
+            Some(Limit::AtMost(most)) => format!("<= {most}{suffix}"),
+            None => String::new(),
+        }
+    }
+
+    /// `met`, `MISSED` or nothing.
+    pub(crate) fn outcome(&self) -> &'static str {
+        match self.met {
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "",
+        }
+    }
+}
+
+/// Writes a file, and the folders it stands in.
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
+}

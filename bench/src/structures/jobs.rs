@@ -1,0 +1,136 @@
+//! What each structure is asked to do, op by op.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::StoreRef;
+use larder_structures::lock::{LockGuard, Released};
+use larder_structures::{Counter, Lock, Set};
+
+use crate::Result;
+use crate::drive::Step;
+
+/// No run outlasts it.
+const LEASE: Duration = Duration::from_secs(3600);
+/// Members of the set that is read.
+const MEMBERS: usize = 100;
+
+/// An op of a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    CounterAdd,
+    CounterGet,
+    FastAdd,
+    LockCycle,
+    LockRenew,
+    SetAdd,
+    SetMembers,
+    SetHas,
+}
+
+impl Job {
+    pub(super) const ALL: [Job; 8] = [
+        Job::CounterAdd,
+        Job::CounterGet,
+        Job::FastAdd,
+        Job::LockCycle,
+        Job::LockRenew,
+        Job::SetAdd,
+        Job::SetMembers,
+        Job::SetHas,
+    ];
+    /// Those that many tasks may do on one handle at the same time.
+    pub(super) const SHARED: [Job; 3] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Job::CounterAdd => "counter add",
+            Job::CounterGet => "counter get (16 slots)",
+            Job::FastAdd => "fast counter add",
+            Job::LockCycle => "lock acquire and release",
+            Job::LockRenew => "lock renew",
+            Job::SetAdd => "set add of 1 member",
+            Job::SetMembers => "set members (100)",
+            Job::SetHas => "set has (of 100)",
+        }
+    }
+
+    /// The round trips that the documentation promises a handle in use.
+    pub(super) fn round_trips(self) -> usize {
+        if self == Job::LockCycle { 2 } else { 1 }
+    }
+
+    /// Opens what is needed, and does the op a few times, so that the handle is in use.
+    pub(super) async fn begin(self, store: &StoreRef, name: &str) -> Result<Work> {
+        let mut work = match self {
+            Job::CounterAdd | Job::CounterGet => {
+                let counter = Counter::open_or_create(store, name).await?;
+                counter.add(1).await?;
+                if self == Job::CounterAdd { Work::CounterAdd(counter) } else { Work::CounterGet(counter) }
+            }
+            Job::FastAdd => Work::CounterAdd(Counter::options().fast().open_or_create(store, name).await?),
+            Job::LockCycle => Work::LockCycle(Lock::options().lease(LEASE).open(store, name).await?),
+            Job::LockRenew => {
+                let lock = Lock::options().lease(LEASE).open(store, name).await?;
+                Work::LockRenew(Arc::new(lock.try_acquire().await?.ok_or("a new lock is held")?))
+            }
+            Job::SetAdd => Work::SetAdd(Set::open_or_create(store, name).await?, 0),
+            Job::SetMembers | Job::SetHas => {
+                let set = Set::open_or_create(store, name).await?;
+                set.add((0..MEMBERS).map(member)).await?;
+                if self == Job::SetMembers { Work::SetMembers(set) } else { Work::SetHas(set, 0) }
+            }
+        };
+        for _ in 0..3 {
+            work.step().await?;
+        }
+        Ok(work)
+    }
+}
+
+/// A structure at work. Clones work on the same handle.
+#[derive(Clone)]
+pub(super) enum Work {
+    CounterAdd(Counter),
+    CounterGet(Counter),
+    LockCycle(Lock),
+    LockRenew(Arc<LockGuard>),
+    SetAdd(Set, usize),
+    SetMembers(Set),
+    SetHas(Set, usize),
+}
+
+fn member(at: usize) -> String {
+    format!("member:{:03}", at % MEMBERS)
+}
+
+impl Step for Work {
+    async fn step(&mut self) -> Result<()> {
+        let is_right = match self {
+            Work::CounterAdd(counter) => {
+                counter.add(1).await?;
+                true
+            }
+            Work::CounterGet(counter) => counter.get().await? == 1,
+            Work::LockCycle(lock) => {
+                let guard = lock.try_acquire().await?.ok_or("nobody else wants this lock")?;
+                guard.release().await? == Released::Released
+            }
+            Work::LockRenew(guard) => {
+                guard.renew().await?;
+                true
+            }
+            Work::SetAdd(set, at) => {
+                *at += 1;
+                set.add([member(*at)]).await?;
+                true
+            }
+            Work::SetMembers(set) => set.members().await?.len() == MEMBERS,
+            Work::SetHas(set, at) => {
+                *at += 1;
+                set.has(member(*at)).await?
+            }
+        };
+        if is_right { Ok(()) } else { Err("a structure answered what it must not".into()) }
+    }
+}

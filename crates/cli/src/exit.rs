@@ -1,0 +1,222 @@
+//! Exit codes, and how an error becomes one.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use larder::ErrorKind;
+use serde_json::json;
+
+/// How the command ends. `lock run` ends as its command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Ok = 0,
+    No = 1,
+    Usage = 2,
+    Absent = 3,
+    Lost = 4,
+    Lock = 5,
+    Unreachable = 6,
+    Unknown = 7,
+    Refused = 8,
+    Internal = 70,
+}
+
+/// Every exit code, and what it means.
+pub(crate) const CODES: [(&str, &str); 13] = [
+    ("0", "done; for `set has`: yes"),
+    ("1", "no: `set has` found an element missing, `demo` found a total that is off"),
+    ("2", "wrong usage: an option, a name, a value, a URL; no store is set"),
+    ("3", "absent: there is no such structure (never created, or lost)"),
+    ("4", "lost or rolled back: the structure was there, and data of it are gone"),
+    ("5", "the lock was not obtained in time, or was lost while the command ran"),
+    ("6", "the store cannot be reached or does not answer; nothing was changed"),
+    ("7", "the outcome is unknown: it may have happened, or may yet; read before you try again"),
+    ("8", "refused: full, out of range, another kind of structure, too many writers, or unsupported"),
+    ("70", "the store or larder misbehaved"),
+    ("126", "`lock run`: the command cannot be run"),
+    ("127", "`lock run`: the command was not found"),
+    ("128+n", "`lock run`: signal n ended the command; others: signal n ended larder"),
+];
+
+/// As `larder exit-codes` and the help print it.
+pub(crate) fn table() -> String {
+    let lines: String = CODES.iter().map(|(code, meaning)| format!("{code:>5}  {meaning}\n")).collect();
+    format!("Exit codes:\n{lines}\n`lock run` else exits as its command does; --lock-exit-code tells its own 5 apart.")
+}
+
+/// The same, behind an example of how to use it.
+pub(crate) const AFTER_LONG_HELP: &str = "\
+Examples:
+  larder demo                                    try every structure, here and now, without a server
+  export LARDER_STORE=memcached://localhost:11211
+  larder counter add hits 5
+  larder set add tags red green
+  larder lock run nightly -- ./report.sh
+
+Exit codes (`larder exit-codes`): 0 done, 1 no, 2 usage, 3 absent, 4 lost, 5 lock not obtained or lost, 6 store unreachable, \
+7 outcome unknown, 8 refused (full, …), 70 internal; `lock run` exits as its command does.";
+
+/// Why the command failed, for people and for machines.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: u8,
+    kind: &'static str,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, kind: &'static str, message: impl Into<String>) -> Failure {
+        Failure { exit: exit as u8, kind, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, "usage", message)
+    }
+
+    /// With another exit code, one that is not ours to choose.
+    #[must_use]
+    pub(crate) fn exiting(mut self, exit: u8) -> Failure {
+        self.exit = exit;
+        self
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// What to do about it, should it be that nothing is there.
+    #[must_use]
+    pub(crate) fn hint_if_absent(self, hint: impl Into<String>) -> Failure {
+        if self.exit == Exit::Absent as u8 { self.hint(hint) } else { self }
+    }
+
+    /// Puts what was done so far before the message.
+    #[must_use]
+    pub(crate) fn after(mut self, progress: &str) -> Failure {
+        self.message = format!("{progress}: {}", self.message);
+        self
+    }
+
+    /// True if the store lacks what was asked of it.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        self.kind == ErrorKind::Unsupported.as_str()
+    }
+
+    /// What happened.
+    pub(crate) fn message(self) -> String {
+        self.message
+    }
+
+    /// Prints it to standard error and gives the exit code.
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        // A reader that went away is no failure: what it read was right.
+        if self.exit != Failure::PIPE_EXIT {
+            let shown = if json { self.json() } else { self.text() };
+            say(&shown);
+        }
+        ExitCode::from(self.exit)
+    }
+
+    /// 128 + SIGPIPE, as a shell would say.
+    const PIPE_EXIT: u8 = 141;
+
+    fn json(&self) -> String {
+        let Failure { exit, kind, message, hint } = self;
+        json!({"error": {"kind": kind, "message": message, "hint": hint, "exit_code": exit}}).to_string()
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("\x1b[1;31merror:\x1b[0m {}", self.message);
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("\n \x1b[1mhint:\x1b[0m {hint}"));
+        }
+        text
+    }
+}
+
+impl From<larder::Error> for Failure {
+    fn from(error: larder::Error) -> Failure {
+        let (exit, hint) = judge(&error);
+        let failure = Failure::new(exit, error.kind().as_str(), error.to_string());
+        if hint.is_empty() { failure } else { failure.hint(hint) }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Failure::new(Exit::Internal, "pipe", "nobody reads").exiting(Failure::PIPE_EXIT);
+        }
+        Failure::new(Exit::Internal, "i/o", error.to_string())
+    }
+}
+
+/// Prints a line to standard error. Where that is closed or full, nobody is left to be told.
+pub(crate) fn say(line: &str) {
+    _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+fn judge(error: &larder::Error) -> (Exit, &'static str) {
+    if error.is_unknown() {
+        return (Exit::Unknown, "read before you try again: it may have happened, or may yet");
+    }
+    match error.kind() {
+        ErrorKind::BadInput => (Exit::Usage, ""),
+        ErrorKind::Config => (Exit::Usage, "the store is set by --store or LARDER_STORE; see `larder --help`"),
+        ErrorKind::Absent => (Exit::Absent, ""),
+        ErrorKind::Lost | ErrorKind::RolledBack => {
+            (Exit::Lost, "`larder drop NAME` removes what is left, so that it can be made anew")
+        }
+        ErrorKind::Fenced => (Exit::Lock, "the lease ran out, or the lock was taken away"),
+        ErrorKind::Unavailable => {
+            (Exit::Unreachable, "is the server up, and its address right? The store is set by --store or LARDER_STORE")
+        }
+        ErrorKind::Timeout => (Exit::Unreachable, "the server is slow or hangs; --timeout gives it longer"),
+        ErrorKind::Full => (Exit::Refused, ""),
+        ErrorKind::LayoutMismatch => {
+            (Exit::Refused, "take another name, or remove what is there with `larder drop NAME`")
+        }
+        ErrorKind::Conflict => (Exit::Refused, "many write it at once; try again"),
+        ErrorKind::Unsupported | ErrorKind::Overflow => (Exit::Refused, ""),
+        ErrorKind::Protocol => (Exit::Internal, "is that server what the URL says it is?"),
+        _ => (Exit::Internal, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder::{Effect, Error};
+
+    use super::*;
+
+    #[test]
+    fn every_code_is_in_the_table() {
+        let codes = [
+            Exit::Ok,
+            Exit::No,
+            Exit::Usage,
+            Exit::Absent,
+            Exit::Lost,
+            Exit::Lock,
+            Exit::Unreachable,
+            Exit::Unknown,
+            Exit::Refused,
+            Exit::Internal,
+        ];
+        for code in codes {
+            let code = (code as u8).to_string();
+            assert!(CODES.iter().any(|(listed, _)| *listed == code), "{code}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_outcome_goes_before_the_kind() {
+        let error = Error::new(ErrorKind::Timeout, "no answer");
+        assert_eq!(Failure::from(error.clone()).exit, Exit::Unreachable as u8);
+        assert_eq!(Failure::from(error.effect(Effect::Unknown)).exit, Exit::Unknown as u8);
+    }
+}

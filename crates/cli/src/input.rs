@@ -1,0 +1,223 @@
+//! Elements, from the command line or from standard input.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io::{self, BufRead, IsTerminal, Read};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::exit::Failure;
+use crate::output::argument;
+
+/// How many elements of standard input go out together.
+pub(crate) const BATCH_ELEMENTS_MAX: usize = 1024;
+/// How many bytes of elements go out together, unless a single one has more.
+const BATCH_BYTES_MAX: usize = 256 * 1024;
+/// How many batches are under way at once; as many again are read ahead. So memory stays bounded, whatever comes in.
+const BATCHES_UNDER_WAY_MAX: usize = 4;
+/// The longest line of standard input.
+const LINE_BYTES_MAX: usize = 1024 * 1024;
+/// Nothing is shown of what takes less.
+const PROGRESS_AFTER: Duration = Duration::from_millis(500);
+
+/// Elements that belong together.
+pub(crate) type Elements = Vec<Vec<u8>>;
+
+/// Where elements come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// The command line.
+    Typed(Elements),
+    /// Standard input, which `-` alone stands for.
+    Stdin,
+}
+
+impl Source {
+    /// # Errors
+    /// A `-` among others could be meant either way.
+    pub(crate) fn of(elements: &[OsString]) -> Result<Source, Failure> {
+        let is_dash = |element: &OsString| element == "-";
+        match elements {
+            [only] if is_dash(only) => Ok(Source::Stdin),
+            many if many.iter().any(is_dash) => {
+                let hint = "an element that is `-` itself comes from standard input: `echo - | larder set add NAME -`";
+                Err(Failure::usage("`-` stands alone: it reads all elements from standard input").hint(hint))
+            }
+            many => Ok(Source::Typed(many.iter().map(|element| argument(element).to_vec()).collect())),
+        }
+    }
+}
+
+/// Calls `act` with the elements: once with those of the command line, or with a batch of standard input at a time, several at
+/// once.
+pub(crate) async fn for_each_batch<F>(source: Source, act: impl Fn(Elements) -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    if let Source::Typed(elements) = source {
+        return act(elements).await;
+    }
+    let mut batches = read_batches();
+    let mut under_way: JoinSet<Result<usize, Failure>> = JoinSet::new();
+    let (progress, start) = (progress(), Instant::now());
+    let show = |done| {
+        if start.elapsed() > PROGRESS_AFTER {
+            progress.set_position(done);
+        }
+    };
+    let mut done = 0;
+    let mut outcome = Ok(());
+    while let Some(batch) = batches.recv().await {
+        if under_way.len() >= BATCHES_UNDER_WAY_MAX {
+            outcome = take_one(&mut under_way, &mut done).await;
+        }
+        match batch {
+            Ok(batch) if outcome.is_ok() => {
+                let count = batch.len();
+                let action = act(batch);
+                under_way.spawn(async move { action.await.map(|()| count) });
+            }
+            Ok(_) => break,
+            Err(failure) => {
+                outcome = outcome.and(Err(failure));
+                break;
+            }
+        }
+        show(done);
+    }
+    while !under_way.is_empty() {
+        let next = take_one(&mut under_way, &mut done).await;
+        outcome = outcome.and(next);
+        show(done);
+    }
+    progress.finish_and_clear();
+    outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
+}
+
+/// Waits for a batch to be done and counts its elements.
+async fn take_one(under_way: &mut JoinSet<Result<usize, Failure>>, done: &mut u64) -> Result<(), Failure> {
+    match under_way.join_next().await {
+        Some(Ok(Ok(count))) => *done += count as u64,
+        Some(Ok(Err(failure))) => return Err(failure),
+        Some(Err(error)) => return Err(io::Error::other(error).into()),
+        None => {}
+    }
+    Ok(())
+}
+
+/// Reads batches of lines on a thread of its own, since reading standard input blocks.
+pub(crate) fn read_batches() -> mpsc::Receiver<Result<Elements, Failure>> {
+    let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
+    std::thread::spawn(move || {
+        let mut lines = Lines { input: io::BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin()), ahead: None };
+        loop {
+            let batch = lines.next_batch();
+            let is_last = batch.as_ref().is_ok_and(Vec::is_empty);
+            let has_failed = batch.is_err();
+            // Nobody receives when the command has failed meanwhile.
+            if is_last || sender.blocking_send(batch).is_err() || has_failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Lines, by the batch.
+struct Lines<R> {
+    input: R,
+    /// A line that was read and found too long for the last batch.
+    ahead: Option<Vec<u8>>,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The next lines; none at the end.
+    fn next_batch(&mut self) -> Result<Elements, Failure> {
+        let mut batch = Elements::new();
+        let mut batch_bytes = 0;
+        while batch.len() < BATCH_ELEMENTS_MAX {
+            let next = if self.ahead.is_some() { self.ahead.take() } else { self.next_line()? };
+            let Some(line) = next else { break };
+            batch_bytes += line.len();
+            if batch_bytes > BATCH_BYTES_MAX && !batch.is_empty() {
+                self.ahead = Some(line);
+                break;
+            }
+            batch.push(line);
+        }
+        Ok(batch)
+    }
+
+    fn next_line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        let mut line = Vec::new();
+        // One byte for the end of the line, and one that shows it is too long.
+        let bytes_max = LINE_BYTES_MAX as u64 + 2;
+        if self.input.by_ref().take(bytes_max).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        if line.len() > LINE_BYTES_MAX {
+            let message = format!("a line of standard input is longer than the limit of {LINE_BYTES_MAX} bytes");
+            return Err(Failure::usage(message));
+        }
+        Ok(Some(line))
+    }
+}
+
+/// A count on standard error, if that is a terminal and it takes long.
+fn progress() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} elements") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(input: &[u8]) -> Lines<&[u8]> {
+        Lines { input, ahead: None }
+    }
+
+    #[test]
+    fn lines_are_elements_whatever_bytes_they_have() {
+        let mut lines = lines(b"red\n\n\xff\0\r\nlast");
+        assert_eq!(lines.next_batch().unwrap(), [&b"red"[..], b"", b"\xff\0\r", b"last"]);
+        assert!(lines.next_batch().unwrap().is_empty());
+    }
+
+    #[test]
+    fn batches_are_bounded_and_nothing_falls_between_them() {
+        let many = "x\n".repeat(BATCH_ELEMENTS_MAX + 1);
+        let mut many = lines(many.as_bytes());
+        assert_eq!(many.next_batch().unwrap().len(), BATCH_ELEMENTS_MAX);
+        assert_eq!(many.next_batch().unwrap().len(), 1);
+        let long = "y".repeat(BATCH_BYTES_MAX);
+        let large = format!("a\n{long}\n{long}\nb\n");
+        let mut large = lines(large.as_bytes());
+        for expected in [vec!["a"], vec![&long], vec![&long], vec!["b"], vec![]] {
+            let batch = large.next_batch().unwrap();
+            assert!(batch == expected.iter().map(|line| line.as_bytes().to_vec()).collect::<Elements>());
+        }
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_refused_and_one_at_the_limit_is_not() {
+        for (extra, ok) in [(0, true), (1, false), (5, false)] {
+            for end in ["", "\n"] {
+                let line = format!("{}{end}", "z".repeat(LINE_BYTES_MAX + extra));
+                assert_eq!(lines(line.as_bytes()).next_batch().is_ok(), ok, "{extra} {end:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The store that a command works on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder::layers::Counting;
+use larder::{Ctx, Durability, Error, ErrorKind, Name, StoreRef};
+use serde_json::json;
+
+use crate::args::{Common, Named};
+use crate::exit::{Failure, say};
+use crate::output::{Out, argument};
+
+/// How long one operation may take, unless --timeout says otherwise.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An open store, and how to work on it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) store: StoreRef,
+    pub(crate) timeout: Duration,
+    pub(crate) out: Out,
+    counting: Counting,
+    trace: bool,
+}
+
+impl Session {
+    /// Opens the store that the command line or the environment names. One that ends with this process is refused:
+    /// whatever a command left there would be gone before the next command.
+    pub(crate) async fn open(common: &Common) -> Result<Session, Failure> {
+        let url = common.store.as_deref().filter(|url| !url.is_empty());
+        let url = url.ok_or_else(|| Failure::usage("no store is set").hint(HOW_TO_SET_ONE))?;
+        let timeout = common.timeout.unwrap_or(TIMEOUT);
+        let counting = Counting::new(connect(url, timeout).await?);
+        let store: StoreRef = Arc::new(counting.clone());
+        if store.profile().durability == Durability::Process {
+            let message =
+                format!("the store {} ends with this command, and the data with it", larder::text::masked_url(url));
+            return Err(Failure::usage(message).hint(HOW_TO_SET_ONE));
+        }
+        Ok(Session { store, timeout, out: Out { json: common.json }, counting, trace: common.trace })
+    }
+
+    /// For what is no method of a handle.
+    pub(crate) fn ctx(&self) -> Ctx {
+        Ctx::within(self.timeout)
+    }
+
+    /// Says what it cost, if that was asked for.
+    pub(crate) fn report_cost(&self) {
+        if !self.trace {
+            return;
+        }
+        let cost = self.counting.counts();
+        if self.out.json {
+            let object = json!({"trace": {
+                "round_trips": cost.round_trips,
+                "ops": cost.ops,
+                "sent_bytes": cost.sent_bytes,
+                "received_bytes": cost.received_bytes,
+                "errors": cost.errors_total(),
+            }});
+            say(&object.to_string());
+        } else {
+            say(&format!(
+                "round trips: {}, ops: {}, sent: {} bytes, received: {} bytes, errors: {}",
+                cost.round_trips,
+                cost.ops,
+                cost.sent_bytes,
+                cost.received_bytes,
+                cost.errors_total()
+            ));
+        }
+    }
+}
+
+const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://localhost:11211 …`, or `export LARDER_STORE=memcached://…`; \
+    only `larder demo` runs without one";
+
+/// Opens a store, in `timeout` at the most.
+pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<StoreRef, Error> {
+    match tokio::time::timeout(timeout, larder::open(url)).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            let error = Error::new(ErrorKind::Timeout, format!("the store was not open after {timeout:?}"));
+            Err(error.store(larder::text::masked_url(url)))
+        }
+    }
+}
+
+impl Named {
+    /// The name, as bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        argument(&self.name)
+    }
+
+    /// The name, checked.
+    pub(crate) fn checked(&self) -> Result<Name, Failure> {
+        Ok(Name::new(self.bytes())?)
+    }
+}

@@ -1,0 +1,209 @@
+//! What can be found out without a server: help, wrong usage, exit codes, completions, masked secrets.
+
+mod common;
+
+use std::os::unix::ffi::OsStrExt;
+
+use common::{finish, larder, on};
+
+/// Every verb, with its least arguments.
+const VERBS: [&str; 14] = [
+    "lock run n -- true",
+    "lock status n",
+    "lock release n --force",
+    "counter add n",
+    "counter get n",
+    "counter reset n",
+    "set add n a",
+    "set remove n a",
+    "set has n a",
+    "set members n",
+    "set compact n",
+    "set stat n",
+    "drop n",
+    "drop n --json",
+];
+
+/// A port that nobody serves: below those of the tests' servers, and reserved.
+const NOBODY: &str = "memcached://joe:hunter2@127.0.0.1:1";
+
+#[test]
+fn help_has_examples_for_every_verb() {
+    for verb in VERBS {
+        let words = verb.split(' ').take_while(|word| *word != "n");
+        let help = finish(&mut larder(words.chain(["--help"]))).exits(0);
+        assert!(help.contains("Examples:\n  ") && help.contains("larder "), "{verb}: {help}");
+        assert!(help.contains("Round trips:"), "{verb}: {help}");
+    }
+    let others = ["--help", "-h", "demo --help", "completions --help", "lock --help", "counter --help", "set --help"];
+    for line in others {
+        let words: Vec<&str> = line.split(' ').collect();
+        let help = finish(&mut larder(&words)).exits(0);
+        assert!(help.contains("Examples:\n  larder "), "{words:?}: {help}");
+    }
+}
+
+#[test]
+fn the_exit_codes_are_listed() {
+    for words in [vec!["exit-codes"], vec!["help", "exit-codes"]] {
+        let table = finish(&mut larder(&words)).exits(0);
+        assert!(table.contains("    3  absent") && table.contains("128+n  "), "{table}");
+    }
+    let codes = finish(&mut larder(["--json", "exit-codes"])).json();
+    assert_eq!(codes[3]["code"], "3");
+    assert!(codes[3]["meaning"].as_str().unwrap().starts_with("absent"), "{codes}");
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    assert_eq!(finish(&mut larder(["--version"])).exits(0), format!("larder {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_know_every_shell_and_the_verbs() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = finish(&mut larder(["completions", shell])).exits(0);
+        assert!(script.contains("compact") && script.contains("existing"), "{shell}");
+    }
+    finish(&mut larder(["completions", "tcsh"])).fails(2, "possible values: bash");
+}
+
+#[test]
+fn without_a_store_every_verb_says_how_to_set_one() {
+    for verb in VERBS {
+        for store in ["", "memory:", "memory:?bytes_max=64m"] {
+            let done = on(store, verb);
+            done.fails(2, "LARDER_STORE=memcached://");
+            let what = if store.is_empty() { "no store is set" } else { "ends with this command" };
+            assert!(done.stderr.contains(what), "{}", done.stderr);
+        }
+    }
+    finish(&mut larder(["counter", "get", "n"])).fails(2, "no store is set");
+    finish(&mut larder(["counter", "get", "n", "--store", "memory:"])).fails(2, "ends with this command");
+}
+
+#[test]
+fn wrong_usage_names_what_is_wrong() {
+    for (line, said) in [
+        ("countr get n", "'counter'"),
+        ("counter ad n", "'add'"),
+        ("counter get", "<NAME>"),
+        ("counter add n five", "'five'"),
+        ("counter add n 9223372036854775808", "9223372036854775808"),
+        ("counter add n --slots 70000", "70000"),
+        ("counter add n --fast --slots 4", "--slots"),
+        ("counter add n 1 2", "'2'"),
+        ("set add n", "<ELEMENT>"),
+        ("set add n a --text --shards 4", "--shards"),
+        ("lock run n", "COMMAND"),
+        ("lock run n true", "'true'"),
+        ("lock run n --lease soon -- true", "'soon'"),
+        ("counter get n --timeout 0", "must be longer than 0"),
+        ("demo --workers 0", "0 is not in 1..=256"),
+        ("demo --ops 0", "'0'"),
+        ("demo --ops 5 --seconds 5", "--seconds"),
+    ] {
+        let done = on(NOBODY, line);
+        done.fails(2, said);
+        let as_json = on(NOBODY, &format!("--json {line}"));
+        assert_eq!(as_json.code(), 2);
+        let error = as_json.json_error();
+        assert_eq!((error["kind"].as_str(), error["exit_code"].as_u64()), (Some("usage"), Some(2)), "{line}");
+        let message = error["message"].as_str().unwrap();
+        assert!(error.to_string().contains(said) && !message.contains("error:"), "{error}");
+    }
+}
+
+#[test]
+fn a_url_with_a_typo_names_the_nearest() {
+    for (url, said) in [
+        ("memcahced://cache:11211", "did you mean memcached://host:port"),
+        ("localhost:11211", "did you mean memcached://localhost:11211"),
+        ("memcached://localhost?timout_ms=5", "did you mean timeout_ms"),
+        ("memory:?evcit=true", "did you mean evict"),
+        ("redis://cache", "known are memory:, memcached://host:port"),
+        ("memcached://", ""),
+        ("memcached://cache:99999", "99999"),
+    ] {
+        on(url, "counter get n").fails(2, said);
+        on(url, "demo").fails(2, said);
+    }
+}
+
+#[test]
+fn secrets_are_masked_wherever_they_could_show() {
+    for verb in VERBS.iter().copied().chain(["demo", "--help", "counter get --help", "--trace counter get n"]) {
+        for store in
+            [NOBODY, "memcachd://joe:hunter2@cache", "memcached://joe:hunter2@cache?no_such=1", "joe:hunter2@x"]
+        {
+            for json in ["", "--json "] {
+                let done = on(store, &format!("{json}{verb}"));
+                let said = format!("{}{}", done.text(), done.stderr);
+                assert!(!said.contains("hunter2"), "{store} {verb}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn secrets_are_masked_in_what_was_typed_in_the_wrong_place() {
+    const SECRET: &str = "memcached://joe:hunter2@cache:11211";
+    for words in [
+        vec![SECRET],
+        vec!["counter", "get", "n", SECRET],
+        vec!["counter", "add", "n", SECRET],
+        vec!["demo", SECRET],
+        vec!["lock", "run", "n", SECRET],
+        vec!["completions", SECRET],
+        vec!["demo", "--workers", SECRET],
+        vec!["demo", "--workers=memcached://joe:hunter2@cache:11211"],
+        vec!["counter", "get", "n", "--store", "memory://joe:hunter2@cache"],
+        vec!["counter", "get", "n", "--stroe=memcached://joe:hunter2@cache"],
+    ] {
+        for json in [false, true] {
+            let mut command = larder(json.then_some("--json"));
+            let done = finish(command.args(&words));
+            done.fails(2, "");
+            assert!(!done.stderr.contains("hunter2"), "{words:?}: {}", done.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_full_or_closed_standard_error_is_no_crash() {
+    for words in [vec!["counter", "get", "n"], vec!["--json", "counter", "get", "n"], vec!["counter", "get"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        finish(larder(words).stderr(full)).exits(2);
+    }
+}
+
+#[test]
+fn a_server_that_is_down_is_said_to_be_with_its_address() {
+    for verb in VERBS {
+        let done = on(NOBODY, verb);
+        assert_eq!(done.code(), 6, "{done:?}");
+        assert!(done.stderr.contains("127.0.0.1:1"), "{done:?}");
+    }
+    let error = on(NOBODY, "--json counter get n").json_error();
+    assert_eq!((error["kind"].as_str(), error["exit_code"].as_u64()), (Some("unavailable"), Some(6)));
+    assert!(error["hint"].as_str().unwrap().contains("is the server up"), "{error}");
+    on(NOBODY, "demo").fails(6, "127.0.0.1:1");
+}
+
+#[test]
+fn arguments_need_not_be_text() {
+    let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let done = finish(larder(["counter", "get"]).arg(name).env("LARDER_STORE", NOBODY));
+    assert_eq!(done.code(), 6, "{done:?}");
+}
+
+#[test]
+fn colours_are_for_terminals_only() {
+    for done in [on("", "counter get n"), on("", "--no-color counter get n")] {
+        assert!(done.stderr.starts_with("error: "), "{done:?}");
+    }
+    let mut forced = larder(["counter", "get", "n"]);
+    assert!(finish(forced.env("CLICOLOR_FORCE", "1")).stderr.starts_with("\x1b["));
+    let mut forced = larder(["counter", "get", "n", "--no-color"]);
+    assert!(finish(forced.env("CLICOLOR_FORCE", "1")).stderr.starts_with("error: "));
+}

@@ -1,0 +1,37 @@
+//! The vocabulary of Larder.
+//!
+//! An [`Op`] is data, a [`Store`] runs batches of ops, a structure is a layout of bytes plus a few ops.
+//! The same vocabulary is at both ends: a server parses bytes into ops, a network store encodes ops into bytes.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`key`] | [`Key`]: 1 to 250 arbitrary bytes |
+//! | [`op`] | [`Op`], [`Verb`], [`PutMode`], [`Ttl`], [`Want`], [`Route`], [`Batch`] |
+//! | [`reply`] | [`Reply`], [`Item`], [`Remaining`], [`Replies`] |
+//! | [`store`] | the [`Store`] trait, [`Run`], [`Ctx`] |
+//! | [`ext`] | [`StoreExt`]: one call an op, for people |
+//! | [`profile`] | [`Profile`]: limits and guarantees of a store |
+//! | [`error`] | [`Error`], [`ErrorKind`], [`Effect`] |
+//! | [`clock`] | [`Clock`]: the system's, or one that a test turns by hand |
+//! | [`text`] | how bytes are shown to people |
+//!
+//! This crate knows no runtime and no socket.
+
+pub mod clock;
+pub mod error;
+pub mod ext;
+pub mod key;
+pub mod op;
+pub mod profile;
+pub mod reply;
+pub mod store;
+pub mod text;
+
+pub use clock::{Clock, ClockRef, ManualClock, SystemClock};
+pub use error::{Effect, Error, ErrorKind, Result};
+pub use ext::StoreExt;
+pub use key::Key;
+pub use op::{Arith, Batch, Cas, Initial, Op, PutMode, Route, Ttl, Verb, Want};
+pub use profile::{Durability, Eviction, Profile, TtlSupport};
+pub use reply::{Item, Remaining, Replies, Reply};
+pub use store::{Ctx, Run, Store, StoreRef};

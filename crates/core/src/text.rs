@@ -1,0 +1,97 @@
+//! How bytes are shown to people: in errors, logs and tables.
+
+use std::fmt;
+
+/// The number of bytes of a value that [`Shown`] prints before it cuts.
+pub const SHOWN_BYTES_MAX: usize = 80;
+
+/// Bytes as people can read them: printable ASCII as it is, everything else escaped, long input cut.
+///
+/// ```
+/// use larder_core::text::Shown;
+/// assert_eq!(Shown(b"hits").to_string(), "\"hits\"");
+/// assert_eq!(Shown(b"a\nb\xff").to_string(), "\"a\\nb\\xff\"");
+/// assert!(Shown(&[b'x'; 500]).to_string().ends_with("\"… (500 bytes)"));
+/// ```
+#[derive(Clone, Copy)]
+pub struct Shown<'a>(pub &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(SHOWN_BYTES_MAX)];
+        write!(f, "\"{}\"", shown.escape_ascii())?;
+        if shown.len() < self.0.len() {
+            write!(f, "… ({} bytes)", self.0.len())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A URL with its password, if it has one, replaced by `***`: the form that may be printed.
+///
+/// Works on text that is not a valid URL too, since typos are printed in errors; where it is in doubt it masks too much. What
+/// stands between `://` (or the first `:`) and the `@` is user information; with a `:` in it, only the user's name is
+/// kept, without one all of it is masked.
+///
+/// ```
+/// use larder_core::text::masked_url;
+/// assert_eq!(masked_url("memcached://joe:secret@cache:11211"), "memcached://joe:***@cache:11211");
+/// assert_eq!(masked_url("memcached://cache:11211?tls_ca=/me@here"), "memcached://cache:11211?tls_ca=/me@here");
+/// assert_eq!(masked_url("redis://token@cache"), "redis://***@cache");
+/// ```
+pub fn masked_url(url: &str) -> String {
+    let masked = without_password(url);
+    let Some((before, options)) = masked.split_once('?') else { return masked };
+    let options: Vec<String> = options.split('&').map(masked_option).collect();
+    format!("{before}?{}", options.join("&"))
+}
+
+/// An option with its value masked if its name sounds like a secret: there is none such, but people try.
+fn masked_option(option: &str) -> String {
+    const SECRETS: [&str; 4] = ["pass", "pwd", "secret", "token"];
+    match option.split_once('=') {
+        Some((name, _)) if SECRETS.iter().any(|word| name.to_ascii_lowercase().contains(word)) => format!("{name}=***"),
+        _ => option.to_owned(),
+    }
+}
+
+fn without_password(url: &str) -> String {
+    let start = url.find("://").map(|at| at + 3).or_else(|| url.find(':').map(|at| at + 1)).unwrap_or(0);
+    let rest = &url[start..];
+    let options = rest.find(['?', '#']).unwrap_or(rest.len());
+    let Some(at) = rest[..options].rfind('@').or_else(|| {
+        // An `@` among the options is theirs, unless what stands before them can be no `host` or `host:port`: then it is
+        // the rest of a password.
+        let is_server = |part: &str| {
+            let port = part.rsplit_once(':').map_or("", |(_, port)| port);
+            part.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if rest[..options].split(',').all(is_server) { None } else { rest.rfind('@') }
+    }) else {
+        return url.to_owned();
+    };
+    let user = rest[..at].split_once(':').map_or(String::new(), |(user, _)| format!("{user}:"));
+    format!("{}{user}***{}", &url[..start], &rest[at..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_with_at_and_slash_is_masked_whole() {
+        assert_eq!(masked_url("memcached://u:p@ss/w@h:1/x"), "memcached://u:***@h:1/x");
+        assert_eq!(masked_url("memcached://u:p?a#s@host"), "memcached://u:***@host");
+        assert_eq!(masked_url("memcached:u:pass@host"), "memcached:u:***@host");
+        assert_eq!(masked_url("pass@host"), "***@host");
+        assert_eq!(masked_url("memcached://[::1]:11211,b?x=@"), "memcached://[::1]:11211,b?x=@");
+        assert_eq!(masked_url("memcached://h?a=1&Password=x&b=2"), "memcached://h?a=1&Password=***&b=2");
+        assert_eq!(masked_url("no url at all"), "no url at all");
+    }
+}

@@ -1,0 +1,76 @@
+//! Shared data structures in the stores people already run.
+//!
+//! A store holds items; a structure (a lock, a counter, a set) is a layout of bytes in a store plus a few ops. Write the program
+//! against a structure once; run it over `memory:` while it is one process, and over a server when it is many.
+//!
+//! # Quick start
+#![cfg_attr(feature = "memory", doc = "```")]
+#![cfg_attr(not(feature = "memory"), doc = "```no_run")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> larder::Result<()> {
+//! use larder::{Counter, Lock, Set};
+//! use std::time::Duration;
+//!
+//! let store = larder::open("memory:").await?; // or "memcached://localhost:11211"
+//!
+//! let hits = Counter::open_or_create(&store, "hits").await?;
+//! hits.add(2).await?;
+//! assert_eq!(hits.get().await?, 2);
+//!
+//! let tags = Set::open_or_create(&store, "tags").await?;
+//! tags.add(["red", "green"]).await?;
+//! assert!(tags.has("red").await?);
+//!
+//! let nightly = Lock::open(&store, "nightly").await?;
+//! let guard = nightly.acquire(Duration::from_secs(10)).await?;
+//! println!("mine, with fencing token {}", guard.fencing_token());
+//! guard.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is where
+//! | item | what it is |
+//! |---|---|
+//! | [`open`] | a store by its URL |
+//! | [`Lock`], [`Counter`], [`Set`] | the structures; each documents its guarantee on every store, and its round trips |
+//! | [`find`], [`drop_structure`] | what a name holds, and removing it |
+//! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
+//! | `layers`, `memory`, `memcached` | wrappers around stores, and the stores themselves, each behind the feature of its name |
+//!
+//! # Outcomes and faults
+//! A miss is an outcome, not an error. An [`Error`] says what went wrong ([`ErrorKind`]) and what is known of the effect: with
+//! [`Effect::Unknown`] a write may have happened, or may yet, and nothing here tries it again blindly. Loss is an error, never a
+//! zero or an empty set.
+
+mod open;
+mod spelling;
+
+/// The README's program, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+#[cfg(feature = "memory")]
+mod memory_url;
+
+#[doc(inline)]
+pub use larder_core::{
+    Arith, Batch, Cas, Clock, ClockRef, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Initial, Item, Key,
+    ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
+    SystemClock, Ttl, TtlSupport, Verb, Want, text,
+};
+#[cfg(feature = "layers")]
+pub use larder_layers as layers;
+#[cfg(feature = "memcached")]
+pub use larder_store_memcached as memcached;
+#[cfg(feature = "memory")]
+pub use larder_store_memory as memory;
+#[doc(inline)]
+pub use larder_structures::{
+    Counter, CounterOptions, Kind, Lock, Manifest, Name, Set, SetOptions, SetStat, counter,
+    lock::{self, LockGuard, LockOptions, LockStatus},
+    registry::{drop_structure, find},
+    set,
+};
+pub use open::{SCHEMES, open};

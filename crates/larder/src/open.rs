@@ -1,0 +1,162 @@
+//! Opening a store by its URL.
+
+use larder_core::text::masked_url;
+use larder_core::{Error, ErrorKind, Result, StoreRef};
+
+use crate::spelling::nearest;
+
+/// The schemes that [`open`] knows in this build.
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// assert!(larder::SCHEMES.contains(&"memory"));
+/// ```
+pub const SCHEMES: &[&str] = &[
+    #[cfg(feature = "memory")]
+    "memory",
+    #[cfg(feature = "memcached")]
+    "memcached",
+    #[cfg(feature = "memcached")]
+    "memcached+tls",
+    #[cfg(feature = "memcached")]
+    "memcached+unix",
+];
+
+/// Opens the store that a URL names.
+///
+/// | URL | store | options |
+/// |---|---|---|
+/// | `memory:` | in this process, a new one with each call; its data ends with it | `bytes_max` (`64m`; none), `evict` (`false`), `value_bytes_max` (`1m`), `shards` (256) |
+/// | `memcached://host:port[,host:port…]` | memcached, one server or several | see the memcached store |
+/// | `memcached+tls://host:port` | the same over TLS | the same |
+/// | `memcached+unix:///path` | the same over a unix socket | the same |
+///
+/// Options follow a `?`, joined by `&`: `memory:?bytes_max=64m&evict=true`. Sizes take `k`, `m` and `g`, of 1,024 each.
+///
+/// **Round trips:** none for `memory:`; a handshake with each server for the others.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for a scheme or an option that is not known, with the known ones and the one that is spelled
+/// nearest, and for a value that an option does not take; no error shows a password. [`ErrorKind::Unavailable`],
+/// [`ErrorKind::Timeout`] or [`ErrorKind::Protocol`] where no server answers, or not as one should.
+///
+/// ```
+/// # #[cfg(not(feature = "memory"))] fn main() {}
+/// # #[cfg(feature = "memory")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(larder::open("memory:?bytes_max=64m").await.is_ok());
+/// let error = larder::open("memroy:").await.unwrap_err();
+/// assert!(error.to_string().contains("did you mean memory:"), "{error}");
+/// # }
+/// ```
+pub async fn open(url: &str) -> Result<StoreRef> {
+    let Some((scheme, rest)) = url.split_once(':') else { return Err(unknown_scheme(url, url)) };
+    let scheme = scheme.to_ascii_lowercase();
+    match (scheme.as_str(), rest) {
+        #[cfg(feature = "memory")]
+        ("memory", options) => crate::memory_url::open(options),
+        #[cfg(feature = "memcached")]
+        ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
+            memcached(&format!("{scheme}:{place}")).await
+        }
+        _ => Err(unknown_scheme(&scheme, url)),
+    }
+}
+
+#[cfg(feature = "memcached")]
+async fn memcached(url: &str) -> Result<StoreRef> {
+    let config = larder_store_memcached::Config::from_url(url)?;
+    let store = larder_store_memcached::MemcachedStore::connect(config).await?;
+    Ok(std::sync::Arc::new(store))
+}
+
+fn unknown_scheme(scheme: &str, url: &str) -> Error {
+    let known: Vec<String> = SCHEMES.iter().map(|scheme| example(scheme)).collect();
+    let hint = match nearest(scheme, SCHEMES) {
+        Some(meant) => format!("; did you mean {}", example(meant)),
+        None if is_address(url) && SCHEMES.contains(&"memcached") => format!("; did you mean memcached://{url}"),
+        None => String::new(),
+    };
+    let detail = format!("{:?} is no URL of a store; known are {}{hint}", printable(url), known.join(", "));
+    Error::new(ErrorKind::Config, detail)
+}
+
+fn example(scheme: &str) -> String {
+    match scheme {
+        "memory" => "memory:".to_owned(),
+        "memcached+unix" => "memcached+unix:///path".to_owned(),
+        _ => format!("{scheme}://host:port"),
+    }
+}
+
+/// True for `host:port` without a scheme.
+fn is_address(url: &str) -> bool {
+    let is_host = |host: &str| !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
+    url.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
+}
+
+/// A URL as it may be printed, even if it is none: one whose `//` was forgotten keeps its secret too.
+fn printable(url: &str) -> String {
+    const CHARS_MAX: usize = 200;
+    let masked = match url.rsplit_once('@') {
+        Some((_, rest)) if !url.contains("://") => format!("***@{rest}"),
+        _ => masked_url(url),
+    };
+    match masked.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}… ({} bytes)", &masked[..end], url.len()),
+        None => masked,
+    }
+}
+
+#[cfg(all(test, feature = "memory", feature = "memcached"))]
+mod tests {
+    use super::*;
+
+    async fn error(url: &str) -> String {
+        let error = open(url).await.expect_err(url);
+        assert_eq!(error.kind(), ErrorKind::Config, "{url}");
+        error.to_string()
+    }
+
+    #[tokio::test]
+    async fn typos_name_the_known_schemes_and_the_nearest() {
+        for (url, hint) in [
+            ("memcahced://cache:11211", "did you mean memcached://host:port"),
+            ("memcached+unx:///x", "did you mean memcached+unix:///path"),
+            ("memcached:cache:11211", "did you mean memcached://host:port"),
+            ("memory", "did you mean memory:"),
+            ("cache.example:11211", "did you mean memcached://cache.example:11211"),
+        ] {
+            let error = error(url).await;
+            assert!(error.contains(hint), "{error}");
+            assert!(error.contains("known are memory:, memcached://host:port"), "{error}");
+        }
+        for url in ["", ":", "://", "redis://cache", "http://[::1]:80/"] {
+            assert!(!error(url).await.contains("did you mean"), "{url}");
+        }
+        assert!(error(&"x".repeat(10_000)).await.len() < 500);
+    }
+
+    #[tokio::test]
+    async fn no_error_shows_a_password() {
+        for url in [
+            "redis://joe:hunter2@cache",
+            "memcahced://joe:hunter2@cache:11211",
+            "memcachd:joe:hunter2@cache:11211",
+            "memcached:joe:hunter2@cache:11211",
+            "memcached://joe:hunter2@cache:not-a-port",
+            "memcached://joe:hunter2@cache:1?no_such_option=1",
+            "memory://joe:hunter2@cache",
+            "memory:joe:hunter2@cache",
+        ] {
+            let error = error(url).await;
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_scheme_may_be_in_capitals() {
+        assert!(open("MEMORY:").await.is_ok());
+    }
+}

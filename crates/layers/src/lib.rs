@@ -1,0 +1,43 @@
+//! Layers: stores that wrap a store.
+//!
+//! A [`Store`](larder_core::Store) has one method, so a layer sees every op there is and cannot be bypassed. Layers nest in any
+//! order; the one that a structure is opened on is the outermost.
+//!
+//! | layer | what it does |
+//! |---|---|
+//! | [`Counting`] | counts ops, round trips, bytes and errors |
+//! | [`Namespace`] | puts a prefix before every key, so that tenants share a store without seeing each other |
+//! | [`Timeout`] | caps how long a batch may take, also for a store that hangs |
+//! | [`Retry`] | tries again what is known not to have taken effect, and nothing else |
+//!
+//! A usual order, outermost first: counting, retry, timeout, namespace, store.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> larder_core::Result<()> {
+//! use larder_core::{Key, PutMode, StoreExt, StoreRef, Ttl};
+//! use larder_layers::{Counting, Namespace, Retry, Timeout};
+//! use larder_store_memory::MemoryStore;
+//! use std::{sync::Arc, time::Duration};
+//!
+//! let store: StoreRef = Arc::new(MemoryStore::builder().build()?);
+//! let store: StoreRef = Arc::new(Namespace::new(store, "shop:")?);
+//! let store: StoreRef = Arc::new(Timeout::new(store, Duration::from_millis(500)));
+//! let store = Counting::new(Arc::new(Retry::new(store)));
+//! store.put(Key::new("greeting")?, PutMode::Set, "hello", Ttl::Never).await?;
+//! assert_eq!(store.counts().round_trips, 1);
+//! # Ok(())
+//! # }
+//! ```
+
+mod counting;
+#[cfg(test)]
+mod fake;
+mod namespace;
+mod retry;
+mod timeout;
+
+pub use counting::{Counting, Counts};
+pub use namespace::Namespace;
+pub use retry::Retry;
+pub use timeout::Timeout;

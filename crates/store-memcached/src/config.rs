@@ -1,0 +1,281 @@
+//! What a store needs to know before it connects.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use larder_core::Result;
+use larder_proto::Dialect;
+
+/// How to reach a fleet of memcached servers, and how to treat it.
+///
+/// Made from a URL by [`from_url`](Config::from_url); the table of options is there. Printing it masks the password.
+#[derive(Clone)]
+pub struct Config {
+    /// The servers, at least one, in any order.
+    pub servers: Vec<Server>,
+    /// User and password of memcached's ASCII authentication (`-Y`). Sent only to a server that asks for them.
+    pub auth: Option<Auth>,
+    /// TLS, if the servers speak it.
+    pub tls: Option<Tls>,
+    /// Connections a server, 1 to [`Config::CONNECTIONS_MAX`].
+    pub connections: usize,
+    /// How long an op may take if its context has no deadline.
+    pub timeout: Duration,
+    /// How long a dial with its handshake may take.
+    pub connect_timeout: Duration,
+    /// How keys are spread over servers.
+    pub hash: Hash,
+    /// How the fleet's fingerprint is treated.
+    pub fleet: FleetMode,
+    /// Which commands to use.
+    pub dialect: DialectMode,
+    /// How many ops may wait for one connection.
+    pub queue_ops_max: usize,
+    /// How many bytes may wait to be sent on one connection.
+    pub queue_bytes_max: usize,
+}
+
+impl Config {
+    /// The port of a server whose URL names none.
+    pub const PORT: u16 = 11_211;
+    /// The most connections a server.
+    pub const CONNECTIONS_MAX: usize = 4;
+    /// The most servers of a fleet: the rank of a route is a byte.
+    pub const SERVERS_MAX: usize = 256;
+    /// The largest weight of a server.
+    pub const WEIGHT_MAX: u32 = 100;
+
+    /// Everything at its default, for these servers.
+    ///
+    /// ```
+    /// use larder_store_memcached::{Config, Server};
+    /// let config = Config::new(vec![Server::tcp("127.0.0.1", 11211)]);
+    /// assert_eq!(config.connections, 1);
+    /// ```
+    pub fn new(servers: Vec<Server>) -> Config {
+        Config {
+            servers,
+            auth: None,
+            tls: None,
+            connections: 1,
+            timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            hash: Hash::Rendezvous,
+            fleet: FleetMode::Check,
+            dialect: DialectMode::Auto,
+            queue_ops_max: 65_536,
+            queue_bytes_max: 64 * 1024 * 1024,
+        }
+    }
+
+    /// Reads a URL: `memcached://[user:password@]host[:port][,host[:port]…][?option=value[&…]]`,
+    /// `memcached+tls://…` with the same parts, or `memcached+unix:///path/to/socket[?…]`.
+    ///
+    /// The default port is 11211; IPv6 addresses stand in brackets; user and password may be percent-encoded.
+    /// A server is identified by `host:port` as written here: that text is hashed, so every client must write it alike.
+    ///
+    /// | option | values | default | meaning |
+    /// |---|---|---|---|
+    /// | `connections` | 1 to 4 | 1 | connections a server |
+    /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection that owes a reply and is silent for twice as long is closed |
+    /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
+    /// | `hash` | `rendezvous`, `ketama` | `rendezvous` | how keys are spread; `ketama` as libketama does |
+    /// | `weights` | `1,2,…` | all 1 | one number of 1 to 100 a server |
+    /// | `fleet` | `check`, `ignore`, `claim` | `check` | what to do if a server belongs to another server list |
+    /// | `dialect` | `auto`, `classic`, `classic-bare`, `meta13`, `meta` | `auto` | which commands to use |
+    /// | `queue_ops_max` | 1 to 1000000 | 65536 | ops that may wait for one connection |
+    /// | `queue_bytes_max` | 65536 to 4294967296 | 67108864 | bytes that may wait to be sent on one connection |
+    /// | `tls_ca` | a path | the system's roots | certificates (PEM) to trust, with `memcached+tls` |
+    /// | `tls_name` | a host name | the host | the name to expect in the certificate |
+    /// | `tls_insecure` | `yes`, `no` | `no` | trust any certificate: for tests |
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](larder_core::ErrorKind::Config), naming the part, the limits or the known options, and the nearest
+    /// spelling of a mistyped one.
+    ///
+    /// ```
+    /// use larder_store_memcached::{Config, Hash};
+    /// let config = Config::from_url("memcached://cache1,cache2:11311?hash=ketama")?;
+    /// assert_eq!(config.servers[1].name, "cache2:11311");
+    /// assert_eq!(config.hash, Hash::Ketama);
+    /// let error = Config::from_url("memcached://cache?timout_ms=5").unwrap_err();
+    /// assert!(error.to_string().contains("did you mean timeout_ms?"));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn from_url(url: &str) -> Result<Config> {
+        crate::url::parse(url)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.servers.iter().map(|server| server.name.as_str()).collect();
+        f.debug_struct("Config")
+            .field("servers", &names)
+            .field("auth", &self.auth)
+            .field("tls", &self.tls)
+            .field("hash", &self.hash)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One server.
+///
+/// ```
+/// use larder_store_memcached::{Config, Server};
+/// let heavy = Server { weight: 3, ..Server::tcp("cache2", 11211) };
+/// assert_eq!(Config::from_url("memcached://cache1,cache2?weights=1,3")?.servers[1], heavy);
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its identity: `host:port` or a path. Hashed, so it must be the same on every client.
+    pub name: String,
+    /// Where to dial.
+    pub address: Address,
+    /// Its share of the keys, relative to the others'; 1 to [`Config::WEIGHT_MAX`].
+    pub weight: u32,
+}
+
+impl Server {
+    /// A server at a host and port, of weight 1. An IPv6 address is given without brackets.
+    ///
+    /// ```
+    /// use larder_store_memcached::Server;
+    /// assert_eq!(Server::tcp("::1", 11211).name, "[::1]:11211");
+    /// ```
+    pub fn tcp(host: &str, port: u16) -> Server {
+        let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        Server { name, address: Address::Tcp { host: host.to_owned(), port }, weight: 1 }
+    }
+
+    /// A server behind a unix socket, of weight 1.
+    ///
+    /// ```
+    /// use larder_store_memcached::Server;
+    /// assert_eq!(Server::unix("/run/memcached.sock").name, "/run/memcached.sock");
+    /// ```
+    pub fn unix(path: impl Into<PathBuf>) -> Server {
+        let path = path.into();
+        Server { name: path.display().to_string(), address: Address::Unix(path), weight: 1 }
+    }
+}
+
+/// Where a server listens.
+///
+/// ```
+/// use larder_store_memcached::{Address, Config};
+/// let config = Config::from_url("memcached+unix:///run/memcached.sock")?;
+/// assert_eq!(config.servers[0].address, Address::Unix("/run/memcached.sock".into()));
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host name or address, resolved at each dial, and a port.
+    Tcp {
+        /// Name or address, IPv6 without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// User and password. Printing masks the password.
+///
+/// ```
+/// use larder_store_memcached::Auth;
+/// let auth = Auth { user: "joe".into(), password: "secret".into() };
+/// assert!(!format!("{auth:?}").contains("secret"));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Auth {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Auth").field("user", &self.user).field("password", &"***").finish()
+    }
+}
+
+/// How TLS is spoken.
+///
+/// ```
+/// use larder_store_memcached::{Config, Tls};
+/// let config = Config::from_url("memcached+tls://cache?tls_name=cache.example")?;
+/// assert_eq!(config.tls, Some(Tls { name: Some("cache.example".into()), ..Tls::default() }));
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// A PEM file of certificates to trust instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// The name to expect in the certificate instead of the host.
+    pub name: Option<String>,
+    /// Trust any certificate. For tests: it keeps out nobody.
+    pub insecure: bool,
+}
+
+/// How keys are spread over servers.
+///
+/// ```
+/// use larder_store_memcached::{Config, Hash};
+/// assert_eq!(Config::from_url("memcached://a,b")?.hash, Hash::Rendezvous);
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hash {
+    /// Larder's own weighted rendezvous hash; see [`ring`](crate::ring).
+    Rendezvous,
+    /// libketama's ring, to share a fleet with clients that use it.
+    Ketama,
+}
+
+impl Hash {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Hash::Rendezvous => "rendezvous",
+            Hash::Ketama => "ketama",
+        }
+    }
+}
+
+/// What to do about the fingerprint that a fleet's servers carry; see [`fleet`](crate::fleet).
+///
+/// ```
+/// use larder_store_memcached::{Config, FleetMode};
+/// assert_eq!(Config::from_url("memcached://a,b?fleet=claim")?.fleet, FleetMode::Claim);
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FleetMode {
+    /// Refuse a server that belongs to another list.
+    Check,
+    /// Do not look, and leave no mark.
+    Ignore,
+    /// Make the server belong to this list.
+    Claim,
+}
+
+/// Which commands to use.
+///
+/// ```
+/// use larder_store_memcached::{Config, DialectMode};
+/// assert_eq!(Config::from_url("memcached://a?dialect=classic-bare")?.dialect, DialectMode::Bare);
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialectMode {
+    /// By the server's version, and by what it answers.
+    Auto,
+    /// This one, whatever the server says: for tests.
+    Forced(Dialect),
+    /// Classic, without expiry and cas tokens, as MemcacheDB has it.
+    Bare,
+}

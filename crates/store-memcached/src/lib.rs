@@ -1,0 +1,25 @@
+//! Larder's memcached client: multiplexed, pipelined, honest about unknown outcomes.
+//!
+//! One connection a server carries the ops of all tasks: callers append to a shared buffer, one task writes whatever has
+//! gathered and matches the replies in order. See [`MemcachedStore`] for how to use it and [`Config::from_url`] for the options.
+
+mod config;
+mod conn;
+mod counters;
+mod driver;
+pub mod fleet;
+mod node;
+mod part;
+mod probe;
+mod profile;
+pub mod ring;
+mod sending;
+mod store;
+mod stream;
+mod tls;
+mod url;
+
+pub use config::{Address, Auth, Config, DialectMode, FleetMode, Hash, Server, Tls};
+pub use counters::Stats;
+pub use profile::BATCH_OPS_MAX;
+pub use store::MemcachedStore;

@@ -1,0 +1,262 @@
+//! The handshake: who is there, what it can do, and whether it may be used.
+
+use std::future::Future;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::BytesMut;
+use larder_core::text::Shown;
+use larder_core::{Error, ErrorKind, Op, Reply, Result};
+use larder_proto::stats::{Stats, take_line};
+use larder_proto::{Abilities, Answer, Decoder, Dialect, Expect, ProtocolError, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::config::{Auth, Config, DialectMode};
+use crate::stream::Stream;
+
+/// The key that the handshake asks after. Nothing is ever stored there.
+const PROBE_KEY: &str = "L!probe";
+/// The most bytes of an answer that the handshake keeps.
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+
+/// What the handshake found out about a server.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerInfo {
+    pub(crate) abilities: Abilities,
+    pub(crate) version: Option<Version>,
+    /// Whether it evicts, if it told.
+    pub(crate) evicts: Option<bool>,
+    /// Its clock, in seconds since 1970, and when it was read.
+    time: (u64, Instant),
+    /// True if a second op must not be sent before the first is answered.
+    pub(crate) lockstep: bool,
+}
+
+impl ServerInfo {
+    /// The server's clock. It counts seconds, so that this may be off by one or two.
+    pub(crate) fn now_s(&self, now: Instant) -> u64 {
+        self.time.0 + now.saturating_duration_since(self.time.1).as_secs()
+    }
+}
+
+/// A fresh connection, spoken to in turns: questions, then their answers.
+pub(crate) struct Exchange {
+    stream: Stream,
+    received: BytesMut,
+}
+
+impl Exchange {
+    pub(crate) fn new(stream: Stream) -> Exchange {
+        Exchange { stream, received: BytesMut::with_capacity(8 * 1024) }
+    }
+
+    /// The transport, if the server has said nothing that was not asked for.
+    pub(crate) fn finish(self) -> Result<Stream> {
+        if self.received.is_empty() {
+            Ok(self.stream)
+        } else {
+            Err(not_memcached(&format!("unasked-for bytes after the handshake: {}", Shown(&self.received))))
+        }
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let sent = async {
+            self.stream.write_all(bytes).await?;
+            self.stream.flush().await
+        };
+        sent.await.map_err(|error| unavailable("sending the handshake failed", error))
+    }
+
+    async fn more(&mut self) -> Result<()> {
+        let read = self.stream.read_buf(&mut self.received).await;
+        if read.map_err(|error| unavailable("the connection was lost during the handshake", error))? == 0 {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the server closed the connection during the handshake (too many connections, or not a memcached?)",
+            ));
+        }
+        if let Some(other) = looks_like(&self.received) {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("this is not a memcached but {other}; it answered {}", Shown(&self.received)),
+            ));
+        }
+        if self.received.len() > ANSWER_BYTES_MAX {
+            return Err(not_memcached("its answer has no end"));
+        }
+        Ok(())
+    }
+
+    async fn line(&mut self) -> Result<BytesMut> {
+        loop {
+            match take_line(&mut self.received) {
+                Ok(Some(line)) => return Ok(line),
+                Ok(None) => self.more().await?,
+                Err(error) => return Err(garbage(&error)),
+            }
+        }
+    }
+
+    async fn stats(&mut self, stats: &mut Stats) -> Result<()> {
+        stats.lines = 0;
+        loop {
+            let line = self.line().await?;
+            if stats.line(&line).map_err(|error| garbage(&error))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs one op in the classic dialect, without a ttl and tokens: every server knows it.
+    pub(crate) async fn op(&mut self, op: &Op) -> Result<Reply> {
+        let mut out = Vec::new();
+        let expect = Abilities::bare().encode(op, 0, 0, &mut out)?;
+        self.send(&out).await?;
+        self.reply(&expect).await
+    }
+
+    async fn reply(&mut self, expect: &Expect) -> Result<Reply> {
+        let decoder = Decoder { session: 0, value_bytes_max: ANSWER_BYTES_MAX };
+        loop {
+            match decoder.decode(&mut self.received, expect).map_err(|error| garbage(&error))? {
+                Some(Answer::Reply(reply)) => return Ok(reply),
+                Some(Answer::Refused { error, .. }) => return Err(error),
+                None => self.more().await?,
+            }
+        }
+    }
+}
+
+/// What the first questions brought.
+pub(crate) struct Probed {
+    pub(crate) server: ServerInfo,
+    /// The item that was asked after along with them.
+    pub(crate) item: Reply,
+}
+
+/// Finds out what the server is, and brings an item along. Authenticates if it asks for that. **Round trips: 1**, 2 where it was
+/// given a password, one more for a server of the classic dialect.
+pub(crate) async fn probe(exchange: &mut Exchange, config: &Config, item: &Op) -> Result<Probed> {
+    // Whether the server wants the password is known from its first answer: one that does not would take it for an item.
+    if let Some(auth) = &config.auth {
+        exchange.send(b"version\r\n").await?;
+        if exchange.line().await?.starts_with(UNAUTHENTICATED) {
+            authenticate(exchange, auth).await?;
+        }
+    }
+    let mut questions = b"version\r\nstats settings\r\nstats\r\n".to_vec();
+    let expect = Abilities::bare().encode(item, 0, 0, &mut questions)?;
+    exchange.send(&questions).await?;
+    let version = version(&exchange.line().await?)?;
+    let mut stats = Stats::default();
+    exchange.stats(&mut stats).await?;
+    exchange.stats(&mut stats).await?;
+    let item = exchange.reply(&expect).await?;
+    let time = match stats.time_s {
+        Some(time_s) => time_s,
+        None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs(),
+    };
+    let mut abilities = match config.dialect {
+        DialectMode::Forced(dialect) => Abilities::of(dialect),
+        DialectMode::Bare => Abilities::bare(),
+        DialectMode::Auto => Abilities::of(Dialect::of(version)),
+    };
+    if config.dialect == DialectMode::Auto && !abilities.dialect.is_meta() {
+        ask_classic(exchange, &mut abilities).await?;
+    }
+    abilities.cas &= stats.cas.unwrap_or(true);
+    if let Some(bytes) = stats.item_bytes_max {
+        abilities.item_bytes_max = bytes;
+    }
+    let lockstep = config.tls.is_some() && version.is_some_and(|version| version < Version::TLS_PIPELINES);
+    let server = ServerInfo { abilities, version, evicts: stats.evicts, time: (time, Instant::now()), lockstep };
+    Ok(Probed { server, item })
+}
+
+const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";
+
+/// The answer to `version`; `None` from a server that does not know the command.
+fn version(line: &[u8]) -> Result<Option<Version>> {
+    if line.starts_with(UNAUTHENTICATED) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "the server wants a user and a password; give them as memcached://user:password@host",
+        ));
+    }
+    if let Some(text) = line.strip_prefix(b"VERSION ") {
+        return Ok(std::str::from_utf8(text).ok().and_then(Version::parse));
+    }
+    if line == b"ERROR" {
+        return Ok(None);
+    }
+    Err(not_memcached(&format!("it answered {} to \"version\"", Shown(line))))
+}
+
+async fn authenticate(exchange: &mut Exchange, auth: &Auth) -> Result<()> {
+    let secret = format!("{} {}", auth.user, auth.password);
+    // The key is arbitrary: the server takes the first set for the credentials, and stores nothing.
+    exchange.send(format!("set {PROBE_KEY} 0 0 {}\r\n{secret}\r\n", secret.len()).as_bytes()).await?;
+    let line = exchange.line().await?;
+    if line.as_ref() == b"STORED" {
+        return Ok(());
+    }
+    let error = format!("the server refused the user {:?} or its password: it answered {}", auth.user, Shown(&line));
+    Err(Error::new(ErrorKind::Config, error))
+}
+
+/// Finds out by asking whether a server of the classic dialect has tokens and expiry: `gets` and `touch` (memcached 1.4.8,
+/// 2011) are answered with `ERROR` by one that has not, MemcacheDB for one. A server that keeps lives but has no `touch`
+/// is treated as having no expiry: it would be the wrong guess the other way that does harm.
+async fn ask_classic(exchange: &mut Exchange, abilities: &mut Abilities) -> Result<()> {
+    exchange.send(format!("gets {PROBE_KEY}\r\ntouch {PROBE_KEY} 1\r\n").as_bytes()).await?;
+    let gets = exchange.line().await?;
+    let touch = exchange.line().await?;
+    abilities.cas = gets.as_ref() == b"END";
+    abilities.ttl = touch.as_ref() == b"NOT_FOUND";
+    for (line, command) in [(gets, "gets"), (touch, "touch")] {
+        if !matches!(line.as_ref(), b"END" | b"NOT_FOUND") && !line.starts_with(b"ERROR") {
+            return Err(not_memcached(&format!("it answered {} to {command:?}", Shown(&line))));
+        }
+    }
+    Ok(())
+}
+
+/// What else a server may be, by the first bytes it sends.
+fn looks_like(bytes: &[u8]) -> Option<&'static str> {
+    let starts = |prefix: &[u8]| bytes.starts_with(prefix);
+    if starts(b"-ERR") || starts(b"-NOAUTH") || starts(b"-DENIED") || starts(b"+OK") || starts(b"-MOVED") {
+        return Some("a Redis or Valkey server");
+    }
+    if starts(b"HTTP/") || starts(b"<!DOCTYPE") || starts(b"<html") {
+        return Some("a web server");
+    }
+    if starts(&[0x15, 0x03]) || starts(&[0x16, 0x03]) {
+        return Some("a server that speaks TLS (memcached+tls:// does)");
+    }
+    if starts(b"SSH-") {
+        return Some("an SSH server");
+    }
+    None
+}
+
+fn not_memcached(detail: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("this is not a memcached: {detail}"))
+}
+
+fn garbage(error: &ProtocolError) -> Error {
+    not_memcached(&error.to_string())
+}
+
+pub(crate) fn unavailable(what: &str, error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{what}: {error}")).source(error)
+}
+
+/// Bounds a dial and its handshake.
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(done) => done,
+        Err(_) => Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("no connection with a finished handshake after connect_timeout_ms={}", limit.as_millis()),
+        )),
+    }
+}

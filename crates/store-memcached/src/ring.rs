@@ -1,0 +1,265 @@
+//! Which server holds a key: frozen, since two clients that disagree would split every structure in two.
+//!
+//! # Rendezvous (the default)
+//! Every server gets a score for the routing key, and the ranks are the scores in falling order. All arithmetic is on 64-bit
+//! unsigned numbers, wrapping; there is no floating point that could differ between machines.
+//!
+//! ```text
+//! fnv(bytes)     = FNV-1a: h = 0xcbf29ce484222325; for each byte b: h = (h xor b) * 0x100000001b3
+//! mix(x)         = the finaliser of splitmix64: x = (x xor (x >> 30)) * 0xbf58476d1ce4e5b9;
+//!                  x = (x xor (x >> 27)) * 0x94d049bb133111eb; x xor (x >> 31)
+//! seed(s, i)     = mix(fnv(s) + (i + 1) * 0x9e3779b97f4a7c15)          for i = 0 .. weight - 1
+//! score(s, key)  = the largest of mix(mix(fnv(key)) xor seed(s, i))
+//! ```
+//!
+//! `s` is the server's name as it stands in the URL (`host:port`, or the path of a unix socket). The largest of `w` uniform
+//! numbers is the largest of all servers' with a probability in proportion to `w`, which makes the hash weighted exactly.
+//! A tie goes to the name that sorts first. A server that is added takes keys from the others and moves no other key.
+//! (Source: Thaler and Ravishankar, "A name-based mapping scheme for rendezvous", 1996.)
+//!
+//! # Ketama
+//! As libketama does it: each server has `floor(weight / total weights * 40 * servers) * 4` points on a ring of 32 bits, from the
+//! MD5 of `name-0`, `name-1`, and so on, four points a digest; a key's MD5 begins with its place; the server is the one with the
+//! first point at or after it. Further ranks are the next other servers on the ring.
+
+use md5::{Digest, Md5};
+use smallvec::SmallVec;
+
+use crate::config::{Hash, Server};
+
+/// The servers by hash.
+#[derive(Debug)]
+pub(crate) enum Ring {
+    Single,
+    Rendezvous(Vec<Seeds>),
+    /// Points in rising order.
+    Ketama {
+        points: Vec<(u32, u16)>,
+        servers: usize,
+    },
+}
+
+/// What is hashed of one server.
+#[derive(Debug)]
+pub(crate) struct Seeds {
+    name: String,
+    seeds: Vec<u64>,
+}
+
+impl Ring {
+    pub(crate) fn new(servers: &[Server], hash: Hash) -> Ring {
+        match hash {
+            _ if servers.len() <= 1 => Ring::Single,
+            Hash::Rendezvous => Ring::Rendezvous(servers.iter().map(Seeds::new).collect()),
+            Hash::Ketama => Ring::Ketama { points: ketama_points(servers), servers: servers.len() },
+        }
+    }
+
+    /// The place in the server list of the server that has this rank for the key; `None` for a rank past the last.
+    pub(crate) fn server(&self, key: &[u8], rank: u8) -> Option<usize> {
+        let rank = usize::from(rank);
+        match self {
+            Ring::Single => (rank == 0).then_some(0),
+            Ring::Rendezvous(seeds) => {
+                if rank >= seeds.len() {
+                    return None;
+                }
+                let hash = mix(fnv(key));
+                let mut scores: SmallVec<[(u64, usize); 8]> =
+                    seeds.iter().enumerate().map(|(place, seeds)| (seeds.score(hash), place)).collect();
+                let order = |a: &(u64, usize), b: &(u64, usize)| {
+                    b.0.cmp(&a.0).then_with(|| seeds[a.1].name.cmp(&seeds[b.1].name))
+                };
+                let (_, (_, place), _) = scores.select_nth_unstable_by(rank, order);
+                Some(*place)
+            }
+            Ring::Ketama { points, servers } => {
+                if rank >= *servers {
+                    return None;
+                }
+                let digest: [u8; 16] = Md5::digest(key).into();
+                let place = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
+                let start = points.partition_point(|(point, _)| *point < place);
+                let mut seen: SmallVec<[u16; 8]> = SmallVec::new();
+                for step in 0..points.len() {
+                    let (_, server) = points[(start + step) % points.len()];
+                    if !seen.contains(&server) {
+                        if seen.len() == rank {
+                            return Some(usize::from(server));
+                        }
+                        seen.push(server);
+                    }
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Seeds {
+    fn new(server: &Server) -> Seeds {
+        let hash = fnv(server.name.as_bytes());
+        let seed = |i: u64| mix(hash.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        Seeds { name: server.name.clone(), seeds: (0..u64::from(server.weight.max(1))).map(seed).collect() }
+    }
+
+    fn score(&self, hash: u64) -> u64 {
+        self.seeds.iter().map(|seed| mix(hash ^ seed)).max().unwrap_or(0)
+    }
+}
+
+/// FNV-1a, 64 bits.
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The finaliser of splitmix64.
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn ketama_points(servers: &[Server]) -> Vec<(u32, u16)> {
+    let total: u32 = servers.iter().map(|server| server.weight).sum();
+    let mut points = Vec::new();
+    for (place, server) in (0u16..).zip(servers) {
+        // In the widths of libketama's C, so that the rounding is its own.
+        let share = server.weight as f32 / total as f32;
+        let digests = (f64::from(share) * 40.0 * servers.len() as f64) as f32;
+        for i in 0..digests.floor() as u32 {
+            let digest: [u8; 16] = Md5::digest(format!("{}-{i}", server.name)).into();
+            for bytes in digest.as_chunks::<4>().0 {
+                points.push((u32::from_le_bytes(*bytes), place));
+            }
+        }
+    }
+    points.sort_unstable();
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn servers(weights: &[u32]) -> Vec<Server> {
+        let server =
+            |(i, weight): (usize, &u32)| Server { weight: *weight, ..Server::tcp(&format!("cache{}", i + 1), 11211) };
+        weights.iter().enumerate().map(server).collect()
+    }
+
+    fn keys() -> impl Iterator<Item = String> {
+        (0..20_000).map(|i| format!("key:{i}"))
+    }
+
+    /// The share of the keys that each server gets.
+    fn shares(ring: &Ring, rank: u8) -> BTreeMap<usize, f64> {
+        let mut shares = BTreeMap::new();
+        for key in keys() {
+            *shares.entry(ring.server(key.as_bytes(), rank).unwrap()).or_insert(0.0) += 1.0 / 20_000.0;
+        }
+        shares
+    }
+
+    #[test]
+    fn the_hash_functions_are_the_published_ones() {
+        assert_eq!(fnv(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
+        // The first outputs of splitmix64 seeded with 0.
+        assert_eq!(mix(0x9e37_79b9_7f4a_7c15), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(mix(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(2)), 0x6e78_9e6a_a1b9_65f4);
+    }
+
+    /// Computed by a separate implementation in another language, from the text at the head of this file: these may never change.
+    #[test]
+    fn golden_vectors() {
+        let (equal, weighted) = (servers(&[1, 1, 1]), servers(&[1, 2, 5]));
+        let rings = [
+            Ring::new(&equal, Hash::Rendezvous),
+            Ring::new(&weighted, Hash::Rendezvous),
+            Ring::new(&equal, Hash::Ketama),
+            Ring::new(&weighted, Hash::Ketama),
+        ];
+        let long = "x".repeat(250);
+        let vectors = [
+            (&b""[..], [1, 0, 2], [2, 1, 0], 0, 0),
+            (b"a", [0, 2, 1], [0, 2, 1], 1, 1),
+            (b"foo", [2, 1, 0], [2, 1, 0], 1, 1),
+            (b"key:1", [0, 1, 2], [2, 0, 1], 0, 2),
+            (b"user:7", [2, 0, 1], [2, 0, 1], 1, 1),
+            (b"L.hits.m", [1, 2, 0], [2, 1, 0], 0, 0),
+            (b"\x00\xff", [0, 1, 2], [0, 2, 1], 1, 1),
+            (long.as_bytes(), [2, 0, 1], [2, 1, 0], 0, 0),
+        ];
+        for (key, ranks, weighted_ranks, ketama, weighted_ketama) in vectors {
+            let of = |ring: &Ring| [0, 1, 2].map(|rank| ring.server(key, rank).unwrap());
+            assert_eq!(of(&rings[0]), ranks, "{key:?}");
+            assert_eq!(of(&rings[1]), weighted_ranks, "{key:?}");
+            assert_eq!(rings[2].server(key, 0), Some(ketama), "{key:?}");
+            assert_eq!(rings[3].server(key, 0), Some(weighted_ketama), "{key:?}");
+            assert!(rings.iter().all(|ring| ring.server(key, 3).is_none()));
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_list_does_not_matter() {
+        for hash in [Hash::Rendezvous, Hash::Ketama] {
+            let list = servers(&[1, 3, 2, 1]);
+            let mut turned = list.clone();
+            turned.rotate_left(2);
+            let (one, other) = (Ring::new(&list, hash), Ring::new(&turned, hash));
+            for key in keys().take(2_000) {
+                for rank in 0..4 {
+                    let name = |servers: &[Server], ring: &Ring| {
+                        servers[ring.server(key.as_bytes(), rank).unwrap()].name.clone()
+                    };
+                    assert_eq!(name(&list, &one), name(&turned, &other));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_spread_by_weight_at_every_rank() {
+        let ring = Ring::new(&servers(&[1, 1, 1, 1]), Hash::Rendezvous);
+        for rank in 0..4 {
+            assert!(shares(&ring, rank).values().all(|share| (share - 0.25).abs() < 0.015));
+        }
+        let ring = Ring::new(&servers(&[1, 3, 16]), Hash::Rendezvous);
+        for (server, expected) in [(0, 0.05), (1, 0.15), (2, 0.8)] {
+            assert!((shares(&ring, 0)[&server] - expected).abs() < 0.01, "{server}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_added_takes_its_share_and_moves_no_other_key() {
+        let (before, after) =
+            (Ring::new(&servers(&[1; 4]), Hash::Rendezvous), Ring::new(&servers(&[1; 5]), Hash::Rendezvous));
+        let mut moved = 0.0;
+        for key in keys() {
+            let (old, new) = (before.server(key.as_bytes(), 0), after.server(key.as_bytes(), 0));
+            if old != new {
+                assert_eq!(new, Some(4), "a key moved between old servers");
+                moved += 1.0 / 20_000.0;
+            }
+        }
+        assert!((moved - 0.2f64).abs() < 0.01, "{moved}");
+        let (before, after) = (Ring::new(&servers(&[1; 4]), Hash::Ketama), Ring::new(&servers(&[1; 5]), Hash::Ketama));
+        let moved = keys().filter(|key| before.server(key.as_bytes(), 0) != after.server(key.as_bytes(), 0)).count();
+        assert!(moved < 20_000 * 3 / 10, "{moved}");
+    }
+
+    #[test]
+    fn the_ranks_are_a_permutation() {
+        for hash in [Hash::Rendezvous, Hash::Ketama] {
+            let ring = Ring::new(&servers(&[1, 2, 3, 4, 5]), hash);
+            for key in keys().take(500) {
+                let mut ranks: Vec<_> = (0..5).map(|rank| ring.server(key.as_bytes(), rank).unwrap()).collect();
+                ranks.sort_unstable();
+                assert_eq!(ranks, [0, 1, 2, 3, 4]);
+            }
+        }
+    }
+}

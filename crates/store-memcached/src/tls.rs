@@ -1,0 +1,126 @@
+//! TLS, by rustls.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use larder_core::{Error, ErrorKind, Result};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::config::Tls;
+use crate::stream::Stream;
+
+/// Makes TLS connections as configured.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    connector: TlsConnector,
+    name: Option<String>,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    pub(crate) fn new(tls: &Tls) -> Result<Connector> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| config_error(format!("TLS: {error}")))?;
+        let config = if tls.insecure {
+            let verifier = Arc::new(TrustAnyone(provider));
+            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+        } else {
+            builder.with_root_certificates(roots(tls.ca.as_deref())?).with_no_client_auth()
+        };
+        Ok(Connector { connector: TlsConnector::from(Arc::new(config)), name: tls.name.clone() })
+    }
+
+    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<Stream> {
+        let name = self.name.as_deref().unwrap_or(host).to_owned();
+        let name = ServerName::try_from(name)
+            .map_err(|error| config_error(format!("{host:?} cannot be the name in a certificate: {error}")))?;
+        let stream = self.connector.connect(name, stream).await.map_err(|error| {
+            // What rustls itself found wrong is a matter of certificates or of the wrong port; the rest is the network's.
+            let kind = if error.get_ref().is_some() { ErrorKind::Config } else { ErrorKind::Unavailable };
+            Error::new(kind, format!("the TLS handshake failed: {error}")).source(error)
+        })?;
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+}
+
+fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let wrong = |error: &dyn std::fmt::Display| config_error(format!("tls_ca={}: {error}", path.display()));
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
+                let certificate = certificate.map_err(|error| wrong(&error))?;
+                roots.add(certificate).map_err(|error| wrong(&error))?;
+            }
+            if roots.is_empty() {
+                return Err(wrong(&"there is no certificate in it"));
+            }
+        }
+        None => {
+            let native = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(native.certs);
+            if roots.is_empty() {
+                return Err(config_error("the system has no root certificates; give some with tls_ca".to_owned()));
+            }
+        }
+    }
+    Ok(roots)
+}
+
+fn config_error(detail: String) -> Error {
+    Error::new(ErrorKind::Config, detail)
+}
+
+/// For `tls_insecure=yes`: encrypts, and does not ask with whom.
+#[derive(Debug)]
+struct TrustAnyone(Arc<CryptoProvider>);
+
+type Verified<T> = Result<T, tokio_rustls::rustls::Error>;
+
+impl ServerCertVerifier for TrustAnyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Verified<ServerCertVerified> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Verified<HandshakeSignatureValid> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Verified<HandshakeSignatureValid> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

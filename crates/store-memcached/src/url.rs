@@ -1,0 +1,309 @@
+//! URLs, and what is wrong with them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use larder_core::text::masked_url;
+use larder_core::{Error, ErrorKind, Result};
+use larder_proto::Dialect;
+use percent_encoding::percent_decode_str;
+
+use crate::config::{Auth, Config, DialectMode, FleetMode, Hash, Server, Tls};
+
+const OPTIONS: [&str; 12] = [
+    "connections",
+    "timeout_ms",
+    "connect_timeout_ms",
+    "hash",
+    "weights",
+    "fleet",
+    "dialect",
+    "queue_ops_max",
+    "queue_bytes_max",
+    "tls_ca",
+    "tls_name",
+    "tls_insecure",
+];
+const SCHEMES: [&str; 3] = ["memcached", "memcached+unix", "memcached+tls"];
+
+pub(crate) fn parse(url: &str) -> Result<Config> {
+    read(url).map_err(|detail| Error::new(ErrorKind::Config, format!("{detail}, in the URL {}", masked(url))))
+}
+
+/// As [`masked_url`], and also where the password holds a `?` that should have been percent-encoded: this URL is printed
+/// because something is wrong with it.
+fn masked(url: &str) -> String {
+    match (url.find("://"), url.rfind('@'), url.find('?')) {
+        (Some(start), Some(at), Some(mark)) if mark < at && start < at => {
+            format!("{}://***{}", &url[..start], &url[at..])
+        }
+        _ => masked_url(url),
+    }
+}
+
+/// Why a URL is wrong, without the URL.
+type Wrong = String;
+
+fn read(url: &str) -> Result<Config, Wrong> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(format!("a store is given as scheme://…, with one of the schemes {}", SCHEMES.join(", ")));
+    };
+    if !SCHEMES.contains(&scheme) {
+        return Err(format!("the scheme {scheme:?} is unknown{}", suggestion(scheme, &SCHEMES)));
+    }
+    if rest.contains('#') {
+        return Err("a fragment (#…) has no meaning here".to_owned());
+    }
+    // The password may hold a question mark, so that the options begin after the last @.
+    let authority_from = rest.rfind('@').map_or(0, |at| at + 1);
+    let (target, options) = match rest[authority_from..].find('?') {
+        Some(at) => (&rest[..authority_from + at], &rest[authority_from + at + 1..]),
+        None => (rest, ""),
+    };
+    let mut config = if scheme == "memcached+unix" { unix(target)? } else { hosts(target)? };
+    if scheme == "memcached+tls" {
+        config.tls = Some(Tls::default());
+    }
+    for pair in options.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        option(&mut config, name, &decoded(value)?)?;
+    }
+    Ok(config)
+}
+
+fn unix(target: &str) -> Result<Config, Wrong> {
+    let (auth, path) = user_information(target)?;
+    if !path.starts_with('/') {
+        return Err(format!("a unix socket is an absolute path (memcached+unix:///run/memcached.sock), not {path:?}"));
+    }
+    let mut config = Config::new(vec![Server::unix(PathBuf::from(decoded(path)?))]);
+    config.auth = auth;
+    Ok(config)
+}
+
+fn hosts(target: &str) -> Result<Config, Wrong> {
+    let (auth, list) = user_information(target)?;
+    let list = list.strip_suffix('/').unwrap_or(list);
+    let mut servers: Vec<Server> = Vec::new();
+    for text in list.split(',') {
+        let server = host(text)?;
+        if servers.iter().any(|other| other.name == server.name) {
+            return Err(format!("the server {} is listed twice", server.name));
+        }
+        servers.push(server);
+    }
+    if servers.len() > Config::SERVERS_MAX {
+        return Err(format!("there are {} servers; the limit is {}", servers.len(), Config::SERVERS_MAX));
+    }
+    let mut config = Config::new(servers);
+    config.auth = auth;
+    Ok(config)
+}
+
+fn user_information(target: &str) -> Result<(Option<Auth>, &str), Wrong> {
+    let Some((user, rest)) = target.rsplit_once('@') else {
+        return Ok((None, target));
+    };
+    let Some((user, password)) = user.split_once(':') else {
+        return Err("before the @ stands user:password".to_owned());
+    };
+    let auth = Auth { user: decoded(user)?, password: decoded(password)? };
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
+    if !plain(&auth.user) || !plain(&auth.password) {
+        return Err("user and password take printable ASCII without spaces, and are not empty".to_owned());
+    }
+    Ok((Some(auth), rest))
+}
+
+fn host(text: &str) -> Result<Server, Wrong> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(|| format!("the bracket of {text:?} is not closed"))?;
+        if host.parse::<std::net::Ipv6Addr>().is_err() {
+            return Err(format!("{host:?} is no IPv6 address"));
+        }
+        let port = match rest {
+            "" => None,
+            rest => {
+                Some(rest.strip_prefix(':').ok_or_else(|| format!("after the bracket stands :port, not {rest:?}"))?)
+            }
+        };
+        (host, port)
+    } else {
+        match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err(format!("an IPv6 address stands in brackets: [{text}]"));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
+    if host.is_empty() || !host.chars().all(valid) {
+        return Err(format!("{host:?} is no host name"));
+    }
+    let port = match port {
+        None => Config::PORT,
+        Some(port) => port
+            .parse::<u16>()
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| format!("the port {port:?} of {host} is no number of 1 to 65535"))?,
+    };
+    Ok(Server::tcp(host, port))
+}
+
+fn option(config: &mut Config, name: &str, value: &str) -> Result<(), Wrong> {
+    match name {
+        "connections" => config.connections = number(name, value, 1, Config::CONNECTIONS_MAX as u64)? as usize,
+        "timeout_ms" => config.timeout = Duration::from_millis(number(name, value, 1, 600_000)?),
+        "connect_timeout_ms" => config.connect_timeout = Duration::from_millis(number(name, value, 1, 600_000)?),
+        "queue_ops_max" => config.queue_ops_max = number(name, value, 1, 1_000_000)? as usize,
+        "queue_bytes_max" => config.queue_bytes_max = number(name, value, 65_536, 1 << 32)? as usize,
+        "hash" => config.hash = one_of(name, value, &[("rendezvous", Hash::Rendezvous), ("ketama", Hash::Ketama)])?,
+        "fleet" => {
+            let modes = [("check", FleetMode::Check), ("ignore", FleetMode::Ignore), ("claim", FleetMode::Claim)];
+            config.fleet = one_of(name, value, &modes)?;
+        }
+        "dialect" => {
+            let dialects = [
+                ("auto", DialectMode::Auto),
+                ("classic", DialectMode::Forced(Dialect::Classic)),
+                ("classic-bare", DialectMode::Bare),
+                ("meta13", DialectMode::Forced(Dialect::Meta13)),
+                ("meta", DialectMode::Forced(Dialect::Meta)),
+            ];
+            config.dialect = one_of(name, value, &dialects)?;
+        }
+        "weights" => weights(config, value)?,
+        "tls_ca" => tls(config, name)?.ca = Some(PathBuf::from(value)),
+        "tls_name" => tls(config, name)?.name = Some(value.to_owned()),
+        "tls_insecure" => tls(config, name)?.insecure = one_of(name, value, &[("yes", true), ("no", false)])?,
+        _ => return Err(format!("the option {name:?} is unknown{}", suggestion(name, &OPTIONS))),
+    }
+    Ok(())
+}
+
+fn tls<'a>(config: &'a mut Config, name: &str) -> Result<&'a mut Tls, Wrong> {
+    config.tls.as_mut().ok_or_else(|| format!("the option {name} goes with memcached+tls://"))
+}
+
+fn weights(config: &mut Config, value: &str) -> Result<(), Wrong> {
+    let weights: Vec<&str> = value.split(',').collect();
+    if weights.len() != config.servers.len() {
+        return Err(format!("there are {} servers and {} weights", config.servers.len(), weights.len()));
+    }
+    for (server, weight) in config.servers.iter_mut().zip(weights) {
+        server.weight = number("weights", weight, 1, u64::from(Config::WEIGHT_MAX))? as u32;
+    }
+    Ok(())
+}
+
+fn number(name: &str, value: &str, min: u64, max: u64) -> Result<u64, Wrong> {
+    match value.parse::<u64>() {
+        Ok(number) if (min..=max).contains(&number) => Ok(number),
+        _ => Err(format!("the option {name} takes a number of {min} to {max}, not {value:?}")),
+    }
+}
+
+fn one_of<T: Copy>(name: &str, value: &str, choices: &[(&str, T)]) -> Result<T, Wrong> {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    match choices.iter().find(|(name, _)| *name == value) {
+        Some((_, choice)) => Ok(*choice),
+        None => Err(format!("the option {name} does not take {value:?}{}", suggestion(value, &names))),
+    }
+}
+
+fn decoded(text: &str) -> Result<String, Wrong> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => Err("a percent-encoded part is not UTF-8".to_owned()),
+    }
+}
+
+/// What is known, and which of it is nearest to a mistyped word.
+fn suggestion(word: &str, known: &[&str]) -> String {
+    let nearest = known.iter().map(|known| (distance(word, known), *known)).min();
+    let hint = match nearest {
+        Some((distance, known)) if distance <= known.len() / 3 => format!("; did you mean {known}?"),
+        _ => String::new(),
+    };
+    format!("; known are {}{hint}", known.join(", "))
+}
+
+/// Levenshtein's distance: how many letters to insert, drop or change.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().take(64).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (diagonal + usize::from(from != *to)).min(above + 1).min(row[j] + 1);
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(url: &str) -> String {
+        match parse(url) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Config);
+                error.to_string()
+            }
+            Ok(config) => panic!("{url} was taken for {config:?}"),
+        }
+    }
+
+    #[test]
+    fn the_parts_are_found() {
+        let config = parse("memcached://joe:p%40ss@a,b:1,[::1]:2,[fe80::1]?weights=1,2,3,4&timeout_ms=7").unwrap();
+        let names: Vec<_> = config.servers.iter().map(|server| (server.name.as_str(), server.weight)).collect();
+        assert_eq!(names, [("a:11211", 1), ("b:1", 2), ("[::1]:2", 3), ("[fe80::1]:11211", 4)]);
+        assert_eq!(config.auth, Some(Auth { user: "joe".into(), password: "p@ss".into() }));
+        assert_eq!(config.timeout, Duration::from_millis(7));
+        let config = parse("memcached+unix:///run/m.sock?connections=4").unwrap();
+        assert_eq!(config.servers[0].name, "/run/m.sock");
+        assert_eq!(config.connections, 4);
+        let config = parse("memcached+tls://h/?tls_ca=/a%20b.pem&tls_insecure=yes").unwrap();
+        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), name: None, insecure: true }));
+    }
+
+    #[test]
+    fn a_typo_is_named_with_what_was_meant() {
+        assert!(wrong("memcache://h").contains("did you mean memcached?"));
+        assert!(wrong("memcached://h?conections=2").contains("did you mean connections?"));
+        assert!(wrong("memcached://h?hash=ketma").contains("did you mean ketama?"));
+        assert!(!wrong("memcached://h?zzz=2").contains("did you mean"));
+        assert!(wrong("memcached:/h").contains("scheme://"));
+    }
+
+    #[test]
+    fn limits_are_named_with_the_value() {
+        assert!(wrong("memcached://h?connections=5").contains("a number of 1 to 4, not \"5\""));
+        assert!(wrong("memcached://h?timeout_ms=0").contains("1 to 600000"));
+        assert!(wrong("memcached://h:70000").contains("\"70000\""));
+        assert!(wrong("memcached://a,b?weights=1").contains("2 servers and 1 weights"));
+        assert!(wrong("memcached://a,b,a").contains("listed twice"));
+        assert!(wrong("memcached://h?tls_ca=x").contains("memcached+tls"));
+        assert!(wrong("memcached://::1").contains("brackets"));
+        assert!(wrong("memcached://a b").contains("no host name"));
+        assert!(wrong("memcached://").contains("no host name"));
+        assert!(wrong("memcached+unix://sock").contains("absolute path"));
+        assert!(wrong("memcached://h#x").contains("fragment"));
+    }
+
+    #[test]
+    fn secrets_are_masked() {
+        let text = wrong("memcached://joe:secret@h?oops=1");
+        assert!(text.contains("joe:***@h") && !text.contains("secret"));
+        let text = wrong("memcached://joe:sec?ret@h?oops=1");
+        assert!(!text.contains("sec?ret"));
+        assert!(!format!("{:?}", parse("memcached://joe:secret@h").unwrap()).contains("secret"));
+    }
+}

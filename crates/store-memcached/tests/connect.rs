@@ -1,0 +1,113 @@
+//! Who answers, and how: other servers, passwords, unix sockets.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use common::*;
+use larder_core::{ErrorKind, Eviction, Store, TtlSupport};
+use larder_testkit::servers::{Memcached, Version};
+
+/// A server that says the same to whatever it hears; it ends with the test process.
+fn says(text: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1_024]);
+            let _ = stream.write_all(text);
+            // Until the other side goes away.
+            std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+        }
+    });
+    addr
+}
+
+#[tokio::test]
+async fn what_is_no_memcached_is_named() {
+    let cases: [(&[u8], &str); 8] = [
+        (b"-ERR unknown command 'version', with args beginning with:\r\n", "a Redis or Valkey server"),
+        (b"-NOAUTH Authentication required.\r\n", "a Redis or Valkey server"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "a web server"),
+        (&[0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46], "memcached+tls://"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "an SSH server"),
+        (b"J\0\0\0\n5.5.5-10.11\0\r\n", "not a memcached"),
+        (b"VERSION 1.6.38\r\nhello\r\n", "not a memcached"),
+        (b"VERSION 1.6.38\r\nEND\r\nEND\r\nmore\r\n", "not a memcached"),
+    ];
+    for (text, expected) in cases {
+        let addr = says(text);
+        let error = refused(&format!("memcached://{addr}")).await;
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(expected) && text.contains(&addr.to_string()), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_too_much_or_closes_is_given_up() {
+    let start = Instant::now();
+    let error = refused(&format!("memcached://{}?connect_timeout_ms=100", says(b""))).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("connect_timeout_ms=100"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let endless = refused(&format!("memcached://{}", says(&[b'x'; 5_000]))).await;
+    assert_eq!(endless.kind(), ErrorKind::Config, "{endless}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = refused(&format!("memcached://{nobody}")).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(&nobody.to_string()), "{error}");
+    let error = refused("memcached+unix:///nowhere/at/all.sock").await;
+    assert!(error.to_string().contains("/nowhere/at/all.sock"), "{error}");
+}
+
+#[tokio::test]
+async fn a_version_that_cannot_be_read_gets_the_classic_dialect() {
+    // version, stats settings, stats, the get of the fleet's mark; then gets and touch.
+    let addr = says(b"VERSION mcrouter 36\r\nEND\r\nEND\r\nEND\r\nEND\r\nNOT_FOUND\r\n");
+    let profile = open(&format!("memcached://{addr}")).await.profile();
+    assert_eq!(profile.store, "memcached (classic)");
+    assert!(profile.cas && profile.ttl == TtlSupport::Seconds && !profile.arith_initial);
+    assert_eq!(profile.eviction, Eviction::Unknown);
+}
+
+#[tokio::test]
+async fn a_password_is_sent_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth");
+    std::fs::write(&file, "joe:se%cret@1\n").unwrap();
+    for version in Version::ALL {
+        let server = Memcached::start(version, &["-Y", file.to_str().unwrap()]);
+        let addr = server.addr();
+        let store = open(&format!("memcached://joe:se%25cret%401@{addr}")).await;
+        set(&store, "k", "v").await;
+        assert_eq!(value(&store, "k").await.unwrap(), "v");
+        let error = refused(&format!("memcached://{addr}")).await;
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("user:password@"), "{error}");
+        let error = refused(&format!("memcached://joe:wrong-one@{addr}")).await;
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let text = error.to_string();
+        assert!(text.contains("refused") && text.contains("joe") && !text.contains("wrong-one"), "{text}");
+        let shown = format!("{store:?}");
+        assert!(!shown.contains("se%cret") && !shown.contains("secret"), "{shown}");
+    }
+    let open_server = Memcached::start(Version::New, &[]);
+    let store = open(&format!("memcached://joe:secret@{}", open_server.addr())).await;
+    assert_eq!(store.stats().connections, 1);
+    assert!(!open_server.stats("").contains("STAT cmd_set 1"), "the password was stored");
+}
+
+#[tokio::test]
+async fn unix_sockets_work() {
+    for version in Version::ALL {
+        let server = Memcached::start_unix(version, &[]);
+        let store = open(&format!("{}?connections=2", server.url())).await;
+        set(&store, "k", vec![7; 900_000]).await;
+        assert_eq!(value(&store, "k").await.unwrap().len(), 900_000);
+        assert!(store.profile().store.starts_with("memcached 1.6"));
+    }
+}

@@ -1,0 +1,170 @@
+//! The ops on borrowed bytes, without futures.
+
+use std::sync::Arc;
+
+use larder_core::text::Shown;
+use larder_core::{Arith, Cas, Error, ErrorKind, Initial, Item, Key, PutMode, Reply, Result, Ttl, Want};
+
+use crate::ops::{Halt, Hashed, Put, View};
+use crate::store::Inner;
+
+/// The ops of a [`MemoryStore`](crate::MemoryStore) on borrowed bytes, answered at once. Keys of 0 or over 250 bytes are
+/// [`ErrorKind::BadInput`]; the other errors are those of [`apply`](crate::MemoryStore::apply). **Round trips: 0** each.
+///
+/// ```
+/// use larder_core::{PutMode, Reply, Ttl};
+/// use larder_store_memory::MemoryStore;
+/// let store = MemoryStore::new();
+/// let direct = store.direct();
+/// assert_eq!(direct.put(b"log", PutMode::Set, b"a", 0, Ttl::Never)?, Reply::Stored);
+/// assert_eq!(direct.put(b"log", PutMode::Append, b"b", 0, Ttl::Never)?, Reply::Stored);
+/// assert_eq!(direct.read(b"log", |item| item.value.len())?, Some(2));
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Direct<'a> {
+    inner: &'a Arc<Inner>,
+}
+
+impl<'a> Direct<'a> {
+    pub(crate) fn new(inner: &'a Arc<Inner>) -> Direct<'a> {
+        Direct { inner }
+    }
+
+    /// The wanted parts of an item; `None` is a miss.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length.
+    ///
+    /// ```
+    /// # use larder_core::Want;
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// assert!(store.direct().get(b"", Want::VALUE).is_err());
+    /// ```
+    #[inline]
+    pub fn get(&self, key: &[u8], want: Want) -> Result<Option<Item>> {
+        self.read(key, |view| view.item(want))
+    }
+
+    /// Shows an item to `see` where it lies, without a copy; `None` is a miss. The item's shard is locked meanwhile: be brief,
+    /// and do not use the store in there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length.
+    ///
+    /// ```
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// assert_eq!(store.direct().read(b"k", |item| item.flags)?, None);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    #[inline]
+    pub fn read<T>(&self, key: &[u8], see: impl FnOnce(View<'_>) -> T) -> Result<Option<T>> {
+        checked(key)?;
+        let shared = &self.inner.shared;
+        let at = Hashed { hash: shared.hash(key), key };
+        Ok(self.inner.slot(at.hash).lock(shared).read(at, see))
+    }
+
+    /// Writes an item; [`PutMode`] says when and how, and which replies to expect.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key or value over its limit and a ttl out of range; [`ErrorKind::Full`] without room.
+    ///
+    /// ```
+    /// # use larder_core::{PutMode, Reply, Ttl};
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// assert_eq!(store.direct().put(b"k", PutMode::Replace, b"v", 0, Ttl::Never)?, Reply::NotStored);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn put(&self, key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl: Ttl) -> Result<Reply> {
+        checked(key)?;
+        let value_bytes_max = self.inner.shared.item_bytes_max - key.len();
+        let joins = matches!(mode, PutMode::Append | PutMode::Prepend);
+        if value.len() > value_bytes_max && !joins {
+            let (bytes, key_bytes) = (value.len(), key.len());
+            let detail =
+                format!("a value has {bytes} bytes; the limit beside a key of {key_bytes} is {value_bytes_max}");
+            return Err(bad_input(detail));
+        }
+        // Append and prepend keep the life the item has.
+        let expiry_ms = if joins { None } else { self.inner.expiry_ms(ttl)? };
+        let put = Put { mode, value, flags, expiry_ms };
+        self.inner.run(key, |shard, at| shard.put(at, &put).map_err(Halt::Stop))
+    }
+
+    /// Removes an item, or only the one that the token was read from.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length.
+    ///
+    /// ```
+    /// # use larder_core::Reply;
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// assert_eq!(store.direct().delete(b"k", None)?, Reply::Miss);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn delete(&self, key: &[u8], cas: Option<Cas>) -> Result<Reply> {
+        checked(key)?;
+        self.inner.run(key, |shard, at| Ok(shard.delete(at, cas)))
+    }
+
+    /// Gives an item another life, counted from now. Its cas token stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length and a ttl out of range; [`ErrorKind::Full`] where an item that had no
+    /// life before has no room for one.
+    ///
+    /// ```
+    /// # use larder_core::{Reply, Ttl};
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// assert_eq!(store.direct().touch(b"k", Ttl::Never)?, Reply::Miss);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<Reply> {
+        checked(key)?;
+        let expiry_ms = self.inner.expiry_ms(ttl)?;
+        self.inner.run(key, |shard, at| shard.touch(at, expiry_ms).map_err(Halt::Stop))
+    }
+
+    /// Adds to or subtracts from a number; `initial` is stored, and answered, where there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length, a ttl out of range, and a value that is no number;
+    /// [`ErrorKind::Full`] without room.
+    ///
+    /// ```
+    /// # use larder_core::{Arith, Initial, Reply, Ttl};
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// let one = Some(Initial { value: 1, ttl: Ttl::Never });
+    /// assert_eq!(store.direct().arith(b"n", Arith::Incr(5), one)?, Reply::Number(1));
+    /// assert_eq!(store.direct().arith(b"n", Arith::Incr(5), one)?, Reply::Number(6));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn arith(&self, key: &[u8], arith: Arith, initial: Option<Initial>) -> Result<Reply> {
+        checked(key)?;
+        let initial = match initial {
+            Some(Initial { value, ttl }) => Some((value, self.inner.expiry_ms(ttl)?)),
+            None => None,
+        };
+        self.inner.run(key, |shard, at| shard.arith(at, arith, initial))
+    }
+}
+
+impl std::fmt::Debug for Direct<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Direct").finish_non_exhaustive()
+    }
+}
+
+#[inline]
+fn checked(key: &[u8]) -> Result<()> {
+    if (1..=Key::BYTES_MAX).contains(&key.len()) {
+        return Ok(());
+    }
+    Err(bad_input(format!("a key has {} bytes; it takes 1 to {}: {}", key.len(), Key::BYTES_MAX, Shown(key))))
+}
+
+#[cold]
+fn bad_input(detail: String) -> Error {
+    Error::new(ErrorKind::BadInput, detail).store("memory")
+}

@@ -1,0 +1,439 @@
+//! The bytes of an append-encoded value: a snapshot, and the operations appended since.
+//!
+//! Numbers are little-endian; a *varint* is LEB128, 7 bits a byte, the lowest first.
+//!
+//! | part | bytes | what |
+//! |---|---|---|
+//! | header | 4 | `LRA` and the version, 1 |
+//! | | 8 | generation of the structure |
+//! | | 2 | which shard of it this is |
+//! | | 4 | epoch: how often the snapshot was rewritten |
+//! | | 4 | length of the snapshot |
+//! | | 4 | check of the header and the snapshot |
+//! | snapshot | varint | how many writers follow |
+//! | | 8 + varint + 4 each | writer, the last of its sequences that counted, when (seconds since the epoch, coarse) |
+//! | | varint + n each | elements: length, bytes |
+//! | log: frames | varint | length of what follows the check |
+//! | | 4 | check of it |
+//! | | 8 | writer |
+//! | | varint | sequence |
+//! | | varint + n each | elements: length × 2, + 1 if it is removed; bytes |
+//!
+//! A check is the low half of XXH3-64, seeded with the generation: foreign bytes, a torn tail, and a frame of another life of
+//! the name are told, and never misread.
+//!
+//! # Repeats
+//! A frame counts only if its sequence is above the last of its writer that counted. So a frame that is appended twice (its
+//! reply was lost, and the writer tried again) counts once, and one that comes later than a newer one of its writer never
+//! counts. A snapshot keeps the last sequences of the recent writers ([`kept`]).
+//!
+//! # Figures
+//! An element costs its bytes and 1 in a snapshot up to 127 bytes, 2 up to 16,383; in a frame 1 up to 63, 2 up to 8,191. A frame costs
+//! 14 bytes (15 from its writer's 128th on, 16 from the 16,384th), a value [`HEADER_BYTES`] + 1, a writer that is kept 13 to 15.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use larder_core::{Error, ErrorKind, Result};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const MAGIC: [u8; 4] = *b"LRA\x01";
+/// Where the snapshot begins.
+pub(crate) const HEADER_BYTES: usize = 26;
+const SNAPSHOT_BYTES_AT: usize = 18;
+const CHECK_AT: usize = 22;
+const CHECK_BYTES: usize = 4;
+const WRITER_BYTES: usize = 8;
+const SECONDS_BYTES: usize = 4;
+const VARINT_BYTES_MAX: usize = 10;
+/// The elements of a shorter frame are not counted before they are applied.
+const EXPECT_BYTES_MIN: usize = 256;
+
+/// The most writers whose last sequence a snapshot keeps.
+pub(crate) const WRITERS_MAX: usize = 128;
+/// Writers that were silent for longer are kept only as long as fewer than [`WRITERS_IDLE_MAX`] are kept in all.
+pub(crate) const WRITER_RECENT_S: u32 = 600;
+/// See [`WRITER_RECENT_S`].
+pub(crate) const WRITERS_IDLE_MAX: usize = 16;
+
+/// Room that a value needs beside its elements at the most: the header, the writers, one frame around the elements.
+pub(crate) const RESERVED_BYTES: usize = HEADER_BYTES
+    + VARINT_BYTES_MAX
+    + WRITERS_MAX * (WRITER_BYTES + VARINT_BYTES_MAX + SECONDS_BYTES)
+    + FRAME_BYTES_MAX
+    + VARINT_BYTES_MAX;
+/// What a frame takes beside its elements at the most.
+pub(crate) const FRAME_BYTES_MAX: usize = VARINT_BYTES_MAX + CHECK_BYTES + WRITER_BYTES + VARINT_BYTES_MAX;
+
+/// What an operation does with its element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Put,
+    Remove,
+}
+
+/// What elements mean: takes operations in order. Elements are slices of the value: nothing is copied.
+pub(crate) trait Fold<'v> {
+    /// Told before many operations: about so many more elements are coming.
+    fn expect(&mut self, _elements: usize) {}
+
+    fn apply(&mut self, action: Action, element: &'v [u8]);
+}
+
+/// A fold that can be written down again, as elements that are put.
+pub(crate) trait Snapshot<'v>: Fold<'v> + Default {
+    fn elements(&self) -> impl Iterator<Item = &'v [u8]>;
+}
+
+/// A structure's elements: which state they fold into.
+pub(crate) trait Elements: Send + Sync + 'static {
+    type State<'v>: Snapshot<'v>;
+}
+
+/// Lists the elements of a value that has no log: there each is put once.
+impl<'v> Fold<'v> for Vec<&'v [u8]> {
+    fn expect(&mut self, elements: usize) {
+        self.reserve(elements);
+    }
+
+    fn apply(&mut self, _: Action, element: &'v [u8]) {
+        self.push(element);
+    }
+}
+
+/// Looks at sequences only.
+impl Fold<'_> for () {
+    fn apply(&mut self, _: Action, _: &[u8]) {}
+}
+
+/// True unless the snapshot is all there is, by the header alone, which is not checked.
+pub(crate) fn has_log(bytes: &[u8]) -> bool {
+    let length = bytes.get(SNAPSHOT_BYTES_AT..).and_then(|rest| rest.first_chunk());
+    length.is_none_or(|length| HEADER_BYTES + u32::from_le_bytes(*length) as usize != bytes.len())
+}
+
+/// Which value this is; another one's bytes are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) generation: u64,
+    pub(crate) shard: u16,
+}
+
+/// A value whose header and snapshot were checked.
+#[derive(Debug)]
+pub(crate) struct Value<'v> {
+    place: Place,
+    pub(crate) epoch: u32,
+    bytes: &'v [u8],
+    /// The writers and elements of the snapshot.
+    snapshot: &'v [u8],
+    log: &'v [u8],
+}
+
+/// The last that counted of a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Last {
+    pub(crate) seq: u64,
+    /// When a compaction last saw it write; `None`: it wrote since.
+    seconds: Option<u32>,
+    /// Where its last frame begins in the log, to tell the newest.
+    at: usize,
+}
+
+/// A value whose operations were applied, in order and without repeats.
+#[derive(Debug)]
+pub(crate) struct Folded<S> {
+    pub(crate) state: S,
+    pub(crate) writers: HashMap<u64, Last, foldhash::fast::RandomState>,
+    /// Removals in the log.
+    pub(crate) removals: u64,
+}
+
+fn mismatch(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::LayoutMismatch, what)
+}
+
+fn check(seed: u64, bytes: &[u8]) -> u32 {
+    // The low half: truncation is meant.
+    xxh3_64_with_seed(bytes, seed) as u32
+}
+
+/// An empty value: what a structure is created with.
+pub(crate) fn empty(place: Place) -> Bytes {
+    finish(place, 0, &[0])
+}
+
+fn finish(place: Place, epoch: u32, snapshot: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(HEADER_BYTES + snapshot.len());
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&place.generation.to_le_bytes());
+    out.extend_from_slice(&place.shard.to_le_bytes());
+    out.extend_from_slice(&epoch.to_le_bytes());
+    // Callers hold what they write under the store's item limit, and values over 4 GiB are refused at open.
+    out.extend_from_slice(&u32::try_from(snapshot.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.extend_from_slice(&snapshot_check(place, &out, snapshot).to_le_bytes());
+    out.extend_from_slice(snapshot);
+    Bytes::from(out)
+}
+
+/// Chained, so that the snapshot needs no copy to be checked together with the header.
+fn snapshot_check(place: Place, header: &[u8], snapshot: &[u8]) -> u32 {
+    check(xxh3_64_with_seed(header, place.generation), snapshot)
+}
+
+/// Adds an operation to the elements of a frame.
+pub(crate) fn put_element(out: &mut Vec<u8>, action: Action, element: &[u8]) {
+    put_varint(out, (element.len() as u64) << 1 | u64::from(action == Action::Remove));
+    out.extend_from_slice(element);
+}
+
+/// A frame of elements that [`put_element`] encoded.
+pub(crate) fn frame(place: Place, writer: u64, seq: u64, elements: &[u8]) -> Bytes {
+    let mut body = Vec::with_capacity(WRITER_BYTES + VARINT_BYTES_MAX + elements.len());
+    body.extend_from_slice(&writer.to_le_bytes());
+    put_varint(&mut body, seq);
+    body.extend_from_slice(elements);
+    let mut out = Vec::with_capacity(VARINT_BYTES_MAX + CHECK_BYTES + body.len());
+    put_varint(&mut out, body.len() as u64);
+    out.extend_from_slice(&check(frame_seed(place), &body).to_le_bytes());
+    out.extend_from_slice(&body);
+    Bytes::from(out)
+}
+
+/// Another shard's frame does not pass either.
+fn frame_seed(place: Place) -> u64 {
+    place.generation ^ u64::from(place.shard)
+}
+
+impl<'v> Value<'v> {
+    /// Checks the header and the snapshot.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for bytes that are no such value, or another one's.
+    pub(crate) fn parse(bytes: &'v [u8], place: Place) -> Result<Value<'v>> {
+        let mut rest = bytes;
+        if take(&mut rest, 4) != Some(&MAGIC[..]) {
+            return Err(mismatch(format!("this is no value of layout 1: {}", larder_core::text::Shown(bytes))));
+        }
+        let header = (|| {
+            let place = Place { generation: take_u64(&mut rest)?, shard: take_u16(&mut rest)? };
+            let epoch = take_u32(&mut rest)?;
+            let snapshot_bytes = take_u32(&mut rest)? as usize;
+            let check = take_u32(&mut rest)?;
+            Some((place, epoch, check, take(&mut rest, snapshot_bytes)?))
+        })();
+        let Some((stored, epoch, check, snapshot)) = header else {
+            return Err(mismatch(format!("the value is cut short at {} bytes", bytes.len())));
+        };
+        if stored != place {
+            return Err(mismatch(format!("the value belongs to {stored:x?}, not to {place:x?}")));
+        }
+        if snapshot_check(place, &bytes[..CHECK_AT], snapshot) != check {
+            return Err(mismatch("the snapshot does not match its check"));
+        }
+        Ok(Value { place, epoch, bytes, snapshot, log: rest })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Applies the snapshot and the log to `state`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for bytes that no writer of this layout appended; names where they begin.
+    pub(crate) fn fold<S: Fold<'v>>(&self, state: S) -> Result<Folded<S>> {
+        let mut folded = Folded { state, writers: HashMap::default(), removals: 0 };
+        let mut rest = self.snapshot;
+        folded.snapshot(&mut rest).ok_or_else(|| mismatch("the snapshot is malformed"))?;
+        let mut rest = self.log;
+        while !rest.is_empty() {
+            let at = self.bytes.len() - rest.len();
+            let whole = take_frame(&mut rest, self.place).and_then(|body| folded.frame(body, at));
+            whole.ok_or_else(|| mismatch(format!("the bytes from offset {at} on are no operations of this value")))?;
+        }
+        Ok(folded)
+    }
+}
+
+/// How many elements there are, by a pass over the lengths alone: cheap beside a table that grows step by step. `length` of
+/// what stands before each.
+fn count(mut elements: &[u8], length: impl Fn(u64) -> u64) -> Option<usize> {
+    let mut count = 0;
+    while !elements.is_empty() {
+        let bytes = length(take_varint(&mut elements)?);
+        take(&mut elements, usize::try_from(bytes).ok()?)?;
+        count += 1;
+    }
+    Some(count)
+}
+
+/// The body of the frame, if there is a whole one that passes its check.
+fn take_frame<'v>(rest: &mut &'v [u8], place: Place) -> Option<&'v [u8]> {
+    let length = take_length(rest)?;
+    let expected = take_u32(rest)?;
+    let body = take(rest, length)?;
+    (check(frame_seed(place), body) == expected).then_some(body)
+}
+
+impl<'v, S: Fold<'v>> Folded<S> {
+    fn snapshot(&mut self, rest: &mut &'v [u8]) -> Option<()> {
+        for _ in 0..take_varint(rest)? {
+            let writer = take_u64(rest)?;
+            let seq = take_varint(rest)?;
+            let seconds = Some(take_u32(rest)?);
+            self.writers.insert(writer, Last { seq, seconds, at: 0 });
+        }
+        self.state.expect(count(rest, |tag| tag)?);
+        while !rest.is_empty() {
+            let length = take_length(rest)?;
+            self.state.apply(Action::Put, take(rest, length)?);
+        }
+        Some(())
+    }
+
+    /// Applies the body of a frame, unless it is a repeat. `None` for what is none.
+    fn frame(&mut self, mut body: &'v [u8], at: usize) -> Option<()> {
+        let writer = take_u64(&mut body)?;
+        let seq = take_varint(&mut body)?;
+        let is_repeat = self.last(writer) >= seq;
+        if !is_repeat {
+            self.writers.insert(writer, Last { seq, seconds: None, at });
+        }
+        if !is_repeat && body.len() >= EXPECT_BYTES_MIN {
+            self.state.expect(count(body, |tag| tag >> 1)?);
+        }
+        while !body.is_empty() {
+            let tag = take_varint(&mut body)?;
+            let element = take(&mut body, usize::try_from(tag >> 1).ok()?)?;
+            if !is_repeat {
+                let action = if tag & 1 == 0 { Action::Put } else { Action::Remove };
+                self.removals += u64::from(action == Action::Remove);
+                self.state.apply(action, element);
+            }
+        }
+        Some(())
+    }
+
+    /// Applies a frame that is not in the value yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] unless it is one frame of `place`.
+    pub(crate) fn join(&mut self, place: Place, mut frame: &'v [u8]) -> Result<()> {
+        let body = take_frame(&mut frame, place).filter(|_| frame.is_empty());
+        body.and_then(|body| self.frame(body, usize::MAX)).ok_or_else(|| mismatch("this is no frame of this value"))
+    }
+
+    /// The last sequence of a writer that counted; 0 if none is known.
+    pub(crate) fn last(&self, writer: u64) -> u64 {
+        self.writers.get(&writer).map_or(0, |last| last.seq)
+    }
+}
+
+impl<'v, S: Snapshot<'v>> Folded<S> {
+    /// The value as it would be, compacted, in bytes.
+    pub(crate) fn live_bytes(&self, now_s: u32) -> usize {
+        let elements: usize =
+            self.state.elements().map(|element| varint_bytes(element.len() as u64) + element.len()).sum();
+        let writers = kept(&self.writers, now_s);
+        let each = |(_, last): &(u64, Last)| WRITER_BYTES + varint_bytes(last.seq) + SECONDS_BYTES;
+        HEADER_BYTES + varint_bytes(writers.len() as u64) + writers.iter().map(each).sum::<usize>() + elements
+    }
+
+    /// The value, compacted: the same elements and sequences, the next epoch, an empty log.
+    pub(crate) fn compacted(&self, place: Place, epoch: u32, now_s: u32) -> Bytes {
+        let mut snapshot = Vec::with_capacity(self.live_bytes(now_s));
+        let writers = kept(&self.writers, now_s);
+        put_varint(&mut snapshot, writers.len() as u64);
+        for (writer, last) in writers {
+            snapshot.extend_from_slice(&writer.to_le_bytes());
+            put_varint(&mut snapshot, last.seq);
+            snapshot.extend_from_slice(&last.seconds.unwrap_or(now_s).to_le_bytes());
+        }
+        for element in self.state.elements() {
+            put_varint(&mut snapshot, element.len() as u64);
+            snapshot.extend_from_slice(element);
+        }
+        finish(place, epoch.saturating_add(1), &snapshot)
+    }
+}
+
+/// The writers that a snapshot keeps, the newest first: at most [`WRITERS_MAX`], and of those that were silent for more than
+/// [`WRITER_RECENT_S`] only as many as make [`WRITERS_IDLE_MAX`] together with the others.
+///
+/// What falls off: should a frame of such a writer arrive yet (delayed that long, or behind that many other writers), or its
+/// writer try it again, it counts once more.
+pub(crate) fn kept<H>(writers: &HashMap<u64, Last, H>, now_s: u32) -> Vec<(u64, Last)> {
+    let mut all: Vec<(u64, Last)> = writers.iter().map(|(&writer, &last)| (writer, last)).collect();
+    // Those who wrote since the last compaction come first, whatever the clocks of earlier compactors said.
+    all.sort_unstable_by_key(|&(writer, last)| Reverse((last.at, last.seconds.unwrap_or(now_s), writer)));
+    all.truncate(WRITERS_MAX);
+    let is_recent = |last: &Last| now_s.saturating_sub(last.seconds.unwrap_or(now_s)) <= WRITER_RECENT_S;
+    let recent = all.iter().take_while(|(_, last)| is_recent(last)).count();
+    all.truncate(recent.max(WRITERS_IDLE_MAX));
+    all
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn varint_bytes(number: u64) -> usize {
+    let bits = (u64::BITS - number.leading_zeros()).max(1);
+    bits.div_ceil(7) as usize
+}
+
+fn take_varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for at in 0..VARINT_BYTES_MAX {
+        let (&byte, tail) = rest.split_first()?;
+        *rest = tail;
+        let bits = u64::from(byte & 0x7f);
+        // The tenth byte has room for one bit.
+        if at == VARINT_BYTES_MAX - 1 && bits > 1 {
+            return None;
+        }
+        number |= bits << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn take_length(rest: &mut &[u8]) -> Option<usize> {
+    usize::try_from(take_varint(rest)?).ok()
+}
+
+fn take<'v>(rest: &mut &'v [u8], length: usize) -> Option<&'v [u8]> {
+    let (head, tail) = rest.split_at_checked(length)?;
+    *rest = tail;
+    Some(head)
+}
+
+fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn take_u16(rest: &mut &[u8]) -> Option<u16> {
+    take_array(rest).map(u16::from_le_bytes)
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    take_array(rest).map(u32::from_le_bytes)
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    take_array(rest).map(u64::from_le_bytes)
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

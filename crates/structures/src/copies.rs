@@ -1,0 +1,89 @@
+//! Manifests that stand on several servers: of structures whose data does.
+//!
+//! The one on the server of rank 0 decides; the others are what is left of it when that server comes back empty. Where one is
+//! missing, whoever opens the structure makes it again.
+
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, PutMode, Reply, Result, Route, StoreRef, Ttl, Want};
+
+use crate::manifest::{Found, Manifest};
+use crate::name::Name;
+
+/// The most servers that a manifest stands on.
+pub(crate) const COPIES_MAX: u8 = 5;
+
+/// Reads the manifest of a name wherever one can stand, and makes copies again that are missing.
+/// **Round trips: 1**, 2 if a copy was missing.
+///
+/// # Errors
+/// Those of the store, if no manifest was found and not all servers were heard.
+pub(crate) async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Found>> {
+    let key = name.manifest_key()?;
+    let ranks = u8::try_from(store.profile().nodes).unwrap_or(u8::MAX).clamp(1, COPIES_MAX);
+    let get = |rank| Op::get(key.clone(), Want::VALUE | Want::CAS | Want::TTL).routed(Route { with: None, rank });
+    let replies = store.run(ctx, (0..ranks).map(get).collect()).await;
+    let mut found: Option<Found> = None;
+    let mut missing = Vec::new();
+    let mut fault = None;
+    for (rank, reply) in (0..ranks).zip(replies) {
+        match reply.map(Reply::into_item) {
+            Ok(None) => missing.push(rank),
+            Ok(Some(item)) => {
+                let manifest = Manifest::decode(&item.value).map_err(|error| error.key(&key))?;
+                match &found {
+                    // Left behind by an earlier life, whose drop could not reach this server.
+                    Some(first) if first.manifest.generation != manifest.generation => missing.push(rank),
+                    Some(_) => {}
+                    None if rank < manifest.copies => found = Some(Found { manifest, item }),
+                    None => {}
+                }
+            }
+            Err(error) => fault = fault.or(Some(error)),
+        }
+    }
+    let Some(found) = found else {
+        return fault.map_or(Ok(None), Err);
+    };
+    missing.retain(|&rank| rank < found.manifest.copies);
+    if missing.is_empty() {
+        return Ok(Some(found));
+    }
+    if missing.first() == Some(&0) {
+        // Whoever creates or restores it first decides what the name is.
+        let put = Op::put(key.clone(), PutMode::Add, found.item.value.clone(), Ttl::Never);
+        match store.run(ctx, Batch::from_buf([put])).await.pop() {
+            Some(Ok(Reply::NotStored)) => {
+                let detail = format!("{name} is being made or restored by others; open it again");
+                return Err(Error::new(ErrorKind::Conflict, detail));
+            }
+            Some(Err(error)) => return Err(error),
+            _ => missing.retain(|&rank| rank > 0),
+        }
+    }
+    spread(store, ctx, name, &found.manifest, missing.into_iter()).await;
+    Ok(Some(found))
+}
+
+/// Puts copies of a manifest on servers of these ranks. What fails is made up for by whoever opens the structure next.
+/// **Round trips: 1.**
+pub(crate) async fn spread(
+    store: &StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    manifest: &Manifest,
+    ranks: impl Iterator<Item = u8>,
+) {
+    let Ok(key) = name.manifest_key() else { return };
+    let bytes = manifest.encode();
+    let put = |rank| Op::put(key.clone(), PutMode::Set, bytes.clone(), Ttl::Never).routed(Route { with: None, rank });
+    let batch: Batch = ranks.map(put).collect();
+    if !batch.is_empty() {
+        _ = store.run(ctx, batch).await;
+    }
+}
+
+/// The ops that remove the copies of a manifest, but for the one that decides.
+pub(crate) fn delete_ops(name: &Name, manifest: &Manifest) -> Result<Batch> {
+    let key = name.manifest_key()?;
+    let delete = |rank| Op::delete(key.clone()).routed(Route { with: None, rank });
+    Ok((1..manifest.copies).map(delete).collect())
+}

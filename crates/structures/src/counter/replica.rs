@@ -1,0 +1,406 @@
+//! A slot on several servers: a register that is right as long as enough copies are.
+//!
+//! With `k` copies, a write counts once `W = k/2 + 1` copies took it, and what `R = k + 1 - W` copies say includes every write
+//! that counted. A writer first claims the slot: it writes a ballot higher than all it saw to at least `R` copies, each
+//! conditional on what it read there and leaving the content as it is. Then it writes contents under that ballot, for as long as
+//! nobody claims a higher one: one round trip each. Of contents, the one of the highest (ballot, sequence) holds.
+//!
+//! Two things make this safe where a server can come back empty, having forgotten what it promised:
+//! - every write to a copy is conditional on the very state of it that the writer knows, so a claim ends the right of all
+//!   others to write the copies it touched, whatever their ballots;
+//! - a copy that is missing has no vote. It is made again only under a ballot that was claimed after it was seen missing,
+//!   from copies that were not lost.
+//!
+//! Copies go missing where the counter is dropped, too. So the claim before a copy is made again looks for the manifest, in the
+//! same round trip: where it is missing, or another life's, nothing is made. Where the drop goes on between the look and the
+//! write, the copies that promised are gone by then, and those made again are too few for the write to count.
+//!
+//! A copy: promised ballot (16 bytes), ballot of the content (16), then the slot as of `layout.rs`. A ballot is an epoch and a
+//! random draw, 8 bytes each, little-endian.
+//!
+//! Sources: CASPaxos (Rystsov, 2018) for a register without a log; Flexible Paxos (Howard, Malkhi, Spiegelman, 2016) for
+//! quorums that need not be majorities.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, PutMode, Reply, Result, Ttl};
+
+use super::layout::Slot;
+use super::register::{self, Job, Registers, View, Written, no_slot, token};
+use crate::cell::{Cell, Wrote};
+use crate::ids::random_id;
+
+const BALLOTS_BYTES: usize = 32;
+
+/// Who may write: the highest claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Ballot {
+    epoch: u64,
+    /// Makes every claim one of its own, also two of one writer.
+    draw: u64,
+}
+
+/// What a copy holds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+struct Record {
+    promised: Ballot,
+    accepted: Ballot,
+    slot: Slot,
+}
+
+/// What a writer knows of a copy.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are present, and a box each would cost more")]
+enum Copy {
+    Present { cas: Cas, record: Record },
+    Missing,
+    Unread(Error),
+}
+
+/// What a write is conditional on: the state of every copy.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    /// The ballot that was claimed, if none is known to be higher.
+    claimed: Option<Ballot>,
+    copies: Vec<Copy>,
+}
+
+fn write_quorum(copies: usize) -> usize {
+    copies / 2 + 1
+}
+
+fn read_quorum(copies: usize) -> usize {
+    copies + 1 - write_quorum(copies)
+}
+
+/// What a copy of a new slot holds.
+pub(super) fn first_bytes(slot: &Slot) -> Bytes {
+    Record { slot: slot.clone(), ..Record::default() }.encode()
+}
+
+impl Record {
+    fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        for ballot in [self.promised, self.accepted] {
+            out.put_u64_le(ballot.epoch);
+            out.put_u64_le(ballot.draw);
+        }
+        self.slot.encode_into(&mut out);
+        out.freeze()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Record> {
+        let (ballots, slot) = bytes.split_first_chunk::<BALLOTS_BYTES>()?;
+        let mut numbers = ballots.chunks_exact(8).filter_map(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?)));
+        let mut ballot = || Some(Ballot { epoch: numbers.next()?, draw: numbers.next()? });
+        Some(Record { promised: ballot()?, accepted: ballot()?, slot: Slot::decode(slot)? })
+    }
+
+    /// The order of contents.
+    fn rank(&self) -> (Ballot, u64) {
+        (self.accepted, self.slot.seq)
+    }
+}
+
+impl Copy {
+    fn new(cell: &Cell, now: Result<Option<Item>>) -> Result<Copy> {
+        match now {
+            Ok(None) => Ok(Copy::Missing),
+            Ok(Some(item)) => {
+                let record = Record::decode(&item.value).ok_or_else(|| no_slot(cell, &item.value))?;
+                Ok(Copy::Present { cas: token(cell, &item)?, record })
+            }
+            Err(error) => Ok(Copy::Unread(error)),
+        }
+    }
+
+    fn record(&self) -> Option<&Record> {
+        match self {
+            Copy::Present { record, .. } => Some(record),
+            _ => None,
+        }
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(self, Copy::Missing)
+    }
+}
+
+impl Hold {
+    /// True if a copy is missing and the next write will make it again.
+    pub(super) fn is_thin(&self) -> bool {
+        self.copies.iter().any(Copy::is_missing)
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.copies.iter().filter_map(Copy::record)
+    }
+
+    pub(super) fn fault(&self) -> Option<&Error> {
+        self.copies.iter().find_map(|copy| match copy {
+            Copy::Unread(error) => Some(error),
+            _ => None,
+        })
+    }
+}
+
+/// What the items of a slot's copies say together; `None` if too many copies are gone.
+pub(super) fn view(cells: &[Cell], items: Vec<Result<Option<Item>>>) -> Result<Option<View>> {
+    let copies = cells.iter().zip(items).map(|(cell, item)| Copy::new(cell, item)).collect::<Result<Vec<_>>>()?;
+    judge(copies)
+}
+
+fn judge(copies: Vec<Copy>) -> Result<Option<View>> {
+    let count = copies.len();
+    let hold = Hold { claimed: None, copies };
+    let missing = hold.copies.iter().filter(|copy| copy.is_missing()).count();
+    if count - missing < read_quorum(count) {
+        return Ok(None);
+    }
+    if hold.records().count() < read_quorum(count) {
+        return Err(hold.fault().cloned().unwrap_or_else(larder_core::ext::no_reply));
+    }
+    let Some(best) = hold.records().max_by_key(|record| record.rank()) else { return Ok(None) };
+    let settled = hold.records().filter(|record| record.rank() == best.rank()).count() >= write_quorum(count);
+    Ok(Some(View { slot: best.slot.clone(), settled, hold: register::Hold::Many(hold) }))
+}
+
+/// What is sent to one copy.
+enum Ask {
+    Read,
+    Put(PutMode, Bytes),
+}
+
+/// What one copy answered.
+struct Answer {
+    /// Of a put.
+    landed: Option<Result<bool>>,
+    now: Copy,
+}
+
+/// A write under way.
+struct Work<'a> {
+    cells: &'a [Cell],
+    hold: Hold,
+    next: Slot,
+    done: Option<Written>,
+}
+
+/// Writes slots, each if it is still as its view says. **Round trips: 1** for slots that are claimed, else 2.
+pub(super) async fn write(registers: &Registers, ctx: Ctx, jobs: Vec<Job>) -> Vec<Written> {
+    let work = |job: Job| match (registers.places.get(usize::from(job.index)), job.view.hold) {
+        (Some(cells), register::Hold::Many(hold)) => Some(Work { cells, hold, next: job.next, done: None }),
+        _ => None,
+    };
+    let mut works: Vec<Work> = jobs.into_iter().filter_map(work).collect();
+    let mut claims: Vec<(&mut Work, Ballot)> = Vec::new();
+    for work in works.iter_mut().filter(|work| work.hold.claimed.is_none()) {
+        let ballot = work.next_ballot();
+        claims.push((work, ballot));
+    }
+    if !claims.is_empty() {
+        let asks = claims.iter().map(|(work, ballot)| (work.cells, work.claim_asks(*ballot))).collect();
+        let makes_copies = claims.iter().any(|(work, _)| work.hold.is_thin());
+        let (answers, may_make) = round(registers, ctx, asks, makes_copies).await;
+        for ((work, ballot), answers) in claims.into_iter().zip(answers) {
+            match &may_make {
+                Err(error) if work.hold.is_thin() => work.fail(error.clone().effect(Effect::NotApplied)),
+                _ => work.claimed(ballot, answers),
+            }
+        }
+    }
+    let mut writes: Vec<(&mut Work, Ballot)> = Vec::new();
+    for work in works.iter_mut().filter(|work| work.done.is_none()) {
+        if let Some(ballot) = work.hold.claimed {
+            writes.push((work, ballot));
+        }
+    }
+    if !writes.is_empty() {
+        let asks = writes.iter().map(|(work, ballot)| (work.cells, work.write_asks(*ballot))).collect();
+        let (answers, _) = round(registers, ctx, asks, false).await;
+        for ((work, ballot), answers) in writes.into_iter().zip(answers) {
+            work.written(ballot, answers);
+        }
+    }
+    let undone = || Written { landed: Ok(false), now: Err(larder_core::ext::no_reply()) };
+    works.into_iter().map(|work| work.done.unwrap_or_else(undone)).collect()
+}
+
+impl Work<'_> {
+    fn next_ballot(&self) -> Ballot {
+        let epoch = self.hold.records().map(|record| record.promised.max(record.accepted).epoch).max().unwrap_or(0);
+        Ballot { epoch: epoch.saturating_add(1), draw: random_id() }
+    }
+
+    fn claim_asks(&self, ballot: Ballot) -> Vec<Ask> {
+        let ask = |copy: &Copy| match copy {
+            Copy::Present { cas, record } => {
+                Ask::Put(PutMode::Cas(*cas), Record { promised: ballot, ..record.clone() }.encode())
+            }
+            Copy::Missing | Copy::Unread(_) => Ask::Read,
+        };
+        self.hold.copies.iter().map(ask).collect()
+    }
+
+    /// Keeps of the copies those that promised, and those that were missing before and still are.
+    fn claimed(&mut self, ballot: Ballot, answers: Result<Vec<Answer>>) {
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return self.fail(error),
+        };
+        let mut promised = 0;
+        let mut fault = None;
+        let beaten = || Error::new(ErrorKind::Conflict, "another writer claimed this copy");
+        for (copy, answer) in self.hold.copies.iter_mut().zip(answers) {
+            let is_ours = answer.now.record().is_some_and(|record| record.promised == ballot);
+            if let Copy::Unread(error) = &answer.now {
+                fault.get_or_insert_with(|| error.clone());
+            }
+            *copy = match (&*copy, answer.now) {
+                (Copy::Present { .. }, now) if is_ours => {
+                    promised += 1;
+                    now
+                }
+                (Copy::Missing, Copy::Missing) => Copy::Missing,
+                // It is read again with the write, and joins from the next one on.
+                (_, Copy::Unread(error)) => Copy::Unread(error),
+                _ => Copy::Unread(beaten()),
+            };
+        }
+        let count = self.hold.copies.len();
+        let missing = self.hold.copies.iter().filter(|copy| copy.is_missing()).count();
+        if promised < read_quorum(count) || promised + missing < write_quorum(count) {
+            let landed = fault.map_or(Ok(false), |error| Err(error.effect(Effect::NotApplied)));
+            self.done = Some(Written { landed, now: Err(beaten()) });
+            return;
+        }
+        self.hold.claimed = Some(ballot);
+    }
+
+    fn write_asks(&self, ballot: Ballot) -> Vec<Ask> {
+        let bytes = Record { promised: ballot, accepted: ballot, slot: self.next.clone() }.encode();
+        let ask = |copy: &Copy| match copy {
+            Copy::Present { cas, record } if record.promised <= ballot => Ask::Put(PutMode::Cas(*cas), bytes.clone()),
+            Copy::Missing => Ask::Put(PutMode::Add, bytes.clone()),
+            Copy::Present { .. } | Copy::Unread(_) => Ask::Read,
+        };
+        self.hold.copies.iter().map(ask).collect()
+    }
+
+    fn written(&mut self, ballot: Ballot, answers: Result<Vec<Answer>>) {
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return self.fail(error.effect(Effect::Unknown)),
+        };
+        let (mut votes, mut may_land, mut is_deposed, mut fault) = (0, false, false, None);
+        for (copy, answer) in self.hold.copies.iter_mut().zip(answers) {
+            match answer.landed {
+                Some(Ok(true)) if !answer.now.is_missing() => votes += 1,
+                Some(Err(error)) => {
+                    may_land |= error.is_unknown();
+                    fault = Some(error);
+                }
+                _ => {}
+            }
+            // A copy that is missing now may be made again under the next claim, not under this one.
+            is_deposed |= answer.now.is_missing();
+            is_deposed |= answer.now.record().is_some_and(|record| record.promised > ballot);
+            *copy = answer.now;
+        }
+        let hold = Hold { claimed: None, copies: std::mem::take(&mut self.hold.copies) };
+        let needed = write_quorum(hold.copies.len());
+        let now = if votes >= needed && !is_deposed {
+            let hold = register::Hold::Many(Hold { claimed: Some(ballot), ..hold });
+            Ok(Some(View { slot: self.next.clone(), settled: true, hold }))
+        } else {
+            judge(hold.copies)
+        };
+        let landed = if votes >= needed {
+            Ok(true)
+        } else if votes > 0 || may_land {
+            let detail = format!("{votes} copies took the write; it counts once {needed} have it");
+            let error = Error::new(ErrorKind::Unavailable, detail).effect(Effect::Unknown);
+            Err(match fault {
+                Some(fault) => error.source(fault),
+                None => error,
+            })
+        } else {
+            fault.map_or(Ok(false), Err)
+        };
+        self.done = Some(Written { landed, now });
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.done = Some(Written { landed: Err(error.clone()), now: Err(error) });
+    }
+}
+
+/// Asks the copies of several slots at once; with `must_look` also whether this is still the counter of its name, which
+/// fails the second result if it is not. **Round trips: 1.**
+async fn round(
+    registers: &Registers,
+    ctx: Ctx,
+    asks: Vec<(&[Cell], Vec<Ask>)>,
+    must_look: bool,
+) -> (Vec<Result<Vec<Answer>>>, Result<()>) {
+    let mut batch = Batch::new();
+    for (cells, asks) in &asks {
+        for (cell, ask) in cells.iter().zip(asks) {
+            match ask {
+                Ask::Read => batch.push(cell.read_op()),
+                Ask::Put(mode, bytes) => batch.extend(cell.put_ops(*mode, bytes.clone(), Ttl::Never)),
+            }
+        }
+    }
+    let vigil = &registers.vigil;
+    let (replies, is_ours) = if must_look {
+        let (replies, sight) = vigil.look(ctx, batch).await;
+        (replies, vigil.expect_ours(sight))
+    } else {
+        (vigil.run(ctx, batch).await, Ok(()))
+    };
+    let mut replies = replies.into_iter();
+    let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+    let mut answer = |cell: &Cell, ask: Ask| match ask {
+        Ask::Read => Ok(Answer { landed: None, now: Copy::new(cell, next().map(Reply::into_item))? }),
+        Ask::Put(_, bytes) => {
+            let wrote = Wrote::new(&bytes, next(), next());
+            Ok(Answer { landed: Some(wrote.landed), now: Copy::new(cell, wrote.now)? })
+        }
+    };
+    let mut all = Vec::with_capacity(asks.len());
+    for (cells, asks) in asks {
+        // Every ask takes its replies, also after one that could not be read.
+        let answers: Vec<Result<Answer>> = cells.iter().zip(asks).map(|(cell, ask)| answer(cell, ask)).collect();
+        all.push(answers.into_iter().collect());
+    }
+    (all, is_ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copies::COPIES_MAX;
+
+    #[test]
+    fn golden_bytes() {
+        let ballot = |epoch, draw| Ballot { epoch, draw };
+        let record = Record { promised: ballot(2, 3), accepted: ballot(1, 0x0405), slot: Slot::default() };
+        let mut golden = b"\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x05\x04\0\0\0\0\0\0".to_vec();
+        golden.extend(&Slot::default().encode()[..]);
+        assert_eq!(record.encode(), golden);
+        assert_eq!(Record::decode(&golden), Some(record));
+        for end in 0..golden.len() {
+            assert_eq!(Record::decode(&golden[..end]), None);
+        }
+    }
+
+    #[test]
+    fn quorums_meet() {
+        for copies in 1..=usize::from(COPIES_MAX) {
+            assert!(write_quorum(copies) + read_quorum(copies) > copies);
+            assert!(2 * write_quorum(copies) > copies);
+        }
+        assert_eq!((write_quorum(3), read_quorum(3)), (2, 2));
+        assert_eq!((write_quorum(2), read_quorum(2)), (2, 1));
+    }
+}

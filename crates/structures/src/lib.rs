@@ -1,0 +1,42 @@
+//! Shared data structures over any Larder store.
+//!
+//! A structure is a layout of bytes plus a few ops. Each has a folder: `layout.rs` is pure bytes, the rest drives them over
+//! a [`Store`](larder_core::Store) and names no store in particular.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`name`] | [`Name`]: 1 to 64 arbitrary bytes, and the keys made of it (the only place where keys are made) |
+//! | [`manifest`] | what is recorded about a structure: kind, layout, generation, shards, parameters |
+//! | [`lock`] | [`Lock`]: leases, fencing tokens, a signal when it is lost |
+//! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
+//! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
+//! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
+//! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
+//! | `cell` | one key under chained conditional writes, and what landed of them |
+//! | `combine` | many callers' changes in one write, safe to cancel |
+//! | `copies` | manifests that stand on several servers |
+//! | `ids` | random ids that no two machines share |
+//! | `retry` | how often, and with which pauses, a conflict is tried again |
+//! | `runtime` | the caller's Tokio runtime, or an error where there is none |
+//! | `vigil` | an open handle's eye on its manifest |
+
+mod append;
+mod cell;
+mod combine;
+mod copies;
+pub mod counter;
+mod ids;
+pub mod lock;
+pub mod manifest;
+pub mod name;
+pub mod registry;
+mod retry;
+mod runtime;
+pub mod set;
+mod vigil;
+
+pub use counter::{Counter, CounterOptions};
+pub use lock::Lock;
+pub use manifest::{Kind, Manifest};
+pub use name::Name;
+pub use set::{Set, SetOptions, SetStat};

@@ -1,0 +1,352 @@
+//! Manifests: what is recorded about a structure, under one key a name.
+//!
+//! Layout, numbers little-endian:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 4 | `LRD` and the version of this header, 1 |
+//! | 4 | 1 | the kind: see [`Kind`] |
+//! | 5 | 1 | the version of the kind's layout |
+//! | 6 | 2 | shards: how many data keys there are |
+//! | 8 | 8 | generation, drawn at random when the structure is made |
+//! | 16 | 1 | copies: on how many servers each data key stands |
+//! | 17 | … | parameters of the kind |
+//!
+//! A lock is its manifest: its record stands in the parameters, and there are no other keys.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use larder_core::text::Shown;
+use larder_core::{
+    Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, Key, Op, PutMode, Reply, Result, Route, StoreExt, StoreRef, Ttl,
+    Want,
+};
+
+use crate::cell::Cell;
+use crate::ids::random_id;
+use crate::name::Name;
+
+/// What a name holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A lock.
+    Lock,
+    /// A counter that is exact: a pool of slots under chained conditional writes.
+    Counter,
+    /// A counter on the server's own arithmetic.
+    FastCounter,
+    /// A set of append-encoded shards.
+    Set,
+}
+
+impl Kind {
+    const ALL: [Row; 4] = [
+        Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
+        Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
+        Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
+        Row { kind: Kind::Set, byte: 4, name: "set", role: 'p' },
+    ];
+
+    /// The kind's name, for people.
+    pub fn as_str(self) -> &'static str {
+        self.row().name
+    }
+
+    fn byte(self) -> u8 {
+        self.row().byte
+    }
+
+    /// What the data keys of this kind are called within the name: `s` for slots, `p` for pieces, …
+    fn role(self) -> char {
+        self.row().role
+    }
+
+    fn row(self) -> &'static Row {
+        &Kind::ALL[self as usize]
+    }
+
+    fn from_byte(byte: u8) -> Option<Kind> {
+        Kind::ALL.iter().find(|row| row.byte == byte).map(|row| row.kind)
+    }
+}
+
+/// What is fixed about a kind; the byte and the role are part of the layout for ever.
+struct Row {
+    kind: Kind,
+    byte: u8,
+    name: &'static str,
+    role: char,
+}
+
+/// What is recorded about a structure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// What it is.
+    pub kind: Kind,
+    /// The version of the kind's layout.
+    pub layout: u8,
+    /// How many data keys there are; 0 for a structure that is its manifest.
+    pub shards: u16,
+    /// Which life of the name this is.
+    pub generation: u64,
+    /// On how many servers each data key stands: 1 without replication.
+    pub copies: u8,
+    /// Parameters of the kind, as it encodes them.
+    pub params: Bytes,
+}
+
+const MAGIC: [u8; 4] = *b"LRD\x01";
+/// Where the parameters begin.
+pub(crate) const HEADER_BYTES: usize = 17;
+
+impl Manifest {
+    /// A manifest of a new life, without replication.
+    pub(crate) fn new(kind: Kind, layout: u8, shards: u16, params: Bytes) -> Manifest {
+        Manifest { kind, layout, shards, generation: random_id(), copies: 1, params }
+    }
+
+    /// The bytes that are stored.
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(HEADER_BYTES + self.params.len());
+        out.put_slice(&MAGIC);
+        out.put_u8(self.kind.byte());
+        out.put_u8(self.layout);
+        out.put_u16_le(self.shards);
+        out.put_u64_le(self.generation);
+        out.put_u8(self.copies);
+        out.put_slice(&self.params);
+        out.freeze()
+    }
+
+    /// Reads stored bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for bytes that are no manifest, and for a kind of a newer release.
+    pub fn decode(bytes: &Bytes) -> Result<Manifest> {
+        let mismatch = |what: String| Error::new(ErrorKind::LayoutMismatch, what);
+        if bytes.len() < HEADER_BYTES || bytes[..4] != MAGIC {
+            return Err(mismatch(format!("this is no manifest of Larder: {}", Shown(bytes))));
+        }
+        let kind = Kind::from_byte(bytes[4])
+            .ok_or_else(|| mismatch(format!("kind {} is not known to this release", bytes[4])))?;
+        let mut generation = [0; 8];
+        generation.copy_from_slice(&bytes[8..16]);
+        Ok(Manifest {
+            kind,
+            layout: bytes[5],
+            shards: u16::from_le_bytes([bytes[6], bytes[7]]),
+            generation: u64::from_le_bytes(generation),
+            copies: bytes[16],
+            params: bytes.slice(HEADER_BYTES..),
+        })
+    }
+
+    /// The key of the data at `index`.
+    pub(crate) fn data_key(&self, name: &Name, index: u16) -> Result<Key> {
+        name.data_key(self.kind.role(), self.generation, index)
+    }
+
+    /// The place of each copy of the data at `index`: the same key on servers of falling rank.
+    pub(crate) fn cells(&self, name: &Name, index: u16) -> Result<Vec<Cell>> {
+        let key = self.data_key(name, index)?;
+        Ok((0..self.copies).map(|rank| Cell { key: key.clone(), route: Route { with: None, rank } }).collect())
+    }
+
+    /// Fails unless this is a `kind` of layout `layout`.
+    pub(crate) fn expect(&self, name: &Name, kind: Kind, layout: u8) -> Result<()> {
+        if self.kind != kind {
+            let detail = format!("{name} holds a {}, not a {}", self.kind.as_str(), kind.as_str());
+            return Err(Error::new(ErrorKind::LayoutMismatch, detail));
+        }
+        if self.layout != layout {
+            let detail =
+                format!("{name} is a {} of layout {}; this release reads layout {layout}", kind.as_str(), self.layout);
+            return Err(Error::new(ErrorKind::LayoutMismatch, detail));
+        }
+        Ok(())
+    }
+}
+
+/// A manifest as it was read, with what the store said of its item.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) manifest: Manifest,
+    pub(crate) item: Item,
+}
+
+/// Reads the manifest of a name; `None` if there is none. **Round trips: 1.**
+pub(crate) async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Found>> {
+    let key = name.manifest_key()?;
+    let reply = store.run_one(ctx, Op::get(key.clone(), Want::VALUE | Want::CAS | Want::TTL)).await?;
+    let Some(item) = reply.into_item() else { return Ok(None) };
+    let manifest = Manifest::decode(&item.value).map_err(|error| error.key(&key))?;
+    Ok(Some(Found { manifest, item }))
+}
+
+/// The error for a name without a manifest, worded by what the store can promise.
+pub(crate) fn absent(store: &StoreRef, name: &Name) -> Error {
+    let profile = store.profile();
+    let why = match profile.durability {
+        larder_core::Durability::Disk => "absent (never created)",
+        _ => "absent (never created, or lost)",
+    };
+    Error::new(ErrorKind::Absent, format!("{name} is {why}")).store(profile.store.clone())
+}
+
+/// How often creation is tried again when a reply is lost.
+const CREATE_TRIES_MAX: usize = 4;
+
+/// Makes a structure: first its data, then the manifest that commits it. Of several that race, one wins, the others
+/// remove the data they wrote and get the winner's manifest. **Round trips: 2**, 3 to 4 for one that lost the race.
+///
+/// `data` are ops that only ever create (`add`) keys of the manifest's own generation.
+///
+/// # Errors
+/// Those of the store; data stay only where it is unknown whether the manifest landed. [`ErrorKind::Conflict`] if others
+/// created and dropped it at each try, or dropped this one before it was known to be made.
+pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifest, data: Batch) -> Result<Manifest> {
+    let undo: Batch = data.iter().map(|op| Op::delete(op.key.clone()).routed(op.route.clone())).collect();
+    let made = match all_stored(store, ctx, data).await {
+        Ok(()) => commit(store, ctx, name, &new, &undo).await,
+        // Nobody can know of them yet.
+        Err(error) => Err(error.effect(Effect::NotApplied)),
+    };
+    let is_ours = match &made {
+        Ok(made) => made.generation == new.generation,
+        Err(error) => error.is_unknown(),
+    };
+    if !is_ours && !undo.is_empty() {
+        _ = store.run(ctx, undo).await;
+    }
+    made
+}
+
+/// Adds the manifest: what stands then, ours or the one that came first.
+///
+/// # Errors
+/// With [`Effect::Unknown`] exactly where ours may have landed or may yet.
+async fn commit(store: &StoreRef, ctx: Ctx, name: &Name, new: &Manifest, data: &Batch) -> Result<Manifest> {
+    let put = Op::put(name.manifest_key()?, PutMode::Add, new.encode(), Ttl::Never);
+    let (mut doubt, mut fault) = (None, None);
+    for _ in 0..CREATE_TRIES_MAX {
+        match store.run_one(ctx, put.clone()).await {
+            Ok(Reply::Stored) => return Ok(new.clone()),
+            Ok(_) => {}
+            Err(error) if error.is_unknown() => doubt = Some(error),
+            Err(error) if doubt.is_none() => return Err(error),
+            Err(_) => {}
+        }
+        // Somebody else's manifest is there, or our own, whose reply was lost.
+        match find(store, ctx, name).await {
+            Ok(Some(found)) => return Ok(found.manifest),
+            Ok(None) => {}
+            Err(error) => {
+                fault = Some(error.effect(Effect::NotApplied));
+                continue;
+            }
+        }
+        // Ours never landed, or somebody dropped it, data first: sent again it would stand for data that are gone.
+        if let Some(doubt) = &doubt
+            && !are_there(store, ctx, data).await.map_err(|_| doubt.clone())?
+        {
+            let detail = format!("{name} was dropped by others while it was made: open it again");
+            return Err(Error::new(ErrorKind::Conflict, detail));
+        }
+    }
+    let conflict = || Error::new(ErrorKind::Conflict, format!("{name} keeps being created and dropped"));
+    Err(doubt.or(fault).unwrap_or_else(conflict))
+}
+
+/// True if there is something under the key of each op.
+async fn are_there(store: &StoreRef, ctx: Ctx, ops: &Batch) -> Result<bool> {
+    let gets = ops.iter().map(|op| Op::get(op.key.clone(), Want::empty()).routed(op.route.clone()));
+    for reply in store.run(ctx, gets.collect()).await {
+        if reply? == Reply::Miss {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Runs creating ops until each is known to have taken effect. The keys are of a generation that nobody else knows yet, so
+/// `NotStored` is our own earlier try.
+async fn all_stored(store: &StoreRef, ctx: Ctx, mut todo: Batch) -> Result<()> {
+    if todo.is_empty() {
+        return Ok(());
+    }
+    let mut last = None;
+    for _ in 0..CREATE_TRIES_MAX {
+        let replies = store.run(ctx, todo.clone()).await;
+        let mut again = Batch::new();
+        for (op, reply) in todo.into_iter().zip(replies) {
+            match reply {
+                Ok(Reply::Stored | Reply::NotStored) => {}
+                Ok(other) => return Err(unexpected(&op, &other)),
+                Err(error) if error.is_unknown() => {
+                    last = Some(error);
+                    again.push(op);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if again.is_empty() {
+            return Ok(());
+        }
+        todo = again;
+    }
+    Err(last.unwrap_or_else(larder_core::ext::no_reply))
+}
+
+/// The error for a reply that does not belong to its op: the store broke its contract.
+pub(crate) fn unexpected(op: &Op, reply: &Reply) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the store answered {reply:?}")).op(op).effect(Effect::Unknown)
+}
+
+/// Removes a manifest, if its item still has the token. True if it is gone. **Round trips: 1.**
+///
+/// A store that cannot delete by token deletes whatever is there.
+pub(crate) async fn remove(store: &StoreRef, ctx: Ctx, name: &Name, cas: Option<Cas>) -> Result<bool> {
+    let key = name.manifest_key()?;
+    let op = match cas {
+        Some(cas) if store.profile().delete_cas => Op::delete_if(key, cas),
+        _ => Op::delete(key),
+    };
+    Ok(matches!(store.run_one(ctx, op).await?, Reply::Deleted | Reply::Miss))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let manifest = Manifest {
+            kind: Kind::Set,
+            layout: 1,
+            shards: 0x0203,
+            generation: 0x1122_3344_5566_7788,
+            copies: 2,
+            params: Bytes::from_static(b"\x09p"),
+        };
+        let bytes = manifest.encode();
+        assert_eq!(&bytes[..], b"LRD\x01\x04\x01\x03\x02\x88\x77\x66\x55\x44\x33\x22\x11\x02\x09p");
+        assert_eq!(Manifest::decode(&bytes).unwrap(), manifest);
+    }
+
+    #[test]
+    fn every_kind_has_its_own_row_and_byte() {
+        for row in Kind::ALL {
+            assert_eq!((row.kind.row().kind, Kind::from_byte(row.byte)), (row.kind, Some(row.kind)));
+        }
+    }
+
+    #[test]
+    fn foreign_bytes_are_a_layout_mismatch() {
+        for bytes in
+            [&b""[..], b"42", b"LRD\x02\x04\x01\0\0\0\0\0\0\0\0\0\0\x01", b"LRD\x01\xee\x01\0\0\0\0\0\0\0\0\0\0\x01"]
+        {
+            let error = Manifest::decode(&Bytes::copy_from_slice(bytes)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{bytes:?}");
+        }
+    }
+}

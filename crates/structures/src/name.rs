@@ -1,0 +1,130 @@
+//! Names of structures, and the keys made of them. Keys are built here and nowhere else.
+//!
+//! | key | of |
+//! |---|---|
+//! | `L.<name>.m` | the manifest |
+//! | `L.<name>.<role>.<generation>.<index>` | data: a slot, a shard, … |
+//!
+//! The name is escaped: letters, digits, `_` and `-` stand for themselves, every other byte is `%` and two hex digits. So `.`
+//! cannot occur in it: two names never share a key, and neither do two roles of one name. The generation is 16 hex digits, drawn at
+//! random when the structure is made: a late write of an earlier life cannot land in a re-created structure. Keys are
+//! printable ASCII, so every store and every dialect carries them.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use larder_core::text::Shown;
+use larder_core::{Error, ErrorKind, Key, Result};
+
+/// The name of a structure: 1 to [`Name::BYTES_MAX`] arbitrary bytes.
+///
+/// ```
+/// use larder_structures::Name;
+/// let name = Name::new("page hits")?;
+/// assert_eq!(name.manifest_key()?.as_bytes(), b"L.page%20hits.m");
+/// assert!(Name::new("").is_err());
+/// assert!(Name::new([0u8; 65]).is_err());
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Bytes);
+
+impl Name {
+    /// The longest name, in bytes. Escaped in full it still leaves 28 bytes of a key to a namespace.
+    pub const BYTES_MAX: usize = 64;
+
+    /// Checks the length and makes the name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for an empty name and for one of more than [`Name::BYTES_MAX`] bytes.
+    pub fn new(bytes: impl AsRef<[u8]>) -> Result<Name> {
+        let bytes = bytes.as_ref();
+        if bytes.is_empty() {
+            return Err(Error::new(ErrorKind::BadInput, "a name is empty; it takes 1 to 64 bytes"));
+        }
+        if bytes.len() > Name::BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::BadInput,
+                format!("a name has {} bytes; the limit is {}: {}", bytes.len(), Name::BYTES_MAX, Shown(bytes)),
+            ));
+        }
+        Ok(Name(Bytes::copy_from_slice(bytes)))
+    }
+
+    /// The bytes of the name.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The key of the manifest, which tells what the name holds.
+    pub fn manifest_key(&self) -> Result<Key> {
+        let mut key = self.prefix();
+        key.push('m');
+        Key::new(key)
+    }
+
+    /// The key of a piece of data: `role` says what it is, `index` which one.
+    pub(crate) fn data_key(&self, role: char, generation: u64, index: u16) -> Result<Key> {
+        let mut key = self.prefix();
+        _ = write!(key, "{role}.{generation:016x}.{index}");
+        Key::new(key)
+    }
+
+    fn prefix(&self) -> String {
+        let mut key = String::with_capacity(2 + self.0.len() + 26);
+        key.push_str("L.");
+        for &byte in &self.0 {
+            if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {
+                key.push(char::from(byte));
+            } else {
+                _ = write!(key, "%{byte:02X}");
+            }
+        }
+        key.push('.');
+        key
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Shown(&self.0), f)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_have_golden_bytes() {
+        let name = Name::new(b"a.b\xff_-Z").unwrap();
+        assert_eq!(name.manifest_key().unwrap().as_bytes(), b"L.a%2Eb%FF_-Z.m");
+        assert_eq!(name.data_key('s', 0xab, 65535).unwrap().as_bytes(), b"L.a%2Eb%FF_-Z.s.00000000000000ab.65535");
+    }
+
+    #[test]
+    fn the_longest_key_fits_and_leaves_room_for_a_namespace() {
+        let key = Name::new([0xff; 64]).unwrap().data_key('s', u64::MAX, u16::MAX).unwrap();
+        assert!(key.as_bytes().len() <= Key::BYTES_MAX - 28, "{}", key.as_bytes().len());
+    }
+
+    #[test]
+    fn no_two_names_share_a_key() {
+        let tricky: [&[u8]; 9] = [b"a", b"a.m", b"a.s", b"a%2E", b"a.", b"A", b"%", b"%25", b"a.s.0000000000000000.0"];
+        let mut seen = HashSet::new();
+        for bytes in tricky {
+            let name = Name::new(bytes).unwrap();
+            assert!(seen.insert(name.manifest_key().unwrap()), "{name}");
+            assert!(seen.insert(name.data_key('s', 0, 0).unwrap()), "{name}");
+        }
+    }
+}

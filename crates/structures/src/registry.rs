@@ -1,0 +1,126 @@
+//! Finding out what a name holds, and dropping it with all its keys.
+
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef};
+
+use crate::copies;
+use crate::manifest::{self, Found, Manifest};
+use crate::name::Name;
+
+/// What a name holds: its manifest, or `None`. **Round trips: 1**; 2 where a copy of it on another server is made again.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] where the key holds something that is no manifest of this release.
+pub async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
+    Ok(copies::find(store, ctx, name).await?.map(|found| found.manifest))
+}
+
+/// How often the manifest is removed again when its token died, or a lock was renewed, in between.
+const DROP_TRIES_MAX: usize = 4;
+
+/// Drops whatever structure a name holds, with all its keys: first the data, then the manifest. So a drop that stops midway
+/// leaves a structure that says [`Lost`](ErrorKind::Lost) and can be dropped again, and never a key that nobody can find.
+/// Handles that are open answer `Lost` from then on.
+///
+/// Data with copies on several servers are deleted once more after the manifest: until it is gone, an open handle may take a
+/// copy that was deleted for one that its server lost, and make it again. Afterwards it may not (it looks for the manifest
+/// first), and one that looked just before cannot make enough copies for a write to count.
+///
+/// Returns what was dropped, `None` if there was nothing. **Round trips: 3**, 2 for a structure that is its manifest, 4 with
+/// copies; one more for each further batch that the data keys fill, and two for each time that the manifest must be looked at again.
+///
+/// A store that cannot delete by token (`delete_cas` in its profile) deletes the manifest as it is: what others drop and make
+/// again between the look and the delete loses its manifest there.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone. Those of the store; with
+/// [`Effect::Unknown`] a part of it may be gone: drop it again.
+pub async fn drop_structure(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
+    let Some(mut found) = find_first(store, ctx, name).await? else { return Ok(None) };
+    let manifest = found.manifest.clone();
+    delete_data(store, ctx, name, &manifest).await?;
+    let mut is_begun = manifest.shards > 0;
+    for _ in 0..DROP_TRIES_MAX {
+        match manifest::remove(store, ctx, name, found.item.cas).await {
+            Ok(true) => return swept(store, ctx, name, manifest).await,
+            Ok(false) => {}
+            Err(error) if error.is_unknown() => is_begun = true,
+            Err(error) => return Err(midway(error, is_begun)),
+        }
+        // It is another's, or a token died with its connection, or a lock was renewed, or a reply was lost.
+        found = match manifest::find(store, ctx, name).await.map_err(|error| midway(error, is_begun))? {
+            None => return swept(store, ctx, name, manifest).await,
+            Some(now) if now.manifest.generation == manifest.generation => now,
+            Some(_) => {
+                let detail = format!("{name} was dropped and made again meanwhile; what is there now is left alone");
+                return Err(Error::new(ErrorKind::Conflict, detail));
+            }
+        };
+    }
+    let detail = format!("the manifest of {name} was written at each of {DROP_TRIES_MAX} tries to remove it");
+    Err(midway(Error::new(ErrorKind::Conflict, detail), is_begun))
+}
+
+/// Removes copies that were made again before the manifest was gone.
+async fn swept(store: &StoreRef, ctx: Ctx, name: &Name, manifest: Manifest) -> Result<Option<Manifest>> {
+    if manifest.copies > 1 {
+        delete_data(store, ctx, name, &manifest).await.map_err(|error| midway(error, true))?;
+    }
+    Ok(Some(manifest))
+}
+
+/// An error after which a part of the structure may be gone.
+fn midway(error: Error, is_begun: bool) -> Error {
+    if is_begun { error.effect(Effect::Unknown) } else { error }
+}
+
+/// Deletes the data of a structure, and the copies of its manifest. **Round trips: 1** a batch that the keys fill.
+async fn delete_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
+    let profile = store.profile();
+    let mut batch = Batch::new();
+    let mut is_begun = false;
+    for index in 0..manifest.shards {
+        for cell in manifest.cells(name, index)?.into_iter().take(profile.nodes) {
+            if batch.len() >= profile.batch_ops_max {
+                delete_all(store, ctx, std::mem::take(&mut batch)).await.map_err(|error| midway(error, is_begun))?;
+                is_begun = true;
+            }
+            batch.push(Op::delete(cell.key).routed(cell.route));
+        }
+    }
+    // Last: whoever put one back looks for the data after it.
+    let copies = copies::delete_ops(name, manifest)?;
+    batch.extend(copies.into_iter().filter(|op| usize::from(op.route.rank) < profile.nodes));
+    delete_all(store, ctx, batch).await.map_err(|error| midway(error, is_begun))
+}
+
+async fn delete_all(store: &StoreRef, ctx: Ctx, deletes: Batch) -> Result<()> {
+    if deletes.is_empty() {
+        return Ok(());
+    }
+    let (mut is_begun, mut fault) = (false, None);
+    for reply in store.run(ctx, deletes).await {
+        match reply {
+            Ok(Reply::Deleted) => is_begun = true,
+            Ok(Reply::Miss) => {}
+            Ok(other) => {
+                return Err(
+                    Error::new(ErrorKind::Protocol, format!("a delete was answered {other:?}")).effect(Effect::Unknown)
+                );
+            }
+            Err(error) => {
+                is_begun |= error.is_unknown();
+                fault = fault.or(Some(error));
+            }
+        }
+    }
+    fault.map_or(Ok(()), |error| Err(midway(error, is_begun)))
+}
+
+/// The manifest on the server that decides, brought back from a copy if there is none.
+async fn find_first(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Found>> {
+    let found = manifest::find(store, ctx, name).await?;
+    if found.is_some() || store.profile().nodes == 1 || copies::find(store, ctx, name).await?.is_none() {
+        return Ok(found);
+    }
+    manifest::find(store, ctx, name).await
+}

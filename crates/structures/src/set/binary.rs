@@ -1,0 +1,204 @@
+//! The set of append-encoded shards.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::text::Shown;
+use larder_core::{Ctx, Effect, Error, ErrorKind, Result, StoreRef};
+
+use super::layout::{HASH_XXH3, Has, LAYOUT, SetElements, shard_of};
+use super::{SHARDS_MAX, SetOptions, SetStat};
+use crate::append::shards::{Reading, ShardStat};
+use crate::append::{Action, Part, Shards, Write, Writer, layout};
+use crate::combine::Combiner;
+use crate::manifest::{self, Kind, Manifest};
+use crate::name::Name;
+use crate::runtime;
+
+/// How many bytes of different callers' changes travel in one write.
+const COMBINED_BYTES_MAX: usize = 64 * 1024;
+/// The most that the length before a member takes, in a snapshot or a frame.
+const LENGTH_BYTES_MAX: usize = 10;
+
+pub(super) struct Binary {
+    shards: Arc<Shards<SetElements>>,
+    combiner: Combiner<Writer<SetElements>>,
+    timeout: Duration,
+}
+
+impl fmt::Debug for Binary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Binary").field("shards", &self.shards.count()).finish_non_exhaustive()
+    }
+}
+
+impl Binary {
+    pub(super) async fn open(store: &StoreRef, name: &Name, options: &SetOptions, may_create: bool) -> Result<Binary> {
+        options.check_timeout()?;
+        let shards = options.checked_shards()?;
+        let ctx = Ctx::within(options.timeout);
+        let manifest = match manifest::find(store, ctx, name).await? {
+            Some(found) => found.manifest,
+            None if may_create => {
+                let new = Manifest::new(Kind::Set, LAYOUT, shards, Bytes::from_static(&[HASH_XXH3]));
+                // Refuses a store that cannot carry it, before anything is written.
+                Shards::<SetElements>::new(store, name, &new, options.tuning())?;
+                let data = Shards::<SetElements>::create_ops(name, &new)?;
+                manifest::create(store, ctx, name, new, data).await?
+            }
+            None => return Err(manifest::absent(store, name)),
+        };
+        check(name, &manifest, options)?;
+        let shards = Arc::new(Shards::new(store, name, &manifest, options.tuning())?);
+        let weight_max = COMBINED_BYTES_MAX.min(shards.elements_bytes_max());
+        let combiner = Combiner::new(Writer::new(shards.clone()), weight_max);
+        Ok(Binary { shards, combiner, timeout: options.timeout })
+    }
+
+    pub(super) async fn change(
+        &self,
+        action: Action,
+        members: impl IntoIterator<Item = impl AsRef<[u8]>>,
+    ) -> Result<()> {
+        let parts = self.parts(action, members)?;
+        if parts.is_empty() {
+            return Ok(());
+        }
+        self.shards.vigil.check()?;
+        runtime::current("a change has a timeout")?;
+        let touched: Vec<u16> = parts.iter().map(|part| part.shard).collect();
+        let deadline = Instant::now() + self.timeout;
+        let write = self.combiner.submit(Write { parts, deadline });
+        let outcomes = tokio::time::timeout_at(deadline.into(), write).await.unwrap_or_else(|_| {
+            let detail = format!("the change was not settled within {:?}", self.timeout);
+            Err(Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown))
+        })?;
+        self.shards.judge(&outcomes, |shard| touched.binary_search(&shard).is_ok())?;
+        self.shards.vigil.check()
+    }
+
+    /// The change a shard, in rising order.
+    fn parts(&self, action: Action, members: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Vec<Part>> {
+        let mut parts: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
+        for member in members {
+            let member = member.as_ref();
+            if member.len() > self.member_bytes_max() {
+                let detail = format!(
+                    "a member has {} bytes; the limit on this store is {}: {}",
+                    member.len(),
+                    self.member_bytes_max(),
+                    Shown(member)
+                );
+                return Err(Error::new(ErrorKind::BadInput, detail));
+            }
+            let shard = shard_of(member, self.shards.count());
+            layout::put_element(parts.entry(shard).or_default(), action, member);
+        }
+        let max = self.shards.elements_bytes_max();
+        if let Some((shard, elements)) = parts.iter().find(|(_, elements)| elements.len() > max) {
+            let detail = format!(
+                "the members of one call come to {} bytes in shard {shard} of {}; the limit is {max}: use several calls, or \
+                 a set with more shards",
+                elements.len(),
+                self.shards.count(),
+            );
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        Ok(parts.into_iter().map(|(shard, elements)| Part { shard, elements }).collect())
+    }
+
+    /// Reads shards, as long as this is the set of its name.
+    async fn read(&self, shards: impl IntoIterator<Item = u16>) -> Result<Vec<Reading>> {
+        self.shards.vigil.check()?;
+        let readings = self.shards.read(Ctx::within(self.timeout), shards).await?;
+        self.shards.vigil.check()?;
+        Ok(readings)
+    }
+
+    pub(super) async fn members(&self) -> Result<Vec<Bytes>> {
+        let readings = self.read(0..self.shards.count()).await?;
+        let mut members = Vec::new();
+        let mut dirty = Vec::new();
+        for reading in readings {
+            if !layout::has_log(self.shards.value(&reading)) {
+                // Each member stands there once, and nothing is stale: no table is needed.
+                let listed = self.shards.fold(&reading, Vec::new())?.state;
+                members.extend(listed.into_iter().map(|member| self.shards.value(&reading).slice_ref(member)));
+                continue;
+            }
+            let (folded, stat) = self.shards.state(&reading)?;
+            let value = self.shards.value(&reading);
+            members.extend(folded.state.0.iter().map(|member| value.slice_ref(member)));
+            drop(folded);
+            if self.shards.is_dirty(&stat) {
+                dirty.push(reading);
+            }
+        }
+        if !dirty.is_empty() {
+            self.shards.compact_behind(dirty);
+        }
+        Ok(members)
+    }
+
+    pub(super) async fn has(&self, member: &[u8]) -> Result<bool> {
+        let shard = shard_of(member, self.shards.count());
+        let readings = self.read([shard]).await?;
+        match readings.first() {
+            Some(reading) => Ok(self.shards.fold(reading, Has { member, is_there: false })?.state.is_there),
+            None => Err(larder_core::ext::no_reply()),
+        }
+    }
+
+    pub(super) async fn stat(&self) -> Result<SetStat> {
+        let readings = self.read(0..self.shards.count()).await?;
+        let stats: Result<Vec<ShardStat>> =
+            readings.iter().map(|reading| self.shards.state(reading).map(|(_, stat)| stat)).collect();
+        Ok(self.sum(&stats?))
+    }
+
+    pub(super) async fn compact(&self) -> Result<SetStat> {
+        self.shards.vigil.check()?;
+        let stats = self.shards.compact(Ctx::within(self.timeout)).await?;
+        self.shards.vigil.check()?;
+        Ok(self.sum(&stats))
+    }
+
+    fn sum(&self, stats: &[ShardStat]) -> SetStat {
+        let sum = |figure: fn(&ShardStat) -> usize| stats.iter().map(|stat| figure(stat) as u64).sum();
+        SetStat {
+            members: sum(|stat| stat.elements),
+            bytes: sum(|stat| stat.bytes),
+            live_bytes: sum(|stat| stat.live_bytes),
+            stale_bytes: sum(ShardStat::stale_bytes),
+            removals: stats.iter().map(|stat| stat.removals).sum(),
+            shards: self.shards.count(),
+            shard_bytes: stats.iter().map(|stat| stat.bytes as u64).max().unwrap_or(0),
+            shard_bytes_max: self.shards.value_bytes_max() as u64,
+        }
+    }
+
+    pub(super) fn member_bytes_max(&self) -> usize {
+        self.shards.elements_bytes_max() - LENGTH_BYTES_MAX
+    }
+}
+
+/// Fails unless the manifest is of a set that this release reads, and as the options want it.
+fn check(name: &Name, manifest: &Manifest, options: &SetOptions) -> Result<()> {
+    manifest.expect(name, Kind::Set, LAYOUT)?;
+    let mismatch = |detail: String| Err(Error::new(ErrorKind::LayoutMismatch, detail));
+    if manifest.params[..] != [HASH_XXH3] || manifest.copies != 1 {
+        return mismatch(format!("{name} spreads or copies its members in a way this release does not know"));
+    }
+    if !(1..=SHARDS_MAX).contains(&manifest.shards) {
+        return mismatch(format!("{name} has {} shards; a set has 1 to {SHARDS_MAX}", manifest.shards));
+    }
+    match options.shards {
+        Some(shards) if shards != manifest.shards => {
+            mismatch(format!("{name} was made with {} shards, not {shards}; their number is fixed", manifest.shards))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,274 @@
+//! An eye on the manifest of an opened structure.
+//!
+//! A handle reads the manifest when it opens, and its data from then on. So a store that evicts what is read least evicts the
+//! manifest first, and then a process that opens the name anew would make a second structure beside the first. Therefore
+//! a handle looks again, at most once a [`LOOK_EVERY`], with a read or write that it makes anyway: the look travels in the same
+//! batch, and costs no round trip. What it finds:
+//!
+//! | manifest | what it means | what is done |
+//! |---|---|---|
+//! | this life's | all is well | nothing |
+//! | another life's | dropped, or lost, and made again by others | the handle says [`Lost`](ErrorKind::Lost) from then on |
+//! | missing, with the data there *after* that | evicted: a drop removes the data first | put back, beside the caller, unless somebody else is first |
+//! | missing, as are data | dropped, or lost | nothing: the data say `Lost` themselves |
+//!
+//! So two lives of a name go on side by side for a [`LOOK_EVERY`] at the most, or until the older one's handle is next used.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_core::{
+    Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, Result, Route, StoreRef, Ttl, Want,
+};
+
+use crate::manifest::Manifest;
+use crate::name::Name;
+
+/// How long a handle goes without a look at its manifest while it is used.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long putting a manifest back may take.
+const PUT_BACK_MAX: Duration = Duration::from_secs(5);
+
+/// What all clones of a handle know of their manifest.
+pub(crate) struct Vigil {
+    store: StoreRef,
+    clock: ClockRef,
+    name: Name,
+    manifest: Manifest,
+    key: Key,
+    /// When the next look is due, by the clock's monotonic time.
+    next_look_ms: AtomicU64,
+    /// True once another life of the name was seen; it stays so.
+    is_over: AtomicBool,
+    /// True while the manifest is being put back.
+    is_busy: AtomicBool,
+}
+
+/// What a look found.
+#[derive(Debug)]
+pub(crate) enum Sight {
+    /// This life's manifest, but on servers of these ranks.
+    Ours { missing: Vec<u8> },
+    /// That of another life.
+    Another,
+    /// None, on any server that should have one: these ranks.
+    Gone { missing: Vec<u8> },
+    /// It could not be read.
+    Unread(Error),
+}
+
+impl Vigil {
+    pub(crate) fn new(store: &StoreRef, clock: ClockRef, name: &Name, manifest: &Manifest) -> Result<Arc<Vigil>> {
+        let next_look_ms = AtomicU64::new(as_ms(clock.monotonic().saturating_add(LOOK_EVERY)));
+        Ok(Arc::new(Vigil {
+            store: store.clone(),
+            clock,
+            key: name.manifest_key()?,
+            name: name.clone(),
+            manifest: manifest.clone(),
+            next_look_ms,
+            is_over: AtomicBool::new(false),
+            is_busy: AtomicBool::new(false),
+        }))
+    }
+
+    /// Fails if this life of the name is known to be over.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`], with the effect "not applied": what was written went to a life that nobody opens any more.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_over.load(Ordering::Acquire) {
+            Err(self.lost("was made again by others: open it anew"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Runs a batch, with a look at the manifest in it if one is due. **Round trips: 1.**
+    pub(crate) async fn run(self: &Arc<Self>, ctx: Ctx, batch: Batch) -> Replies {
+        if !self.is_due() {
+            return self.store.run(ctx, batch).await;
+        }
+        let (replies, sight) = self.look(ctx, batch).await;
+        if let Sight::Ours { missing } | Sight::Gone { missing } = sight
+            && !missing.is_empty()
+        {
+            self.put_back(missing);
+        }
+        replies
+    }
+
+    /// Runs a batch, with a look at the manifest in it, and puts nothing back. **Round trips: 1**, 2 for a batch that has no room for the look.
+    pub(crate) async fn look(self: &Arc<Self>, ctx: Ctx, mut batch: Batch) -> (Replies, Sight) {
+        let gets: Batch = self.ranks().map(|rank| Op::get(self.key.clone(), Want::VALUE).routed(at(rank))).collect();
+        let asked = batch.len();
+        let (replies, seen) = if asked + gets.len() <= self.store.profile().batch_ops_max {
+            batch.extend(gets);
+            let mut replies = self.store.run(ctx, batch).await;
+            let seen = replies.drain(asked.min(replies.len())..).collect();
+            (replies, seen)
+        } else {
+            (self.store.run(ctx, batch).await, self.store.run(ctx, gets).await)
+        };
+        let sight = self.judge(seen);
+        if matches!(sight, Sight::Another) {
+            self.is_over.store(true, Ordering::Release);
+        }
+        (replies, sight)
+    }
+
+    /// Fails unless a look found this life's manifest.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`], or what kept it from being read.
+    pub(crate) fn expect_ours(&self, sight: Sight) -> Result<()> {
+        match sight {
+            Sight::Ours { .. } => Ok(()),
+            Sight::Another => self.check(),
+            Sight::Gone { .. } => {
+                Err(self.lost("has no manifest any more: it was dropped, or its server was restarted"))
+            }
+            Sight::Unread(error) => Err(error),
+        }
+    }
+
+    fn lost(&self, why: &str) -> Error {
+        let detail = format!("{} {} {why}", self.manifest.kind.as_str(), self.name);
+        Error::new(ErrorKind::Lost, detail).key(&self.key).store(self.store.profile().store.clone())
+    }
+
+    /// The ranks of the servers that the manifest stands on.
+    fn ranks(&self) -> impl Iterator<Item = u8> + use<> {
+        0..self.manifest.copies.max(1)
+    }
+
+    /// True for one caller a [`LOOK_EVERY`].
+    fn is_due(&self) -> bool {
+        let now = self.clock.monotonic();
+        let due_ms = self.next_look_ms.load(Ordering::Relaxed);
+        let next_ms = as_ms(now.saturating_add(LOOK_EVERY));
+        as_ms(now) >= due_ms
+            && self.next_look_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// What the replies of the ranks say together.
+    fn judge(&self, seen: Replies) -> Sight {
+        let (mut missing, mut fault, mut is_there) = (Vec::new(), None, false);
+        for (rank, reply) in self.ranks().zip(seen) {
+            match reply.map(Reply::into_item) {
+                Ok(None) => missing.push(rank),
+                Ok(Some(item)) => {
+                    let is_ours = Manifest::decode(&item.value)
+                        .is_ok_and(|manifest| manifest.generation == self.manifest.generation);
+                    // The server of rank 0 decides; elsewhere it may be left behind by an earlier life.
+                    if rank == 0 && !is_ours {
+                        return Sight::Another;
+                    }
+                    is_there |= is_ours;
+                }
+                Err(error) => fault = fault.or(Some(error)),
+            }
+        }
+        match fault {
+            _ if is_there => Sight::Ours { missing },
+            None => Sight::Gone { missing },
+            Some(error) => Sight::Unread(error),
+        }
+    }
+
+    /// Puts the manifest back on the servers of these ranks, beside the caller. Never waits, never fails.
+    fn put_back(self: &Arc<Self>, missing: Vec<u8>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.is_busy.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let busy = Busy(self.clone());
+        runtime.spawn(async move {
+            let ctx = Ctx::within(PUT_BACK_MAX);
+            // After the manifest was seen missing: of what is being dropped, nothing is left by then.
+            let vigil = &busy.0;
+            if vigil.are_data_there(ctx).await {
+                vigil.add(ctx, &missing).await;
+                // Where there are copies, a drop removes those of the manifest and of the data, and both once more.
+                if vigil.manifest.copies > 1 && !vigil.are_data_there(ctx).await {
+                    vigil.remove(ctx, &missing).await;
+                }
+            }
+        });
+    }
+
+    /// True if each piece of data is there, on as many servers as make it valid.
+    async fn are_data_there(&self, ctx: Ctx) -> bool {
+        let profile = self.store.profile();
+        let needed = self.ranks().count() / 2 + 1;
+        let slots_a_batch = (profile.batch_ops_max / self.ranks().count()).max(1);
+        let indices: Vec<u16> = (0..self.manifest.shards).collect();
+        for part in indices.chunks(slots_a_batch) {
+            let Ok(cells) =
+                part.iter().map(|&index| self.manifest.cells(&self.name, index)).collect::<Result<Vec<_>>>()
+            else {
+                return false;
+            };
+            let gets =
+                cells.iter().flatten().map(|cell| Op::get(cell.key.clone(), Want::empty()).routed(cell.route.clone()));
+            let mut replies = self.store.run(ctx, gets.collect()).await.into_iter();
+            for cells in &cells {
+                let found =
+                    replies.by_ref().take(cells.len()).filter(|reply| matches!(reply, Ok(Reply::Item(_)))).count();
+                if found < needed {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Adds the manifest; where another life's is there by then, this one is over.
+    async fn add(&self, ctx: Ctx, ranks: &[u8]) {
+        let bytes = self.manifest.encode();
+        let put = |rank| {
+            let put = Op::put(self.key.clone(), PutMode::Add, bytes.clone(), Ttl::Never).routed(at(rank));
+            [put, Op::get(self.key.clone(), Want::VALUE).routed(at(rank))]
+        };
+        let replies = self.store.run(ctx, ranks.iter().flat_map(|&rank| put(rank)).collect()).await;
+        if let (Some(0), Some(Ok(Reply::Item(item)))) = (ranks.first(), replies.get(1))
+            && Manifest::decode(&item.value).map_or(true, |now| now.generation != self.manifest.generation)
+        {
+            self.is_over.store(true, Ordering::Release);
+        }
+    }
+
+    /// Removes copies of the manifest that were added, but for the one that decides: without data it says `Lost`.
+    async fn remove(&self, ctx: Ctx, ranks: &[u8]) {
+        let copies = ranks.iter().filter(|&&rank| rank > 0);
+        let deletes: Batch = copies.map(|&rank| Op::delete(self.key.clone()).routed(at(rank))).collect();
+        if !deletes.is_empty() {
+            _ = self.store.run(ctx, deletes).await;
+        }
+    }
+}
+
+fn at(rank: u8) -> Route {
+    Route { with: None, rank }
+}
+
+fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Vigil {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vigil").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A manifest being put back; lets the next one in when it is dropped, however that comes.
+struct Busy(Arc<Vigil>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.is_busy.store(false, Ordering::Release);
+    }
+}

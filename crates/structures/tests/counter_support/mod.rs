@@ -1,0 +1,78 @@
+//! What the counter's tests share.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::sync::Arc;
+
+use larder_core::{Batch, Ctx, Key, Profile, Run, Store, StoreRef};
+use larder_layers::{Counting, Counts};
+use larder_store_memory::MemoryStore;
+use larder_structures::{Counter, Name, registry};
+
+pub fn memory() -> StoreRef {
+    Arc::new(MemoryStore::new())
+}
+
+/// The key of a slot, by the documented scheme.
+pub async fn slot_key(store: &StoreRef, name: &str, index: u16) -> Key {
+    data_key(store, name, 's', index).await
+}
+
+pub async fn data_key(store: &StoreRef, name: &str, role: char, index: u16) -> Key {
+    let manifest = registry::find(store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().unwrap();
+    Key::new(format!("L.{name}.{role}.{:016x}.{index}", manifest.generation)).unwrap()
+}
+
+/// A store that counts, over a memory store.
+pub fn counting() -> (StoreRef, Counting) {
+    let counting = Counting::new(memory());
+    (Arc::new(counting.clone()), counting)
+}
+
+/// What ran since the last call.
+pub struct Meter {
+    counting: Counting,
+    before: Counts,
+}
+
+impl Meter {
+    pub fn new(counting: Counting) -> Meter {
+        let before = counting.counts();
+        Meter { counting, before }
+    }
+
+    pub fn round_trips(&mut self) -> u64 {
+        let now = self.counting.counts();
+        now.since(&std::mem::replace(&mut self.before, now)).round_trips
+    }
+}
+
+/// A handle of another process: it shares nothing with others but the store.
+pub async fn process(store: &StoreRef, name: &str) -> Counter {
+    Counter::open(store, name).await.unwrap()
+}
+
+/// A store that lets others run before and after each batch, so that tasks meet between them.
+#[derive(Debug)]
+pub struct Yielding(pub StoreRef);
+
+impl Store for Yielding {
+    fn profile(&self) -> Arc<Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            for _ in 0..fastrand::u8(1..4) {
+                tokio::task::yield_now().await;
+            }
+            let replies = self.0.run(ctx, batch).await;
+            tokio::task::yield_now().await;
+            replies
+        })
+    }
+}
+
+/// A memory store that lets others run.
+pub fn yielding() -> StoreRef {
+    Arc::new(Yielding(memory()))
+}

@@ -1,0 +1,232 @@
+//! The round-trip budgets: what each method documents, counted on every store. A batch is one wait, however many ops it has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Ctx, StoreRef};
+use larder_layers::Counting;
+use larder_structures::registry::drop_structure;
+use larder_structures::{Counter, Lock, Name, Set};
+
+use super::{Bench, Case, Need};
+
+macro_rules! budgets {
+    ($($name:ident [$($need:ident),*] = $round_trips:literal;)*) => {
+        /// All of them.
+        pub const CASES: &[Case] = &[$(
+            Case {
+                name: concat!("budget_", stringify!($name)),
+                needs: &[$(Need::$need),*],
+                body: |bench| Box::pin(async move {
+                    let budget: u64 = $round_trips;
+                    let found = $name(Metered::new(&bench)).await;
+                    assert_eq!(found, budget, "{} takes {found} round trips; {budget} are documented", stringify!($name));
+                }),
+            },
+        )*];
+    };
+}
+
+budgets! {
+    counter_open [Cas] = 1;
+    counter_create [Cas] = 3;
+    counter_first_add [Cas] = 2;
+    counter_warm_add [Cas] = 1;
+    counter_get [Cas] = 1;
+    counter_release [Cas] = 1;
+    counter_one_shot_add [Cas] = 3;
+    fast_counter_add [] = 1;
+    fast_counter_get [] = 1;
+    fast_counter_one_shot_add [] = 2;
+    set_open [] = 1;
+    set_create [] = 3;
+    set_add_of_a_thousand_members [] = 1;
+    set_remove_of_a_thousand_members [] = 1;
+    set_members [] = 1;
+    set_has [] = 1;
+    set_stat [] = 1;
+    lock_open [Cas, Ttl] = 1;
+    lock_first_acquire [Cas, RemainingTtl] = 1;
+    lock_acquire_on_the_handle_that_wrote_last [Cas, RemainingTtl] = 1;
+    lock_acquire_on_another_handle [Cas, RemainingTtl] = 2;
+    lock_renew [Cas, RemainingTtl] = 1;
+    lock_release [Cas, RemainingTtl] = 1;
+    lock_status [Cas, Ttl] = 1;
+    drop_of_a_set [] = 3;
+}
+
+/// A store that counts, and a name.
+struct Metered {
+    counting: Counting,
+    store: StoreRef,
+    name: String,
+}
+
+impl Metered {
+    fn new(bench: &Bench) -> Metered {
+        let counting = Counting::new(bench.store.clone());
+        Metered { store: Arc::new(counting.clone()), counting, name: bench.name("budget") }
+    }
+
+    /// The round trips that `act` takes.
+    async fn cost<T>(&self, act: impl Future<Output = larder_core::Result<T>>) -> u64 {
+        let before = self.counting.counts();
+        // Kept until the count is taken: a guard that is dropped releases its lock, which costs a round trip of its own.
+        let outcome = act.await.expect("an uncontended call");
+        let spent = self.counting.counts().since(&before).round_trips;
+        drop(outcome);
+        spent
+    }
+
+    async fn counter(&self) -> Counter {
+        Counter::open_or_create(&self.store, &self.name).await.expect("a counter")
+    }
+
+    async fn fast(&self) -> Counter {
+        Counter::options().fast().open_or_create(&self.store, &self.name).await.expect("a counter")
+    }
+
+    async fn set(&self) -> Set {
+        Set::options().shards(4).dirtiness(usize::MAX).open_or_create(&self.store, &self.name).await.expect("a set")
+    }
+
+    async fn lock(&self) -> Lock {
+        Lock::options().lease(Duration::from_secs(60)).open(&self.store, &self.name).await.expect("a lock")
+    }
+}
+
+async fn counter_open(m: Metered) -> u64 {
+    m.counter().await;
+    m.cost(Counter::open(&m.store, &m.name)).await
+}
+
+async fn counter_create(m: Metered) -> u64 {
+    m.cost(Counter::open_or_create(&m.store, &m.name)).await
+}
+
+async fn counter_first_add(m: Metered) -> u64 {
+    let counter = m.counter().await;
+    m.cost(counter.add(1)).await
+}
+
+async fn counter_warm_add(m: Metered) -> u64 {
+    let counter = m.counter().await;
+    counter.add(1).await.expect("an add");
+    m.cost(counter.add(1)).await
+}
+
+async fn counter_get(m: Metered) -> u64 {
+    let counter = m.counter().await;
+    m.cost(counter.get()).await
+}
+
+async fn counter_release(m: Metered) -> u64 {
+    let counter = m.counter().await;
+    counter.add(1).await.expect("an add");
+    m.cost(counter.release()).await
+}
+
+/// What `larder counter add NAME` costs on a counter that is there.
+async fn counter_one_shot_add(m: Metered) -> u64 {
+    m.counter().await;
+    m.cost(async { Counter::open_or_create(&m.store, &m.name).await?.add(1).await }).await
+}
+
+async fn fast_counter_add(m: Metered) -> u64 {
+    let counter = m.fast().await;
+    m.cost(counter.add(1)).await
+}
+
+async fn fast_counter_get(m: Metered) -> u64 {
+    let counter = m.fast().await;
+    m.cost(counter.get()).await
+}
+
+async fn fast_counter_one_shot_add(m: Metered) -> u64 {
+    m.fast().await;
+    m.cost(async { Counter::options().fast().open_or_create(&m.store, &m.name).await?.add(1).await }).await
+}
+
+async fn set_open(m: Metered) -> u64 {
+    m.set().await;
+    m.cost(Set::open(&m.store, &m.name)).await
+}
+
+async fn set_create(m: Metered) -> u64 {
+    m.cost(Set::options().shards(4).open_or_create(&m.store, &m.name)).await
+}
+
+fn thousand() -> impl Iterator<Item = String> {
+    (0..1_000).map(|n| format!("member-{n}"))
+}
+
+async fn set_add_of_a_thousand_members(m: Metered) -> u64 {
+    let set = m.set().await;
+    m.cost(set.add(thousand())).await
+}
+
+async fn set_remove_of_a_thousand_members(m: Metered) -> u64 {
+    let set = m.set().await;
+    set.add(thousand()).await.expect("an add");
+    m.cost(set.remove(thousand())).await
+}
+
+async fn set_members(m: Metered) -> u64 {
+    let set = m.set().await;
+    set.add(thousand()).await.expect("an add");
+    m.cost(set.members()).await
+}
+
+async fn set_has(m: Metered) -> u64 {
+    let set = m.set().await;
+    m.cost(set.has("member-1")).await
+}
+
+async fn set_stat(m: Metered) -> u64 {
+    let set = m.set().await;
+    m.cost(set.stat()).await
+}
+
+async fn lock_open(m: Metered) -> u64 {
+    m.cost(Lock::open(&m.store, &m.name)).await
+}
+
+async fn lock_first_acquire(m: Metered) -> u64 {
+    let lock = m.lock().await;
+    m.cost(lock.try_acquire()).await
+}
+
+async fn lock_acquire_on_the_handle_that_wrote_last(m: Metered) -> u64 {
+    let lock = m.lock().await;
+    let guard = lock.try_acquire().await.expect("a try").expect("free");
+    guard.release().await.expect("a release");
+    m.cost(lock.try_acquire()).await
+}
+
+async fn lock_acquire_on_another_handle(m: Metered) -> u64 {
+    let (lock, other) = (m.lock().await, m.lock().await);
+    let guard = lock.try_acquire().await.expect("a try").expect("free");
+    guard.release().await.expect("a release");
+    m.cost(other.try_acquire()).await
+}
+
+async fn lock_renew(m: Metered) -> u64 {
+    let guard = m.lock().await.try_acquire().await.expect("a try").expect("free");
+    m.cost(guard.renew()).await
+}
+
+async fn lock_release(m: Metered) -> u64 {
+    let guard = m.lock().await.try_acquire().await.expect("a try").expect("free");
+    m.cost(guard.release()).await
+}
+
+async fn lock_status(m: Metered) -> u64 {
+    let lock = m.lock().await;
+    m.cost(lock.status()).await
+}
+
+async fn drop_of_a_set(m: Metered) -> u64 {
+    m.set().await;
+    let name = Name::new(&m.name).expect("a name");
+    m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
+}

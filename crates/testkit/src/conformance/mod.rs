@@ -1,0 +1,162 @@
+//! The conformance suites: cases as data, run against every store.
+//!
+//! A [`Case`] says what it needs of a store, and a body that panics where the store does otherwise. A column is a store, opened the
+//! way users open it. Whether a case applies to a column is computed from the store's [`Profile`] and must agree with the
+//! checked-in [`matrix`]: a store that loses a capability, or gains one, fails until the matrix says so.
+
+pub mod budget_cases;
+pub mod matrix;
+pub mod op_cases;
+pub mod structure_cases;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use larder_core::{Ctx, Item, Key, Op, Profile, Reply, Result, StoreExt, StoreRef, Ttl, TtlSupport, Want};
+
+/// Makes the list of a suite's cases: the name of the function that is the body, and what it needs.
+macro_rules! cases {
+    ($($name:ident [$($need:ident),*];)*) => {
+        /// All of them.
+        pub const CASES: &[$crate::conformance::Case] = &[$(
+            $crate::conformance::Case {
+                name: stringify!($name),
+                needs: &[$($crate::conformance::Need::$need),*],
+                body: |bench| Box::pin($name(bench)),
+            },
+        )*];
+    };
+}
+pub(crate) use cases;
+
+/// The cases of all suites.
+pub const CASES: &[&[Case]] = &[op_cases::CASES, structure_cases::CASES, budget_cases::CASES];
+
+/// One thing that every store must do, or say that it cannot.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its name: what is true of a store that passes.
+    pub name: &'static str,
+    /// What it needs of a store.
+    pub needs: &'static [Need],
+    /// What is checked. Panics where it does not hold.
+    pub body: fn(Bench) -> Body,
+}
+
+/// The body of a case under way.
+pub type Body = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a case can need of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Conditional writes.
+    Cas,
+    /// The opposite: a store where conditional writes cannot be had.
+    NoCas,
+    /// Deletes by token.
+    DeleteCas,
+    /// Lives.
+    Ttl,
+    /// The opposite: a store where items stay for ever.
+    NoTtl,
+    /// Lives told by a get.
+    RemainingTtl,
+    /// Arithmetic that creates.
+    ArithInitial,
+    /// Keys of any bytes.
+    BinaryKeys,
+}
+
+impl Need {
+    /// Why a store without it cannot run a case, as the matrix words it.
+    pub fn missing(self) -> &'static str {
+        match self {
+            Need::Cas => "no cas",
+            Need::NoCas => "has cas",
+            Need::DeleteCas => "no delete by cas",
+            Need::Ttl => "no ttl",
+            Need::NoTtl => "keeps ttls",
+            Need::RemainingTtl => "remaining ttl not told",
+            Need::ArithInitial => "no arithmetic that creates",
+            Need::BinaryKeys => "printable keys only",
+        }
+    }
+
+    fn met_by(self, profile: &Profile) -> bool {
+        match self {
+            Need::Cas => profile.cas,
+            Need::NoCas => !profile.cas,
+            Need::DeleteCas => profile.delete_cas,
+            Need::Ttl => profile.ttl != TtlSupport::None,
+            Need::NoTtl => profile.ttl == TtlSupport::None,
+            Need::RemainingTtl => profile.remaining_ttl,
+            Need::ArithInitial => profile.arith_initial,
+            Need::BinaryKeys => profile.keys_binary,
+        }
+    }
+}
+
+impl Case {
+    /// Why the case does not apply to a store; `None` where it does.
+    pub fn not_applicable(&self, profile: &Profile) -> Option<&'static str> {
+        self.needs.iter().find(|need| !need.met_by(profile)).map(|need| need.missing())
+    }
+}
+
+/// What a case works on: a store, keys of its own, and short ways to say things.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// The store under test.
+    pub store: StoreRef,
+    unique: u64,
+}
+
+impl Bench {
+    /// A bench over a store that others may use at the same time.
+    pub fn new(store: StoreRef) -> Bench {
+        Bench { store, unique: fastrand::u64(..) }
+    }
+
+    /// A key of this case alone.
+    pub fn key(&self, name: &str) -> Key {
+        Key::new(format!("case-{:016x}-{name}", self.unique)).expect("a short key")
+    }
+
+    /// A name of a structure of this case alone.
+    pub fn name(&self, name: &str) -> String {
+        format!("case-{:016x}-{name}", self.unique)
+    }
+
+    /// Runs one op.
+    pub async fn run(&self, op: Op) -> Result<Reply> {
+        self.store.run_one(Ctx::default(), op).await
+    }
+
+    /// Runs one op that must not fail.
+    pub async fn ok(&self, op: Op) -> Reply {
+        let shown = format!("{} {}", op.name(), op.key);
+        self.run(op).await.unwrap_or_else(|error| panic!("{shown}: {error}"))
+    }
+
+    /// Sets an item for ever.
+    pub async fn set(&self, key: &Key, value: impl Into<Bytes>) {
+        let reply = self.ok(Op::put(key.clone(), larder_core::PutMode::Set, value, Ttl::Never)).await;
+        assert_eq!(reply, Reply::Stored, "set {key}");
+    }
+
+    /// Gets an item, all parts of it that the store can tell.
+    pub async fn get(&self, key: &Key) -> Option<Item> {
+        self.ok(Op::get(key.clone(), Want::all())).await.into_item()
+    }
+
+    /// Gets a value.
+    pub async fn value(&self, key: &Key) -> Option<Bytes> {
+        self.get(key).await.map(|item| item.value)
+    }
+
+    /// The token of an item that must be there.
+    pub async fn cas(&self, key: &Key) -> larder_core::Cas {
+        self.get(key).await.and_then(|item| item.cas).unwrap_or_else(|| panic!("{key} has no token"))
+    }
+}

@@ -1,0 +1,10 @@
+//! Real servers, a fault proxy, faulty stores and the conformance suites for Larder's tests.
+//!
+//! Everything here is for tests, so what cannot be provided is a panic that says what to do, never a skipped test.
+
+mod background;
+pub mod classic_fake;
+pub mod conformance;
+pub mod faulty;
+pub mod proxy;
+pub mod servers;

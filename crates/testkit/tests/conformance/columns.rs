@@ -1,0 +1,76 @@
+//! The columns: stores as users open them, each fresh.
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::StoreRef;
+use larder_layers::{Counting, Namespace, Retry, Timeout};
+use larder_testkit::classic_fake::ClassicFake;
+use larder_testkit::servers::{Memcached, Version};
+
+/// A store under test.
+pub(crate) struct Column {
+    /// Its name in the matrix.
+    pub(crate) name: &'static str,
+    /// Opens a fresh one.
+    pub(crate) open: fn() -> Opening,
+}
+
+/// These cases are about what is answered, not when: a loaded machine is no failure.
+const PATIENCE: &str = "timeout_ms=10000&connect_timeout_ms=10000";
+
+type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
+
+/// A store that is open, with the servers it needs.
+pub(crate) struct Opened {
+    /// The store.
+    pub(crate) store: StoreRef,
+    _servers: Box<dyn Any + Send>,
+}
+
+/// All of them.
+pub(crate) const COLUMNS: &[Column] = &[
+    Column { name: "memory", open: || Box::pin(memory()) },
+    Column { name: "memory-layers", open: || Box::pin(memory_layers()) },
+    Column { name: "memcached-old", open: || Box::pin(memcached(Version::Old, 1, "")) },
+    Column { name: "memcached-new", open: || Box::pin(memcached(Version::New, 1, "")) },
+    Column { name: "memcached-new-x3", open: || Box::pin(memcached(Version::New, 3, "")) },
+    Column { name: "memcached-old-x3", open: || Box::pin(memcached(Version::Old, 3, "&hash=ketama&connections=2")) },
+    Column { name: "memcached-new-classic", open: || Box::pin(memcached(Version::New, 1, "&dialect=classic")) },
+    Column { name: "memcached-old-classic", open: || Box::pin(memcached(Version::Old, 1, "&dialect=classic")) },
+    Column { name: "classic-bare", open: || Box::pin(classic_bare()) },
+];
+
+async fn open(url: &str) -> StoreRef {
+    larder::open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+async fn memory() -> Opened {
+    Opened { store: open("memory:").await, _servers: Box::new(()) }
+}
+
+/// Behind all layers, in the order that users would stack them.
+async fn memory_layers() -> Opened {
+    let store = open("memory:").await;
+    let store: StoreRef = Arc::new(Timeout::new(store, Duration::from_secs(5)));
+    let store: StoreRef = Arc::new(Retry::new(store));
+    let store: StoreRef = Arc::new(Namespace::new(store, "ns:").expect("a short prefix"));
+    Opened { store: Arc::new(Counting::new(store)), _servers: Box::new(()) }
+}
+
+async fn memcached(version: Version, count: usize, options: &str) -> Opened {
+    let servers: Vec<Memcached> = (0..count).map(|_| Memcached::start(version, &["-m", "64"])).collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let store = open(&format!("memcached://{}?{PATIENCE}{options}", addresses.join(","))).await;
+    Opened { store, _servers: Box::new(servers) }
+}
+
+/// A server that knows only get, set, add, replace, append, prepend, incr, decr and delete, without expiry and cas.
+async fn classic_bare() -> Opened {
+    let server = ClassicFake::start();
+    let store = open(&format!("memcached://{}?{PATIENCE}", server.addr())).await;
+    Opened { store, _servers: Box::new(server) }
+}

@@ -1,0 +1,65 @@
+//! Developer tasks: test, servers, checks. Run as `cargo xtask <task>`.
+
+mod apt;
+mod command;
+mod directions;
+mod evidence;
+mod servers;
+mod steps;
+mod style;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anstream::eprintln;
+use clap::{Parser, Subcommand};
+
+use crate::command::Result;
+
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", about = "Developer tasks of Larder")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that must hold before a change is merged: checks, lints, tests, documentation tests
+    Test,
+    /// Only the directions of dependencies and the style
+    Check,
+    /// Fetch the real servers that the tests need, into .servers/
+    Servers {
+        /// Fetch again what is already there
+        #[arg(long)]
+        refresh: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args.task, &workspace_root()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\x1b[1;31merror:\x1b[0m {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: &Task, root: &Path) -> Result<()> {
+    match task {
+        Task::Test => steps::test(root),
+        Task::Check => steps::check(root),
+        Task::Servers { refresh } => servers::ensure(root, *refresh),
+    }
+}
+
+/// The folder of the workspace: this package sits directly in it. Cargo says where the package is when it runs it; what
+/// was compiled in is another clone's where a target folder is shared.
+fn workspace_root() -> PathBuf {
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    package.parent().unwrap_or(&package).to_path_buf()
+}

@@ -1,0 +1,248 @@
+//! `cargo xtask servers`: an old and a new memcached under `.servers/`, got and started in the same way.
+//!
+//! Each is unpacked from a Debian suite with the libraries of that suite, and started through that suite's own dynamic
+//! loader, so a server newer (or older) than the machine's C library runs all the same. `.servers/<name>/run` hides
+//! this: it ends in `exec`, so the process one starts is the server.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anstream::println;
+
+use crate::apt::{self, MIRROR_ENV, Suite};
+use crate::command::{Context, Failure, Result, output};
+
+type Version = (u32, u32, u32);
+
+/// A server that the tests need.
+struct Wanted {
+    /// Its folder under `.servers/`.
+    name: &'static str,
+    /// Environment variable naming an executable to use instead of a download.
+    env: &'static str,
+    /// Debian suites to try, in this order.
+    suites: &'static [&'static str],
+    /// What the version must be, for messages.
+    versions: &'static str,
+    accepts: fn(Version) -> bool,
+}
+
+const WANTED: [Wanted; 2] = [
+    Wanted {
+        name: "memcached-old",
+        env: "LARDER_MEMCACHED_OLD",
+        suites: &["bookworm"],
+        versions: "1.6.18",
+        accepts: |version| version == (1, 6, 18),
+    },
+    Wanted {
+        name: "memcached-new",
+        env: "LARDER_MEMCACHED_NEW",
+        suites: &["sid", "testing", "trixie"],
+        versions: "1.6.38 or later",
+        accepts: |version| version >= (1, 6, 38),
+    },
+];
+
+/// The folder the servers live in.
+pub(crate) fn folder(root: &Path) -> PathBuf {
+    root.join(".servers")
+}
+
+/// Makes sure that every wanted server is there and starts, and prints what is used.
+pub(crate) fn ensure(root: &Path, refresh: bool) -> Result<()> {
+    let folder = folder(root);
+    for wanted in &WANTED {
+        let home = folder.join(wanted.name);
+        let (version, how) = match provide(wanted, &home, refresh) {
+            Ok(found) => found,
+            Err(failure) => return Err(Failure(format!("{failure}\n{}", cure(wanted)))),
+        };
+        let tls = if has_tls(&home) { "with TLS" } else { "without TLS" };
+        println!("{:<14} {version} {tls}, {how}: {}", wanted.name, home.join("run").display());
+    }
+    Ok(())
+}
+
+/// Returns the server's version and where it came from.
+fn provide(wanted: &Wanted, home: &Path, refresh: bool) -> Result<(String, String)> {
+    if let Some(executable) = env::var_os(wanted.env) {
+        let executable = PathBuf::from(executable);
+        fs::create_dir_all(home).context(|| format!("could not create {}", home.display()))?;
+        write_run(home, &format!("'{}'", executable.display().to_string().replace('\'', r"'\''")))?;
+        return Ok((check(wanted, home)?, format!("named by {}", wanted.env)));
+    }
+    if !refresh && let Ok(version) = check(wanted, home) {
+        return Ok((version, "already here".to_owned()));
+    }
+    let mirror = apt::mirror()?;
+    let mut failures = Vec::new();
+    for suite in wanted.suites {
+        println!("{:<14} fetching from Debian {suite}, {mirror}", wanted.name);
+        match download(wanted, suite, &mirror, home) {
+            Ok(version) => return Ok((version, format!("fetched from Debian {suite}"))),
+            Err(failure) => failures.push(format!("from Debian {suite}: {failure}")),
+        }
+    }
+    Err(Failure(failures.join("\n")))
+}
+
+fn cure(wanted: &Wanted) -> String {
+    format!(
+        "no memcached {} could be had for the tests. Either\n\
+         \x20 - name an executable of that version: {}=/path/to/memcached, or\n\
+         \x20 - on a machine with apt, name a Debian mirror that has one of the suites {}: {MIRROR_ENV}=http://host/debian",
+        wanted.versions,
+        wanted.env,
+        wanted.suites.join(", "),
+    )
+}
+
+/// Unpacks beside `home` and renames, so a broken download is never taken for a server.
+fn download(wanted: &Wanted, suite: &str, mirror: &str, home: &Path) -> Result<String> {
+    let scratch = home.with_file_name(format!("{}.{}.tmp", wanted.name, std::process::id()));
+    let result = unpack(wanted, suite, mirror, &scratch).and_then(|version| {
+        remove(home)?;
+        fs::rename(scratch.join("home"), home).context(|| format!("could not move {} in place", home.display()))?;
+        Ok(version)
+    });
+    remove(&scratch)?;
+    result
+}
+
+fn unpack(wanted: &Wanted, suite: &str, mirror: &str, scratch: &Path) -> Result<String> {
+    let home = scratch.join("home");
+    let root = home.join("root");
+    fs::create_dir_all(&root).context(|| format!("could not create {}", root.display()))?;
+    let suite = Suite::fetch(suite, mirror, &scratch.join("apt"))?;
+    suite.unpack("memcached", &root)?;
+
+    let mut files = Vec::new();
+    walk(&root, &mut files)?;
+    let relative = |path: &Path| format!("\"$here/{}\"", path.strip_prefix(&home).unwrap_or(path).display());
+    let named = |wanted: fn(&str) -> bool| {
+        files.iter().filter(move |path| path.file_name().is_some_and(|name| wanted(&name.to_string_lossy())))
+    };
+    let loader = named(|name| name.starts_with("ld-linux") && name.contains(".so"))
+        .next()
+        .ok_or_else(|| Failure(format!("no dynamic loader in the libc6 of {}", suite.name())))?;
+    let server = named(|name| name == "memcached")
+        .find(|path| path.parent().is_some_and(|folder| folder.ends_with("usr/bin")))
+        .ok_or_else(|| Failure(format!("no usr/bin/memcached in the package of {}", suite.name())))?;
+    let mut libraries: Vec<String> =
+        named(|name| name.contains(".so")).filter_map(|path| path.parent()).map(relative).collect();
+    libraries.sort();
+    libraries.dedup();
+    let command = format!("{} --library-path {} {}", relative(loader), libraries.join(":"), relative(server));
+    write_run(&home, &command)?;
+    check(wanted, &home)
+}
+
+/// Every file below `folder`, links not followed.
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(folder).context(|| format!("could not read {}", folder.display()))?;
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            walk(&entry.path(), files)?;
+        } else {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Writes the script that starts the server. memcached refuses to run as root unless told so with `-u`.
+fn write_run(home: &Path, command: &str) -> Result<()> {
+    let script = format!(
+        "#!/bin/sh\n\
+         # Written by `cargo xtask servers`. Ends in exec: the process one starts is the server.\n\
+         here=$(cd \"${{0%/*}}\" && pwd)\n\
+         if [ \"$(id -u)\" = 0 ]; then set -- -u root \"$@\"; fi\n\
+         exec {command} \"$@\"\n"
+    );
+    let run = home.join("run");
+    fs::write(&run, script).context(|| format!("could not write {}", run.display()))?;
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o755))
+        .context(|| format!("could not make {} executable", run.display()))
+}
+
+/// Starts the server far enough to say its version, and holds that against what is wanted.
+fn check(wanted: &Wanted, home: &Path) -> Result<String> {
+    let said = output(Command::new(home.join("run")).arg("-V"))?;
+    let version =
+        parse_version(&said).ok_or_else(|| Failure(format!("{} says no version but {said:?}", wanted.name)))?;
+    if !(wanted.accepts)(version) {
+        let (major, minor, patch) = version;
+        return Err(Failure(format!("{} is {major}.{minor}.{patch}, the tests need {}", wanted.name, wanted.versions)));
+    }
+    let (major, minor, patch) = version;
+    Ok(format!("{major}.{minor}.{patch}"))
+}
+
+fn has_tls(home: &Path) -> bool {
+    output(Command::new(home.join("run")).arg("-h")).is_ok_and(|help| help.contains("--enable-ssl"))
+}
+
+/// `memcached 1.6.18` gives (1, 6, 18); a suffix such as `_beta1` is left out.
+fn parse_version(said: &str) -> Option<Version> {
+    let text = said.split_whitespace().nth(1)?;
+    let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??, parts.next()??))
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure(format!("could not remove {}: {error}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A home whose `run` is a script that claims to be the given version.
+    fn fake(version: &str) -> (tempfile::TempDir, &'static Wanted) {
+        let home = tempfile::tempdir().unwrap();
+        write_run(home.path(), &format!("echo memcached {version} #")).unwrap();
+        (home, &WANTED[1])
+    }
+
+    #[test]
+    fn versions_are_parsed() {
+        assert_eq!(parse_version("memcached 1.6.18\n"), Some((1, 6, 18)));
+        assert_eq!(parse_version("memcached 1.6.45_beta1\n"), Some((1, 6, 45)));
+        assert_eq!(parse_version("memcached\n"), None);
+        assert_eq!(parse_version("redis_server v=7.0\n"), None);
+    }
+
+    #[test]
+    fn a_server_too_old_is_refused_and_said_so() {
+        let (home, wanted) = fake("1.6.37");
+        let failure = check(wanted, home.path()).unwrap_err();
+        assert!(failure.0.contains("is 1.6.37, the tests need 1.6.38 or later"), "{failure}");
+    }
+
+    #[test]
+    fn a_server_of_the_right_version_is_taken() {
+        let (home, wanted) = fake("1.6.45");
+        assert_eq!(check(wanted, home.path()).unwrap(), "1.6.45");
+    }
+
+    #[test]
+    fn the_old_server_is_exactly_one_release() {
+        let old = &WANTED[0];
+        assert!((old.accepts)((1, 6, 18)) && !(old.accepts)((1, 6, 19)) && !(old.accepts)((1, 6, 17)));
+    }
+
+    #[test]
+    fn the_cure_names_the_variables() {
+        let text = cure(&WANTED[0]);
+        assert!(text.contains("LARDER_MEMCACHED_OLD") && text.contains(MIRROR_ENV), "{text}");
+    }
+}

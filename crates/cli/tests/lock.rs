@@ -245,7 +245,8 @@ fn at_a_terminal_the_command_reads_from_it_and_is_interrupted_once() {
     let file = folder.path().join("count");
     let inner = r#"n=0; trap 'n=$((n+1))' INT; read line; echo $n > "$FILE"; read line; echo 2 > "$FILE.two"; while test $n -eq 0; do :; done;
         sleep 0.3; echo "$n $line" > "$FILE.end"; exit 7"#;
-    let line = format!("{} lock run nightly -- sh -c \"$INNER\"", env!("CARGO_BIN_EXE_larder"));
+    // `exec`: a shell of its own in between would be interrupted too, and some shells then end by that signal whatever the command did.
+    let line = format!("exec {} lock run nightly -- sh -c \"$INNER\"", env!("CARGO_BIN_EXE_larder"));
     let mut command = std::process::Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).env("INNER", inner).env("LARDER_STORE", &url).env("FILE", &file);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -40,7 +40,7 @@ pub struct Namespace {
 impl Namespace {
     /// Puts `prefix` before every key that `store` is asked for.
     ///
-    /// Names of structures leave a namespace 28 bytes of a key.
+    /// Names of structures leave a namespace 16 bytes of a key.
     ///
     /// # Errors
     /// [`ErrorKind::BadInput`] for an empty prefix, and for one that leaves no room for a key.

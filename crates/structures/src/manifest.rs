@@ -37,14 +37,35 @@ pub enum Kind {
     FastCounter,
     /// A set of append-encoded shards.
     Set,
+    /// Visitors by windows of time.
+    Visitors,
+    /// A log of events by chunks of time.
+    EventLog,
+    /// An array of append-encoded shards.
+    Array,
+    /// A table: a list of keys, and an item an entry.
+    Table,
+    /// A queue of segments.
+    Queue,
+    /// A stack of segments.
+    Stack,
+    /// A cache whose entries are rebuilt by one client at a time.
+    Cache,
 }
 
 impl Kind {
-    const ALL: [Row; 4] = [
+    const ALL: [Row; 11] = [
         Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
         Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
         Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
         Row { kind: Kind::Set, byte: 4, name: "set", role: 'p' },
+        Row { kind: Kind::Visitors, byte: 5, name: "visitors", role: 'v' },
+        Row { kind: Kind::EventLog, byte: 6, name: "log", role: 'e' },
+        Row { kind: Kind::Array, byte: 7, name: "array", role: 'a' },
+        Row { kind: Kind::Table, byte: 8, name: "table", role: 't' },
+        Row { kind: Kind::Queue, byte: 9, name: "queue", role: 'q' },
+        Row { kind: Kind::Stack, byte: 10, name: "stack", role: 'k' },
+        Row { kind: Kind::Cache, byte: 11, name: "cache", role: 'c' },
     ];
 
     /// The kind's name, for people.

@@ -31,8 +31,11 @@ use larder_core::{Error, ErrorKind, Key, Result};
 pub struct Name(Bytes);
 
 impl Name {
-    /// The longest name, in bytes. Escaped in full it still leaves 28 bytes of a key to a namespace.
+    /// The longest name, in bytes. Escaped in full it still leaves 16 bytes of a key to a namespace.
     pub const BYTES_MAX: usize = 64;
+
+    /// The longest index of a data key, in bytes.
+    pub(crate) const INDEX_BYTES_MAX: usize = 17;
 
     /// Checks the length and makes the name.
     ///
@@ -65,9 +68,14 @@ impl Name {
     }
 
     /// The key of a piece of data: `role` says what it is, `index` which one.
-    pub(crate) fn data_key(&self, role: char, generation: u64, index: u16) -> Result<Key> {
+    ///
+    /// An index is a number, or letters, digits, `_` and `-`, and [`Name::INDEX_BYTES_MAX`] long at the most.
+    pub(crate) fn data_key(&self, role: char, generation: u64, index: impl fmt::Display) -> Result<Key> {
         let mut key = self.prefix();
-        _ = write!(key, "{role}.{generation:016x}.{index}");
+        _ = write!(key, "{role}.{generation:016x}.");
+        let before = key.len();
+        _ = write!(key, "{index}");
+        debug_assert!(key.len() - before <= Name::INDEX_BYTES_MAX, "{key}");
         Key::new(key)
     }
 
@@ -113,8 +121,8 @@ mod tests {
 
     #[test]
     fn the_longest_key_fits_and_leaves_room_for_a_namespace() {
-        let key = Name::new([0xff; 64]).unwrap().data_key('s', u64::MAX, u16::MAX).unwrap();
-        assert!(key.as_bytes().len() <= Key::BYTES_MAX - 28, "{}", key.as_bytes().len());
+        let key = Name::new([0xff; 64]).unwrap().data_key('s', u64::MAX, "12345678901234567").unwrap();
+        assert!(key.as_bytes().len() <= Key::BYTES_MAX - 16, "{}", key.as_bytes().len());
     }
 
     #[test]

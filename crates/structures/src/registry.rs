@@ -1,9 +1,9 @@
 //! Finding out what a name holds, and dropping it with all its keys.
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
 
 use crate::copies;
-use crate::manifest::{self, Found, Manifest};
+use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 
 /// What a name holds: its manifest, or `None`. **Round trips: 1**; 2 where a copy of it on another server is made again.
@@ -37,6 +37,7 @@ const DROP_TRIES_MAX: usize = 4;
 pub async fn drop_structure(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
     let Some(mut found) = find_first(store, ctx, name).await? else { return Ok(None) };
     let manifest = found.manifest.clone();
+    delete_pieces(store, ctx, name, &manifest).await?;
     delete_data(store, ctx, name, &manifest).await?;
     let mut is_begun = manifest.shards > 0;
     for _ in 0..DROP_TRIES_MAX {
@@ -71,6 +72,29 @@ async fn swept(store: &StoreRef, ctx: Ctx, name: &Name, manifest: Manifest) -> R
 /// An error after which a part of the structure may be gone.
 fn midway(error: Error, is_begun: bool) -> Error {
     if is_begun { error.effect(Effect::Unknown) } else { error }
+}
+
+/// Deletes the keys that a structure made as it went, beside the data that its manifest counts: chunks, segments, entries. They
+/// are found through those data, so they go first.
+async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
+    let keys = pieces(store, ctx, name, manifest).await?;
+    let mut is_begun = false;
+    for part in keys.chunks(store.profile().batch_ops_max) {
+        let deletes = part.iter().cloned().map(Op::delete).collect();
+        delete_all(store, ctx, deletes).await.map_err(|error| midway(error, is_begun))?;
+        is_begun = true;
+    }
+    Ok(())
+}
+
+/// The keys of a structure's pieces. Each kind that has any knows them itself.
+async fn pieces(_store: &StoreRef, _ctx: Ctx, _name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+    match manifest.kind {
+        Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set => Ok(Vec::new()),
+        Kind::Visitors | Kind::EventLog | Kind::Array | Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => {
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// Deletes the data of a structure, and the copies of its manifest. **Round trips: 1** a batch that the keys fill.

@@ -43,6 +43,8 @@
 //! [`Effect::Unknown`] a write may have happened, or may yet, and nothing here tries it again blindly. Loss is an error, never a
 //! zero or an empty set.
 
+#[cfg(all(doctest, feature = "memory"))]
+mod cookbook;
 mod open;
 mod spelling;
 

@@ -1,0 +1,4 @@
+//! The cookbook's pages: the programs on them are compiled and run as documentation tests. A page, a line.
+
+#[doc = include_str!("../../../docs/cookbook/src/introduction.md")]
+struct Introduction;

@@ -162,8 +162,8 @@ impl Manifest {
         })
     }
 
-    /// The key of the data at `index`.
-    pub(crate) fn data_key(&self, name: &Name, index: u16) -> Result<Key> {
+    /// The key of the data at `index`: a number, or text as [`Name::data_key`] takes it.
+    pub(crate) fn data_key(&self, name: &Name, index: impl std::fmt::Display) -> Result<Key> {
         name.data_key(self.kind.role(), self.generation, index)
     }
 

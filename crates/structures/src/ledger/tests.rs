@@ -1,0 +1,167 @@
+//! The ledger by itself: what is registered is listed, whatever breaks; what is gone is told.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_core::{PutMode, StoreExt, SystemClock, Ttl};
+use larder_layers::Counting;
+use larder_store_memory::MemoryStore;
+use larder_testkit::faulty::{Fault, Faulty};
+
+use super::*;
+use crate::manifest::{self, Kind};
+
+const FAULTS: [Fault; 6] =
+    [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
+
+fn tuning() -> Tuning {
+    Tuning { clock: SystemClock::shared(), dirty_bytes: 256 }
+}
+
+fn piece(number: u64, part: u16, incarnation: u64) -> Piece {
+    Piece { number, part, incarnation }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(5)
+}
+
+async fn made(store: &StoreRef) -> (Name, Manifest) {
+    let name = Name::new("n").unwrap();
+    let new = Manifest::new(Kind::EventLog, 1, Ledger::SHARDS, Bytes::new());
+    let data = Ledger::create_ops(&name, &new).unwrap();
+    let manifest = manifest::create(store, Ctx::default(), &name, new, data).await.unwrap();
+    (name, manifest)
+}
+
+async fn ledger() -> (Faulty, StoreRef, Arc<Ledger>, Arc<Ledger>) {
+    let faulty = Faulty::new(Arc::new(MemoryStore::new()));
+    let store = faulty.shared();
+    let (name, manifest) = made(&store).await;
+    let open = || Arc::new(Ledger::new(&store, &name, &manifest, tuning()).unwrap());
+    (faulty.clone(), store.clone(), open(), open())
+}
+
+#[tokio::test]
+async fn what_is_registered_is_listed_in_order_and_once() {
+    let (_, _, one, two) = ledger().await;
+    one.register(soon(), &[piece(7, 1, 5), piece(2, 0, 9)]).await.unwrap();
+    two.register(soon(), &[piece(7, 0, 4), piece(7, 1, 5), piece(7, 1, 6)]).await.unwrap();
+    let list = one.read(Ctx::default()).await.unwrap();
+    assert_eq!(list, two.read(Ctx::default()).await.unwrap());
+    assert_eq!(list.pieces(), [piece(2, 0, 9), piece(7, 0, 4), piece(7, 1, 5), piece(7, 1, 6)]);
+    assert_eq!(list.between(3, 7), [piece(7, 0, 4), piece(7, 1, 5), piece(7, 1, 6)]);
+    assert_eq!(list.between(7, 3), []);
+    assert_eq!(list.incarnations(7, 1), [piece(7, 1, 5), piece(7, 1, 6)]);
+    assert!(list.has(2, 0) && !list.has(2, 1) && !list.has(3, 0));
+    assert!(list.has_exactly(&piece(7, 1, 6)) && !list.has_exactly(&piece(7, 1, 7)));
+}
+
+#[tokio::test]
+async fn round_trips_are_as_documented() {
+    let counting = Arc::new(Counting::new(Arc::new(MemoryStore::new())));
+    let store: StoreRef = counting.clone();
+    let (name, manifest) = made(&store).await;
+    let ledger = Ledger::new(&store, &name, &manifest, tuning()).unwrap();
+    let spent = |before: u64| counting.counts().round_trips - before;
+    let before = counting.counts().round_trips;
+    ledger.register(soon(), &[piece(1, 0, 1), piece(2, 0, 2)]).await.unwrap();
+    assert_eq!(spent(before), 1, "register");
+    ledger.read(Ctx::default()).await.unwrap();
+    assert_eq!(spent(before), 2, "read");
+    ledger.trim(soon(), &[piece(1, 0, 1)], |piece| manifest.data_key(&name, piece.number)).await.unwrap();
+    assert_eq!(spent(before), 4, "trim");
+    assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces(), [piece(2, 0, 2)]);
+}
+
+#[tokio::test]
+async fn an_entry_goes_only_once_its_key_is_gone() {
+    let (_, store, one, _) = ledger().await;
+    let key_of = |piece: &Piece| Key::new(format!("piece-{}", piece.number));
+    store.put(key_of(&piece(1, 0, 1)).unwrap(), PutMode::Set, "alive", Ttl::Never).await.unwrap();
+    let all = [piece(1, 0, 1), piece(2, 0, 2), piece(3, 0, 3)];
+    one.register(soon(), &all).await.unwrap();
+    one.trim(soon(), &all[..2], key_of).await.unwrap();
+    assert_eq!(one.read(Ctx::default()).await.unwrap().pieces(), [all[0], all[2]]);
+}
+
+#[tokio::test]
+async fn a_break_at_any_op_loses_no_entry_that_was_acknowledged() {
+    for fault in FAULTS {
+        for nth in 1..=6 {
+            let (faulty, _, one, two) = ledger().await;
+            faulty.fail_nth(nth, fault);
+            for number in 0..3 {
+                one.register(soon(), &[piece(number, 0, 1)]).await.unwrap();
+                two.register(soon(), &[piece(number, 0, 2)]).await.unwrap();
+            }
+            faulty.heal();
+            faulty.deliver_late().await;
+            assert_eq!(one.read(Ctx::default()).await.unwrap().pieces().len(), 6, "{fault:?} at op {nth}");
+            assert!(faulty.injected() > 0);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_tasks_on_two_handles_lose_no_entry() {
+    let (_, _, one, two) = ledger().await;
+    let task = |task: u64| {
+        let ledger = if task.is_multiple_of(2) { one.clone() } else { two.clone() };
+        tokio::spawn(async move {
+            for number in 0..50 {
+                ledger.register(soon(), &[piece(number, 0, task)]).await.unwrap();
+                ledger.read(Ctx::default()).await.unwrap();
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..8).map(task).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let list = one.read(Ctx::default()).await.unwrap();
+    let expected: BTreeSet<Piece> = (0..50).flat_map(|number| (0..8).map(move |task| piece(number, 0, task))).collect();
+    assert_eq!(list.pieces(), expected.into_iter().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_ledger_that_is_gone_is_lost_and_never_empty() {
+    let (_, store, one, two) = ledger().await;
+    one.register(soon(), &[piece(1, 0, 1)]).await.unwrap();
+    store.delete(one.read_op().key).await.unwrap();
+    for ledger in [&one, &two] {
+        assert_eq!(ledger.read(Ctx::default()).await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(ledger.register(soon(), &[piece(2, 0, 1)]).await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+    assert!(store.get(one.read_op().key).await.unwrap().is_none(), "a registration must not make it anew");
+}
+
+#[tokio::test]
+async fn a_full_ledger_says_what_to_do() {
+    let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(7_000).build().unwrap());
+    let (name, manifest) = made(&store).await;
+    let ledger = Ledger::new(&store, &name, &manifest, tuning()).unwrap();
+    let mut listed = 0;
+    let error = loop {
+        match ledger.register(soon(), &[piece(listed, 0, 1)]).await {
+            Ok(()) => listed += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, false), "{error}");
+    assert!(error.to_string().contains("shorter time"), "{error}");
+    assert!(listed > 300, "{listed}");
+    assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces().len() as u64, listed);
+}
+
+#[tokio::test]
+async fn a_drop_finds_the_pieces_and_a_lost_ledger_has_none() {
+    let (_, store, one, _) = ledger().await;
+    let name = Name::new("n").unwrap();
+    let manifest = manifest::find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest;
+    one.register(soon(), &[piece(1, 2, 3)]).await.unwrap();
+    assert_eq!(pieces(&store, Ctx::default(), &name, &manifest).await.unwrap(), [piece(1, 2, 3)]);
+    store.delete(one.read_op().key).await.unwrap();
+    assert_eq!(pieces(&store, Ctx::default(), &name, &manifest).await.unwrap(), []);
+}

@@ -15,6 +15,7 @@
 //! | `cell` | one key under chained conditional writes, and what landed of them |
 //! | `combine` | many callers' changes in one write, safe to cancel |
 //! | `copies` | manifests that stand on several servers |
+//! | `events` | what structures tell the process's observer |
 //! | `ids` | random ids that no two machines share |
 //! | `ledger` | the list of the pieces a structure has made, so that one that is gone is told from one that never was |
 //! | `retry` | how often, and with which pauses, a conflict is tried again |
@@ -26,6 +27,7 @@ mod cell;
 mod combine;
 mod copies;
 pub mod counter;
+mod events;
 mod ids;
 #[allow(dead_code, reason = "landed ahead of the structures that use it")]
 mod ledger;

@@ -22,6 +22,7 @@ use larder_core::{
 };
 
 use crate::cell::Cell;
+use crate::events;
 use crate::ids::random_id;
 use crate::name::Name;
 
@@ -253,13 +254,21 @@ async fn commit(store: &StoreRef, ctx: Ctx, name: &Name, new: &Manifest, data: &
         match store.run_one(ctx, put.clone()).await {
             Ok(Reply::Stored) => return Ok(new.clone()),
             Ok(_) => {}
-            Err(error) if error.is_unknown() => doubt = Some(error),
+            Err(error) if error.is_unknown() => {
+                events::retry(events::subject(new.kind, name), error.kind());
+                doubt = Some(error);
+            }
             Err(error) if doubt.is_none() => return Err(error),
             Err(_) => {}
         }
         // Somebody else's manifest is there, or our own, whose reply was lost.
         match find(store, ctx, name).await {
-            Ok(Some(found)) => return Ok(found.manifest),
+            Ok(Some(found)) => {
+                if found.manifest.generation != new.generation {
+                    events::conflict(events::subject(new.kind, name));
+                }
+                return Ok(found.manifest);
+            }
             Ok(None) => {}
             Err(error) => {
                 fault = Some(error.effect(Effect::NotApplied));

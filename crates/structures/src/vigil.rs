@@ -19,10 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use larder_core::observe::{self, Event, Subject};
 use larder_core::{
     Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, Result, Route, StoreRef, Ttl, Want,
 };
 
+use crate::events;
 use crate::manifest::Manifest;
 use crate::name::Name;
 
@@ -136,7 +138,13 @@ impl Vigil {
 
     fn lost(&self, why: &str) -> Error {
         let detail = format!("{} {} {why}", self.manifest.kind.as_str(), self.name);
-        Error::new(ErrorKind::Lost, detail).key(&self.key).store(self.store.profile().store.clone())
+        let error = Error::new(ErrorKind::Lost, detail).key(&self.key).store(self.store.profile().store.clone());
+        events::loss(self.subject(), error)
+    }
+
+    /// The structure, as events name it.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        events::subject(self.manifest.kind, &self.name)
     }
 
     /// The ranks of the servers that the manifest stands on.
@@ -233,6 +241,9 @@ impl Vigil {
             [put, Op::get(self.key.clone(), Want::VALUE).routed(at(rank))]
         };
         let replies = self.store.run(ctx, ranks.iter().flat_map(|&rank| put(rank)).collect()).await;
+        if replies.iter().any(|reply| matches!(reply, Ok(Reply::Stored))) {
+            observe::emit(|| Event::PutBack { subject: self.subject() });
+        }
         if let (Some(0), Some(Ok(Reply::Item(item)))) = (ranks.first(), replies.get(1))
             && Manifest::decode(&item.value).map_or(true, |now| now.generation != self.manifest.generation)
         {

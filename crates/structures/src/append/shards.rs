@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_core::observe::Phase;
 use larder_core::{
     Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, StoreRef, Ttl, Want,
 };
 
 use super::layout::{self, Elements, Fold, Folded, Place, RESERVED_BYTES, Value};
 use crate::cell::Cell;
+use crate::events;
 use crate::ids::random_id;
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
@@ -243,7 +245,8 @@ impl<E: Elements> Shards<E> {
         };
         if let Some(why) = why {
             let detail = format!("{}: shard {} of {}: {why}", self.what, reading.shard, self.count());
-            return Err(self.named(Error::new(ErrorKind::RolledBack, detail), reading.shard));
+            let error = self.named(Error::new(ErrorKind::RolledBack, detail), reading.shard);
+            return Err(events::loss(self.vigil.subject(), error));
         }
         let mut all = self.lock_seen();
         let seen = &mut all[usize::from(reading.shard)];
@@ -301,10 +304,11 @@ impl<E: Elements> Shards<E> {
         let detail =
             format!("{}: shard {} of {} is gone: evicted, or lost in a restart", self.what, list(shards), self.count());
         let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());
-        match shards.first() {
+        let error = match shards.first() {
             Some(&shard) => error.key(&self.cells[usize::from(shard)].key),
             None => error,
-        }
+        };
+        events::loss(self.vigil.subject(), error)
     }
 
     /// The error for a shard that has no room.
@@ -367,12 +371,15 @@ impl<E: Elements> Shards<E> {
                 let cas = reading.item.cas.ok_or_else(|| self.unsupported())?;
                 let put = |key| Op::put(key, PutMode::Cas(cas), plan.value.clone(), Ttl::Never);
                 batch.push(self.op(reading.shard, put));
+                self.tell(reading.shard, Phase::Begun);
                 plans.push((reading.shard, plan.after));
             }
             if !batch.is_empty() {
                 let mut replies = self.store.run(ctx, batch).await.into_iter();
                 for (shard, after) in plans {
-                    match replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply())) {
+                    let reply = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+                    self.tell_reply(shard, &reply);
+                    match reply {
                         Ok(Reply::Stored) => stats.push(after),
                         Ok(Reply::Exists) => todo.push(shard),
                         Ok(_) => return Err(self.lost(&[shard])),
@@ -455,6 +462,7 @@ impl<E: Elements> Shards<E> {
             self.look_bytes.store(look_bytes.max(plan.now.live_bytes / 4), Ordering::Relaxed);
             if let (true, Some(cas)) = (self.is_dirty(&plan.now), reading.item.cas) {
                 batch.push(self.op(reading.shard, |key| Op::put(key, PutMode::Cas(cas), plan.value, Ttl::Never)));
+                self.tell(reading.shard, Phase::Begun);
                 sent.push(reading.shard);
             }
         }
@@ -462,8 +470,23 @@ impl<E: Elements> Shards<E> {
             return Ok(sent);
         }
         let replies = self.store.run(ctx, batch).await;
-        let met = sent.into_iter().zip(replies).filter(|(_, reply)| matches!(reply, Ok(Reply::Exists)));
-        Ok(met.map(|(shard, _)| shard).collect())
+        let told = sent.into_iter().zip(replies).inspect(|(shard, reply)| self.tell_reply(*shard, reply));
+        Ok(told.filter(|(_, reply)| matches!(reply, Ok(Reply::Exists))).map(|(shard, _)| shard).collect())
+    }
+
+    /// Tells how far a compaction got.
+    pub(crate) fn tell(&self, shard: u16, phase: Phase) {
+        events::compaction(self.vigil.subject(), shard, phase);
+    }
+
+    /// Tells how a compaction's write ended.
+    pub(crate) fn tell_reply(&self, shard: u16, reply: &Result<Reply>) {
+        let phase = match reply {
+            Ok(Reply::Stored) => Phase::Done,
+            Ok(Reply::Exists) => Phase::Met,
+            _ => Phase::Failed,
+        };
+        self.tell(shard, phase);
     }
 
     /// What a write needs that finds no room for its frame: the value compacted, with the frame applied to it.

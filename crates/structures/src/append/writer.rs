@@ -21,11 +21,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use larder_core::observe::Phase;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl};
 
 use super::layout::{self, Elements};
 use super::shards::{Seen, ShardStat, Shards};
 use crate::combine::Driver;
+use crate::events;
 use crate::manifest::unexpected;
 use crate::retry::Backoff;
 
@@ -234,10 +236,16 @@ impl Pending {
 
     /// Takes in the reply to a step. True if there should be a pause before the next.
     fn advance<E: Elements>(&mut self, shards: &Shards<E>, step: Step, reply: Result<Reply>) -> bool {
+        if matches!(step, Step::Rewrite(..)) {
+            shards.tell_reply(self.shard, &reply);
+        }
         match (step, reply) {
             (Step::Append | Step::Rewrite(..), Ok(Reply::Stored)) => self.outcome = Some(Ok(())),
             (Step::Append, Ok(Reply::NotStored)) => self.refusals += 1,
-            (Step::Rewrite(..), Ok(Reply::Exists)) => return true,
+            (Step::Rewrite(..), Ok(Reply::Exists)) => {
+                events::conflict(shards.vigil.subject());
+                return true;
+            }
             // The read that comes next finds that it is gone.
             (Step::Rewrite(..), Ok(Reply::Miss)) => {}
             (Step::Read, Ok(Reply::Item(item))) => {
@@ -257,7 +265,14 @@ impl Pending {
                 let error = unexpected(&self.op(shards), &other);
                 self.fail(error);
             }
-            (step, Err(error)) => return self.fault(step, error),
+            (step, Err(error)) => {
+                let cause = error.kind();
+                let is_worth_it = self.fault(step, error);
+                if is_worth_it {
+                    events::retry(shards.vigil.subject(), cause);
+                }
+                return is_worth_it;
+            }
         }
         false
     }
@@ -289,7 +304,11 @@ impl Pending {
             return Ok(Some(Step::Append));
         }
         match shards.token(reading) {
-            Ok(cas) => Ok(Some(Step::Rewrite(cas, shards.rewritten(reading, &self.frame)?))),
+            Ok(cas) => {
+                let step = Step::Rewrite(cas, shards.rewritten(reading, &self.frame)?);
+                shards.tell(self.shard, Phase::Begun);
+                Ok(Some(step))
+            }
             Err(_) => {
                 let stat = ShardStat { elements: 0, bytes, live_bytes: bytes, removals: 0 };
                 let hint = " (this store has no conditional writes, so it cannot be compacted)";

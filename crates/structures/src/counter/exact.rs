@@ -8,6 +8,7 @@ use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Result, StoreRef};
 use super::layout::Slot;
 use super::register::{Job, Registers, View, Written};
 use super::writer::{Tries, is_idle};
+use crate::events;
 use crate::manifest::Manifest;
 use crate::name::Name;
 use crate::vigil::Sight;
@@ -155,7 +156,7 @@ impl Slots {
             "slot {index} of counter {} is at write {}; this handle has seen write {known_seq}",
             self.name, view.slot.seq
         );
-        self.of_store(Error::new(ErrorKind::RolledBack, detail))
+        events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::RolledBack, detail)))
     }
 
     /// The error for slots that are gone: the manifest tells whether the counter was dropped.
@@ -175,7 +176,7 @@ impl Slots {
         let (gone, listed) = (lost.len(), Listed(lost));
         let detail =
             format!("{gone} of the {slots} slots of counter {} are gone ({why}): slots {listed}; {rest}", self.name);
-        self.of_store(Error::new(ErrorKind::Lost, detail))
+        events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::Lost, detail)))
     }
 
     fn of_store(&self, error: Error) -> Error {

@@ -10,6 +10,7 @@ use larder_core::{
     Arith, Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, StoreRef, Ttl, Want,
 };
 
+use crate::events;
 use crate::manifest::{self, Manifest};
 use crate::name::Name;
 use crate::vigil::Vigil;
@@ -120,7 +121,8 @@ impl Fast {
             Err(_) => "the manifest cannot be read either",
         };
         let detail = format!("the number of fast counter {} is gone ({why})", self.name);
-        Error::new(ErrorKind::Lost, detail).key(&self.key).store(self.store.profile().store.clone())
+        let error = Error::new(ErrorKind::Lost, detail).key(&self.key).store(self.store.profile().store.clone());
+        events::loss(self.vigil.subject(), error)
     }
 }
 

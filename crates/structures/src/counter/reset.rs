@@ -8,6 +8,7 @@ use super::exact::sum;
 use super::layout::{Fate, Mark, Slot};
 use super::register::{Job, View};
 use super::writer::{Seat, Tries, Writer};
+use crate::events;
 use crate::ids::random_id;
 
 /// A slot whose sum is being taken away.
@@ -48,11 +49,13 @@ impl Writer {
                 break;
             }
             let is_sent = all.iter().any(|taking| taking.sent.is_some());
+            let cause = tried.as_ref().err().map_or(ErrorKind::Conflict, Error::kind);
             let paced = match tried {
                 Ok(()) => tries.conflict().await,
                 Err(error) => tries.fault(error, is_sent).await,
             };
             paced.map_err(|error| partly(error, &all))?;
+            events::retry(self.subject(), cause);
         }
         self.keep_seat(&mut all);
         total(&all)

@@ -9,12 +9,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_core::observe::{self, Event, Subject};
 use larder_core::{Ctx, Effect, Error, ErrorKind, Result};
 
 use super::exact::{Slots, is_over_in};
 use super::layout::{Fate, MARKS_MAX, Mark, NOBODY, Slot};
 use super::register::{Job, View};
 use crate::combine::Driver;
+use crate::events;
 use crate::ids::random_id;
 use crate::retry::Backoff;
 
@@ -96,10 +98,21 @@ impl Writer {
         loop {
             match self.try_add(ctx, delta).await {
                 Ok(Tried::Landed) => return Ok(()),
-                Ok(Tried::Again) => tries.conflict().await?,
-                Err(error) => tries.fault(error, self.sent.is_some()).await?,
+                Ok(Tried::Again) => {
+                    tries.conflict().await?;
+                    events::retry(self.subject(), ErrorKind::Conflict);
+                }
+                Err(error) => {
+                    let cause = error.kind();
+                    tries.fault(error, self.sent.is_some()).await?;
+                    events::retry(self.subject(), cause);
+                }
             }
         }
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        self.slots.registers.vigil.subject()
     }
 
     /// One read, where one is needed, and one write.
@@ -137,6 +150,9 @@ impl Writer {
         };
         if is_known {
             self.sent = None;
+        }
+        if let Ok(false) = landed {
+            events::conflict(self.subject());
         }
         self.meet(index, now, matches!(landed, Ok(false)));
         Ok(if landed? { Tried::Landed } else { Tried::Again })
@@ -197,7 +213,14 @@ impl Writer {
         }
         let now_ms = self.slots.now_ms();
         match best_seat(views.iter().map(|(_, view)| &view.slot), now_ms) {
-            Some(at) => Ok(views.swap_remove(at)),
+            Some(at) => {
+                let (index, view) = views.swap_remove(at);
+                if view.slot.owner != NOBODY && view.slot.owner != self.id {
+                    let is_dead = is_idle(&view.slot, now_ms);
+                    observe::emit(|| Event::Takeover { subject: self.subject(), is_dead });
+                }
+                Ok((index, view))
+            }
             None => Err(fault.unwrap_or_else(larder_core::ext::no_reply)),
         }
     }

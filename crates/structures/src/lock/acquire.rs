@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_core::observe::{self, Event, WaitEnd};
 use larder_core::{Ctx, Effect, Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 
@@ -10,6 +11,7 @@ use super::guard::{LockGuard, Term};
 use super::layout::{Found, Record};
 use super::sight::Verdict;
 use super::{Lock, shared::Shared};
+use crate::events::{self, Waiting};
 use crate::ids::random_id;
 use crate::retry::Backoff;
 use crate::runtime;
@@ -62,6 +64,17 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
+        let waiting = Waiting::begin(self.shared.subject(), &self.shared.clock);
+        let outcome = self.try_once().await;
+        waiting.end(match &outcome {
+            Ok(Some(_)) => WaitEnd::Got,
+            Ok(None) => WaitEnd::Busy,
+            Err(_) => WaitEnd::Failed,
+        });
+        outcome
+    }
+
+    async fn try_once(&self) -> Result<Option<LockGuard>> {
         let mut bid = Bid::new(self)?;
         let mut first_look: Option<Bytes> = None;
         let mut budget = TRY_OBSERVE_MAX;
@@ -117,6 +130,17 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self, wait: Duration) -> Result<LockGuard> {
+        let waiting = Waiting::begin(self.shared.subject(), &self.shared.clock);
+        let outcome = self.wait_for(wait).await;
+        waiting.end(match &outcome {
+            Ok(_) => WaitEnd::Got,
+            Err(error) if error.kind() == ErrorKind::Timeout => WaitEnd::Busy,
+            Err(_) => WaitEnd::Failed,
+        });
+        outcome
+    }
+
+    async fn wait_for(&self, wait: Duration) -> Result<LockGuard> {
         let shared = &self.shared;
         let mut bid = Bid::new(self)?;
         let start = shared.clock.monotonic();
@@ -142,6 +166,9 @@ impl Lock {
                         Err(over(shared, wait, "its record was lost, and a live holder may be without it"))
                     }
                 };
+            }
+            if let Err(error) = &step {
+                events::retry(shared.subject(), error.kind());
             }
             let pause = backoff.next_pause().max(POLL_MIN).min(left);
             // Ends early when this handle lets go.
@@ -222,6 +249,7 @@ impl Bid {
     /// Writes this bid's record over what was seen: the guard, or what is there instead.
     async fn take(&mut self, ctx: Ctx, view: Option<Found>) -> Result<Result<LockGuard, Option<Found>>> {
         let record = self.record(view.as_ref())?;
+        let is_takeover = view.as_ref().is_some_and(|found| found.record.held && found.record.owner != self.owner);
         let was_open = self.open;
         self.open = true;
         let sent = self.shared().clock.monotonic();
@@ -239,6 +267,9 @@ impl Bid {
             }
         };
         if landed {
+            if is_takeover {
+                observe::emit(|| Event::Takeover { subject: self.shared().subject(), is_dead: true });
+            }
             return Ok(match put.now {
                 Ok(Some(found)) if found.record == record => Ok(self.won(record, Some(found), sent)),
                 Err(_) => Ok(self.won(record, None, sent)),
@@ -249,6 +280,7 @@ impl Bid {
                 }
             });
         }
+        events::conflict(self.shared().subject());
         self.open = was_open;
         let now = put.now.map_err(|error| self.fault(error))?;
         self.open = was_open && still(view.as_ref(), now.as_ref());

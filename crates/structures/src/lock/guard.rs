@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use larder_core::observe::{self, Event};
 use larder_core::{ClockRef, Ctx, Effect, Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -14,6 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::layout::{Found, Record};
 use super::shared::{LetGo, Shared};
+use crate::events;
 use crate::retry::Backoff;
 use crate::runtime;
 
@@ -70,6 +72,17 @@ impl Loss {
             Loss::Freed => "it was freed by force",
             Loss::Gone => "its record is gone from the store",
             Loss::Released => "it was released",
+        }
+    }
+
+    /// The reason in a word or two, as events tell it.
+    fn in_brief(self) -> &'static str {
+        match self {
+            Loss::LeaseOver => "lease over",
+            Loss::TakenOver => "taken over",
+            Loss::Freed => "freed",
+            Loss::Gone => "gone",
+            Loss::Released => "released",
         }
     }
 }
@@ -170,6 +183,8 @@ pub(super) struct Term {
     shared: Arc<Shared>,
     token: u64,
     owner: u64,
+    /// When the write was sent that took the lock.
+    taken: Duration,
     /// Protects the order of writes, held across each: so an async mutex.
     writer: tokio::sync::Mutex<Writer>,
     /// Protects the lease, never held across an await: so a plain mutex.
@@ -202,6 +217,7 @@ impl Term {
         Term {
             token: record.token,
             owner: record.owner,
+            taken: sent,
             shared,
             writer: tokio::sync::Mutex::new(Writer { beat: record.beat, record, found }),
             standing: Mutex::new(Standing { sent, deadline, over: None }),
@@ -220,16 +236,32 @@ impl Term {
         if standing.over.is_none() && self.shared.clock.monotonic() >= standing.deadline {
             standing.over = Some(Loss::LeaseOver);
             self.over.send_replace(());
+            drop(standing);
+            self.tell(Loss::LeaseOver);
+            return Some(Loss::LeaseOver);
         }
         standing.over
+    }
+
+    /// Tells that the term is over, once. Not with the lease locked: an observer may take its time.
+    fn tell(&self, over: Loss) {
+        observe::emit(|| {
+            let time = self.shared.clock.monotonic().saturating_sub(self.taken);
+            Event::Hold { subject: self.shared.subject(), time, end: over.in_brief() }
+        });
     }
 
     /// Ends the term for a reason, unless it ended for another before; what it ended for.
     fn end(&self, loss: Loss) -> Loss {
         let earlier = self.loss();
         let mut standing = self.standing();
+        let is_news = standing.over.is_none();
         let over = *standing.over.get_or_insert(earlier.unwrap_or(loss));
         self.over.send_replace(());
+        drop(standing);
+        if is_news {
+            self.tell(over);
+        }
         over
     }
 
@@ -312,7 +344,11 @@ impl Term {
     fn adopt(&self, writer: &mut Writer, now: Result<Option<Found>>) -> Result<()> {
         let found = match now {
             Ok(Some(found)) => found,
-            Ok(None) => return Err(self.lose(Loss::Gone)),
+            Ok(None) => {
+                let fenced = self.lose(Loss::Gone);
+                observe::emit(|| Event::Loss { subject: self.shared.subject(), kind: ErrorKind::Lost });
+                return Err(fenced);
+            }
             Err(error) if error.kind() == ErrorKind::LayoutMismatch => return Err(self.lose(Loss::Gone)),
             Err(error) => return Err(error),
         };
@@ -346,7 +382,11 @@ impl Term {
                     self.until_renewal()
                 }
                 Ok(Err(error)) if error.kind() == ErrorKind::Fenced => return,
-                _ => backoff.next_pause(),
+                failed => {
+                    let cause = failed.ok().and_then(Result::err).map_or(ErrorKind::Timeout, |error| error.kind());
+                    events::retry(self.shared.subject(), cause);
+                    backoff.next_pause()
+                }
             };
         }
     }

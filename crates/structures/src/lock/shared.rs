@@ -5,12 +5,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_core::observe::Subject;
 use larder_core::{ClockRef, Ctx, Effect, Error, ErrorKind, Item, Result, StoreRef, Ttl};
 
 use super::LockOptions;
 use super::layout::{Found, RECORD_TTL, Record};
 use super::sight::{Sight, Verdict};
 use crate::cell::{Cell, Wrote};
+use crate::events;
+use crate::manifest::Kind;
 use crate::name::Name;
 
 /// Writes that letting go may take when others, or an earlier try of its own, get in between.
@@ -175,6 +178,12 @@ impl Shared {
     /// The error for a record that this handle saw, and that is gone.
     pub(super) fn lost(&self, advice: &str) -> Error {
         let detail = format!("the record of the lock {} was there and is gone{advice}", self.name);
-        Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone())
+        let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());
+        events::loss(self.subject(), error)
+    }
+
+    /// The lock, as events name it.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        events::subject(Kind::Lock, &self.name)
     }
 }

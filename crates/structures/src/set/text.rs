@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_core::observe::Subject;
 use larder_core::{
     Cas, Ctx, Durability, Error, ErrorKind, Item, Key, Op, PutMode, Remaining, Reply, Result, StoreExt, StoreRef, Ttl,
     Verb, Want,
@@ -16,7 +17,8 @@ use tokio::sync::RwLock;
 use super::layout::{decode_text, put_text};
 use super::{SetOptions, SetStat};
 use crate::append::{Action, LOOK_EVERY_DIRTY_BYTES};
-use crate::manifest::unexpected;
+use crate::events;
+use crate::manifest::{Kind, unexpected};
 use crate::runtime;
 
 /// How often a change is tried while append and add both fail, or others write.
@@ -196,7 +198,12 @@ impl Text {
             Durability::Disk => (ErrorKind::Absent, "the set is absent (never created)"),
             _ => (ErrorKind::Absent, "the set is absent (never created, or lost)"),
         };
-        self.named(Error::new(kind, detail))
+        let error = self.named(Error::new(kind, detail));
+        if kind == ErrorKind::Lost {
+            let subject = Subject { kind: Kind::Set.as_str(), name: self.key.as_bytes() };
+            return events::loss(subject, error);
+        }
+        error
     }
 
     fn named(&self, error: Error) -> Error {

@@ -1,0 +1,66 @@
+//! What structures tell the process's observer ([`larder_core::observe`]): one place that words it.
+//!
+//! Free where nobody listens: a load and a branch. Nothing here may be called with a lock held that an observer could want.
+
+use std::time::Duration;
+
+use larder_core::observe::{self, Event, Phase, Subject, WaitEnd};
+use larder_core::{ClockRef, Error, ErrorKind};
+
+use crate::manifest::Kind;
+use crate::name::Name;
+
+/// A structure, as events name it.
+pub(crate) fn subject(kind: Kind, name: &Name) -> Subject<'_> {
+    Subject { kind: kind.as_str(), name: name.as_bytes() }
+}
+
+/// A write found that another writer was first.
+pub(crate) fn conflict(subject: Subject<'_>) {
+    observe::emit(|| Event::Conflict { subject });
+}
+
+/// Something is about to be tried again.
+pub(crate) fn retry(subject: Subject<'_>, cause: ErrorKind) {
+    observe::emit(|| Event::Retry { subject, cause });
+}
+
+/// A value is being rewritten.
+pub(crate) fn compaction(subject: Subject<'_>, shard: u16, phase: Phase) {
+    observe::emit(|| Event::Compaction { subject, shard, phase });
+}
+
+/// Data are gone, or older than they were; hands the error on that says so.
+pub(crate) fn loss(subject: Subject<'_>, error: Error) -> Error {
+    observe::emit(|| Event::Loss { subject, kind: error.kind() });
+    error
+}
+
+/// A wait for a lock or a lease, told when it ends, however that comes.
+pub(crate) struct Waiting<'a> {
+    subject: Subject<'a>,
+    clock: &'a ClockRef,
+    /// `None` where nobody listened when it began: then the clock was not asked.
+    since: Option<Duration>,
+    end: WaitEnd,
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn begin(subject: Subject<'a>, clock: &'a ClockRef) -> Waiting<'a> {
+        Waiting { subject, clock, since: observe::is_on().then(|| clock.monotonic()), end: WaitEnd::GivenUp }
+    }
+
+    /// The wait is over. Without this it is given up.
+    pub(crate) fn end(mut self, end: WaitEnd) {
+        self.end = end;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            let time = self.clock.monotonic().saturating_sub(since);
+            observe::emit(|| Event::Wait { subject: self.subject, time, end: self.end });
+        }
+    }
+}

@@ -22,7 +22,9 @@ use crate::sweep;
 /// The longest life: 100 years of 365 days.
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How often a write tries again after room was made for it and others took it.
-const ROOM_ATTEMPTS_MAX: usize = 16;
+const ROOM_ATTEMPTS_MAX: usize = 64;
+/// The part of the budget that a write evicts beyond its own need at the most, when others keep taking what it made.
+const ROOM_PARTS: usize = 16;
 /// How often one write visits each shard to evict; it takes two rounds of the hand to find something in a shard where all was read.
 const EVICT_VISITS_MAX: usize = 1024;
 
@@ -285,13 +287,13 @@ impl Inner {
         op: impl Fn(&mut Locked<'_>, Hashed<'_>) -> Result<Done, Halt>,
     ) -> Result<Done> {
         let mut need = 0;
-        for _ in 0..ROOM_ATTEMPTS_MAX {
+        for attempt in 1..=ROOM_ATTEMPTS_MAX {
             need = match halt {
                 Halt::Fault(error) => return Err(error.store("memory")),
                 Halt::Stop(Stop::NoMemory(bytes)) => return Err(no_memory(bytes)),
                 Halt::Stop(Stop::Short(bytes)) => bytes,
             };
-            if !self.make_room(self.slot_index(at.hash), need) {
+            if !self.make_room(self.slot_index(at.hash), need, attempt) {
                 break;
             }
             halt = match op(&mut self.slot(at.hash).lock(&self.shared), at) {
@@ -302,16 +304,18 @@ impl Inner {
         Err(self.full(need))
     }
 
-    /// Makes room for `need` bytes, own shard first: true if they fit now.
+    /// Makes room for `need` bytes, own shard first: false if there is none to be had.
+    ///
+    /// With each `attempt` a store that evicts makes more of it: what one write evicted, others may take before it tries again.
     #[cold]
-    fn make_room(&self, own: usize, need: usize) -> bool {
+    fn make_room(&self, own: usize, need: usize, attempt: usize) -> bool {
         let budget = &self.shared.budget;
-        if budget.max().is_none_or(|max| need > max) {
-            return false;
-        }
+        let Some(max) = budget.max().filter(|&max| need <= max) else { return false };
         self.reclaim(own, |budget| budget.fits(need));
-        if self.shared.evicts && !budget.fits(need) {
-            self.evict(need);
+        if self.shared.evicts && (attempt > 1 || !budget.fits(need)) {
+            let more = need.saturating_mul(attempt - 1).min(max / ROOM_PARTS);
+            let is_made = self.evict((need + more).min(max)) > 0;
+            return is_made || budget.fits(need);
         }
         budget.fits(need)
     }
@@ -330,9 +334,9 @@ impl Inner {
         removed
     }
 
-    /// Evicts until `need` bytes fit. Shards take turns and give a part of what they have, so that those that have more give
+    /// Evicts until `need` bytes fit: how many items. Shards take turns and give a part of what they have, so that those that have more give
     /// more: if each made room for its own items only, their sizes would drift apart for ever.
-    fn evict(&self, need: usize) {
+    fn evict(&self, need: usize) -> usize {
         let mut evicted = 0;
         for _ in 0..self.slots.len() * EVICT_VISITS_MAX {
             if self.shared.budget.fits(need) {
@@ -342,6 +346,7 @@ impl Inner {
             evicted += self.slots[turn].lock(&self.shared).evict();
         }
         self.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
+        evicted
     }
 
     fn slots_from(&self, own: usize) -> impl Iterator<Item = &Slot> {

@@ -11,6 +11,15 @@ use larder_store_memory::{Direct, MemoryStore};
 const THREADS: usize = 8;
 const ROUNDS: usize = 2_000;
 
+/// Sets a flag when its owner is done, or panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn all_at_once(store: &MemoryStore, act: impl Fn(usize, Direct<'_>) + Sync) {
     thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -91,6 +100,8 @@ fn the_budget_holds_at_every_moment() {
         let store = MemoryStore::builder().bytes_max(200_000).evict(evict).build().unwrap();
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
+            // Also when a writer panics: the watcher would keep the scope, and the panic, for ever.
+            let _over = SetOnDrop(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     // Shards are read one after the other: a sum may mix moments, but each part is capped.
@@ -113,7 +124,6 @@ fn the_budget_holds_at_every_moment() {
                     }
                 }
             });
-            done.store(true, Ordering::Relaxed);
         });
         assert!(store.stats().bytes <= 200_000);
     }

@@ -43,7 +43,8 @@ async fn round_trips_members_and_compaction() {
         let probe = Probe::over(client(server.addr(), &format!("dialect={dialect}")).await);
         let store = probe.shared();
         let column = format!("{version:?} {dialect}");
-        let set = Set::options().shards(7).dirtiness(1 << 20).open_or_create(&store, b"n\xff\n").await.unwrap();
+        // Never dirty enough for a look behind the writer, which starts at random and would be counted.
+        let set = Set::options().shards(7).dirtiness(usize::MAX).open_or_create(&store, b"n\xff\n").await.unwrap();
         assert_eq!(probe.round_trips(), 3, "made, {column}");
         set.add((0..20_000u32).map(u32::to_be_bytes)).await.unwrap();
         set.add([Bytes::new(), Bytes::from_static(b"a\r\nb \0")]).await.unwrap();

@@ -1,12 +1,15 @@
 //! Manifests that are evicted while the data stay, and lives of a name that others made meanwhile.
 
 mod counter_support;
+#[path = "counter_support/fleet.rs"]
+mod fleet;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use counter_support::{Meter, counting, data_key, memory};
-use larder_core::{ClockRef, ErrorKind, ManualClock, StoreExt, StoreRef};
+use fleet::{Fleet, Node};
+use larder_core::{ClockRef, Ctx, ErrorKind, ManualClock, Op, Reply, Route, StoreExt, StoreRef, Want};
 use larder_structures::{Counter, Name, Set};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -141,5 +144,34 @@ async fn a_manifest_is_not_put_back_where_data_went_too() {
         _ = handle.write().await;
         settle().await;
         assert!(!exists(&store).await, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn of_copies_those_that_are_missing_are_put_back_wherever_they_stood() {
+    for evicted in [vec![0], vec![1], vec![2], vec![0, 2], vec![0, 1, 2]] {
+        for is_write in [false, true] {
+            let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
+            let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+            let (clock, shared) = manual();
+            let counter = Counter::options().copies(3).clock(shared).open_or_create(&store, "n").await.unwrap();
+            counter.add(1).await.unwrap();
+            let key = Name::new("n").unwrap().manifest_key().unwrap();
+            let at = |rank| Route { with: None, rank };
+            for &rank in &evicted {
+                let deleted = store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(rank))).await.unwrap();
+                assert_eq!(deleted, Reply::Deleted, "{evicted:?}");
+            }
+            clock.advance(MINUTE);
+            let handle = Handle::Counter(counter);
+            handle.use_as(is_write).await.unwrap();
+            settle().await;
+            for rank in 0..3 {
+                let get = Op::get(key.clone(), Want::empty()).routed(at(rank));
+                let found = store.run_one(Ctx::default(), get).await.unwrap();
+                assert!(matches!(found, Reply::Item(_)), "rank {rank} of {evicted:?}, written {is_write}");
+            }
+            assert_eq!(handle.read().await.unwrap(), 1 + i128::from(is_write));
+        }
     }
 }

@@ -1,0 +1,75 @@
+//! The command as a shell and a terminal meet it: completions that load, a bar that is drawn, input without end.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use common::{finish, larder, on, wait};
+use larder_testkit::servers::{Memcached, Version};
+
+/// What bash would offer for the words typed so far.
+fn offered(words: &str) -> String {
+    let script = format!(
+        "source /dev/stdin; COMP_WORDS=({words} ''); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+         _larder larder '' \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[@]}}\""
+    );
+    let completions = finish(&mut larder(["completions", "bash"])).exits(0);
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = bash.spawn().expect("bash");
+    child.stdin.take().unwrap().write_all(completions.as_bytes()).unwrap();
+    let done = wait(child);
+    assert_eq!(done.stderr, "");
+    done.exits(0)
+}
+
+#[test]
+fn bash_loads_the_completions_and_offers_structures_verbs_and_options() {
+    let structures = offered("larder");
+    assert!(["lock", "counter", "set", "drop", "demo"].iter().all(|word| structures.contains(word)), "{structures}");
+    let verbs = offered("larder set");
+    assert!(["add", "remove", "has", "members", "compact", "stat"].iter().all(|word| verbs.contains(word)), "{verbs}");
+    let options = offered("larder counter add");
+    assert!(options.contains("--copies") && options.contains("--existing"), "{options}");
+}
+
+/// The most memory that a process has had, in KiB.
+fn peak_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn standard_input_is_taken_as_it_comes_and_never_held_whole() {
+    const LINES: usize = 600_000;
+    let server = Memcached::start(Version::New, &["-m", "256"]);
+    let mut command = larder(["set", "add", "tags", "--shards", "256", "-"]);
+    let mut child = command.env("LARDER_STORE", server.url()).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // 36 MB in all.
+    for line in 0..LINES {
+        stdin.write_all(format!("{line:059}\n").as_bytes()).unwrap();
+    }
+    let peak = peak_kib(child.id());
+    drop(stdin);
+    wait(child).exits(0);
+    assert!(peak < 30 * 1024, "{peak} KiB for 36 MB of input");
+    let stat = on(&server.url(), "--json set stat tags").json();
+    assert_eq!(stat["members"], LINES);
+}
+
+/// `script` of util-linux gives a command a terminal.
+#[test]
+fn at_a_terminal_the_demo_draws_a_bar_and_colours_its_table() {
+    let line = format!("exec {} demo --seconds 1", env!("CARGO_BIN_EXE_larder"));
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color").env("COLUMNS", "120");
+    command.env_remove("NO_COLOR").env_remove("LARDER_STORE");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let shown = wait(command.spawn().expect("script, of util-linux")).exits(0);
+    assert!(shown.contains('━') && shown.contains(" operations"), "no bar: {shown}");
+    assert!(shown.contains("\x1b[") && shown.contains('✓'), "no colours: {shown}");
+}

@@ -267,6 +267,12 @@ impl Item {
         &self.bytes()[shape.key_at()..shape.value_at()]
     }
 
+    /// Has the processor load where the item is, and goes on without waiting for it.
+    #[inline(always)]
+    pub(crate) fn ask_ahead(&self) {
+        std::hint::black_box(self.start);
+    }
+
     /// True if this is the item of `key`.
     #[inline]
     pub(crate) fn has_key(&self, key: &[u8]) -> bool {

@@ -202,6 +202,7 @@ impl Locked<'_> {
     /// The item of `key`. One that has expired is removed, and not found.
     #[inline(always)]
     pub(crate) fn find(&mut self, hash: u64, key: &[u8]) -> Option<Change<'_>> {
+        self.ask_ahead(hash);
         let at = self.shard.table.find_bucket_index(hash, |item| item.has_key(key))?;
         let expiry_ms = self.shard.table.get_bucket(at)?.expiry_ms();
         if expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.shared.now_ms()) {
@@ -210,6 +211,19 @@ impl Locked<'_> {
         }
         let Shard { table, bytes, .. } = &mut *self.shard;
         Some(Change { item: table.get_bucket_mut(at)?, bytes, shared: self.shared })
+    }
+
+    /// Asks memory for the bucket where the search for a hash begins, which is where most items are.
+    ///
+    /// The search reads the table's tags first, and computes from them which bucket to read: two waits for memory, one after the
+    /// other, in a store that is larger than the caches. Which bucket it begins at follows from the hash, so that the two can be
+    /// waited for together. Where the guess is wrong, or the table takes hashes otherwise, this costs a load and changes nothing.
+    #[inline(always)]
+    fn ask_ahead(&self, hash: u64) {
+        let table = &self.shard.table;
+        if let Some(item) = table.get_bucket(hash as usize & table.num_buckets().wrapping_sub(1)) {
+            item.ask_ahead();
+        }
     }
 
     /// Adds an item whose key is not there.

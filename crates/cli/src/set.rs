@@ -18,7 +18,7 @@ pub(crate) async fn run(session: &Session, verb: SetVerb) -> Result<Exit, Failur
         SetVerb::Has(args) => return has(session, &args).await,
         SetVerb::Members(named) => {
             let members = open(session, &named).await?.members().await?;
-            session.out.list(&members)?;
+            session.out.list(&members.to_vec())?;
         }
         SetVerb::Compact(named) => {
             let stat = open(session, &named).await?.compact().await?;

@@ -47,8 +47,8 @@ const CHECK_BYTES: usize = 4;
 const WRITER_BYTES: usize = 8;
 const SECONDS_BYTES: usize = 4;
 const VARINT_BYTES_MAX: usize = 10;
-/// The elements of a shorter frame are not counted before they are applied.
-const EXPECT_BYTES_MIN: usize = 256;
+/// The elements of a shorter snapshot or frame are not counted before they are applied: a few steps of growth cost less.
+const EXPECT_BYTES_MIN: usize = 4096;
 
 /// The most writers whose last sequence a snapshot keeps.
 pub(crate) const WRITERS_MAX: usize = 128;
@@ -84,6 +84,11 @@ pub(crate) trait Fold<'v> {
 /// A fold that can be written down again, as elements that are put.
 pub(crate) trait Snapshot<'v>: Fold<'v> + Default {
     fn elements(&self) -> impl Iterator<Item = &'v [u8]>;
+}
+
+/// The bytes of an element in a snapshot, with the length before it.
+pub(crate) fn element_bytes(length: usize) -> usize {
+    varint_bytes(length as u64) + length
 }
 
 /// A structure's elements: which state they fold into.
@@ -285,7 +290,9 @@ impl<'v, S: Fold<'v>> Folded<S> {
             let seconds = Some(take_u32(rest)?);
             self.writers.insert(writer, Last { seq, seconds, at: 0 });
         }
-        self.state.expect(count(rest, |tag| tag)?);
+        if rest.len() >= EXPECT_BYTES_MIN {
+            self.state.expect(count(rest, |tag| tag)?);
+        }
         while !rest.is_empty() {
             let length = take_length(rest)?;
             self.state.apply(Action::Put, take(rest, length)?);
@@ -325,6 +332,13 @@ impl<'v, S: Fold<'v>> Folded<S> {
         body.and_then(|body| self.frame(body, usize::MAX)).ok_or_else(|| mismatch("this is no frame of this value"))
     }
 
+    /// The value as it would be, compacted, in bytes, where its elements take so many.
+    pub(crate) fn live_bytes_with(&self, elements_bytes: usize, now_s: u32) -> usize {
+        let writers = kept(&self.writers, now_s);
+        let each = |(_, last): &(u64, Last)| WRITER_BYTES + varint_bytes(last.seq) + SECONDS_BYTES;
+        HEADER_BYTES + varint_bytes(writers.len() as u64) + writers.iter().map(each).sum::<usize>() + elements_bytes
+    }
+
     /// The last sequence of a writer that counted; 0 if none is known.
     pub(crate) fn last(&self, writer: u64) -> u64 {
         self.writers.get(&writer).map_or(0, |last| last.seq)
@@ -334,11 +348,7 @@ impl<'v, S: Fold<'v>> Folded<S> {
 impl<'v, S: Snapshot<'v>> Folded<S> {
     /// The value as it would be, compacted, in bytes.
     pub(crate) fn live_bytes(&self, now_s: u32) -> usize {
-        let elements: usize =
-            self.state.elements().map(|element| varint_bytes(element.len() as u64) + element.len()).sum();
-        let writers = kept(&self.writers, now_s);
-        let each = |(_, last): &(u64, Last)| WRITER_BYTES + varint_bytes(last.seq) + SECONDS_BYTES;
-        HEADER_BYTES + varint_bytes(writers.len() as u64) + writers.iter().map(each).sum::<usize>() + elements
+        self.live_bytes_with(self.state.elements().map(|element| element_bytes(element.len())).sum(), now_s)
     }
 
     /// The value, compacted: the same elements and sequences, the next epoch, an empty log.
@@ -388,7 +398,19 @@ fn varint_bytes(number: u64) -> usize {
     bits.div_ceil(7) as usize
 }
 
+#[inline]
 fn take_varint(rest: &mut &[u8]) -> Option<u64> {
+    // Most are lengths of short elements.
+    match rest.split_first()? {
+        (&byte, tail) if byte < 0x80 => {
+            *rest = tail;
+            Some(u64::from(byte))
+        }
+        _ => take_long_varint(rest),
+    }
+}
+
+fn take_long_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for at in 0..VARINT_BYTES_MAX {
         let (&byte, tail) = rest.split_first()?;

@@ -181,6 +181,18 @@ fn the_last_128_writers_are_kept_and_of_the_idle_ones_16() {
 }
 
 #[test]
+fn a_log_is_told_by_the_header_alone() {
+    assert!(!has_log(&empty(PLACE)));
+    let logged = value(&[put(1, 1, b"a")]);
+    assert!(has_log(&logged));
+    let compacted = compact(&logged, 0);
+    assert!(!has_log(&compacted));
+    assert!(has_log(&[&compacted[..], &put(1, 2, b"b")].concat()));
+    // What is no whole value is left to `parse`, which refuses it; it must not be taken for one without repeats.
+    assert!((0..compacted.len()).all(|cut| has_log(&compacted[..cut])));
+}
+
+#[test]
 fn an_epoch_is_counted_up_by_compaction() {
     let once = compact(&value(&[put(1, 1, b"a")]), 0);
     let twice = compact(&once, 0);

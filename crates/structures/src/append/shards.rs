@@ -83,6 +83,13 @@ pub(crate) struct Reading {
     before: Seen,
 }
 
+impl Reading {
+    /// The value alone.
+    pub(crate) fn into_value(self) -> Bytes {
+        self.item.value
+    }
+}
+
 /// Figures of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardStat {
@@ -335,7 +342,24 @@ impl<E: Elements> Shards<E> {
 
     /// True if so much is stale that a compaction pays.
     pub(crate) fn is_dirty(&self, stat: &ShardStat) -> bool {
-        stat.stale_bytes() > self.tuning.dirty_bytes.max(stat.live_bytes)
+        self.is_stale(stat.bytes, stat.live_bytes)
+    }
+
+    /// The same of a value that was read, whose elements would take `elements_bytes` in a snapshot.
+    pub(crate) fn is_dirty_with<'v, S: Fold<'v>>(
+        &self,
+        reading: &Reading,
+        folded: &Folded<S>,
+        elements_bytes: usize,
+    ) -> bool {
+        let bytes = reading.item.value.len();
+        // The writers that a snapshot keeps only add to what is live: they are sorted out only where they could matter.
+        self.is_stale(bytes, elements_bytes)
+            && self.is_stale(bytes, folded.live_bytes_with(elements_bytes, self.now_s()))
+    }
+
+    fn is_stale(&self, bytes: usize, live_bytes: usize) -> bool {
+        bytes.saturating_sub(live_bytes) > self.tuning.dirty_bytes.max(live_bytes)
     }
 
     fn plan(&self, reading: &Reading) -> Result<Plan> {

@@ -10,6 +10,7 @@ use larder_core::text::Shown;
 use larder_core::{Ctx, Effect, Error, ErrorKind, Result, StoreRef};
 
 use super::layout::{HASH_XXH3, Has, LAYOUT, SetElements, shard_of};
+use super::members::{Listing, Members};
 use super::{SHARDS_MAX, SetOptions, SetStat};
 use crate::append::shards::{Reading, ShardStat};
 use crate::append::{Action, Part, Shards, Write, Writer, layout};
@@ -118,23 +119,21 @@ impl Binary {
         Ok(readings)
     }
 
-    pub(super) async fn members(&self) -> Result<Vec<Bytes>> {
+    pub(super) async fn members(&self) -> Result<Members> {
         let readings = self.read(0..self.shards.count()).await?;
-        let mut members = Vec::new();
+        let mut members = Members::with_capacity(readings.len());
         let mut dirty = Vec::new();
         for reading in readings {
-            if !layout::has_log(self.shards.value(&reading)) {
-                // Each member stands there once, and nothing is stale: no table is needed.
-                let listed = self.shards.fold(&reading, Vec::new())?.state;
-                members.extend(listed.into_iter().map(|member| self.shards.value(&reading).slice_ref(member)));
-                continue;
-            }
-            let (folded, stat) = self.shards.state(&reading)?;
             let value = self.shards.value(&reading);
-            members.extend(folded.state.0.iter().map(|member| value.slice_ref(member)));
-            drop(folded);
-            if self.shards.is_dirty(&stat) {
+            // Without a log each member stands there once, and nothing is stale.
+            let folded = self.shards.fold(&reading, Listing::new(value, !layout::has_log(value)))?;
+            let is_dirty = self.shards.is_dirty_with(&reading, &folded, folded.state.elements_bytes());
+            let listed = folded.state.finish();
+            if is_dirty {
+                members.push(value.clone(), listed);
                 dirty.push(reading);
+            } else {
+                members.push(reading.into_value(), listed);
             }
         }
         if !dirty.is_empty() {

@@ -43,6 +43,7 @@
 
 mod binary;
 mod layout;
+mod members;
 mod text;
 
 use std::sync::Arc;
@@ -52,6 +53,7 @@ use bytes::Bytes;
 use larder_core::{ClockRef, Error, ErrorKind, Key, Result, StoreRef, SystemClock};
 
 use self::binary::Binary;
+pub use self::members::Members;
 use self::text::Text;
 use crate::append::{Action, Tuning};
 use crate::name::Name;
@@ -69,7 +71,7 @@ use crate::name::Name;
 /// let tags = Set::open_or_create(&store, "tags").await?;
 /// tags.add(["red", "green", "blue"]).await?;
 /// tags.remove(["green"]).await?;
-/// let mut members = tags.members().await?;
+/// let mut members = tags.members().await?.to_vec();
 /// members.sort();
 /// assert_eq!(members, ["blue", "red"]);
 /// assert!(tags.has("red").await?);
@@ -424,7 +426,7 @@ impl Set {
     /// # let tags = Set::open_or_create(&store, "tags").await?;
     /// tags.add(["red", "green"]).await?;
     /// tags.remove(["green", "blue"]).await?;
-    /// assert_eq!(tags.members().await?, ["red"]);
+    /// assert_eq!(tags.members().await?.to_vec(), ["red"]);
     /// # Ok(())
     /// # }
     /// ```
@@ -438,7 +440,7 @@ impl Set {
         }
     }
 
-    /// All members, in no order. They share the memory of the values that were read. **Round trips: 1.**
+    /// All members, in no order, as they lie in the values that were read. **Round trips: 1.**
     ///
     /// Starts a compaction in the background where a shard is dirty.
     ///
@@ -450,14 +452,14 @@ impl Set {
     /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
     /// # let tags = Set::open_or_create(&store, "tags").await?;
     /// tags.add(["red", "red"]).await?;
-    /// assert_eq!(tags.members().await?, ["red"]);
+    /// assert_eq!(tags.members().await?.to_vec(), ["red"]);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// [`Lost`](ErrorKind::Lost), [`RolledBack`](ErrorKind::RolledBack), [`LayoutMismatch`](ErrorKind::LayoutMismatch) for foreign bytes, and what the store says.
-    pub async fn members(&self) -> Result<Vec<Bytes>> {
+    pub async fn members(&self) -> Result<Members> {
         match &self.0 {
             Inner::Binary(set) => set.members().await,
             Inner::Text(set) => set.members().await,

@@ -15,8 +15,9 @@ use larder_core::{
 use tokio::sync::RwLock;
 
 use super::layout::{decode_text, put_text};
+use super::members::{Listing, Members};
 use super::{SetOptions, SetStat};
-use crate::append::{Action, LOOK_EVERY_DIRTY_BYTES};
+use crate::append::{Action, Fold, LOOK_EVERY_DIRTY_BYTES};
 use crate::events;
 use crate::manifest::{Kind, unexpected};
 use crate::runtime;
@@ -210,10 +211,13 @@ impl Text {
         error.key(&self.key).store(self.store.profile().store.clone())
     }
 
-    pub(super) async fn members(self: &Arc<Self>) -> Result<Vec<Bytes>> {
+    pub(super) async fn members(self: &Arc<Self>) -> Result<Members> {
         let item = self.read(Ctx::within(self.timeout)).await?;
         let text = decode_text(&item.value).map_err(|error| self.named(error))?;
-        let members = text.members.0.iter().map(|member| item.value.slice_ref(member)).collect();
+        let mut listing = Listing::new(&item.value, true);
+        text.members.0.iter().for_each(|member| listing.apply(Action::Put, member));
+        let mut members = Members::with_capacity(1);
+        members.push(item.value.clone(), listing.finish());
         let live_bytes = text.live_bytes();
         if self.is_dirty(item.value.len(), live_bytes) {
             self.behind(Some(item));

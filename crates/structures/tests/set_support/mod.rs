@@ -108,7 +108,7 @@ pub async fn set_value(store: &StoreRef, key: &Key, value: Bytes) {
 }
 
 pub async fn sorted(set: &larder_structures::Set) -> Vec<Bytes> {
-    let mut members = set.members().await.unwrap();
+    let mut members = set.members().await.unwrap().to_vec();
     members.sort();
     members
 }

@@ -67,8 +67,9 @@ async fn dropped(t: &Bench, name: impl AsRef<[u8]>) {
 
 async fn members(set: &Set) -> BTreeSet<Bytes> {
     let members = set.members().await.expect("members");
-    let unique: BTreeSet<Bytes> = members.iter().cloned().collect();
-    assert_eq!(unique.len(), members.len(), "a member is told twice");
+    let count = members.len();
+    let unique: BTreeSet<Bytes> = members.into_iter().collect();
+    assert_eq!(unique.len(), count, "a member is told twice");
     unique
 }
 

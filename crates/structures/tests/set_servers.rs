@@ -93,7 +93,7 @@ async fn a_million_members_in_one_call_into_1024_shards() {
         let before = counting.counts();
         set.add(members(MILLION)).await.unwrap();
         assert_eq!(counting.counts().since(&before).round_trips, 1, "{version:?}");
-        let found = sorted(set.members().await.unwrap());
+        let found = sorted(set.members().await.unwrap().to_vec());
         assert_eq!(found.len(), MILLION as usize, "{version:?}");
         assert!(found.iter().zip(members(MILLION)).all(|(found, member)| **found == member), "{version:?}");
         let stat = set.compact().await.unwrap();

@@ -36,6 +36,7 @@
 //! | [`Lock`], [`Counter`], [`Set`] | the structures; each documents its guarantee on every store, and its round trips |
 //! | [`find`], [`drop_structure`] | what a name holds, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
+//! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
 //! | `layers`, `memory`, `memcached` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
 //! # Outcomes and faults
@@ -60,7 +61,7 @@ mod memory_url;
 pub use larder_core::{
     Arith, Batch, Cas, Clock, ClockRef, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Initial, Item, Key,
     ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
-    SystemClock, Ttl, TtlSupport, Verb, Want, text,
+    SystemClock, Ttl, TtlSupport, Verb, Want, observe, text,
 };
 #[cfg(feature = "layers")]
 pub use larder_layers as layers;

@@ -8,9 +8,13 @@
 //! | [`Counting`] | counts ops, round trips, bytes and errors |
 //! | [`Namespace`] | puts a prefix before every key, so that tenants share a store without seeing each other |
 //! | [`Timeout`] | caps how long a batch may take, also for a store that hangs |
+//! | [`Observed`] | tells an observer of every batch: ops, outcomes, latency |
 //! | [`Retry`] | tries again what is known not to have taken effect, and nothing else |
 //!
-//! A usual order, outermost first: counting, retry, timeout, namespace, store.
+//! With the features `metrics` and `tracing` there are observers for the crates of these names: `MetricsObserver` and `TracingObserver`, to be
+//! set once a process ([`larder_core::observe::set`]).
+//!
+//! A usual order, outermost first: observed, counting, retry, timeout, namespace, store.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -33,11 +37,23 @@
 mod counting;
 #[cfg(test)]
 mod fake;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod namespace;
+mod observed;
 mod retry;
+#[cfg(all(test, any(feature = "metrics", feature = "tracing")))]
+mod samples;
 mod timeout;
+#[cfg(feature = "tracing")]
+mod tracing;
 
 pub use counting::{Counting, Counts};
+#[cfg(feature = "metrics")]
+pub use metrics::MetricsObserver;
 pub use namespace::Namespace;
+pub use observed::Observed;
 pub use retry::Retry;
 pub use timeout::Timeout;
+#[cfg(feature = "tracing")]
+pub use tracing::TracingObserver;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use larder_core::observe::{self, Event, Subject};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Profile, Replies, Reply, Result, Route, Run, Store, StoreRef};
 
 /// How often a batch is sent at the most, unless told otherwise.
@@ -90,6 +91,16 @@ impl Retry {
         self
     }
 
+    /// Tells the process's observer that ops are sent again: once, with what the first of them met.
+    fn tell(&self, replies: &Replies, places: &[usize]) {
+        let Some(observer) = observe::current() else { return };
+        if let Some(Err(error)) = places.first().map(|&at| &replies[at]) {
+            let profile = self.store.profile();
+            let subject = Subject { kind: "store", name: profile.store.as_bytes() };
+            observer.observe(&Event::Retry { subject, cause: error.kind() });
+        }
+    }
+
     async fn try_again(&self, ctx: Ctx, batch: Batch, mut replies: Replies, mut places: Vec<usize>) -> Replies {
         let mut bound = self.pause_first.min(self.pause_max);
         for _ in 1..self.attempts_max {
@@ -99,6 +110,7 @@ impl Retry {
                 break;
             }
             tokio::time::sleep(pause).await;
+            self.tell(&replies, &places);
             let again: Batch = places.iter().map(|&at| batch[at].clone()).collect();
             let answers = self.store.run(ctx, again.clone()).await;
             let next = harmless(&again, &answers).into_iter().map(|at| places[at]).collect();

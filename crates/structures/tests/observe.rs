@@ -11,7 +11,7 @@ use std::time::Duration;
 use counter_support::{memory, slot_key};
 use hooked::Hooked;
 use larder_core::observe::{self, Event, Observer};
-use larder_core::{Ctx, ErrorKind, ManualClock, PutMode, Store, StoreExt, StoreRef, Ttl};
+use larder_core::{Ctx, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::lock::Lock;
 use larder_structures::{Counter, Name, Set};
 use lock_common::{LEASE, SECOND, options};

@@ -10,8 +10,9 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use larder_core::{Error, ErrorKind, Result};
+use larder_core::{Effect, Error, ErrorKind, Result};
 
 /// The most changes that may wait in one handle.
 pub(crate) const QUEUE_CHANGES_MAX: usize = 65_536;
@@ -70,8 +71,35 @@ impl<D: Driver> Combiner<D> {
     ///
     /// # Errors
     /// [`ErrorKind::Full`] when [`QUEUE_CHANGES_MAX`] changes wait already; else what the driver says of the write.
+    #[cfg(test)]
     pub(crate) async fn submit(&self, change: D::Change) -> Result<D::Outcome> {
         let place = self.enqueue(change)?;
+        self.wait(&place).await
+    }
+
+    /// As `submit`, but waits no longer than `timeout`.
+    ///
+    /// # Errors
+    /// Also [`ErrorKind::Timeout`]: with the effect "not applied" where the change still waited for others and was withdrawn,
+    /// unknown where it was under way.
+    pub(crate) async fn submit_within(&self, change: D::Change, timeout: Duration) -> Result<D::Outcome> {
+        let place = self.enqueue(change)?;
+        match tokio::time::timeout(timeout, self.wait(&place)).await {
+            Ok(outcome) => outcome,
+            Err(_) if place.withdraw() => {
+                let detail =
+                    format!("the change waited for {timeout:?} behind others of this handle and was withdrawn");
+                Err(Error::new(ErrorKind::Timeout, detail))
+            }
+            // It may have been settled this very moment.
+            Err(_) => place.ticket.get().cloned().unwrap_or_else(|| {
+                let detail = format!("the change was not settled within {timeout:?}");
+                Err(Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown))
+            }),
+        }
+    }
+
+    async fn wait(&self, place: &Place<'_, D>) -> Result<D::Outcome> {
         let mut under_way = self.under_way.lock().await;
         loop {
             if let Some(outcome) = place.ticket.get() {
@@ -135,13 +163,19 @@ struct Place<'a, D: Driver> {
     ticket: Arc<Ticket<D>>,
 }
 
+impl<D: Driver> Place<'_, D> {
+    /// Takes the change out of the queue. True if it was still there, and so never takes effect.
+    fn withdraw(&self) -> bool {
+        let mut queue = self.combiner.lock_queue();
+        let at = queue.iter().position(|waiting| Arc::ptr_eq(&waiting.caller, &self.ticket));
+        at.is_some_and(|at| queue.remove(at).is_some())
+    }
+}
+
 impl<D: Driver> Drop for Place<'_, D> {
     fn drop(&mut self) {
         if self.ticket.get().is_none() {
-            let mut queue = self.combiner.lock_queue();
-            if let Some(at) = queue.iter().position(|waiting| Arc::ptr_eq(&waiting.caller, &self.ticket)) {
-                queue.remove(at);
-            }
+            self.withdraw();
         }
     }
 }
@@ -244,6 +278,24 @@ mod tests {
         gate.add_permits(100);
         assert_eq!(first.await.unwrap().unwrap(), 1);
         assert_eq!(combiner.submit(10).await.unwrap(), 11);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timeout_tells_a_change_that_was_withdrawn_from_one_that_was_under_way() {
+        let (combiner, gate) = adder(0, 100);
+        let within = |change, ms| {
+            let combiner = combiner.clone();
+            async move { combiner.submit_within(change, Duration::from_millis(ms)).await }
+        };
+        let first = tokio::spawn(within(1, 100));
+        tokio::task::yield_now().await;
+        let second = within(5, 50).await.unwrap_err();
+        assert_eq!((second.kind(), second.known_effect()), (ErrorKind::Timeout, Effect::NotApplied), "{second}");
+        let first = first.await.unwrap().unwrap_err();
+        assert_eq!((first.kind(), first.known_effect()), (ErrorKind::Timeout, Effect::Unknown), "{first}");
+        gate.add_permits(100);
+        // The first took effect, the second never does.
+        assert_eq!(within(10, 100).await.unwrap(), 11);
     }
 
     #[tokio::test]

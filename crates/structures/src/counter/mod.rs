@@ -69,6 +69,7 @@ use self::writer::Writer;
 use crate::combine::Combiner;
 use crate::name::Name;
 use crate::runtime;
+use crate::vigil::Vigil;
 
 /// Adds that tasks of one handle ask for at the same time share a write, up to this many.
 const ADDS_A_WRITE_MAX: usize = 65_536;
@@ -211,7 +212,12 @@ impl Counter {
     /// ```
     pub async fn add(&self, delta: i64) -> Result<()> {
         match &self.inner {
-            Inner::Exact { writer, .. } => self.bounded(writer.submit(delta)).await,
+            Inner::Exact { writer, .. } => {
+                // Bounded by the queue itself: it knows of a change whether it was begun.
+                self.check()?;
+                writer.submit_within(delta, self.timeout.saturating_add(GRACE)).await?;
+                self.vigil().check()
+            }
             Inner::Fast(fast) => self.bounded(fast.add(delta)).await,
         }
     }
@@ -356,18 +362,26 @@ impl Counter {
 
     /// Waits no longer than the timeout, whatever the store and the other tasks of this handle do.
     async fn bounded<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let vigil = match &self.inner {
-            Inner::Exact { slots, .. } => &slots.registers.vigil,
-            Inner::Fast(fast) => &fast.vigil,
-        };
-        vigil.check()?;
-        runtime::current("a counter's methods have a timeout")?;
+        self.check()?;
         let outcome = tokio::time::timeout(self.timeout.saturating_add(GRACE), work).await.unwrap_or_else(|_| {
             let detail = format!("no outcome on counter {} within {:?}", self.name, self.timeout);
             Err(Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown))
         })?;
-        vigil.check()?;
+        self.vigil().check()?;
         Ok(outcome)
+    }
+
+    /// Fails where nothing can be asked for: this life of the name is over, or there is no runtime.
+    fn check(&self) -> Result<()> {
+        self.vigil().check()?;
+        runtime::current("a counter's methods have a timeout").map(drop)
+    }
+
+    fn vigil(&self) -> &Vigil {
+        match &self.inner {
+            Inner::Exact { slots, .. } => &slots.registers.vigil,
+            Inner::Fast(fast) => &fast.vigil,
+        }
     }
 }
 

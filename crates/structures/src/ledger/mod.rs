@@ -26,7 +26,7 @@ pub(crate) mod layout;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
 
 pub(crate) use self::layout::Piece;
 use self::layout::{ENTRY_BYTES, Entries, Listed};
@@ -163,11 +163,8 @@ impl Ledger {
                 engine::put_element(&mut elements, action, &piece.encode());
             }
             let write = Write { parts: vec![Part { shard: 0, elements }], deadline };
-            let outcomes = tokio::time::timeout_at(deadline.into(), self.combiner.submit(write)).await;
-            let outcomes = outcomes.unwrap_or_else(|_| {
-                let detail = "the list of pieces was not written before the deadline";
-                Err(Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown))
-            })?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let outcomes = self.combiner.submit_within(write, left).await?;
             for (_, outcome) in outcomes.iter() {
                 outcome.clone().map_err(described)?;
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::text::Shown;
-use larder_core::{Ctx, Effect, Error, ErrorKind, Result, StoreRef};
+use larder_core::{Ctx, Error, ErrorKind, Result, StoreRef};
 
 use super::layout::{HASH_XXH3, Has, LAYOUT, SetElements, shard_of};
 use super::members::{Listing, Members};
@@ -72,11 +72,7 @@ impl Binary {
         runtime::current("a change has a timeout")?;
         let touched: Vec<u16> = parts.iter().map(|part| part.shard).collect();
         let deadline = Instant::now() + self.timeout;
-        let write = self.combiner.submit(Write { parts, deadline });
-        let outcomes = tokio::time::timeout_at(deadline.into(), write).await.unwrap_or_else(|_| {
-            let detail = format!("the change was not settled within {:?}", self.timeout);
-            Err(Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown))
-        })?;
+        let outcomes = self.combiner.submit_within(Write { parts, deadline }, self.timeout).await?;
         self.shards.judge(&outcomes, |shard| touched.binary_search(&shard).is_ok())?;
         self.shards.vigil.check()
     }

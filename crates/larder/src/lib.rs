@@ -71,7 +71,7 @@ pub use larder_store_memcached as memcached;
 pub use larder_store_memory as memory;
 #[doc(inline)]
 pub use larder_structures::{
-    Counter, CounterOptions, Kind, Lock, Manifest, Name, Set, SetOptions, SetStat, counter,
+    Cache, CacheOptions, Counter, CounterOptions, Kind, Lock, Manifest, Name, Set, SetOptions, SetStat, cache, counter,
     lock::{self, LockGuard, LockOptions, LockStatus},
     registry::{drop_structure, find},
     set,

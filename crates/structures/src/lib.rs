@@ -10,6 +10,7 @@
 //! | [`lock`] | [`Lock`]: leases, fencing tokens, a signal when it is lost |
 //! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
+//! | [`cache`] | [`Cache`]: values that one client at a time makes again |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
 //! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
 //! | `cell` | one key under chained conditional writes, and what landed of them |
@@ -23,6 +24,7 @@
 //! | `vigil` | an open handle's eye on its manifest |
 
 mod append;
+pub mod cache;
 mod cell;
 mod combine;
 mod copies;
@@ -40,6 +42,7 @@ mod runtime;
 pub mod set;
 mod vigil;
 
+pub use cache::{Cache, CacheOptions};
 pub use counter::{Counter, CounterOptions};
 pub use lock::Lock;
 pub use manifest::{Kind, Manifest};

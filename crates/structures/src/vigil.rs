@@ -102,6 +102,15 @@ impl Vigil {
         replies
     }
 
+    /// Runs a batch, with a look at the manifest in it if one is due, and tells what it found; puts nothing back. **Round trips: 1.**
+    pub(crate) async fn watch(self: &Arc<Self>, ctx: Ctx, batch: Batch) -> (Replies, Option<Sight>) {
+        if !self.is_due() {
+            return (self.store.run(ctx, batch).await, None);
+        }
+        let (replies, sight) = self.look(ctx, batch).await;
+        (replies, Some(sight))
+    }
+
     /// Runs a batch, with a look at the manifest in it, and puts nothing back. **Round trips: 1**, 2 for a batch that has no room for the look.
     pub(crate) async fn look(self: &Arc<Self>, ctx: Ctx, mut batch: Batch) -> (Replies, Sight) {
         let gets: Batch = self.ranks().map(|rank| Op::get(self.key.clone(), Want::VALUE).routed(at(rank))).collect();

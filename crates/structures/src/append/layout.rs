@@ -385,7 +385,7 @@ pub(crate) fn kept<H>(writers: &HashMap<u64, Last, H>, now_s: u32) -> Vec<(u64, 
     all
 }
 
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -399,7 +399,7 @@ fn varint_bytes(number: u64) -> usize {
 }
 
 #[inline]
-fn take_varint(rest: &mut &[u8]) -> Option<u64> {
+pub(crate) fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     // Most are lengths of short elements.
     match rest.split_first()? {
         (&byte, tail) if byte < 0x80 => {
@@ -428,7 +428,7 @@ fn take_long_varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn take_length(rest: &mut &[u8]) -> Option<usize> {
+pub(crate) fn take_length(rest: &mut &[u8]) -> Option<usize> {
     usize::try_from(take_varint(rest)?).ok()
 }
 

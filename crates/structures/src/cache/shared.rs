@@ -1,0 +1,349 @@
+//! Reading an entry, and taking its lease.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::observe::{Subject, WaitEnd};
+use larder_core::text::Shown;
+use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Item, Op, Profile, Reply, Result, StoreRef, TtlSupport};
+use tokio::time::Instant;
+
+use super::judge::{Scribe, Verdict, age, judge};
+use super::layout::{Content, HASH_XXH3_128, HEAD_BYTES_MAX, LAYOUT, Record, index_of};
+use super::rebuild::Rebuild;
+use super::{Cached, KEY_BYTES_MAX, Lookup, Source};
+use crate::cell::Cell;
+use crate::events::{self, Waiting};
+use crate::ids::random_id;
+use crate::manifest::{self, Kind, Manifest};
+use crate::name::Name;
+use crate::retry::Backoff;
+use crate::runtime;
+use crate::vigil::{Sight, Vigil};
+
+/// The first pause of those who wait for a rebuild is at most this long.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// No pause is longer.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// How often a delete whose outcome is unknown is sent.
+const INVALIDATE_TRIES_MAX: usize = 4;
+
+/// How a handle treats its entries. Nothing of it is recorded but with each entry.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) ttl: Duration,
+    pub(super) stale: Duration,
+    pub(super) lease: Duration,
+    pub(super) wait: Duration,
+    pub(super) timeout: Duration,
+    pub(super) clock: ClockRef,
+    /// True if a cache that is gone is made again.
+    pub(super) may_create: bool,
+}
+
+/// What all clones of a handle share.
+pub(super) struct Shared {
+    pub(super) store: StoreRef,
+    pub(super) name: Name,
+    pub(super) terms: Terms,
+    /// The life of the name that is worked on; `None` once it is known to be over. Held for a load or a store.
+    life: Mutex<Option<Arc<Life>>>,
+}
+
+/// One life of the name.
+#[derive(Debug)]
+struct Life {
+    manifest: Manifest,
+    vigil: Arc<Vigil>,
+}
+
+/// An entry as it was read.
+struct View {
+    cell: Cell,
+    item: Option<Item>,
+}
+
+/// Somebody who asks for a key, and rebuilds it if it is their turn.
+struct Bid {
+    key: Bytes,
+    draw: u64,
+    /// When waiting for others ends.
+    wait_until: Instant,
+    /// When trying to take the lease ends.
+    try_until: Instant,
+    backoff: Backoff,
+}
+
+impl Shared {
+    pub(super) async fn open(store: &StoreRef, name: Name, terms: Terms) -> Result<Shared> {
+        let shared = Shared { store: store.clone(), name, terms, life: Mutex::new(None) };
+        shared.life(shared.ctx()).await?;
+        Ok(shared)
+    }
+
+    pub(super) fn ctx(&self) -> Ctx {
+        Ctx::within(self.terms.timeout)
+    }
+
+    /// What it is, to the observer.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        events::subject(Kind::Cache, &self.name)
+    }
+
+    /// The most bytes that the value of a key can have.
+    pub(super) fn value_bytes_max(&self, key: &[u8]) -> usize {
+        let profile = self.store.profile();
+        profile.value_bytes_max(profile.key_bytes_max).saturating_sub(HEAD_BYTES_MAX + key.len())
+    }
+
+    pub(super) fn scribe<'a>(&self, key: &'a Bytes, draw: u64) -> Scribe<'a> {
+        Scribe { key, draw, wall: self.terms.clock.wall(), ttl: self.store.profile().ttl }
+    }
+
+    /// What is cached. **Round trips: 1.**
+    pub(super) async fn get(&self, key: &[u8]) -> Result<Option<Cached>> {
+        let key = checked(key)?;
+        let view = self.read(&key).await?;
+        Ok(match self.verdict(&view, &key, 0)? {
+            Verdict::Fresh(value) => Some(Cached { value, source: Source::Fresh }),
+            Verdict::Stale(value) | Verdict::Takeable(Some(Content { value, .. })) => {
+                Some(Cached { value, source: Source::Stale })
+            }
+            Verdict::Busy | Verdict::Mine(_) | Verdict::Takeable(None) => None,
+        })
+    }
+
+    /// What is cached, or the lease to rebuild it.
+    pub(super) async fn lookup(self: &Arc<Self>, key: &[u8]) -> Result<Lookup> {
+        let key = checked(key)?;
+        let mut waiting = None;
+        let outcome = self.seek(key, &mut waiting).await;
+        if let Some(waiting) = waiting {
+            Waiting::end(
+                waiting,
+                match &outcome {
+                    Ok(_) => WaitEnd::Got,
+                    Err(error) if error.kind() == ErrorKind::Timeout => WaitEnd::Busy,
+                    Err(_) => WaitEnd::Failed,
+                },
+            );
+        }
+        outcome
+    }
+
+    async fn seek<'a>(self: &'a Arc<Self>, key: Bytes, waiting: &mut Option<Waiting<'a>>) -> Result<Lookup> {
+        let now = Instant::now();
+        let Terms { wait, timeout, .. } = self.terms;
+        let mut bid = Bid {
+            key,
+            draw: random_id(),
+            wait_until: now + wait,
+            try_until: now + wait.max(timeout),
+            backoff: Backoff::new(PAUSE_FIRST, PAUSE_MAX),
+        };
+        let mut view = self.read(&bid.key).await?;
+        let mut tries = 0;
+        loop {
+            match self.verdict(&view, &bid.key, bid.draw)? {
+                Verdict::Fresh(value) => return Ok(Lookup::Found(Cached { value, source: Source::Fresh })),
+                Verdict::Stale(value) => return Ok(Lookup::Found(Cached { value, source: Source::Stale })),
+                Verdict::Mine(kept) => return self.rebuild(bid, view, kept).map(Lookup::Rebuild),
+                Verdict::Busy => {
+                    waiting.get_or_insert_with(|| Waiting::begin(self.subject(), &self.terms.clock));
+                    bid.pause(bid.wait_until, "waited for somebody else's rebuild").await?;
+                    view = self.read(&bid.key).await?;
+                }
+                Verdict::Takeable(kept) => {
+                    if tries > 0 {
+                        events::conflict(self.subject());
+                        bid.pause(bid.try_until, "tried to take the lease").await?;
+                    }
+                    tries += 1;
+                    view = self.take(&mut bid, view, kept).await?;
+                }
+            }
+        }
+    }
+
+    fn rebuild(self: &Arc<Self>, bid: Bid, view: View, kept: Option<Content>) -> Result<Rebuild> {
+        let cas = view.item.and_then(|item| item.cas).ok_or_else(no_token)?;
+        Ok(Rebuild::new(self.clone(), view.cell, cas, bid.key, bid.draw, kept))
+    }
+
+    /// Writes the lease where there is none; what stands there then. Its draw tells whose it is, so the same lease may be written again.
+    async fn take(&self, bid: &mut Bid, view: View, kept: Option<Content>) -> Result<View> {
+        let lease = self.scribe(&bid.key, bid.draw).lease(self.terms.lease, kept);
+        let (cell, bytes, ttl) = (view.cell, lease.encode(), lease.ttl());
+        let wrote = match view.item {
+            Some(item) => cell.write(&self.store, self.ctx(), item.cas.ok_or_else(no_token)?, bytes, ttl).await,
+            None => cell.create(&self.store, self.ctx(), bytes, ttl).await,
+        };
+        match (wrote.landed, wrote.now) {
+            (Err(error), _) if !error.is_unknown() => Err(error),
+            (_, Ok(item)) => Ok(View { cell, item }),
+            // It may have landed: whoever reads it knows.
+            (landed, Err(error)) => {
+                let mut fault = landed.err().unwrap_or(error);
+                while bid.pause(bid.try_until, "tried to take the lease").await.is_ok() {
+                    match self.read(&bid.key).await {
+                        Ok(view) => return Ok(view),
+                        Err(error) => fault = error.effect(fault.known_effect()),
+                    }
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    fn verdict(&self, view: &View, key: &[u8], draw: u64) -> Result<Verdict> {
+        let Some(item) = &view.item else { return Ok(Verdict::Takeable(None)) };
+        let record = Record::decode(&item.value).map_err(|error| error.key(&view.cell.key))?;
+        let age = age(&record, item.ttl, &self.store.profile(), self.terms.clock.wall());
+        Ok(judge(record, key, draw, age))
+    }
+
+    /// Removes an entry, and whatever lease there is on it. **Round trips: 1.**
+    pub(super) async fn invalidate(&self, key: &[u8]) -> Result<()> {
+        let key = checked(key)?;
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut tries = 1;
+        loop {
+            match self.run(&key, |cell| Op::delete(cell.key.clone())).await {
+                Ok((_, Reply::Deleted | Reply::Miss)) => return Ok(()),
+                Ok((cell, reply)) => return Err(manifest::unexpected(&Op::delete(cell.key), &reply)),
+                // A second delete does no harm: it can cost a value that was cached since, never bring one back.
+                Err(error) if error.is_unknown() && tries < INVALIDATE_TRIES_MAX => {
+                    runtime::current("an invalidation is tried again")?;
+                    events::retry(self.subject(), error.kind());
+                    tokio::time::sleep(backoff.next_pause()).await;
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn read(&self, key: &[u8]) -> Result<View> {
+        let (cell, reply) = self.run(key, Cell::read_op).await?;
+        Ok(View { cell, item: reply.into_item() })
+    }
+
+    /// Runs an op on the entry of a key, in the life of the name that is.
+    async fn run(&self, key: &[u8], op: impl Fn(&Cell) -> Op) -> Result<(Cell, Reply)> {
+        let index = index_of(key);
+        loop {
+            let ctx = self.ctx();
+            let life = self.life(ctx).await?;
+            let cell = Cell::new(life.manifest.data_key(&self.name, &index)?);
+            let (mut replies, sight) = life.vigil.watch(ctx, Batch::from_iter([op(&cell)])).await;
+            match sight {
+                // The next look at the life that is opened now is not due for a minute: this ends.
+                Some(Sight::Another | Sight::Gone { .. }) => self.end(&life),
+                _ => {
+                    let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
+                    return Ok((cell, reply));
+                }
+            }
+        }
+    }
+
+    /// The life that is worked on, opened anew where the last one has ended. **Round trips: 0**, 1 to 2 to open it.
+    async fn life(&self, ctx: Ctx) -> Result<Arc<Life>> {
+        if let Some(life) = &*self.lock() {
+            return Ok(life.clone());
+        }
+        let Terms { clock, may_create, .. } = &self.terms;
+        let manifest = match manifest::find(&self.store, ctx, &self.name).await? {
+            Some(found) => found.manifest,
+            None if *may_create => {
+                let new = Manifest::new(Kind::Cache, LAYOUT, 0, Bytes::from_static(&[HASH_XXH3_128]));
+                manifest::create(&self.store, ctx, &self.name, new, Batch::new()).await?
+            }
+            None => return Err(manifest::absent(&self.store, &self.name)),
+        };
+        check(&self.name, &manifest)?;
+        let vigil = Vigil::new(&self.store, clock.clone(), &self.name, &manifest)?;
+        let life = Arc::new(Life { manifest, vigil });
+        *self.lock() = Some(life.clone());
+        Ok(life)
+    }
+
+    fn end(&self, over: &Arc<Life>) {
+        let mut life = self.lock();
+        if life.as_ref().is_some_and(|life| Arc::ptr_eq(life, over)) {
+            *life = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Life>>> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bid {
+    /// Pauses for a moment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] where that is over; `what` was done until then.
+    async fn pause(&mut self, until: Instant, what: &str) -> Result<()> {
+        let now = Instant::now();
+        if now >= until {
+            let detail = format!("{what} of {} until the time was over", Shown(&self.key));
+            return Err(Error::new(ErrorKind::Timeout, detail));
+        }
+        runtime::current("waiting for a rebuild takes a timer")?;
+        tokio::time::sleep_until(until.min(now + self.backoff.next_pause())).await;
+        Ok(())
+    }
+}
+
+/// Refuses a store that cannot carry a cache, before anything is written.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`].
+pub(super) fn check_store(profile: &Profile) -> Result<()> {
+    let lacks = |what: &str| {
+        let detail = format!("a cache needs a store with {what}");
+        Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()))
+    };
+    if !profile.cas {
+        return lacks("conditional writes (cas)");
+    }
+    if profile.ttl == TtlSupport::None {
+        return lacks("items that expire");
+    }
+    if profile.value_bytes_max(profile.key_bytes_max) < 2 * (HEAD_BYTES_MAX + KEY_BYTES_MAX) {
+        return lacks(&format!("values of {} bytes at least", 2 * (HEAD_BYTES_MAX + KEY_BYTES_MAX)));
+    }
+    Ok(())
+}
+
+fn checked(key: &[u8]) -> Result<Bytes> {
+    if key.len() > KEY_BYTES_MAX {
+        let detail = format!("a cache's key has {} bytes; the limit is {KEY_BYTES_MAX}: {}", key.len(), Shown(key));
+        return Err(Error::new(ErrorKind::BadInput, detail));
+    }
+    Ok(Bytes::copy_from_slice(key))
+}
+
+/// Fails unless the manifest is of a cache that this release reads.
+fn check(name: &Name, manifest: &Manifest) -> Result<()> {
+    manifest.expect(name, Kind::Cache, LAYOUT)?;
+    if manifest.params[..] != [HASH_XXH3_128] || manifest.copies != 1 || manifest.shards != 0 {
+        let detail = format!("{name} places or copies its entries in a way this release does not know");
+        return Err(Error::new(ErrorKind::LayoutMismatch, detail));
+    }
+    Ok(())
+}
+
+fn no_token() -> Error {
+    Error::new(ErrorKind::Protocol, "the store read an item without its token")
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("name", &self.name).field("terms", &self.terms).finish_non_exhaustive()
+    }
+}

@@ -2,6 +2,7 @@
 
 mod contest;
 mod drive;
+mod growth;
 mod machine;
 mod memcached;
 mod memory;
@@ -48,6 +49,8 @@ enum Command {
     Overhead(Options),
     /// Each structure, against the raw ops it needs
     Structures(Options),
+    /// What an op costs as its structure grows to a million elements
+    Growth(Options),
     /// Draws the plot and writes the page anew from a JSON file, without measuring
     Page(Options),
     /// One candidate in a process of its own
@@ -151,6 +154,7 @@ fn main() -> ExitCode {
         Command::Memory(options) => measure(&options, &[Section::Memory]),
         Command::Overhead(options) => measure(&options, &[Section::Overhead]),
         Command::Structures(options) => measure(&options, &[Section::Structures]),
+        Command::Growth(options) => measure(&options, &[Section::Growth]),
         Command::Page(options) => Places::of(&options).and_then(|places| places.write()),
         Command::Worker(args) => memory::work(&args),
     };
@@ -179,6 +183,7 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
             Section::Memory => memory::measure(&plan, &progress),
             Section::Overhead => memory::measure_overhead(&plan, &progress),
             Section::Structures => structures::measure(&plan, &progress),
+            Section::Growth => growth::measure(&plan, &progress),
         }?;
         drop(progress);
         println!("{}", table::terminal(&findings));

@@ -22,10 +22,13 @@ pub(crate) enum Section {
     Overhead,
     /// Each structure, against the raw ops it needs.
     Structures,
+    /// An op's cost, by the size of its structure.
+    Growth,
 }
 
 impl Section {
-    pub(crate) const ALL: [Section; 4] = [Section::Memcached, Section::Memory, Section::Overhead, Section::Structures];
+    pub(crate) const ALL: [Section; 5] =
+        [Section::Memcached, Section::Memory, Section::Overhead, Section::Structures, Section::Growth];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
@@ -33,6 +36,7 @@ impl Section {
             Section::Memory => "The store in the process",
             Section::Overhead => "Memory an item",
             Section::Structures => "Structures over raw ops",
+            Section::Growth => "As structures grow",
         }
     }
 }

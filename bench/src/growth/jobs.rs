@@ -1,0 +1,102 @@
+//! The ops whose cost must not grow, and how a structure of a size is made.
+
+use std::time::Duration;
+
+use larder_core::{Key, Op, PutMode, StoreRef, Ttl};
+use larder_structures::lock::Released;
+use larder_structures::{Counter, Lock, Set};
+
+use crate::Result;
+use crate::drive::Step;
+
+/// No run outlasts it.
+const LEASE: Duration = Duration::from_secs(3600);
+/// So that a million elements fit well below the limit of an item a shard.
+const SHARDS: u16 = 64;
+/// Elements that are filled in at a time.
+const FILL: usize = 10_000;
+
+/// An op whose cost is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    LockCycle,
+    CounterAdd,
+    SetAdd,
+    SetRemove,
+}
+
+impl Job {
+    pub(super) const ALL: [Job; 4] = [Job::LockCycle, Job::CounterAdd, Job::SetAdd, Job::SetRemove];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Job::LockCycle => "lock acquire and release, of so many locks",
+            Job::CounterAdd => "counter add, to so high a count",
+            Job::SetAdd => "set add of 1 member",
+            Job::SetRemove => "set remove of 1 member",
+        }
+    }
+
+    /// Makes a structure of so many elements.
+    pub(super) async fn begin(self, store: &StoreRef, elements: usize) -> Result<Work> {
+        let name = format!("{self:?}-{elements}");
+        let work = match self {
+            Job::LockCycle => {
+                for first in (0..elements).step_by(FILL) {
+                    let put = |number| {
+                        let key = Key::new(format!("L.{name}-{number}.m"))?;
+                        Ok(Op::put(key, PutMode::Set, vec![b'l'; 55], Ttl::Never))
+                    };
+                    let batch: Result<_> = (first..first + FILL.min(elements)).map(put).collect();
+                    for reply in store.run(larder_core::Ctx::default(), batch?).await {
+                        reply?;
+                    }
+                }
+                Work::LockCycle(Lock::options().lease(LEASE).open(store, &name).await?)
+            }
+            Job::CounterAdd => {
+                let counter = Counter::open_or_create(store, &name).await?;
+                counter.add(i64::try_from(elements)?).await?;
+                Work::CounterAdd(counter)
+            }
+            Job::SetAdd | Job::SetRemove => {
+                let set = Set::options().shards(SHARDS).open_or_create(store, &name).await?;
+                set.add((0..elements).map(member)).await?;
+                if self == Job::SetAdd { Work::SetAdd(set, elements) } else { Work::SetRemove(set, elements) }
+            }
+        };
+        Ok(work)
+    }
+}
+
+fn member(at: usize) -> [u8; 8] {
+    (at as u64).to_be_bytes()
+}
+
+/// A structure at work.
+#[derive(Clone)]
+pub(super) enum Work {
+    LockCycle(Lock),
+    CounterAdd(Counter),
+    SetAdd(Set, usize),
+    SetRemove(Set, usize),
+}
+
+impl Step for Work {
+    async fn step(&mut self) -> Result<()> {
+        match self {
+            Work::LockCycle(lock) => {
+                let guard = lock.try_acquire().await?.ok_or("nobody else wants this lock")?;
+                if guard.release().await? != Released::Released {
+                    return Err("a lock was lost".into());
+                }
+            }
+            Work::CounterAdd(counter) => counter.add(1).await?,
+            // One that is there: the size stays what it is.
+            Work::SetAdd(set, elements) => set.add([member(fastrand::usize(..*elements))]).await?,
+            // One that is not: the same.
+            Work::SetRemove(set, elements) => set.remove([member(*elements + fastrand::usize(..*elements))]).await?,
+        }
+        Ok(())
+    }
+}

@@ -9,6 +9,7 @@
 //! | [`Namespace`] | puts a prefix before every key, so that tenants share a store without seeing each other |
 //! | [`Timeout`] | caps how long a batch may take, also for a store that hangs |
 //! | [`Observed`] | tells an observer of every batch: ops, outcomes, latency |
+//! | [`Outage`] | while the store cannot be reached: fails, waits, or falls back to a second store, as declared |
 //! | [`Retry`] | tries again what is known not to have taken effect, and nothing else |
 //!
 //! With the features `metrics` and `tracing` there are observers for the crates of these names: `MetricsObserver` and `TracingObserver`, to be
@@ -41,6 +42,7 @@ mod fake;
 mod metrics;
 mod namespace;
 mod observed;
+mod outage;
 mod retry;
 #[cfg(all(test, any(feature = "metrics", feature = "tracing")))]
 mod samples;
@@ -53,6 +55,7 @@ pub use counting::{Counting, Counts};
 pub use metrics::MetricsObserver;
 pub use namespace::Namespace;
 pub use observed::Observed;
+pub use outage::{OnOutage, Outage};
 pub use retry::Retry;
 pub use timeout::Timeout;
 #[cfg(feature = "tracing")]

@@ -18,6 +18,7 @@ use larder_core::text::Shown;
 /// | `larder_compactions_total` | counter | `kind`, `phase` | phase of a compaction: `begun`, `done`, `met`, `failed` |
 /// | `larder_losses_total` | counter | `kind`, `loss` | time that data are found lost or rolled back |
 /// | `larder_manifests_put_back_total` | counter | `kind` | manifest that was evicted and written again |
+/// | `larder_fall_backs_total` | counter | `kind` | op that an outage sent to another store |
 /// | `larder_wait_seconds` | histogram, seconds | `kind`, `end` | wait for a lock or lease: `got`, `busy`, `failed`, `given up` |
 /// | `larder_hold_seconds` | histogram, seconds | `kind`, `end` | term of a lock: `released`, `lease over`, `taken over`, `freed`, `gone` |
 /// | `larder_takeovers_total` | counter | `kind`, `owner` | takeover, from an owner that is `dead` or `alive` |
@@ -92,6 +93,9 @@ impl Observer for MetricsObserver {
             }
             Event::Loss { subject, kind } => count("larder_losses_total", subject, Some(("loss", kind.as_str()))),
             Event::PutBack { subject } => count("larder_manifests_put_back_total", subject, None),
+            Event::FallBack { subject, ops } => {
+                counter!("larder_fall_backs_total", self.labels(subject, None)).increment(*ops as u64);
+            }
             Event::Wait { subject, time, end } => {
                 let labels = self.labels(subject, Some(("end", end.as_str())));
                 histogram!("larder_wait_seconds", labels).record(time.as_secs_f64());
@@ -149,13 +153,14 @@ mod tests {
             ("larder_compactions_total kind=set,phase=met", 1.0),
             ("larder_losses_total kind=set,loss=rolled back", 1.0),
             ("larder_manifests_put_back_total kind=set", 1.0),
+            ("larder_fall_backs_total kind=store", 7.0),
             ("larder_wait_seconds kind=lock,end=busy", 1.5),
             ("larder_hold_seconds kind=lock,end=freed", 2.5),
             ("larder_takeovers_total kind=lock,owner=dead", 1.0),
         ] {
             assert_eq!(recorded.get(metric), Some(&value), "{metric} in {recorded:#?}");
         }
-        assert_eq!(recorded.len(), 12, "{recorded:#?}");
+        assert_eq!(recorded.len(), 13, "{recorded:#?}");
     }
 
     #[test]

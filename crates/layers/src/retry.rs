@@ -102,10 +102,9 @@ impl Retry {
     }
 
     async fn try_again(&self, ctx: Ctx, batch: Batch, mut replies: Replies, mut places: Vec<usize>) -> Replies {
-        let mut bound = self.pause_first.min(self.pause_max);
+        let mut pauses = Pauses::new(self.pause_first, self.pause_max);
         for _ in 1..self.attempts_max {
-            let pause = bound.mul_f64(fastrand::f64());
-            bound = bound.saturating_mul(2).min(self.pause_max);
+            let pause = pauses.next_pause();
             if ctx.deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
                 break;
             }
@@ -113,7 +112,7 @@ impl Retry {
             self.tell(&replies, &places);
             let again: Batch = places.iter().map(|&at| batch[at].clone()).collect();
             let answers = self.store.run(ctx, again.clone()).await;
-            let next = harmless(&again, &answers).into_iter().map(|at| places[at]).collect();
+            let next = harmless(&again, &answers, is_passing).into_iter().map(|at| places[at]).collect();
             for (&at, answer) in places.iter().zip(answers) {
                 replies[at] = answer;
             }
@@ -133,7 +132,7 @@ impl Store for Retry {
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
         let judge = move |batch: Batch, replies: Replies| {
-            let places = harmless(&batch, &replies);
+            let places = harmless(&batch, &replies, is_passing);
             if places.is_empty() { Err(replies) } else { Ok(self.try_again(ctx, batch, replies, places)) }
         };
         match self.store.run(ctx, batch.clone()) {
@@ -151,9 +150,28 @@ impl Store for Retry {
     }
 }
 
-/// The places of the ops that may be sent again without harm.
-fn harmless(batch: &Batch, replies: &Replies) -> Vec<usize> {
-    let failed = |reply: &Result<Reply>| reply.as_ref().is_err_and(is_passing);
+/// Pauses that grow, with full jitter: each is drawn evenly between zero and a bound that doubles.
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    bound: Duration,
+    max: Duration,
+}
+
+impl Pauses {
+    pub(crate) fn new(first: Duration, max: Duration) -> Pauses {
+        Pauses { bound: first.min(max), max }
+    }
+
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        let pause = self.bound.mul_f64(fastrand::f64());
+        self.bound = self.bound.saturating_mul(2).min(self.max);
+        pause
+    }
+}
+
+/// The places of the ops that may be sent again without harm, of those that failed in a way that passes.
+pub(crate) fn harmless(batch: &Batch, replies: &Replies, passes: fn(&Error) -> bool) -> Vec<usize> {
+    let failed = |reply: &Result<Reply>| reply.as_ref().is_err_and(passes);
     if batch.len() != replies.len() || !replies.iter().any(failed) {
         return Vec::new();
     }
@@ -162,19 +180,20 @@ fn harmless(batch: &Batch, replies: &Replies) -> Vec<usize> {
         let Route { with, rank } = &op.route;
         by_key.entry((&op.key, with.as_ref(), *rank)).or_default().push(at);
     }
-    let mut places: Vec<usize> = by_key.into_values().flat_map(|ops| harmless_of_key(&ops, batch, replies)).collect();
+    let mut places: Vec<usize> =
+        by_key.into_values().flat_map(|ops| harmless_of_key(&ops, batch, replies, passes)).collect();
     places.sort_unstable();
     places
 }
 
 /// Of the ops on one key, those that can be sent again in order: the last ones, from some op on, all of which failed.
-fn harmless_of_key(ops: &[usize], batch: &Batch, replies: &Replies) -> Vec<usize> {
+fn harmless_of_key(ops: &[usize], batch: &Batch, replies: &Replies, passes: fn(&Error) -> bool) -> Vec<usize> {
     let may_land_yet = |&at: &usize| !batch[at].is_read() && replies[at].as_ref().is_err_and(Error::is_unknown);
     if ops.iter().any(may_land_yet) {
         return Vec::new();
     }
     // What failed and is no such write did nothing: it was not applied, or it only reads.
-    let may_repeat = |at: &&usize| replies[**at].as_ref().is_err_and(is_passing);
+    let may_repeat = |at: &&usize| replies[**at].as_ref().is_err_and(passes);
     let mut places: Vec<usize> = ops.iter().rev().take_while(may_repeat).copied().collect();
     places.reverse();
     places

@@ -18,6 +18,7 @@ pub(crate) fn each(mut tell: impl FnMut(&Event<'_>)) {
         Event::Compaction { subject, shard: 3, phase: Phase::Met },
         Event::Loss { subject, kind: ErrorKind::RolledBack },
         Event::PutBack { subject },
+        Event::FallBack { subject: Subject { kind: "store", name: b"cache:11211" }, ops: 7 },
         Event::Wait { subject: lock, time: Duration::from_millis(1_500), end: WaitEnd::Busy },
         Event::Hold { subject: lock, time: Duration::from_millis(2_500), end: "freed" },
         Event::Takeover { subject: lock, is_dead: true },

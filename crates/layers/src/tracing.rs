@@ -13,6 +13,7 @@ use larder_core::observe::{Batch, Event, Observer};
 /// | `compaction` | debug | `subject`, `shard`, `phase` |
 /// | `loss` | error | `subject`, `loss` |
 /// | `put_back` | warn | `subject` |
+/// | `fall_back` | warn | `subject`, `ops` |
 /// | `wait` | debug | `subject`, `time_us`, `end` |
 /// | `hold` | debug; warn unless it was released | `subject`, `time_us`, `end` |
 /// | `takeover` | info | `subject`, `owner` (`dead`, `alive`) |
@@ -62,6 +63,7 @@ impl Observer for TracingObserver {
                 event!(target: TARGET, Level::ERROR, %subject, loss = kind.as_str(), "loss")
             }
             Event::PutBack { subject } => event!(target: TARGET, Level::WARN, %subject, "put_back"),
+            Event::FallBack { subject, ops } => event!(target: TARGET, Level::WARN, %subject, ops, "fall_back"),
             Event::Wait { subject, time, end } => {
                 event!(target: TARGET, Level::DEBUG, %subject, time_us = micros(time), end = end.as_str(), "wait");
             }
@@ -140,6 +142,7 @@ mod tests {
             r#"DEBUG compaction subject=set "tags" shard=3 phase="met""#,
             r#"ERROR loss subject=set "tags" loss="rolled back""#,
             r#"WARN put_back subject=set "tags""#,
+            r#"WARN fall_back subject=store "cache:11211" ops=7"#,
             r#"DEBUG wait subject=lock "nightly" time_us=1500000 end="busy""#,
             r#"WARN hold subject=lock "nightly" time_us=2500000 end="freed""#,
             r#"INFO takeover subject=lock "nightly" owner="dead""#,

@@ -12,6 +12,7 @@
 //! | [`Event::Compaction`] | structures of append-encoded values | a value is rewritten without what is stale |
 //! | [`Event::Loss`] | structures | a caller is told that data are lost, or older than they were |
 //! | [`Event::PutBack`] | structures | a manifest that was evicted is written again |
+//! | [`Event::FallBack`] | the layer `Outage` | ops are run on another store |
 //! | [`Event::Wait`] | locks and leases | a wait is over, however it ended |
 //! | [`Event::Hold`] | locks | a term is over, however it ended |
 //! | [`Event::Takeover`] | locks and counters | what an owner left behind, or had, is taken over |
@@ -181,6 +182,13 @@ pub enum Event<'a> {
         /// Whose manifest.
         subject: Subject<'a>,
     },
+    /// Ops are run on another store, since theirs cannot be reached.
+    FallBack {
+        /// The store that cannot be reached.
+        subject: Subject<'a>,
+        /// How many.
+        ops: usize,
+    },
     /// A wait for a lock, or for a lease, is over.
     Wait {
         /// What was waited for.
@@ -218,6 +226,7 @@ impl Event<'_> {
             Event::Compaction { .. } => "compaction",
             Event::Loss { .. } => "loss",
             Event::PutBack { .. } => "put_back",
+            Event::FallBack { .. } => "fall_back",
             Event::Wait { .. } => "wait",
             Event::Hold { .. } => "hold",
             Event::Takeover { .. } => "takeover",

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Ctx, StoreRef};
+use larder_core::{Ctx, Error, ErrorKind, StoreRef};
 use larder_layers::Counting;
 use larder_structures::registry::drop_structure;
-use larder_structures::{Counter, Lock, Name, Set};
+use larder_structures::{Cache, Counter, Lock, Name, Set};
 
 use super::{Bench, Case, Need};
 
@@ -53,6 +53,15 @@ budgets! {
     lock_release [Cas, RemainingTtl] = 1;
     lock_status [Cas, Ttl] = 1;
     drop_of_a_set [] = 3;
+    cache_open [Cas, Ttl] = 1;
+    cache_create [Cas, Ttl] = 2;
+    cache_hit [Cas, Ttl] = 1;
+    cache_get [Cas, Ttl] = 1;
+    cache_rebuild [Cas, Ttl] = 3;
+    cache_rebuild_that_fails [Cas, Ttl] = 3;
+    cache_invalidate [Cas, Ttl] = 1;
+    cache_one_shot_hit [Cas, Ttl] = 2;
+    drop_of_a_cache [Cas, Ttl] = 2;
 }
 
 /// A store that counts, and a name.
@@ -88,6 +97,14 @@ impl Metered {
 
     async fn set(&self) -> Set {
         Set::options().shards(4).dirtiness(usize::MAX).open_or_create(&self.store, &self.name).await.expect("a set")
+    }
+
+    /// With a value under `k`, fresh for longer than the test takes.
+    async fn cache(&self) -> Cache {
+        let cache = Cache::options().ttl(Duration::from_secs(3_600)).open_or_create(&self.store, &self.name).await;
+        let cache = cache.expect("a cache");
+        cache.get_or_rebuild("k", async || Ok::<_, Error>("v")).await.expect("a value");
+        cache
     }
 
     async fn lock(&self) -> Lock {
@@ -227,6 +244,53 @@ async fn lock_status(m: Metered) -> u64 {
 
 async fn drop_of_a_set(m: Metered) -> u64 {
     m.set().await;
+    let name = Name::new(&m.name).expect("a name");
+    m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
+}
+
+async fn cache_open(m: Metered) -> u64 {
+    m.cache().await;
+    m.cost(Cache::open(&m.store, &m.name)).await
+}
+
+async fn cache_create(m: Metered) -> u64 {
+    m.cost(Cache::open_or_create(&m.store, &m.name)).await
+}
+
+async fn cache_hit(m: Metered) -> u64 {
+    let cache = m.cache().await;
+    m.cost(cache.get_or_rebuild("k", async || Ok::<_, Error>("w"))).await
+}
+
+async fn cache_get(m: Metered) -> u64 {
+    let cache = m.cache().await;
+    m.cost(cache.get("k")).await
+}
+
+async fn cache_rebuild(m: Metered) -> u64 {
+    let cache = m.cache().await;
+    m.cost(cache.get_or_rebuild("other", async || Ok::<_, Error>("w"))).await
+}
+
+async fn cache_rebuild_that_fails(m: Metered) -> u64 {
+    let cache = m.cache().await;
+    let fails = async || Err::<&str, _>(Error::new(ErrorKind::Overflow, "of the closure"));
+    m.cost(async { Ok(cache.get_or_rebuild("other", fails).await.expect_err("the closure fails")) }).await
+}
+
+async fn cache_invalidate(m: Metered) -> u64 {
+    let cache = m.cache().await;
+    m.cost(cache.invalidate("k")).await
+}
+
+/// What `larder cache get NAME KEY …` costs on a hit.
+async fn cache_one_shot_hit(m: Metered) -> u64 {
+    m.cache().await;
+    m.cost(async { Cache::open_or_create(&m.store, &m.name).await?.lookup("k").await }).await
+}
+
+async fn drop_of_a_cache(m: Metered) -> u64 {
+    m.cache().await;
     let name = Name::new(&m.name).expect("a name");
     m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
 }

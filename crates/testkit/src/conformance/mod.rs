@@ -5,6 +5,7 @@
 //! checked-in [`matrix`]: a store that loses a capability, or gains one, fails until the matrix says so.
 
 pub mod budget_cases;
+pub mod cache_cases;
 pub mod matrix;
 pub mod op_cases;
 pub mod structure_cases;
@@ -31,7 +32,7 @@ macro_rules! cases {
 pub(crate) use cases;
 
 /// The cases of all suites.
-pub const CASES: &[&[Case]] = &[op_cases::CASES, structure_cases::CASES, budget_cases::CASES];
+pub const CASES: &[&[Case]] = &[op_cases::CASES, structure_cases::CASES, cache_cases::CASES, budget_cases::CASES];
 
 /// One thing that every store must do, or say that it cannot.
 #[derive(Clone, Copy, Debug)]

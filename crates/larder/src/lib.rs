@@ -71,9 +71,10 @@ pub use larder_store_memcached as memcached;
 pub use larder_store_memory as memory;
 #[doc(inline)]
 pub use larder_structures::{
-    Cache, CacheOptions, Counter, CounterOptions, Kind, Lock, Manifest, Name, Set, SetOptions, SetStat, cache, counter,
+    Cache, CacheOptions, Counter, CounterOptions, Kind, Lock, Manifest, Name, Set, SetOptions, SetStat, Visitors,
+    VisitorsOptions, cache, counter,
     lock::{self, LockGuard, LockOptions, LockStatus},
     registry::{drop_structure, find},
-    set,
+    set, visitors,
 };
 pub use open::{SCHEMES, open};

@@ -21,6 +21,7 @@
 //! | `ledger` | the list of the pieces a structure has made, so that one that is gone is told from one that never was |
 //! | `retry` | how often, and with which pauses, a conflict is tried again |
 //! | `runtime` | the caller's Tokio runtime, or an error where there is none |
+//! | [`visitors`] | [`Visitors`]: who came in windows of time, counted while they pass |
 //! | `vigil` | an open handle's eye on its manifest |
 
 mod append;
@@ -41,6 +42,7 @@ mod retry;
 mod runtime;
 pub mod set;
 mod vigil;
+pub mod visitors;
 
 pub use cache::{Cache, CacheOptions};
 pub use counter::{Counter, CounterOptions};
@@ -48,3 +50,4 @@ pub use lock::Lock;
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
 pub use set::{Set, SetOptions, SetStat};
+pub use visitors::{Visitors, VisitorsOptions};

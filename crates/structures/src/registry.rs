@@ -5,6 +5,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, 
 use crate::copies;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
+use crate::visitors;
 
 /// What a name holds: its manifest, or `None`. **Round trips: 1**; 2 where a copy of it on another server is made again.
 ///
@@ -88,12 +89,11 @@ async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manif
 }
 
 /// The keys of a structure's pieces. Each kind that has any knows them itself.
-async fn pieces(_store: &StoreRef, _ctx: Ctx, _name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     match manifest.kind {
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set => Ok(Vec::new()),
-        Kind::Visitors | Kind::EventLog | Kind::Array | Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => {
-            Ok(Vec::new())
-        }
+        Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
+        Kind::EventLog | Kind::Array | Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
     }
 }
 

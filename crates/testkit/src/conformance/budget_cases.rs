@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_core::{Ctx, Error, ErrorKind, StoreRef};
 use larder_layers::Counting;
 use larder_structures::registry::drop_structure;
-use larder_structures::{Cache, Counter, Lock, Name, Set};
+use larder_structures::{Cache, Counter, Lock, Name, Set, Visitors};
 
 use super::{Bench, Case, Need};
 
@@ -62,6 +62,18 @@ budgets! {
     cache_invalidate [Cas, Ttl] = 1;
     cache_one_shot_hit [Cas, Ttl] = 2;
     drop_of_a_cache [Cas, Ttl] = 2;
+    visitors_open [] = 1;
+    visitors_create [] = 3;
+    visitors_hit [] = 1;
+    visitors_hit_of_a_windows_first [] = 2;
+    visitors_hit_of_a_handles_first [] = 1;
+    visitors_hit_that_names [] = 1;
+    visitors_hit_that_names_a_shards_first [] = 2;
+    visitors_hit_that_names_again [] = 0;
+    visitors_get [] = 1;
+    visitors_interpolated [] = 1;
+    visitors_one_shot_hit [] = 2;
+    drop_of_visitors [] = 5;
 }
 
 /// A store that counts, and a name.
@@ -105,6 +117,19 @@ impl Metered {
         let cache = cache.expect("a cache");
         cache.get_or_rebuild("k", async || Ok::<_, Error>("v")).await.expect("a value");
         cache
+    }
+
+    /// In a window of 30 days, that was hit in both ways. A test on the last of its milliseconds would take longer.
+    async fn visitors(&self) -> Visitors {
+        let visitors = self.fresh_visitors().await;
+        visitors.hit().await.expect("a hit");
+        visitors.hit_visitor("v").await.expect("a hit");
+        visitors
+    }
+
+    async fn fresh_visitors(&self) -> Visitors {
+        let options = Visitors::options().period(Duration::from_secs(30 * 86_400)).shards(1);
+        options.open_or_create(&self.store, &self.name).await.expect("visitors")
     }
 
     async fn lock(&self) -> Lock {
@@ -291,6 +316,68 @@ async fn cache_one_shot_hit(m: Metered) -> u64 {
 
 async fn drop_of_a_cache(m: Metered) -> u64 {
     m.cache().await;
+    let name = Name::new(&m.name).expect("a name");
+    m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
+}
+
+async fn visitors_open(m: Metered) -> u64 {
+    m.visitors().await;
+    m.cost(Visitors::open(&m.store, &m.name)).await
+}
+
+async fn visitors_create(m: Metered) -> u64 {
+    m.cost(Visitors::open_or_create(&m.store, &m.name)).await
+}
+
+async fn visitors_hit(m: Metered) -> u64 {
+    let visitors = m.visitors().await;
+    m.cost(visitors.hit_many(7)).await
+}
+
+async fn visitors_hit_of_a_windows_first(m: Metered) -> u64 {
+    let visitors = m.fresh_visitors().await;
+    m.cost(visitors.hit()).await
+}
+
+async fn visitors_hit_of_a_handles_first(m: Metered) -> u64 {
+    m.visitors().await;
+    let visitors = m.fresh_visitors().await;
+    m.cost(visitors.hit()).await
+}
+
+async fn visitors_hit_that_names(m: Metered) -> u64 {
+    let visitors = m.visitors().await;
+    m.cost(visitors.hit_visitor("w")).await
+}
+
+async fn visitors_hit_that_names_a_shards_first(m: Metered) -> u64 {
+    let visitors = m.fresh_visitors().await;
+    m.cost(visitors.hit_visitor("v")).await
+}
+
+async fn visitors_hit_that_names_again(m: Metered) -> u64 {
+    let visitors = m.visitors().await;
+    m.cost(visitors.hit_visitor("v")).await
+}
+
+async fn visitors_get(m: Metered) -> u64 {
+    let visitors = m.visitors().await;
+    m.cost(visitors.get()).await
+}
+
+async fn visitors_interpolated(m: Metered) -> u64 {
+    let visitors = m.visitors().await;
+    m.cost(visitors.interpolated()).await
+}
+
+/// What `larder visitors hit NAME` costs in a window that was hit before.
+async fn visitors_one_shot_hit(m: Metered) -> u64 {
+    m.visitors().await;
+    m.cost(async { Visitors::open_or_create(&m.store, &m.name).await?.hit().await }).await
+}
+
+async fn drop_of_visitors(m: Metered) -> u64 {
+    m.visitors().await;
     let name = Name::new(&m.name).expect("a name");
     m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
 }

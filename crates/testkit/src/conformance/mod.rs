@@ -9,6 +9,7 @@ pub mod cache_cases;
 pub mod matrix;
 pub mod op_cases;
 pub mod structure_cases;
+pub mod visitors_cases;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +33,8 @@ macro_rules! cases {
 pub(crate) use cases;
 
 /// The cases of all suites.
-pub const CASES: &[&[Case]] = &[op_cases::CASES, structure_cases::CASES, cache_cases::CASES, budget_cases::CASES];
+pub const CASES: &[&[Case]] =
+    &[op_cases::CASES, structure_cases::CASES, cache_cases::CASES, visitors_cases::CASES, budget_cases::CASES];
 
 /// One thing that every store must do, or say that it cannot.
 #[derive(Clone, Copy, Debug)]

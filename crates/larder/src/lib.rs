@@ -33,7 +33,7 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`open`] | a store by its URL |
-//! | [`Lock`], [`Counter`], [`Set`] | the structures; each documents its guarantee on every store, and its round trips |
+//! | [`Lock`], [`Counter`], [`Set`], [`EventLog`] | the structures; each documents its guarantee on every store, and its round trips |
 //! | [`find`], [`drop_structure`] | what a name holds, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
@@ -71,9 +71,10 @@ pub use larder_store_memcached as memcached;
 pub use larder_store_memory as memory;
 #[doc(inline)]
 pub use larder_structures::{
-    Cache, CacheOptions, Counter, CounterOptions, Kind, Lock, Manifest, Name, Set, SetOptions, SetStat, Visitors,
-    VisitorsOptions, cache, counter,
+    Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, Kind, Lock, Manifest, Name, Set,
+    SetOptions, SetStat, Visitors, VisitorsOptions, cache, counter,
     lock::{self, LockGuard, LockOptions, LockStatus},
+    log,
     registry::{drop_structure, find},
     set, visitors,
 };

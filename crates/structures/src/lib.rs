@@ -9,6 +9,7 @@
 //! | [`manifest`] | what is recorded about a structure: kind, layout, generation, shards, parameters |
 //! | [`lock`] | [`Lock`]: leases, fencing tokens, a signal when it is lost |
 //! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
+//! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
@@ -32,9 +33,9 @@ mod copies;
 pub mod counter;
 mod events;
 mod ids;
-#[allow(dead_code, reason = "landed ahead of the structures that use it")]
 mod ledger;
 pub mod lock;
+pub mod log;
 pub mod manifest;
 pub mod name;
 pub mod registry;
@@ -47,6 +48,7 @@ pub mod visitors;
 pub use cache::{Cache, CacheOptions};
 pub use counter::{Counter, CounterOptions};
 pub use lock::Lock;
+pub use log::{EventLog, EventLogOptions};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
 pub use set::{Set, SetOptions, SetStat};

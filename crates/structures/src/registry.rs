@@ -3,6 +3,7 @@
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
 
 use crate::copies;
+use crate::log;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 use crate::visitors;
@@ -93,7 +94,8 @@ async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) ->
     match manifest.kind {
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set => Ok(Vec::new()),
         Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
-        Kind::EventLog | Kind::Array | Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
+        Kind::EventLog => log::pieces(store, ctx, name, manifest).await,
+        Kind::Array | Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
     }
 }
 

@@ -274,6 +274,30 @@ fn count(mut elements: &[u8], length: impl Fn(u64) -> u64) -> Option<usize> {
     Some(count)
 }
 
+/// A frame by itself, for values that are nothing but frames behind a header of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame<'v> {
+    pub(crate) writer: u64,
+    pub(crate) seq: u64,
+    /// For [`take_element`].
+    pub(crate) elements: &'v [u8],
+}
+
+impl<'v> Frame<'v> {
+    /// The next frame, and `rest` behind it. `None` for what is no whole frame of `place`.
+    pub(crate) fn take(rest: &mut &'v [u8], place: Place) -> Option<Frame<'v>> {
+        let mut body = take_frame(rest, place)?;
+        Some(Frame { writer: take_u64(&mut body)?, seq: take_varint(&mut body)?, elements: body })
+    }
+}
+
+/// The next element of a frame, and `rest` behind it.
+pub(crate) fn take_element<'v>(rest: &mut &'v [u8]) -> Option<(Action, &'v [u8])> {
+    let tag = take_varint(rest)?;
+    let element = take(rest, usize::try_from(tag >> 1).ok()?)?;
+    Some((if tag & 1 == 0 { Action::Put } else { Action::Remove }, element))
+}
+
 /// The body of the frame, if there is a whole one that passes its check.
 fn take_frame<'v>(rest: &mut &'v [u8], place: Place) -> Option<&'v [u8]> {
     let length = take_length(rest)?;
@@ -312,10 +336,8 @@ impl<'v, S: Fold<'v>> Folded<S> {
             self.state.expect(count(body, |tag| tag >> 1)?);
         }
         while !body.is_empty() {
-            let tag = take_varint(&mut body)?;
-            let element = take(&mut body, usize::try_from(tag >> 1).ok()?)?;
+            let (action, element) = take_element(&mut body)?;
             if !is_repeat {
-                let action = if tag & 1 == 0 { Action::Put } else { Action::Remove };
                 self.removals += u64::from(action == Action::Remove);
                 self.state.apply(action, element);
             }

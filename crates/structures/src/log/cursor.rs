@@ -1,0 +1,203 @@
+//! How far a tail has read, as bytes to go on from in another process.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | `LRC` and the version, 1 |
+//! | 8 | generation of the log |
+//! | varint | how many places follow |
+//! | … each | chunk, less that of the place before (varint); part (varint); incarnation (8); 1 + bytes read of it, or 0 where its loss was told (varint) |
+//! | varint | how many frames follow that may stand in another part, too |
+//! | … each | chunk (varint), writer (8), sequence (varint) |
+//! | 4 | check of all before it: the low half of XXH3-64, seeded with the generation |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use larder_core::text::Shown;
+use larder_core::{Error, ErrorKind, Result};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::layout::At;
+use crate::append::layout::{put_varint, take_varint};
+
+const MAGIC: [u8; 4] = *b"LRC\x01";
+const CHECK_BYTES: usize = 4;
+
+/// How far a [`Tail`](super::Tail) has read. Its bytes can be kept, and taken up again by another process.
+///
+/// It grows with the parts that a log has within its retention: 13 to 20 bytes each.
+///
+/// ```
+/// # use larder_core::StoreRef;
+/// # use larder_structures::{EventLog, log::Cursor};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let log = EventLog::open_or_create(&store, "audit").await?;
+/// log.put("seen").await?;
+/// let mut tail = log.tail(Cursor::default())?;
+/// tail.poll().await?.whole()?;
+/// let kept = tail.cursor().to_bytes();
+///
+/// log.put("not seen yet").await?;
+/// let mut tail = log.tail(Cursor::from_bytes(&kept)?)?;
+/// let events = tail.poll().await?.whole()?;
+/// assert_eq!(events[0].bytes, "not seen yet");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Of the log; 0 before the first poll.
+    pub(super) generation: u64,
+    /// How many bytes of each incarnation of each part were read; `None` where its loss was told.
+    pub(super) places: BTreeMap<(At, u64), Option<u32>>,
+    /// Frames that were told and may stand in another part, too: chunk, writer, sequence.
+    pub(super) marked: BTreeSet<(u64, u64, u64)>,
+}
+
+impl Cursor {
+    /// The bytes to keep.
+    ///
+    /// ```
+    /// # use larder_structures::log::Cursor;
+    /// let bytes = Cursor::default().to_bytes();
+    /// assert_eq!(Cursor::from_bytes(&bytes)?, Cursor::default());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        put_varint(&mut out, self.places.len() as u64);
+        let mut chunk_before = 0;
+        for ((at, incarnation), read) in &self.places {
+            put_varint(&mut out, at.chunk - chunk_before);
+            put_varint(&mut out, u64::from(at.part));
+            out.extend_from_slice(&incarnation.to_le_bytes());
+            put_varint(&mut out, read.map_or(0, |bytes| u64::from(bytes) + 1));
+            chunk_before = at.chunk;
+        }
+        put_varint(&mut out, self.marked.len() as u64);
+        for (chunk, writer, seq) in &self.marked {
+            put_varint(&mut out, *chunk);
+            out.extend_from_slice(&writer.to_le_bytes());
+            put_varint(&mut out, *seq);
+        }
+        out.extend_from_slice(&check(&out, self.generation).to_le_bytes());
+        out
+    }
+
+    /// Takes up a cursor that was kept.
+    ///
+    /// ```
+    /// # use larder_structures::log::Cursor;
+    /// assert!(Cursor::from_bytes(b"not one").is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for bytes that are none, or of a newer release.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Cursor> {
+        decode(bytes).ok_or_else(|| {
+            let shown = Shown(&bytes[..bytes.len().min(32)]);
+            let detail = format!("{} bytes are no cursor of a log of this release: {shown}", bytes.len());
+            Error::new(ErrorKind::BadInput, detail)
+        })
+    }
+}
+
+/// Says how much it knows of, not what: its bytes are not for people.
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a cursor over {} parts", self.places.len())
+    }
+}
+
+fn check(bytes: &[u8], generation: u64) -> u32 {
+    // The low half: truncation is meant.
+    xxh3_64_with_seed(bytes, generation) as u32
+}
+
+fn decode(bytes: &[u8]) -> Option<Cursor> {
+    let (body, end) = bytes.split_at_checked(bytes.len().checked_sub(CHECK_BYTES)?)?;
+    let mut rest = body.strip_prefix(&MAGIC)?;
+    let generation = take_u64(&mut rest)?;
+    if check(body, generation).to_le_bytes() != end {
+        return None;
+    }
+    let mut cursor = Cursor { generation, ..Cursor::default() };
+    let mut chunk = 0u64;
+    for _ in 0..take_varint(&mut rest)? {
+        chunk = chunk.checked_add(take_varint(&mut rest)?)?;
+        let at = At { chunk, part: u16::try_from(take_varint(&mut rest)?).ok()? };
+        let incarnation = take_u64(&mut rest)?;
+        let read = match take_varint(&mut rest)? {
+            0 => None,
+            more => Some(u32::try_from(more - 1).ok()?),
+        };
+        cursor.places.insert((at, incarnation), read);
+    }
+    for _ in 0..take_varint(&mut rest)? {
+        let chunk = take_varint(&mut rest)?;
+        let writer = take_u64(&mut rest)?;
+        cursor.marked.insert((chunk, writer, take_varint(&mut rest)?));
+    }
+    rest.is_empty().then_some(cursor)
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    let (head, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(u64::from_le_bytes(*head))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cursor() -> Cursor {
+        let at = |chunk, part| At { chunk, part };
+        Cursor {
+            generation: 0x1122_3344_5566_7788,
+            places: [
+                ((at(0x0102, 0), 1), Some(34)),
+                ((at(0x0102, 1), 2), None),
+                ((at(0x0105, 300), 3), Some(u32::MAX)),
+            ]
+            .into(),
+            marked: [(0x0102, 7, 200)].into(),
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let hex: String = cursor().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, GOLDEN);
+        assert_eq!(Cursor::from_bytes(&cursor().to_bytes()).unwrap(), cursor());
+    }
+
+    const GOLDEN: &str = "4c5243018877665544332211\
+        03820200010000000000000023000102000000000000000003ac02030000000000000080808080100182020700000000000000c80189e2bc98";
+
+    #[test]
+    fn a_changed_byte_is_refused() {
+        let bytes = cursor().to_bytes();
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            assert_eq!(Cursor::from_bytes(&bytes).unwrap_err().kind(), ErrorKind::BadInput, "at {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(generation: u64, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            _ = Cursor::from_bytes(&bytes);
+            let mut body = [&MAGIC[..], &generation.to_le_bytes(), &bytes].concat();
+            let end = check(&body, generation);
+            body.extend_from_slice(&end.to_le_bytes());
+            _ = Cursor::from_bytes(&body);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Following a log: what came since the last look, wherever in its retention it came.
+//!
+//! A look asks for the ledger and for the tokens of all parts that are known, and reads only the parts that changed. What was
+//! read of a part is a number of bytes of one incarnation: parts only grow. Events that come late, into old chunks, change those
+//! chunks' parts, and are found like any.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Batch, Cas, Ctx, Error, ErrorKind, Op, Result, Want};
+
+use super::cursor::Cursor;
+use super::events::Events;
+use super::fetch::gap;
+use super::inner::{Inner, Met, Read, parts};
+use super::layout::{At, HEADER_BYTES, PartFrame, PartValue};
+use crate::ledger::{List, Piece};
+use crate::runtime;
+
+/// Between two looks of [`Tail::next`], if nothing else was said.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A reader that goes on where it stopped. Made by [`EventLog::tail`](super::EventLog::tail).
+///
+/// ```
+/// # use larder_core::StoreRef;
+/// # use larder_structures::{EventLog, log::Cursor};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let log = EventLog::open_or_create(&store, "audit").await?;
+/// let mut tail = log.tail(Cursor::default())?;
+/// log.put("one").await?;
+/// log.put("two").await?;
+/// assert_eq!(tail.poll().await?.whole()?.len(), 2);
+/// assert!(tail.poll().await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Tail {
+    inner: Arc<Inner>,
+    timeout: Duration,
+    every: Duration,
+    cursor: Cursor,
+    /// What stood in each part at the last look; only where the store tells tokens.
+    sights: BTreeMap<At, Sight>,
+}
+
+/// What stood in a part; `None`: nothing.
+type Sight = Option<(Cas, u64)>;
+
+/// What one look found of each part.
+struct Look {
+    list: List,
+    /// The parts to know of, in order.
+    wanted: Vec<At>,
+    /// Those that changed, or were never seen.
+    changed: Vec<Read>,
+    /// Parts that did not change, and may hold the first of a frame that is marked.
+    others: Vec<Read>,
+}
+
+impl Tail {
+    pub(super) fn new(inner: Arc<Inner>, timeout: Duration, cursor: Cursor) -> Result<Tail> {
+        if cursor.generation != 0 && cursor.generation != inner.manifest.generation {
+            return Err(inner.lost("was made anew since the cursor was kept: begin with a new one"));
+        }
+        Ok(Tail { inner, timeout, every: EVERY, cursor, sights: BTreeMap::new() })
+    }
+
+    /// How long [`next`](Tail::next) pauses between two looks, at the most; it draws from the upper half of that. A second if not given.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::{EventLog, log::Cursor};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let log = EventLog::open_or_create(&store, "audit").await?;
+    /// let tail = log.tail(Cursor::default())?.every(std::time::Duration::from_millis(100));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn every(mut self, every: Duration) -> Tail {
+        self.every = every;
+        self
+    }
+
+    /// What has been read.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::{EventLog, log::Cursor};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let log = EventLog::open_or_create(&store, "audit").await?;
+    /// let tail = log.tail(Cursor::default())?;
+    /// assert_eq!(tail.cursor(), &Cursor::default());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cursor(&self) -> &Cursor {
+        &self.cursor
+    }
+
+    /// What came since the last look: events in the order of their time within what one look found, and gaps, each told once. Events
+    /// that were acknowledged before the look began are in it, or were told before. A cursor that failed, or was dropped, has not moved.
+    ///
+    /// **Round trips: 1** where nothing came, 2 where something did; on a store without tokens always 2. One more after a put was tried
+    /// in two places, and for each further batch that the parts fill. The first look of a cursor reads every part.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::{EventLog, log::Cursor};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let log = EventLog::open_or_create(&store, "audit").await?;
+    /// log.put("x").await?;
+    /// let mut tail = log.tail(Cursor::default())?;
+    /// let (events, gaps) = tail.poll().await?.with_gaps();
+    /// assert_eq!((events.len(), gaps.len()), (1, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Lost`](ErrorKind::Lost) where the list of chunks is gone, [`RolledBack`](ErrorKind::RolledBack) where a part is shorter than it was,
+    /// those of the store.
+    pub async fn poll(&mut self) -> Result<Events> {
+        self.inner.ledger.vigil().check()?;
+        let now_ms = self.inner.now_ms();
+        let look = self.look(Ctx::within(self.timeout), now_ms).await?;
+        self.inner.ledger.vigil().check()?;
+        // Nothing is awaited from here on: what is told and what is noted go together.
+        let (cursor, sights, mut found) = self.judge(&look, now_ms)?;
+        self.cursor = cursor;
+        self.sights = sights;
+        found.events.sort_by_key(|event| event.time_ms);
+        found.gaps.sort_by_key(|gap| (gap.first_ms, gap.part));
+        Ok(found)
+    }
+
+    /// Waits until there is something to tell, looking every now and then. An event is told at the latest one pause (see
+    /// [`every`](Tail::every)) and one look after it was acknowledged. Dropping it loses nothing.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::{EventLog, log::Cursor};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let log = EventLog::open_or_create(&store, "audit").await?;
+    /// log.put("x").await?;
+    /// let mut tail = log.tail(Cursor::default())?;
+    /// assert_eq!(tail.next().await?.whole()?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`poll`](Tail::poll); [`Unsupported`](ErrorKind::Unsupported) without a Tokio runtime.
+    pub async fn next(&mut self) -> Result<Events> {
+        runtime::current("waiting has pauses")?;
+        loop {
+            let found = self.poll().await?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            // Of many that follow one log, not all look at once.
+            tokio::time::sleep(self.every.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        }
+    }
+
+    async fn look(&self, ctx: Ctx, now_ms: u64) -> Result<Look> {
+        let inner = &self.inner;
+        let known: Vec<At> = self.sights.keys().copied().collect();
+        // The first batch has a place for the ledger, and one for a look at the manifest.
+        let ops_max = inner.store.profile().batch_ops_max.saturating_sub(2).max(1);
+        let (first, rest) = known.split_at(known.len().min(ops_max));
+        let mut batch = Batch::from_iter([inner.ledger.read_op()]);
+        for &at in first {
+            batch.push(Op::get(inner.key(at)?, Want::CAS));
+        }
+        let before = inner.ledger.seen();
+        let mut replies = inner.ledger.vigil().run(ctx, batch).await.into_iter();
+        let list = inner.ledger.list(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply())), before)?;
+        let mut tokens = Vec::with_capacity(known.len());
+        inner.take_reads(first, replies, Want::CAS, &mut tokens)?;
+        tokens.extend(inner.read_parts(ctx, rest, Want::CAS).await?);
+
+        let mut wanted: BTreeSet<At> = parts(list.pieces()).into_iter().collect();
+        wanted.extend(self.cursor.places.keys().map(|(at, _)| *at));
+        wanted.retain(|at| inner.is_kept(at.chunk, now_ms));
+        let unchanged: BTreeSet<At> =
+            tokens.iter().filter(|token| self.is_as_before(token)).map(|read| read.at).collect();
+        let changed: Vec<At> = wanted.iter().filter(|at| !unchanged.contains(at)).copied().collect();
+        let changed = inner.read_parts(ctx, &changed, Want::VALUE | Want::CAS).await?;
+        let others = self.others(&changed, &unchanged)?;
+        let others = inner.read_parts(ctx, &others, Want::VALUE).await?;
+        Ok(Look { list, wanted: wanted.into_iter().collect(), changed, others })
+    }
+
+    fn is_as_before(&self, token: &Read) -> bool {
+        let now = token.item.as_ref().map(|(_, cas)| *cas);
+        match (self.sights.get(&token.at), now) {
+            (Some(None), None) => true,
+            (Some(Some((before, _))), Some(Some(now))) => *before == now,
+            _ => false,
+        }
+    }
+
+    /// The parts beside those that changed which may hold the first of a frame that is new and marked.
+    fn others(&self, changed: &[Read], unchanged: &BTreeSet<At>) -> Result<Vec<At>> {
+        let mut chunks = BTreeSet::new();
+        for read in changed {
+            let Some((value, _)) = &read.item else { continue };
+            let part = self.inner.parse(read.at, value)?;
+            if self.new_frames(read.at, &part)?.iter().any(|frame| frame.is_marked) {
+                chunks.insert(read.at.chunk);
+            }
+        }
+        Ok(unchanged.iter().filter(|at| chunks.contains(&at.chunk)).copied().collect())
+    }
+
+    /// How far a part was read.
+    fn read_of(&self, at: At, part: &PartValue<'_>) -> usize {
+        let read = self.cursor.places.get(&(at, part.incarnation)).copied().flatten();
+        read.map_or(HEADER_BYTES, |bytes| bytes as usize)
+    }
+
+    fn new_frames<'v>(&self, at: At, part: &PartValue<'v>) -> Result<Vec<PartFrame<'v>>> {
+        let read = self.read_of(at, part);
+        if part.len() < read {
+            let detail = format!("part {at} of a log has {} bytes; {read} were read of it", part.len());
+            return Err(self.inner.named(Error::new(ErrorKind::RolledBack, detail), at));
+        }
+        part.frames(read).map_err(|error| self.inner.named(error, at))
+    }
+
+    /// What a look found that is new, and where the cursor stands behind it.
+    fn judge(&self, look: &Look, now_ms: u64) -> Result<(Cursor, BTreeMap<At, Sight>, Events)> {
+        let inner = &self.inner;
+        let mut cursor = Cursor { generation: inner.manifest.generation, ..self.cursor.clone() };
+        let mut sights = self.sights.clone();
+        let mut found = Events::default();
+        for of_chunk in look.changed.chunk_by(|one, next| one.at.chunk == next.at.chunk) {
+            let chunk = of_chunk[0].at.chunk;
+            let others = look.others.iter().filter(|read| read.at.chunk == chunk);
+            self.take(of_chunk, self.met(of_chunk.iter().chain(others))?, now_ms, &mut cursor, &mut found)?;
+        }
+        let mut incarnations: BTreeMap<At, Option<u64>> =
+            sights.iter().map(|(at, sight)| (*at, sight.map(|(_, incarnation)| incarnation))).collect();
+        for read in &look.changed {
+            let incarnation = match &read.item {
+                Some((value, _)) => Some(inner.parse(read.at, value)?.incarnation),
+                None => None,
+            };
+            incarnations.insert(read.at, incarnation);
+            let cas = read.item.as_ref().map(|(_, cas)| *cas);
+            match (cas, incarnation) {
+                (Some(Some(cas)), Some(incarnation)) => _ = sights.insert(read.at, Some((cas, incarnation))),
+                (None, _) if inner.store.profile().cas => _ = sights.insert(read.at, None),
+                _ => _ = sights.remove(&read.at),
+            }
+        }
+        for &at_part in &look.wanted {
+            let incarnation = incarnations.get(&at_part).copied().flatten();
+            self.take_gaps(at_part, incarnation, &look.list, &mut cursor, &mut found);
+        }
+        sights.retain(|at, _| look.wanted.binary_search(at).is_ok());
+        // Kept for as long as clocks may be apart: one that goes back a little must not tell a chunk again.
+        let is_over = |chunk: u64| inner.is_over(chunk, now_ms);
+        cursor.places.retain(|(at, _), _| !is_over(at.chunk));
+        cursor.marked.retain(|(chunk, _, _)| !is_over(*chunk));
+        Ok((cursor, sights, found))
+    }
+
+    /// The frames of a chunk that were told before.
+    fn met<'r>(&self, reads: impl Iterator<Item = &'r Read>) -> Result<Met> {
+        let mut met = Met::default();
+        for read in reads {
+            let Some((value, _)) = &read.item else { continue };
+            let part = self.inner.parse(read.at, value)?;
+            let told = self.read_of(read.at, &part).min(part.len());
+            let frames = part.cut(told).frames(HEADER_BYTES).map_err(|error| self.inner.named(error, read.at))?;
+            met.extend(frames.iter().map(|frame| (frame.writer, frame.seq)));
+        }
+        Ok(met)
+    }
+
+    /// Adds what is new in the parts of a chunk.
+    fn take(&self, reads: &[Read], mut met: Met, now_ms: u64, cursor: &mut Cursor, found: &mut Events) -> Result<()> {
+        let times = self.inner.oldest_ms(now_ms)..=u64::MAX;
+        for read in reads {
+            let Some((value, _)) = &read.item else { continue };
+            let part = self.inner.parse(read.at, value)?;
+            for frame in self.new_frames(read.at, &part)? {
+                let place = (read.at.chunk, frame.writer, frame.seq);
+                let is_told = !met.insert((frame.writer, frame.seq)) || cursor.marked.contains(&place);
+                if frame.is_marked {
+                    cursor.marked.insert(place);
+                }
+                if !is_told {
+                    self.inner.take_events(value, &part, (read.at, &frame), &times, &mut found.events)?;
+                }
+            }
+            let bytes = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            cursor.places.insert((read.at, part.incarnation), Some(bytes));
+        }
+        Ok(())
+    }
+
+    /// Adds the gaps of a part that were not told yet: of incarnations that are listed, or were read, and are not what is there.
+    fn take_gaps(&self, at_part: At, found: Option<u64>, list: &List, cursor: &mut Cursor, events: &mut Events) {
+        let read = cursor.places.range((at_part, 0)..=(at_part, u64::MAX)).map(|((_, incarnation), _)| *incarnation);
+        let mut known: BTreeSet<u64> = read.collect();
+        known.extend(list.incarnations(at_part.chunk, at_part.part).iter().map(|piece| piece.incarnation));
+        for incarnation in known {
+            let piece = Piece { number: at_part.chunk, part: at_part.part, incarnation };
+            if let Some(gap) = gap(&self.inner, &piece, found)
+                && cursor.places.insert((at_part, incarnation), None) != Some(None)
+            {
+                events.gaps.push(gap);
+            }
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! Putting: one write under way a handle, a frame a chunk, settled or given up within its deadline.
+//!
+//! Each chunk of a write goes its own way, and what goes out together travels in one batch:
+//!
+//! | step | sent | what came | next |
+//! |---|---|---|---|
+//! | append | the frame, to a part that the ledger is known to list | stored | done |
+//! | | | not stored | look: it is full, or gone |
+//! | make | a header, if there is no part; the frame; a read of the ledger | both stored | register |
+//! | | | the frame alone was stored, and the part is listed | done |
+//! | | | the frame alone was stored, and it is not | look |
+//! | | | neither was stored | the next part |
+//! | look | a read of the part, one of the ledger | the frame is there | done, or register |
+//! | | | it is not, and has room | append |
+//! | | | it has none | the next part |
+//! | | | there is no part | make, as another incarnation |
+//! | register | to the ledger: the incarnation of the part | | done |
+//!
+//! A lost reply leads to a look. What is sent again keeps its sequence, so readers drop the second of two. Before a frame whose first
+//! try is in doubt goes to another part, or another incarnation, it is marked: readers then look for it in the chunk's other parts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want};
+
+use super::inner::Inner;
+use super::layout::{At, HEADER_BYTES};
+use crate::combine::Driver;
+use crate::ids::random_id;
+use crate::ledger::{List, Piece};
+use crate::manifest::unexpected;
+use crate::retry::Backoff;
+
+/// A handle goes on to the next part once it knows of so many bytes in one: a store copies a value when it grows.
+pub(super) const PART_BYTES: usize = 64 * 1024;
+/// How many rounds one write may take in all.
+const ROUNDS_MAX: usize = 64;
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How often a chunk's op may fail, in a way that passes, while nothing is in doubt. Later there is more to lose by giving up.
+const FAULTS_MAX: u32 = 8;
+/// Refused appends after which the limit in the profile is no longer believed.
+const REFUSALS_BELIEVED_MAX: u32 = 2;
+/// Of how many chunks a handle remembers the part that it writes to.
+const KNOWN_MAX: usize = 1024;
+/// Entries past their life that are let be: removing them costs round trips.
+const EXPIRED_MIN: usize = 64;
+/// How long a handle goes without a look at its ledger while it is used: the store must see it used, too, and its loss must be noticed.
+const WATCH_EVERY: Duration = Duration::from_secs(60);
+
+/// A caller's events.
+pub(super) struct Put {
+    /// The elements of each chunk, as [`put_event`](super::layout::put_event) encodes them; each chunk once, in order.
+    pub(super) chunks: Vec<(u64, Vec<u8>)>,
+    /// When the caller stops waiting.
+    pub(super) deadline: Instant,
+}
+
+/// What became of each chunk of a write, in rising order.
+pub(super) type Outcomes = Arc<Vec<(u64, Result<()>)>>;
+
+/// Puts frames in the order of a sequence.
+pub(super) struct Writer {
+    inner: Arc<Inner>,
+    /// The last sequence that was given out.
+    seq: u64,
+    /// The part of each chunk that this handle writes to. The ledger lists it.
+    known: BTreeMap<u64, Known>,
+    pending: Vec<Pending>,
+    deadline: Instant,
+    /// What the ledger listed last.
+    list: Option<List>,
+    /// True once this write has registered a part: the time to remove what is past its life.
+    has_registered: bool,
+    /// When the ledger is to be looked at again, by the clock's monotonic time.
+    next_watch: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    part: u16,
+    /// It has so many at least.
+    bytes: usize,
+}
+
+/// One chunk of the write under way.
+struct Pending {
+    at: At,
+    seq: u64,
+    elements: Vec<u8>,
+    step: Step,
+    /// True once something was sent of which it is not known whether it landed.
+    is_in_doubt: bool,
+    /// True once it landed, in a part that is perhaps not listed.
+    is_landed: bool,
+    /// True where it may stand in another part, too.
+    is_marked: bool,
+    /// The incarnation of the part, where it is known to be missing from the ledger.
+    unlisted: Option<u64>,
+    /// What the part has at least.
+    bytes: usize,
+    /// Of the frame that was sent last.
+    frame_bytes: usize,
+    /// How often the store refused the append.
+    refusals: u32,
+    faults: u32,
+    last_error: Option<Error>,
+    outcome: Option<Result<()>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Append,
+    /// As this incarnation, if there is none.
+    Make(u64),
+    Look,
+    Register(u64),
+}
+
+/// A step whose replies are awaited.
+struct Sent {
+    /// Of which of the pending.
+    index: usize,
+    step: Step,
+    /// Whether the write was in doubt before: it is again once this step is known to have done nothing.
+    was_in_doubt: bool,
+}
+
+/// What the ledger said in a round, if it was asked.
+type View = Option<Result<List>>;
+
+impl Writer {
+    pub(super) fn new(inner: Arc<Inner>) -> Writer {
+        let next_watch = inner.clock.monotonic().saturating_add(WATCH_EVERY);
+        Writer {
+            inner,
+            seq: 0,
+            known: BTreeMap::new(),
+            pending: Vec::new(),
+            deadline: Instant::now(),
+            list: None,
+            has_registered: false,
+            next_watch,
+        }
+    }
+
+    fn begin(&mut self, puts: &[Put]) {
+        let mut chunks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for (chunk, elements) in puts.iter().flat_map(|put| &put.chunks) {
+            chunks.entry(*chunk).or_default().extend_from_slice(elements);
+        }
+        self.seq += 1;
+        self.has_registered = false;
+        self.deadline = puts.iter().map(|put| put.deadline).max().unwrap_or_else(Instant::now);
+        let pending = |(chunk, elements): (u64, Vec<u8>)| {
+            let (part, bytes, step) = self.place(chunk, elements.len());
+            Pending::new(At { chunk, part }, self.seq, elements, step, bytes)
+        };
+        self.pending = chunks.into_iter().map(pending).collect();
+    }
+
+    /// Where elements of so many bytes go first.
+    fn place(&self, chunk: u64, bytes: usize) -> (u16, usize, Step) {
+        let Some(known) = self.known.get(&chunk) else { return (0, 0, Step::Make(random_id())) };
+        let is_full = known.bytes >= PART_BYTES || known.bytes.saturating_add(bytes) > self.inner.value_bytes_max;
+        match known.part.checked_add(1) {
+            Some(next) if is_full => (next, 0, Step::Make(random_id())),
+            _ => (known.part, known.bytes, Step::Append),
+        }
+    }
+
+    async fn settle(&mut self) {
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        for _ in 0..ROUNDS_MAX {
+            if self.pending.iter().all(|pending| pending.outcome.is_some()) || Instant::now() >= self.deadline {
+                break;
+            }
+            let must_pause = self.round().await;
+            self.register().await;
+            if must_pause {
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                tokio::time::sleep(backoff.next_pause().min(left)).await;
+            }
+        }
+        self.trim().await;
+    }
+
+    /// Sends the next step of each chunk, but for registrations. True if there should be a pause before the next.
+    async fn round(&mut self) -> bool {
+        let (mut batch, sent, mut asks_ledger) = self.next_batch();
+        if sent.is_empty() {
+            return false;
+        }
+        let now = self.inner.clock.monotonic();
+        if now >= self.next_watch {
+            asks_ledger = true;
+        }
+        let before = self.inner.ledger.seen();
+        if asks_ledger {
+            self.next_watch = now.saturating_add(WATCH_EVERY);
+            batch.push(self.inner.ledger.read_op());
+        }
+        let ctx = Ctx { deadline: Some(self.deadline) };
+        let mut replies = self.inner.ledger.vigil().run(ctx, batch).await;
+        let mut view: View = asks_ledger.then(|| {
+            let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+            self.inner.ledger.list(reply, before)
+        });
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+        let mut must_pause = false;
+        for Sent { index, step, was_in_doubt } in sent {
+            let pending = &mut self.pending[index];
+            must_pause |= match step {
+                Step::Append => pending.appended(&self.inner, was_in_doubt, next()),
+                Step::Make(incarnation) => {
+                    let (add, append) = (next(), next());
+                    pending.made(&self.inner, incarnation, was_in_doubt, (add, append), &view)
+                }
+                Step::Look | Step::Register(_) => pending.looked(&self.inner, was_in_doubt, next(), &view),
+            };
+        }
+        if let Some(Err(error)) = &view
+            && error.kind() == ErrorKind::Lost
+        {
+            // Nobody finds a part any more, whatever landed there.
+            for pending in &mut self.pending {
+                let is_done = matches!(pending.outcome, Some(Ok(())));
+                let effect = if is_done { Effect::Unknown } else { pending.effect() };
+                pending.outcome = Some(Err(error.clone().effect(effect)));
+            }
+        }
+        if let Some(Ok(list)) = view.take() {
+            self.list = Some(list);
+        }
+        must_pause
+    }
+
+    /// The next ops of the chunks that are not settled, as far as a batch takes them, and whether the ledger is to be read with them.
+    fn next_batch(&mut self) -> (Batch, Vec<Sent>, bool) {
+        // The ledger and the look at the manifest have a place of their own.
+        let ops_max = self.inner.store.profile().batch_ops_max.saturating_sub(2).max(2);
+        let now_ms = self.inner.now_ms();
+        let (mut batch, mut sent, mut asks_ledger) = (Batch::new(), Vec::new(), false);
+        for (index, pending) in self.pending.iter_mut().enumerate() {
+            let is_waiting = pending.outcome.is_some() || matches!(pending.step, Step::Register(_));
+            if is_waiting || batch.len() + 2 > ops_max {
+                continue;
+            }
+            let ops = match pending.ops(&self.inner, now_ms) {
+                Ok(ops) => ops,
+                Err(error) => {
+                    pending.fail(error);
+                    continue;
+                }
+            };
+            batch.extend(ops);
+            // Should this future be dropped before the replies come, the next caller starts with a look at what landed.
+            let step = std::mem::replace(&mut pending.step, Step::Look);
+            let was_in_doubt = pending.is_in_doubt;
+            pending.is_in_doubt |= !matches!(step, Step::Look);
+            asks_ledger |= !matches!(step, Step::Append);
+            sent.push(Sent { index, step, was_in_doubt });
+        }
+        (batch, sent, asks_ledger)
+    }
+
+    /// Registers the parts that wait for it, all at once.
+    async fn register(&mut self) {
+        let waits = |pending: &Pending| match (pending.step, &pending.outcome) {
+            (Step::Register(incarnation), None) => {
+                Some(Piece { number: pending.at.chunk, part: pending.at.part, incarnation })
+            }
+            _ => None,
+        };
+        let pieces: Vec<Piece> = self.pending.iter().filter_map(waits).collect();
+        if pieces.is_empty() {
+            return;
+        }
+        let outcome = self.inner.ledger.register(self.deadline, &pieces).await;
+        self.has_registered |= outcome.is_ok();
+        for pending in self.pending.iter_mut().filter(|pending| waits(pending).is_some()) {
+            // What landed in a part that is not listed may be found yet, once another lists it.
+            pending.outcome = Some(outcome.clone().map_err(|error| error.effect(Effect::Unknown)));
+        }
+    }
+
+    /// Removes entries that are past their life, now and then. What fails is done another time.
+    async fn trim(&mut self) {
+        if !std::mem::take(&mut self.has_registered) {
+            return;
+        }
+        let Some(list) = &self.list else { return };
+        let expired = self.inner.expired(list.pieces(), self.inner.now_ms());
+        if expired.len() >= EXPIRED_MIN {
+            let inner = &self.inner;
+            _ = inner.ledger.trim(self.deadline, &expired, |piece| inner.key(super::inner::at(piece))).await;
+        }
+    }
+
+    /// Takes the outcomes, and notes what they tell.
+    fn finish(&mut self) -> Outcomes {
+        let mut outcomes = Vec::with_capacity(self.pending.len());
+        for mut pending in std::mem::take(&mut self.pending) {
+            let chunk = pending.at.chunk;
+            let outcome = pending.outcome.take().unwrap_or_else(|| Err(pending.give_up()));
+            match &outcome {
+                Ok(()) => self.note(&pending),
+                Err(_) => _ = self.known.remove(&chunk),
+            }
+            outcomes.push((chunk, outcome));
+        }
+        Arc::new(outcomes)
+    }
+
+    /// Notes where the next events of a chunk go.
+    fn note(&mut self, pending: &Pending) {
+        let At { chunk, part } = pending.at;
+        let top = self.list.as_ref().and_then(|list| list.between(chunk, chunk).last()).map_or(0, |piece| piece.part);
+        let known = match top > part {
+            true => Known { part: top, bytes: 0 },
+            false => Known { part, bytes: pending.bytes },
+        };
+        self.known.insert(chunk, known);
+        if self.known.len() > KNOWN_MAX {
+            self.known.pop_first();
+        }
+    }
+}
+
+impl Driver for Writer {
+    type Change = Put;
+    type Outcome = Outcomes;
+
+    fn weight(put: &Put) -> usize {
+        put.chunks.iter().map(|(_, elements)| elements.len()).sum()
+    }
+
+    async fn apply(&mut self, puts: &[Put], interrupted: bool) -> Result<Outcomes> {
+        if !interrupted {
+            self.begin(puts);
+        }
+        self.settle().await;
+        Ok(self.finish())
+    }
+}
+
+impl Pending {
+    fn new(at: At, seq: u64, elements: Vec<u8>, step: Step, bytes: usize) -> Pending {
+        Pending {
+            at,
+            seq,
+            elements,
+            step,
+            is_in_doubt: false,
+            is_landed: false,
+            is_marked: false,
+            unlisted: None,
+            bytes,
+            frame_bytes: 0,
+            refusals: 0,
+            faults: 0,
+            last_error: None,
+            outcome: None,
+        }
+    }
+
+    fn frame(&self, inner: &Inner) -> Bytes {
+        self.at.frame(inner.manifest.generation, inner.writer, self.seq, &self.elements, self.is_marked)
+    }
+
+    fn ops(&mut self, inner: &Inner, now_ms: u64) -> Result<Batch> {
+        let key = inner.key(self.at)?;
+        let frame = self.frame(inner);
+        self.frame_bytes = frame.len();
+        let append = |key| Op::put(key, PutMode::Append, frame, Ttl::Never);
+        Ok(match self.step {
+            Step::Append => Batch::from_iter([append(key)]),
+            Step::Make(incarnation) => {
+                let header = self.at.header(inner.manifest.generation, incarnation);
+                let add = Op::put(key.clone(), PutMode::Add, header, inner.ttl(self.at, now_ms));
+                Batch::from_iter([add, append(key)])
+            }
+            Step::Look | Step::Register(_) => Batch::from_iter([Op::get(key, Want::VALUE)]),
+        })
+    }
+
+    /// The replies to a step. True if there should be a pause.
+    fn appended(&mut self, inner: &Inner, was_in_doubt: bool, reply: Result<Reply>) -> bool {
+        match reply {
+            Ok(Reply::Stored) => {
+                self.bytes += self.frame_bytes;
+                self.landed();
+            }
+            Ok(Reply::NotStored) => {
+                self.is_in_doubt = was_in_doubt;
+                self.refusals += 1;
+            }
+            Ok(other) => self.unexpected(inner, &other),
+            Err(error) => return self.fault(was_in_doubt, error),
+        }
+        false
+    }
+
+    fn made(
+        &mut self,
+        inner: &Inner,
+        incarnation: u64,
+        was_in_doubt: bool,
+        (add, append): (Result<Reply>, Result<Reply>),
+        view: &View,
+    ) -> bool {
+        let is_listed = |list: &List| list.has(self.at.chunk, self.at.part);
+        match (add, append) {
+            (Ok(Reply::Stored), Ok(Reply::Stored)) => {
+                self.bytes = HEADER_BYTES + self.frame_bytes;
+                self.unlisted = Some(incarnation);
+                self.landed();
+            }
+            (Ok(Reply::NotStored), Ok(Reply::Stored)) if matches!(view, Some(Ok(list)) if is_listed(list)) => {
+                self.bytes = HEADER_BYTES + self.frame_bytes;
+                self.unlisted = None;
+                self.landed();
+            }
+            // Which incarnation it is in, and whether that is listed, is seen by a look.
+            (_, Ok(Reply::Stored)) => {
+                self.is_landed = true;
+                self.is_in_doubt = was_in_doubt;
+            }
+            (Ok(Reply::NotStored), Ok(Reply::NotStored)) => {
+                self.is_in_doubt = was_in_doubt;
+                match view {
+                    Some(Ok(list)) if !was_in_doubt => self.go_on(list),
+                    _ => {}
+                }
+            }
+            // It was made, and is gone already; or there is no room even in an empty one.
+            (_, Ok(Reply::NotStored)) => {
+                self.is_in_doubt = was_in_doubt;
+                self.refusals += 1;
+            }
+            (_, Ok(other)) => self.unexpected(inner, &other),
+            (_, Err(error)) => return self.fault(was_in_doubt, error),
+        }
+        false
+    }
+
+    fn looked(&mut self, inner: &Inner, was_in_doubt: bool, reply: Result<Reply>, view: &View) -> bool {
+        let list = match view {
+            Some(Ok(list)) => list,
+            Some(Err(error)) => return self.fault(was_in_doubt, error.clone()),
+            None => return self.fault(was_in_doubt, larder_core::ext::no_reply()),
+        };
+        match reply {
+            Ok(Reply::Item(item)) => {
+                if let Err(error) = self.judge(inner, &item.value, list) {
+                    self.fail(error);
+                }
+            }
+            Ok(Reply::Miss) => {
+                // What landed there is gone, or was never there. Should it arrive late, it is a second one.
+                self.is_marked |= self.is_in_doubt || self.is_landed;
+                self.is_landed = false;
+                self.refusals = 0;
+                self.unlisted = None;
+                self.bytes = 0;
+                self.step = Step::Make(random_id());
+            }
+            Ok(other) => self.unexpected(inner, &other),
+            Err(error) => return self.fault(was_in_doubt, error),
+        }
+        false
+    }
+
+    /// What to do about a part that was read.
+    fn judge(&mut self, inner: &Inner, bytes: &[u8], list: &List) -> Result<()> {
+        let part = inner.parse(self.at, bytes)?;
+        let piece = Piece { number: self.at.chunk, part: self.at.part, incarnation: part.incarnation };
+        self.unlisted = (!list.has_exactly(&piece)).then_some(part.incarnation);
+        self.bytes = part.len();
+        if part.has(inner.writer, self.seq).map_err(|error| inner.named(error, self.at))? {
+            self.landed();
+            return Ok(());
+        }
+        self.is_marked |= self.is_landed;
+        self.is_landed = false;
+        let fits = part.len().saturating_add(self.frame(inner).len()) <= inner.value_bytes_max;
+        if fits && self.refusals < REFUSALS_BELIEVED_MAX {
+            self.step = Step::Append;
+        } else {
+            self.go_on(list);
+        }
+        Ok(())
+    }
+
+    fn landed(&mut self) {
+        self.is_landed = true;
+        match self.unlisted {
+            Some(incarnation) => self.step = Step::Register(incarnation),
+            None => self.outcome = Some(Ok(())),
+        }
+    }
+
+    /// Goes on to another part: the last that is listed, or one behind this.
+    fn go_on(&mut self, list: &List) {
+        let Some(next) = self.at.part.checked_add(1) else {
+            let detail = format!("chunk {} of the log has {} parts, as many as it can", self.at.chunk, u16::MAX);
+            return self.fail(Error::new(ErrorKind::Full, detail));
+        };
+        let chunk = self.at.chunk;
+        let top = list.between(chunk, chunk).last().map_or(0, |piece| piece.part);
+        self.is_marked |= self.is_in_doubt;
+        self.at.part = next.max(top);
+        self.refusals = 0;
+        self.unlisted = None;
+        self.bytes = 0;
+        self.step = if list.has(chunk, self.at.part) { Step::Append } else { Step::Make(random_id()) };
+    }
+
+    fn unexpected(&mut self, inner: &Inner, reply: &Reply) {
+        let error = match inner.key(self.at) {
+            Ok(key) => unexpected(&Op::get(key, Want::VALUE), reply),
+            Err(error) => error,
+        };
+        self.fail(error);
+    }
+
+    /// Takes in an error. True if a look may follow, after a pause.
+    fn fault(&mut self, was_in_doubt: bool, error: Error) -> bool {
+        if !error.is_unknown() {
+            self.is_in_doubt = was_in_doubt;
+        }
+        // A store that cannot be reached now may be in a moment; one that refuses will refuse again.
+        let is_passing = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout);
+        self.faults += 1;
+        let is_worth_it = self.is_in_doubt || self.is_landed || self.faults < FAULTS_MAX;
+        if (error.is_unknown() || is_passing) && is_worth_it {
+            self.last_error = Some(error);
+        } else {
+            self.fail(error);
+        }
+        self.outcome.is_none()
+    }
+
+    fn effect(&self) -> Effect {
+        if self.is_in_doubt || self.is_landed { Effect::Unknown } else { Effect::NotApplied }
+    }
+
+    fn fail(&mut self, error: Error) {
+        let effect = if error.is_unknown() { Effect::Unknown } else { self.effect() };
+        self.outcome = Some(Err(error.effect(effect)));
+    }
+
+    /// The error of a chunk that could not be settled in time.
+    fn give_up(&self) -> Error {
+        let effect = self.effect();
+        match &self.last_error {
+            Some(error) => error.clone().effect(effect),
+            None if self.refusals > 0 => {
+                Error::new(ErrorKind::Full, "the store refused the event, and has not said why").effect(effect)
+            }
+            None => Error::new(ErrorKind::Timeout, "the put was not settled before its deadline").effect(effect),
+        }
+    }
+}

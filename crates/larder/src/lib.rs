@@ -71,8 +71,8 @@ pub use larder_store_memcached as memcached;
 pub use larder_store_memory as memory;
 #[doc(inline)]
 pub use larder_structures::{
-    Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, Kind, Lock, Manifest, Name, Set,
-    SetOptions, SetStat, Visitors, VisitorsOptions, cache, counter,
+    Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, Kind,
+    Lock, Manifest, Name, Set, SetOptions, SetStat, Visitors, VisitorsOptions, array, cache, counter,
     lock::{self, LockGuard, LockOptions, LockStatus},
     log,
     registry::{drop_structure, find},

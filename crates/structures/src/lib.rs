@@ -11,6 +11,7 @@
 //! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
 //! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
+//! | [`array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
 //! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
@@ -26,6 +27,7 @@
 //! | `vigil` | an open handle's eye on its manifest |
 
 mod append;
+pub mod array;
 pub mod cache;
 mod cell;
 mod combine;
@@ -45,6 +47,7 @@ pub mod set;
 mod vigil;
 pub mod visitors;
 
+pub use array::{Array, ArrayOptions, ArrayStat};
 pub use cache::{Cache, CacheOptions};
 pub use counter::{Counter, CounterOptions};
 pub use lock::Lock;

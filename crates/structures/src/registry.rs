@@ -2,6 +2,7 @@
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
 
+use crate::array;
 use crate::copies;
 use crate::log;
 use crate::manifest::{self, Found, Kind, Manifest};
@@ -92,10 +93,11 @@ async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manif
 /// The keys of a structure's pieces. Each kind that has any knows them itself.
 async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     match manifest.kind {
+        Kind::Array => array::pieces(name, manifest),
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set => Ok(Vec::new()),
         Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
         Kind::EventLog => log::pieces(store, ctx, name, manifest).await,
-        Kind::Array | Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
+        Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
     }
 }
 

@@ -35,7 +35,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use larder_core::{Error, ErrorKind, Result};
+use larder_core::{Ctx, Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const MAGIC: [u8; 4] = *b"LRA\x01";
@@ -84,6 +84,17 @@ pub(crate) trait Fold<'v> {
 /// A fold that can be written down again, as elements that are put.
 pub(crate) trait Snapshot<'v>: Fold<'v> + Default {
     fn elements(&self) -> impl Iterator<Item = &'v [u8]>;
+
+    /// An element of the structure's own, which a compaction writes before the others.
+    fn head(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Not 0: the state holds changes whose outcome stands elsewhere and is not known here. It must not be compacted before
+    /// [`Elements::settle`] was told this number.
+    fn unsettled(&self) -> u64 {
+        0
+    }
 }
 
 /// The bytes of an element in a snapshot, with the length before it.
@@ -94,6 +105,16 @@ pub(crate) fn element_bytes(length: usize) -> usize {
 /// A structure's elements: which state they fold into.
 pub(crate) trait Elements: Send + Sync + 'static {
     type State<'v>: Snapshot<'v>;
+
+    /// A state to begin with; made by those whose values alone do not tell what they hold.
+    fn state<'v>(&self) -> Self::State<'v> {
+        Self::State::default()
+    }
+
+    /// Sees to it that states made from now on know what was [`unsettled`](Snapshot::unsettled) up to this number.
+    fn settle(&self, _ctx: Ctx, _upto: u64) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
 }
 
 /// Lists the elements of a value that has no log: there each is put once.
@@ -370,7 +391,9 @@ impl<'v, S: Fold<'v>> Folded<S> {
 impl<'v, S: Snapshot<'v>> Folded<S> {
     /// The value as it would be, compacted, in bytes.
     pub(crate) fn live_bytes(&self, now_s: u32) -> usize {
-        self.live_bytes_with(self.state.elements().map(|element| element_bytes(element.len())).sum(), now_s)
+        let head = self.state.head().map_or(0, |head| element_bytes(head.len()));
+        let elements = self.state.elements().map(|element| element_bytes(element.len())).sum::<usize>();
+        self.live_bytes_with(head + elements, now_s)
     }
 
     /// The value, compacted: the same elements and sequences, the next epoch, an empty log.
@@ -383,10 +406,14 @@ impl<'v, S: Snapshot<'v>> Folded<S> {
             put_varint(&mut snapshot, last.seq);
             snapshot.extend_from_slice(&last.seconds.unwrap_or(now_s).to_le_bytes());
         }
-        for element in self.state.elements() {
+        let mut put = |element: &[u8]| {
             put_varint(&mut snapshot, element.len() as u64);
             snapshot.extend_from_slice(element);
+        };
+        if let Some(head) = self.state.head() {
+            put(&head);
         }
+        self.state.elements().for_each(put);
         finish(place, epoch.saturating_add(1), &snapshot)
     }
 }
@@ -454,7 +481,7 @@ pub(crate) fn take_length(rest: &mut &[u8]) -> Option<usize> {
     usize::try_from(take_varint(rest)?).ok()
 }
 
-fn take<'v>(rest: &mut &'v [u8], length: usize) -> Option<&'v [u8]> {
+pub(crate) fn take<'v>(rest: &mut &'v [u8], length: usize) -> Option<&'v [u8]> {
     let (head, tail) = rest.split_at_checked(length)?;
     *rest = tail;
     Some(head)
@@ -474,7 +501,7 @@ fn take_u32(rest: &mut &[u8]) -> Option<u32> {
     take_array(rest).map(u32::from_le_bytes)
 }
 
-fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+pub(crate) fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     take_array(rest).map(u64::from_le_bytes)
 }
 

@@ -1,6 +1,5 @@
 //! Reading and compacting the shards of a structure, and what this handle saw of them.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -60,7 +59,8 @@ pub(crate) struct Shards<E: Elements> {
     pub(crate) quiet: tokio::sync::Mutex<()>,
     /// True while a compaction runs beside the callers; there is one at a time.
     compacting: AtomicBool,
-    elements: PhantomData<fn() -> E>,
+    /// What makes the states, where a value alone does not tell what it holds.
+    elements: Option<Arc<E>>,
 }
 
 /// What a handle knows of a shard. A later read must not be older.
@@ -110,6 +110,16 @@ struct Plan {
     value: Bytes,
     now: ShardStat,
     after: ShardStat,
+    /// As [`layout::Snapshot::unsettled`].
+    unsettled: u64,
+}
+
+/// What a write does that finds no room.
+pub(crate) enum Room {
+    /// Writes this value in place of the one that was read.
+    Rewrite(Bytes),
+    /// Has [`Elements::settle`] decide first.
+    Settle(u64),
 }
 
 impl<E: Elements> Shards<E> {
@@ -149,8 +159,25 @@ impl<E: Elements> Shards<E> {
             tuning,
             quiet: tokio::sync::Mutex::new(()),
             compacting: AtomicBool::new(false),
-            elements: PhantomData,
+            elements: None,
         })
+    }
+
+    /// The same, with states that `elements` makes.
+    pub(crate) fn with_elements(self, elements: Arc<E>) -> Shards<E> {
+        Shards { elements: Some(elements), ..self }
+    }
+
+    fn new_state<'v>(&self) -> E::State<'v> {
+        self.elements.as_ref().map_or_else(E::State::default, |elements| elements.state())
+    }
+
+    /// Has the structure find out, or decide, what became of changes that its states do not know.
+    pub(crate) async fn settle(&self, ctx: Ctx, upto: u64) -> Result<()> {
+        match &self.elements {
+            Some(elements) => elements.settle(ctx, upto).await,
+            None => Ok(()),
+        }
     }
 
     /// The ops that create the empty shards of a new manifest.
@@ -204,12 +231,25 @@ impl<E: Elements> Shards<E> {
     /// # Errors
     /// [`ErrorKind::Lost`] naming the shards that are gone.
     pub(crate) async fn read(&self, ctx: Ctx, shards: impl IntoIterator<Item = u16>) -> Result<Vec<Reading>> {
+        Ok(self.read_with(ctx, shards, None).await?.0)
+    }
+
+    /// Reads shards, and runs another op with them. **Round trips: 1.**
+    ///
+    /// # Errors
+    /// As [`read`](Shards::read); what became of the other op is told apart.
+    pub(crate) async fn read_with(
+        &self,
+        ctx: Ctx,
+        shards: impl IntoIterator<Item = u16>,
+        other: Option<Op>,
+    ) -> Result<(Vec<Reading>, Option<Result<Reply>>)> {
         let mut readings: Vec<Reading> = {
             let seen = self.lock_seen();
             let reading = |shard| Reading { shard, item: Item::default(), before: seen[usize::from(shard)] };
             shards.into_iter().map(reading).collect()
         };
-        let ops: Batch = readings.iter().map(|reading| self.read_op(reading.shard)).collect();
+        let ops: Batch = readings.iter().map(|reading| self.read_op(reading.shard)).chain(other).collect();
         let mut replies = self.vigil.run(ctx, ops).await.into_iter();
         let mut lost = Vec::new();
         for reading in &mut readings {
@@ -219,7 +259,7 @@ impl<E: Elements> Shards<E> {
                 other => return Err(unexpected(&self.read_op(reading.shard), &other)),
             }
         }
-        if lost.is_empty() { Ok(readings) } else { Err(self.lost(&lost)) }
+        if lost.is_empty() { Ok((readings, replies.next())) } else { Err(self.lost(&lost)) }
     }
 
     /// A reading of an item that was read otherwise, with what was seen before that.
@@ -272,7 +312,16 @@ impl<E: Elements> Shards<E> {
 
     /// The elements as a structure sees them, and the figures.
     pub(crate) fn state<'v>(&self, reading: &'v Reading) -> Result<(Folded<E::State<'v>>, ShardStat)> {
-        let folded = self.fold(reading, E::State::default())?;
+        self.state_in(reading, self.new_state())
+    }
+
+    /// The same, in a state of the caller's.
+    pub(crate) fn state_in<'v>(
+        &self,
+        reading: &'v Reading,
+        state: E::State<'v>,
+    ) -> Result<(Folded<E::State<'v>>, ShardStat)> {
+        let folded = self.fold(reading, state)?;
         let stat = self.stat_of(reading.item.value.len(), &folded);
         Ok((folded, stat))
     }
@@ -323,7 +372,7 @@ impl<E: Elements> Shards<E> {
         let ShardStat { bytes, live_bytes, .. } = stat;
         let detail = format!(
             "{}: shard {shard} of {} holds {bytes} bytes ({live_bytes} live) of at most {}; {wanted_bytes} more do not fit: \
-             remove members, or make one with more shards{hint}",
+             remove some, or make one with more shards{hint}",
             self.what,
             self.count(),
             self.value_bytes_max,
@@ -363,11 +412,27 @@ impl<E: Elements> Shards<E> {
     }
 
     fn plan(&self, reading: &Reading) -> Result<Plan> {
-        let (value, folded) = self.fold_value(reading, E::State::default())?;
+        use layout::Snapshot;
+        let (value, folded) = self.fold_value(reading, self.new_state())?;
         let now = self.stat_of(value.len(), &folded);
         let written = folded.compacted(self.place(reading.shard), value.epoch, self.now_s());
         let after = ShardStat { bytes: written.len(), live_bytes: written.len(), removals: 0, ..now };
-        Ok(Plan { value: written, now, after })
+        Ok(Plan { value: written, now, after, unsettled: folded.state.unsettled() })
+    }
+
+    /// The plan, once nothing in it is unsettled.
+    async fn settled(&self, ctx: Ctx, reading: &Reading, plan: Plan) -> Result<Plan> {
+        if plan.unsettled == 0 {
+            return Ok(plan);
+        }
+        self.settle(ctx, plan.unsettled).await?;
+        let plan = self.plan(reading)?;
+        if plan.unsettled == 0 {
+            return Ok(plan);
+        }
+        let detail =
+            format!("{}: shard {} of {} holds what this release does not know", self.what, reading.shard, self.count());
+        Err(self.named(Error::new(ErrorKind::LayoutMismatch, detail), reading.shard))
     }
 
     /// Rewrites shards that have anything stale, and tells their figures after it.
@@ -376,10 +441,14 @@ impl<E: Elements> Shards<E> {
     /// # Errors
     /// [`ErrorKind::Unsupported`] without cas; [`ErrorKind::Conflict`] if others wrote each time.
     pub(crate) async fn compact(&self, ctx: Ctx) -> Result<Vec<ShardStat>> {
+        self.compact_these(ctx, (0..self.count()).collect(), false).await
+    }
+
+    /// The same of some shards; `even_clean`: also those where nothing is stale.
+    pub(crate) async fn compact_these(&self, ctx: Ctx, mut todo: Vec<u16>, even_clean: bool) -> Result<Vec<ShardStat>> {
         if !self.store.profile().cas {
             return Err(self.unsupported());
         }
-        let mut todo: Vec<u16> = (0..self.count()).collect();
         let mut stats = Vec::with_capacity(todo.len());
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         let (mut unknown, mut quiet) = (None, None);
@@ -388,10 +457,11 @@ impl<E: Elements> Shards<E> {
             let (mut batch, mut plans) = (Batch::new(), Vec::new());
             for reading in &readings {
                 let plan = self.plan(reading)?;
-                if plan.now.stale_bytes() == 0 {
+                if plan.now.stale_bytes() == 0 && !even_clean {
                     stats.push(plan.now);
                     continue;
                 }
+                let plan = self.settled(ctx, reading, plan).await?;
                 let cas = reading.item.cas.ok_or_else(|| self.unsupported())?;
                 let put = |key| Op::put(key, PutMode::Cas(cas), plan.value.clone(), Ttl::Never);
                 batch.push(self.op(reading.shard, put));
@@ -485,6 +555,7 @@ impl<E: Elements> Shards<E> {
             let look_bytes = self.tuning.dirty_bytes.saturating_mul(LOOK_EVERY_DIRTY_BYTES);
             self.look_bytes.store(look_bytes.max(plan.now.live_bytes / 4), Ordering::Relaxed);
             if let (true, Some(cas)) = (self.is_dirty(&plan.now), reading.item.cas) {
+                let plan = self.settled(ctx, reading, plan).await?;
                 batch.push(self.op(reading.shard, |key| Op::put(key, PutMode::Cas(cas), plan.value, Ttl::Never)));
                 self.tell(reading.shard, Phase::Begun);
                 sent.push(reading.shard);
@@ -517,15 +588,19 @@ impl<E: Elements> Shards<E> {
     ///
     /// # Errors
     /// [`ErrorKind::Full`] if that does not fit either.
-    pub(crate) fn rewritten<'v>(&self, reading: &'v Reading, frame: &'v [u8]) -> Result<Bytes> {
-        let (value, mut folded) = self.fold_value(reading, E::State::default())?;
+    pub(crate) fn rewritten<'v>(&self, reading: &'v Reading, frame: &'v [u8]) -> Result<Room> {
+        use layout::Snapshot;
+        let (value, mut folded) = self.fold_value(reading, self.new_state())?;
+        if folded.state.unsettled() != 0 {
+            return Ok(Room::Settle(folded.state.unsettled()));
+        }
         let before = self.stat_of(value.len(), &folded);
         folded.join(self.place(reading.shard), frame).map_err(|error| self.named(error, reading.shard))?;
         let written = folded.compacted(self.place(reading.shard), value.epoch, self.now_s());
         if written.len() > self.value_bytes_max {
             return Err(self.full(reading.shard, before, frame.len(), ""));
         }
-        Ok(written)
+        Ok(Room::Rewrite(written))
     }
 
     /// The token of a reading.

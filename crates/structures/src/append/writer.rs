@@ -25,7 +25,7 @@ use larder_core::observe::Phase;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl};
 
 use super::layout::{self, Elements};
-use super::shards::{Seen, ShardStat, Shards};
+use super::shards::{Room, Seen, ShardStat, Shards};
 use crate::combine::Driver;
 use crate::events;
 use crate::manifest::unexpected;
@@ -102,6 +102,8 @@ enum Step {
     Read,
     /// Write the value anew, if it still has this token.
     Rewrite(Cas, Bytes),
+    /// Have the structure settle what stands in the way up to this number, then read.
+    Settle(u64),
 }
 
 impl<E: Elements> Writer<E> {
@@ -144,8 +146,9 @@ impl<E: Elements> Writer<E> {
             if self.pending.iter().all(|pending| pending.outcome.is_some()) || Instant::now() >= self.deadline {
                 return;
             }
-            let (batch, steps) = self.next_batch();
             let ctx = Ctx { deadline: Some(self.deadline) };
+            self.settle_others(ctx).await;
+            let (batch, steps) = self.next_batch();
             let mut replies = self.shards.vigil.run(ctx, batch).await.into_iter();
             let mut must_pause = false;
             for Sent { at, step, was_in_doubt } in steps {
@@ -164,6 +167,23 @@ impl<E: Elements> Writer<E> {
         }
     }
 
+    /// Has the structure settle what keeps shards from being written anew. Where that fails, they read and meet it again.
+    async fn settle_others(&mut self, ctx: Ctx) {
+        let upto = |pending: &Pending| if let Step::Settle(upto) = pending.step { upto } else { 0 };
+        let highest = self.pending.iter().filter(|pending| pending.outcome.is_none()).map(upto).max().unwrap_or(0);
+        if highest == 0 {
+            return;
+        }
+        let settled = self.shards.settle(ctx, highest).await;
+        for pending in self.pending.iter_mut().filter(|pending| upto(pending) > 0 && pending.outcome.is_none()) {
+            pending.step = Step::Read;
+            if let Err(error) = &settled {
+                // Nothing of this write's own was sent.
+                pending.fault(Step::Read, error.clone().effect(Effect::NotApplied));
+            }
+        }
+    }
+
     /// The next op of each shard that is not settled.
     fn next_batch(&mut self) -> (Batch, Vec<Sent>) {
         let mut batch = Batch::new();
@@ -173,7 +193,7 @@ impl<E: Elements> Writer<E> {
             // Should this future be dropped before the reply comes, the next caller starts with a look at what landed.
             let step = std::mem::replace(&mut pending.step, Step::Read);
             let was_in_doubt = pending.is_in_doubt;
-            pending.is_in_doubt |= !matches!(step, Step::Read);
+            pending.is_in_doubt |= matches!(step, Step::Append | Step::Rewrite(..));
             pending.before = self.shards.seen(pending.shard);
             steps.push(Sent { at, step, was_in_doubt });
         }
@@ -227,7 +247,7 @@ impl Pending {
     fn op<E: Elements>(&self, shards: &Shards<E>) -> Op {
         match &self.step {
             Step::Append => shards.op(self.shard, |key| Op::put(key, PutMode::Append, self.frame.clone(), Ttl::Never)),
-            Step::Read => shards.read_op(self.shard),
+            Step::Read | Step::Settle(_) => shards.read_op(self.shard),
             Step::Rewrite(cas, value) => {
                 shards.op(self.shard, |key| Op::put(key, PutMode::Cas(*cas), value.clone(), Ttl::Never))
             }
@@ -304,11 +324,13 @@ impl Pending {
             return Ok(Some(Step::Append));
         }
         match shards.token(reading) {
-            Ok(cas) => {
-                let step = Step::Rewrite(cas, shards.rewritten(reading, &self.frame)?);
-                shards.tell(self.shard, Phase::Begun);
-                Ok(Some(step))
-            }
+            Ok(cas) => Ok(Some(match shards.rewritten(reading, &self.frame)? {
+                Room::Rewrite(value) => {
+                    shards.tell(self.shard, Phase::Begun);
+                    Step::Rewrite(cas, value)
+                }
+                Room::Settle(upto) => Step::Settle(upto),
+            })),
             Err(_) => {
                 let stat = ShardStat { elements: 0, bytes, live_bytes: bytes, removals: 0 };
                 let hint = " (this store has no conditional writes, so it cannot be compacted)";

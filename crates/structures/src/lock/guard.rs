@@ -421,6 +421,11 @@ impl LockGuard {
         self.term.token
     }
 
+    /// Fails if the lease is over or the lock was lost, as far as this process knows. **Round trips: 0.**
+    pub(crate) fn check(&self) -> Result<()> {
+        self.term.check()
+    }
+
     /// The random id of this acquisition, as [`status`](super::Lock::status) shows it.
     ///
     /// ```

@@ -42,7 +42,7 @@
 //! [`Set::open_text`] keeps a set as the article has it, `+a +b -a `, under a key of its own, for sharing with other programs.
 
 mod binary;
-mod layout;
+pub(crate) mod layout;
 mod members;
 mod text;
 

@@ -1,0 +1,210 @@
+//! The commits of an array with several shards: which change over several of them won each number.
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 4 | `LRC` and the version, 1 |
+//! | 4 | 8 | generation |
+//! | 12 | 4 | check of all that follows: the low half of XXH3-64, seed = generation |
+//! | 16 | varint | base: numbers up to this one are settled in every shard |
+//! | | varint | the highest fencing token that a change was made under; 0: none |
+//! | | 8 + ⌈shards / 8⌉ each | of each number from base + 1 on: the id of the change that won it (0: none), and the shards it touches, a bit each, the lowest first |
+//!
+//! The key is written by `cas` alone. Each write adds one number, so the last number is the version of the whole.
+//!
+//! # How a change becomes visible at once
+//! A change over several shards is first written into each as a *numbered change*, under the number after the last one. It counts nowhere
+//! yet. Once all shards have it, one `cas` here gives the number to its id: from then on it counts in all of them. If the number
+//! went to another, it is written again under the next one. A changer that dies in between leaves bytes that never count.
+//!
+//! A reader reads the commits with the shards, in any order, and must have a state of one moment: see [`Commits::wants`]. A compaction settles numbered changes: it
+//! applies the ones that won, drops the others, and leaves the last number as its *mark*. One that meets a number which is
+//! still open gives it to nobody first, so that it never can count.
+//!
+//! Source: the commit point at one record is that of Percolator (Peng and Dabek, OSDI 2010), without its locks: here readers never wait.
+
+use bytes::Bytes;
+use larder_core::text::Shown;
+use larder_core::{Error, ErrorKind, Result};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::layout::Ordered;
+use crate::append::layout::{put_varint, take, take_u64, take_varint};
+
+const MAGIC: [u8; 4] = *b"LRC\x01";
+const HEADER_BYTES: usize = 16;
+
+/// Which change won which number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Commits {
+    generation: u64,
+    shards: u16,
+    /// Numbers up to this one are settled in every shard.
+    pub(crate) base: u64,
+    /// The highest token of a lock.
+    pub(crate) token: u64,
+    /// From `base` + 1 on.
+    winners: Vec<Winner>,
+}
+
+/// Who won a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Winner {
+    /// 0: nobody.
+    id: u64,
+    /// A bit a shard.
+    touched: Vec<u8>,
+}
+
+/// What became of a numbered change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Won,
+    /// Another, or nobody, has its number.
+    Beaten,
+    /// Its number is the next one.
+    Open,
+    /// Too long ago to tell.
+    Forgotten,
+    /// Its number is further ahead than that: the commits are older than when it was chosen.
+    Ahead,
+}
+
+/// What a reader lacks for a state of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wants {
+    Nothing,
+    /// The shard is older than the commits: it lacks the change of this number.
+    NewerShard(u64),
+    /// The commits are older than the shard, which has settled up to this number.
+    NewerCommits(u64),
+}
+
+impl Commits {
+    pub(crate) fn new(generation: u64, shards: u16) -> Commits {
+        Commits { generation, shards, base: 0, token: 0, winners: Vec::new() }
+    }
+
+    /// The last number that was given.
+    pub(crate) fn last(&self) -> u64 {
+        self.base + self.winners.len() as u64
+    }
+
+    /// How many numbers are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.winners.len()
+    }
+
+    /// What one number takes, in bytes.
+    pub(crate) fn winner_bytes(&self) -> usize {
+        8 + usize::from(self.shards).div_ceil(8)
+    }
+
+    /// True if the number went to this change.
+    pub(crate) fn is(&self, number: u64, id: u64) -> bool {
+        id != 0 && self.winner(number).is_some_and(|winner| winner.id == id)
+    }
+
+    fn winner(&self, number: u64) -> Option<&Winner> {
+        let at = number.checked_sub(self.base)?.checked_sub(1)?;
+        self.winners.get(usize::try_from(at).ok()?)
+    }
+
+    pub(crate) fn fate(&self, number: u64, id: u64) -> Fate {
+        match number {
+            _ if number <= self.base => Fate::Forgotten,
+            _ if self.is(number, id) => Fate::Won,
+            _ if number <= self.last() => Fate::Beaten,
+            _ if number == self.last() + 1 => Fate::Open,
+            _ => Fate::Ahead,
+        }
+    }
+
+    /// The next state: the next number goes to `id` (0: nobody), which touches these shards. Numbers up to `base` are settled.
+    pub(crate) fn next(&self, id: u64, touched: impl IntoIterator<Item = u16>, token: u64, base: u64) -> Commits {
+        let mut bits = vec![0; usize::from(self.shards).div_ceil(8)];
+        for shard in touched {
+            bits[usize::from(shard / 8)] |= 1 << (shard % 8);
+        }
+        let base = base.clamp(self.base, self.last());
+        // Not more than there are winners, which are counted in a usize.
+        let settled = (base - self.base) as usize;
+        let mut winners = self.winners[settled..].to_vec();
+        winners.push(Winner { id, touched: bits });
+        Commits { base, token: self.token.max(token), winners, ..*self }
+    }
+
+    /// What a reader of a shard lacks. With nothing wanting, every shard shows the numbered changes up to the last, and no other:
+    /// those up to its mark are settled in it, those above are in its log, and what the commits do not have is skipped.
+    pub(crate) fn wants(&self, shard: u16, state: &Ordered<'_>) -> Wants {
+        if state.mark > self.last() {
+            return Wants::NewerCommits(state.mark);
+        }
+        if state.mark < self.base {
+            return Wants::NewerShard(self.base);
+        }
+        let touches = |number: &u64| {
+            let bits = self.winner(*number).and_then(|winner| winner.touched.get(usize::from(shard / 8)));
+            bits.is_some_and(|bits| bits & 1 << (shard % 8) != 0)
+        };
+        let missing = (state.mark + 1..=self.last()).filter(touches).find(|number| !state.found.contains(number));
+        missing.map_or(Wants::Nothing, Wants::NewerShard)
+    }
+
+    /// The bytes that are stored.
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(HEADER_BYTES + 20 + self.winners.len() * self.winner_bytes());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        put_varint(&mut out, self.base);
+        put_varint(&mut out, self.token);
+        for winner in &self.winners {
+            out.extend_from_slice(&winner.id.to_le_bytes());
+            out.extend_from_slice(&winner.touched);
+        }
+        let check = check(self.generation, &out[HEADER_BYTES..]);
+        out[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&check.to_le_bytes());
+        Bytes::from(out)
+    }
+
+    /// Reads stored bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for what is no such value, or another one's.
+    pub(crate) fn decode(bytes: &[u8], generation: u64, shards: u16) -> Result<Commits> {
+        let mismatch = |why: &str| {
+            let detail = format!("these are no commits of this array, {why}: {}", Shown(bytes));
+            Error::new(ErrorKind::LayoutMismatch, detail)
+        };
+        let Some((header, mut rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(mismatch("too short"));
+        };
+        if header[..4] != MAGIC || header[4..12] != generation.to_le_bytes() {
+            return Err(mismatch("of another layout or generation"));
+        }
+        if header[12..] != check(generation, rest).to_le_bytes() {
+            return Err(mismatch("the check does not match"));
+        }
+        let mut commits = Commits::new(generation, shards);
+        let read = (|| {
+            commits.base = take_varint(&mut rest)?;
+            commits.token = take_varint(&mut rest)?;
+            while !rest.is_empty() {
+                let id = take_u64(&mut rest)?;
+                let touched = take(&mut rest, usize::from(shards).div_ceil(8))?.to_vec();
+                commits.winners.push(Winner { id, touched });
+            }
+            commits.base.checked_add(commits.winners.len() as u64)
+        })();
+        read.map(|_| commits).ok_or_else(|| mismatch("malformed"))
+    }
+}
+
+fn check(generation: u64, bytes: &[u8]) -> u32 {
+    // The low half: truncation is meant.
+    xxh3_64_with_seed(bytes, generation) as u32
+}
+
+#[cfg(test)]
+#[path = "commits_tests.rs"]
+mod tests;

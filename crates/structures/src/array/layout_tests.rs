@@ -1,0 +1,126 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::append::layout::{Place, Value, empty, frame};
+
+const PLACE: Place = Place { generation: 0x1122_3344_5566_7788, shard: 3 };
+
+/// Folds one frame of these operations onto an empty value.
+fn with_state<T>(frames: &[Vec<u8>], commits: Option<Commits>, look: impl FnOnce(&Ordered<'_>) -> T) -> T {
+    let mut bytes = empty(PLACE).to_vec();
+    for (at, operations) in frames.iter().enumerate() {
+        bytes.extend_from_slice(&frame(PLACE, 7, at as u64 + 1, operations));
+    }
+    let value = Value::parse(&bytes, PLACE).unwrap();
+    look(&value.fold(Ordered::with(commits.map(Arc::new))).unwrap().state)
+}
+
+fn operations(changes: &[(Action, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (action, element) in changes {
+        put_element(&mut out, *action, &stored(element));
+    }
+    out
+}
+
+fn values(state: &Ordered<'_>) -> Vec<Vec<u8>> {
+    state.values().map(<[u8]>::to_vec).collect()
+}
+
+use Action::{Put, Remove};
+
+#[test]
+fn golden_bytes() {
+    assert_eq!(*stored(b"ab"), *b"ab");
+    assert_eq!(*stored(b""), *b"");
+    assert_eq!(*stored(b"\0a"), *b"\0\0a");
+    let inner = operations(&[(Remove, b"c"), (Put, b"\0"), (Put, b"")]);
+    assert_eq!(inner, b"\x03c\x04\0\0\0");
+    let id = 0x0102_0304_0506_0708;
+    assert_eq!(numbered(200, id, &inner), b"\x24\0\x01\xc8\x01\x08\x07\x06\x05\x04\x03\x02\x01\x03c\x04\0\0\0");
+    assert_eq!(fenced(5, id, &inner), b"\x22\0\x03\x05\x08\x07\x06\x05\x04\x03\x02\x01\x03c\x04\0\0\0");
+    let commits = Commits::new(1, 2).next(id, [0], 0, 0);
+    let head = with_state(&[fenced(300, 1, &[])], Some(commits), |state| state.head());
+    assert_eq!(head.unwrap(), b"\0\x02\x01\xac\x02");
+    assert_eq!(with_state(&[inner], None, |state| state.head()), None);
+}
+
+#[test]
+fn a_change_removes_first_and_then_adds() {
+    let frames = [operations(&[(Put, b"a"), (Put, b"b"), (Put, b"a")]), operations(&[(Remove, b"a"), (Put, b"a")])];
+    assert_eq!(with_state(&frames, None, values), [&b"b"[..], b"a"]);
+}
+
+#[test]
+fn a_numbered_change_counts_by_the_commits_alone() {
+    let (id, other) = (11, 12);
+    let frames =
+        [operations(&[(Put, b"a"), (Put, b"b")]), numbered(1, id, &operations(&[(Remove, b"a"), (Put, b"c")]))];
+    let none = Commits::new(1, 2);
+    for open in [None, Some(none.clone())] {
+        let seen = with_state(&frames, open, |state| (values(state), state.unsettled(), state.elements().count()));
+        assert_eq!(seen, (vec![b"a".to_vec(), b"b".to_vec()], 1, 3), "open: it stands, and is no element");
+    }
+    let won = none.next(id, [0, 1], 0, 0);
+    let seen = with_state(&frames, Some(won.clone()), |state| (values(state), state.unsettled(), state.found.clone()));
+    assert_eq!(seen, (vec![b"b".to_vec(), b"c".to_vec()], 0, vec![1]));
+    for beaten in [none.next(other, [0], 0, 0), none.next(0, [], 0, 0), won.next(other, [0], 0, 1)] {
+        let seen =
+            with_state(&frames, Some(beaten), |state| (values(state), state.unsettled(), state.elements().count()));
+        assert_eq!(seen, (vec![b"a".to_vec(), b"b".to_vec()], 0, 2));
+    }
+}
+
+#[test]
+fn a_change_of_an_earlier_holder_counts_nowhere() {
+    let add = |element| operations(&[(Put, element)]);
+    let frames = [fenced(5, 1, &add(b"a")), fenced(4, 2, &add(b"b")), fenced(5, 3, &add(b"c"))];
+    let seen = with_state(&frames, None, |state| (values(state), state.fenced.clone(), state.token));
+    assert_eq!(seen, (vec![b"a".to_vec(), b"c".to_vec()], vec![(1, true), (2, false), (3, true)], 5));
+}
+
+#[test]
+fn what_is_unknown_is_neither_read_nor_compacted_away() {
+    for unknown in [&b"\0\x09"[..], b"\0", b"\0\x01", b"\0\x01\x05\0\0", b"\0\x03\x01\0\0\0\0\0\0\0\0\xff"] {
+        let mut operation = Vec::new();
+        put_element(&mut operation, Put, unknown);
+        let seen = with_state(&[operation], Some(Commits::new(1, 1).next(1, [0], 0, 0)), |state| {
+            (state.is_readable(), state.unsettled())
+        });
+        // A number that went to another is not looked into.
+        let is_skipped = unknown == b"\0\x01\x05\0\0";
+        assert_eq!(seen, (false, u64::MAX), "{unknown:?} {is_skipped}");
+    }
+}
+
+#[test]
+fn removing_is_linear_in_what_is_removed() {
+    // 200,000 of the same, removed and added again 2,000 times: a search a removal would look at 4 x 10^8 elements.
+    let mut frames = vec![operations(&vec![(Put, &b"x"[..]); 200_000])];
+    frames.push(operations(&[(Remove, &b"x"[..]), (Put, b"y")].repeat(2_000)));
+    let start = std::time::Instant::now();
+    assert_eq!(with_state(&frames, None, |state| state.values().count()), 2_000);
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+proptest! {
+    #[test]
+    fn a_list_agrees(steps in proptest::collection::vec((any::<bool>(), proptest::collection::vec(0u8..3, 0..3)), 0..60)) {
+        let mut model: Vec<Vec<u8>> = Vec::new();
+        let mut frames = Vec::new();
+        for (is_push, element) in &steps {
+            if *is_push { model.push(element.clone()) } else { model.retain(|there| there != element) }
+            frames.push(operations(&[(if *is_push { Put } else { Remove }, element)]));
+        }
+        prop_assert_eq!(with_state(&frames, None, values), model);
+    }
+
+    #[test]
+    fn garbage_never_panics(items in proptest::collection::vec(proptest::collection::vec(0u8..5, 0..30), 0..20)) {
+        let mut state = Ordered::with(Some(Arc::new(Commits::new(1, 3).next(1, [1], 0, 0))));
+        for item in &items {
+            state.apply(Put, item);
+        }
+        _ = (state.values().count(), state.elements().count(), state.head(), state.unsettled());
+    }
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::cache::CacheVerb;
 use crate::exit;
 
 /// Shared data structures in the stores people already run.
@@ -97,6 +98,16 @@ Examples:
   larder set members tags"
     )]
     Set(SetVerb),
+    /// A cache of what is costly to make: one process at a time makes it, over all machines
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder cache get pages /index --ttl 5m --else ./render /index
+  larder cache invalidate pages /index"
+    )]
+    Cache(CacheVerb),
     /// Remove a structure, of whatever kind, and all its keys
     #[command(after_help = "\
 Prints the kind of what was removed. Handles that other processes have open answer `lost` from then on.
@@ -384,11 +395,13 @@ pub(crate) enum Subject {
     FastCounter,
     /// The set.
     Set,
+    /// The cache.
+    Cache,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
-exact and to a fast counter, and add to and remove from a set; then it checks that every total is what the workers did, removes \
+exact and to a fast counter, add to and remove from a set, and rebuild and invalidate what a cache holds; then it checks that every total is what the workers did, removes \
 what it made, also when it is interrupted, and prints a table. Exits with 0 if every total is right, with 1 if any is off.
 
 Examples:
@@ -397,14 +410,14 @@ Examples:
   larder --json demo --ops 1000";
 
 /// A time such as `500ms`, `30s`, `1m 30s`; a bare number counts seconds.
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<u64>() {
         return Ok(Duration::from_secs(seconds));
     }
     humantime::parse_duration(text).map_err(|error| format!("{error}; a time is such as 500ms, 30s or 1m30s"))
 }
 
-fn positive_time(text: &str) -> Result<Duration, String> {
+pub(crate) fn positive_time(text: &str) -> Result<Duration, String> {
     match time(text)? {
         Duration::ZERO => Err("it must be longer than 0".to_owned()),
         positive => Ok(positive),

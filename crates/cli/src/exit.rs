@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use larder::ErrorKind;
 use serde_json::json;
 
-/// How the command ends. `lock run` ends as its command does.
+/// How the command ends. `lock run` and `cache get` end as their command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Ok = 0,
@@ -29,19 +29,24 @@ pub(crate) const CODES: [(&str, &str); 13] = [
     ("3", "absent: there is no such structure (never created, or lost)"),
     ("4", "lost or rolled back: the structure was there, and data of it are gone"),
     ("5", "the lock was not obtained in time, or was lost while the command ran"),
-    ("6", "the store cannot be reached or does not answer; nothing was changed"),
+    (
+        "6",
+        "the store cannot be reached or does not answer, or somebody else's rebuild outlasted the wait; nothing was changed",
+    ),
     ("7", "the outcome is unknown: it may have happened, or may yet; read before you try again"),
     ("8", "refused: full, out of range, another kind of structure, too many writers, or unsupported"),
     ("70", "the store or larder misbehaved"),
-    ("126", "`lock run`: the command cannot be run"),
-    ("127", "`lock run`: the command was not found"),
-    ("128+n", "`lock run`: signal n ended the command; others: signal n ended larder"),
+    ("126", "`lock run`, `cache get`: the command cannot be run"),
+    ("127", "`lock run`, `cache get`: the command was not found"),
+    ("128+n", "`lock run`, `cache get`: signal n ended the command; others: signal n ended larder"),
 ];
 
 /// As `larder exit-codes` and the help print it.
 pub(crate) fn table() -> String {
     let lines: String = CODES.iter().map(|(code, meaning)| format!("{code:>5}  {meaning}\n")).collect();
-    format!("Exit codes:\n{lines}\n`lock run` else exits as its command does; --lock-exit-code tells its own 5 apart.")
+    format!(
+        "Exit codes:\n{lines}\n`lock run`, and `cache get` of what is missing, else exit as their command does; --lock-exit-code tells its own 5 apart."
+    )
 }
 
 /// The same, behind an example of how to use it.
@@ -54,7 +59,7 @@ Examples:
   larder lock run nightly -- ./report.sh
 
 Exit codes (`larder exit-codes`): 0 done, 1 no, 2 usage, 3 absent, 4 lost, 5 lock not obtained or lost, 6 store unreachable, \
-7 outcome unknown, 8 refused (full, …), 70 internal; `lock run` exits as its command does.";
+7 outcome unknown, 8 refused (full, …), 70 internal; `lock run` and `cache get` exit as their command does.";
 
 /// Why the command failed, for people and for machines.
 #[derive(Debug)]

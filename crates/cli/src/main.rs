@@ -1,6 +1,7 @@
 //! The `larder` command: structures in a shared store, from a shell.
 
 mod args;
+mod cache;
 mod counter;
 mod demo;
 mod exit;
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
 /// Reads the command line. What goes before it being understood: whether to colour, and to say errors in JSON.
 fn parse() -> Result<Cli, ExitCode> {
     let typed: Vec<OsString> = std::env::args_os().collect();
-    let has = |option: &str| typed.iter().take_while(|word| *word != "--").any(|word| word == option);
+    let has =
+        |option: &str| typed.iter().take_while(|word| *word != "--" && *word != "--else").any(|word| word == option);
     let mut command = Cli::command();
     if has("--no-color") {
         ColorChoice::Never.write_global();
@@ -112,6 +114,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Lock(verb) => lock::run(&session, verb).await,
         Command::Counter(verb) => counter::run(&session, verb).await.map(|exit| exit as u8),
         Command::Set(verb) => set::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),
         Command::Demo(_) | Command::Completions { .. } | Command::ExitCodes => Ok(Exit::Ok as u8),
     };

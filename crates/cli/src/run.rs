@@ -7,11 +7,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use larder::text::Shown;
 use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group, test_kill_process_group};
+use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
@@ -71,10 +72,31 @@ pub(crate) struct Running {
 impl Running {
     /// Starts the command with more variables in its environment.
     pub(crate) fn start(command: &[OsString], env: &[(&str, OsString)]) -> Result<Running, Failure> {
+        Running::start_with(command, env, Stdio::inherit())
+    }
+
+    /// The same, and what it prints to standard output is [`output`](Running::output).
+    pub(crate) fn start_captured(command: &[OsString], env: &[(&str, OsString)]) -> Result<Running, Failure> {
+        Running::start_with(command, env, Stdio::piped())
+    }
+
+    /// What the command prints, until it and all that it started have closed their standard output; nothing if that is not captured.
+    pub(crate) fn output(&mut self) -> impl Future<Output = io::Result<Vec<u8>>> + use<> {
+        let stdout = self.child.stdout.take();
+        async move {
+            let mut output = Vec::new();
+            if let Some(mut stdout) = stdout {
+                stdout.read_to_end(&mut output).await?;
+            }
+            Ok(output)
+        }
+    }
+
+    fn start_with(command: &[OsString], env: &[(&str, OsString)], stdout: Stdio) -> Result<Running, Failure> {
         let Some((program, args)) = command.split_first() else { return Err(Failure::usage("there is no command")) };
         let leads = !is_foreground();
         let mut command = Command::new(program);
-        command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+        command.args(args).envs(env.iter().map(|(name, value)| (name, value))).stdout(stdout);
         if leads {
             command.process_group(0);
         }

@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 4] = ["lock", "exact counter", "fast counter", "set"];
+const STRUCTURES: [&str; 5] = ["lock", "exact counter", "fast counter", "set", "cache"];
 
 fn rows(done: &Done) -> Vec<Value> {
     done.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -45,7 +45,7 @@ fn the_figures_come_as_json_too() {
 
 #[test]
 fn a_total_that_is_off_is_found() {
-    for (sabotaged, structure) in ["lock", "counter", "fast-counter", "set"].into_iter().zip(STRUCTURES) {
+    for (sabotaged, structure) in ["lock", "counter", "fast-counter", "set", "cache"].into_iter().zip(STRUCTURES) {
         let done = finish(&mut larder(["--json", "demo", "--ops", "100", "--sabotage", sabotaged]));
         done.exits(1);
         for row in rows(&done) {

@@ -1,5 +1,6 @@
 //! `larder demo`: drives every structure from several workers at once, and checks every total itself.
 
+mod cache;
 mod counter;
 mod footprint;
 mod lock;
@@ -23,7 +24,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 4] = [Subject::Lock, Subject::Counter, Subject::FastCounter, Subject::Set];
+const SUBJECTS: [Subject; 5] = [Subject::Lock, Subject::Counter, Subject::FastCounter, Subject::Set, Subject::Cache];
 
 /// Drives the structures; the exit code says whether every total was right.
 pub(crate) async fn run(common: &Common, demo: &Demo) -> Result<u8, Failure> {
@@ -71,6 +72,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Lock => lock::drive(stage).await,
             Subject::Counter | Subject::FastCounter => counter::drive(stage).await,
             Subject::Set => set::drive(stage).await,
+            Subject::Cache => cache::drive(stage).await,
         };
         rows.push(match row {
             Err(failure) if failure.is_unsupported() => Row::unsupported(stage.subject, failure.message()),
@@ -85,6 +87,9 @@ async fn clean_up(workers: &[Worker], stages: &[Stage], timeout: Duration) -> Re
     let Some(worker) = workers.first() else { return Ok(()) };
     let store: StoreRef = Arc::clone(&worker.store);
     for stage in stages {
+        if stage.subject == Subject::Cache {
+            cache::forget(&store, &stage.name, timeout).await?;
+        }
         larder::drop_structure(&store, Ctx::within(timeout), &Name::new(&stage.name)?).await?;
     }
     Ok(())

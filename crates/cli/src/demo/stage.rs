@@ -188,6 +188,7 @@ impl Subject {
             Subject::Counter => "exact counter",
             Subject::FastCounter => "fast counter",
             Subject::Set => "set",
+            Subject::Cache => "cache",
         }
     }
 }

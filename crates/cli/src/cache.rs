@@ -1,0 +1,175 @@
+//! `larder cache …`
+
+use std::ffi::OsString;
+use std::future::pending;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueHint};
+use larder::cache::{Cached, Lookup, Source};
+use larder::{Cache, ErrorKind};
+use serde_json::json;
+
+use crate::args::{Named, positive_time, time};
+use crate::exit::{Exit, Failure, say};
+use crate::output::{argument, bytes, os_string};
+use crate::run::{End, Forwarded, Running, code_of, code_of_signal};
+use crate::session::Session;
+
+/// What the command finds in its environment.
+const ENV_NAME: &str = "LARDER_CACHE_NAME";
+const ENV_KEY: &str = "LARDER_CACHE_KEY";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheVerb {
+    /// Print the value of a key, made by a command if it is not cached: by one process at a time, over all machines
+    #[command(after_help = GET_HELP)]
+    Get(CacheGet),
+    /// Forget the value of a key; the next who asks makes it anew
+    #[command(after_help = "\
+Prints nothing. A rebuild that is under way is not cached any more: what it makes may be out of date.
+
+Round trips: open 1, invalidate 1.
+
+Examples:
+  larder cache invalidate pages /index")]
+    Invalidate(CacheEntry),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CacheEntry {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// The key of the value, 0 to 8192 bytes
+    pub(crate) key: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CacheGet {
+    #[command(flatten)]
+    pub(crate) entry: CacheEntry,
+    /// How long the value is fresh, if it is made now
+    #[arg(long, value_name = "TIME", value_parser = positive_time)]
+    pub(crate) ttl: Duration,
+    /// How much longer others are served the value while one makes it anew; else they wait
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = time)]
+    pub(crate) stale: Duration,
+    /// How long others leave it to this command: longer than it takes
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_time)]
+    pub(crate) lease: Duration,
+    /// How long to wait for somebody else's command; 0: not at all
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    pub(crate) wait: Duration,
+    /// The command whose standard output is the value, and its arguments: everything that follows
+    #[arg(long = "else", value_name = "COMMAND", required = true, num_args = 1.., allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandName)]
+    pub(crate) command: Vec<OsString>,
+}
+
+const GET_HELP: &str = "\
+Of all who find the value missing or stale, one runs its command; the others wait for the value, or with --stale are served the last \
+one meanwhile. The command's standard output, byte by byte, is the value; it finds the names in LARDER_CACHE_NAME and LARDER_CACHE_KEY. A command \
+that fails caches nothing: its output is passed on, its exit code returned, and the next who asks may try at once. One that outlasts \
+--lease is run a second time by somebody else.
+
+A cached value may be gone at any time: the server evicts what it has no room for. A value that could not be cached is printed all the same, \
+with a warning on standard error; exit code 0. Nobody's command ended within --wait: exit code 6.
+
+Round trips: open 1 (2 when the cache is created), a hit 1; with the command 3: the look, the lease, the value.
+
+Examples:
+  larder cache get pages /index --ttl 5m --else ./render /index
+  larder cache get rates eur --ttl 1h --stale 10m --lease 20s --else curl -fsS https://rates.example/eur
+  larder --json cache get pages /index --ttl 5m --else ./render /index | jq -r .source";
+
+pub(crate) async fn run(session: &Session, verb: CacheVerb) -> Result<u8, Failure> {
+    match verb {
+        CacheVerb::Get(args) => get(session, &args).await,
+        CacheVerb::Invalidate(entry) => {
+            let cache = Cache::options().timeout(session.timeout).open(&session.store, entry.named.bytes()).await;
+            let hint = "nothing is cached under that name; `larder cache get` creates it";
+            let cache = cache.map_err(|error| Failure::from(error).hint_if_absent(hint))?;
+            cache.invalidate(argument(&entry.key)).await?;
+            Ok(Exit::Ok as u8)
+        }
+    }
+}
+
+async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
+    let options = Cache::options().ttl(args.ttl).stale(args.stale).lease(args.lease).wait(args.wait);
+    let name = args.entry.named.bytes();
+    let cache = options.timeout(session.timeout).open_or_create(&session.store, name).await?;
+    let key = argument(&args.entry.key);
+    // From here on a signal must not end this process and leave a lease behind that others wait for.
+    let mut signals = Forwarded::listen()?;
+    let lookup = tokio::select! {
+        lookup = cache.lookup(key) => lookup,
+        signal = signals.next() => return Ok(code_of_signal(signal)),
+    };
+    let rebuild = match lookup {
+        Ok(Lookup::Found(cached)) => return print(session, args, &cached),
+        Ok(Lookup::Rebuild(rebuild)) => rebuild,
+        Err(error) if error.kind() == ErrorKind::Timeout && !error.is_unknown() => {
+            return Err(Failure::from(error).hint("--wait waits longer, --stale serves the last value meanwhile"));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match made(&args.command, name, key, &mut signals).await {
+        Ok((0, value)) => print(session, args, &rebuild.finish(value).await),
+        Ok((code, output)) => {
+            rebuild.give_up().await;
+            io::stdout().write_all(&output)?;
+            Ok(code)
+        }
+        Err(failure) => {
+            rebuild.give_up().await;
+            Err(failure)
+        }
+    }
+}
+
+/// Runs the command; its exit code, and what it printed.
+async fn made(
+    command: &[OsString],
+    name: &[u8],
+    key: &[u8],
+    signals: &mut Forwarded,
+) -> Result<(u8, Vec<u8>), Failure> {
+    let env = [(ENV_NAME, os_string(name)), (ENV_KEY, os_string(key))];
+    let mut running = Running::start_captured(command, &env)?;
+    let output = running.output();
+    let (output, end) = tokio::join!(output, running.supervise(signals, pending(), Duration::ZERO));
+    match end? {
+        End::Own(status) => Ok((code_of(status), output?)),
+        End::Ended => Ok((Exit::Internal as u8, output?)),
+    }
+}
+
+fn print(session: &Session, args: &CacheGet, cached: &Cached) -> Result<u8, Failure> {
+    let (source, kept) = match &cached.source {
+        Source::Fresh => ("fresh", None),
+        Source::Stale => ("stale", None),
+        Source::Rebuilt(Ok(())) => ("rebuilt", None),
+        Source::Rebuilt(Err(error)) => ("rebuilt", Some(error)),
+        _ => ("unknown", None),
+    };
+    if let Some(error) = kept {
+        say(&format!("warning: the value was not cached, or may not have been: {error}"));
+    }
+    if session.out.json {
+        let CacheEntry { named, key } = &args.entry;
+        let object = json!({
+            "name": bytes(named.bytes()),
+            "key": bytes(argument(key)),
+            "value": bytes(&cached.value),
+            "source": source,
+            "kept": cached.is_kept(),
+        });
+        session.out.answer("", &object)?;
+    } else {
+        let mut out = io::stdout().lock();
+        out.write_all(&cached.value)?;
+        out.flush()?;
+    }
+    Ok(Exit::Ok as u8)
+}

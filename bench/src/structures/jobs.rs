@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_structures::lock::{LockGuard, Released};
-use larder_structures::{Counter, Lock, Set};
+use larder_structures::{Cache, Counter, Lock, Set};
 
 use crate::Result;
 use crate::drive::Step;
@@ -14,6 +14,8 @@ use crate::drive::Step;
 const LEASE: Duration = Duration::from_secs(3600);
 /// Members of the set that is read.
 const MEMBERS: usize = 100;
+/// The value that a cache holds.
+const VALUE_BYTES: usize = 100;
 
 /// An op of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +28,11 @@ pub(super) enum Job {
     SetAdd,
     SetMembers,
     SetHas,
+    CacheHit,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 8] = [
+    pub(super) const ALL: [Job; 9] = [
         Job::CounterAdd,
         Job::CounterGet,
         Job::FastAdd,
@@ -38,6 +41,7 @@ impl Job {
         Job::SetAdd,
         Job::SetMembers,
         Job::SetHas,
+        Job::CacheHit,
     ];
     /// Those that many tasks may do on one handle at the same time.
     pub(super) const SHARED: [Job; 3] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd];
@@ -52,6 +56,7 @@ impl Job {
             Job::SetAdd => "set add of 1 member",
             Job::SetMembers => "set members (100)",
             Job::SetHas => "set has (of 100)",
+            Job::CacheHit => "cache hit of 100 bytes",
         }
     }
 
@@ -80,6 +85,11 @@ impl Job {
                 set.add((0..MEMBERS).map(member)).await?;
                 if self == Job::SetMembers { Work::SetMembers(set) } else { Work::SetHas(set, 0) }
             }
+            Job::CacheHit => {
+                let cache = Cache::options().ttl(LEASE).open_or_create(store, name).await?;
+                cache.get_or_rebuild("k", async || Ok::<_, larder_core::Error>([b'v'; VALUE_BYTES].to_vec())).await?;
+                Work::CacheHit(cache)
+            }
         };
         for _ in 0..3 {
             work.step().await?;
@@ -98,6 +108,7 @@ pub(super) enum Work {
     SetAdd(Set, usize),
     SetMembers(Set),
     SetHas(Set, usize),
+    CacheHit(Cache),
 }
 
 fn member(at: usize) -> String {
@@ -133,6 +144,11 @@ impl Step for Work {
             Work::SetHas(set, at) => {
                 *at += 1;
                 set.has(member(*at)).await?
+            }
+            Work::CacheHit(cache) => {
+                let hit = cache.get_or_rebuild("k", async || Err::<Vec<u8>, _>("it is there".to_owned().into()));
+                let hit: Result<_> = hit.await;
+                hit?.value.len() == VALUE_BYTES
             }
         };
         if is_right { Ok(()) } else { Err("a structure answered what it must not".into()) }

@@ -2,3 +2,6 @@
 
 #[doc = include_str!("../../../docs/cookbook/src/introduction.md")]
 struct Introduction;
+
+#[doc = include_str!("../../../docs/cookbook/src/cache.md")]
+struct Cache;

@@ -33,7 +33,7 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`open`] | a store by its URL |
-//! | [`Lock`], [`Counter`], [`Set`], [`EventLog`] | the structures; each documents its guarantee on every store, and its round trips |
+//! | [`Lock`], [`Counter`], [`Set`], [`EventLog`], [`Cache`] | the structures; each documents its guarantee on every store, and its round trips |
 //! | [`find`], [`drop_structure`] | what a name holds, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |

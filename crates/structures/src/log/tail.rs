@@ -49,7 +49,18 @@ pub struct Tail {
 }
 
 /// What stood in a part; `None`: nothing.
-type Sight = Option<(Cas, u64)>;
+type Sight = Option<Seen>;
+
+/// A part as it stood: which incarnation, how long, and the tokens it had, one a connection.
+#[derive(Clone, Debug)]
+struct Seen {
+    incarnation: u64,
+    bytes: usize,
+    tokens: Vec<Cas>,
+}
+
+/// How many tokens of a part are remembered: more connections than that a client does not have.
+const TOKENS_MAX: usize = 8;
 
 /// What one look found of each part.
 struct Look {
@@ -110,7 +121,8 @@ impl Tail {
     /// What came since the last look: events in the order of their time within what one look found, and gaps, each told once. Events
     /// that were acknowledged before the look began are in it, or were told before. A cursor that failed, or was dropped, has not moved.
     ///
-    /// **Round trips: 1** where nothing came, 2 where something did; on a store without tokens always 2. One more after a put was tried
+    /// **Round trips: 1** where nothing came, 2 where something did; on a store without tokens always 2, and where the client has
+    /// several connections until each has told its own token. One more after a put was tried
     /// in two places, and for each further batch that the parts fill. The first look of a cursor reads every part.
     ///
     /// ```
@@ -209,7 +221,7 @@ impl Tail {
         let now = token.item.as_ref().map(|(_, cas)| *cas);
         match (self.sights.get(&token.at), now) {
             (Some(None), None) => true,
-            (Some(Some((before, _))), Some(Some(now))) => *before == now,
+            (Some(Some(before)), Some(Some(now))) => before.tokens.contains(&now),
             _ => false,
         }
     }
@@ -254,18 +266,22 @@ impl Tail {
             self.take(of_chunk, self.met(of_chunk.iter().chain(others))?, now_ms, &mut cursor, &mut found)?;
         }
         let mut incarnations: BTreeMap<At, Option<u64>> =
-            sights.iter().map(|(at, sight)| (*at, sight.map(|(_, incarnation)| incarnation))).collect();
+            sights.iter().map(|(at, sight)| (*at, sight.as_ref().map(|seen| seen.incarnation))).collect();
         for read in &look.changed {
-            let incarnation = match &read.item {
-                Some((value, _)) => Some(inner.parse(read.at, value)?.incarnation),
-                None => None,
+            let sight = match &read.item {
+                Some((value, cas)) => {
+                    let part = inner.parse(read.at, value)?;
+                    incarnations.insert(read.at, Some(part.incarnation));
+                    cas.map(|cas| Some(seen(sights.get(&read.at), &part, cas)))
+                }
+                None => {
+                    incarnations.insert(read.at, None);
+                    inner.store.profile().cas.then_some(None)
+                }
             };
-            incarnations.insert(read.at, incarnation);
-            let cas = read.item.as_ref().map(|(_, cas)| *cas);
-            match (cas, incarnation) {
-                (Some(Some(cas)), Some(incarnation)) => _ = sights.insert(read.at, Some((cas, incarnation))),
-                (None, _) if inner.store.profile().cas => _ = sights.insert(read.at, None),
-                _ => _ = sights.remove(&read.at),
+            match sight {
+                Some(sight) => _ = sights.insert(read.at, sight),
+                None => _ = sights.remove(&read.at),
             }
         }
         for &at_part in &look.wanted {
@@ -328,5 +344,17 @@ impl Tail {
                 events.gaps.push(gap);
             }
         }
+    }
+}
+
+/// What is known of a part that was read with this token: a token is of one connection, so one that is new may be of the same value.
+fn seen(before: Option<&Sight>, part: &PartValue<'_>, cas: Cas) -> Seen {
+    let (incarnation, bytes) = (part.incarnation, part.len());
+    match before {
+        Some(Some(before)) if (before.incarnation, before.bytes) == (incarnation, bytes) => {
+            let others = before.tokens.iter().filter(|token| token.session != cas.session).copied();
+            Seen { incarnation, bytes, tokens: std::iter::once(cas).chain(others).take(TOKENS_MAX).collect() }
+        }
+        _ => Seen { incarnation, bytes, tokens: vec![cas] },
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_core::{Ctx, Error, ErrorKind, StoreRef};
 use larder_layers::Counting;
 use larder_structures::registry::drop_structure;
-use larder_structures::{Cache, Counter, Lock, Name, Set, Visitors};
+use larder_structures::{Cache, Counter, EventLog, Lock, Name, Set, Visitors};
 
 use super::{Bench, Case, Need};
 
@@ -62,6 +62,17 @@ budgets! {
     cache_invalidate [Cas, Ttl] = 1;
     cache_one_shot_hit [Cas, Ttl] = 2;
     drop_of_a_cache [Cas, Ttl] = 2;
+    log_open [] = 1;
+    log_create [] = 3;
+    log_put [] = 1;
+    log_put_of_a_chunks_first [] = 2;
+    log_put_of_a_handles_first [] = 1;
+    log_put_of_a_thousand_events [] = 1;
+    log_fetch [] = 2;
+    log_look_that_finds_nothing [Cas] = 1;
+    log_look_that_finds_something [] = 2;
+    log_one_shot_put [] = 2;
+    drop_of_a_log [] = 5;
     visitors_open [] = 1;
     visitors_create [] = 3;
     visitors_hit [] = 1;
@@ -130,6 +141,10 @@ impl Metered {
     async fn fresh_visitors(&self) -> Visitors {
         let options = Visitors::options().period(Duration::from_secs(30 * 86_400)).shards(1);
         options.open_or_create(&self.store, &self.name).await.expect("visitors")
+    }
+
+    async fn log(&self) -> EventLog {
+        EventLog::open_or_create(&self.store, &self.name).await.expect("a log")
     }
 
     async fn lock(&self) -> Lock {
@@ -316,6 +331,83 @@ async fn cache_one_shot_hit(m: Metered) -> u64 {
 
 async fn drop_of_a_cache(m: Metered) -> u64 {
     m.cache().await;
+    let name = Name::new(&m.name).expect("a name");
+    m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
+}
+
+async fn log_open(m: Metered) -> u64 {
+    m.log().await;
+    m.cost(EventLog::open(&m.store, &m.name)).await
+}
+
+async fn log_create(m: Metered) -> u64 {
+    m.cost(EventLog::open_or_create(&m.store, &m.name)).await
+}
+
+async fn log_put(m: Metered) -> u64 {
+    let log = m.log().await;
+    let now_ms = log.now_ms();
+    log.put_at(now_ms, "first").await.expect("a put");
+    m.cost(log.put_at(now_ms, "second")).await
+}
+
+async fn log_put_of_a_chunks_first(m: Metered) -> u64 {
+    let log = m.log().await;
+    m.cost(log.put("first")).await
+}
+
+async fn log_put_of_a_handles_first(m: Metered) -> u64 {
+    let (log, other) = (m.log().await, m.log().await);
+    let now_ms = log.now_ms();
+    log.put_at(now_ms, "first").await.expect("a put");
+    m.cost(other.put_at(now_ms, "second")).await
+}
+
+async fn log_put_of_a_thousand_events(m: Metered) -> u64 {
+    let log = m.log().await;
+    let now_ms = log.now_ms();
+    log.put_at(now_ms, "first").await.expect("a put");
+    m.cost(log.put_all(thousand().map(|event| (now_ms, event)))).await
+}
+
+async fn log_fetch(m: Metered) -> u64 {
+    let log = m.log().await;
+    let now_ms = log.now_ms();
+    for chunk in 0..20 {
+        log.put_at(now_ms - chunk * 3_600_000, "x").await.expect("a put");
+    }
+    m.cost(log.fetch(..)).await
+}
+
+async fn log_look_that_finds_nothing(m: Metered) -> u64 {
+    let log = m.log().await;
+    log.put("first").await.expect("a put");
+    let mut tail = log.tail_from_now().await.expect("a tail");
+    // Each connection of the client tells a token of its own.
+    for _ in 0..32 {
+        assert!(tail.poll().await.expect("a look").is_empty());
+    }
+    m.cost(tail.poll()).await
+}
+
+async fn log_look_that_finds_something(m: Metered) -> u64 {
+    let log = m.log().await;
+    log.put("first").await.expect("a put");
+    let mut tail = log.tail_from_now().await.expect("a tail");
+    log.put("second").await.expect("a put");
+    m.cost(tail.poll()).await
+}
+
+/// What `larder log put NAME EVENT` costs where the chunk is there.
+async fn log_one_shot_put(m: Metered) -> u64 {
+    let log = m.log().await;
+    let now_ms = log.now_ms();
+    log.put_at(now_ms, "first").await.expect("a put");
+    m.cost(async { EventLog::open_or_create(&m.store, &m.name).await?.put_at(now_ms, "second").await }).await
+}
+
+async fn drop_of_a_log(m: Metered) -> u64 {
+    m.log().await.put("first").await.expect("a put");
     let name = Name::new(&m.name).expect("a name");
     m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
 }

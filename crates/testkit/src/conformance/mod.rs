@@ -6,6 +6,7 @@
 
 pub mod budget_cases;
 pub mod cache_cases;
+pub mod log_cases;
 pub mod matrix;
 pub mod op_cases;
 pub mod structure_cases;
@@ -33,8 +34,14 @@ macro_rules! cases {
 pub(crate) use cases;
 
 /// The cases of all suites.
-pub const CASES: &[&[Case]] =
-    &[op_cases::CASES, structure_cases::CASES, cache_cases::CASES, visitors_cases::CASES, budget_cases::CASES];
+pub const CASES: &[&[Case]] = &[
+    op_cases::CASES,
+    structure_cases::CASES,
+    cache_cases::CASES,
+    visitors_cases::CASES,
+    log_cases::CASES,
+    budget_cases::CASES,
+];
 
 /// One thing that every store must do, or say that it cannot.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use larder_core::{Key, Op, PutMode, StoreRef, Ttl};
 use larder_structures::lock::Released;
-use larder_structures::{Counter, Lock, Set};
+use larder_structures::{Array, Counter, EventLog, Lock, Set, Visitors};
+use tokio::task::JoinSet;
 
 use crate::Result;
 use crate::drive::Step;
@@ -15,6 +16,8 @@ const LEASE: Duration = Duration::from_secs(3600);
 const SHARDS: u16 = 64;
 /// Elements that are filled in at a time.
 const FILL: usize = 10_000;
+/// Tasks that fill at the same time.
+const TASKS: usize = 2_048;
 
 /// An op whose cost is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +26,23 @@ pub(super) enum Job {
     CounterAdd,
     SetAdd,
     SetRemove,
+    Hit,
+    HitVisitor,
+    LogPut,
+    ArrayPush,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 4] = [Job::LockCycle, Job::CounterAdd, Job::SetAdd, Job::SetRemove];
+    pub(super) const ALL: [Job; 8] = [
+        Job::LockCycle,
+        Job::CounterAdd,
+        Job::SetAdd,
+        Job::SetRemove,
+        Job::Hit,
+        Job::HitVisitor,
+        Job::LogPut,
+        Job::ArrayPush,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -34,6 +50,10 @@ impl Job {
             Job::CounterAdd => "counter add, to so high a count",
             Job::SetAdd => "set add of 1 member",
             Job::SetRemove => "set remove of 1 member",
+            Job::Hit => "visitors hit",
+            Job::HitVisitor => "visitors hit by a visitor's id",
+            Job::LogPut => "log put of 1 event",
+            Job::ArrayPush => "array push of 1 element",
         }
     }
 
@@ -64,9 +84,56 @@ impl Job {
                 set.add((0..elements).map(member)).await?;
                 if self == Job::SetAdd { Work::SetAdd(set, elements) } else { Work::SetRemove(set, elements) }
             }
+            Job::Hit | Job::HitVisitor => {
+                let visitors = Visitors::options().period(LEASE).shards(SHARDS).open_or_create(store, &name).await?;
+                if self == Job::Hit {
+                    visitors.hit_many(elements as u64).await?;
+                    Work::Hit(visitors)
+                } else {
+                    all_at_once(elements, |at| hit_visitor(visitors.clone(), at)).await?;
+                    Work::HitVisitor(visitors, elements)
+                }
+            }
+            Job::LogPut => {
+                let log = EventLog::open_or_create(store, &name).await?;
+                let now_ms = log.now_ms();
+                for first in (0..elements).step_by(FILL) {
+                    log.put_all((first..first + FILL.min(elements)).map(|at| (now_ms, member(at)))).await?;
+                }
+                Work::LogPut(log)
+            }
+            Job::ArrayPush => {
+                let array = Array::options().shards(SHARDS).open_or_create(store, &name).await?;
+                array.push((0..elements).map(member)).await?;
+                Work::ArrayPush(array, elements)
+            }
         };
         Ok(work)
     }
+}
+
+async fn hit_visitor(visitors: Visitors, at: usize) -> larder_core::Result<()> {
+    visitors.hit_visitor(member(at)).await
+}
+
+/// Does something for each element, a great many at the same time.
+async fn all_at_once<F>(elements: usize, act: impl Fn(usize) -> F) -> Result<()>
+where
+    F: Future<Output = larder_core::Result<()>> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for at in 0..elements {
+        if tasks.len() >= TASKS
+            && let Some(done) = tasks.join_next().await
+        {
+            done??;
+        }
+        tasks.spawn(act(at));
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
 }
 
 fn member(at: usize) -> [u8; 8] {
@@ -80,6 +147,10 @@ pub(super) enum Work {
     CounterAdd(Counter),
     SetAdd(Set, usize),
     SetRemove(Set, usize),
+    Hit(Visitors),
+    HitVisitor(Visitors, usize),
+    LogPut(EventLog),
+    ArrayPush(Array, usize),
 }
 
 impl Step for Work {
@@ -96,6 +167,14 @@ impl Step for Work {
             Work::SetAdd(set, elements) => set.add([member(fastrand::usize(..*elements))]).await?,
             // One that is not: the same.
             Work::SetRemove(set, elements) => set.remove([member(*elements + fastrand::usize(..*elements))]).await?,
+            Work::Hit(visitors) => visitors.hit().await?,
+            // A new one each time: the handle remembers those it has counted, and asks nobody.
+            Work::HitVisitor(visitors, elements) => {
+                visitors.hit_visitor(member(*elements)).await?;
+                *elements += 1;
+            }
+            Work::LogPut(log) => log.put(member(0)).await?,
+            Work::ArrayPush(array, elements) => array.push([member(fastrand::usize(..*elements))]).await?,
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use crate::cache::CacheVerb;
 use crate::exit;
+use crate::visitors::VisitorsVerb;
 
 /// Shared data structures in the stores people already run.
 #[derive(Debug, Parser)]
@@ -108,11 +109,22 @@ Examples:
   larder cache invalidate pages /index"
     )]
     Cache(CacheVerb),
+    /// How many came in the last minutes, counted in windows of time by many processes
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder visitors hit site --period 5m
+  larder visitors get site
+  larder visitors watch site"
+    )]
+    Visitors(VisitorsVerb),
     /// Remove a structure, of whatever kind, and all its keys
     #[command(after_help = "\
 Prints the kind of what was removed. Handles that other processes have open answer `lost` from then on.
 
-Round trips: 3, and 2 for a lock.
+Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visitors.
 
 Examples:
   larder drop hits")]
@@ -397,11 +409,14 @@ pub(crate) enum Subject {
     Set,
     /// The cache.
     Cache,
+    /// Visitors in windows of time.
+    Visitors,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
-exact and to a fast counter, add to and remove from a set, and rebuild and invalidate what a cache holds; then it checks that every total is what the workers did, removes \
+exact and to a fast counter, add to and remove from a set, rebuild and invalidate what a cache holds, and count visitors; then it checks that every \
+total is what the workers did, removes \
 what it made, also when it is interrupted, and prints a table. Exits with 0 if every total is right, with 1 if any is off.
 
 Examples:

@@ -11,6 +11,7 @@ mod output;
 mod run;
 mod session;
 mod set;
+mod visitors;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -115,6 +116,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Counter(verb) => counter::run(&session, verb).await.map(|exit| exit as u8),
         Command::Set(verb) => set::run(&session, verb).await.map(|exit| exit as u8),
         Command::Cache(verb) => cache::run(&session, verb).await,
+        Command::Visitors(verb) => visitors::run(&session, verb).await,
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),
         Command::Demo(_) | Command::Completions { .. } | Command::ExitCodes => Ok(Exit::Ok as u8),
     };

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 17] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -20,6 +20,9 @@ const VERBS: [&str; 14] = [
     "set members n",
     "set compact n",
     "set stat n",
+    "visitors hit n",
+    "visitors get n",
+    "visitors watch n",
     "drop n",
     "drop n --json",
 ];
@@ -35,7 +38,16 @@ fn help_has_examples_for_every_verb() {
         assert!(help.contains("Examples:\n  ") && help.contains("larder "), "{verb}: {help}");
         assert!(help.contains("Round trips:"), "{verb}: {help}");
     }
-    let others = ["--help", "-h", "demo --help", "completions --help", "lock --help", "counter --help", "set --help"];
+    let others = [
+        "--help",
+        "-h",
+        "demo --help",
+        "completions --help",
+        "lock --help",
+        "counter --help",
+        "set --help",
+        "visitors --help",
+    ];
     for line in others {
         let words: Vec<&str> = line.split(' ').collect();
         let help = finish(&mut larder(&words)).exits(0);
@@ -99,6 +111,12 @@ fn wrong_usage_names_what_is_wrong() {
         ("lock run n true", "'true'"),
         ("lock run n --lease soon -- true", "'soon'"),
         ("counter get n --timeout 0", "must be longer than 0"),
+        ("visitors hit n -1", "'-1'"),
+        ("visitors hit n --period 0", "must be longer than 0"),
+        ("visitors hit n 5 --visitor a", "--visitor"),
+        ("visitors hit n --at noon", "'noon'"),
+        ("visitors get n --current --interpolated", "--interpolated"),
+        ("visitors watch n --every soon", "'soon'"),
         ("demo --workers 0", "0 is not in 1..=256"),
         ("demo --ops 0", "'0'"),
         ("demo --ops 5 --seconds 5", "--seconds"),

@@ -7,6 +7,7 @@ mod lock;
 mod set;
 mod stage;
 mod table;
+mod visitors;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,8 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 5] = [Subject::Lock, Subject::Counter, Subject::FastCounter, Subject::Set, Subject::Cache];
+const SUBJECTS: [Subject; 6] =
+    [Subject::Lock, Subject::Counter, Subject::FastCounter, Subject::Set, Subject::Cache, Subject::Visitors];
 
 /// Drives the structures; the exit code says whether every total was right.
 pub(crate) async fn run(common: &Common, demo: &Demo) -> Result<u8, Failure> {
@@ -73,6 +75,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Counter | Subject::FastCounter => counter::drive(stage).await,
             Subject::Set => set::drive(stage).await,
             Subject::Cache => cache::drive(stage).await,
+            Subject::Visitors => visitors::drive(stage).await,
         };
         rows.push(match row {
             Err(failure) if failure.is_unsupported() => Row::unsupported(stage.subject, failure.message()),

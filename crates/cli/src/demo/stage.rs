@@ -189,6 +189,7 @@ impl Subject {
             Subject::FastCounter => "fast counter",
             Subject::Set => "set",
             Subject::Cache => "cache",
+            Subject::Visitors => "visitors",
         }
     }
 }

@@ -22,6 +22,8 @@ const TIDY_NUMBERS: (usize, usize) = (16, 256);
 const NUMBERS_MAX_TIMES: usize = 8;
 /// How often one write of the commits is tried.
 const WRITE_TRIES_MAX: usize = 32;
+/// How often reading them is tried.
+const READ_TRIES_MAX: usize = 8;
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -154,19 +156,28 @@ impl Keeper {
         self.take_in(item, before)
     }
 
-    /// The commits with their token, read if need be. **Round trips: 0**, or 1.
+    /// The commits with their token, read if need be, and again where that fails in a way that passes. **Round trips: 0**, or 1.
     pub(crate) async fn current(&self, ctx: Ctx) -> Result<(Arc<Commits>, Cas)> {
-        for _ in 0..2 {
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut last = None;
+        for _ in 0..READ_TRIES_MAX {
             let known = {
                 let known = self.lock();
                 known.commits.clone().zip(known.cas)
             };
-            match known {
-                Some(known) => return Ok(known),
-                None => _ = self.refresh(ctx).await?,
+            if let Some(known) = known {
+                return Ok(known);
+            }
+            match self.refresh(ctx).await {
+                Ok(_) => {}
+                Err(error) if is_passing(&error) && ctx.deadline.is_none_or(|by| Instant::now() < by) => {
+                    last = Some(error);
+                    tokio::time::sleep(backoff.next_pause()).await;
+                }
+                Err(error) => return Err(error),
             }
         }
-        Err(self.unsupported())
+        Err(last.unwrap_or_else(|| self.unsupported()))
     }
 
     /// Sees to it that every number up to this one is given, if need be to nobody.

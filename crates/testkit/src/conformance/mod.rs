@@ -4,6 +4,7 @@
 //! way users open it. Whether a case applies to a column is computed from the store's [`Profile`] and must agree with the
 //! checked-in [`matrix`]: a store that loses a capability, or gains one, fails until the matrix says so.
 
+pub mod array_cases;
 pub mod budget_cases;
 pub mod cache_cases;
 pub mod log_cases;
@@ -37,6 +38,7 @@ pub(crate) use cases;
 pub const CASES: &[&[Case]] = &[
     op_cases::CASES,
     structure_cases::CASES,
+    array_cases::CASES,
     cache_cases::CASES,
     visitors_cases::CASES,
     log_cases::CASES,

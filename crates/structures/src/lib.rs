@@ -14,6 +14,7 @@
 //! | [`array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
+//! | [`table`] | [`Table`]: values by keys, each an item of its own, and a list of the keys |
 //! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
 //! | `cell` | one key under chained conditional writes, and what landed of them |
 //! | `combine` | many callers' changes in one write, safe to cancel |
@@ -44,6 +45,7 @@ pub mod registry;
 mod retry;
 mod runtime;
 pub mod set;
+pub mod table;
 mod vigil;
 pub mod visitors;
 
@@ -55,4 +57,5 @@ pub use log::{EventLog, EventLogOptions};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
 pub use set::{Set, SetOptions, SetStat};
+pub use table::{Table, TableEntries, TableOptions};
 pub use visitors::{Visitors, VisitorsOptions};

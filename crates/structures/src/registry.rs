@@ -7,6 +7,7 @@ use crate::copies;
 use crate::log;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
+use crate::table;
 use crate::visitors;
 
 /// What a name holds: its manifest, or `None`. **Round trips: 1**; 2 where a copy of it on another server is made again.
@@ -97,7 +98,8 @@ async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) ->
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set => Ok(Vec::new()),
         Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
         Kind::EventLog => log::pieces(store, ctx, name, manifest).await,
-        Kind::Table | Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
+        Kind::Table => table::pieces(store, ctx, name, manifest).await,
+        Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
     }
 }
 

@@ -388,6 +388,17 @@ impl<'v, S: Fold<'v>> Folded<S> {
     }
 }
 
+impl<S> Folded<S> {
+    /// Forgets all writers but the newest.
+    pub(crate) fn keep_writers(&mut self, max: usize) {
+        if self.writers.len() > max {
+            let mut all: Vec<(u64, Last)> = self.writers.drain().collect();
+            all.sort_unstable_by_key(|&(writer, last)| Reverse((last.at, last.seconds.unwrap_or(u32::MAX), writer)));
+            self.writers.extend(all.into_iter().take(max));
+        }
+    }
+}
+
 impl<'v, S: Snapshot<'v>> Folded<S> {
     /// The value as it would be, compacted, in bytes.
     pub(crate) fn live_bytes(&self, now_s: u32) -> usize {

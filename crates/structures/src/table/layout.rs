@@ -1,0 +1,435 @@
+//! The bytes of a table: where an entry is, what it holds, and what the list of keys is made of. No store, no clock.
+//!
+//! Both are append-encoded values (see [`append::layout`](crate::append::layout)); this says what their elements mean.
+//!
+//! | an element of an entry | bytes | what |
+//! |---|---|---|
+//! | head | 1 | 0 |
+//! | | 8 | incarnation: drawn when the entry is made, and with each put that gives it a life |
+//! | | 4 | when it expires, seconds since the Unix epoch by its writer's clock; 0: never |
+//! | | … | key |
+//! | value | 1 | 1 |
+//! | | 8 | mark of the key |
+//! | | … | value; the last one counts |
+//!
+//! | an element of the list | bytes | what |
+//! |---|---|---|
+//! | listed | 1 + 8 + 4 | 0, incarnation, when it expires |
+//! | | … | key |
+//! | leaving | 1 + 8 + 4 | 1, incarnation, since when: an entry that is missing was removed, not lost |
+//! | gone | 1 + 8 | 2, incarnation: it is off the list, whatever of it comes later |
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use bytes::Bytes;
+use larder_core::text::Shown;
+use larder_core::{Error, ErrorKind, Result};
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
+
+use crate::append::layout::{self, FRAME_BYTES_MAX, Folded, HEADER_BYTES, Place, Value, put_element};
+use crate::append::{Action, Elements, Fold, Snapshot};
+
+/// The version of the layout, as the manifest records it.
+pub(crate) const LAYOUT: u8 = 1;
+/// The hash that places entries, as the manifest's parameters record it.
+pub(crate) const HASH_XXH3: u8 = 1;
+/// Which shard an entry says it is: none of the list's, whose number is far below.
+const ENTRY_SHARD: u16 = u16::MAX;
+/// Seeds the mark, so that it tells keys apart that share an index.
+const MARK_SEED: u64 = 0x4c41_5244_4552_2d74;
+/// The bit of an entry's client flags that says it is listed. The other 31 are of the key's mark.
+const FLAG_LISTED: u32 = 1;
+/// How many writers' last sequences an entry remembers when it is rewritten.
+const ENTRY_WRITERS_MAX: usize = 8;
+/// How many incarnations that are gone a shard of the list remembers.
+pub(crate) const GONE_MAX: usize = 1024;
+/// By how much clocks may disagree about an expiry.
+pub(crate) const SLACK_S: u32 = 300;
+
+const TAG: usize = 1;
+const INCARNATION_BYTES: usize = 8;
+const SECONDS_BYTES: usize = 4;
+const MARK_BYTES: usize = 8;
+const HEAD_BYTES: usize = TAG + INCARNATION_BYTES + SECONDS_BYTES;
+const LENGTH_BYTES_MAX: usize = 10;
+
+/// What an entry's item takes beside key and value, at the most.
+pub(crate) const ENTRY_BYTES: usize = HEADER_BYTES
+    + LENGTH_BYTES_MAX
+    + ENTRY_WRITERS_MAX * (8 + LENGTH_BYTES_MAX + 4)
+    + FRAME_BYTES_MAX
+    + LENGTH_BYTES_MAX
+    + HEAD_BYTES
+    + LENGTH_BYTES_MAX
+    + TAG
+    + MARK_BYTES;
+/// What the list takes for a key beside its bytes, at the most, in one write.
+pub(crate) const LISTING_BYTES: usize = 2 * (LENGTH_BYTES_MAX + HEAD_BYTES);
+
+/// Where a key's entry is, and how it is told from others there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// 14 characters of base64url: 84 bits of the hash.
+    pub(crate) index: String,
+    /// Which shard of the list names it.
+    pub(crate) shard: u16,
+    mark: u64,
+}
+
+impl Spot {
+    /// Frozen: it says where entries are.
+    pub(crate) fn of(key: &[u8], shards: u16) -> Spot {
+        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let hash = xxh3_128(key);
+        let index = (0..14).map(|at| char::from(LETTERS[(hash >> (122 - 6 * at)) as usize & 63])).collect();
+        // The low half: what the index has of it are its highest 20 bits, what the shard takes are the other 44.
+        let product = u128::from((hash as u64) << 20) * u128::from(shards);
+        Spot { index, shard: (product >> 64) as u16, mark: xxh3_64_with_seed(key, MARK_SEED) }
+    }
+
+    pub(crate) fn flags(&self, is_listed: bool) -> u32 {
+        (self.mark as u32) & !FLAG_LISTED | u32::from(is_listed)
+    }
+
+    /// Whether an item with these flags is listed; `None` for another key's.
+    pub(crate) fn is_listed(&self, flags: u32) -> Option<bool> {
+        (flags & !FLAG_LISTED == self.flags(false)).then_some(flags & FLAG_LISTED != 0)
+    }
+}
+
+fn entry_place(generation: u64) -> Place {
+    Place { generation, shard: ENTRY_SHARD }
+}
+
+/// Who writes, and its how-manieth write this is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) generation: u64,
+    pub(crate) writer: u64,
+    pub(crate) seq: u64,
+}
+
+fn head(incarnation: u64, expiry_s: u32, key: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD_BYTES + key.len());
+    out.push(0);
+    out.extend_from_slice(&incarnation.to_le_bytes());
+    out.extend_from_slice(&expiry_s.to_le_bytes());
+    out.extend_from_slice(key);
+    out
+}
+
+fn put_value(out: &mut Vec<u8>, spot: &Spot, value: &[u8]) {
+    let mut element = Vec::with_capacity(TAG + MARK_BYTES + value.len());
+    element.push(1);
+    element.extend_from_slice(&spot.mark.to_le_bytes());
+    element.extend_from_slice(value);
+    put_element(out, Action::Put, &element);
+}
+
+/// What a put appends to an entry that is there.
+pub(crate) fn value_frame(stamp: Stamp, spot: &Spot, value: &[u8]) -> Bytes {
+    let mut elements = Vec::with_capacity(value.len() + 20);
+    put_value(&mut elements, spot, value);
+    layout::frame(entry_place(stamp.generation), stamp.writer, stamp.seq, &elements)
+}
+
+/// What a put writes that makes the entry, or makes it anew.
+pub(crate) fn whole_frame(
+    stamp: Stamp,
+    spot: &Spot,
+    (incarnation, expiry_s): (u64, u32),
+    key: &[u8],
+    value: &[u8],
+) -> Bytes {
+    let mut elements = Vec::with_capacity(key.len() + value.len() + 40);
+    put_element(&mut elements, Action::Put, &head(incarnation, expiry_s, key));
+    put_value(&mut elements, spot, value);
+    layout::frame(entry_place(stamp.generation), stamp.writer, stamp.seq, &elements)
+}
+
+/// The item of a new entry.
+pub(crate) fn new_entry(generation: u64, frame: &[u8]) -> Bytes {
+    let empty = layout::empty(entry_place(generation));
+    Bytes::from([&empty[..], frame].concat())
+}
+
+/// What the elements of an entry fold into.
+#[derive(Debug, Default)]
+pub(crate) struct EntryState<'v> {
+    head: &'v [u8],
+    value: Option<&'v [u8]>,
+    mark: u64,
+}
+
+impl<'v> Fold<'v> for EntryState<'v> {
+    fn apply(&mut self, _: Action, element: &'v [u8]) {
+        match element.split_first() {
+            Some((0, rest)) if rest.len() + TAG >= HEAD_BYTES => {
+                self.mark = xxh3_64_with_seed(&element[HEAD_BYTES..], MARK_SEED);
+                self.head = element;
+            }
+            // Another key's put, whose index is the same: it is told so, and this entry stays as it was.
+            Some((1, rest)) if rest.first_chunk() == Some(&self.mark.to_le_bytes()) && !self.head.is_empty() => {
+                self.value = Some(element);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<'v> Snapshot<'v> for EntryState<'v> {
+    fn elements(&self) -> impl Iterator<Item = &'v [u8]> {
+        [self.head].into_iter().chain(self.value)
+    }
+}
+
+/// An entry, as its item holds it.
+#[derive(Debug)]
+pub(crate) struct Entry<'v> {
+    pub(crate) incarnation: u64,
+    pub(crate) expiry_s: u32,
+    pub(crate) key: &'v [u8],
+    pub(crate) value: &'v [u8],
+    epoch: u32,
+    bytes: usize,
+    generation: u64,
+    folded: Folded<EntryState<'v>>,
+}
+
+impl<'v> Entry<'v> {
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for bytes that are no entry of this table.
+    pub(crate) fn parse(bytes: &'v [u8], generation: u64) -> Result<Entry<'v>> {
+        let parsed = Value::parse(bytes, entry_place(generation))?;
+        let folded = parsed.fold(EntryState::default())?;
+        let (incarnation, expiry_s, key) = split_head(folded.state.head)
+            .ok_or_else(|| Error::new(ErrorKind::LayoutMismatch, "the entry has no key"))?;
+        let value = folded.state.value.and_then(|element| element.get(TAG + MARK_BYTES..));
+        let value = value.ok_or_else(|| Error::new(ErrorKind::LayoutMismatch, "the entry has no value"))?;
+        Ok(Entry { incarnation, expiry_s, key, value, epoch: parsed.epoch, bytes: bytes.len(), generation, folded })
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where another key stands under the hash of this one.
+    pub(crate) fn expect(&self, key: &[u8]) -> Result<()> {
+        if self.key == key {
+            return Ok(());
+        }
+        let detail =
+            format!("two keys have the same hash, and one of them is there: {} and {}", Shown(key), Shown(self.key));
+        Err(Error::new(ErrorKind::Conflict, detail))
+    }
+
+    /// True if a write of this writer, or a later one, is in it.
+    pub(crate) fn has(&self, writer: u64, seq: u64) -> bool {
+        self.folded.last(writer) >= seq
+    }
+
+    /// Bytes that a rewrite would save.
+    pub(crate) fn stale_bytes(&self, now_s: u32) -> usize {
+        self.bytes.saturating_sub(self.folded.live_bytes(now_s))
+    }
+
+    /// The entry, rewritten without what is stale.
+    pub(crate) fn compacted(&mut self, now_s: u32) -> Bytes {
+        self.folded.keep_writers(ENTRY_WRITERS_MAX);
+        self.folded.compacted(entry_place(self.generation), self.epoch, now_s)
+    }
+
+    /// The entry, rewritten with a frame applied.
+    pub(crate) fn rewritten(mut self, frame: &'v [u8], now_s: u32) -> Result<Bytes> {
+        self.folded.join(entry_place(self.generation), frame)?;
+        Ok(self.compacted(now_s))
+    }
+}
+
+fn split_head(head: &[u8]) -> Option<(u64, u32, &[u8])> {
+    let rest = head.get(TAG..)?;
+    let (incarnation, rest) = rest.split_first_chunk()?;
+    let (seconds, rest) = rest.split_first_chunk()?;
+    Some((u64::from_le_bytes(*incarnation), u32::from_le_bytes(*seconds), rest))
+}
+
+/// An operation on the list of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note<'k> {
+    Listed { incarnation: u64, expiry_s: u32, key: &'k [u8] },
+    Leaving { incarnation: u64, since_s: u32 },
+    Gone { incarnation: u64 },
+}
+
+impl Note<'_> {
+    /// Adds it to the elements of a frame.
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
+        let mut element = match self {
+            Note::Listed { incarnation, expiry_s, key } => head(incarnation, expiry_s, key),
+            Note::Leaving { incarnation, since_s } => head(incarnation, since_s, b""),
+            Note::Gone { incarnation } => head(incarnation, 0, b""),
+        };
+        match self {
+            Note::Listed { .. } => {}
+            Note::Leaving { .. } => element[0] = 1,
+            Note::Gone { .. } => {
+                element[0] = 2;
+                element.truncate(TAG + INCARNATION_BYTES);
+            }
+        }
+        put_element(out, Action::Put, &element);
+    }
+}
+
+/// The elements of a table's list.
+pub(crate) struct ListElements;
+
+impl Elements for ListElements {
+    type State<'v> = Listing<'v>;
+}
+
+/// The keys of one shard of the list, as slices of its value.
+///
+/// A key is listed once an incarnation. Incarnations of one key are listed in the order in which they were, because whoever
+/// removes one sees to it that it is listed before the entry is deleted, and so before the next can be made. So what is gone takes
+/// all that were listed before it along: entries that were lost, and put again.
+#[derive(Debug, Default)]
+pub(crate) struct Listing<'v> {
+    /// Only these keys, if only some are wanted.
+    wanted: Option<HashSet<&'v [u8]>>,
+    rows: Vec<Row<'v>>,
+    by_incarnation: HashMap<u64, usize, foldhash::fast::RandomState>,
+    /// The last row of each key.
+    by_key: HashMap<&'v [u8], usize, foldhash::fast::RandomState>,
+    /// The newest [`GONE_MAX`] that are gone.
+    gone: VecDeque<(u64, &'v [u8])>,
+    is_gone: HashSet<u64, foldhash::fast::RandomState>,
+}
+
+#[derive(Debug)]
+struct Row<'v> {
+    listed: &'v [u8],
+    leaving: Option<&'v [u8]>,
+    is_gone: bool,
+    /// The row of the same key before this one.
+    before: Option<usize>,
+}
+
+/// What the list says of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Says {
+    /// It is not there, or on its way out.
+    NotListed,
+    /// Its last incarnation is being removed, since then.
+    Leaving { incarnation: u64, since_s: u32 },
+    /// Its last incarnation has a life that ends then.
+    Mortal { incarnation: u64, expiry_s: u32 },
+    /// It is there, for ever.
+    Listed { incarnation: u64 },
+}
+
+impl<'v> Listing<'v> {
+    /// One that looks at these keys only.
+    pub(crate) fn of(keys: impl IntoIterator<Item = &'v [u8]>) -> Listing<'v> {
+        Listing { wanted: Some(keys.into_iter().collect()), ..Listing::default() }
+    }
+
+    /// Every key that is listed, and what is said of it.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&'v [u8], Says)> {
+        self.by_key.keys().map(|key| (*key, self.says(key)))
+    }
+
+    pub(crate) fn says(&self, key: &[u8]) -> Says {
+        let Some(&at) = self.by_key.get(key) else { return Says::NotListed };
+        let row = &self.rows[at];
+        let Some((incarnation, expiry_s, _)) = split_head(row.listed) else { return Says::NotListed };
+        if let Some(since_s) = row.leaving.and_then(split_head).map(|(_, since_s, _)| since_s) {
+            return Says::Leaving { incarnation, since_s };
+        }
+        if expiry_s > 0 { Says::Mortal { incarnation, expiry_s } } else { Says::Listed { incarnation } }
+    }
+
+    fn list(&mut self, incarnation: u64, key: &'v [u8], element: &'v [u8]) {
+        let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(key));
+        if !is_wanted || self.is_gone.contains(&incarnation) || self.by_incarnation.contains_key(&incarnation) {
+            return;
+        }
+        let at = self.rows.len();
+        let before = self.by_key.insert(key, at);
+        self.by_incarnation.insert(incarnation, at);
+        self.rows.push(Row { listed: element, leaving: None, is_gone: false, before });
+    }
+
+    fn go(&mut self, incarnation: u64, element: &'v [u8]) {
+        if self.is_gone.insert(incarnation) {
+            self.gone.push_back((incarnation, element));
+        }
+        if self.gone.len() > GONE_MAX
+            && let Some((oldest, _)) = self.gone.pop_front()
+        {
+            self.is_gone.remove(&oldest);
+        }
+        let Some(last) = self.by_incarnation.remove(&incarnation) else { return };
+        let mut next = Some(last);
+        while let Some(at) = next {
+            let row = &mut self.rows[at];
+            row.is_gone = true;
+            next = row.before;
+            if let Some((older, _, key)) = split_head(row.listed) {
+                self.by_incarnation.remove(&older);
+                if self.by_key.get(key) == Some(&last) {
+                    self.by_key.remove(key);
+                }
+            }
+        }
+        self.cut_off(last);
+    }
+
+    /// Rows after one that is gone must not lead to it.
+    fn cut_off(&mut self, gone: usize) {
+        let Some((_, _, key)) = split_head(self.rows[gone].listed) else { return };
+        let mut next = self.by_key.get(key).copied();
+        while let Some(at) = next {
+            let before = self.rows[at].before.filter(|&before| before != gone);
+            self.rows[at].before = before;
+            next = before;
+        }
+    }
+}
+
+impl<'v> Fold<'v> for Listing<'v> {
+    fn expect(&mut self, elements: usize) {
+        if self.wanted.is_none() {
+            self.rows.reserve(elements);
+            self.by_incarnation.reserve(elements);
+            self.by_key.reserve(elements);
+        }
+    }
+
+    fn apply(&mut self, _: Action, element: &'v [u8]) {
+        let Some((tag, rest)) = element.split_first() else { return };
+        match (tag, split_head(element)) {
+            (0, Some((incarnation, _, key))) => self.list(incarnation, key, element),
+            (1, Some((incarnation, _, _))) => {
+                if let Some(&at) = self.by_incarnation.get(&incarnation) {
+                    self.rows[at].leaving = Some(element);
+                }
+            }
+            (2, None) => {
+                if let Some((incarnation, _)) = rest.split_first_chunk() {
+                    self.go(u64::from_le_bytes(*incarnation), element);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<'v> Snapshot<'v> for Listing<'v> {
+    fn elements(&self) -> impl Iterator<Item = &'v [u8]> {
+        let rows = self.rows.iter().filter(|row| !row.is_gone);
+        let gone = self.gone.iter().map(|(_, element)| *element);
+        gone.chain(rows.flat_map(|row| [row.listed].into_iter().chain(row.leaving)))
+    }
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

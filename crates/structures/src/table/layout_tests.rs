@@ -1,0 +1,275 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const GENERATION: u64 = 0x1122_3344_5566_7788;
+const WRITER: u64 = 0x0102_0304_0506_0708;
+const INCARNATION: u64 = 0x2122_2324_2526_2728;
+const LIST: Place = Place { generation: GENERATION, shard: 3 };
+
+fn stamp(seq: u64) -> Stamp {
+    Stamp { generation: GENERATION, writer: WRITER, seq }
+}
+
+fn made(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let spot = Spot::of(key, 1);
+    new_entry(GENERATION, &whole_frame(stamp(1), &spot, (INCARNATION, 7), key, value)).to_vec()
+}
+
+fn notes(notes: &[Note<'_>]) -> Vec<u8> {
+    let mut elements = Vec::new();
+    notes.iter().for_each(|note| note.put(&mut elements));
+    elements
+}
+
+fn list(seq: u64, all: &[Note<'_>]) -> Bytes {
+    layout::frame(LIST, WRITER, seq, &notes(all))
+}
+
+fn listed(incarnation: u64, key: &[u8]) -> Note<'_> {
+    Note::Listed { incarnation, expiry_s: 0, key }
+}
+
+fn leaving(incarnation: u64) -> Note<'static> {
+    Note::Leaving { incarnation, since_s: 9 }
+}
+
+fn gone(incarnation: u64) -> Note<'static> {
+    Note::Gone { incarnation }
+}
+
+/// What a list says of keys, as it is and compacted.
+fn says<const N: usize>(all: &[Note<'_>], keys: [&[u8]; N]) -> [Says; N] {
+    let bytes = [&layout::empty(LIST)[..], &list(1, all)].concat();
+    let value = Value::parse(&bytes, LIST).unwrap();
+    let folded = value.fold(Listing::default()).unwrap();
+    let said = keys.map(|key| folded.state.says(key));
+    let compacted = folded.compacted(LIST, 0, 5);
+    let again = Value::parse(&compacted, LIST).unwrap().fold(Listing::default()).unwrap();
+    assert_eq!(keys.map(|key| again.state.says(key)), said, "compacted");
+    let some = value.fold(Listing::of(keys)).unwrap();
+    assert_eq!(keys.map(|key| some.state.says(key)), said, "of some keys only");
+    said
+}
+
+#[test]
+fn golden_bytes() {
+    let spot = Spot::of(b"key", 7);
+    assert_eq!(spot, Spot { index: "pL305WRWTPi76g".to_owned(), shard: 5, mark: 0x9ce7_3b20_38aa_0d07 });
+    let entry = made(b"key", b"value");
+    assert_eq!(&entry[..27], &layout::empty(entry_place(GENERATION))[..]);
+    assert_eq!(
+        &entry[27..],
+        b")a,S\xfc\x08\x07\x06\x05\x04\x03\x02\x01\x01 \0('&%$#\"!\x07\0\0\0key\x1c\x01\x07\r\xaa8 ;\xe7\x9cvalue"
+    );
+    let frame = value_frame(stamp(2), &spot, b"next");
+    assert_eq!(&frame[..], b"\x17\x82\"rX\x08\x07\x06\x05\x04\x03\x02\x01\x02\x1a\x01\x07\r\xaa8 ;\xe7\x9cnext");
+    let all = [
+        Note::Listed { incarnation: INCARNATION, expiry_s: 0x6000_0001, key: b"key" },
+        Note::Leaving { incarnation: INCARNATION, since_s: 0x6000_0000 },
+        gone(INCARNATION),
+    ];
+    assert_eq!(notes(&all), b" \0('&%$#\"!\x01\0\0`key\x1a\x01('&%$#\"!\0\0\0`\x12\x02('&%$#\"!");
+    assert_eq!((spot.flags(false), spot.flags(true)), (0x38aa_0d06, 0x38aa_0d07));
+}
+
+#[test]
+fn the_hashes_have_golden_vectors() {
+    let golden: [(&[u8], &str, [u16; 3]); 3] = [
+        (b"", "maoG0wFHmNhgAc", [0, 1, 201]),
+        (b"a", "qW-vcFrxaDTmxj", [0, 1, 173]),
+        (&[0xff; 300], "1CzLt6WO2RGm64", [0, 4, 676]),
+    ];
+    let now =
+        golden.map(|(key, _, _)| (key, Spot::of(key, 1).index, [1, 7, 1024].map(|count| Spot::of(key, count).shard)));
+    assert_eq!(now, golden.map(|(key, index, shards)| (key, index.to_owned(), shards)));
+    // The hash itself, against the vector of its reference implementation.
+    assert_eq!(xxh3_128(b""), 0x99aa_06d3_0147_98d8_6001_c324_468d_497f);
+}
+
+#[test]
+fn keys_spread_evenly_over_shards() {
+    let mut counts = [0u32; 16];
+    for number in 0..16_000u32 {
+        counts[usize::from(Spot::of(&number.to_le_bytes(), 16).shard)] += 1;
+    }
+    assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn the_last_value_counts_and_a_repeat_does_not() {
+    let spot = Spot::of(b"k", 1);
+    let mut bytes = made(b"k", b"first");
+    let second = value_frame(stamp(2), &spot, b"second");
+    bytes.extend_from_slice(&second);
+    bytes.extend_from_slice(&value_frame(Stamp { writer: 9, ..stamp(1) }, &spot, b""));
+    bytes.extend_from_slice(&second);
+    let mut entry = Entry::parse(&bytes, GENERATION).unwrap();
+    assert_eq!((entry.key, entry.value, entry.incarnation, entry.expiry_s), (&b"k"[..], &b""[..], INCARNATION, 7));
+    assert!(entry.has(WRITER, 2) && !entry.has(WRITER, 3) && entry.has(9, 1));
+    assert!(entry.stale_bytes(0) > 20);
+    let compacted = entry.compacted(0);
+    let mut late = compacted.to_vec();
+    late.extend_from_slice(&second);
+    let entry = Entry::parse(&late, GENERATION).unwrap();
+    assert_eq!((entry.key, entry.value, entry.incarnation), (&b"k"[..], &b""[..], INCARNATION));
+}
+
+#[test]
+fn another_keys_value_is_not_taken_for_this_ones() {
+    let mut bytes = made(b"k", b"mine");
+    bytes.extend_from_slice(&value_frame(stamp(2), &Spot::of(b"other", 1), b"theirs"));
+    let entry = Entry::parse(&bytes, GENERATION).unwrap();
+    assert_eq!(entry.value, b"mine");
+    assert!(entry.expect(b"k").is_ok());
+    let error = entry.expect(b"other").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains("same hash"), "{error}");
+    assert_eq!(Spot::of(b"k", 1).is_listed(Spot::of(b"other", 1).flags(true)), None);
+    assert_eq!(Spot::of(b"k", 1).is_listed(Spot::of(b"k", 1).flags(true)), Some(true));
+}
+
+#[test]
+fn an_entry_keeps_its_newest_writers_and_its_reserve_holds_them() {
+    let spot = Spot::of(b"k", 1);
+    let mut bytes = made(b"k", b"v");
+    for writer in 0..100 {
+        bytes.extend_from_slice(&value_frame(Stamp { writer, seq: u64::MAX, ..stamp(0) }, &spot, b"v"));
+    }
+    let mut entry = Entry::parse(&bytes, GENERATION).unwrap();
+    let compacted = entry.compacted(u32::MAX);
+    let entry = Entry::parse(&compacted, GENERATION).unwrap();
+    let kept: Vec<u64> = (0..100).filter(|&writer| entry.has(writer, 1)).collect();
+    assert_eq!(kept, (92..100).collect::<Vec<u64>>());
+    assert!(compacted.len() + FRAME_BYTES_MAX <= ENTRY_BYTES + 2, "{} of {ENTRY_BYTES}", compacted.len());
+}
+
+#[test]
+fn the_overhead_is_as_documented() {
+    assert_eq!(made(&[7; 20], &[7; 50]).len() - 70, 65);
+    assert_eq!(made(&[7; 200], &[7; 500]).len() - 700, 68);
+    let all: Vec<[u8; 20]> = (0..100).map(|number| [number; 20]).collect();
+    let all: Vec<Note<'_>> = all.iter().zip(0..).map(|(key, incarnation)| listed(incarnation, key)).collect();
+    let bytes = [&layout::empty(LIST)[..], &list(1, &all)].concat();
+    let folded = Value::parse(&bytes, LIST).unwrap().fold(Listing::default()).unwrap();
+    assert_eq!(folded.compacted(LIST, 0, 0).len() - 27 - 13, 100 * (20 + 14));
+}
+
+#[test]
+fn the_list_says_what_its_notes_say() {
+    use Says::{Leaving, Listed, Mortal, NotListed};
+    let leaves = |incarnation| Leaving { incarnation, since_s: 9 };
+    let (a, b) = (&b"a"[..], &b"b"[..]);
+    assert_eq!(says(&[listed(1, a)], [a, b]), [Listed { incarnation: 1 }, NotListed]);
+    let mortal = Note::Listed { incarnation: 1, expiry_s: 5, key: a };
+    assert_eq!(says(&[mortal, mortal], [a]), [Mortal { incarnation: 1, expiry_s: 5 }]);
+    // A remove: leaving, then gone; and nothing that comes late changes that.
+    assert_eq!(says(&[listed(1, a), leaving(1)], [a]), [leaves(1)]);
+    assert_eq!(says(&[listed(1, a), leaving(1), listed(1, a)], [a]), [leaves(1)]);
+    assert_eq!(says(&[listed(1, a), leaving(1), gone(1), listed(1, a), leaving(1)], [a]), [NotListed]);
+    assert_eq!(says(&[gone(1), listed(1, a)], [a]), [NotListed]);
+    // Put again while the first is on its way out: its end does not touch the second.
+    assert_eq!(says(&[listed(1, a), leaving(1), listed(2, a)], [a]), [Listed { incarnation: 2 }]);
+    assert_eq!(says(&[listed(1, a), leaving(1), listed(2, a), gone(1), gone(1)], [a]), [Listed { incarnation: 2 }]);
+    assert_eq!(says(&[listed(1, a), listed(2, a), gone(1), leaving(2)], [a]), [leaves(2)]);
+    // The first was lost; what is gone takes it along.
+    assert_eq!(says(&[listed(1, a), listed(2, a), leaving(2)], [a]), [leaves(2)]);
+    assert_eq!(says(&[listed(1, a), listed(2, a), leaving(2), gone(2)], [a]), [NotListed]);
+    assert_eq!(says(&[listed(1, a), listed(2, a), gone(2), listed(3, a)], [a]), [Listed { incarnation: 3 }]);
+    assert_eq!(says(&[listed(1, a), listed(3, b), gone(1)], [a, b]), [NotListed, Listed { incarnation: 3 }]);
+    assert_eq!(says(&[listed(1, b""), leaving(7)], [b""]), [Listed { incarnation: 1 }]);
+}
+
+#[test]
+fn the_newest_that_are_gone_are_remembered() {
+    let all: Vec<Note<'_>> = (0..GONE_MAX as u64 + 10).map(gone).collect();
+    let late: Vec<Note<'_>> = [&all[..], &[listed(9, b"old"), listed(10, b"new")]].concat();
+    assert_eq!(says(&late, [b"old", b"new"]), [Says::Listed { incarnation: 9 }, Says::NotListed]);
+}
+
+#[test]
+fn foreign_bytes_are_a_mismatch() {
+    let is_mismatch = |bytes: &[u8], generation: u64| {
+        Entry::parse(bytes, generation).is_err_and(|error| error.kind() == ErrorKind::LayoutMismatch)
+    };
+    let good = made(b"k", b"v");
+    assert!(!is_mismatch(&good, GENERATION));
+    assert!(is_mismatch(&good, 1) && is_mismatch(b"42", GENERATION) && is_mismatch(b"", GENERATION));
+    for cut in 0..good.len() {
+        assert!(is_mismatch(&good[..cut], GENERATION), "{cut}");
+    }
+    assert!(is_mismatch(&layout::empty(LIST), GENERATION));
+    // Not of a list's shard, however high.
+    let empty = layout::empty(entry_place(GENERATION));
+    let headless = [&empty[..], &value_frame(stamp(1), &Spot::of(b"k", 1), b"v")].concat();
+    assert!(is_mismatch(&headless, GENERATION));
+}
+
+fn note() -> impl Strategy<Value = (u8, u64, u8)> {
+    (0u8..6, 0u64..12, 0u8..3)
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60), more in proptest::collection::vec(any::<u8>(), 0..30)) {
+        for elements in [&[&bytes[..], &more][..], &[&more[..], &bytes, &[0; 13], &[1; 13], &[2; 9]]] {
+            let mut out = Vec::new();
+            elements.iter().for_each(|element| put_element(&mut out, Action::Put, element));
+            let value = [&layout::empty(entry_place(GENERATION))[..], &layout::frame(entry_place(GENERATION), 1, 1, &out)].concat();
+            if let Ok(mut entry) = Entry::parse(&value, GENERATION) {
+                _ = entry.compacted(0);
+            }
+            _ = Entry::parse(&bytes, GENERATION);
+            let value = [&layout::empty(LIST)[..], &layout::frame(LIST, 1, 1, &out)].concat();
+            let folded = Value::parse(&value, LIST).unwrap().fold(Listing::default()).unwrap();
+            _ = folded.compacted(LIST, 0, 0);
+            _ = folded.state.keys().count();
+        }
+    }
+
+    /// Notes in any order against a plain list of rows.
+    #[test]
+    fn a_model_agrees(all in proptest::collection::vec(note(), 0..40)) {
+        let keys: [&[u8]; 3] = [b"", b"a", b"b"];
+        let mut rows: Vec<(u64, usize, bool)> = Vec::new();
+        let mut dead: Vec<u64> = Vec::new();
+        let mut written = Vec::new();
+        let mut owner: BTreeMap<u64, usize> = BTreeMap::new();
+        for (what, incarnation, key) in all {
+            // An incarnation belongs to one key.
+            let key = *owner.entry(incarnation).or_insert(usize::from(key));
+            let is_listed = rows.iter().any(|row| row.0 == incarnation);
+            match what {
+                0..=2 => {
+                    if !is_listed && !dead.contains(&incarnation) {
+                        rows.push((incarnation, key, false));
+                    }
+                    written.push(listed(incarnation, keys[key]));
+                }
+                3 => {
+                    rows.iter_mut().filter(|row| row.0 == incarnation).for_each(|row| row.2 = true);
+                    written.push(leaving(incarnation));
+                }
+                _ => {
+                    if let Some(at) = rows.iter().position(|row| row.0 == incarnation) {
+                        let mut index = 0;
+                        rows.retain(|row| {
+                            index += 1;
+                            row.1 != key || index - 1 > at
+                        });
+                    }
+                    dead.push(incarnation);
+                    written.push(gone(incarnation));
+                }
+            }
+        }
+        let expected = [0, 1, 2].map(|key| match rows.iter().rev().find(|row| row.1 == key) {
+            None => Says::NotListed,
+            Some(&(incarnation, _, true)) => Says::Leaving { incarnation, since_s: 9 },
+            Some(&(incarnation, _, false)) => Says::Listed { incarnation },
+        });
+        prop_assert_eq!(says(&written, keys), expected);
+    }
+}

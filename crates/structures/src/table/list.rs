@@ -1,0 +1,484 @@
+//! The table's own ops: reading entries, writing and reading the list, work beside the caller.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::text::Shown;
+use larder_core::{
+    Batch, Cas, Ctx, Error, ErrorKind, Item, Key, Op, PutMode, Remaining, Replies, Reply, Result, StoreRef, Ttl, Verb,
+    Want,
+};
+
+use super::layout::{self, ENTRY_BYTES, Entry, LISTING_BYTES, ListElements, Listing, Note, SLACK_S, Says, Spot, Stamp};
+use super::{KEY_BYTES_MAX, TableOptions};
+use crate::append::shards::Reading;
+use crate::append::{Part, Shards, Write, Writer};
+use crate::combine::Combiner;
+use crate::manifest::{Manifest, unexpected};
+use crate::name::Name;
+use crate::retry::Backoff;
+use crate::runtime;
+
+/// How many bytes of different callers' changes to the list travel in one write.
+const COMBINED_BYTES_MAX: usize = 64 * 1024;
+/// How long work beside the caller may take.
+const BEHIND_MAX: Duration = Duration::from_secs(5);
+/// How many such pieces of work a handle has under way at the most; further ones are left to the next reader.
+const BEHIND_TASKS_MAX: usize = 64;
+/// How often a call may look again, or try again, before it gives up.
+pub(super) const ROUNDS_MAX: usize = 32;
+/// How often an op may fail, in a way that passes, while nothing is in doubt.
+const FAULTS_MAX: u32 = 8;
+
+pub(super) struct Inner {
+    pub(super) store: StoreRef,
+    pub(super) name: Name,
+    pub(super) manifest: Manifest,
+    pub(super) shards: Arc<Shards<ListElements>>,
+    combiner: Combiner<Writer<ListElements>>,
+    pub(super) timeout: Duration,
+    clock: larder_core::ClockRef,
+    /// This handle, among all that write entries, and the last sequence that it gave out.
+    writer: u64,
+    seq: AtomicU64,
+    /// How much is under way beside the callers.
+    behind: AtomicUsize,
+    /// The entries that are being repaired; protects nothing else, never held across an await.
+    repairing: Mutex<HashSet<Key>>,
+    /// True if entries have lives.
+    pub(super) has_lives: bool,
+    /// True on a store where an entry that is missing cannot have been lost.
+    pub(super) is_lossless: bool,
+}
+
+/// An entry's item, and where it is.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) item: Item,
+    pub(super) is_listed: bool,
+}
+
+/// A call under way: until when, and how often it may yet fail.
+pub(super) struct Effort {
+    pub(super) deadline: Instant,
+    backoff: Backoff,
+    faults: u32,
+}
+
+impl Effort {
+    pub(super) fn ctx(&self) -> Ctx {
+        Ctx { deadline: Some(self.deadline) }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// Waits before another try, if the error is one that may pass.
+    ///
+    /// # Errors
+    /// The error, where another try is not worth it.
+    pub(super) async fn again(&mut self, error: Error) -> Result<()> {
+        self.faults += 1;
+        let is_passing = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout);
+        if !is_passing || self.faults >= FAULTS_MAX || self.is_over() {
+            return Err(error);
+        }
+        self.pause().await;
+        Ok(())
+    }
+
+    pub(super) async fn pause(&mut self) {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        tokio::time::sleep(self.backoff.next_pause().min(left)).await;
+    }
+}
+
+impl Inner {
+    pub(super) fn new(store: &StoreRef, name: &Name, manifest: Manifest, options: &TableOptions) -> Result<Inner> {
+        let profile = store.profile();
+        let tuning = options.tuning();
+        let clock = tuning.clock.clone();
+        let shards = Arc::new(Shards::new(store, name, &manifest, tuning)?);
+        let weight_max = COMBINED_BYTES_MAX.min(shards.elements_bytes_max());
+        let durability = matches!(profile.durability, larder_core::Durability::Process | larder_core::Durability::Disk);
+        Ok(Inner {
+            store: store.clone(),
+            name: name.clone(),
+            has_lives: super::has_lives(&manifest),
+            writer: shards.writer,
+            combiner: Combiner::new(Writer::new(shards.clone()), weight_max),
+            shards,
+            manifest,
+            timeout: options.timeout,
+            clock,
+            seq: AtomicU64::new(0),
+            behind: AtomicUsize::new(0),
+            repairing: Mutex::default(),
+            is_lossless: durability && !profile.may_evict(),
+        })
+    }
+
+    pub(super) fn effort(&self) -> Result<Effort> {
+        runtime::current("a call has a timeout")?;
+        self.shards.vigil.check()?;
+        let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
+        Ok(Effort { deadline: Instant::now() + self.timeout, backoff, faults: 0 })
+    }
+
+    pub(super) fn now_s(&self) -> u32 {
+        u32::try_from(self.clock.wall().as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// When a life ends that begins now.
+    pub(super) fn expiry_s(&self, ttl: Ttl) -> u32 {
+        match ttl {
+            Ttl::Never => 0,
+            // Rounded up, as stores do.
+            Ttl::After(ttl) => {
+                u32::try_from(self.clock.wall().saturating_add(ttl).as_secs()).unwrap_or(u32::MAX).saturating_add(1)
+            }
+        }
+    }
+
+    pub(super) fn spot(&self, key: &[u8]) -> Spot {
+        Spot::of(key, self.shards.count())
+    }
+
+    pub(super) fn item_key(&self, spot: &Spot) -> Result<Key> {
+        self.manifest.data_key(&self.name, &spot.index)
+    }
+
+    pub(super) fn stamp(&self) -> Stamp {
+        let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
+        Stamp { generation: self.manifest.generation, writer: self.writer, seq }
+    }
+
+    /// The longest key.
+    pub(super) fn key_bytes_max(&self) -> usize {
+        KEY_BYTES_MAX.min((self.shards.elements_bytes_max() - LISTING_BYTES) / 2)
+    }
+
+    /// The longest value under a key of so many bytes.
+    pub(super) fn value_bytes_max(&self, key_bytes: usize) -> usize {
+        let item_key_bytes = self.name.data_key('t', 0, "12345678901234").map_or(0, |key| key.as_bytes().len());
+        let item_bytes = self.store.profile().value_bytes_max(item_key_bytes).min(u32::MAX as usize);
+        item_bytes.saturating_sub(ENTRY_BYTES).saturating_sub(key_bytes)
+    }
+
+    pub(super) fn check_key(&self, key: &[u8]) -> Result<()> {
+        let max = self.key_bytes_max();
+        if key.len() > max {
+            let detail = format!("a key has {} bytes; the limit is {max}: {}", key.len(), Shown(key));
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_value(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.check_key(key)?;
+        let max = self.value_bytes_max(key.len());
+        if value.len() > max {
+            let detail = format!(
+                "the value of {} has {} bytes; the limit on this store is {max}: {}",
+                Shown(key),
+                value.len(),
+                Shown(value)
+            );
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_op(key: &Key) -> Op {
+        Op::get(key.clone(), Want::VALUE | Want::CAS | Want::FLAGS)
+    }
+
+    /// Runs a batch, with a look at the manifest where one is due. **Round trips: 1.**
+    pub(super) async fn run(&self, ctx: Ctx, batch: Batch) -> Replies {
+        self.shards.vigil.run(ctx, batch).await
+    }
+
+    /// An item that a get brought, if there is one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it is another key's.
+    pub(super) fn found(&self, spot: &Spot, key: &[u8], reply: Result<Reply>) -> Result<Option<Found>> {
+        let Some(item) = reply?.into_item() else { return Ok(None) };
+        let Some(is_listed) = spot.is_listed(item.flags) else {
+            Entry::parse(&item.value, self.manifest.generation)?.expect(key)?;
+            let detail = format!("the entry of {} has flags of {:#x}, which no release wrote", Shown(key), item.flags);
+            return Err(Error::new(ErrorKind::LayoutMismatch, detail));
+        };
+        Ok(Some(Found { item, is_listed }))
+    }
+
+    /// An entry that was found.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for foreign bytes, [`ErrorKind::Conflict`] for another key's entry.
+    pub(super) fn entry<'i>(&self, key: &[u8], item: &'i Item) -> Result<Entry<'i>> {
+        let entry = Entry::parse(&item.value, self.manifest.generation)?;
+        entry.expect(key)?;
+        Ok(entry)
+    }
+
+    /// Reads an entry, with what is left of its life. **Round trips: 1**, more where the store cannot be reached.
+    pub(super) async fn read(&self, effort: &mut Effort, spot: &Spot, key: &[u8]) -> Result<Option<Found>> {
+        let item_key = self.item_key(spot)?;
+        let mut want = Want::VALUE | Want::CAS | Want::FLAGS;
+        if self.has_lives && self.store.profile().remaining_ttl {
+            want |= Want::TTL;
+        }
+        loop {
+            let batch = Batch::from_iter([Op::get(item_key.clone(), want)]);
+            let reply = self.run(effort.ctx(), batch).await.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+            match reply {
+                Err(error) => effort.again(error).await?,
+                reply => return self.found(spot, key, reply),
+            }
+        }
+    }
+
+    /// Reads shards of the list. **Round trips: 1**, more where the store cannot be reached.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] naming the shards that are gone.
+    pub(super) async fn read_list(&self, effort: &mut Effort, shards: &[u16]) -> Result<Vec<Reading>> {
+        loop {
+            match self.shards.read(effort.ctx(), shards.iter().copied()).await {
+                Err(error) if error.kind() != ErrorKind::Lost => effort.again(error).await?,
+                read => {
+                    self.shards.vigil.check()?;
+                    return read;
+                }
+            }
+        }
+    }
+
+    /// What the list says of keys, in their order. **Round trips: 1.**
+    pub(super) async fn ask(&self, effort: &mut Effort, keys: &[(&[u8], u16)]) -> Result<Vec<Says>> {
+        let mut shards: Vec<u16> = keys.iter().map(|(_, shard)| *shard).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let mut says = vec![Says::NotListed; keys.len()];
+        for reading in self.read_list(effort, &shards).await? {
+            let asked = keys.iter().filter(|(_, shard)| *shard == reading.shard).map(|(key, _)| *key);
+            let state = self.shards.fold(&reading, Listing::of(asked))?.state;
+            for (says, (key, shard)) in says.iter_mut().zip(keys) {
+                if *shard == reading.shard {
+                    *says = state.says(key);
+                }
+            }
+        }
+        Ok(says)
+    }
+
+    /// Writes notes into a shard of the list. **Round trips: 1.**
+    pub(super) async fn note(&self, deadline: Instant, shard: u16, notes: &[Note<'_>]) -> Result<()> {
+        let mut elements = Vec::new();
+        notes.iter().for_each(|note| note.put(&mut elements));
+        let write = Write { parts: vec![Part { shard, elements }], deadline };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let outcomes = self.combiner.submit_within(write, left).await?;
+        self.shards.judge(&outcomes, |other| other == shard)
+    }
+
+    /// The op that rewrites an entry if it still has the token.
+    pub(super) fn cas_op(key: Key, cas: Cas, value: Bytes, flags: u32, ttl: Ttl) -> Op {
+        Op::new(key, Verb::Put { mode: PutMode::Cas(cas), value, flags, ttl })
+    }
+
+    /// Runs work beside the caller, on a runtime that is there and not too busy.
+    pub(super) fn behind<F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F)
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let busy = Busy(self.clone());
+        if self.behind.fetch_add(1, Ordering::AcqRel) >= BEHIND_TASKS_MAX {
+            return;
+        }
+        let work = work(self.clone());
+        runtime.spawn(async move {
+            // Forgotten on purpose: what was not repaired now, the next reader repairs.
+            _ = tokio::time::timeout(BEHIND_MAX, work).await;
+            drop(busy);
+        });
+    }
+
+    /// Sees to it, beside the caller, that an entry is listed and says so. `noted`: the incarnation that is listed for certain.
+    pub(super) fn repair_behind(self: &Arc<Self>, key: &[u8], noted: Option<u64>) {
+        let spot = self.spot(key);
+        let Ok(item_key) = self.item_key(&spot) else { return };
+        let is_new = self.repairing.lock().unwrap_or_else(PoisonError::into_inner).insert(item_key.clone());
+        if !is_new {
+            return;
+        }
+        let repairing = Repairing(self.clone(), item_key);
+        let key = key.to_vec();
+        self.behind(move |table| async move {
+            let repairing = repairing;
+            if noted.is_none() {
+                // Its putter is most likely about to do the same.
+                tokio::time::sleep(super::REPAIR_AFTER).await;
+            }
+            let done = table.repair(&spot, &key, noted).await;
+            drop(repairing);
+            done
+        });
+    }
+
+    async fn repair(&self, spot: &Spot, key: &[u8], mut noted: Option<u64>) -> Result<()> {
+        let mut effort = self.effort()?;
+        for _ in 0..ROUNDS_MAX {
+            let Some(found) = self.read(&mut effort, spot, key).await? else { return Ok(()) };
+            let mut entry = self.entry(key, &found.item)?;
+            if found.is_listed {
+                return Ok(());
+            }
+            let Entry { incarnation, expiry_s, .. } = entry;
+            if noted != Some(incarnation) {
+                self.note(effort.deadline, spot.shard, &[Note::Listed { incarnation, expiry_s, key }]).await?;
+                noted = Some(incarnation);
+                continue;
+            }
+            let (Some(cas), Some(ttl)) = (found.item.cas, self.left(expiry_s, found.item.ttl)) else { return Ok(()) };
+            let written = entry.compacted(self.now_s());
+            let op = Inner::cas_op(self.item_key(spot)?, cas, written, spot.flags(true), ttl);
+            match self.run(effort.ctx(), Batch::from_iter([op])).await.pop() {
+                Some(Ok(Reply::Exists)) => effort.pause().await,
+                Some(Err(error)) => effort.again(error).await?,
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left of a life; `None` where that is too little to write it anew.
+    pub(super) fn left(&self, expiry_s: u32, told: Remaining) -> Option<Ttl> {
+        match (expiry_s, told) {
+            (0, _) => Some(Ttl::Never),
+            // Told in whole seconds, rounded down.
+            (_, Remaining::For(left)) => Some(Ttl::After(left.max(Duration::from_secs(1)))),
+            _ => expiry_s
+                .checked_sub(self.now_s())
+                .filter(|left| *left > 0)
+                .map(|left| Ttl::After(Duration::from_secs(u64::from(left)))),
+        }
+    }
+
+    /// Compacts an entry beside the caller, if it is dirty.
+    pub(super) fn compact_behind(self: &Arc<Self>, key: &[u8], found: &Found) {
+        let now_s = self.now_s();
+        let Ok(mut entry) = self.entry(key, &found.item) else { return };
+        let stale_bytes = entry.stale_bytes(now_s);
+        let is_dirty = stale_bytes > super::DIRTY_BYTES.max(found.item.value.len() - stale_bytes);
+        let spot = self.spot(key);
+        if let (true, false, Some(cas), Ok(item_key)) = (is_dirty, self.has_lives, found.item.cas, self.item_key(&spot))
+        {
+            let op = Inner::cas_op(item_key, cas, entry.compacted(now_s), spot.flags(found.is_listed), Ttl::Never);
+            self.behind(move |table| async move {
+                _ = table.run(Ctx::within(BEHIND_MAX), Batch::from_iter([op])).await;
+                Ok(())
+            });
+        }
+    }
+
+    /// Takes what is gone off the list, beside the caller.
+    pub(super) fn tidy_behind(self: &Arc<Self>, key: &[u8], incarnation: u64) {
+        let key = key.to_vec();
+        self.behind(move |table| async move { table.tidy(&key, incarnation).await });
+    }
+
+    /// Takes an incarnation off the list whose entry is not there: it was listed, so it was there, and none comes back.
+    async fn tidy(&self, key: &[u8], incarnation: u64) -> Result<()> {
+        let mut effort = self.effort()?;
+        let spot = self.spot(key);
+        if let Some(found) = self.read(&mut effort, &spot, key).await?
+            && self.entry(key, &found.item)?.incarnation == incarnation
+        {
+            return Ok(());
+        }
+        self.note(effort.deadline, spot.shard, &[Note::Gone { incarnation }]).await
+    }
+
+    /// True if an entry of this life may have ended by itself, given that clocks disagree.
+    pub(super) fn may_be_over(&self, expiry_s: u32) -> bool {
+        self.now_s().saturating_add(SLACK_S) >= expiry_s
+    }
+
+    /// True if it ended by itself, whatever the clocks.
+    pub(super) fn is_over(&self, expiry_s: u32) -> bool {
+        self.now_s() > expiry_s.saturating_add(SLACK_S)
+    }
+
+    /// The error for entries that are gone.
+    pub(super) fn lost(&self, keys: &[&[u8]]) -> Error {
+        const SHOWN_MAX: usize = 8;
+        let mut shown: Vec<String> = keys.iter().take(SHOWN_MAX).map(|key| Shown(key).to_string()).collect();
+        if keys.len() > SHOWN_MAX {
+            shown.push(format!("{} more", keys.len() - SHOWN_MAX));
+        }
+        let detail = format!(
+            "table {}: {} {} listed and gone: evicted, or lost in a restart (put anew or removed, a key is sound again)",
+            self.name,
+            shown.join(", "),
+            if keys.len() == 1 { "is" } else { "are" }
+        );
+        Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone())
+    }
+
+    /// A reply that does not belong to its op.
+    pub(super) fn strange(key: &Key, reply: &Reply) -> Error {
+        unexpected(&Inner::get_op(key), reply)
+    }
+
+    /// The keys of all entries that a table's list names, for dropping it. Shards that are gone name none.
+    pub(super) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+        let mut keys = Vec::new();
+        let indices: Vec<u16> = (0..manifest.shards).collect();
+        for part in indices.chunks(store.profile().batch_ops_max.max(1)) {
+            let gets = part.iter().map(|&shard| Ok(Op::get(manifest.data_key(name, shard)?, Want::VALUE)));
+            let replies = store.run(ctx, gets.collect::<Result<Batch>>()?).await;
+            for (&shard, reply) in part.iter().zip(replies) {
+                let Some(item) = reply?.into_item() else { continue };
+                let place = crate::append::layout::Place { generation: manifest.generation, shard };
+                let Ok(value) = crate::append::layout::Value::parse(&item.value, place) else { continue };
+                let Ok(folded) = value.fold(Listing::default()) else { continue };
+                for (key, _) in folded.state.keys() {
+                    keys.push(manifest.data_key(name, layout::Spot::of(key, manifest.shards).index)?);
+                }
+            }
+        }
+        Ok(keys)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Work beside the caller; makes room for other work when it is dropped, however that comes.
+struct Busy(Arc<Inner>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.behind.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// An entry being repaired.
+struct Repairing(Arc<Inner>, Key);
+
+impl Drop for Repairing {
+    fn drop(&mut self) {
+        self.0.repairing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}

@@ -1,0 +1,238 @@
+//! Reading: entries by their keys, the list of keys, and what became of an entry that is missing.
+//!
+//! A miss alone does not tell absent from lost, and neither does a look at the list: a healthy put or remove may be midway. So:
+//!
+//! 1. get the entry: a miss;
+//! 2. read the list: not listed, or leaving, or its life may be over: absent. Else this incarnation was there;
+//! 3. get the entry again: still a miss, so that incarnation has left: none comes back;
+//! 4. read the list again: a remove says `leaving` *before* it deletes, so had it been one, it would stand there by now. It was lost.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_core::text::Shown;
+use larder_core::{Batch, Error, ErrorKind, Key, Op, Reply, Result, Want};
+
+use super::layout::{Says, Spot};
+use super::list::{Effort, Inner, ROUNDS_MAX};
+
+/// What became of an entry that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    There(Bytes),
+    Absent,
+    Lost,
+}
+
+/// A key that is asked for.
+struct Asked<'k> {
+    key: &'k [u8],
+    spot: Spot,
+    item_key: Key,
+    seen: Seen,
+    /// The incarnation that the list named while the entry was missing.
+    suspect: Option<u64>,
+}
+
+impl Inner {
+    /// Looks for entries. **Round trips: 1** a batch that the keys fill; where some are missing, 1 more, 3 more where they are lost.
+    pub(super) async fn look(self: &Arc<Self>, keys: &[&[u8]]) -> Result<Vec<Seen>> {
+        let mut effort = self.effort()?;
+        let mut asked = Vec::with_capacity(keys.len());
+        for &key in keys {
+            let spot = self.spot(key);
+            let item_key = self.item_key(&spot)?;
+            asked.push(Asked { key, spot, item_key, seen: Seen::Absent, suspect: None });
+        }
+        let mut open = self.fetch(&mut effort, &mut asked, (0..keys.len()).collect()).await?;
+        for _ in 0..ROUNDS_MAX {
+            if open.is_empty() || self.is_lossless {
+                self.shards.vigil.check()?;
+                return Ok(asked.into_iter().map(|asked| asked.seen).collect());
+            }
+            let listed = self.judge(&mut effort, &mut asked, open).await?;
+            open = self.fetch(&mut effort, &mut asked, listed).await?;
+        }
+        let named = open.first().map_or(&b""[..], |&at| asked[at].key);
+        let detail = format!("{} was removed and put at each of {ROUNDS_MAX} looks", Shown(named));
+        Err(Error::new(ErrorKind::Conflict, detail))
+    }
+
+    /// Gets entries; returns those that are missing.
+    async fn fetch(
+        self: &Arc<Self>,
+        effort: &mut Effort,
+        asked: &mut [Asked<'_>],
+        wanted: Vec<usize>,
+    ) -> Result<Vec<usize>> {
+        let mut missing = Vec::new();
+        let ops_max = self.store.profile().batch_ops_max;
+        let shards = if self.is_lossless { usize::from(self.shards.count()) } else { 0 };
+        for part in wanted.chunks(ops_max.saturating_sub(shards).max(1)) {
+            loop {
+                match self.fetch_part(effort, asked, part).await {
+                    Ok(more) => break missing.extend(more),
+                    Err(error) => effort.again(error).await?,
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    async fn fetch_part(
+        self: &Arc<Self>,
+        effort: &Effort,
+        asked: &mut [Asked<'_>],
+        part: &[usize],
+    ) -> Result<Vec<usize>> {
+        let mut batch: Batch = part.iter().map(|&at| Inner::get_op(&asked[at].item_key)).collect();
+        // On a store that cannot lose an entry, what is missing is absent, unless the whole table was dropped.
+        let mut shards: Vec<u16> = Vec::new();
+        if self.is_lossless {
+            shards.extend(part.iter().map(|&at| asked[at].spot.shard));
+            shards.sort_unstable();
+            shards.dedup();
+            batch.extend(shards.iter().map(|&shard| self.shards.op(shard, |key| Op::get(key, Want::empty()))));
+        }
+        let mut replies = self.run(effort.ctx(), batch).await.into_iter();
+        let mut missing = Vec::new();
+        for &at in part {
+            let asked = &mut asked[at];
+            let reply = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+            match self.found(&asked.spot, asked.key, reply)? {
+                None => missing.push(at),
+                Some(found) => {
+                    let entry = self.entry(asked.key, &found.item)?;
+                    let value = found.item.value.slice_ref(entry.value);
+                    let beside = found.item.value.len() - value.len() - asked.key.len();
+                    if !found.is_listed {
+                        self.repair_behind(asked.key, None);
+                    } else if beside > super::DIRTY_BYTES {
+                        drop(entry);
+                        self.compact_behind(asked.key, &found);
+                    }
+                    asked.seen = Seen::There(value);
+                }
+            }
+        }
+        for (shard, reply) in shards.into_iter().zip(replies) {
+            if reply? == Reply::Miss && missing.iter().any(|&at| asked[at].spot.shard == shard) {
+                return Err(self.shards.lost(&[shard]));
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Asks the list about entries that are missing; returns those that may be on their way, and must be looked for again.
+    async fn judge(
+        self: &Arc<Self>,
+        effort: &mut Effort,
+        asked: &mut [Asked<'_>],
+        missing: Vec<usize>,
+    ) -> Result<Vec<usize>> {
+        let keys: Vec<(&[u8], u16)> = missing.iter().map(|&at| (asked[at].key, asked[at].spot.shard)).collect();
+        let says = self.ask(effort, &keys).await?;
+        let mut listed = Vec::new();
+        for (at, says) in missing.into_iter().zip(says) {
+            let asked = &mut asked[at];
+            let incarnation = match says {
+                Says::NotListed => continue,
+                Says::Leaving { incarnation, .. } => {
+                    self.tidy_behind(asked.key, incarnation);
+                    continue;
+                }
+                Says::Mortal { incarnation, expiry_s } if self.may_be_over(expiry_s) => {
+                    if self.is_over(expiry_s) {
+                        self.tidy_behind(asked.key, incarnation);
+                    }
+                    continue;
+                }
+                Says::Mortal { incarnation, .. } | Says::Listed { incarnation } => incarnation,
+            };
+            if asked.suspect.replace(incarnation) == Some(incarnation) {
+                asked.seen = Seen::Lost;
+            } else {
+                listed.push(at);
+            }
+        }
+        Ok(listed)
+    }
+
+    /// The keys that are listed, each with its incarnation. **Round trips: 1**, 2 while entries are being removed.
+    pub(super) async fn listed(self: &Arc<Self>) -> Result<Vec<(Bytes, u64)>> {
+        let mut effort = self.effort()?;
+        let all: Vec<u16> = (0..self.shards.count()).collect();
+        let (mut keys, mut leaving, mut dirty) = (Vec::new(), Vec::new(), Vec::new());
+        for reading in self.read_list(&mut effort, &all).await? {
+            let (folded, stat) = self.shards.state(&reading)?;
+            let value = self.shards.value(&reading);
+            for (key, says) in folded.state.keys() {
+                let key = value.slice_ref(key);
+                match says {
+                    Says::NotListed => {}
+                    Says::Leaving { incarnation, since_s } => leaving.push((key, incarnation, since_s)),
+                    Says::Mortal { incarnation, expiry_s } if self.is_over(expiry_s) => {
+                        self.tidy_behind(&key, incarnation);
+                    }
+                    Says::Mortal { expiry_s, .. } if self.now_s() >= expiry_s => {}
+                    Says::Mortal { incarnation, .. } | Says::Listed { incarnation } => keys.push((key, incarnation)),
+                }
+            }
+            drop(folded);
+            if self.shards.is_dirty(&stat) {
+                dirty.push(reading);
+            }
+        }
+        if !dirty.is_empty() {
+            self.shards.compact_behind(dirty);
+        }
+        self.still_there(&mut effort, leaving, &mut keys).await?;
+        Ok(keys)
+    }
+
+    /// Of entries that were being removed, those that are there: the remove is midway, or its client died.
+    async fn still_there(
+        self: &Arc<Self>,
+        effort: &mut Effort,
+        leaving: Vec<(Bytes, u64, u32)>,
+        keys: &mut Vec<(Bytes, u64)>,
+    ) -> Result<()> {
+        let mut asked = Vec::with_capacity(leaving.len());
+        for (key, _, _) in &leaving {
+            let spot = self.spot(key);
+            let item_key = self.item_key(&spot)?;
+            asked.push(Asked { key, spot, item_key, seen: Seen::Absent, suspect: None });
+        }
+        self.fetch(effort, &mut asked, (0..leaving.len()).collect()).await?;
+        let seen: Vec<Seen> = asked.into_iter().map(|asked| asked.seen).collect();
+        for ((key, incarnation, since_s), seen) in leaving.into_iter().zip(seen) {
+            match seen {
+                Seen::There(_) => {
+                    if self.now_s().abs_diff(since_s) > super::LEAVING_MAX_S {
+                        self.renew_behind(&key, incarnation);
+                    }
+                    keys.push((key, incarnation));
+                }
+                _ => self.tidy_behind(&key, incarnation),
+            }
+        }
+        Ok(())
+    }
+
+    /// All entries, and the keys of those that are lost.
+    pub(super) async fn everything(self: &Arc<Self>) -> Result<(Vec<(Bytes, Bytes)>, Vec<Bytes>)> {
+        let listed = self.listed().await?;
+        let keys: Vec<&[u8]> = listed.iter().map(|(key, _)| &key[..]).collect();
+        let (mut entries, mut lost) = (Vec::with_capacity(keys.len()), Vec::new());
+        let seen = self.look(&keys).await?;
+        for ((key, incarnation), seen) in listed.into_iter().zip(seen) {
+            match seen {
+                Seen::There(value) => entries.push((key, value)),
+                Seen::Lost => lost.push(key),
+                Seen::Absent if self.is_lossless => self.tidy_behind(&key, incarnation),
+                Seen::Absent => {}
+            }
+        }
+        Ok((entries, lost))
+    }
+}

@@ -1,0 +1,367 @@
+//! Putting an entry, and removing it.
+//!
+//! See the [module](super) for the order of the steps, and what a crash after each leaves behind.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_core::{Batch, Effect, Error, ErrorKind, Item, Op, PutMode, Replies, Reply, Result, Ttl, Verb, Want};
+
+use super::layout::{self, Entry, Note, Says, Spot, Stamp};
+use super::list::{Effort, Found, Inner, ROUNDS_MAX};
+use crate::ids::random_id;
+
+/// A put under way.
+struct Put<'p> {
+    key: &'p [u8],
+    value: &'p [u8],
+    spot: Spot,
+    item_key: larder_core::Key,
+    stamp: Stamp,
+    ttl: Ttl,
+    expiry_s: u32,
+}
+
+/// What became of one try.
+enum Tried {
+    /// It is in an entry that was there. Its item as it was read, without the value unless that was asked for.
+    Joined(Option<Found>),
+    /// It made the entry.
+    Made(u64),
+    /// It took the place of this incarnation.
+    Replaced { made: u64, gone: u64 },
+    /// It did nothing, and never will.
+    Nothing,
+    /// The entry is there, and has no room for a second value.
+    NoRoom,
+}
+
+impl Inner {
+    pub(super) async fn put(self: &Arc<Self>, key: &[u8], value: &[u8], ttl: Ttl) -> Result<()> {
+        let mut effort = self.effort()?;
+        let spot = self.spot(key);
+        let item_key = self.item_key(&spot)?;
+        let put = Put { key, value, item_key, spot, stamp: self.stamp(), ttl, expiry_s: self.expiry_s(ttl) };
+        for _ in 0..ROUNDS_MAX {
+            let tried = match self.try_put(&mut effort, &put).await {
+                Err(error) if error.is_unknown() => self.look_for(&mut effort, &put, error).await?,
+                Err(error) => {
+                    effort.again(error).await?;
+                    continue;
+                }
+                Ok(tried) => tried,
+            };
+            match tried {
+                Tried::Nothing | Tried::NoRoom => effort.pause().await,
+                Tried::Made(incarnation) => return self.list_made(&mut effort, &put, incarnation).await,
+                Tried::Replaced { made, gone } => {
+                    let notes = [self.listed_note(&put, made), Note::Gone { incarnation: gone }];
+                    self.note(effort.deadline, put.spot.shard, &notes).await.map_err(unknown)?;
+                    self.repair_behind(key, Some(made));
+                    return self.shards.vigil.check();
+                }
+                Tried::Joined(None) => return self.shards.vigil.check(),
+                Tried::Joined(Some(found)) => return self.joined(&mut effort, &put, found).await,
+            }
+            if effort.is_over() {
+                break;
+            }
+        }
+        let detail = "others wrote the entry at each try to put it";
+        Err(Error::new(if effort.is_over() { ErrorKind::Timeout } else { ErrorKind::Conflict }, detail))
+    }
+
+    fn listed_note<'p>(&self, put: &Put<'p>, incarnation: u64) -> Note<'p> {
+        Note::Listed { incarnation, expiry_s: put.expiry_s, key: put.key }
+    }
+
+    async fn try_put(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+        if self.has_lives {
+            return self.try_put_for(effort, put).await;
+        }
+        match self.try_append(effort, put).await? {
+            Tried::NoRoom => self.try_rewrite(effort, put).await,
+            tried => Ok(tried),
+        }
+    }
+
+    /// In a table without lives: joins the value to the entry, else makes it. Nothing that others wrote is overwritten blindly,
+    /// so an entry that says it is not listed goes on saying so.
+    async fn try_append(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+        let frame = layout::value_frame(put.stamp, &put.spot, put.value);
+        let made = random_id();
+        let mut want = Want::FLAGS;
+        // Now and then a look at the whole entry, so that one that is only ever put is compacted, too.
+        if fastrand::u8(0..if frame.len() < 1024 { 8 } else { 4 }) == 0 {
+            want |= Want::VALUE | Want::CAS;
+        }
+        let append = Op::put(put.item_key.clone(), PutMode::Append, frame, Ttl::Never);
+        let batch = Batch::from_iter([append, self.add_op(put, made), Op::get(put.item_key.clone(), want)]);
+        let mut replies = self.run(effort.ctx(), batch).await.into_iter();
+        let (append, add) = (next(&mut replies), next(&mut replies));
+        match (append, add) {
+            (Ok(Reply::Stored), _) => {
+                // Unread: it is looked at below. A miss: it was removed after that.
+                let found = match self.found(&put.spot, put.key, next(&mut replies)) {
+                    Err(error) if error.kind() != ErrorKind::Conflict => {
+                        self.read(effort, &put.spot, put.key).await.map_err(unknown)?
+                    }
+                    found => found?,
+                };
+                Ok(Tried::Joined(found))
+            }
+            (Ok(Reply::NotStored), Ok(Reply::Stored)) => Ok(Tried::Made(made)),
+            (Ok(Reply::NotStored), Ok(Reply::NotStored)) => Ok(Tried::NoRoom),
+            (Err(error), Ok(Reply::NotStored)) | (Ok(Reply::NotStored), Err(error)) => Err(error),
+            (Err(error), Err(other)) => Err(if other.is_unknown() { other } else { error }),
+            (Err(error), Ok(_)) => Err(error.effect(Effect::Unknown)),
+            (Ok(other), _) => Err(Inner::strange(&put.item_key, &other)),
+        }
+    }
+
+    /// Writes an entry anew that has no room for another value: with this one alone.
+    async fn try_rewrite(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+        let Some(found) = self.read(effort, &put.spot, put.key).await? else { return Ok(Tried::Nothing) };
+        let frame = layout::value_frame(put.stamp, &put.spot, put.value);
+        let written = self.entry(put.key, &found.item)?.rewritten(&frame, self.now_s())?;
+        let flags = put.spot.flags(found.is_listed);
+        match self.cas(effort, put, &found, written, flags).await? {
+            true => Ok(Tried::Joined(Some(Found { item: Item::default(), ..found }))),
+            false => Ok(Tried::Nothing),
+        }
+    }
+
+    /// In a table with lives: every put makes the entry anew, under its own incarnation, so that the list can name the life
+    /// of each.
+    async fn try_put_for(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+        let made = random_id();
+        let batch = Batch::from_iter([self.add_op(put, made), Inner::get_op(&put.item_key)]);
+        let mut replies = self.run(effort.ctx(), batch).await.into_iter();
+        match next(&mut replies)? {
+            Reply::Stored => return Ok(Tried::Made(made)),
+            Reply::NotStored => {}
+            other => return Err(Inner::strange(&put.item_key, &other)),
+        }
+        let Some(found) = self.found(&put.spot, put.key, next(&mut replies))? else { return Ok(Tried::Nothing) };
+        let entry = self.entry(put.key, &found.item)?;
+        let gone = entry.incarnation;
+        let frame = layout::whole_frame(put.stamp, &put.spot, (made, put.expiry_s), put.key, put.value);
+        let written = entry.rewritten(&frame, self.now_s())?;
+        match self.cas(effort, put, &found, written, put.spot.flags(false)).await? {
+            true => Ok(Tried::Replaced { made, gone }),
+            false => Ok(Tried::Nothing),
+        }
+    }
+
+    /// The op that makes the entry, as one that is not listed.
+    fn add_op(&self, put: &Put<'_>, incarnation: u64) -> Op {
+        let frame = layout::whole_frame(put.stamp, &put.spot, (incarnation, put.expiry_s), put.key, put.value);
+        let value = layout::new_entry(self.manifest.generation, &frame);
+        let verb = Verb::Put { mode: PutMode::Add, value, flags: put.spot.flags(false), ttl: put.ttl };
+        Op::new(put.item_key.clone(), verb)
+    }
+
+    /// True if it was written.
+    async fn cas(&self, effort: &Effort, put: &Put<'_>, found: &Found, written: Bytes, flags: u32) -> Result<bool> {
+        let cas = found.item.cas.ok_or_else(|| self.shards.unsupported())?;
+        let op = Inner::cas_op(put.item_key.clone(), cas, written, flags, put.ttl);
+        match next(&mut self.run(effort.ctx(), Batch::from_iter([op])).await.into_iter())? {
+            Reply::Stored => Ok(true),
+            Reply::Exists | Reply::Miss => Ok(false),
+            other => Err(Inner::strange(&put.item_key, &other)),
+        }
+    }
+
+    /// Looks what became of a put whose outcome is unknown.
+    ///
+    /// # Errors
+    /// `error`, unless the put is there: it may have been removed already, or be on its way yet.
+    async fn look_for(&self, effort: &mut Effort, put: &Put<'_>, error: Error) -> Result<Tried> {
+        let Ok(Some(found)) = self.read(effort, &put.spot, put.key).await else { return Err(error) };
+        let Ok(entry) = self.entry(put.key, &found.item) else { return Err(error) };
+        if !entry.has(put.stamp.writer, put.stamp.seq) {
+            return Err(error);
+        }
+        drop(entry);
+        Ok(Tried::Joined(Some(found)))
+    }
+
+    /// After a put made the entry: lists its key.
+    async fn list_made(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<()> {
+        let note = self.listed_note(put, incarnation);
+        match self.note(effort.deadline, put.spot.shard, &[note]).await {
+            Ok(()) => {
+                self.repair_behind(put.key, Some(incarnation));
+                self.shards.vigil.check()
+            }
+            Err(error) if error.is_unknown() => Err(error),
+            // The list takes no more, or is gone: nobody shall find what is not listed.
+            Err(error) => match self.undo(effort, put, incarnation).await {
+                Ok(()) => Err(error),
+                Err(_) => Err(unknown(error)),
+            },
+        }
+    }
+
+    async fn undo(&self, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<()> {
+        let Some(found) = self.read(effort, &put.spot, put.key).await? else { return Ok(()) };
+        let entry = self.entry(put.key, &found.item)?;
+        let is_mine = entry.incarnation == incarnation && entry.value == put.value && self.store.profile().delete_cas;
+        let Some(cas) = found.item.cas.filter(|_| is_mine) else { return Err(self.shards.unsupported()) };
+        let delete = Batch::from_iter([Op::delete_if(put.item_key.clone(), cas)]);
+        match next(&mut self.run(effort.ctx(), delete).await.into_iter())? {
+            Reply::Deleted | Reply::Miss => Ok(()),
+            other => Err(Inner::strange(&put.item_key, &other)),
+        }
+    }
+
+    /// After a put joined an entry: sees to it that its key is listed, if its maker did not come to that.
+    async fn joined(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>, found: Found) -> Result<()> {
+        if found.is_listed {
+            if !found.item.value.is_empty() {
+                self.compact_behind(put.key, &found);
+            }
+            return self.shards.vigil.check();
+        }
+        let found = self.read(effort, &put.spot, put.key).await.map_err(unknown)?;
+        let Some(found) = found.filter(|found| !found.is_listed) else { return self.shards.vigil.check() };
+        let Entry { incarnation, expiry_s, .. } = self.entry(put.key, &found.item).map_err(unknown)?;
+        let note = Note::Listed { incarnation, expiry_s, key: put.key };
+        self.note(effort.deadline, put.spot.shard, &[note]).await.map_err(unknown)?;
+        self.repair_behind(put.key, Some(incarnation));
+        self.shards.vigil.check()
+    }
+
+    /// Removes an entry; false if there was none.
+    pub(super) async fn remove(self: &Arc<Self>, key: &[u8]) -> Result<bool> {
+        let mut effort = self.effort()?;
+        let spot = self.spot(key);
+        // The incarnation that the list says is leaving, by this call.
+        let mut leaving = None;
+        let mut is_in_doubt = false;
+        for _ in 0..ROUNDS_MAX {
+            let found = self.read(&mut effort, &spot, key).await.map_err(|error| begun(error, leaving))?;
+            let incarnation = match &found {
+                Some(found) => Some(self.entry(key, &found.item)?.incarnation),
+                None => None,
+            };
+            if let Some(before) = leaving.filter(|before| Some(*before) != incarnation) {
+                // Deleted by a try whose reply was lost, or by others.
+                self.tidy_behind(key, before);
+                return Ok(is_in_doubt);
+            }
+            let (Some(found), Some(incarnation)) = (found, incarnation) else {
+                match self.remove_missing(&mut effort, &spot, key).await? {
+                    Some(was_listed) => return Ok(was_listed),
+                    None => continue,
+                }
+            };
+            if leaving.is_none() {
+                self.note_leaving(&effort, &spot, key, &found).await?;
+                leaving = Some(incarnation);
+            }
+            match self.delete(&effort, &spot, &found).await {
+                Ok(true) => {
+                    self.tidy_behind(key, incarnation);
+                    self.shards.vigil.check()?;
+                    return Ok(true);
+                }
+                Ok(false) => effort.pause().await,
+                // By token: whatever became of it, another look tells, and another try does no harm.
+                Err(error) if error.is_unknown() && self.store.profile().delete_cas => {
+                    is_in_doubt = true;
+                    effort.pause().await;
+                }
+                Err(error) => effort.again(error).await.map_err(unknown)?,
+            }
+            if effort.is_over() {
+                break;
+            }
+        }
+        let detail = "others wrote the entry at each try to remove it";
+        Err(begun(Error::new(ErrorKind::Conflict, detail), leaving))
+    }
+
+    /// Says in the list that an entry is about to be removed. **Round trips: 1.**
+    async fn note_leaving(&self, effort: &Effort, spot: &Spot, key: &[u8], found: &Found) -> Result<()> {
+        let Entry { incarnation, expiry_s, .. } = self.entry(key, &found.item)?;
+        let listed = Note::Listed { incarnation, expiry_s, key };
+        let leaving = Note::Leaving { incarnation, since_s: self.now_s() };
+        // Should it not be listed yet: it must be before it is deleted, so that what comes after it is listed after it.
+        let notes = [listed, leaving];
+        self.note(effort.deadline, spot.shard, &notes[usize::from(found.is_listed)..]).await
+    }
+
+    /// True if the entry as it was found is deleted; false if it is another by now.
+    async fn delete(&self, effort: &Effort, spot: &Spot, found: &Found) -> Result<bool> {
+        let item_key = self.item_key(spot)?;
+        let op = match found.item.cas.filter(|_| self.store.profile().delete_cas) {
+            Some(cas) => Op::delete_if(item_key.clone(), cas),
+            None => Op::delete(item_key.clone()),
+        };
+        match next(&mut self.run(effort.ctx(), Batch::from_iter([op])).await.into_iter())? {
+            Reply::Deleted => Ok(true),
+            Reply::Exists | Reply::Miss => Ok(false),
+            other => Err(Inner::strange(&item_key, &other)),
+        }
+    }
+
+    /// Takes the key of an entry that is missing off the list. True if it was lost, `None` if there is one by now.
+    async fn remove_missing(self: &Arc<Self>, effort: &mut Effort, spot: &Spot, key: &[u8]) -> Result<Option<bool>> {
+        let says = self.ask(effort, &[(key, spot.shard)]).await?;
+        let (incarnation, is_lost) = match says.first() {
+            None | Some(Says::NotListed) => return Ok(Some(false)),
+            Some(&Says::Leaving { incarnation, .. }) => (incarnation, false),
+            Some(&Says::Mortal { incarnation, expiry_s }) => (incarnation, !self.may_be_over(expiry_s)),
+            Some(&Says::Listed { incarnation }) => (incarnation, true),
+        };
+        if self.read(effort, spot, key).await?.is_some() {
+            return Ok(None);
+        }
+        self.note(effort.deadline, spot.shard, &[Note::Gone { incarnation }]).await?;
+        Ok(Some(is_lost))
+    }
+
+    /// Gives an entry another incarnation, beside the caller: the client that was removing it has died, and whoever puts it
+    /// from now on must have it listed for good.
+    pub(super) fn renew_behind(self: &Arc<Self>, key: &[u8], stale: u64) {
+        let key = key.to_vec();
+        self.behind(move |table| async move { table.renew(&key, stale).await });
+    }
+
+    async fn renew(self: &Arc<Self>, key: &[u8], stale: u64) -> Result<()> {
+        let mut effort = self.effort()?;
+        let spot = self.spot(key);
+        let Some(found) = self.read(&mut effort, &spot, key).await? else { return Ok(()) };
+        let entry = self.entry(key, &found.item)?;
+        let Some(ttl) = self.left(entry.expiry_s, found.item.ttl).filter(|_| entry.incarnation == stale) else {
+            return Ok(());
+        };
+        let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
+        let item_key = self.item_key(&spot)?;
+        let flags = spot.flags(false);
+        let put = Put { key, value: &value, spot, item_key, stamp: self.stamp(), ttl, expiry_s };
+        let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
+        let written = entry.rewritten(&frame, self.now_s())?;
+        if self.cas(&effort, &put, &found, written, flags).await? {
+            let notes = [self.listed_note(&put, made), Note::Gone { incarnation: stale }];
+            self.note(effort.deadline, put.spot.shard, &notes).await?;
+            self.repair_behind(key, Some(made));
+        }
+        Ok(())
+    }
+}
+
+fn next(replies: &mut impl Iterator<Item = <Replies as IntoIterator>::Item>) -> Result<Reply> {
+    replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))
+}
+
+/// An error after which something has taken effect.
+fn unknown(error: Error) -> Error {
+    error.effect(Effect::Unknown)
+}
+
+/// An error of a remove: once it is noted, a loss of the entry looks like it.
+fn begun(error: Error, leaving: Option<u64>) -> Error {
+    if leaving.is_some() { unknown(error) } else { error }
+}

@@ -12,6 +12,7 @@
 //! | [`ext`] | [`StoreExt`]: one call an op, for people |
 //! | [`profile`] | [`Profile`]: limits and guarantees of a store |
 //! | [`error`] | [`Error`], [`ErrorKind`], [`Effect`] |
+//! | [`list`] | [`List`](list::List): which keys a store holds, where it can tell |
 //! | [`observe`] | [`Observer`](observe::Observer): what goes on inside, told as data |
 //! | [`clock`] | [`Clock`]: the system's, or one that a test turns by hand |
 //! | [`text`] | how bytes are shown to people |
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod error;
 pub mod ext;
 pub mod key;
+pub mod list;
 pub mod observe;
 pub mod op;
 pub mod profile;

@@ -32,9 +32,9 @@
 //! # What is where
 //! | item | what it is |
 //! |---|---|
-//! | [`open`] | a store by its URL |
+//! | [`open`], [`open_with_list`] | a store by its URL, and what lists its keys |
 //! | [`Lock`], [`Counter`], [`Set`], [`EventLog`], [`Cache`] | the structures; each documents its guarantee on every store, and its round trips |
-//! | [`find`], [`drop_structure`] | what a name holds, and removing it |
+//! | [`find`], [`mod@inspect`], [`drop_structure`] | what a name holds, what that takes and promises, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
 //! | `layers`, `memory`, `memcached` | wrappers around stores, and the stores themselves, each behind the feature of its name |
@@ -61,7 +61,9 @@ mod memory_url;
 pub use larder_core::{
     Arith, Batch, Cas, Clock, ClockRef, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Initial, Item, Key,
     ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
-    SystemClock, Ttl, TtlSupport, Verb, Want, observe, text,
+    SystemClock, Ttl, TtlSupport, Verb, Want,
+    list::{List, ListRef, Listed},
+    observe, text,
 };
 #[cfg(feature = "layers")]
 pub use larder_layers as layers;
@@ -73,9 +75,10 @@ pub use larder_store_memory as memory;
 pub use larder_structures::{
     Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, Kind,
     Lock, Manifest, Name, Set, SetOptions, SetStat, Visitors, VisitorsOptions, array, cache, counter,
+    inspect::{self, Inspection},
     lock::{self, LockGuard, LockOptions, LockStatus},
     log,
-    registry::{drop_structure, find},
+    registry::{self, drop_structure, find, list},
     set, visitors,
 };
-pub use open::{SCHEMES, open};
+pub use open::{SCHEMES, open, open_with_list};

@@ -1,10 +1,9 @@
 //! The options of `memory:`.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
 use larder_core::text::masked_url;
-use larder_core::{Error, ErrorKind, Result, StoreRef};
+use larder_core::{Error, ErrorKind, Result};
 use larder_store_memory::MemoryStore;
 
 use crate::spelling::nearest;
@@ -12,7 +11,7 @@ use crate::spelling::nearest;
 const OPTIONS: &[&str] = &["bytes_max", "evict", "shards", "value_bytes_max"];
 
 /// Makes the store that stands behind `memory:`.
-pub(crate) fn open(rest: &str) -> Result<StoreRef> {
+pub(crate) fn open(rest: &str) -> Result<MemoryStore> {
     let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
     if !place.trim_matches('/').is_empty() {
         return Err(config(format!("memory: takes options only, and no place: {:?}", masked_url(place))));
@@ -28,7 +27,7 @@ pub(crate) fn open(rest: &str) -> Result<StoreRef> {
             _ => return Err(unknown(name)),
         };
     }
-    Ok(Arc::new(store.build()?))
+    store.build()
 }
 
 /// A number of bytes: `4096`, `64k`, `64m`, `2g`.
@@ -63,6 +62,8 @@ fn config(detail: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::Store;
+
     use super::*;
 
     #[test]

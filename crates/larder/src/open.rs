@@ -1,5 +1,8 @@
 //! Opening a store by its URL.
 
+#[cfg(any(feature = "memory", feature = "memcached"))]
+use larder_core::list::List;
+use larder_core::list::ListRef;
 use larder_core::text::masked_url;
 use larder_core::{Error, ErrorKind, Result, StoreRef};
 
@@ -51,11 +54,34 @@ pub const SCHEMES: &[&str] = &[
 /// # }
 /// ```
 pub async fn open(url: &str) -> Result<StoreRef> {
+    Ok(open_with_list(url).await?.0)
+}
+
+/// Opens the store that a URL names, and its list: which keys it holds. `None` for a store that cannot tell.
+///
+/// The list is that of the whole store; seen through a namespace it is what `Namespace::list` makes of it.
+///
+/// **Round trips and errors** as of [`open`].
+///
+/// ```
+/// # #[cfg(not(feature = "memory"))] fn main() {}
+/// # #[cfg(feature = "memory")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder::Result<()> {
+/// let (store, list) = larder::open_with_list("memory:").await?;
+/// larder::Counter::open_or_create(&store, "hits").await?;
+/// let list = list.expect("a store in the process can tell");
+/// let all = larder::list(&store, &*list, larder::Ctx::default(), &mut |_| ()).await?;
+/// assert_eq!(all[0].name.as_bytes(), b"hits");
+/// # Ok(())
+/// # }
+/// ```
+pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
     let Some((scheme, rest)) = url.split_once(':') else { return Err(unknown_scheme(url, url)) };
     let scheme = scheme.to_ascii_lowercase();
     match (scheme.as_str(), rest) {
         #[cfg(feature = "memory")]
-        ("memory", options) => crate::memory_url::open(options),
+        ("memory", options) => Ok(both(crate::memory_url::open(options)?)),
         #[cfg(feature = "memcached")]
         ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
             memcached(&format!("{scheme}:{place}")).await
@@ -64,11 +90,17 @@ pub async fn open(url: &str) -> Result<StoreRef> {
     }
 }
 
+/// A store that lists its keys, as both.
+#[cfg(any(feature = "memory", feature = "memcached"))]
+fn both(store: impl larder_core::Store + List + 'static) -> (StoreRef, Option<ListRef>) {
+    let store = std::sync::Arc::new(store);
+    (store.clone(), Some(store))
+}
+
 #[cfg(feature = "memcached")]
-async fn memcached(url: &str) -> Result<StoreRef> {
+async fn memcached(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
     let config = larder_store_memcached::Config::from_url(url)?;
-    let store = larder_store_memcached::MemcachedStore::connect(config).await?;
-    Ok(std::sync::Arc::new(store))
+    Ok(both(larder_store_memcached::MemcachedStore::connect(config).await?))
 }
 
 fn unknown_scheme(scheme: &str, url: &str) -> Error {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use larder_core::list::{List, ListRef, Listed, Listing};
 use larder_core::text::Shown;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Profile, Replies, Result, Run, Store, StoreRef};
 use parking_lot::Mutex;
@@ -73,6 +74,32 @@ impl Namespace {
         Ok(Namespace { store, prefix, profiles: Mutex::new((inner, ours)) })
     }
 
+    /// What a list looks like through this namespace: only its keys, without the prefix. `list` is that of the store behind it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// use larder_core::list::{List, Listed, ListRef};
+    /// use larder_core::{Ctx, Key, PutMode, StoreExt, StoreRef, Ttl};
+    /// use larder_layers::Namespace;
+    /// use larder_store_memory::MemoryStore;
+    /// use std::sync::Arc;
+    ///
+    /// let all = Arc::new(MemoryStore::new());
+    /// let shop = Namespace::new(all.clone(), "shop:")?;
+    /// shop.put(Key::new("stock")?, PutMode::Set, "7", Ttl::Never).await?;
+    /// all.put(Key::new("others")?, PutMode::Set, "8", Ttl::Never).await?;
+    /// let mut keys = Vec::new();
+    /// let mut tell = |told: Listed<'_>| if let Listed::Key(key) = told { keys.push(key.to_vec()) };
+    /// shop.list(all).list(Ctx::default(), b"", &mut tell).await?;
+    /// assert_eq!(keys, [b"stock"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn list(&self, list: ListRef) -> ListRef {
+        Arc::new(NamespaceList { list, prefix: self.prefix.clone() })
+    }
+
     fn prefixed(&self, key: &Key) -> Result<Key> {
         let limit = Key::BYTES_MAX - self.prefix.len().min(Key::BYTES_MAX);
         if key.as_bytes().len() > limit {
@@ -97,6 +124,29 @@ impl Namespace {
             op.route.with = Some(self.prefixed(with)?);
         }
         Ok(())
+    }
+}
+
+/// The keys behind a prefix.
+#[derive(Debug)]
+struct NamespaceList {
+    list: ListRef,
+    prefix: Bytes,
+}
+
+impl List for NamespaceList {
+    fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
+        Box::pin(async move {
+            let whole = [&self.prefix[..], prefix].concat();
+            let mut tell_stripped = |told: Listed<'_>| match told {
+                // Whatever the list tells: a key of others is none of ours.
+                Listed::Key(key) => {
+                    key.strip_prefix(&self.prefix[..]).into_iter().for_each(|key| tell(Listed::Key(key)))
+                }
+                progress @ Listed::LookedAt(_) => tell(progress),
+            };
+            self.list.list(ctx, &whole, &mut tell_stripped).await
+        })
     }
 }
 

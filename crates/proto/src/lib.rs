@@ -36,6 +36,7 @@ pub mod dialect;
 pub mod exptime;
 pub mod key;
 pub mod line;
+pub mod metadump;
 pub mod reply;
 pub mod request;
 pub mod stats;

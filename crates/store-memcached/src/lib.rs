@@ -8,6 +8,7 @@ mod conn;
 mod counters;
 mod driver;
 pub mod fleet;
+mod list;
 mod node;
 mod part;
 mod probe;

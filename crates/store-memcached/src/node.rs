@@ -231,6 +231,17 @@ impl Node {
         Ok((conn, driver))
     }
 
+    /// A connection beside those of ops, for questions that they do not ask; closed when it is dropped.
+    pub(crate) async fn exchange(&self) -> Result<Exchange> {
+        let config = &self.shared.config;
+        let work = async {
+            let mut exchange = Exchange::new(self.open().await?);
+            probe(&mut exchange, config, &fleet::read()?).await?;
+            Ok(exchange)
+        };
+        within(config.connect_timeout, work).await
+    }
+
     async fn open(&self) -> Result<Stream> {
         let failed = |error| unavailable("the dial failed", error);
         match &self.server.address {

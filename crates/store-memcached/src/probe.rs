@@ -17,6 +17,8 @@ use crate::stream::Stream;
 const PROBE_KEY: &str = "L!probe";
 /// The most bytes of an answer that the handshake keeps.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// The longest line of an answer that is read line by line.
+const LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// What the handshake found out about a server.
 #[derive(Clone, Debug)]
@@ -58,12 +60,32 @@ impl Exchange {
         }
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> Result<()> {
+    /// The next line of an answer whose lines end in `\n` alone, without it.
+    pub(crate) async fn bare_line(&mut self) -> Result<BytesMut> {
+        let mut searched = 0;
+        loop {
+            if let Some(found) = self.received[searched..].iter().position(|&byte| byte == b'\n') {
+                let mut line = self.received.split_to(searched + found + 1);
+                line.truncate(searched + found);
+                return Ok(line);
+            }
+            searched = self.received.len();
+            if searched > LINE_BYTES_MAX {
+                return Err(not_memcached("a line of its answer has no end"));
+            }
+            let read = self.stream.read_buf(&mut self.received).await;
+            if read.map_err(|error| unavailable("the connection was lost midway", error))? == 0 {
+                return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection midway"));
+            }
+        }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let sent = async {
             self.stream.write_all(bytes).await?;
             self.stream.flush().await
         };
-        sent.await.map_err(|error| unavailable("sending the handshake failed", error))
+        sent.await.map_err(|error| unavailable("sending failed", error))
     }
 
     async fn more(&mut self) -> Result<()> {

@@ -145,6 +145,11 @@ impl MemcachedStore {
         self.place(op).map(|place| self.nodes[place].server.name.as_str())
     }
 
+    /// The servers.
+    pub(crate) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+
     fn place(&self, op: &Op) -> Option<usize> {
         let key = op.route.with.as_ref().unwrap_or(&op.key);
         self.ring.server(key.as_bytes(), op.route.rank)

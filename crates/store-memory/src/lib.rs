@@ -22,6 +22,7 @@
 //! | `ops` | what each op does to a locked shard |
 //! | `budget` | the byte budget |
 //! | `sweep` | the thread that removes what has expired |
+//! | `list` | which keys there are |
 //! | `store`, `direct`, `builder` | what the world sees |
 //!
 //! # What it costs
@@ -38,6 +39,7 @@ mod budget;
 mod builder;
 mod direct;
 mod item;
+mod list;
 mod ops;
 mod shard;
 mod store;

@@ -287,6 +287,14 @@ impl Locked<'_> {
         (removed, done)
     }
 
+    /// The keys that begin with `prefix` and have not expired, and how many items were looked at.
+    pub(crate) fn keys(&mut self, now_ms: u64, prefix: &[u8]) -> (Vec<Box<[u8]>>, u64) {
+        let lives = |item: &&Item| item.expiry_ms().is_none_or(|expiry_ms| expiry_ms > now_ms);
+        let items = self.shard.table.iter().filter(lives);
+        let keys = items.map(Item::key).filter(|key| key.starts_with(prefix)).map(Box::from).collect();
+        (keys, self.shard.table.len() as u64)
+    }
+
     /// Moves the clock's hand on until a 64th of the items has gone, or [`HOLD_BUCKETS_MAX`] buckets were looked at: an item that was
     /// read since the hand last passed gets another round, others go. How many went. (Second chance: Corbató, 1968.)
     pub(crate) fn evict(&mut self) -> usize {

@@ -48,7 +48,7 @@ const EVICT_VISITS_MAX: usize = 1024;
 /// # Ok::<(), larder_core::Error>(())
 /// ```
 pub struct MemoryStore {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     profile: Arc<Profile>,
 }
 

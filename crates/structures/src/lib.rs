@@ -10,6 +10,7 @@
 //! | [`lock`] | [`Lock`]: leases, fencing tokens, a signal when it is lost |
 //! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
 //! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
+//! | [`mod@inspect`] | what a structure of whatever kind is, takes and promises |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
 //! | [`array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
@@ -36,6 +37,7 @@ mod copies;
 pub mod counter;
 mod events;
 mod ids;
+pub mod inspect;
 mod ledger;
 pub mod lock;
 pub mod log;
@@ -52,6 +54,7 @@ pub mod visitors;
 pub use array::{Array, ArrayOptions, ArrayStat};
 pub use cache::{Cache, CacheOptions};
 pub use counter::{Counter, CounterOptions};
+pub use inspect::Inspection;
 pub use lock::Lock;
 pub use log::{EventLog, EventLogOptions};
 pub use manifest::{Kind, Manifest};

@@ -67,6 +67,27 @@ impl Name {
         Key::new(key)
     }
 
+    /// What every manifest's key begins with.
+    pub(crate) const MANIFESTS: &[u8] = b"L.";
+
+    /// The name whose manifest has this key; `None` for any other key.
+    pub(crate) fn of_manifest_key(key: &[u8]) -> Option<Name> {
+        let mut escaped = key.strip_prefix(Name::MANIFESTS)?.strip_suffix(b".m")?;
+        let mut bytes = Vec::with_capacity(escaped.len());
+        while let Some((&byte, rest)) = escaped.split_first() {
+            escaped = rest;
+            if byte == b'%' {
+                let (digits, rest) = escaped.split_at_checked(2)?;
+                bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+                escaped = rest;
+            } else {
+                bytes.push(byte);
+            }
+        }
+        // Only as it would be made: another spelling is another key.
+        Name::new(bytes).ok().filter(|name| name.manifest_key().is_ok_and(|made| made.as_bytes() == key))
+    }
+
     /// The key of a piece of data: `role` says what it is, `index` which one.
     ///
     /// An index is a number, or letters, digits, `_` and `-`, and [`Name::INDEX_BYTES_MAX`] long at the most.
@@ -123,6 +144,18 @@ mod tests {
     fn the_longest_key_fits_and_leaves_room_for_a_namespace() {
         let key = Name::new([0xff; 64]).unwrap().data_key('s', u64::MAX, "12345678901234567").unwrap();
         assert!(key.as_bytes().len() <= Key::BYTES_MAX - 16, "{}", key.as_bytes().len());
+    }
+
+    #[test]
+    fn a_manifests_key_gives_its_name_back_and_no_other_key_does() {
+        for bytes in [&b"a"[..], b"a.b\xff_-Z", b"%", b".m", &[0xff; 64]] {
+            let name = Name::new(bytes).unwrap();
+            assert_eq!(Name::of_manifest_key(name.manifest_key().unwrap().as_bytes()), Some(name.clone()));
+            assert_eq!(Name::of_manifest_key(name.data_key('s', 1, 0).unwrap().as_bytes()), None);
+        }
+        for key in [&b"L..m"[..], b"L.m", b"L.%61.m", b"L.a%2e.m", b"L.a%2.m", b"L.a%+1.m", b"x.a.m", b"L!probe", b""] {
+            assert_eq!(Name::of_manifest_key(key), None, "{}", String::from_utf8_lossy(key));
+        }
     }
 
     #[test]

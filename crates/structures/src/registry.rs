@@ -1,6 +1,9 @@
 //! Finding out what a name holds, and dropping it with all its keys.
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
+use std::collections::BTreeSet;
+
+use larder_core::list::{self, List};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Want};
 
 use crate::array;
 use crate::copies;
@@ -17,6 +20,73 @@ use crate::visitors;
 pub async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
     Ok(copies::find(store, ctx, name).await?.map(|found| found.manifest))
 }
+
+/// A structure that [`list`] found.
+///
+/// ```
+/// # use larder_structures::registry::Listed;
+/// fn line(listed: &Listed) -> String {
+///     let kind = listed.manifest.as_ref().map_or("?", |manifest| manifest.kind.as_str());
+///     format!("{kind} {}", listed.name)
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: Name,
+    /// What is recorded about it, or why that cannot be read.
+    pub manifest: Result<Manifest>,
+}
+
+/// The structures of a store, by name: what `list` tells of their manifests, and what those say. `looked_at` is told how many items were looked at, now and then.
+///
+/// **No snapshot**: what is made or dropped meanwhile may be in it or not; on a server whose own listing is none either
+/// ([`List`]), one that is moved about may be missed. **Round trips: 1** for every 256 structures, and the listing, which takes as long as the store is large.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where the store cannot tell its keys; those of the store and of the listing.
+///
+/// ```
+/// # use larder_core::Ctx;
+/// # use larder_structures::{Counter, Set, registry};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let store: larder_core::StoreRef = memory.clone();
+/// Counter::open_or_create(&store, "hits").await?;
+/// Set::open_or_create(&store, "tags").await?;
+/// let all = registry::list(&store, &*memory, Ctx::default(), &mut |_| ()).await?;
+/// assert_eq!(all.iter().map(|listed| listed.name.as_bytes()).collect::<Vec<_>>(), [b"hits", b"tags"]);
+/// # Ok(()) }
+/// ```
+pub async fn list(
+    store: &StoreRef,
+    list: &dyn List,
+    ctx: Ctx,
+    looked_at: &mut (dyn FnMut(u64) + Send),
+) -> Result<Vec<Listed>> {
+    let mut names = BTreeSet::new();
+    let mut tell = |told: list::Listed<'_>| match told {
+        list::Listed::Key(key) => names.extend(Name::of_manifest_key(key)),
+        list::Listed::LookedAt(count) => looked_at(count),
+    };
+    list.list(ctx, Name::MANIFESTS, &mut tell).await?;
+    let names: Vec<Name> = names.into_iter().collect();
+    let mut all = Vec::with_capacity(names.len());
+    for part in names.chunks(MANIFESTS_A_BATCH.min(store.profile().batch_ops_max)) {
+        let gets = part.iter().map(|name| Ok(Op::get(name.manifest_key()?, Want::VALUE)));
+        let replies = store.run(ctx, gets.collect::<Result<Batch>>()?).await;
+        for (name, reply) in part.iter().zip(replies) {
+            // One that is gone was dropped since, or expired, or stands on another server as a copy only.
+            if let Some(item) = reply?.into_item() {
+                all.push(Listed { name: name.clone(), manifest: Manifest::decode(&item.value) });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// How many manifests [`list`] reads at once.
+const MANIFESTS_A_BATCH: usize = 256;
 
 /// How often the manifest is removed again when its token died, or a lock was renewed, in between.
 const DROP_TRIES_MAX: usize = 4;
@@ -92,7 +162,7 @@ async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manif
 }
 
 /// The keys of a structure's pieces. Each kind that has any knows them itself.
-async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     match manifest.kind {
         Kind::Array => array::pieces(name, manifest),
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set => Ok(Vec::new()),

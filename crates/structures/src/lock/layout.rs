@@ -59,6 +59,19 @@ pub(crate) struct Record {
     pub(crate) label: Bytes,
 }
 
+/// A record's parts, in words, of a lock's stored value.
+pub(crate) fn describe(name: &Name, stored: &Bytes) -> Vec<(&'static str, String)> {
+    match Record::decode(name, stored) {
+        Ok(record) => vec![
+            ("state", if record.held { "held" } else { "free" }.to_owned()),
+            ("lease", format!("{:?}", record.lease())),
+            ("fencing token", record.token.to_string()),
+            ("label", Shown(&record.label).to_string()),
+        ],
+        Err(error) => vec![("damaged", error.detail().to_owned())],
+    }
+}
+
 impl Record {
     /// The value that is stored: a manifest with the record in it.
     pub(crate) fn encode(&self) -> Bytes {

@@ -75,6 +75,7 @@ use self::shared::Shared;
 use crate::name::Name;
 
 pub use guard::{Lease, LockGuard, Loss, Released};
+pub(crate) use layout::describe;
 pub use status::{Holder, LockStatus};
 
 /// A lock, opened. Cheap to clone; clones share what they saw, so that a release by one makes the next acquire of another cheap.

@@ -1,0 +1,98 @@
+//! Which keys the servers hold: `lru_crawler metadump all`, on a connection of its own.
+
+use std::time::Duration;
+
+use larder_core::list::{List, Listed, Listing};
+use larder_core::{Ctx, Error, ErrorKind, Result};
+use larder_proto::metadump::{DumpLine, parse};
+use tokio::time::Instant;
+
+use crate::MemcachedStore;
+use crate::node::Node;
+
+/// Items between two words of progress.
+const PROGRESS_EVERY: u64 = 10_000;
+/// The pause before a server is asked again that is busy with another's listing.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// How often it is asked, where there is no deadline.
+const BUSY_TRIES_MAX: u32 = 600;
+
+/// Every server is asked, one after the other, on a connection of its own that is closed afterwards; the connections of ops are not disturbed.
+///
+/// - It lists what the server's crawler sees: each item of the LRU lists that stands there when the crawler comes by. An item that is moved between lists meanwhile may be
+///   missed or told twice.
+/// - The crawler takes a thread of the server and looks at each item: on a large server it is slow (hundreds of thousands of items a second), and it
+///   looks at all items whatever the prefix.
+/// - One listing at a time runs on a server; a second waits.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] by a server whose crawler is switched off or that has none.
+impl List for MemcachedStore {
+    fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
+        Box::pin(async move {
+            let mut walk = Walk { prefix, tell, looked_at: 0, deadline: ctx.deadline.map(Instant::from_std) };
+            for node in self.nodes() {
+                walk.node(node).await.map_err(|error| error.store(&node.server.name))?;
+            }
+            (walk.tell)(Listed::LookedAt(walk.looked_at));
+            Ok(())
+        })
+    }
+}
+
+/// A listing over all servers.
+struct Walk<'a> {
+    prefix: &'a [u8],
+    tell: &'a mut (dyn FnMut(Listed<'_>) + Send),
+    looked_at: u64,
+    deadline: Option<Instant>,
+}
+
+impl Walk<'_> {
+    async fn node(&mut self, node: &Node) -> Result<()> {
+        for _ in 0..BUSY_TRIES_MAX {
+            let dumped = match self.deadline {
+                Some(deadline) => match tokio::time::timeout_at(deadline, self.dump(node)).await {
+                    Ok(dumped) => dumped?,
+                    Err(_) => return Err(self.late()),
+                },
+                None => self.dump(node).await?,
+            };
+            if dumped {
+                return Ok(());
+            }
+            tokio::time::sleep(BUSY_PAUSE).await;
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the server is busy with other listings"))
+    }
+
+    /// Lists one server; false if it is busy with another listing.
+    async fn dump(&mut self, node: &Node) -> Result<bool> {
+        let mut exchange = node.exchange().await?;
+        exchange.send(b"lru_crawler metadump all\r\n").await?;
+        loop {
+            match parse(&exchange.bare_line().await?) {
+                DumpLine::Key(key) => {
+                    if key.starts_with(self.prefix) {
+                        (self.tell)(Listed::Key(&key));
+                    }
+                    self.looked_at += 1;
+                    if self.looked_at.is_multiple_of(PROGRESS_EVERY) {
+                        (self.tell)(Listed::LookedAt(self.looked_at));
+                    }
+                }
+                DumpLine::Begun => {}
+                DumpLine::End => return Ok(true),
+                DumpLine::Busy => return Ok(false),
+                DumpLine::Refused(words) => {
+                    let detail = format!("the server does not list its keys (lru_crawler metadump): {words:?}");
+                    return Err(Error::new(ErrorKind::Unsupported, detail));
+                }
+            }
+        }
+    }
+
+    fn late(&self) -> Error {
+        Error::new(ErrorKind::Timeout, format!("the deadline came after {} items", self.looked_at))
+    }
+}

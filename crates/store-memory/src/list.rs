@@ -1,0 +1,91 @@
+//! Which keys the store holds.
+
+use std::time::Instant;
+
+use larder_core::list::{List, Listed, Listing};
+use larder_core::{Ctx, Error, ErrorKind};
+
+use crate::MemoryStore;
+
+/// Items between two words of progress.
+const PROGRESS_EVERY: u64 = 10_000;
+
+/// Shard by shard: each is looked at under its lock in one piece, so a shard's part is of one moment, the whole is not. A shard of a store with a million
+/// items is held for less than a millisecond.
+impl List for MemoryStore {
+    fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let (mut looked_at, mut told_at) = (0, 0);
+            for slot in &inner.slots {
+                if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    let detail = format!("the deadline came after {looked_at} items");
+                    return Err(Error::new(ErrorKind::Timeout, detail).store("memory"));
+                }
+                // Copied, so that nobody's code runs under the lock.
+                let (keys, looked) = slot.lock(&inner.shared).keys(inner.shared.now_ms(), prefix);
+                keys.iter().for_each(|key| tell(Listed::Key(key)));
+                looked_at += looked;
+                if looked_at - told_at >= PROGRESS_EVERY {
+                    told_at = looked_at;
+                    tell(Listed::LookedAt(looked_at));
+                }
+            }
+            tell(Listed::LookedAt(looked_at));
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use larder_core::{ManualClock, PutMode, Ttl};
+
+    use super::*;
+
+    /// The end of a future that waits for nothing.
+    fn ended<T>(mut future: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => output,
+            Poll::Pending => panic!("it waits"),
+        }
+    }
+
+    fn keys(store: &MemoryStore, prefix: &[u8]) -> (BTreeSet<Vec<u8>>, u64) {
+        let (mut keys, mut looked_at) = (BTreeSet::new(), 0);
+        let mut tell = |told: Listed<'_>| match told {
+            Listed::Key(key) => assert!(keys.insert(key.to_vec()), "told once, where nobody writes"),
+            Listed::LookedAt(count) => looked_at = count,
+        };
+        ended(store.list(Ctx::default(), prefix, &mut tell)).unwrap();
+        (keys, looked_at)
+    }
+
+    #[test]
+    fn all_keys_of_a_prefix_are_told_and_no_expired_one() {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000)));
+        let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
+        let put = |key: &[u8], ttl| store.direct().put(key, PutMode::Set, b"v", 0, ttl).unwrap();
+        for number in 0..25_000 {
+            put(format!("a{number}").as_bytes(), Ttl::Never);
+        }
+        put(b"a\xff\0", Ttl::Never);
+        put(b"b", Ttl::Never);
+        put(b"a-brief", Ttl::After(Duration::from_secs(1)));
+        assert_eq!(keys(&store, b"a").0.len(), 25_002);
+        clock.advance(Duration::from_secs(1));
+        let (of_a, _) = keys(&store, b"a");
+        assert!(of_a.len() == 25_001 && of_a.contains(&b"a\xff\0"[..]) && !of_a.contains(&b"a-brief"[..]));
+        assert!(keys(&store, b"").1 >= 25_002);
+        assert_eq!(keys(&store, b"c").0.len(), 0);
+        let late = Ctx { deadline: Some(Instant::now()) };
+        let error = ended(store.list(late, b"", &mut |_| ())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+    }
+}

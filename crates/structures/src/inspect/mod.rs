@@ -1,0 +1,141 @@
+//! Looking at a structure of whatever kind: what it is, what it takes, and what it promises on the store that it stands in.
+
+mod words;
+
+use larder_core::{Batch, Ctx, Error, Op, Reply, Result, StoreRef, Want};
+
+use crate::copies;
+use crate::manifest::{Kind, Manifest};
+use crate::name::Name;
+use crate::registry;
+use crate::set::Set;
+
+/// How many values one batch reads: they come whole, and may be large.
+const VALUES_A_BATCH: usize = 64;
+
+/// What [`inspect`] found.
+///
+/// ```
+/// # use larder_core::{Ctx, StoreRef};
+/// # use larder_structures::{Name, Set, inspect::inspect};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// Set::open_or_create(&store, "tags").await?.add(["red"]).await?;
+/// let found = inspect(&store, Ctx::default(), &Name::new("tags")?).await?.expect("it is there");
+/// assert_eq!((found.manifest.kind.as_str(), found.keys, found.missing), ("set", 2, 0));
+/// assert_eq!(found.elements, Some(1));
+/// assert!(found.guarantee.contains("end with this process"), "{}", found.guarantee);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Its name.
+    pub name: Name,
+    /// What is recorded about it: kind, layout, generation, shards, copies.
+    pub manifest: Manifest,
+    /// What its parameters are, in words.
+    pub params: Vec<(&'static str, String)>,
+    /// How many keys of it were found: the manifest, data, and pieces, each copy counted.
+    pub keys: u64,
+    /// How many keys that its manifest names were not there: data that are lost, or copies that a server lost.
+    pub missing: u64,
+    /// How many of its keys could not be read, since their server did not answer.
+    pub unread: u64,
+    /// What the values of the found keys take, in bytes, without keys and the store's own overhead.
+    pub bytes: u64,
+    /// Of the data, what they would take compacted; `None` for a kind that is not compacted, and where data are lost.
+    pub live_bytes: Option<u64>,
+    /// The rest of the data.
+    pub stale_bytes: Option<u64>,
+    /// How many elements it has; `None` for a kind that has none, or cannot count them without reading more than it may.
+    pub elements: Option<u64>,
+    /// What it promises on this store, in a sentence.
+    pub guarantee: String,
+}
+
+/// Looks at the structure under a name, whatever its kind; `None` if there is none. Nothing is written, unless a copy of the manifest on another
+/// server is made again.
+///
+/// The values come whole, since no store tells the size of one: a large structure is as much to read. It is no snapshot: who writes
+/// meanwhile shows in some of the figures.
+///
+/// **Round trips: 1** for the manifest, 1 for every 64 data keys, for a set 2 more; for a kind whose pieces are listed in its data, what it takes to read the list.
+///
+/// # Errors
+/// [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch) where the name holds something that this release does not know; those of the store. Data
+/// that are lost are no error here: they are counted.
+///
+/// ```
+/// # use larder_core::{Ctx, StoreRef};
+/// # use larder_structures::{Name, inspect::inspect};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// assert!(inspect(&store, Ctx::default(), &Name::new("nothing")?).await?.is_none());
+/// # Ok(()) }
+/// ```
+pub async fn inspect(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Inspection>> {
+    let Some(found) = copies::find(store, ctx, name).await? else { return Ok(None) };
+    let manifest = found.manifest;
+    let mut inspection = Inspection {
+        name: name.clone(),
+        params: words::params(name, &manifest, &found.item.value),
+        guarantee: words::guarantee(&manifest, &store.profile()),
+        keys: 1,
+        missing: 0,
+        unread: 0,
+        bytes: found.item.value.len() as u64,
+        live_bytes: None,
+        stale_bytes: None,
+        elements: None,
+        manifest,
+    };
+    inspection.measure(store, ctx).await?;
+    if inspection.missing == 0 && inspection.manifest.kind == Kind::Set {
+        let stat = Set::options().open(store, name.as_bytes()).await?.stat().await?;
+        inspection.live_bytes = Some(stat.live_bytes);
+        inspection.stale_bytes = Some(stat.stale_bytes);
+        inspection.elements = Some(stat.members);
+    }
+    Ok(Some(inspection))
+}
+
+impl Inspection {
+    /// Counts the keys and the bytes of the data.
+    async fn measure(&mut self, store: &StoreRef, ctx: Ctx) -> Result<()> {
+        let profile = store.profile();
+        let mut gets = Vec::new();
+        for index in 0..self.manifest.shards {
+            let cells = self.manifest.cells(&self.name, index)?.into_iter().take(profile.nodes);
+            gets.extend(cells.map(|cell| Op::get(cell.key, Want::VALUE).routed(cell.route)));
+        }
+        // Where data are lost, the list of the pieces may be too: then what can still be found is counted.
+        let pieces = registry::pieces(store, ctx, &self.name, &self.manifest).await.unwrap_or_default();
+        gets.extend(pieces.into_iter().map(|key| Op::get(key, Want::VALUE)));
+        for part in gets.chunks(VALUES_A_BATCH.min(profile.batch_ops_max)) {
+            let batch: Batch = part.iter().cloned().collect();
+            let mut fault: Option<Error> = None;
+            let mut answered = 0;
+            for reply in store.run(ctx, batch).await {
+                match reply.map(Reply::into_item) {
+                    Ok(Some(item)) => {
+                        self.keys += 1;
+                        self.bytes += item.value.len() as u64;
+                    }
+                    Ok(None) => self.missing += 1,
+                    Err(error) => {
+                        self.unread += 1;
+                        fault = Some(error);
+                        continue;
+                    }
+                }
+                answered += 1;
+            }
+            // One server of several may be down; where none answers there is nothing to tell.
+            if let Some(fault) = fault.filter(|_| answered == 0) {
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+}

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use larder_core::text::Shown;
 use larder_core::{Durability, Profile};
 
-use crate::lock;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
+use crate::{lock, log, visitors};
 
 /// The parameters of a structure. `stored` is its manifest as it stands in the store.
 pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&'static str, String)> {
@@ -16,10 +16,16 @@ pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&
         Kind::FastCounter => vec![("range", "±2^61".to_owned())],
         Kind::Set => vec![("shards", manifest.shards.to_string()), ("members are spread by", "XXH3-64".to_owned())],
         Kind::Cache => vec![("keys are hashed by", "XXH3-128".to_owned())],
-        Kind::Visitors | Kind::EventLog | Kind::Array | Kind::Table | Kind::Queue | Kind::Stack => {
-            vec![("parameters", Shown(&manifest.params).to_string())]
-        }
+        Kind::Array => vec![("shards", manifest.shards.to_string())],
+        Kind::Visitors => visitors::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
+        Kind::EventLog => log::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
+        Kind::Table | Kind::Queue | Kind::Stack => raw(manifest),
     }
+}
+
+/// As they are stored.
+fn raw(manifest: &Manifest) -> Vec<(&'static str, String)> {
+    vec![("parameters", Shown(&manifest.params).to_string())]
 }
 
 /// What a structure promises on a store, in a sentence. `docs/guarantees.md` says it failure by failure.

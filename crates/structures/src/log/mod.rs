@@ -317,3 +317,10 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     let listed = ledger::pieces(store, ctx, name, manifest).await?;
     inner::parts(&listed).into_iter().map(|at| manifest.data_key(name, at)).collect()
 }
+
+/// The parameters in words; `None` for what this release did not write.
+pub(crate) fn describe(params: &[u8]) -> Option<Vec<(&'static str, String)>> {
+    let params = layout::Params::decode(params)?;
+    let time = |ms| format!("{:?}", std::time::Duration::from_millis(ms));
+    Some(vec![("chunk", time(params.chunk_ms)), ("retention", time(params.retention_ms))])
+}

@@ -436,3 +436,10 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     let known = listed.iter().filter(|piece| piece.number <= layout::WINDOW_MAX && piece.part <= layout::SHARDS_MAX);
     known.map(|piece| manifest.data_key(name, layout::Index { window: piece.number, part: piece.part })).collect()
 }
+
+/// The parameters in words; `None` for what this release did not write.
+pub(crate) fn describe(params: &[u8]) -> Option<Vec<(&'static str, String)>> {
+    let params = layout::Params::decode(params)?;
+    let period = Duration::from_millis(params.period_ms);
+    Some(vec![("period", format!("{period:?}")), ("shards a window", params.shards.to_string())])
+}

@@ -49,8 +49,14 @@ const RULES: &[Rule] = &[
         must_not_enable: &[("tokio", "net"), ("tokio", "full")],
     },
     Rule {
+        package: "larder-typed",
+        may_use: Some(&["larder-core", "larder-structures"]),
+        must_not_reach: &[],
+        must_not_enable: &[],
+    },
+    Rule {
         package: "larder",
-        may_use: Some(&["larder-core", "larder-structures", "larder-layers", STORES]),
+        may_use: Some(&["larder-core", "larder-structures", "larder-layers", "larder-typed", STORES]),
         must_not_reach: &[],
         must_not_enable: &[],
     },

@@ -37,6 +37,7 @@
 //! | [`find`], [`mod@inspect`], [`drop_structure`] | what a name holds, what that takes and promises, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
+//! | `typed` | values of types in the structures, through JSON, postcard or a codec of one's own; behind the feature of its name |
 //! | `layers`, `memory`, `memcached` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
 //! # Outcomes and faults
@@ -81,4 +82,6 @@ pub use larder_structures::{
     registry::{self, drop_structure, find, list},
     set, visitors,
 };
+#[cfg(feature = "typed")]
+pub use larder_typed as typed;
 pub use open::{SCHEMES, open, open_with_list};

@@ -1,0 +1,185 @@
+//! Codecs, and the typed handles over them: what is compared, what is told of bytes that are none of the type.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_core::{Error, ErrorKind, StoreRef};
+use larder_store_memory::MemoryStore;
+use larder_structures::cache::{Lookup, Source};
+use larder_structures::{Array, Cache, EventLog, Set};
+use larder_typed::{Codec, Fault, Json, Postcard, Raw, TypedArray, TypedCache, TypedEventLog, TypedSet, Undecoded};
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Shape {
+    Point,
+    Circle { radius: u32 },
+    Named(String, Option<Box<Shape>>),
+}
+
+fn shapes() -> Vec<Shape> {
+    vec![Shape::Point, Shape::Circle { radius: 7 }, Shape::Named("n".into(), Some(Box::new(Shape::Point)))]
+}
+
+fn store() -> StoreRef {
+    Arc::new(MemoryStore::new())
+}
+
+fn undecoded(error: &Error, said: &str) -> Bytes {
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+    assert!(error.to_string().contains(said), "{error}");
+    Undecoded::of(error).unwrap_or_else(|| panic!("no bytes: {error}")).bytes().clone()
+}
+
+#[tokio::test]
+async fn a_set_holds_and_finds_values_and_tells_those_that_are_none() {
+    let set = Set::open_or_create(&store(), "s").await.unwrap();
+    let typed: TypedSet<Shape> = TypedSet::new(set.clone());
+    typed.add(shapes()).await.unwrap();
+    typed.add(&shapes()[..1]).await.unwrap();
+    typed.remove([&shapes()[1]]).await.unwrap();
+    assert!(typed.has(&shapes()[2]).await.unwrap() && !typed.has(&shapes()[1]).await.unwrap());
+    let members = typed.members().await.unwrap();
+    assert_eq!(members.len(), 2);
+    assert!(members.contains(&shapes()[0]) && members.contains(&shapes()[2]));
+    set.add([&b"\xff\xff"[..]]).await.unwrap();
+    let error = typed.members().await.unwrap_err();
+    assert_eq!(undecoded(&error, "a member, \"\\xff\\xff\""), &b"\xff\xff"[..]);
+    let (good, bad): (Vec<_>, Vec<_>) = typed.each().await.unwrap().into_iter().partition(Result::is_ok);
+    assert_eq!((good.len(), bad.len()), (2, 1));
+}
+
+#[tokio::test]
+async fn an_array_keeps_order_and_names_the_element_that_is_none() {
+    let array = Array::open_or_create(&store(), "a").await.unwrap();
+    let typed: TypedArray<Shape, Json> = TypedArray::new(array.clone());
+    typed.push(shapes()).await.unwrap();
+    typed.change([Shape::Point], [Shape::Circle { radius: 7 }]).await.unwrap();
+    typed.remove([&shapes()[2]]).await.unwrap();
+    let expected = typed.elements().await.unwrap();
+    assert!(!expected.is_empty() && expected.iter().all(|shape| *shape == Shape::Point), "{expected:?}");
+    array.push(["{}"]).await.unwrap();
+    let at = expected.len();
+    let error = typed.elements().await.unwrap_err();
+    assert_eq!(undecoded(&error, &format!("element {at}, ")), "{}");
+    assert_eq!(typed.each().await.unwrap().iter().filter(|element| element.is_ok()).count(), at);
+}
+
+#[tokio::test]
+async fn a_cache_gives_values_back_and_an_invalidation_mends_what_is_none() {
+    let cache = Cache::open_or_create(&store(), "c").await.unwrap();
+    let typed: TypedCache<Shape> = TypedCache::new(cache.clone());
+    let made = typed.get_or_rebuild("k", async || Ok::<_, Error>(Shape::Point)).await.unwrap();
+    assert!(made.value == Shape::Point && matches!(made.source, Source::Rebuilt(Ok(()))));
+    let hit = typed.get_or_rebuild("k", async || Ok::<_, Error>(Shape::Circle { radius: 1 })).await.unwrap();
+    assert!(hit.value == Shape::Point && matches!(hit.source, Source::Fresh));
+    assert_eq!(typed.get("k").await.unwrap().unwrap().value, Shape::Point);
+    typed.invalidate("k").await.unwrap();
+    cache.get_or_rebuild("k", async || Ok::<_, Error>("\x09")).await.unwrap();
+    let error = typed.get("k").await.unwrap_err();
+    assert_eq!(undecoded(&error, "the value of \"k\""), "\x09");
+    typed.invalidate("k").await.unwrap();
+    assert!(typed.get("k").await.unwrap().is_none());
+    let failed = typed.get_or_rebuild("k", async || Err(Error::new(ErrorKind::Overflow, "mine"))).await;
+    assert_eq!(failed.unwrap_err().detail(), "mine");
+    assert!(matches!(cache.lookup("k").await.unwrap(), Lookup::Rebuild(_)), "the lease was given up");
+}
+
+/// JSON has no maps whose keys are pairs.
+type Unwritable = HashMap<(u8, u8), u8>;
+
+fn unwritable() -> Unwritable {
+    HashMap::from([((1, 2), 3)])
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_bad_input_and_nothing_is_sent() {
+    let store = store();
+    let typed: TypedSet<Unwritable, Json> = TypedSet::new(Set::open_or_create(&store, "s").await.unwrap());
+    let error = typed.add([HashMap::new(), unwritable()]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert!(error.to_string().contains("a member cannot be written as JSON"), "{error}");
+    assert!(typed.raw().members().await.unwrap().is_empty());
+    let cache = Cache::open_or_create(&store, "c").await.unwrap();
+    let typed: TypedCache<Unwritable, Json> = TypedCache::new(cache.clone());
+    let made = typed.get_or_rebuild("k", async || Ok::<_, Error>(unwritable())).await.unwrap();
+    assert_eq!(made.value, unwritable());
+    assert!(matches!(&made.source, Source::Rebuilt(Err(error)) if error.kind() == ErrorKind::BadInput), "{made:?}");
+    assert!(matches!(cache.lookup("k").await.unwrap(), Lookup::Rebuild(_)), "the lease was given up");
+}
+
+#[tokio::test]
+async fn a_log_tells_events_in_time_and_the_one_that_is_none() {
+    let log = EventLog::open_or_create(&store(), "l").await.unwrap();
+    let typed: TypedEventLog<Shape> = TypedEventLog::new(log.clone());
+    let now_ms = log.now_ms();
+    typed.put_at(now_ms - 1_000, &Shape::Point).await.unwrap();
+    typed.put(&Shape::Circle { radius: 2 }).await.unwrap();
+    let events = typed.fetch(..).await.unwrap();
+    assert_eq!((events[0].time_ms, &events[0].event), (now_ms - 1_000, &Shape::Point));
+    assert_eq!(events[1].event, Shape::Circle { radius: 2 });
+    log.put_at(now_ms - 500, "\x09").await.unwrap();
+    let error = typed.fetch(..).await.unwrap_err();
+    assert_eq!(undecoded(&error, &format!("the event of {} ms", now_ms - 500)), "\x09");
+    let (events, gaps) = typed.fetch_with_gaps(..).await.unwrap();
+    assert_eq!((events.iter().filter(|event| event.is_ok()).count(), events.len(), gaps.len()), (2, 3, 0));
+}
+
+#[tokio::test]
+async fn raw_values_are_the_bytes_themselves() {
+    let set = Set::open_or_create(&store(), "s").await.unwrap();
+    let bytes: TypedSet<Vec<u8>, Raw> = TypedSet::new(set.clone());
+    let text: TypedSet<String, Raw> = TypedSet::new(set.clone());
+    let pairs: TypedSet<[u8; 2], Raw> = TypedSet::new(set);
+    bytes.add([b"a\xff".to_vec()]).await.unwrap();
+    assert!(pairs.has(b"a\xff").await.unwrap());
+    assert_eq!(undecoded(&text.members().await.unwrap_err(), "raw text"), &b"a\xff"[..]);
+    text.add(["abc".to_owned()]).await.unwrap();
+    assert!(pairs.members().await.unwrap_err().to_string().contains("3 bytes, not 2"));
+}
+
+/// What stands behind a value is no part of it: another type's bytes could pass for this one's.
+#[test]
+fn bytes_behind_a_value_are_refused() {
+    fn refused<C: Codec<u8>>(bytes: &'static [u8]) -> Fault {
+        C::decode(&Bytes::from_static(bytes)).unwrap_err()
+    }
+    assert!(refused::<Postcard>(b"\x01\x02").to_string().contains("1 bytes stand behind"));
+    refused::<Json>(b"1 2");
+    refused::<Postcard>(b"");
+    refused::<Json>(b"");
+}
+
+/// Why a set of unordered maps is wrong, and one of ordered maps right.
+#[test]
+fn equal_ordered_maps_have_equal_bytes_and_equal_unordered_ones_need_not() {
+    let ordered = |keys: &mut dyn Iterator<Item = u32>| keys.map(|key| (key, ())).collect::<BTreeMap<_, _>>();
+    let unordered = |keys: &mut dyn Iterator<Item = u32>| keys.map(|key| (key, ())).collect::<HashMap<_, _>>();
+    let (up, down) = (ordered(&mut (0..50)), ordered(&mut (0..50).rev()));
+    assert_eq!(Json::encode(&up).unwrap(), Json::encode(&down).unwrap());
+    assert_eq!(Postcard::encode(&up).unwrap(), Postcard::encode(&down).unwrap());
+    let (up, down) = (unordered(&mut (0..50)), unordered(&mut (0..50)));
+    assert_eq!(up, down);
+    assert_ne!(Json::encode(&up).unwrap(), Json::encode(&down).unwrap());
+    assert_ne!(Postcard::encode(&up).unwrap(), Postcard::encode(&down).unwrap());
+}
+
+type Anything = (u64, String, Option<Vec<i16>>, BTreeMap<String, bool>);
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(value: Anything) {
+        prop_assert_eq!(&<Json as Codec<Anything>>::decode(&Json::encode(&value).unwrap()).unwrap(), &value);
+        prop_assert_eq!(&<Postcard as Codec<Anything>>::decode(&Postcard::encode(&value).unwrap()).unwrap(), &value);
+    }
+
+    #[test]
+    fn garbage_never_panics(bytes: Vec<u8>) {
+        let bytes = Bytes::from(bytes);
+        let _json: Result<Anything, Fault> = Json::decode(&bytes);
+        let _postcard: Result<Anything, Fault> = Postcard::decode(&bytes);
+        let _text: Result<String, Fault> = Raw::decode(&bytes);
+    }
+}

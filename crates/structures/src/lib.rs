@@ -11,6 +11,7 @@
 //! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
 //! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
 //! | [`mod@inspect`] | what a structure of whatever kind is, takes and promises |
+//! | [`queue`] | [`Queue`] and [`Stack`]: pushed in one round trip, claimed with a lease, acknowledged |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
 //! | [`array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
@@ -43,6 +44,7 @@ pub mod lock;
 pub mod log;
 pub mod manifest;
 pub mod name;
+pub mod queue;
 pub mod registry;
 mod retry;
 mod runtime;
@@ -59,6 +61,7 @@ pub use lock::Lock;
 pub use log::{EventLog, EventLogOptions};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
+pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack};
 pub use set::{Set, SetOptions, SetStat};
 pub use table::{Table, TableEntries, TableOptions};
 pub use visitors::{Visitors, VisitorsOptions};

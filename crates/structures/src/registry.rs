@@ -11,7 +11,8 @@ use crate::log;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 use crate::table;
-use crate::visitors;
+use crate::queue;
+@@REST@@use crate::visitors;
 
 /// What a name holds: its manifest, or `None`. **Round trips: 1**; 2 where a copy of it on another server is made again.
 ///
@@ -169,7 +170,8 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
         Kind::EventLog => log::pieces(store, ctx, name, manifest).await,
         Kind::Table => table::pieces(store, ctx, name, manifest).await,
-        Kind::Queue | Kind::Stack | Kind::Cache => Ok(Vec::new()),
+        Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
+        Kind::Cache => Ok(Vec::new()),
     }
 }
 

@@ -180,7 +180,7 @@ fn mismatch(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::LayoutMismatch, what)
 }
 
-fn check(seed: u64, bytes: &[u8]) -> u32 {
+pub(crate) fn check(seed: u64, bytes: &[u8]) -> u32 {
     // The low half: truncation is meant.
     xxh3_64_with_seed(bytes, seed) as u32
 }
@@ -508,7 +508,7 @@ fn take_u16(rest: &mut &[u8]) -> Option<u16> {
     take_array(rest).map(u16::from_le_bytes)
 }
 
-fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+pub(crate) fn take_u32(rest: &mut &[u8]) -> Option<u32> {
     take_array(rest).map(u32::from_le_bytes)
 }
 

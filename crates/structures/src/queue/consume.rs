@@ -1,0 +1,545 @@
+//! Taking items: claims, acknowledgements and what is given back, many callers' in one conditional write of the state.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, PutMode, Reply, Result, Ttl};
+
+use super::engine::{Engine, View};
+use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, State};
+use super::plan::{self, Pick, Shelf};
+use super::push::Answers;
+use crate::cell::Wrote;
+use crate::combine::Driver;
+use crate::events;
+use crate::ids::random_id;
+use crate::retry::Backoff;
+
+/// How many steps one call may take in all; most are tries that met with others.
+const STEPS_MAX: usize = 512;
+/// How often it may fail, in a way that passes, while nothing is in doubt.
+const FAULTS_MAX: u32 = 8;
+/// How many claims' markers a read, or a write, looks at on the way.
+const MARKERS_A_READ: usize = 32;
+const MARKERS_A_WRITE: usize = 4;
+/// How many segments that were drained are removed on the way, and how many markers of claims that have ended.
+const REMOVED_AT_ONCE: usize = 4;
+const MARKERS_REMOVED_AT_ONCE: usize = 32;
+/// Markers beyond this are left to end by themselves.
+const MARKERS_KEPT_MAX: usize = 4_096;
+
+/// What a caller wants.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    /// Tells it from the others of the same write.
+    pub(super) ticket: u64,
+    pub(super) what: What,
+    pub(super) deadline: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    /// An item, under this id, for as long as its marker lives.
+    Claim {
+        id: u64,
+        life: Duration,
+    },
+    /// An item, for good.
+    Pop,
+    Ack {
+        id: u64,
+    },
+    Release {
+        id: u64,
+    },
+}
+
+/// What a caller gets.
+#[derive(Clone, Debug)]
+pub(super) enum Given {
+    Item { bytes: Bytes, attempts: u32 },
+    Nothing,
+    Done,
+}
+
+pub(super) type Outcomes = Arc<HashMap<u64, Result<Given>>>;
+
+/// Takes items through one handle.
+pub(super) struct Consumer {
+    engine: Arc<Engine>,
+    writer: u64,
+    /// The last sequence that was given to a write.
+    seq: u64,
+    /// `None`: the state must be read.
+    view: Option<View>,
+    /// True if the view was read in this call.
+    is_fresh: bool,
+    shelf: Shelf,
+    /// Claims whose markers are gone.
+    expired: HashSet<u64>,
+    /// Claims whose markers were looked for in this call.
+    checked: HashSet<u64>,
+    /// Claims that have ended, and whose markers may still be there.
+    ended: Vec<u64>,
+    /// Writes of this call of which it is not known whether they landed.
+    sent: Vec<Sent>,
+}
+
+/// A write that may have landed.
+struct Sent {
+    seq: u64,
+    /// The state's sequence that it is conditional on.
+    base: u64,
+    outcomes: Outcomes,
+}
+
+/// What one write would do.
+struct Plan {
+    state: State,
+    outcomes: HashMap<u64, Result<Given>>,
+    /// Claims that it makes, and for how long.
+    claims: Vec<(u64, Duration)>,
+    /// Claims that it ends.
+    ended: Vec<u64>,
+    /// True if somebody is told no: that takes a state that was read in this call.
+    is_no: bool,
+    /// True if somebody is told that there is nothing: that takes a look at every claim's marker.
+    is_empty: bool,
+}
+
+enum Planned {
+    Read(Vec<u64>),
+    Plan(Plan),
+}
+
+enum Step {
+    Done(Outcomes),
+    Again,
+    Conflict,
+}
+
+/// What an op of a batch was for.
+enum Asked {
+    State,
+    Segment(u64),
+    Marker(u64),
+    Removal(u64),
+    Other,
+}
+
+/// A batch, and what each of its ops is for.
+#[derive(Default)]
+struct Request {
+    batch: Batch,
+    asked: Vec<Asked>,
+}
+
+impl Request {
+    fn add(&mut self, asked: Asked, op: Op) {
+        self.batch.push(op);
+        self.asked.push(asked);
+    }
+}
+
+impl Driver for Consumer {
+    type Change = Change;
+    type Outcome = Outcomes;
+
+    fn weight(_: &Change) -> usize {
+        1
+    }
+
+    async fn apply(&mut self, changes: &[Change], interrupted: bool) -> Result<Outcomes> {
+        if !interrupted {
+            self.sent.clear();
+        }
+        self.is_fresh = false;
+        self.checked.clear();
+        self.shelf.begin(self.view.as_ref().map(|view| &view.state));
+        let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
+        let outcome = self.settle(changes, deadline).await;
+        outcome.map_err(|error| {
+            let is_unknown = !self.sent.is_empty();
+            error.effect(if is_unknown { Effect::Unknown } else { Effect::NotApplied })
+        })
+    }
+}
+
+impl Consumer {
+    pub(super) fn new(engine: Arc<Engine>, view: View) -> Consumer {
+        Consumer {
+            engine,
+            writer: random_id(),
+            seq: 0,
+            view: Some(view),
+            is_fresh: false,
+            shelf: Shelf::default(),
+            expired: HashSet::new(),
+            checked: HashSet::new(),
+            ended: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    async fn settle(&mut self, changes: &[Change], deadline: Instant) -> Result<Outcomes> {
+        let ctx = Ctx { deadline: Some(deadline) };
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        let (mut faults, mut conflicts, mut last) = (0, 0u32, None);
+        for _ in 0..STEPS_MAX {
+            let mut must_pause = false;
+            match self.step(ctx, changes).await {
+                Ok(Step::Done(outcomes)) => return Ok(outcomes),
+                Ok(Step::Again) => {}
+                Ok(Step::Conflict) => {
+                    conflicts += 1;
+                    events::conflict(self.engine.vigil.subject());
+                    must_pause = conflicts > 1;
+                }
+                Err(error) => {
+                    faults += 1;
+                    self.view = None;
+                    let may_pass = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
+                        || (error.is_unknown() && error.kind() != ErrorKind::Conflict);
+                    if !may_pass || (self.sent.is_empty() && faults >= FAULTS_MAX) {
+                        return Err(error);
+                    }
+                    events::retry(self.engine.vigil.subject(), error.kind());
+                    last = Some(error);
+                    must_pause = true;
+                }
+            }
+            let pause = if must_pause { backoff.next_pause() } else { Duration::ZERO };
+            if Instant::now() + pause >= deadline {
+                break;
+            }
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            let detail = format!("others were first {conflicts} times; the limit is {STEPS_MAX} steps or the timeout");
+            self.engine.named(ErrorKind::Conflict, &detail)
+        }))
+    }
+
+    async fn step(&mut self, ctx: Ctx, changes: &[Change]) -> Result<Step> {
+        if self.view.is_none() || (!self.sent.is_empty() && !self.is_fresh) {
+            self.read(ctx, &[], 0).await?;
+        }
+        if let Some(outcomes) = self.landed()? {
+            return Ok(Step::Done(outcomes));
+        }
+        let Some(view) = self.view.clone() else { return Ok(Step::Again) };
+        let plan = match self.plan(&view.state, changes) {
+            Planned::Read(segments) => {
+                self.read(ctx, &segments, MARKERS_A_READ).await?;
+                return Ok(Step::Again);
+            }
+            Planned::Plan(plan) => plan,
+        };
+        let is_unchecked = |open: &Open| open.claim != GIVEN_BACK && !self.checked.contains(&open.claim);
+        let must_check = plan.is_empty && view.state.opens.iter().any(is_unchecked);
+        if must_check || (plan.is_no && !self.is_fresh) {
+            let segment = view.state.tail;
+            self.read(ctx, &[segment], if must_check { CLAIMS_MAX } else { 0 }).await?;
+            return Ok(Step::Again);
+        }
+        if plan.state == view.state {
+            return Ok(Step::Done(Arc::new(plan.outcomes)));
+        }
+        self.write(ctx, view, plan).await
+    }
+
+    /// The outcomes of a write that was in doubt, if the state that was read shows it. Drops those that can't land any more.
+    fn landed(&mut self) -> Result<Option<Outcomes>> {
+        let Some(view) = self.view.as_ref().filter(|_| !self.sent.is_empty()) else { return Ok(None) };
+        let state = &view.state;
+        let last = state.last_of(self.writer);
+        if let Some(at) = self.sent.iter().position(|sent| last == Some(sent.seq)) {
+            let outcomes = self.sent.swap_remove(at).outcomes;
+            self.sent.clear();
+            return Ok(Some(outcomes));
+        }
+        // Each write since has one writer: fewer than are remembered cannot have pushed this one out.
+        let is_forgotten = |sent: &Sent| last.is_none() && state.seq.saturating_sub(sent.base) > MARKS_MAX as u64;
+        if self.sent.iter().any(is_forgotten) {
+            let detail = format!(
+                "the reply to a write was lost, and more than {MARKS_MAX} others have written since: whether it took effect \
+                 cannot be told any more"
+            );
+            return Err(self.engine.named(ErrorKind::Conflict, &detail).effect(Effect::Unknown));
+        }
+        // What is conditional on a state that was overtaken never lands.
+        self.sent.retain(|sent| sent.base == state.seq);
+        Ok(None)
+    }
+
+    /// Works out what the changes come to.
+    fn plan(&self, base: &State, changes: &[Change]) -> Planned {
+        let mut plan = Plan {
+            state: base.clone(),
+            outcomes: HashMap::with_capacity(changes.len()),
+            claims: Vec::new(),
+            ended: Vec::new(),
+            is_no: false,
+            is_empty: false,
+        };
+        plan::tidy(&mut plan.state, self.engine.order, &self.shelf);
+        for change in changes {
+            let outcome = match change.what {
+                What::Ack { id } => plan.end(id, None),
+                What::Release { id } => plan.end(id, Some(GIVEN_BACK)),
+                What::Claim { id, life } => match self.next(&mut plan, Some(id)) {
+                    Ok(outcome) => {
+                        if matches!(outcome, Ok(Given::Item { .. })) {
+                            plan.claims.push((id, life));
+                        }
+                        outcome
+                    }
+                    Err(segments) => return Planned::Read(segments),
+                },
+                What::Pop => match self.next(&mut plan, None) {
+                    Ok(outcome) => outcome,
+                    Err(segments) => return Planned::Read(segments),
+                },
+            };
+            let outcome = outcome.map_err(|(kind, detail)| self.engine.named(kind, &detail));
+            plan.outcomes.insert(change.ticket, outcome);
+        }
+        Planned::Plan(plan)
+    }
+
+    /// Takes the next item. `Err`: these segments must be read first.
+    fn next(&self, plan: &mut Plan, claim: Option<u64>) -> Result<Outcome, Vec<u64>> {
+        let state = &mut plan.state;
+        let is_waiting = |open: &Open| open.claim == GIVEN_BACK || self.expired.contains(&open.claim);
+        if claim.is_some() && state.opens.len() >= CLAIMS_MAX && !state.opens.iter().any(is_waiting) {
+            (plan.is_no, plan.is_empty) = (true, true);
+            let detail =
+                format!("{} claims are open; the limit is {CLAIMS_MAX}: acknowledge some first", state.opens.len());
+            return Ok(Err((ErrorKind::Full, detail)));
+        }
+        Ok(match plan::pick(self.engine.order, state, &self.shelf, &self.expired) {
+            Pick::Read(segments) => return Err(segments),
+            Pick::Lost(what) => Err((ErrorKind::Lost, what)),
+            Pick::Nothing => {
+                (plan.is_no, plan.is_empty) = (true, true);
+                Ok(Given::Nothing)
+            }
+            Pick::Item { bytes, segment, ordinal, attempts } => {
+                match claim {
+                    Some(claim) => state.opens.push(Open { segment, ordinal, claim, attempts }),
+                    None => state.acked += 1,
+                }
+                Ok(Given::Item { bytes, attempts })
+            }
+        })
+    }
+
+    /// Reads the state, these segments, and what else is worth a look. **Round trips: 1.**
+    async fn read(&mut self, ctx: Ctx, segments: &[u64], markers: usize) -> Result<()> {
+        let mut request = Request::default();
+        request.add(Asked::State, self.engine.cell.read_op());
+        for &segment in segments {
+            request.add(Asked::Segment(segment), self.engine.segment_read(segment)?);
+        }
+        self.look_on_the_way(&mut request, markers)?;
+        let max = self.engine.store.profile().batch_ops_max.max(1 + segments.len());
+        request.batch.truncate(max);
+        request.asked.truncate(max);
+        // What is found missing is judged by what was known when it was asked for.
+        let known = self.known();
+        let newest = self.engine.newest();
+        let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
+        for asked in request.asked {
+            let reply = answers.next();
+            match asked {
+                Asked::State => {
+                    self.view = Some(self.engine.view(reply, newest)?);
+                    self.is_fresh = true;
+                }
+                asked => self.learn(asked, reply, known)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The tail and the sequence of the state that is known now.
+    fn known(&self) -> (u64, u64) {
+        self.view.as_ref().map_or((0, u64::MAX), |view| (view.state.tail, view.state.seq))
+    }
+
+    /// Adds reads of segments that may be removed, and of claims' markers.
+    fn look_on_the_way(&self, request: &mut Request, markers: usize) -> Result<()> {
+        let Some(view) = &self.view else { return Ok(()) };
+        let state = &view.state;
+        let drained = (0..state.records.len()).filter(|&at| plan::is_drained(state, self.engine.order, at));
+        let unread = drained.map(|at| state.records[at].segment).filter(|&segment| {
+            let is_asked = |asked: &Asked| matches!(asked, Asked::Segment(other) if *other == segment);
+            self.shelf.get(segment).is_none() && !request.asked.iter().any(is_asked)
+        });
+        for segment in unread.take(REMOVED_AT_ONCE).collect::<Vec<_>>() {
+            request.add(Asked::Segment(segment), self.engine.segment_read(segment)?);
+        }
+        let unknown = |claim: &u64| !self.expired.contains(claim) && !self.checked.contains(claim);
+        let claims: Vec<u64> =
+            state.opens.iter().map(|open| open.claim).filter(|&claim| claim != GIVEN_BACK).filter(unknown).collect();
+        let from = if markers < claims.len() { fastrand::usize(0..claims.len()) } else { 0 };
+        for &claim in claims.iter().cycle().skip(from).take(markers.min(claims.len())) {
+            let get = self.engine.marker(claim, |key| Op::get(key, larder_core::Want::empty()))?;
+            request.add(Asked::Marker(claim), get);
+        }
+        Ok(())
+    }
+
+    /// Takes in what was looked at on the way.
+    fn learn(&mut self, asked: Asked, reply: Result<Reply>, known: (u64, u64)) -> Result<()> {
+        match asked {
+            Asked::Segment(segment) => {
+                let item = reply?.into_item();
+                let content = item.map(|item| Content::parse(segment, &item, self.writer)).transpose()?;
+                self.shelf.keep(segment, content, known.0, known.1);
+            }
+            Asked::Marker(claim) => {
+                let is_gone = reply? == Reply::Miss;
+                self.checked.insert(claim);
+                if is_gone {
+                    self.expired.insert(claim);
+                }
+            }
+            Asked::Removal(segment) => match reply {
+                Ok(Reply::Deleted | Reply::Miss) => self.shelf.keep(segment, None, known.0, known.1),
+                // Somebody appended to it, or the token has ended, or nobody knows: another look tells.
+                _ => self.shelf.forget(segment),
+            },
+            Asked::State | Asked::Other => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the plan, and does on the way what costs no round trip. **Round trips: 1.**
+    async fn write(&mut self, ctx: Ctx, view: View, plan: Plan) -> Result<Step> {
+        let Plan { mut state, outcomes, claims, ended, .. } = plan;
+        self.seq += 1;
+        state.mark(Mark { writer: self.writer, seq: self.seq });
+        let value = self.engine.encode(&state)?;
+        let outcomes: Outcomes = Arc::new(outcomes);
+        let mut request = Request::default();
+        for &(claim, life) in &claims {
+            request.add(Asked::Other, self.engine.marker_put(claim, life)?);
+        }
+        let at = request.batch.len();
+        request.batch.extend(self.engine.cell.put_ops(PutMode::Cas(view.cas), value.clone(), Ttl::Never));
+        request.asked.extend([Asked::State, Asked::State]);
+        self.remove_on_the_way(&mut request, &view.state)?;
+        self.look_on_the_way(&mut request, MARKERS_A_WRITE)?;
+        let max = self.engine.store.profile().batch_ops_max.max(at + 2);
+        request.batch.truncate(max);
+        request.asked.truncate(max);
+        let (known, newest) = (self.known(), self.engine.newest());
+        // Whoever drops this future midway leaves a write that is in doubt, and a state that must be read.
+        let base = view.state.seq;
+        self.sent.push(Sent { seq: self.seq, base, outcomes: outcomes.clone() });
+        self.view = None;
+        let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
+        let are_marked = claims.iter().fold(true, |all, _| matches!(answers.next(), Ok(Reply::Stored)) && all);
+        let wrote = Wrote::new(&value, answers.next(), answers.next());
+        for asked in request.asked.into_iter().skip(at + 2) {
+            let reply = answers.next();
+            // What is only looked at on the way may fail.
+            _ = self.learn(asked, reply, known);
+        }
+        if let Ok(Some(item)) = wrote.now {
+            self.view = Some(self.engine.view(Ok(Reply::Item(item)), newest)?);
+            self.is_fresh = true;
+        }
+        match wrote.landed {
+            Ok(true) => {
+                self.sent.clear();
+                if !are_marked {
+                    self.mark_again(ctx, &claims).await;
+                }
+                self.ended.extend(ended);
+                self.ended.truncate(MARKERS_KEPT_MAX);
+                self.forget_claims();
+                Ok(Step::Done(outcomes))
+            }
+            Ok(false) => {
+                self.sent.pop();
+                Ok(Step::Conflict)
+            }
+            Err(error) => {
+                if !error.is_unknown() {
+                    self.sent.pop();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A claim without a marker would be given to another at once. Should this fail too, that is what happens.
+    async fn mark_again(&self, ctx: Ctx, claims: &[(u64, Duration)]) {
+        let puts: Result<Batch> = claims.iter().map(|&(claim, life)| self.engine.marker_put(claim, life)).collect();
+        if let Ok(puts) = puts {
+            _ = self.engine.store.run(ctx, puts).await;
+        }
+    }
+
+    /// Adds the removal of segments of which nothing is left, and of markers of claims that have ended.
+    fn remove_on_the_way(&mut self, request: &mut Request, base: &State) -> Result<()> {
+        let drained = (0..base.records.len()).filter(|&at| plan::is_drained(base, self.engine.order, at));
+        for record in drained.map(|at| &base.records[at]).take(REMOVED_AT_ONCE) {
+            let content = self.shelf.get(record.segment).and_then(|seen| seen.content.as_ref());
+            // A late append changes the token: then there is something left in it.
+            if let Some(content) = content
+                && content.count() == record.count()
+                && let Some(cas) = content.cas
+            {
+                let delete = Op::delete_if(self.engine.segment_key(record.segment)?, cas);
+                request.add(Asked::Removal(record.segment), delete);
+            }
+        }
+        let from = self.ended.len().saturating_sub(MARKERS_REMOVED_AT_ONCE);
+        for claim in self.ended.drain(from..).collect::<Vec<_>>() {
+            request.add(Asked::Other, self.engine.marker(claim, Op::delete)?);
+        }
+        Ok(())
+    }
+
+    /// Forgets what is known of claims that are over.
+    fn forget_claims(&mut self) {
+        if let Some(view) = &self.view
+            && !self.expired.is_empty()
+        {
+            let open: HashSet<u64> = view.state.opens.iter().map(|open| open.claim).collect();
+            self.expired.retain(|claim| open.contains(claim));
+        }
+    }
+}
+
+/// What one caller gets, before the error is worded.
+type Outcome = Result<Given, (ErrorKind, String)>;
+
+impl Plan {
+    /// Ends a claim: the item is done with, or given back.
+    fn end(&mut self, id: u64, back: Option<u64>) -> Outcome {
+        let Some(at) = self.state.opens.iter().position(|open| open.claim == id) else {
+            self.is_no = true;
+            let detail = format!(
+                "nothing is claimed as {id:016x}: it was acknowledged already, or its lease ran out and the item was given to another"
+            );
+            return Err((ErrorKind::Fenced, detail));
+        };
+        match back {
+            Some(nobody) => self.state.opens[at].claim = nobody,
+            None => {
+                self.state.opens.swap_remove(at);
+                self.state.acked += 1;
+            }
+        }
+        self.ended.push(id);
+        Ok(Given::Done)
+    }
+}

@@ -1,0 +1,319 @@
+//! What every call needs of an opened queue or stack: its keys, its limits, and how its state is read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::{
+    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreRef,
+    SystemClock, Ttl, TtlSupport, Want,
+};
+
+use super::layout::{self, LAYOUT, State};
+use super::plan::Order;
+use super::{LEASE_MIN, QueueOptions};
+use crate::append::layout::{FRAME_BYTES_MAX, HEADER_BYTES};
+use crate::cell::Cell;
+use crate::events;
+use crate::ids::random_id;
+use crate::manifest::{self, Kind, Manifest};
+use crate::name::Name;
+use crate::vigil::Vigil;
+
+/// A segment is closed when it has so many items, or so many bytes as the manifest says.
+pub(super) const SEGMENT_ITEMS: usize = 1_000;
+/// The smallest and the largest size that segments can be made with.
+const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 256..=16 * 1024 * 1024;
+const SEGMENT_BYTES_DEFAULT: u32 = 32 * 1024;
+const BYTES_MAX_DEFAULT: u64 = 1 << 30;
+/// What a segment takes beside its one item, at the most: header, frame, lengths, the first note of a stack.
+const RESERVED_BYTES: usize = HEADER_BYTES + 2 * FRAME_BYTES_MAX + 64;
+/// Where items are smaller, nothing of use fits.
+const VALUE_BYTES_MIN: usize = 4 * 1024;
+/// How much longer a claim's marker lives than its lease, where lives are counted in whole seconds: such a life ends up to a second early.
+const SECONDS_SLACK: Duration = Duration::from_secs(1);
+
+/// What a queue or stack is made with; fixed for its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Params {
+    /// A segment is closed at this size.
+    pub(super) segment_bytes: u32,
+    /// No more segments are opened at this size of all together.
+    pub(super) bytes_max: u64,
+}
+
+pub(super) struct Engine {
+    pub(super) store: StoreRef,
+    pub(super) vigil: Arc<Vigil>,
+    pub(super) order: Order,
+    pub(super) params: Params,
+    pub(super) timeout: Duration,
+    /// What it is, for errors: `queue "jobs"`.
+    what: String,
+    name: Name,
+    pub(super) manifest: Manifest,
+    pub(super) cell: Cell,
+    value_bytes_max: usize,
+    /// The highest sequence of the state that was read: a lower one is a rollback.
+    newest: AtomicU64,
+}
+
+/// The state as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) state: State,
+    pub(super) cas: Cas,
+}
+
+impl Params {
+    fn encode(self) -> Bytes {
+        [&self.segment_bytes.to_le_bytes()[..], &self.bytes_max.to_le_bytes()].concat().into()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Params> {
+        let (segment_bytes, rest) = bytes.split_first_chunk()?;
+        let (bytes_max, rest) = rest.split_first_chunk()?;
+        let params =
+            Params { segment_bytes: u32::from_le_bytes(*segment_bytes), bytes_max: u64::from_le_bytes(*bytes_max) };
+        (rest.is_empty() && SEGMENT_BYTES.contains(&params.segment_bytes)).then_some(params)
+    }
+}
+
+impl Engine {
+    /// Opens what is there, or makes it. The tail is known where this call made it, or read it.
+    pub(super) async fn open(
+        store: &StoreRef,
+        name: &Name,
+        kind: Kind,
+        options: &QueueOptions,
+        may_create: bool,
+    ) -> Result<(Engine, View)> {
+        if options.timeout.is_zero() {
+            return Err(Error::new(ErrorKind::BadInput, "a timeout is 0; nothing can be done within it"));
+        }
+        let ctx = Ctx::within(options.timeout);
+        let profile = store.profile();
+        check_profile(&profile, kind)?;
+        let wanted = options.params(&profile, name, kind)?;
+        let manifest = match manifest::find(store, ctx, name).await? {
+            Some(found) => found.manifest,
+            None if may_create => {
+                let new = Manifest::new(kind, LAYOUT, 1, wanted.encode());
+                let data = create_ops(name, &new)?;
+                manifest::create(store, ctx, name, new, data).await?
+            }
+            None => return Err(manifest::absent(store, name)),
+        };
+        manifest.expect(name, kind, LAYOUT)?;
+        let params = options.check(name, &manifest)?;
+        let engine = Engine::new(store, name, &manifest, params, options)?;
+        let reply = store.run(ctx, Batch::from_iter([engine.cell.read_op()])).await.pop();
+        let view = engine.view(reply.unwrap_or_else(|| Err(larder_core::ext::no_reply())), 0)?;
+        Ok((engine, view))
+    }
+
+    fn new(
+        store: &StoreRef,
+        name: &Name,
+        manifest: &Manifest,
+        params: Params,
+        options: &QueueOptions,
+    ) -> Result<Engine> {
+        let cell = Cell::new(manifest.data_key(name, 0)?);
+        let key_bytes = manifest.data_key(name, segment_index(u64::MAX))?.as_bytes().len();
+        let clock: ClockRef = options.clock.clone().unwrap_or_else(SystemClock::shared);
+        Ok(Engine {
+            vigil: Vigil::new(store, clock, name, manifest)?,
+            order: if manifest.kind == Kind::Stack { Order::Lifo } else { Order::Fifo },
+            params,
+            timeout: options.timeout,
+            what: format!("{} {name}", manifest.kind.as_str()),
+            name: name.clone(),
+            manifest: manifest.clone(),
+            cell,
+            value_bytes_max: value_bytes_max(&store.profile(), key_bytes),
+            newest: AtomicU64::new(0),
+            store: store.clone(),
+        })
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.manifest.generation
+    }
+
+    /// The largest item that can be pushed.
+    pub(super) fn item_bytes_max(&self) -> usize {
+        self.value_bytes_max - RESERVED_BYTES
+    }
+
+    pub(super) fn segment_key(&self, segment: u64) -> Result<Key> {
+        self.manifest.data_key(&self.name, segment_index(segment))
+    }
+
+    pub(super) fn segment_read(&self, segment: u64) -> Result<Op> {
+        Ok(Op::get(self.segment_key(segment)?, Want::VALUE | Want::CAS))
+    }
+
+    /// An op on the item that lives as long as a claim's lease does. It stands on the server of the state, and goes there before the state
+    /// does: whoever reads of the claim finds it.
+    pub(super) fn marker(&self, claim: u64, op: impl FnOnce(Key) -> Op) -> Result<Op> {
+        let key = self.manifest.data_key(&self.name, format_args!("c{claim:016x}"))?;
+        Ok(op(key).routed(Route { with: Some(self.cell.key.clone()), rank: 0 }))
+    }
+
+    pub(super) fn marker_put(&self, claim: u64, life: Duration) -> Result<Op> {
+        self.marker(claim, |key| Op::put(key, PutMode::Set, "", Ttl::After(life)))
+    }
+
+    /// How long a claim's marker lives.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a lease that is too short or too long.
+    pub(super) fn life(&self, lease: Duration) -> Result<Duration> {
+        let profile = self.store.profile();
+        let max = profile.ttl_max.saturating_sub(SECONDS_SLACK);
+        if lease < LEASE_MIN || lease > max {
+            let detail = format!("a lease is {lease:?}; it takes {LEASE_MIN:?} to {max:?} on this store");
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        Ok(if profile.ttl == TtlSupport::Millis { lease } else { lease + SECONDS_SLACK })
+    }
+
+    /// What to hand to [`view`](Engine::view) of a read that is sent now.
+    pub(super) fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    /// Takes in the reply to a read of the state.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if there is none, [`ErrorKind::RolledBack`] if it is older than one that was read before it was sent.
+    pub(super) fn view(&self, reply: Result<Reply>, newest: u64) -> Result<View> {
+        let Some(item) = reply?.into_item() else {
+            return Err(self.named(ErrorKind::Lost, "its state is gone: evicted, dropped, or lost in a restart"));
+        };
+        let state = State::decode(&item.value, self.generation()).map_err(|error| error.key(&self.cell.key))?;
+        if state.seq < newest {
+            let detail = format!("its state is at sequence {}; this handle saw {newest}", state.seq);
+            return Err(self.named(ErrorKind::RolledBack, &detail));
+        }
+        self.newest.fetch_max(state.seq, Ordering::AcqRel);
+        let cas = item.cas.ok_or_else(|| self.named(ErrorKind::Unsupported, "the store tells no cas token"))?;
+        Ok(View { state, cas })
+    }
+
+    /// An error of this structure.
+    pub(super) fn named(&self, kind: ErrorKind, detail: &str) -> Error {
+        let error = Error::new(kind, format!("{}: {detail}", self.what));
+        let error = error.key(&self.cell.key).store(self.store.profile().store.clone());
+        match kind {
+            ErrorKind::Lost | ErrorKind::RolledBack => events::loss(self.vigil.subject(), error),
+            _ => error,
+        }
+    }
+
+    /// The state's bytes, if they fit.
+    pub(super) fn encode(&self, state: &State) -> Result<Bytes> {
+        let bytes = state.encode(self.generation());
+        if bytes.len() > self.value_bytes_max {
+            let detail = format!(
+                "its state would have {} bytes of at most {}: acknowledge what is claimed",
+                bytes.len(),
+                self.value_bytes_max
+            );
+            return Err(self.named(ErrorKind::Full, &detail));
+        }
+        Ok(bytes)
+    }
+}
+
+fn segment_index(segment: u64) -> String {
+    format!("s{segment:x}")
+}
+
+fn value_bytes_max(profile: &Profile, key_bytes: usize) -> usize {
+    profile.value_bytes_max(key_bytes).min(u32::MAX as usize)
+}
+
+fn check_profile(profile: &Profile, kind: Kind) -> Result<()> {
+    let lacks = match () {
+        () if !profile.cas => "conditional writes (cas)",
+        () if !profile.delete_cas => "deletes by token",
+        () if profile.ttl == TtlSupport::None => "lives (ttl), which leases are made of",
+        () => return Ok(()),
+    };
+    let detail = format!("a {} needs {lacks}, which this store does not have", kind.as_str());
+    Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()))
+}
+
+/// The state and the first segment.
+fn create_ops(name: &Name, manifest: &Manifest) -> Result<Batch> {
+    let incarnation = random_id();
+    let state = State::first(incarnation).encode(manifest.generation);
+    let segment = layout::segment(0, incarnation, None);
+    let add = |index: String, value| Ok(Op::put(manifest.data_key(name, index)?, PutMode::Add, value, Ttl::Never));
+    [add("0".to_owned(), state), add(segment_index(0), segment)].into_iter().collect()
+}
+
+impl QueueOptions {
+    /// What one is made with.
+    fn params(&self, profile: &Profile, name: &Name, kind: Kind) -> Result<Params> {
+        let key_bytes = name.manifest_key()?.as_bytes().len() + 40;
+        let value_max = value_bytes_max(profile, key_bytes);
+        if value_max < VALUE_BYTES_MIN {
+            let detail =
+                format!("a {} needs items of {VALUE_BYTES_MIN} bytes; here one takes {value_max}", kind.as_str());
+            return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
+        }
+        let half = u32::try_from(value_max / 2).unwrap_or(u32::MAX);
+        let segment_bytes = self.segment_bytes.unwrap_or(SEGMENT_BYTES_DEFAULT.min(half));
+        if !SEGMENT_BYTES.contains(&segment_bytes) || segment_bytes > half {
+            let detail = format!(
+                "segments of {segment_bytes} bytes; they take {} to {} on this store",
+                SEGMENT_BYTES.start(),
+                half.min(*SEGMENT_BYTES.end())
+            );
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        let bytes_max = self.bytes_max.unwrap_or(BYTES_MAX_DEFAULT);
+        if bytes_max < u64::from(segment_bytes) {
+            let detail = format!("at most {bytes_max} bytes in all; one segment takes {segment_bytes}");
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        Ok(Params { segment_bytes, bytes_max })
+    }
+
+    /// What the one that is there was made with.
+    fn check(&self, name: &Name, manifest: &Manifest) -> Result<Params> {
+        let mismatch = |detail: String| Error::new(ErrorKind::LayoutMismatch, detail);
+        let params = Params::decode(&manifest.params).filter(|_| manifest.shards == 1 && manifest.copies == 1);
+        let params = params.ok_or_else(|| mismatch(format!("{name} was made in a way this release does not know")))?;
+        let differs = |what: &str, made: u64, wanted: u64| {
+            mismatch(format!("{name} was made with {what} of {made} bytes, not {wanted}; it is fixed"))
+        };
+        match (self.segment_bytes, self.bytes_max) {
+            (Some(wanted), _) if wanted != params.segment_bytes => {
+                Err(differs("segments", params.segment_bytes.into(), wanted.into()))
+            }
+            (_, Some(wanted)) if wanted != params.bytes_max => Err(differs("a limit", params.bytes_max, wanted)),
+            _ => Ok(params),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn params_have_golden_bytes() {
+        let params = Params { segment_bytes: 0x0102_0304 & 0xff_ffff, bytes_max: 0x1122_3344_5566_7788 };
+        let bytes = params.encode();
+        assert_eq!(&bytes[..], b"\x04\x03\x02\x00\x88\x77\x66\x55\x44\x33\x22\x11");
+        assert_eq!(Params::decode(&bytes), Some(params));
+        for bytes in [&bytes[..11], b"", b"\xff\x00\x00\x00\x88\x77\x66\x55\x44\x33\x22\x11"] {
+            assert_eq!(Params::decode(bytes), None);
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The handles of a queue and of a stack: the same calls, on one engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::text::Shown;
+use larder_core::{Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreExt, StoreRef, Ttl};
+
+use super::consume::{Change, Consumer, Given, What};
+use super::engine::{Engine, SEGMENT_ITEMS};
+use super::push::{Push, Pusher};
+use super::{ClaimId, QueueOptions, QueueStat};
+use crate::append::{Action, layout as frames};
+use crate::combine::Combiner;
+use crate::ids::random_id;
+use crate::manifest::Kind;
+use crate::name::Name;
+use crate::runtime;
+
+/// How many callers' takings travel in one write.
+const COMBINED_MAX: usize = 128;
+
+/// An opened queue or stack.
+pub(super) struct Shared {
+    engine: Arc<Engine>,
+    pusher: Combiner<Pusher>,
+    consumer: Combiner<Consumer>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("params", &self.engine.params).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    async fn open(
+        store: &StoreRef,
+        name: impl AsRef<[u8]>,
+        kind: Kind,
+        options: &QueueOptions,
+        may_create: bool,
+    ) -> Result<Arc<Shared>> {
+        let (engine, view) = Engine::open(store, &Name::new(name)?, kind, options, may_create).await?;
+        let engine = Arc::new(engine);
+        let pusher = Combiner::new(Pusher::new(engine.clone(), &view), engine.params.segment_bytes as usize);
+        let consumer = Combiner::new(Consumer::new(engine.clone(), view), COMBINED_MAX);
+        Ok(Arc::new(Shared { engine, pusher, consumer }))
+    }
+
+    async fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<()> {
+        let parts = self.parts(items)?;
+        let total: usize = parts.iter().map(|part| part.0).sum();
+        let mut done = 0;
+        for (items, elements) in parts {
+            let outcome = self.push_part(items, elements).await;
+            if let Err(error) = outcome {
+                return Err(if done == 0 { error } else { midway(&error, done, total) });
+            }
+            done += items;
+        }
+        Ok(())
+    }
+
+    async fn push_part(&self, items: usize, elements: Vec<u8>) -> Result<()> {
+        let segment_bytes = self.engine.params.segment_bytes as usize;
+        let weight = elements.len().max(items * segment_bytes / SEGMENT_ITEMS);
+        let deadline = self.begin("a push has a timeout")?;
+        self.pusher.submit_within(Push { elements, items, weight, deadline }, self.engine.timeout).await?;
+        self.engine.vigil.check()
+    }
+
+    /// The items as the frames that carry them: so many, and their encoding.
+    fn parts(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Vec<(usize, Vec<u8>)>> {
+        let max = self.engine.item_bytes_max();
+        let segment_bytes = self.engine.params.segment_bytes as usize;
+        let mut parts: Vec<(usize, Vec<u8>)> = Vec::new();
+        for item in items {
+            let item = item.as_ref();
+            if item.len() > max {
+                let detail =
+                    format!("an item has {} bytes; the limit on this store is {max}: {}", item.len(), Shown(item));
+                return Err(Error::new(ErrorKind::BadInput, detail));
+            }
+            match parts.last_mut() {
+                Some((items, part)) if *items < SEGMENT_ITEMS && part.len() + item.len() < segment_bytes => {
+                    *items += 1;
+                    frames::put_element(part, Action::Put, item);
+                }
+                _ => {
+                    let mut part = Vec::with_capacity(item.len() + 10);
+                    frames::put_element(&mut part, Action::Put, item);
+                    parts.push((1, part));
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    fn begin(&self, why: &str) -> Result<Instant> {
+        self.engine.vigil.check()?;
+        runtime::current(why)?;
+        Ok(Instant::now() + self.engine.timeout)
+    }
+
+    async fn change(&self, what: What) -> Result<Given> {
+        let deadline = self.begin("a claim has a timeout")?;
+        let ticket = random_id();
+        let outcomes = self.consumer.submit_within(Change { ticket, what, deadline }, self.engine.timeout).await?;
+        self.engine.vigil.check()?;
+        outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))
+    }
+
+    async fn pop(&self) -> Result<Option<Bytes>> {
+        Ok(match self.change(What::Pop).await? {
+            Given::Item { bytes, .. } => Some(bytes),
+            Given::Nothing | Given::Done => None,
+        })
+    }
+
+    async fn claim(self: &Arc<Self>, lease: Duration) -> Result<Option<Claim>> {
+        let life = self.engine.life(lease)?;
+        let id = random_id();
+        Ok(match self.change(What::Claim { id, life }).await? {
+            Given::Item { bytes, attempts } => {
+                Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease })
+            }
+            Given::Nothing | Given::Done => None,
+        })
+    }
+
+    async fn ack(&self, id: ClaimId) -> Result<()> {
+        self.change(What::Ack { id: id.0 }).await.map(|_| ())
+    }
+
+    async fn release(&self, id: ClaimId) -> Result<()> {
+        self.change(What::Release { id: id.0 }).await.map(|_| ())
+    }
+
+    async fn renew(&self, id: ClaimId, lease: Duration) -> Result<()> {
+        let life = self.engine.life(lease)?;
+        self.engine.vigil.check()?;
+        let touch = self.engine.marker(id.0, |key| Op::touch(key, Ttl::After(life)))?;
+        match self.engine.store.run_one(Ctx::within(self.engine.timeout), touch).await? {
+            Reply::Touched => Ok(()),
+            _ => {
+                let detail = format!("the lease of claim {id} has run out, or it was acknowledged");
+                Err(self.engine.named(ErrorKind::Fenced, &detail))
+            }
+        }
+    }
+}
+
+/// An error after a part of the items was pushed.
+fn midway(error: &Error, done: usize, total: usize) -> Error {
+    let detail = format!("the first {done} of {total} items were pushed, then: {}", error.detail());
+    Error::new(error.kind(), detail).effect(Effect::Unknown).source(error.clone())
+}
+
+/// An item that is this consumer's until the lease ends.
+///
+/// Dropped without a word, it is given to another when the lease has run out.
+///
+/// ```
+/// # use larder_core::StoreRef;
+/// # use larder_structures::Queue;
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// # let jobs = Queue::open_or_create(&store, "jobs").await?;
+/// jobs.push("resize 1.png").await?;
+/// if let Some(claim) = jobs.claim(Duration::from_secs(30)).await? {
+///     println!("{:?}, for the {}. time", claim.item(), claim.attempts());
+///     claim.ack().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "an item that is not acknowledged is delivered again"]
+pub struct Claim {
+    shared: Arc<Shared>,
+    id: ClaimId,
+    item: Bytes,
+    attempts: u32,
+    lease: Duration,
+}
+
+/// An example on a claim.
+macro_rules! claimed {
+    ($($line:literal),*) => {
+        concat!(
+            "\n```\n# use larder_core::StoreRef;\n# use larder_structures::Queue;\n# use std::time::Duration;\n",
+            "# #[tokio::main(flavor = \"current_thread\")]\n# async fn main() -> larder_core::Result<()> {\n",
+            "# let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());\n",
+            "# let jobs = Queue::open_or_create(&store, \"jobs\").await?;\n# jobs.push(\"a\").await?;\n",
+            "# let claim = jobs.claim(Duration::from_secs(30)).await?.ok_or_else(larder_core::ext::no_reply)?;\n",
+            $($line, "\n",)*
+            "# Ok(())\n# }\n```\n"
+        )
+    };
+}
+
+impl Claim {
+    /// The item.
+    #[doc = claimed!("assert_eq!(claim.item(), \"a\");")]
+    pub fn item(&self) -> &Bytes {
+        &self.item
+    }
+
+    /// How often the item was delivered, this time included: more than 1 after a lease that ran out or an item that was given back. An
+    /// item that kills its consumers shows here.
+    #[doc = claimed!("assert_eq!(claim.attempts(), 1);")]
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The id, to acknowledge it from elsewhere.
+    #[doc = claimed!("jobs.ack(claim.id()).await?;")]
+    pub fn id(&self) -> ClaimId {
+        self.id
+    }
+
+    /// The lease that was asked for.
+    #[doc = claimed!("assert_eq!(claim.lease().as_secs(), 30);")]
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Says that the item is done with: it is never delivered again. **Round trips: 1**, 2 where another handle wrote the state since.
+    #[doc = claimed!("claim.ack().await?;", "assert!(claim.ack().await.is_err()); // it is done with")]
+    /// # Errors
+    /// [`Fenced`](ErrorKind::Fenced) if it was acknowledged already, or the lease ran out and the item was given to another; else what the
+    /// store says. After an unknown outcome the same may be tried again.
+    pub async fn ack(&self) -> Result<()> {
+        self.shared.ack(self.id).await
+    }
+
+    /// Gives the item back: the next consumer gets it. **Round trips:** as [`ack`](Claim::ack).
+    #[doc = claimed!(
+        "claim.release().await?;",
+        "let again = jobs.claim(Duration::from_secs(30)).await?.ok_or_else(larder_core::ext::no_reply)?;",
+        "assert_eq!((again.item(), again.attempts()), (claim.item(), 2));"
+    )]
+    /// # Errors
+    /// As [`ack`](Claim::ack).
+    pub async fn release(&self) -> Result<()> {
+        self.shared.release(self.id).await
+    }
+
+    /// Lets the lease begin anew. **Round trips: 1.**
+    #[doc = claimed!("claim.renew().await?;")]
+    /// # Errors
+    /// [`Fenced`](ErrorKind::Fenced) if it has run out: the item may have been given to another. Acknowledging tells.
+    pub async fn renew(&self) -> Result<()> {
+        self.shared.renew(self.id, self.lease).await
+    }
+}
+
+/// An example on a handle of this name, `jobs`.
+macro_rules! example {
+    ($name:expr; $($line:expr),*) => {
+        concat!(
+            "\n```\n# use larder_core::{ErrorKind, StoreRef};\n# use larder_structures::{", $name, ", QueueOptions};\n",
+            "# use std::time::Duration;\n",
+            "# #[tokio::main(flavor = \"current_thread\")]\n# async fn main() -> larder_core::Result<()> {\n",
+            "# let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());\n",
+            "# let jobs = ", $name, "::open_or_create(&store, \"jobs\").await?;\n",
+            $($line, "\n",)*
+            "# Ok(())\n# }\n```\n"
+        )
+    };
+}
+
+/// The handle of a kind: the same methods, with examples of its own.
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident, $kind:expr, $newest:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name(Arc<Shared>);
+
+        impl $name {
+            /// Options, to open it otherwise than by default.
+            #[doc = example!(stringify!($name); concat!("let options = ", stringify!($name), "::options().bytes_max(16 << 20);"))]
+            pub fn options() -> QueueOptions {
+                QueueOptions::default()
+            }
+
+            /// Opens one that is there. **Round trips: 2.**
+            #[doc = example!(stringify!($name);
+                concat!("let missing = ", stringify!($name), "::open(&store, \"none\").await.unwrap_err();"),
+                "assert_eq!(missing.kind(), ErrorKind::Absent);")]
+            /// # Errors
+            /// As [`open_with`](Self::open_with).
+            pub async fn open(store: &StoreRef, name: impl AsRef<[u8]>) -> Result<$name> {
+                $name::open_with(store, name, &QueueOptions::default()).await
+            }
+
+            /// Opens one that is there, with options. **Round trips: 2.**
+            #[doc = example!(stringify!($name);
+                "let options = QueueOptions::default().timeout(Duration::from_secs(1));",
+                concat!("let jobs = ", stringify!($name), "::open_with(&store, \"jobs\", &options).await?;"))]
+            /// # Errors
+            /// [`BadInput`](ErrorKind::BadInput) for a name of 0 or more than 64 bytes and for options that are out of range,
+            /// [`Absent`](ErrorKind::Absent) if there is none, [`LayoutMismatch`](ErrorKind::LayoutMismatch) for another structure or other
+            /// sizes, [`Unsupported`](ErrorKind::Unsupported) on a store without cas, deletes by token or lives,
+            /// [`Lost`](ErrorKind::Lost) if its state is gone.
+            pub async fn open_with(store: &StoreRef, name: impl AsRef<[u8]>, options: &QueueOptions) -> Result<$name> {
+                Ok($name(Shared::open(store, name, $kind, options, false).await?))
+            }
+
+            /// Opens one, and makes it if there is none. **Round trips: 2**, 4 if it is made.
+            #[doc = example!(stringify!($name);
+                concat!("let other = ", stringify!($name), "::open_or_create(&store, \"other\").await?;"),
+                "assert_eq!(other.len().await?, 0);")]
+            /// # Errors
+            /// As [`open_with`](Self::open_with), but for `Absent`.
+            pub async fn open_or_create(store: &StoreRef, name: impl AsRef<[u8]>) -> Result<$name> {
+                $name::open_or_create_with(store, name, &QueueOptions::default()).await
+            }
+
+            /// Opens one with options, and makes it if there is none. **Round trips: 2**, 4 if it is made.
+            #[doc = example!(stringify!($name);
+                "let options = QueueOptions::default().segment_bytes(8 * 1024);",
+                concat!("let small = ", stringify!($name), "::open_or_create_with(&store, \"small\", &options).await?;"))]
+            /// # Errors
+            /// As [`open_with`](Self::open_with), but for `Absent`.
+            pub async fn open_or_create_with(
+                store: &StoreRef,
+                name: impl AsRef<[u8]>,
+                options: &QueueOptions,
+            ) -> Result<$name> {
+                Ok($name(Shared::open(store, name, $kind, options, true).await?))
+            }
+
+            /// Pushes an item. **Round trips: 1**, 3 more where a segment is opened.
+            #[doc = example!(stringify!($name); "jobs.push(\"a\").await?;")]
+            /// # Errors
+            /// [`BadInput`](ErrorKind::BadInput) for an item over the limit, [`Full`](ErrorKind::Full) at the limit of the whole,
+            /// [`Lost`](ErrorKind::Lost) if the state is gone, and what the store says. With an effect that is unknown it may be there, or
+            /// may yet.
+            pub async fn push(&self, item: impl AsRef<[u8]>) -> Result<()> {
+                self.0.push_all([item]).await
+            }
+
+            /// Pushes items, in this order. **Round trips: 1** for each 1,000 of them, or a segment's bytes, and as [`push`](Self::push).
+            #[doc = example!(stringify!($name); "jobs.push_all([\"a\", \"b\"]).await?;", "assert_eq!(jobs.len().await?, 2);")]
+            /// # Errors
+            /// As [`push`](Self::push). Items that fill several writes are not pushed all or none: the error says how many were.
+            pub async fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<()> {
+                self.0.push_all(items).await
+            }
+
+            /// Takes an item for good: at most once. `None` if there is none. **Round trips: 2**, 1 in a row on the handle that wrote last.
+            #[doc = example!(stringify!($name); "jobs.push_all([\"a\", \"b\"]).await?;", concat!("assert_eq!(jobs.pop().await?.as_deref(), Some(&b\"", $newest, "\"[..]));"))]
+            /// # Errors
+            /// [`Lost`](ErrorKind::Lost), once, where a segment with items is gone: try again, to go on behind it. With an effect that is
+            /// unknown, an item may have been taken, and is lost then.
+            pub async fn pop(&self) -> Result<Option<Bytes>> {
+                self.0.pop().await
+            }
+
+            /// Takes an item until it is acknowledged: at least once. `None` if there is none to take now. **Round trips: 2**, 1 in a
+            /// row on the handle that wrote last.
+            #[doc = example!(stringify!($name);
+                "jobs.push_all([\"a\", \"b\"]).await?;",
+                "while let Some(claim) = jobs.claim(Duration::from_secs(30)).await? {",
+                "    // work",
+                "    claim.ack().await?;",
+                "}")]
+            /// # Errors
+            /// [`BadInput`](ErrorKind::BadInput) for a lease that is too short or too long, [`Full`](ErrorKind::Full) with 1,024 claims
+            /// open, [`Lost`](ErrorKind::Lost), once, where a segment with items is gone: try again, to go on behind it.
+            pub async fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
+                self.0.claim(lease).await
+            }
+
+            /// Acknowledges a claim by its id. **Round trips: 1**, 2 where another handle wrote the state since.
+            #[doc = example!(stringify!($name);
+                "jobs.push(\"a\").await?;",
+                "let id = jobs.claim(Duration::from_secs(30)).await?.map(|claim| claim.id());",
+                "jobs.ack(id.ok_or_else(larder_core::ext::no_reply)?).await?;")]
+            /// # Errors
+            /// As [`Claim::ack`].
+            pub async fn ack(&self, id: ClaimId) -> Result<()> {
+                self.0.ack(id).await
+            }
+
+            /// Gives a claimed item back, by the claim's id. **Round trips:** as [`ack`](Self::ack).
+            #[doc = example!(stringify!($name);
+                "jobs.push(\"a\").await?;",
+                "let id = jobs.claim(Duration::from_secs(30)).await?.map(|claim| claim.id());",
+                "jobs.release(id.ok_or_else(larder_core::ext::no_reply)?).await?;")]
+            /// # Errors
+            /// As [`Claim::ack`].
+            pub async fn release(&self, id: ClaimId) -> Result<()> {
+                self.0.release(id).await
+            }
+
+            /// Lets the lease of a claim begin anew, by its id. **Round trips: 1.**
+            #[doc = example!(stringify!($name);
+                "jobs.push(\"a\").await?;",
+                "let id = jobs.claim(Duration::from_secs(30)).await?.map(|claim| claim.id());",
+                "jobs.renew(id.ok_or_else(larder_core::ext::no_reply)?, Duration::from_secs(60)).await?;")]
+            /// # Errors
+            /// As [`Claim::renew`].
+            pub async fn renew(&self, id: ClaimId, lease: Duration) -> Result<()> {
+                self.0.renew(id, lease).await
+            }
+
+            /// How many items are not acknowledged yet: those that wait and those that are claimed. It reads all segments.
+            /// **Round trips: 2**, and 1 more for each further 16 segments.
+            #[doc = example!(stringify!($name); "jobs.push(\"a\").await?;", "assert_eq!(jobs.len().await?, 1);")]
+            /// # Errors
+            /// [`Lost`](ErrorKind::Lost) while segments are missing that no consumer was told of, or the state is.
+            #[allow(clippy::len_without_is_empty, reason = "it is asked of a store, and may fail")]
+            pub async fn len(&self) -> Result<u64> {
+                self.0.engine.len().await
+            }
+
+            /// Figures. **Round trips:** as [`len`](Self::len).
+            #[doc = example!(stringify!($name); "assert_eq!(jobs.stat().await?.segments, 1);")]
+            /// # Errors
+            /// [`Lost`](ErrorKind::Lost) if the state is gone. Segments that are gone are a figure.
+            pub async fn stat(&self) -> Result<QueueStat> {
+                self.0.engine.stat().await
+            }
+
+            /// The largest item that can be pushed, in bytes. **Round trips: 0.**
+            #[doc = example!(stringify!($name); "assert!(jobs.item_bytes_max() > 1_000_000);")]
+            pub fn item_bytes_max(&self) -> usize {
+                self.0.engine.item_bytes_max()
+            }
+        }
+    };
+}
+
+handle! {
+    /// A handle of a queue: a cheap clone, shared by as many tasks as you like. First in, first out.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::Queue;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let jobs = Queue::open_or_create(&store, "jobs").await?;
+    /// jobs.push_all(["first", "second"]).await?;
+    /// assert_eq!(jobs.pop().await?.as_deref(), Some(&b"first"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    Queue, Kind::Queue, "a"
+}
+
+handle! {
+    /// A handle of a stack: a cheap clone, shared by as many tasks as you like. Last in, first out.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::Stack;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let undo = Stack::open_or_create(&store, "undo").await?;
+    /// undo.push_all(["first", "second"]).await?;
+    /// assert_eq!(undo.pop().await?.as_deref(), Some(&b"second"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    Stack, Kind::Stack, "b"
+}

@@ -1,0 +1,408 @@
+//! The bytes of queues and stacks: the state cell, and the segments.
+//!
+//! A *segment* is a value of the append engine ([`layout`](crate::append::layout)). Its generation is the segment's own incarnation,
+//! drawn by whoever opened it, and its shard the low 16 bits of its number. Elements that are put are items; their *ordinal*
+//! is their place among them, without repeats, and never changes. Elements that are removed are notes of a stack (see [`Note`]).
+//!
+//! The *state* is one value under conditional writes. A *varint* is LEB128; other numbers are little-endian.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | `LRQ` and the version, 1 |
+//! | 4 | check of what follows: the low half of XXH3-64, seeded with the generation |
+//! | varint | sequence: rises by 1 with each write |
+//! | varint, 8 | the tail's number, and its incarnation |
+//! | 1 | 1 if the tail is known to be lost, else 0 |
+//! | varint | segments that are live |
+//! | varint × 4 | totals: items acknowledged, segments lost, items lost while claimed, losses that no consumer was told of |
+//! | varint | how many marks follow |
+//! | 8 + varint each | marks: a writer of the state, and the last of its sequences; the newest first |
+//! | varint | how many records follow |
+//! | varint, 8 each | records: the segment's number, and its incarnation (0: not known), |
+//! | varint | where a stack goes on below it: 0 for nowhere, else (number + 1) × 2, + 1 if numbers below may be missing, |
+//! | varint + 2 varints each | and the ranges of ordinals that were taken: the gap since the last range, and the length |
+//! | varint | how many open claims follow |
+//! | 2 varints, 8, varint each | open claims: segment, ordinal, id (0: given back), how often it was delivered |
+
+use bytes::Bytes;
+use larder_core::{Cas, Error, ErrorKind, Item, Result};
+
+use crate::append::layout::{self, Place, Value};
+use crate::append::{Action, Fold};
+
+const MAGIC: [u8; 4] = *b"LRQ\x01";
+/// The version of the layout, in the manifest.
+pub(super) const LAYOUT: u8 = 1;
+/// How many writers of the state are remembered.
+pub(super) const MARKS_MAX: usize = 16;
+/// How many claims may be open at a time.
+pub(super) const CLAIMS_MAX: usize = 1024;
+
+/// All that is known of a queue or stack beside the items.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct State {
+    pub(super) seq: u64,
+    pub(super) tail: u64,
+    pub(super) incarnation: u64,
+    pub(super) is_tail_lost: bool,
+    pub(super) live: u64,
+    pub(super) acked: u64,
+    pub(super) lost_segments: u64,
+    pub(super) lost_items: u64,
+    /// Losses that no consumer was told of yet.
+    pub(super) untold: u64,
+    pub(super) marks: Vec<Mark>,
+    /// Of segments that are partly taken, by rising number. A queue's last one is where it takes from.
+    pub(super) records: Vec<Record>,
+    pub(super) opens: Vec<Open>,
+}
+
+/// A writer of the state and its last write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) writer: u64,
+    pub(super) seq: u64,
+}
+
+/// Which items of a segment were taken: acknowledged, or claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct Record {
+    pub(super) segment: u64,
+    /// 0: not known.
+    pub(super) incarnation: u64,
+    pub(super) below: Below,
+    /// Half-open, rising, not touching.
+    pub(super) taken: Vec<(u32, u32)>,
+}
+
+/// Where a stack goes on below a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Below {
+    pub(super) segment: Option<u64>,
+    /// True after the segment that knew was lost: from here down numbers may be missing for a good reason.
+    pub(super) is_guess: bool,
+}
+
+/// An item that was claimed, and is not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    pub(super) segment: u64,
+    pub(super) ordinal: u32,
+    /// [`GIVEN_BACK`]: nobody has it.
+    pub(super) claim: u64,
+    pub(super) attempts: u32,
+}
+
+/// The claim of an item that a consumer gave back.
+pub(super) const GIVEN_BACK: u64 = 0;
+
+/// What a segment of a stack says of itself: where to go on below it, and which of its items were taken.
+pub(super) type Note = (Below, Vec<(u32, u32)>);
+
+impl Record {
+    pub(super) fn new(segment: u64, incarnation: u64, below: Below) -> Record {
+        Record { segment, incarnation, below, taken: Vec::new() }
+    }
+
+    /// Notes that an item was taken.
+    pub(super) fn take(&mut self, ordinal: u32) {
+        add(&mut self.taken, (ordinal, ordinal.saturating_add(1)));
+    }
+
+    /// The first item that was not taken, if there is one among `count`.
+    pub(super) fn first_free(&self, count: u32) -> Option<u32> {
+        let free = match self.taken.first() {
+            Some(&(0, end)) => end,
+            _ => 0,
+        };
+        (free < count).then_some(free)
+    }
+
+    /// The last item that was not taken, among `count`.
+    pub(super) fn last_free(&self, count: u32) -> Option<u32> {
+        let last = count.checked_sub(1)?;
+        match self.taken.iter().rev().find(|range| range.0 <= last) {
+            Some(&(start, end)) if end > last => start.checked_sub(1),
+            _ => Some(last),
+        }
+    }
+
+    /// How many items there were at least: one past the last that was taken.
+    pub(super) fn end(&self) -> u32 {
+        self.taken.last().map_or(0, |range| range.1)
+    }
+
+    /// How many were taken.
+    pub(super) fn count(&self) -> u32 {
+        self.taken.iter().map(|range| range.1 - range.0).sum()
+    }
+
+    /// True if the first so many were taken, none is left between them, and there is one at least.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.taken[..], [(0, _)])
+    }
+}
+
+/// Joins a range with others.
+pub(super) fn add(ranges: &mut Vec<(u32, u32)>, new: (u32, u32)) {
+    let from = ranges.partition_point(|range| range.1 < new.0);
+    let to = ranges.partition_point(|range| range.0 <= new.1);
+    let joined = ranges[from..to].iter().fold(new, |all, range| (all.0.min(range.0), all.1.max(range.1)));
+    ranges.splice(from..to, [joined]);
+}
+
+fn mismatch(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::LayoutMismatch, what)
+}
+
+impl State {
+    /// Of a queue or stack that was just made: an empty segment 0.
+    pub(super) fn first(incarnation: u64) -> State {
+        let records = vec![Record::new(0, incarnation, Below::default())];
+        State { incarnation, live: 1, records, ..State::default() }
+    }
+
+    /// The last write of a writer that is remembered.
+    pub(super) fn last_of(&self, writer: u64) -> Option<u64> {
+        self.marks.iter().find(|mark| mark.writer == writer).map(|mark| mark.seq)
+    }
+
+    /// Notes a write: the next sequence, and whose it is.
+    pub(super) fn mark(&mut self, mark: Mark) {
+        self.seq += 1;
+        self.marks.retain(|other| other.writer != mark.writer);
+        self.marks.insert(0, mark);
+        self.marks.truncate(MARKS_MAX);
+    }
+
+    pub(super) fn record_at(&self, segment: u64) -> Option<usize> {
+        self.records.iter().position(|record| record.segment == segment)
+    }
+
+    pub(super) fn encode(&self, generation: u64) -> Bytes {
+        let mut out = Vec::with_capacity(128 + 16 * (self.opens.len() + self.marks.len() + self.records.len()));
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[0; 4]);
+        layout::put_varint(&mut out, self.seq);
+        layout::put_varint(&mut out, self.tail);
+        out.extend_from_slice(&self.incarnation.to_le_bytes());
+        out.push(u8::from(self.is_tail_lost));
+        for number in [self.live, self.acked, self.lost_segments, self.lost_items, self.untold] {
+            layout::put_varint(&mut out, number);
+        }
+        layout::put_varint(&mut out, self.marks.len() as u64);
+        for mark in &self.marks {
+            out.extend_from_slice(&mark.writer.to_le_bytes());
+            layout::put_varint(&mut out, mark.seq);
+        }
+        layout::put_varint(&mut out, self.records.len() as u64);
+        for record in &self.records {
+            layout::put_varint(&mut out, record.segment);
+            out.extend_from_slice(&record.incarnation.to_le_bytes());
+            put_note(&mut out, record.below, &record.taken);
+        }
+        layout::put_varint(&mut out, self.opens.len() as u64);
+        for open in &self.opens {
+            layout::put_varint(&mut out, open.segment);
+            layout::put_varint(&mut out, u64::from(open.ordinal));
+            out.extend_from_slice(&open.claim.to_le_bytes());
+            layout::put_varint(&mut out, u64::from(open.attempts));
+        }
+        let check = layout::check(generation, &out[8..]).to_le_bytes();
+        out[4..8].copy_from_slice(&check);
+        Bytes::from(out)
+    }
+
+    /// Reads stored bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for bytes that are no state of this generation.
+    pub(super) fn decode(bytes: &[u8], generation: u64) -> Result<State> {
+        let Some((head, mut rest)) = bytes.split_at_checked(8).filter(|(head, _)| head[..4] == MAGIC) else {
+            return Err(mismatch(format!("this is no state of a queue: {}", larder_core::text::Shown(bytes))));
+        };
+        if head[4..] != layout::check(generation, rest).to_le_bytes() {
+            return Err(mismatch("the state does not match its check"));
+        }
+        let state = State::take(&mut rest).filter(|_| rest.is_empty());
+        state.ok_or_else(|| mismatch("the state is malformed"))
+    }
+
+    fn take(rest: &mut &[u8]) -> Option<State> {
+        let seq = layout::take_varint(rest)?;
+        let tail = layout::take_varint(rest)?;
+        let incarnation = layout::take_u64(rest)?;
+        let (&lost, tail_of) = rest.split_first()?;
+        *rest = tail_of;
+        let mut totals = [0; 5];
+        for total in &mut totals {
+            *total = layout::take_varint(rest)?;
+        }
+        let [live, acked, lost_segments, lost_items, untold] = totals;
+        let mut marks = Vec::new();
+        for _ in 0..layout::take_varint(rest)? {
+            marks.push(Mark { writer: layout::take_u64(rest)?, seq: layout::take_varint(rest)? });
+        }
+        let mut records = Vec::new();
+        for _ in 0..layout::take_varint(rest)? {
+            let segment = layout::take_varint(rest)?;
+            let incarnation = layout::take_u64(rest)?;
+            let (below, taken) = take_note(rest)?;
+            records.push(Record { segment, incarnation, below, taken });
+        }
+        let mut opens = Vec::new();
+        for _ in 0..layout::take_varint(rest)? {
+            opens.push(Open {
+                segment: layout::take_varint(rest)?,
+                ordinal: take_small(rest)?,
+                claim: layout::take_u64(rest)?,
+                attempts: take_small(rest)?,
+            });
+        }
+        let is_tail_lost = lost != 0;
+        let totals = State { live, acked, lost_segments, lost_items, untold, ..State::default() };
+        Some(State { seq, tail, incarnation, is_tail_lost, marks, records, opens, ..totals })
+    }
+}
+
+fn take_small(rest: &mut &[u8]) -> Option<u32> {
+    u32::try_from(layout::take_varint(rest)?).ok()
+}
+
+fn put_note(out: &mut Vec<u8>, below: Below, taken: &[(u32, u32)]) {
+    let shown = below.segment.map_or(0, |segment| segment.saturating_add(1));
+    layout::put_varint(out, shown << 1 | u64::from(below.is_guess));
+    layout::put_varint(out, taken.len() as u64);
+    let mut end = 0;
+    for range in taken {
+        layout::put_varint(out, u64::from(range.0 - end));
+        layout::put_varint(out, u64::from(range.1 - range.0));
+        end = range.1;
+    }
+}
+
+fn take_note(rest: &mut &[u8]) -> Option<Note> {
+    let shown = layout::take_varint(rest)?;
+    let below = Below { segment: (shown >> 1).checked_sub(1), is_guess: shown & 1 == 1 };
+    let mut taken = Vec::new();
+    let mut end = 0u32;
+    for at in 0..layout::take_varint(rest)? {
+        let gap = take_small(rest)?;
+        let length = take_small(rest)?;
+        // Ranges that touch would be one.
+        if length == 0 || (gap == 0 && at > 0) {
+            return None;
+        }
+        let start = end.checked_add(gap)?;
+        end = start.checked_add(length)?;
+        taken.push((start, end));
+    }
+    Some((below, taken))
+}
+
+/// Which segment this is.
+pub(super) fn place(number: u64, incarnation: u64) -> Place {
+    // The low half is meant: the key tells the rest.
+    Place { generation: incarnation, shard: number as u16 }
+}
+
+/// A new segment: empty but for its note. Only a stack's first lies on nothing; a queue's has no note.
+pub(super) fn segment(number: u64, incarnation: u64, note: Option<Bytes>) -> Bytes {
+    let empty = layout::empty(place(number, incarnation));
+    match note {
+        Some(note) => [empty, note].concat().into(),
+        None => empty,
+    }
+}
+
+/// A frame that notes what was taken of a segment, and where to go on below it. Each has a writer of its own: none is a repeat.
+pub(super) fn note_frame(number: u64, incarnation: u64, writer: u64, below: Below, taken: &[(u32, u32)]) -> Bytes {
+    let mut note = Vec::new();
+    put_note(&mut note, below, taken);
+    let mut elements = Vec::with_capacity(note.len() + 3);
+    layout::put_element(&mut elements, Action::Remove, &note);
+    layout::frame(place(number, incarnation), writer, 1, &elements)
+}
+
+/// A segment as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Content {
+    pub(super) incarnation: u64,
+    pub(super) items: Vec<Bytes>,
+    /// Where it says a stack goes on below it; `None` where it says nothing.
+    pub(super) below: Option<Below>,
+    /// What the segment itself says was taken.
+    pub(super) taken: Vec<(u32, u32)>,
+    pub(super) bytes: usize,
+    pub(super) cas: Option<Cas>,
+    /// The last sequence of a writer that was asked for.
+    pub(super) last: u64,
+}
+
+/// What the frames of a segment come to.
+#[derive(Default)]
+struct Frames<'v> {
+    items: Vec<&'v [u8]>,
+    notes: Vec<&'v [u8]>,
+}
+
+impl<'v> Fold<'v> for Frames<'v> {
+    fn expect(&mut self, elements: usize) {
+        self.items.reserve(elements);
+    }
+
+    fn apply(&mut self, action: Action, element: &'v [u8]) {
+        match action {
+            Action::Put => self.items.push(element),
+            Action::Remove => self.notes.push(element),
+        }
+    }
+}
+
+impl Content {
+    /// Reads a segment; `writer` is the one whose last sequence is asked for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LayoutMismatch`] for bytes that are no such segment.
+    pub(super) fn parse(number: u64, item: &Item, writer: u64) -> Result<Content> {
+        let bytes = &item.value;
+        let incarnation = bytes.get(4..).and_then(|mut rest| layout::take_u64(&mut rest));
+        let incarnation = incarnation.ok_or_else(|| mismatch("the segment is cut short"))?;
+        let value = Value::parse(bytes, place(number, incarnation))?;
+        let folded = value.fold(Frames::default())?;
+        let mut content = Content {
+            incarnation,
+            items: folded.state.items.iter().map(|item| bytes.slice_ref(item)).collect(),
+            below: None,
+            taken: Vec::new(),
+            bytes: bytes.len(),
+            cas: item.cas,
+            last: folded.last(writer),
+        };
+        for mut note in folded.state.notes {
+            let whole = take_note(&mut note).filter(|_| note.is_empty());
+            let (below, taken) = whole.ok_or_else(|| mismatch("a note of the segment is malformed"))?;
+            content.note(below, taken);
+        }
+        Ok(content)
+    }
+
+    /// Joins a note: both what was taken and how far below it goes on only ever grow, so their order does not matter.
+    fn note(&mut self, below: Below, taken: Vec<(u32, u32)>) {
+        let depth = |below: &Below| (below.segment.map_or(0, |segment| segment + 1), !below.is_guess);
+        if self.below.is_none_or(|known| depth(&below) < depth(&known)) {
+            self.below = Some(below);
+        }
+        for range in taken {
+            add(&mut self.taken, range);
+        }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.items.len()).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

@@ -1,0 +1,216 @@
+//! A queue (first in, first out) and a stack (last in, first out) of items, of arbitrary bytes, that many processes push to and
+//! take from.
+//!
+//! Pushing is one `append` to the tail segment, whatever the number of items. Taking is one conditional write of a small state that
+//! says which items were taken. Both cost the same with a thousand items and with a million.
+//!
+//! An item that is *claimed* stays until it is acknowledged. If that does not happen within the lease, or it is given back,
+//! another consumer gets it: each item is delivered **at least once**. An item that is *popped* is gone with the
+//! write that takes it: it is delivered **at most once**, and lost if its consumer dies before it is done with it.
+//!
+//! # Guarantees, a store
+//! | | memory | memcached, the meta protocol | memcached's classic protocol |
+//! |---|---|---|---|
+//! | an item whose push was acknowledged | delivered at least once | delivered at least once, or its loss is reported | [`Unsupported`](larder_core::ErrorKind::Unsupported): it cannot delete by token |
+//! | a push whose outcome is unknown | cannot be | looked into until the timeout; then `Unknown`: it is there once, or not at all. Twice only if the network delivers a request after another segment took it | |
+//! | an item that is claimed | is given to nobody else before the lease ends by the store's clock, or it is given back | the same, but for a marker that was evicted: then early | |
+//! | an item that was acknowledged | never delivered again | never delivered again | |
+//! | order | of the items of one handle: the order of their pushes, see below | the same | |
+//! | a lost segment | only where it is built as a cache that evicts | the one consumer that finds it is told [`Lost`](larder_core::ErrorKind::Lost), once; then taking goes on behind it | |
+//! | a lost state | the same | `Lost`, to everybody | |
+//!
+//! A duplicate takes a lease that ran out, an item that was given back, or a fault. Two windows are left in which a loss is not
+//! seen: a process that pushes to a segment which others have emptied and are about to remove, and the server evicts that segment in between;
+//! and a restart of the server that also loses the manifest: then the structure is absent.
+//!
+//! # Leases
+//! A lease is the life of an item of its own, a *marker*: so the store's clock decides, and clocks of clients do not matter. Where lives
+//! are whole seconds, it is up to two seconds longer than asked for. Renewing gives the marker another life.
+//!
+//! # Order
+//! Items of one handle are taken in the order they were pushed (a stack: the reverse), and so are those of several as far as one was
+//! acknowledged before the other was pushed and both went to the same segment. A handle that has not noticed yet that a segment was closed goes on
+//! pushing to it, for an eighth of a segment at the most: those items count as older than the next segment's, and if consumers have emptied the
+//! segment by then, they come late. Items that were given back, or whose lease ran out, come first in a queue.
+//!
+//! # Round trips
+//! | of an opened handle | round trips |
+//! |---|---|
+//! | push: up to 1,000 items, or a segment's bytes | 1; 3 more where a segment is opened: once in 1,000 items or in a segment's bytes |
+//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row |
+//! | ack, release | 1 where the handle wrote the state last, else 2 |
+//! | renew | 1 |
+//! | len, stat | 1 and 1 for each 16 segments |
+//! | open | 2 |
+//! | open_or_create | 2 if it is there, 4 to make it |
+//!
+//! Calls through clones of one handle that come at the same time travel in one write.
+//!
+//! # Limits and memory
+//! An item has 0 bytes up to [`Queue::item_bytes_max`]: the store's limit on a value less about 150. At most 1,024 claims are open at a
+//! time, and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
+//! [`Full`](larder_core::ErrorKind::Full). Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
+//! 3 for its length, and each push 14 to 17 more. The state takes about 60 bytes, 12 for each of the last 16 writers and about 14 a claim; a
+//! claim's marker some 50 more than its key, on a server, until the lease ends.
+
+mod consume;
+mod engine;
+mod handle;
+mod layout;
+mod plan;
+mod push;
+mod stat;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use larder_core::{ClockRef, Error, ErrorKind, Result};
+
+pub use handle::{Claim, Queue, Stack};
+pub(crate) use stat::pieces;
+
+/// The shortest lease.
+pub const LEASE_MIN: Duration = Duration::from_millis(1);
+
+/// The longest timeout of a call.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How a queue or a stack is opened and made.
+///
+/// ```
+/// # use larder_core::StoreRef;
+/// # use larder_structures::{Queue, QueueOptions};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let options = QueueOptions::default().bytes_max(64 << 20);
+/// let jobs = Queue::open_or_create_with(&store, "jobs", &options).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct QueueOptions {
+    timeout: Duration,
+    segment_bytes: Option<u32>,
+    bytes_max: Option<u64>,
+    clock: Option<ClockRef>,
+}
+
+impl Default for QueueOptions {
+    fn default() -> QueueOptions {
+        QueueOptions { timeout: Duration::from_secs(5), segment_bytes: None, bytes_max: None, clock: None }
+    }
+}
+
+impl QueueOptions {
+    /// How long a call may take, with all it tries again; 5 s if not given, a day at the most.
+    ///
+    /// ```
+    /// let options = larder_structures::Queue::options().timeout(std::time::Duration::from_millis(200));
+    /// ```
+    pub fn timeout(mut self, timeout: Duration) -> QueueOptions {
+        self.timeout = timeout.min(TIMEOUT_MAX);
+        self
+    }
+
+    /// At which size a segment is closed, in bytes: 256 up to half of what the store takes; 32 KiB if not given. It is closed with 1,000
+    /// items, too. Fixed when it is made: opening with another is a [`LayoutMismatch`](ErrorKind::LayoutMismatch).
+    ///
+    /// ```
+    /// let options = larder_structures::Queue::options().segment_bytes(64 * 1024);
+    /// ```
+    pub fn segment_bytes(mut self, bytes: u32) -> QueueOptions {
+        self.segment_bytes = Some(bytes);
+        self
+    }
+
+    /// How many bytes of segments are held at the most, each counted with the size at which it is closed; 1 GiB if not given. Then pushing is
+    /// [`Full`](ErrorKind::Full). Fixed when it is made.
+    ///
+    /// ```
+    /// let options = larder_structures::Queue::options().bytes_max(16 << 20);
+    /// ```
+    pub fn bytes_max(mut self, bytes: u64) -> QueueOptions {
+        self.bytes_max = Some(bytes);
+        self
+    }
+
+    /// Where the time comes from that looks at the manifest go by; the system's clock if not given. Leases go by the store's.
+    ///
+    /// ```
+    /// let options = larder_structures::Queue::options().clock(larder_core::SystemClock::shared());
+    /// ```
+    pub fn clock(mut self, clock: ClockRef) -> QueueOptions {
+        self.clock = Some(clock);
+        self
+    }
+}
+
+/// The id of a claim, to acknowledge it by from another process: 16 hex digits.
+///
+/// ```
+/// use larder_structures::queue::ClaimId;
+/// let id: ClaimId = "00000000000000ff".parse()?;
+/// assert_eq!(id.to_string(), "00000000000000ff");
+/// assert!("".parse::<ClaimId>().is_err() && "0".parse::<ClaimId>().is_err());
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimId(u64);
+
+impl fmt::Display for ClaimId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for ClaimId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<ClaimId> {
+        let is_hex = (1..=16).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u64::from_str_radix(text, 16).ok().filter(|&id| is_hex && id != layout::GIVEN_BACK);
+        id.map(ClaimId).ok_or_else(|| {
+            let shown = larder_core::text::Shown(text.as_bytes());
+            Error::new(ErrorKind::BadInput, format!("a claim's id is 1 to 16 hex digits, and not 0: {shown}"))
+        })
+    }
+}
+
+/// Figures of a queue or a stack.
+///
+/// ```
+/// # use larder_core::StoreRef;
+/// # use larder_structures::Queue;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// # let jobs = Queue::open_or_create(&store, "jobs").await?;
+/// jobs.push("a").await?;
+/// let stat = jobs.stat().await?;
+/// assert_eq!((stat.ready, stat.claimed, stat.segments_lost), (1, 0, 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct QueueStat {
+    /// Items that wait to be taken.
+    pub ready: u64,
+    /// Items that are claimed, those included whose lease has run out and that nobody has claimed again.
+    pub claimed: u64,
+    /// Items acknowledged or popped since it was made.
+    pub acknowledged: u64,
+    /// Segments there are.
+    pub segments: u64,
+    /// What they take, in bytes, without keys and the store's own overhead.
+    pub bytes: u64,
+    /// Segments that are gone and that no consumer was told of yet.
+    pub segments_missing: u64,
+    /// Segments that were lost since it was made, as far as consumers have come.
+    pub segments_lost: u64,
+    /// Claimed items that were lost before they were acknowledged, and could not be delivered again.
+    pub items_lost: u64,
+}

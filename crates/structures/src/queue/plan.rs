@@ -1,0 +1,353 @@
+//! What to do next, from the state and the segments that were read: no store, no time.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::layout::{Below, Content, GIVEN_BACK, Open, Record, State};
+
+/// From which end items are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// A queue: the oldest first.
+    Fifo,
+    /// A stack: the newest first.
+    Lifo,
+}
+
+/// How many numbers are looked at in one go where segments may be missing for a good reason.
+const GUESSES: u64 = 32;
+
+/// What was read of segments.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
+    seen: HashMap<u64, Seen>,
+    /// Counts calls: what was read in an earlier one may be out of date.
+    call: u64,
+}
+
+/// A segment as it was read last.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// `None`: it is not there.
+    pub(super) content: Option<Arc<Content>>,
+    call: u64,
+    /// The tail as it was known when the read was sent: a segment before it was closed by then.
+    tail: u64,
+    /// The state's sequence as it was known then. While that stands, what the read did not find is lost.
+    seq: u64,
+}
+
+/// What is known of a segment that the state names.
+enum Look<'s> {
+    Unread,
+    Here(&'s Arc<Content>),
+    Lost,
+}
+
+/// What taking the next item takes.
+#[derive(Debug)]
+pub(super) enum Pick {
+    /// This one; the state says so now.
+    Item { bytes: Bytes, segment: u64, ordinal: u32, attempts: u32 },
+    /// These segments must be read first.
+    Read(Vec<u64>),
+    /// A loss was found; the state says so now.
+    Lost(String),
+    /// There is nothing to take.
+    Nothing,
+}
+
+/// An item that nobody has.
+enum Free {
+    At(u64, u32),
+    Read(Vec<u64>),
+    Lost(String),
+    None,
+}
+
+impl Shelf {
+    /// Begins a call: what was read before it is no longer fresh. Forgets segments that the state does not name any more.
+    pub(super) fn begin(&mut self, state: Option<&State>) {
+        self.call += 1;
+        if let Some(state) = state {
+            let named = |segment: &u64| {
+                *segment == state.tail
+                    || state.record_at(*segment).is_some()
+                    || state.opens.iter().any(|open| open.segment == *segment)
+            };
+            self.seen.retain(|segment, _| named(segment));
+        }
+    }
+
+    /// Keeps what was read. `tail` and `seq` are of the state that was known when the read was sent.
+    pub(super) fn keep(&mut self, segment: u64, content: Option<Content>, tail: u64, seq: u64) {
+        self.seen.insert(segment, Seen { content: content.map(Arc::new), call: self.call, tail, seq });
+    }
+
+    pub(super) fn forget(&mut self, segment: u64) {
+        self.seen.remove(&segment);
+    }
+
+    pub(super) fn get(&self, segment: u64) -> Option<&Seen> {
+        self.seen.get(&segment)
+    }
+
+    fn is_fresh(&self, seen: &Seen) -> bool {
+        seen.call == self.call
+    }
+}
+
+/// The segment's content, if it can be what the state means.
+///
+/// What seems lost may be only out of date, one way or the other: others have taken items since the segment was read, or have
+/// removed it since the state was. It is lost if it was read while the state was this very one.
+fn look<'s>(state: &State, segment: u64, end: u32, shelf: &'s Shelf) -> Look<'s> {
+    let Some(seen) = shelf.get(segment) else { return Look::Unread };
+    let is_sound = |content: &&Arc<Content>| {
+        // A segment is closed only when something is in it. An empty one was made by a request that came late.
+        let is_own =
+            if segment == state.tail { content.incarnation == state.incarnation } else { !content.items.is_empty() };
+        is_own && end <= content.count()
+    };
+    match seen.content.as_ref().filter(is_sound) {
+        Some(content) => Look::Here(content),
+        None if seen.seq == state.seq => Look::Lost,
+        None => Look::Unread,
+    }
+}
+
+/// True if nothing of the segment is left, as far as the state knows, and nobody pushes to it but by mistake.
+pub(super) fn is_drained(state: &State, order: Order, at: usize) -> bool {
+    let record = &state.records[at];
+    let is_in_use = record.segment >= state.tail || (order == Order::Fifo && at + 1 == state.records.len());
+    !is_in_use && record.is_whole() && state.opens.iter().all(|open| open.segment != record.segment)
+}
+
+/// Takes segments out of the state that were drained and are gone. True if there were any.
+pub(super) fn tidy(state: &mut State, order: Order, shelf: &Shelf) -> bool {
+    let before = state.records.len();
+    for at in (0..state.records.len()).rev() {
+        let is_gone = shelf.get(state.records[at].segment).is_some_and(|seen| seen.content.is_none());
+        if is_gone && is_drained(state, order, at) {
+            unlink(state, at);
+        }
+    }
+    state.records.len() < before
+}
+
+/// Takes a segment out of the state; what lay on it lies on what was below it.
+fn unlink(state: &mut State, at: usize) {
+    let gone = state.records.remove(at);
+    state.live = state.live.saturating_sub(1);
+    if let Some(above) = state.records.get_mut(at) {
+        above.below = gone.below;
+    }
+}
+
+/// Takes the next item: the state says afterwards that it was taken. It is not open yet.
+pub(super) fn pick(order: Order, state: &mut State, shelf: &Shelf, expired: &HashSet<u64>) -> Pick {
+    if state.untold > 0 {
+        let told = state.untold;
+        state.untold = 0;
+        return Pick::Lost(format!("{told} segments were found to be gone by producers: what was in them is lost"));
+    }
+    let is_waiting = |open: &&Open| open.claim == GIVEN_BACK || expired.contains(&open.claim);
+    let waiting = state.opens.iter().filter(is_waiting);
+    let returned = match order {
+        Order::Fifo => waiting.min_by_key(|open| (open.segment, open.ordinal)).copied(),
+        Order::Lifo => waiting.max_by_key(|open| (open.segment, open.ordinal)).copied(),
+    };
+    if let (Order::Fifo, Some(open)) = (order, returned) {
+        return again(state, shelf, open);
+    }
+    let free = match order {
+        Order::Fifo => oldest(state, shelf),
+        Order::Lifo => newest(state, shelf),
+    };
+    match (free, returned) {
+        (Free::Read(segments), _) => Pick::Read(segments),
+        (Free::Lost(what), _) => Pick::Lost(what),
+        (Free::At(segment, ordinal), Some(open)) if (open.segment, open.ordinal) > (segment, ordinal) => {
+            again(state, shelf, open)
+        }
+        (Free::At(segment, ordinal), _) => take(state, shelf, segment, ordinal),
+        (Free::None, Some(open)) => again(state, shelf, open),
+        (Free::None, None) => Pick::Nothing,
+    }
+}
+
+/// Takes an item that was claimed before.
+fn again(state: &mut State, shelf: &Shelf, open: Open) -> Pick {
+    let bytes = match look(state, open.segment, open.ordinal.saturating_add(1), shelf) {
+        Look::Unread => return Pick::Read(vec![open.segment]),
+        Look::Here(content) => content.items.get(open.ordinal as usize).cloned(),
+        Look::Lost => None,
+    };
+    state.opens.retain(|other| (other.segment, other.ordinal) != (open.segment, open.ordinal));
+    match bytes {
+        Some(bytes) => Pick::Item {
+            bytes,
+            segment: open.segment,
+            ordinal: open.ordinal,
+            attempts: open.attempts.saturating_add(1),
+        },
+        None => {
+            state.lost_items += 1;
+            Pick::Lost(format!("item {} of segment {} is gone before it was acknowledged", open.ordinal, open.segment))
+        }
+    }
+}
+
+fn take(state: &mut State, shelf: &Shelf, segment: u64, ordinal: u32) -> Pick {
+    let content = shelf.get(segment).and_then(|seen| seen.content.as_ref());
+    let bytes = content.and_then(|content| content.items.get(ordinal as usize)).cloned();
+    let at = state.record_at(segment);
+    match (bytes, at) {
+        (Some(bytes), Some(at)) => {
+            state.records[at].take(ordinal);
+            Pick::Item { bytes, segment, ordinal, attempts: 1 }
+        }
+        // Only what was read, of a segment on record, is offered.
+        _ => Pick::Read(vec![segment]),
+    }
+}
+
+fn lost_segment(state: &mut State, segment: u64) -> String {
+    state.lost_segments += 1;
+    format!("segment {segment} is gone: evicted, or lost in a restart; what was left in it is lost")
+}
+
+/// The oldest item of a queue that was never taken.
+fn oldest(state: &mut State, shelf: &Shelf) -> Free {
+    loop {
+        let last = state.records.len().saturating_sub(1);
+        // Late appends to segments that were passed come first.
+        for record in &state.records[..last] {
+            if let Look::Here(content) = look(state, record.segment, record.end(), shelf)
+                && let Some(ordinal) = record.first_free(content.count())
+            {
+                return Free::At(record.segment, ordinal);
+            }
+        }
+        let Some(record) = state.records.last() else { return Free::None };
+        let segment = record.segment;
+        let is_tail = segment >= state.tail;
+        match look(state, segment, record.end(), shelf) {
+            Look::Unread => return Free::Read(vec![segment]),
+            Look::Lost if is_tail && state.is_tail_lost => return Free::None,
+            Look::Lost => {
+                if is_tail {
+                    state.is_tail_lost = true;
+                } else {
+                    state.records[last] = Record::new(segment + 1, 0, Below::default());
+                    state.live = state.live.saturating_sub(1);
+                }
+                return Free::Lost(lost_segment(state, segment));
+            }
+            Look::Here(content) => {
+                if let Some(ordinal) = record.first_free(content.count()) {
+                    return Free::At(segment, ordinal);
+                }
+            }
+        }
+        let (is_fresh, was_closed) =
+            shelf.get(segment).map_or((false, false), |seen| (shelf.is_fresh(seen), seen.tail > segment));
+        match (is_tail, is_fresh, was_closed) {
+            (true, true, _) => return Free::None,
+            (true, false, _) | (false, _, false) => return Free::Read(vec![segment]),
+            (false, _, true) => state.records.push(Record::new(segment + 1, 0, Below::default())),
+        }
+    }
+}
+
+/// The newest item of a stack that was never taken.
+fn newest(state: &mut State, shelf: &Shelf) -> Free {
+    let mut at = state.records.len();
+    loop {
+        if at == 0 {
+            match descend(state, shelf) {
+                Descent::Onto => at = 1,
+                Descent::Ended(free) => return free,
+            }
+        }
+        at -= 1;
+        let record = &state.records[at];
+        let segment = record.segment;
+        let is_tail = segment == state.tail;
+        // Others push to the tail at any time; what is closed changes by mistake only.
+        let is_current = |seen: &Seen| shelf.is_fresh(seen) || (!is_tail && seen.tail > segment);
+        if !shelf.get(segment).is_some_and(is_current) {
+            return Free::Read(vec![segment]);
+        }
+        match look(state, segment, record.end(), shelf) {
+            Look::Unread => return Free::Read(vec![segment]),
+            Look::Lost if is_tail && state.is_tail_lost => {}
+            Look::Lost if is_tail => {
+                state.is_tail_lost = true;
+                return Free::Lost(lost_segment(state, segment));
+            }
+            Look::Lost => {
+                let is_removed = is_drained(state, Order::Lifo, at);
+                unlink(state, at);
+                if !is_removed {
+                    return Free::Lost(lost_segment(state, segment));
+                }
+            }
+            Look::Here(content) => {
+                if let Some(ordinal) = record.last_free(content.count()) {
+                    return Free::At(segment, ordinal);
+                }
+            }
+        }
+    }
+}
+
+/// Where going down below the lowest record led.
+enum Descent {
+    /// Onto a segment: it is the lowest record now.
+    Onto,
+    Ended(Free),
+}
+
+/// Goes on below the lowest segment of a stack that is on record.
+fn descend(state: &mut State, shelf: &Shelf) -> Descent {
+    loop {
+        let Some(below) = state.records.first().map(|record| record.below) else { return Descent::Ended(Free::None) };
+        let Some(segment) = below.segment else {
+            // All numbers were looked at. What is missing now was lost together with the segment that knew of it.
+            let missing = state.live.saturating_sub(state.records.len() as u64);
+            if missing == 0 {
+                return Descent::Ended(Free::None);
+            }
+            state.live -= missing;
+            state.lost_segments += missing;
+            let what = format!("{missing} segments are gone: what was left in them is lost");
+            return Descent::Ended(Free::Lost(what));
+        };
+        match look(state, segment, 0, shelf) {
+            Look::Unread => {
+                let first = if below.is_guess { segment.saturating_sub(GUESSES - 1) } else { segment };
+                return Descent::Ended(Free::Read((first..=segment).rev().collect()));
+            }
+            Look::Here(content) => {
+                let below = content.below.unwrap_or_default();
+                let (incarnation, taken) = (content.incarnation, content.taken.clone());
+                state.records.insert(0, Record { segment, incarnation, below, taken });
+                return Descent::Onto;
+            }
+            Look::Lost => {
+                state.records[0].below = Below { segment: segment.checked_sub(1), is_guess: true };
+                if !below.is_guess {
+                    state.live = state.live.saturating_sub(1);
+                    return Descent::Ended(Free::Lost(lost_segment(state, segment)));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

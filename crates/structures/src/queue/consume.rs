@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, PutMode, Reply, Result, Ttl};
 
 use super::engine::{Engine, View};
-use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, State};
+use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
 use super::plan::{self, Pick, Shelf};
 use super::push::Answers;
 use crate::cell::Wrote;
@@ -21,9 +21,8 @@ use crate::retry::Backoff;
 const STEPS_MAX: usize = 512;
 /// How often it may fail, in a way that passes, while nothing is in doubt.
 const FAULTS_MAX: u32 = 8;
-/// How many claims' markers a read, or a write, looks at on the way.
-const MARKERS_A_READ: usize = 32;
-const MARKERS_A_WRITE: usize = 4;
+/// How many segments are looked at in one go.
+const SEGMENTS_AT_ONCE: usize = 16;
 /// How many segments that were drained are removed on the way, and how many markers of claims that have ended.
 const REMOVED_AT_ONCE: usize = 4;
 const MARKERS_REMOVED_AT_ONCE: usize = 32;
@@ -118,6 +117,28 @@ enum Step {
     Done(Outcomes),
     Again,
     Conflict,
+}
+
+/// How much is looked at on the way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    /// With a write, or a read of the state alone.
+    Few,
+    /// With a read of segments.
+    Some,
+    /// Before anybody is told that there is nothing.
+    All,
+}
+
+impl Looks {
+    /// At how many claims' markers.
+    fn markers(self) -> usize {
+        match self {
+            Looks::Few => 4,
+            Looks::Some => 32,
+            Looks::All => CLAIMS_MAX,
+        }
+    }
 }
 
 /// What an op of a batch was for.
@@ -226,7 +247,7 @@ impl Consumer {
 
     async fn step(&mut self, ctx: Ctx, changes: &[Change]) -> Result<Step> {
         if self.view.is_none() || (!self.sent.is_empty() && !self.is_fresh) {
-            self.read(ctx, &[], 0).await?;
+            self.read(ctx, &[], Looks::Few).await?;
         }
         if let Some(outcomes) = self.landed()? {
             return Ok(Step::Done(outcomes));
@@ -234,16 +255,19 @@ impl Consumer {
         let Some(view) = self.view.clone() else { return Ok(Step::Again) };
         let plan = match self.plan(&view.state, changes) {
             Planned::Read(segments) => {
-                self.read(ctx, &segments, MARKERS_A_READ).await?;
+                self.read(ctx, &segments, Looks::Some).await?;
                 return Ok(Step::Again);
             }
             Planned::Plan(plan) => plan,
         };
         let is_unchecked = |open: &Open| open.claim != GIVEN_BACK && !self.checked.contains(&open.claim);
-        let must_check = plan.is_empty && view.state.opens.iter().any(is_unchecked);
+        // Late pushes to segments that were passed are found by a look at them only.
+        let is_unread = |record: &Record| !self.shelf.has_fresh(record.segment);
+        let must_check =
+            plan.is_empty && (view.state.opens.iter().any(is_unchecked) || view.state.records.iter().any(is_unread));
         if must_check || (plan.is_no && !self.is_fresh) {
             let segment = view.state.tail;
-            self.read(ctx, &[segment], if must_check { CLAIMS_MAX } else { 0 }).await?;
+            self.read(ctx, &[segment], if must_check { Looks::All } else { Looks::Few }).await?;
             return Ok(Step::Again);
         }
         if plan.state == view.state {
@@ -339,13 +363,13 @@ impl Consumer {
     }
 
     /// Reads the state, these segments, and what else is worth a look. **Round trips: 1.**
-    async fn read(&mut self, ctx: Ctx, segments: &[u64], markers: usize) -> Result<()> {
+    async fn read(&mut self, ctx: Ctx, segments: &[u64], looks: Looks) -> Result<()> {
         let mut request = Request::default();
         request.add(Asked::State, self.engine.cell.read_op());
         for &segment in segments {
             request.add(Asked::Segment(segment), self.engine.segment_read(segment)?);
         }
-        self.look_on_the_way(&mut request, markers)?;
+        self.look_on_the_way(&mut request, looks)?;
         let max = self.engine.store.profile().batch_ops_max.max(1 + segments.len());
         request.batch.truncate(max);
         request.asked.truncate(max);
@@ -372,20 +396,31 @@ impl Consumer {
     }
 
     /// Adds reads of segments that may be removed, and of claims' markers.
-    fn look_on_the_way(&self, request: &mut Request, markers: usize) -> Result<()> {
+    fn look_on_the_way(&self, request: &mut Request, looks: Looks) -> Result<()> {
         let Some(view) = &self.view else { return Ok(()) };
         let state = &view.state;
-        let drained = (0..state.records.len()).filter(|&at| plan::is_drained(state, self.engine.order, at));
-        let unread = drained.map(|at| state.records[at].segment).filter(|&segment| {
+        let is_wanted = |at: &usize| {
+            let segment = state.records[*at].segment;
             let is_asked = |asked: &Asked| matches!(asked, Asked::Segment(other) if *other == segment);
-            self.shelf.get(segment).is_none() && !request.asked.iter().any(is_asked)
-        });
-        for segment in unread.take(REMOVED_AT_ONCE).collect::<Vec<_>>() {
+            let is_known = self.shelf.get(segment).is_some();
+            let is_drained = || plan::is_drained(state, self.engine.order, *at);
+            // Where there may be nothing to take, all that were passed are looked at: a late push may have gone there.
+            let is_wanted = match looks {
+                Looks::Few => !is_known && is_drained(),
+                Looks::Some => !self.shelf.has_fresh(segment) && is_drained(),
+                Looks::All => !self.shelf.has_fresh(segment),
+            };
+            is_wanted && !request.asked.iter().any(is_asked)
+        };
+        let wanted = (0..state.records.len()).filter(is_wanted).map(|at| state.records[at].segment);
+        let max = if looks == Looks::All { SEGMENTS_AT_ONCE } else { REMOVED_AT_ONCE };
+        for segment in wanted.take(max).collect::<Vec<_>>() {
             request.add(Asked::Segment(segment), self.engine.segment_read(segment)?);
         }
         let unknown = |claim: &u64| !self.expired.contains(claim) && !self.checked.contains(claim);
         let claims: Vec<u64> =
             state.opens.iter().map(|open| open.claim).filter(|&claim| claim != GIVEN_BACK).filter(unknown).collect();
+        let markers = looks.markers();
         let from = if markers < claims.len() { fastrand::usize(0..claims.len()) } else { 0 };
         for &claim in claims.iter().cycle().skip(from).take(markers.min(claims.len())) {
             let get = self.engine.marker(claim, |key| Op::get(key, larder_core::Want::empty()))?;
@@ -434,7 +469,7 @@ impl Consumer {
         request.batch.extend(self.engine.cell.put_ops(PutMode::Cas(view.cas), value.clone(), Ttl::Never));
         request.asked.extend([Asked::State, Asked::State]);
         self.remove_on_the_way(&mut request, &view.state)?;
-        self.look_on_the_way(&mut request, MARKERS_A_WRITE)?;
+        self.look_on_the_way(&mut request, Looks::Few)?;
         let max = self.engine.store.profile().batch_ops_max.max(at + 2);
         request.batch.truncate(max);
         request.asked.truncate(max);

@@ -1,1 +1,141 @@
+use proptest::prelude::*;
 
+use super::*;
+
+fn sample() -> State {
+    State {
+        seq: 300,
+        tail: 2,
+        incarnation: 0x1122_3344_5566_7788,
+        is_tail_lost: true,
+        live: 3,
+        acked: 4,
+        lost_segments: 5,
+        lost_items: 6,
+        untold: 7,
+        marks: vec![Mark { writer: 9, seq: 1 }],
+        records: vec![Record {
+            segment: 1,
+            incarnation: 8,
+            below: Below { segment: Some(0), is_guess: true },
+            taken: vec![(0, 2), (5, 6)],
+        }],
+        opens: vec![Open { segment: 1, ordinal: 5, claim: 0xab, attempts: 2 }],
+    }
+}
+
+#[test]
+fn a_state_has_golden_bytes() {
+    let bytes = sample().encode(0x42);
+    let golden = b"LRQ\x01\xac\x02\x02\x88\x77\x66\x55\x44\x33\x22\x11\x01\x03\x04\x05\x06\x07\
+        \x01\x09\0\0\0\0\0\0\0\x01\
+        \x01\x01\x08\0\0\0\0\0\0\0\x03\x02\0\x02\x03\x01\
+        \x01\x01\x05\xab\0\0\0\0\0\0\0\x02";
+    assert_eq!([&bytes[..4], &bytes[8..]].concat(), golden);
+    assert_eq!(bytes[4..8], layout::check(0x42, &bytes[8..]).to_le_bytes());
+    assert_eq!(State::decode(&bytes, 0x42).unwrap(), sample());
+    assert_eq!(State::decode(&bytes, 0x43).unwrap_err().kind(), ErrorKind::LayoutMismatch);
+}
+
+#[test]
+fn a_segment_of_a_stack_has_golden_bytes() {
+    let note = note_frame(3, 0x77, 5, Below { segment: Some(2), is_guess: false }, &[(1, 3)]);
+    // A frame of one removed element of 5 bytes: below 2, one range, a gap of 1, a length of 2.
+    assert_eq!(note[0], 14);
+    assert_eq!(&note[5..], b"\x05\0\0\0\0\0\0\0\x01\x09\x06\x01\x01\x02");
+    let value = segment(3, 0x77, Some(note));
+    assert_eq!(&value[..4], b"LRA\x01");
+    assert_eq!(&value[4..14], b"\x77\0\0\0\0\0\0\0\x03\0");
+}
+
+/// A segment with these frames, as it is read.
+fn read(number: u64, incarnation: u64, frames: &[Bytes], writer: u64) -> Result<Content> {
+    let value =
+        [segment(number, incarnation, None)].iter().chain(frames).map(Bytes::as_ref).collect::<Vec<_>>().concat();
+    Content::parse(number, &Item { value: value.into(), ..Item::default() }, writer)
+}
+
+fn items(number: u64, incarnation: u64, writer: u64, seq: u64, items: &[&str]) -> Bytes {
+    let mut elements = Vec::new();
+    for item in items {
+        layout::put_element(&mut elements, Action::Put, item.as_bytes());
+    }
+    layout::frame(place(number, incarnation), writer, seq, &elements)
+}
+
+#[test]
+fn repeats_count_once_and_notes_are_joined_in_any_order() {
+    let (first, second) = (items(1, 9, 7, 1, &["a", ""]), items(1, 9, 7, 2, &["b"]));
+    let deep = note_frame(1, 9, 21, Below { segment: Some(2), is_guess: false }, &[(0, 1)]);
+    let deeper = note_frame(1, 9, 22, Below { segment: Some(1), is_guess: false }, &[(1, 3)]);
+    for notes in [[&deep, &deeper], [&deeper, &deep]] {
+        let frames = [&first, notes[0], &second, &first, notes[1], &second].map(Clone::clone);
+        let content = read(1, 9, &frames, 7).unwrap();
+        assert_eq!(content.items, ["a", "", "b"]);
+        assert_eq!((content.last, content.count()), (2, 3));
+        assert_eq!(content.below, Some(Below { segment: Some(1), is_guess: false }));
+        assert_eq!(content.taken, [(0, 3)]);
+    }
+    // A frame of another incarnation, or of another segment, is none of this one's.
+    for frame in [items(1, 8, 7, 1, &["a"]), items(2, 9, 7, 1, &["a"])] {
+        assert_eq!(read(1, 9, &[frame], 7).unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    }
+}
+
+#[test]
+fn ranges_join_and_tell_what_is_free() {
+    let mut record = Record::new(0, 0, Below::default());
+    assert_eq!((record.first_free(0), record.last_free(0)), (None, None));
+    assert_eq!((record.first_free(2), record.last_free(2)), (Some(0), Some(1)));
+    for ordinal in [1, 4, 2, 0] {
+        record.take(ordinal);
+    }
+    assert_eq!(record.taken, [(0, 3), (4, 5)]);
+    assert_eq!((record.first_free(6), record.last_free(6)), (Some(3), Some(5)));
+    assert_eq!((record.first_free(5), record.last_free(5)), (Some(3), Some(3)));
+    assert_eq!((record.first_free(3), record.last_free(3)), (None, None));
+    assert!(!record.is_whole());
+    record.take(3);
+    assert!(record.is_whole());
+    assert_eq!((record.count(), record.end(), record.last_free(5)), (5, 5, None));
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), seed in any::<u64>()) {
+        _ = State::decode(&bytes, seed);
+        // As it would be with a check that holds.
+        let mut checked = [&MAGIC[..], &layout::check(seed, &bytes).to_le_bytes(), &bytes].concat();
+        if let Ok(state) = State::decode(&checked, seed) {
+            prop_assert_eq!(State::decode(&state.encode(seed), seed).unwrap(), state);
+        }
+        _ = Content::parse(seed, &Item { value: bytes.clone().into(), ..Item::default() }, 0);
+        let mut elements = Vec::new();
+        layout::put_element(&mut elements, Action::Remove, &bytes);
+        checked = [&segment(seed, 1, None)[..], &layout::frame(place(seed, 1), 2, 3, &elements)].concat();
+        _ = Content::parse(seed, &Item { value: checked.into(), ..Item::default() }, 0);
+    }
+
+    #[test]
+    fn a_cut_or_changed_state_is_never_misread(at in 0usize..80, bit in 0u8..8) {
+        let bytes = sample().encode(0x42);
+        let at = at % bytes.len();
+        prop_assert!(State::decode(&bytes[..at], 0x42).is_err());
+        let mut changed = bytes.to_vec();
+        changed[at] ^= 1 << bit;
+        prop_assert!(State::decode(&changed, 0x42).is_err());
+    }
+
+    #[test]
+    fn ranges_agree_with_a_set(taken in proptest::collection::vec(0u32..60, 0..80), count in 0u32..70) {
+        let mut record = Record::new(0, 0, Below::default());
+        for &ordinal in &taken {
+            record.take(ordinal);
+        }
+        let free: Vec<u32> = (0..count).filter(|ordinal| !taken.contains(ordinal)).collect();
+        prop_assert_eq!(record.last_free(count), free.last().copied());
+        prop_assert_eq!(record.first_free(count), free.first().copied());
+        let state = State { records: vec![record], ..State::default() };
+        prop_assert_eq!(State::decode(&state.encode(1), 1).unwrap(), state);
+    }
+}

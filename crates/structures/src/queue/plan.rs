@@ -94,6 +94,11 @@ impl Shelf {
         self.seen.get(&segment)
     }
 
+    /// True if the segment was read in this call.
+    pub(super) fn has_fresh(&self, segment: u64) -> bool {
+        self.get(segment).is_some_and(|seen| self.is_fresh(seen))
+    }
+
     fn is_fresh(&self, seen: &Seen) -> bool {
         seen.call == self.call
     }
@@ -326,7 +331,10 @@ fn descend(state: &mut State, shelf: &Shelf) -> Descent {
             let what = format!("{missing} segments are gone: what was left in them is lost");
             return Descent::Ended(Free::Lost(what));
         };
-        match look(state, segment, 0, shelf) {
+        // What was taken of it stands in notes that it got when it left the record: an older reading may lack them.
+        let is_of_now = shelf.get(segment).is_some_and(|seen| seen.seq == state.seq);
+        let found = if is_of_now { look(state, segment, 0, shelf) } else { Look::Unread };
+        match found {
             Look::Unread => {
                 let first = if below.is_guess { segment.saturating_sub(GUESSES - 1) } else { segment };
                 return Descent::Ended(Free::Read((first..=segment).rev().collect()));

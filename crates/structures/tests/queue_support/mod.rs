@@ -1,0 +1,112 @@
+//! Queues and stacks behind the same calls, for tests that hold for both.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::{Ctx, Key, Result, StoreRef};
+use larder_structures::queue::ClaimId;
+use larder_structures::{Claim, Name, Queue, QueueOptions, QueueStat, Stack, registry};
+
+pub const LEASE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Queue,
+    Stack,
+}
+
+pub const BOTH: [Kind; 2] = [Kind::Queue, Kind::Stack];
+
+/// A queue or a stack.
+#[derive(Clone, Debug)]
+pub enum Line {
+    Queue(Queue),
+    Stack(Stack),
+}
+
+macro_rules! each {
+    ($line:expr, $handle:ident => $call:expr) => {
+        match $line {
+            Line::Queue($handle) => $call,
+            Line::Stack($handle) => $call,
+        }
+    };
+}
+
+impl Line {
+    pub async fn try_open(kind: Kind, store: &StoreRef, options: &QueueOptions) -> Result<Line> {
+        Ok(match kind {
+            Kind::Queue => Line::Queue(Queue::open_or_create_with(store, "q", options).await?),
+            Kind::Stack => Line::Stack(Stack::open_or_create_with(store, "q", options).await?),
+        })
+    }
+
+    pub async fn open(kind: Kind, store: &StoreRef, options: &QueueOptions) -> Line {
+        Line::try_open(kind, store, options).await.unwrap()
+    }
+
+    pub async fn push(&self, item: impl AsRef<[u8]>) -> Result<()> {
+        each!(self, line => line.push(item).await)
+    }
+
+    pub async fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<()> {
+        each!(self, line => line.push_all(items).await)
+    }
+
+    pub async fn pop(&self) -> Result<Option<Bytes>> {
+        each!(self, line => line.pop().await)
+    }
+
+    pub async fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
+        each!(self, line => line.claim(lease).await)
+    }
+
+    pub async fn ack(&self, id: ClaimId) -> Result<()> {
+        each!(self, line => line.ack(id).await)
+    }
+
+    pub async fn len(&self) -> Result<u64> {
+        each!(self, line => line.len().await)
+    }
+
+    pub async fn stat(&self) -> QueueStat {
+        each!(self, line => line.stat().await).unwrap()
+    }
+
+    pub fn item_bytes_max(&self) -> usize {
+        each!(self, line => line.item_bytes_max())
+    }
+
+    /// Claims an item that must be there.
+    pub async fn take(&self) -> Claim {
+        self.claim(LEASE).await.unwrap().expect("an item")
+    }
+
+    /// Pops all there is.
+    pub async fn drain(&self) -> Vec<String> {
+        let mut items = Vec::new();
+        while let Some(item) = self.pop().await.unwrap() {
+            items.push(text(&item));
+        }
+        items
+    }
+}
+
+pub fn text(item: &[u8]) -> String {
+    String::from_utf8_lossy(item).into_owned()
+}
+
+/// Segments as small as they get, so that few items fill several.
+pub fn small() -> QueueOptions {
+    QueueOptions::default().segment_bytes(256).timeout(Duration::from_secs(30))
+}
+
+/// The key of a segment, or of the state (`None`), by the documented scheme.
+pub async fn key(kind: Kind, store: &StoreRef, segment: Option<u64>) -> Key {
+    let manifest = registry::find(store, Ctx::default(), &Name::new("q").unwrap()).await.unwrap().unwrap();
+    let role = if kind == Kind::Queue { 'q' } else { 'k' };
+    let index = segment.map_or_else(|| "0".to_owned(), |segment| format!("s{segment:x}"));
+    Key::new(format!("L.q.{role}.{:016x}.{index}", manifest.generation)).unwrap()
+}

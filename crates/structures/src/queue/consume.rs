@@ -108,11 +108,6 @@ struct Plan {
     is_empty: bool,
 }
 
-enum Planned {
-    Read(Vec<u64>),
-    Plan(Plan),
-}
-
 enum Step {
     Done(Outcomes),
     Again,
@@ -254,11 +249,11 @@ impl Consumer {
         }
         let Some(view) = self.view.clone() else { return Ok(Step::Again) };
         let plan = match self.plan(&view.state, changes) {
-            Planned::Read(segments) => {
+            Err(segments) => {
                 self.read(ctx, &segments, Looks::Some).await?;
                 return Ok(Step::Again);
             }
-            Planned::Plan(plan) => plan,
+            Ok(plan) => plan,
         };
         let is_unchecked = |open: &Open| open.claim != GIVEN_BACK && !self.checked.contains(&open.claim);
         // Late pushes to segments that were passed are found by a look at them only.
@@ -300,8 +295,8 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Works out what the changes come to.
-    fn plan(&self, base: &State, changes: &[Change]) -> Planned {
+    /// Works out what the changes come to. `Err`: these segments must be read first.
+    fn plan(&self, base: &State, changes: &[Change]) -> Result<Plan, Vec<u64>> {
         let mut plan = Plan {
             state: base.clone(),
             outcomes: HashMap::with_capacity(changes.len()),
@@ -315,24 +310,19 @@ impl Consumer {
             let outcome = match change.what {
                 What::Ack { id } => plan.end(id, None),
                 What::Release { id } => plan.end(id, Some(GIVEN_BACK)),
-                What::Claim { id, life } => match self.next(&mut plan, Some(id)) {
-                    Ok(outcome) => {
-                        if matches!(outcome, Ok(Given::Item { .. })) {
-                            plan.claims.push((id, life));
-                        }
-                        outcome
+                What::Claim { id, life } => {
+                    let outcome = self.next(&mut plan, Some(id))?;
+                    if matches!(outcome, Ok(Given::Item { .. })) {
+                        plan.claims.push((id, life));
                     }
-                    Err(segments) => return Planned::Read(segments),
-                },
-                What::Pop => match self.next(&mut plan, None) {
-                    Ok(outcome) => outcome,
-                    Err(segments) => return Planned::Read(segments),
-                },
+                    outcome
+                }
+                What::Pop => self.next(&mut plan, None)?,
             };
             let outcome = outcome.map_err(|(kind, detail)| self.engine.named(kind, &detail));
             plan.outcomes.insert(change.ticket, outcome);
         }
-        Planned::Plan(plan)
+        Ok(plan)
     }
 
     /// Takes the next item. `Err`: these segments must be read first.

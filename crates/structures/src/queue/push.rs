@@ -342,7 +342,8 @@ impl Pusher {
         self.tail = None;
         let number = state.tail + 1;
         let was_taken_from = is_lost && state.record_at(state.tail).is_some();
-        let (mut record, noted) = self.leave(&mut state, is_lost, number);
+        let count = content.as_ref().map(Content::count);
+        let (mut record, noted) = self.leave(&mut state, count, number);
         let incarnation = random_id();
         let note = (*order == Order::Lifo)
             .then(|| layout::note_frame(number, incarnation, random_id(), record.below, &record.taken));
@@ -367,7 +368,7 @@ impl Pusher {
         // A segment that did not take its note stays on record, and those above it too, so that the way down is known.
         let untaken = noted.iter().position(|_| !matches!(answers.next(), Ok(Reply::Stored)));
         if *order == Order::Lifo {
-            state.records.drain(..untaken.unwrap_or(state.records.len()));
+            state.records.drain(..untaken.unwrap_or(noted.len()));
         }
         // A queue gets there by itself, unless the tail that it took from is gone.
         if *order == Order::Lifo || was_taken_from {
@@ -389,11 +390,11 @@ impl Pusher {
     }
 
     /// Changes the state for a tail that is left behind. Returns the next tail's record, and the notes that segments of a stack
-    /// must take before they are off the record.
-    fn leave(&self, state: &mut State, is_lost: bool, number: u64) -> (Record, Vec<(u64, Bytes)>) {
+    /// must take before they are off the record. `count` is how many items the tail has; `None` if it is lost.
+    fn leave(&self, state: &mut State, count: Option<u32>, number: u64) -> (Record, Vec<(u64, Bytes)>) {
         let at = state.record_at(state.tail);
         let mut below = Below { segment: Some(state.tail), is_guess: false };
-        match at.filter(|_| is_lost) {
+        match at.filter(|_| count.is_none()) {
             Some(at) => {
                 below = state.records.remove(at).below;
                 if !state.is_tail_lost {
@@ -411,6 +412,11 @@ impl Pusher {
             let Record { segment, incarnation, below, taken } = record;
             (*segment, layout::note_frame(*segment, *incarnation, random_id(), *below, taken))
         };
-        (Record::new(number, 0, below), state.records.iter().map(note).collect())
+        // What is drained stays on record: so it is removed soon, and not only when the stack comes down to it again.
+        let is_live = |record: &&Record| {
+            let is_drained = record.is_whole() && (record.segment != state.tail || count == Some(record.count()));
+            !is_drained || state.opens.iter().any(|open| open.segment == record.segment)
+        };
+        (Record::new(number, 0, below), state.records.iter().take_while(is_live).map(note).collect())
     }
 }

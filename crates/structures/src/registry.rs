@@ -10,9 +10,9 @@ use crate::copies;
 use crate::log;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
-use crate::table;
 use crate::queue;
-@@REST@@use crate::visitors;
+use crate::table;
+use crate::visitors;
 
 /// What a name holds: its manifest, or `None`. **Round trips: 1**; 2 where a copy of it on another server is made again.
 ///

@@ -336,7 +336,7 @@ macro_rules! handle {
                 Ok($name(Shared::open(store, name, $kind, options, true).await?))
             }
 
-            /// Pushes an item. **Round trips: 1**, 3 more where a segment is opened.
+            /// Pushes an item. **Round trips: 1**, 2 more where the next segment is opened.
             #[doc = example!(stringify!($name); "jobs.push(\"a\").await?;")]
             /// # Errors
             /// [`BadInput`](ErrorKind::BadInput) for an item over the limit, [`Full`](ErrorKind::Full) at the limit of the whole,

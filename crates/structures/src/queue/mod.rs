@@ -36,7 +36,7 @@
 //! # Round trips
 //! | of an opened handle | round trips |
 //! |---|---|
-//! | push: up to 1,000 items, or a segment's bytes | 1; 3 more where a segment is opened: once in 1,000 items or in a segment's bytes |
+//! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it |
 //! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row |
 //! | ack, release | 1 where the handle wrote the state last, else 2 |
 //! | renew | 1 |

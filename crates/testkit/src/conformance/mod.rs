@@ -10,6 +10,7 @@ pub mod cache_cases;
 pub mod log_cases;
 pub mod matrix;
 pub mod op_cases;
+pub mod queue_cases;
 pub mod structure_cases;
 pub mod visitors_cases;
 
@@ -42,6 +43,7 @@ pub const CASES: &[&[Case]] = &[
     cache_cases::CASES,
     visitors_cases::CASES,
     log_cases::CASES,
+    queue_cases::CASES,
     budget_cases::CASES,
 ];
 

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use crate::cache::CacheVerb;
 use crate::exit;
+use crate::log::LogVerb;
 use crate::visitors::VisitorsVerb;
 
 /// Shared data structures in the stores people already run.
@@ -120,11 +121,22 @@ Examples:
   larder visitors watch site"
     )]
     Visitors(VisitorsVerb),
+    /// A log of events by time: put, fetch a range, follow what comes
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder log put audit 'ann signed in'
+  larder log fetch audit --since 1h
+  larder log tail audit -f"
+    )]
+    Log(LogVerb),
     /// Remove a structure, of whatever kind, and all its keys
     #[command(after_help = "\
 Prints the kind of what was removed. Handles that other processes have open answer `lost` from then on.
 
-Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visitors.
+Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visitors and logs.
 
 Examples:
   larder drop hits")]
@@ -411,11 +423,13 @@ pub(crate) enum Subject {
     Cache,
     /// Visitors in windows of time.
     Visitors,
+    /// The log.
+    Log,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
-exact and to a fast counter, add to and remove from a set, rebuild and invalidate what a cache holds, and count visitors; then it checks that every \
+exact and to a fast counter, add to and remove from a set, rebuild and invalidate what a cache holds, count visitors, and put events into a log; then it checks that every \
 total is what the workers did, removes \
 what it made, also when it is interrupted, and prints a table. Exits with 0 if every total is right, with 1 if any is off.
 

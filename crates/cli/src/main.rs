@@ -7,6 +7,7 @@ mod demo;
 mod exit;
 mod input;
 mod lock;
+mod log;
 mod output;
 mod run;
 mod session;
@@ -117,6 +118,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Set(verb) => set::run(&session, verb).await.map(|exit| exit as u8),
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
+        Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),
         Command::Demo(_) | Command::Completions { .. } | Command::ExitCodes => Ok(Exit::Ok as u8),
     };

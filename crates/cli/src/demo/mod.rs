@@ -4,6 +4,7 @@ mod cache;
 mod counter;
 mod footprint;
 mod lock;
+mod log;
 mod set;
 mod stage;
 mod table;
@@ -25,8 +26,15 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 6] =
-    [Subject::Lock, Subject::Counter, Subject::FastCounter, Subject::Set, Subject::Cache, Subject::Visitors];
+const SUBJECTS: [Subject; 7] = [
+    Subject::Lock,
+    Subject::Counter,
+    Subject::FastCounter,
+    Subject::Set,
+    Subject::Cache,
+    Subject::Visitors,
+    Subject::Log,
+];
 
 /// Drives the structures; the exit code says whether every total was right.
 pub(crate) async fn run(common: &Common, demo: &Demo) -> Result<u8, Failure> {
@@ -76,6 +84,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Set => set::drive(stage).await,
             Subject::Cache => cache::drive(stage).await,
             Subject::Visitors => visitors::drive(stage).await,
+            Subject::Log => log::drive(stage).await,
         };
         rows.push(match row {
             Err(failure) if failure.is_unsupported() => Row::unsupported(stage.subject, failure.message()),

@@ -190,6 +190,7 @@ impl Subject {
             Subject::Set => "set",
             Subject::Cache => "cache",
             Subject::Visitors => "visitors",
+            Subject::Log => "log",
         }
     }
 }

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use crate::cache::CacheVerb;
 use crate::exit;
+use crate::inspect;
 use crate::log::LogVerb;
 use crate::visitors::VisitorsVerb;
 
@@ -121,6 +122,12 @@ Examples:
   larder visitors watch site"
     )]
     Visitors(VisitorsVerb),
+    /// Tell what a structure is, takes and promises, of whatever kind
+    #[command(after_help = inspect::INSPECT_HELP)]
+    Inspect(Named),
+    /// List the structures that a store holds
+    #[command(after_help = inspect::LS_HELP)]
+    Ls(inspect::Ls),
     /// A log of events by time: put, fetch a range, follow what comes
     #[command(
         subcommand,

@@ -6,6 +6,7 @@ mod counter;
 mod demo;
 mod exit;
 mod input;
+mod inspect;
 mod lock;
 mod log;
 mod output;
@@ -119,6 +120,8 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
+        Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),
         Command::Demo(_) | Command::Completions { .. } | Command::ExitCodes => Ok(Exit::Ok as u8),
     };

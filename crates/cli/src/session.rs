@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder::layers::Counting;
-use larder::{Ctx, Durability, Error, ErrorKind, Name, StoreRef};
+use larder::{Ctx, Durability, Error, ErrorKind, ListRef, Name, StoreRef};
 use serde_json::json;
 
 use crate::args::{Common, Named};
@@ -18,6 +18,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) store: StoreRef,
+    /// What lists the store's keys, where it can tell them.
+    pub(crate) list: Option<ListRef>,
     pub(crate) timeout: Duration,
     pub(crate) out: Out,
     counting: Counting,
@@ -31,14 +33,15 @@ impl Session {
         let url = common.store.as_deref().filter(|url| !url.is_empty());
         let url = url.ok_or_else(|| Failure::usage("no store is set").hint(HOW_TO_SET_ONE))?;
         let timeout = common.timeout.unwrap_or(TIMEOUT);
-        let counting = Counting::new(connect(url, timeout).await?);
+        let (opened, list) = connect_with_list(url, timeout).await?;
+        let counting = Counting::new(opened);
         let store: StoreRef = Arc::new(counting.clone());
         if store.profile().durability == Durability::Process {
             let message =
                 format!("the store {} ends with this command, and the data with it", larder::text::masked_url(url));
             return Err(Failure::usage(message).hint(HOW_TO_SET_ONE));
         }
-        Ok(Session { store, timeout, out: Out { json: common.json }, counting, trace: common.trace })
+        Ok(Session { store, list, timeout, out: Out { json: common.json }, counting, trace: common.trace })
     }
 
     /// For what is no method of a handle.
@@ -79,7 +82,11 @@ const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://localhost:112
 
 /// Opens a store, in `timeout` at the most.
 pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<StoreRef, Error> {
-    match tokio::time::timeout(timeout, larder::open(url)).await {
+    Ok(connect_with_list(url, timeout).await?.0)
+}
+
+async fn connect_with_list(url: &str, timeout: Duration) -> Result<(StoreRef, Option<ListRef>), Error> {
+    match tokio::time::timeout(timeout, larder::open_with_list(url)).await {
         Ok(opened) => opened,
         Err(_) => {
             let error = Error::new(ErrorKind::Timeout, format!("the store was not open after {timeout:?}"));

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -23,6 +23,7 @@ const VERBS: [&str; 17] = [
     "visitors hit n",
     "visitors get n",
     "visitors watch n",
+    "inspect n",
     "drop n",
     "drop n --json",
 ];

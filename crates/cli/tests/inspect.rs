@@ -1,0 +1,75 @@
+//! `larder inspect` and `larder ls`, on real servers.
+
+mod common;
+
+use common::on;
+use larder_testkit::classic_fake::ClassicFake;
+use larder_testkit::servers::{Memcached, Version};
+use serde_json::json;
+
+#[test]
+fn inspect_tells_each_kind_and_what_it_promises_here() {
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let on = |line: &str| on(&server.url(), line);
+        on("set add tags a b c --shards 2").exits(0);
+        on("set remove tags a").exits(0);
+        let found = on("--json inspect tags").json();
+        assert_eq!((&found["kind"], &found["shards"], &found["keys"]), (&json!("set"), &json!(2), &json!(3)));
+        assert_eq!((&found["elements"], &found["missing"]), (&json!(2), &json!(0)));
+        assert!(found["stale_bytes"].as_u64().unwrap() > 0, "{found}");
+        assert!(found["guarantee"].as_str().unwrap().contains("restart of its server"), "{found}");
+        let plain = on("inspect tags").exits(0);
+        assert!(plain.starts_with("kind set\nlayout 1\ngeneration "), "{plain}");
+        assert!(
+            plain.contains("\nparameter shards: 2\nparameter members are spread by: XXH3-64\nstore memcached 1.6."),
+            "{plain}"
+        );
+
+        on("counter add hits").exits(0);
+        assert_eq!(on("--json inspect hits").json()["parameters"], json!({"slots": "16", "copies": "1"}));
+        on("counter add quick --fast").exits(0);
+        assert_eq!(on("--json inspect quick").json()["kind"], "fast counter");
+        on("lock run nightly -- true").exits(0);
+        assert_eq!(on("--json inspect nightly").json()["parameters"]["state"], "free");
+        on("visitors hit site --period 5m").exits(0);
+        let visitors = on("--json inspect site").json();
+        assert_eq!(visitors["parameters"]["period"], "300s", "{visitors}");
+        on("inspect nothing").fails(3, "absent");
+    }
+}
+
+#[test]
+fn inspect_costs_what_its_help_says() {
+    let server = Memcached::start(Version::New, &[]);
+    on(&server.url(), "counter add hits").exits(0);
+    assert!(on(&server.url(), "--trace inspect hits").stderr.contains("round trips: 2,"));
+    on(&server.url(), "set add tags a").exits(0);
+    assert!(on(&server.url(), "--trace inspect tags").stderr.contains("round trips: 4,"));
+}
+
+#[test]
+fn ls_lists_what_there_is_by_name_on_old_and_new_servers() {
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let on = |line: &str| on(&server.url(), line);
+        assert_eq!(on("ls").exits(0), "");
+        on("set add tags a --shards 3").exits(0);
+        on("counter add hits").exits(0);
+        on("lock run nightly -- true").exits(0);
+        assert_eq!(on("ls").exits(0), "counter\thits\nlock\tnightly\nset\ttags\n", "{version:?}");
+        assert_eq!(on("ls --kind set").exits(0), "set\ttags\n");
+        let first = on("--json ls --kind counter").json();
+        assert_eq!((&first["name"], &first["kind"], &first["shards"]), (&json!("hits"), &json!("counter"), &json!(16)));
+        on("drop hits").exits(0);
+        assert_eq!(on("ls --timeout 30s").exits(0), "lock\tnightly\nset\ttags\n");
+    }
+}
+
+#[test]
+fn ls_says_where_a_server_cannot_tell() {
+    let fake = ClassicFake::start();
+    on(&format!("memcached://{}", fake.addr()), "ls").fails(8, "unsupported");
+    let server = Memcached::start(Version::New, &["-o", "no_lru_crawler"]);
+    on(&server.url(), "ls").fails(8, "lru_crawler");
+}

@@ -12,6 +12,7 @@ pub mod matrix;
 pub mod op_cases;
 pub mod queue_cases;
 pub mod structure_cases;
+pub mod table_cases;
 pub mod visitors_cases;
 
 use std::future::Future;
@@ -44,6 +45,7 @@ pub const CASES: &[&[Case]] = &[
     visitors_cases::CASES,
     log_cases::CASES,
     queue_cases::CASES,
+    table_cases::CASES,
     budget_cases::CASES,
 ];
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::array::ArrayVerb;
 use crate::cache::CacheVerb;
 use crate::exit;
 use crate::inspect;
@@ -101,6 +102,17 @@ Examples:
   larder set members tags"
     )]
     Set(SetVerb),
+    /// An ordered list that many processes append to and change at once
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder array push jobs sweep cook sweep
+  larder array change jobs --add eat --delete cook
+  larder array get jobs"
+    )]
+    Array(ArrayVerb),
     /// A cache of what is costly to make: one process at a time makes it, over all machines
     #[command(
         subcommand,
@@ -426,6 +438,8 @@ pub(crate) enum Subject {
     FastCounter,
     /// The set.
     Set,
+    /// The array.
+    Array,
     /// The cache.
     Cache,
     /// Visitors in windows of time.
@@ -436,7 +450,7 @@ pub(crate) enum Subject {
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
-exact and to a fast counter, add to and remove from a set, rebuild and invalidate what a cache holds, count visitors, and put events into a log; then it checks that every \
+exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, count visitors, and put events into a log; then it checks that every \
 total is what the workers did, removes \
 what it made, also when it is interrupted, and prints a table. Exits with 0 if every total is right, with 1 if any is off.
 

@@ -1,6 +1,7 @@
 //! The `larder` command: structures in a shared store, from a shell.
 
 mod args;
+mod array;
 mod cache;
 mod counter;
 mod demo;
@@ -116,6 +117,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let outcome = match cli.command {
         Command::Lock(verb) => lock::run(&session, verb).await,
         Command::Counter(verb) => counter::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Array(verb) => array::run(&session, verb).await.map(|exit| exit as u8),
         Command::Set(verb) => set::run(&session, verb).await.map(|exit| exit as u8),
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,

@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 7] = ["lock", "exact counter", "fast counter", "set", "cache", "visitors", "log"];
+const STRUCTURES: [&str; 8] = ["lock", "exact counter", "fast counter", "set", "array", "cache", "visitors", "log"];
 
 fn rows(done: &Done) -> Vec<Value> {
     done.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -46,7 +46,7 @@ fn the_figures_come_as_json_too() {
 #[test]
 fn a_total_that_is_off_is_found() {
     for (sabotaged, structure) in
-        ["lock", "counter", "fast-counter", "set", "cache", "visitors", "log"].into_iter().zip(STRUCTURES)
+        ["lock", "counter", "fast-counter", "set", "array", "cache", "visitors", "log"].into_iter().zip(STRUCTURES)
     {
         let done = finish(&mut larder(["--json", "demo", "--ops", "100", "--sabotage", sabotaged]));
         done.exits(1);
@@ -106,7 +106,7 @@ fn a_store_that_can_carry_only_some_of_it_is_told_so_and_is_not_wrong() {
     let done = on(&format!("memcached://{}", server.addr()), "--json demo --ops 100");
     done.exits(0);
     for row in rows(&done) {
-        let carries = ["fast counter", "set", "visitors", "log"].contains(&row["structure"].as_str().unwrap());
+        let carries = ["fast counter", "set", "array", "visitors", "log"].contains(&row["structure"].as_str().unwrap());
         assert_eq!((row["ok"].as_bool(), row["unsupported"].is_null()), (Some(carries), carries), "{row}");
         assert!(row["off"].is_null(), "{row}");
     }

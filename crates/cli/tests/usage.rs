@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 24] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -20,6 +20,12 @@ const VERBS: [&str; 18] = [
     "set members n",
     "set compact n",
     "set stat n",
+    "array push n a",
+    "array get n",
+    "array change n --add a --delete b",
+    "array remove n a",
+    "array compact n",
+    "array stat n",
     "visitors hit n",
     "visitors get n",
     "visitors watch n",
@@ -47,6 +53,7 @@ fn help_has_examples_for_every_verb() {
         "lock --help",
         "counter --help",
         "set --help",
+        "array --help",
         "visitors --help",
     ];
     for line in others {
@@ -112,6 +119,9 @@ fn wrong_usage_names_what_is_wrong() {
         ("lock run n true", "'true'"),
         ("lock run n --lease soon -- true", "'soon'"),
         ("counter get n --timeout 0", "must be longer than 0"),
+        ("array push n", "ELEMENT"),
+        ("array change n", "--add"),
+        ("array push n a --shards none", "'none'"),
         ("visitors hit n -1", "'-1'"),
         ("visitors hit n --period 0", "must be longer than 0"),
         ("visitors hit n 5 --visitor a", "--visitor"),

@@ -74,6 +74,12 @@ impl Kind {
         self.row().name
     }
 
+    fn with_article(self) -> String {
+        let name = self.as_str();
+        let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+        format!("{article} {name}")
+    }
+
     fn byte(self) -> u8 {
         self.row().byte
     }
@@ -177,7 +183,7 @@ impl Manifest {
     /// Fails unless this is a `kind` of layout `layout`.
     pub(crate) fn expect(&self, name: &Name, kind: Kind, layout: u8) -> Result<()> {
         if self.kind != kind {
-            let detail = format!("{name} holds a {}, not a {}", self.kind.as_str(), kind.as_str());
+            let detail = format!("{name} holds {}, not {}", self.kind.with_article(), kind.with_article());
             return Err(Error::new(ErrorKind::LayoutMismatch, detail));
         }
         if self.layout != layout {

@@ -1,5 +1,6 @@
 //! `larder demo`: drives every structure from several workers at once, and checks every total itself.
 
+mod array;
 mod cache;
 mod counter;
 mod footprint;
@@ -26,11 +27,12 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: [Subject; 8] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
     Subject::Set,
+    Subject::Array,
     Subject::Cache,
     Subject::Visitors,
     Subject::Log,
@@ -82,6 +84,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Lock => lock::drive(stage).await,
             Subject::Counter | Subject::FastCounter => counter::drive(stage).await,
             Subject::Set => set::drive(stage).await,
+            Subject::Array => array::drive(stage).await,
             Subject::Cache => cache::drive(stage).await,
             Subject::Visitors => visitors::drive(stage).await,
             Subject::Log => log::drive(stage).await,

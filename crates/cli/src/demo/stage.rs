@@ -188,6 +188,7 @@ impl Subject {
             Subject::Counter => "exact counter",
             Subject::FastCounter => "fast counter",
             Subject::Set => "set",
+            Subject::Array => "array",
             Subject::Cache => "cache",
             Subject::Visitors => "visitors",
             Subject::Log => "log",

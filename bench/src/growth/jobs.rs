@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use larder_core::{Key, Op, PutMode, StoreRef, Ttl};
 use larder_structures::lock::Released;
-use larder_structures::{Array, Counter, EventLog, Lock, Set, Visitors};
+use larder_structures::{Array, Counter, EventLog, Lock, Queue, Set, Stack, Table, Visitors};
 use tokio::task::JoinSet;
 
 use crate::Result;
@@ -16,6 +16,8 @@ const LEASE: Duration = Duration::from_secs(3600);
 const SHARDS: u16 = 64;
 /// Elements that are filled in at a time.
 const FILL: usize = 10_000;
+/// Items that are pushed at a time.
+const PUSH: usize = 1_000;
 /// Tasks that fill at the same time.
 const TASKS: usize = 2_048;
 
@@ -30,10 +32,14 @@ pub(super) enum Job {
     HitVisitor,
     LogPut,
     ArrayPush,
+    TablePut,
+    QueuePush,
+    QueueTake,
+    StackTake,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 8] = [
+    pub(super) const ALL: [Job; 12] = [
         Job::LockCycle,
         Job::CounterAdd,
         Job::SetAdd,
@@ -42,6 +48,10 @@ impl Job {
         Job::HitVisitor,
         Job::LogPut,
         Job::ArrayPush,
+        Job::TablePut,
+        Job::QueuePush,
+        Job::QueueTake,
+        Job::StackTake,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -54,6 +64,10 @@ impl Job {
             Job::HitVisitor => "visitors hit by a visitor's id",
             Job::LogPut => "log put of 1 event",
             Job::ArrayPush => "array push of 1 element",
+            Job::TablePut => "table put of an entry that is there",
+            Job::QueuePush => "queue push of 1 item",
+            Job::QueueTake => "queue push, claim and ack",
+            Job::StackTake => "stack push, claim and ack",
         }
     }
 
@@ -62,16 +76,7 @@ impl Job {
         let name = format!("{self:?}-{elements}");
         let work = match self {
             Job::LockCycle => {
-                for first in (0..elements).step_by(FILL) {
-                    let put = |number| {
-                        let key = Key::new(format!("L.{name}-{number}.m"))?;
-                        Ok(Op::put(key, PutMode::Set, vec![b'l'; 55], Ttl::Never))
-                    };
-                    let batch: Result<_> = (first..first + FILL.min(elements)).map(put).collect();
-                    for reply in store.run(larder_core::Ctx::default(), batch?).await {
-                        reply?;
-                    }
-                }
+                other_locks(store, &name, elements).await?;
                 Work::LockCycle(Lock::options().lease(LEASE).open(store, &name).await?)
             }
             Job::CounterAdd => {
@@ -107,13 +112,51 @@ impl Job {
                 array.push((0..elements).map(member)).await?;
                 Work::ArrayPush(array, elements)
             }
+            Job::TablePut => {
+                let table = Table::options().shards(SHARDS).open_or_create(store, &name).await?;
+                all_at_once(elements, |at| put(table.clone(), at)).await?;
+                Work::TablePut(table, elements)
+            }
+            Job::QueuePush | Job::QueueTake => {
+                let queue = Queue::open_or_create(store, &name).await?;
+                for first in (0..elements).step_by(PUSH) {
+                    queue.push_all((first..first + PUSH.min(elements)).map(member)).await?;
+                }
+                if self == Job::QueuePush { Work::QueuePush(queue) } else { Work::QueueTake(queue) }
+            }
+            Job::StackTake => {
+                let stack = Stack::open_or_create(store, &name).await?;
+                for first in (0..elements).step_by(PUSH) {
+                    stack.push_all((first..first + PUSH.min(elements)).map(member)).await?;
+                }
+                Work::StackTake(stack)
+            }
         };
         Ok(work)
     }
 }
 
+/// Records of as many locks as stand beside the one that is used.
+async fn other_locks(store: &StoreRef, name: &str, elements: usize) -> Result<()> {
+    for first in (0..elements).step_by(FILL) {
+        let put = |number| {
+            let key = Key::new(format!("L.{name}-{number}.m"))?;
+            Ok(Op::put(key, PutMode::Set, vec![b'l'; 55], Ttl::Never))
+        };
+        let batch: Result<_> = (first..first + FILL.min(elements)).map(put).collect();
+        for reply in store.run(larder_core::Ctx::default(), batch?).await {
+            reply?;
+        }
+    }
+    Ok(())
+}
+
 async fn hit_visitor(visitors: Visitors, at: usize) -> larder_core::Result<()> {
     visitors.hit_visitor(member(at)).await
+}
+
+async fn put(table: Table, at: usize) -> larder_core::Result<()> {
+    table.put(member(at), member(at)).await
 }
 
 /// Does something for each element, a great many at the same time.
@@ -151,6 +194,10 @@ pub(super) enum Work {
     HitVisitor(Visitors, usize),
     LogPut(EventLog),
     ArrayPush(Array, usize),
+    TablePut(Table, usize),
+    QueuePush(Queue),
+    QueueTake(Queue),
+    StackTake(Stack),
 }
 
 impl Step for Work {
@@ -175,6 +222,19 @@ impl Step for Work {
             }
             Work::LogPut(log) => log.put(member(0)).await?,
             Work::ArrayPush(array, elements) => array.push([member(fastrand::usize(..*elements))]).await?,
+            Work::TablePut(table, elements) => {
+                let at = fastrand::usize(..*elements);
+                table.put(member(at), member(at)).await?;
+            }
+            Work::QueuePush(queue) => queue.push(member(0)).await?,
+            Work::QueueTake(queue) => {
+                queue.push(member(0)).await?;
+                queue.claim(LEASE).await?.ok_or("a queue has lost its items")?.ack().await?;
+            }
+            Work::StackTake(stack) => {
+                stack.push(member(0)).await?;
+                stack.claim(LEASE).await?.ok_or("a stack has lost its items")?.ack().await?;
+            }
         }
         Ok(())
     }

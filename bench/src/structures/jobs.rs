@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_structures::lock::{LockGuard, Released};
-use larder_structures::{Cache, Counter, Lock, Set};
+use larder_structures::{Cache, Counter, EventLog, Lock, Set};
 
 use crate::Result;
 use crate::drive::Step;
@@ -29,10 +29,12 @@ pub(super) enum Job {
     SetMembers,
     SetHas,
     CacheHit,
+    LogPut,
+    LogFetch,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 9] = [
+    pub(super) const ALL: [Job; 11] = [
         Job::CounterAdd,
         Job::CounterGet,
         Job::FastAdd,
@@ -42,9 +44,11 @@ impl Job {
         Job::SetMembers,
         Job::SetHas,
         Job::CacheHit,
+        Job::LogPut,
+        Job::LogFetch,
     ];
     /// Those that many tasks may do on one handle at the same time.
-    pub(super) const SHARED: [Job; 3] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd];
+    pub(super) const SHARED: [Job; 4] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd, Job::LogPut];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -57,12 +61,17 @@ impl Job {
             Job::SetMembers => "set members (100)",
             Job::SetHas => "set has (of 100)",
             Job::CacheHit => "cache hit of 100 bytes",
+            Job::LogPut => "log put of 1 event",
+            Job::LogFetch => "log fetch (100 events)",
         }
     }
 
     /// The round trips that the documentation promises a handle in use.
     pub(super) fn round_trips(self) -> usize {
-        if self == Job::LockCycle { 2 } else { 1 }
+        match self {
+            Job::LockCycle | Job::LogFetch => 2,
+            _ => 1,
+        }
     }
 
     /// Opens what is needed, and does the op a few times, so that the handle is in use.
@@ -90,6 +99,12 @@ impl Job {
                 cache.get_or_rebuild("k", async || Ok::<_, larder_core::Error>([b'v'; VALUE_BYTES].to_vec())).await?;
                 Work::CacheHit(cache)
             }
+            Job::LogPut | Job::LogFetch => {
+                // One chunk, however long it takes.
+                let log = EventLog::options().chunk(LEASE * 24).open_or_create(store, name).await?;
+                log.put_all((0..MEMBERS).map(|at| (log.now_ms(), member(at)))).await?;
+                if self == Job::LogPut { Work::LogPut(log, 0) } else { Work::LogFetch(log) }
+            }
         };
         for _ in 0..3 {
             work.step().await?;
@@ -109,6 +124,8 @@ pub(super) enum Work {
     SetMembers(Set),
     SetHas(Set, usize),
     CacheHit(Cache),
+    LogPut(EventLog, usize),
+    LogFetch(EventLog),
 }
 
 fn member(at: usize) -> String {
@@ -149,6 +166,15 @@ impl Step for Work {
                 let hit = cache.get_or_rebuild("k", async || Err::<Vec<u8>, _>("it is there".to_owned().into()));
                 let hit: Result<_> = hit.await;
                 hit?.value.len() == VALUE_BYTES
+            }
+            Work::LogPut(log, at) => {
+                *at += 1;
+                log.put(member(*at)).await?;
+                true
+            }
+            Work::LogFetch(log) => {
+                let events = log.fetch(..).await?.whole()?;
+                events.iter().filter(|event| event.bytes.starts_with(b"member:")).count() == MEMBERS
             }
         };
         if is_right { Ok(()) } else { Err("a structure answered what it must not".into()) }

@@ -3,5 +3,8 @@
 #[doc = include_str!("../../../docs/cookbook/src/introduction.md")]
 struct Introduction;
 
+#[doc = include_str!("../../../docs/cookbook/src/log.md")]
+struct Log;
+
 #[doc = include_str!("../../../docs/cookbook/src/cache.md")]
 struct Cache;

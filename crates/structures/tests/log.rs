@@ -308,6 +308,27 @@ async fn no_events_and_very_many_in_one_call() {
 }
 
 #[tokio::test]
+async fn a_store_without_room_says_full_and_what_was_put_stays() {
+    let inner = larder_store_memory::MemoryStore::builder().bytes_max(256 * 1024).build().unwrap();
+    let store = Probe::over(std::sync::Arc::new(inner)).shared();
+    let clock = clock();
+    let log = options(&clock).open_or_create(&store, "l").await.unwrap();
+    for is_new_chunk in [false, true] {
+        let mut expected = log.fetch(..).await.unwrap().whole().unwrap().len();
+        let error = loop {
+            let time_ms = START_MS - u64::from(is_new_chunk) * MINUTE_MS;
+            match log.put_at(time_ms, [b'x'; 1_000]).await {
+                Ok(()) => expected += 1,
+                Err(error) => break error,
+            }
+            assert!(expected < 1_000);
+        };
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+        assert_eq!(log.fetch(..).await.unwrap().whole().unwrap().len(), expected);
+    }
+}
+
+#[tokio::test]
 async fn parameters_are_checked_and_kept() {
     let store = Probe::new().shared();
     let seconds = Duration::from_secs;

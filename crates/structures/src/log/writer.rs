@@ -437,10 +437,16 @@ impl Pending {
                     _ => {}
                 }
             }
-            // It was made, and is gone already; or there is no room even in an empty one.
+            // The store has no room for a part, and there is none.
+            (Err(error), Ok(Reply::NotStored)) if error.kind() == ErrorKind::Full => {
+                self.is_in_doubt = was_in_doubt;
+                self.fail(error);
+            }
+            // It was made, and is gone already; or nothing is known of the making.
             (_, Ok(Reply::NotStored)) => {
                 self.is_in_doubt = was_in_doubt;
                 self.refusals += 1;
+                return true;
             }
             (_, Ok(other)) => self.unexpected(inner, &other),
             (_, Err(error)) => return self.fault(was_in_doubt, error),

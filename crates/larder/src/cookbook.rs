@@ -6,5 +6,14 @@ struct Introduction;
 #[doc = include_str!("../../../docs/cookbook/src/log.md")]
 struct Log;
 
+#[doc = include_str!("../../../docs/cookbook/src/lock.md")]
+struct Lock;
+
+#[doc = include_str!("../../../docs/cookbook/src/counter.md")]
+struct Counter;
+
+#[doc = include_str!("../../../docs/cookbook/src/set.md")]
+struct Set;
+
 #[doc = include_str!("../../../docs/cookbook/src/cache.md")]
 struct Cache;

@@ -37,6 +37,7 @@
 //! | [`find`], [`mod@inspect`], [`drop_structure`] | what a name holds, what that takes and promises, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
+//! | `blocking` | the structures for programs without async; behind the feature of its name |
 //! | `typed` | values of types in the structures, through JSON, postcard or a codec of one's own; behind the feature of its name |
 //! | `layers`, `memory`, `memcached` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
@@ -45,6 +46,8 @@
 //! [`Effect::Unknown`] a write may have happened, or may yet, and nothing here tries it again blindly. Loss is an error, never a
 //! zero or an empty set.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 #[cfg(all(doctest, feature = "memory"))]
 mod cookbook;
 mod open;

@@ -1,0 +1,57 @@
+//! The twins that need nothing but waiting.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::twin;
+use crate::set::Members;
+use crate::{ArrayStat, SetStat};
+
+twin! {
+    /// A [`Counter`](crate::Counter) without async: a cheap clone.
+    Counter(open_or_create);
+    fn add(&self, delta: i64) -> () = "it.add(-2)?;\nassert_eq!(it.get()?, -2);";
+    fn get(&self) -> i128 = "assert_eq!(it.get()?, 0);";
+    fn reset(&self) -> i128 = "it.add(7)?;\nassert_eq!(it.reset()?, 7);";
+    fn release(&self) -> () = "it.add(7)?;\nit.release()?;";
+}
+
+twin! {
+    /// A [`Set`](crate::Set) without async: a cheap clone.
+    Set(open_or_create);
+    fn add(&self, members: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.add([\"red\", \"green\"])?;";
+    fn remove(&self, members: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.remove([\"red\"])?;";
+    fn has(&self, member: impl AsRef<[u8]>) -> bool = "assert!(!it.has(\"red\")?);";
+    fn members(&self) -> Members = "assert!(it.members()?.is_empty());";
+    fn stat(&self) -> SetStat = "assert_eq!(it.stat()?.members, 0);";
+    fn compact(&self) -> SetStat = "assert_eq!(it.compact()?.stale_bytes, 0);";
+}
+
+twin! {
+    /// An [`Array`](crate::Array) without async: a cheap clone.
+    Array(open_or_create);
+    fn push(&self, elements: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.push([\"unpack\", \"build\"])?;";
+    fn remove(&self, elements: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.remove([\"build\"])?;";
+    fn change(
+        &self,
+        add: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        delete: impl IntoIterator<Item = impl AsRef<[u8]>>
+    ) -> () = "it.change([\"test\"], [\"build\"])?;";
+    fn elements(&self) -> Vec<Bytes> = "it.push([\"unpack\"])?;\nassert_eq!(it.elements()?, [\"unpack\"]);";
+    fn stat(&self) -> ArrayStat = "println!(\"{:?}\", it.stat()?);";
+    fn compact(&self) -> ArrayStat = "println!(\"{:?}\", it.compact()?);";
+}
+
+twin! {
+    /// [`Visitors`](crate::Visitors) without async: a cheap clone.
+    Visitors(open_or_create);
+    fn hit(&self) -> () = "it.hit()?;\nassert_eq!(it.current()?, 1);";
+    fn hit_many(&self, hits: u64) -> () = "it.hit_many(3)?;";
+    fn hit_at(&self, time: SystemTime, hits: u64) -> () = "it.hit_at(std::time::SystemTime::now(), 3)?;";
+    fn hit_visitor(&self, id: impl AsRef<[u8]>) -> () = "it.hit_visitor(\"joe\")?;\nit.hit_visitor(\"joe\")?;";
+    fn get(&self) -> u64 = "println!(\"{} visitors\", it.get()?);";
+    fn current(&self) -> u64 = "assert_eq!(it.current()?, 0);";
+    fn interpolated(&self) -> u64 = "println!(\"about {} visitors\", it.interpolated()?);";
+    fn get_at(&self, time: SystemTime) -> u64 = "println!(\"{} visitors\", it.get_at(std::time::SystemTime::now())?);";
+}

@@ -1,0 +1,232 @@
+//! The structures without async: on threads of their own, on the background runtime, and where they may not be used.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use larder::blocking::{self, Array, Cache, Counter, EventLog, Lock, LockGuard, Queue, Set, Stack, Visitors, wait};
+use larder::cache::Source;
+use larder::lock::Released;
+use larder::log::Cursor;
+use larder::{Error, ErrorKind, Kind, Name, Result, StoreRef};
+use larder_testkit::servers::{Memcached, Version};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A store in memory, and a client of each real server.
+fn stores() -> Vec<(Option<Memcached>, StoreRef)> {
+    let servers = Version::ALL.into_iter().map(|version| {
+        let server = Memcached::start(version, &[]);
+        let store = blocking::open(&server.url()).unwrap();
+        (Some(server), store)
+    });
+    servers.chain([(None, blocking::open("memory:").unwrap())]).collect()
+}
+
+#[test]
+fn every_twin_does_what_it_stands_for() {
+    for (_server, store) in stores() {
+        let counter = Counter::open_or_create(&store, "counter").unwrap();
+        counter.add(-5).unwrap();
+        assert_eq!(Counter::open(&store, "counter").unwrap().get().unwrap(), -5);
+        assert_eq!((counter.reset().unwrap(), counter.get().unwrap()), (-5, 0));
+        counter.release().unwrap();
+        let set = larder::Set::options().shards(4).open_or_create(&store, "set");
+        let set = Set::new(wait(set).unwrap());
+        set.add(["a", "b"]).unwrap();
+        set.remove(["a"]).unwrap();
+        assert!(set.has("b").unwrap() && !set.has("a").unwrap());
+        assert_eq!(set.members().unwrap().to_vec(), ["b"]);
+        assert_eq!((set.stat().unwrap().shards, set.compact().unwrap().members), (4, 1));
+        let array = Array::open_or_create(&store, "array").unwrap();
+        array.push(["a", "b"]).unwrap();
+        array.change(["c"], ["a"]).unwrap();
+        array.remove(["b"]).unwrap();
+        assert_eq!(array.elements().unwrap(), ["c"]);
+        assert_eq!(array.stat().unwrap().elements, array.compact().unwrap().elements);
+        let visitors = Visitors::open_or_create(&store, "visitors").unwrap();
+        visitors.hit_many(2).unwrap();
+        visitors.hit().unwrap();
+        assert_eq!(visitors.current().unwrap(), 3);
+        let log = EventLog::open_or_create(&store, "log").unwrap();
+        let mut tail = log.tail(Cursor::default()).unwrap().every(Duration::from_millis(10));
+        log.put("a").unwrap();
+        log.put_at(log.handle().now_ms(), "b").unwrap();
+        assert_eq!(log.fetch(..).unwrap().whole().unwrap().len(), 2);
+        assert_eq!(tail.next().unwrap().whole().unwrap().len(), 2);
+        assert!(tail.poll().unwrap().is_empty());
+        let queue = Queue::open_or_create(&store, "queue").unwrap();
+        queue.push_all(["a", "b"]).unwrap();
+        let claim = queue.claim(SOON).unwrap().unwrap();
+        assert_eq!((&claim.item()[..], claim.attempts(), claim.lease()), (&b"a"[..], 1, SOON));
+        claim.renew().unwrap();
+        queue.ack(claim.id()).unwrap();
+        assert_eq!((queue.len().unwrap(), queue.pop().unwrap().unwrap()), (1, "b".into()));
+        let stack = Stack::open_or_create(&store, "stack").unwrap();
+        stack.push_all(["a", "b"]).unwrap();
+        assert_eq!(stack.pop().unwrap().unwrap(), "b");
+        stack.claim(SOON).unwrap().unwrap().release().unwrap();
+        assert_eq!(stack.stat().unwrap().ready, 1);
+        let name = Name::new("stack").unwrap();
+        assert_eq!(blocking::find(&store, &name).unwrap().unwrap().kind, Kind::Stack);
+        assert!(blocking::drop_structure(&store, &name).unwrap().is_some());
+        assert!(blocking::find(&store, &name).unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_while_its_holder_computes() {
+    for (_server, store) in stores() {
+        let lock = larder::Lock::options().lease(Duration::from_millis(1_200)).open(&store, "lock");
+        let lock = Lock::new(wait(lock).unwrap());
+        let guard = lock.acquire(SOON).unwrap();
+        for _ in 0..8 {
+            // No call of the library for much longer than the lease.
+            thread::sleep(Duration::from_millis(400));
+            assert!(guard.is_held());
+        }
+        assert!(lock.try_acquire().unwrap().is_none());
+        guard.renew().unwrap();
+        assert_eq!(guard.release().unwrap(), Released::Released);
+    }
+}
+
+#[test]
+fn a_guard_that_is_dropped_has_given_the_lock_back() {
+    for (_server, store) in stores() {
+        let lock = Lock::open(&store, "lock").unwrap();
+        let mut last = 0;
+        for _ in 0..20 {
+            let guard = lock.try_acquire().unwrap().expect("it was given back");
+            assert!(guard.fencing_token() > last);
+            last = guard.fencing_token();
+        }
+        let panicked = thread::spawn({
+            let lock = lock.clone();
+            move || {
+                let _guard = lock.try_acquire().unwrap().unwrap();
+                panic!("on purpose");
+            }
+        });
+        assert!(panicked.join().is_err());
+        drop(lock.try_acquire().unwrap().expect("it was given back"));
+        let guard = lock.try_acquire().unwrap().unwrap();
+        lock.force_release().unwrap();
+        assert!(guard.renew().is_err() && !guard.is_held());
+    }
+}
+
+#[test]
+fn eight_threads_count_exactly_and_exclude_each_other() {
+    for (_server, store) in stores() {
+        let counter = Counter::open_or_create(&store, "counter").unwrap();
+        let number = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let (store, counter, number) = (store.clone(), counter.clone(), number.clone());
+                thread::spawn(move || {
+                    let lock = Lock::open(&store, "lock").unwrap();
+                    for _ in 0..10 {
+                        counter.add(1).unwrap();
+                        let _guard: LockGuard = lock.acquire(SOON).unwrap();
+                        let found = number.load(Ordering::SeqCst);
+                        thread::yield_now();
+                        number.store(found + 1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!((counter.get().unwrap(), number.load(Ordering::SeqCst)), (80, 80));
+    }
+}
+
+#[test]
+fn of_eight_threads_one_rebuilds_and_its_closure_may_use_other_handles() {
+    for (_server, store) in stores() {
+        let (rebuilds, barrier) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(8)));
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let (store, rebuilds, barrier) = (store.clone(), rebuilds.clone(), barrier.clone());
+                thread::spawn(move || {
+                    let cache = Cache::open_or_create(&store, "cache").unwrap();
+                    let counter = Counter::open_or_create(&store, "counter").unwrap();
+                    barrier.wait();
+                    let made = cache.get_or_rebuild("k", || {
+                        rebuilds.fetch_add(1, Ordering::SeqCst);
+                        counter.add(1)?;
+                        thread::sleep(Duration::from_millis(100));
+                        counter.get().map(|count| count.to_string())
+                    });
+                    made.unwrap().value
+                })
+            })
+            .collect();
+        let values: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(values.iter().all(|value| *value == "1"), "{values:?}");
+        assert_eq!(rebuilds.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[test]
+fn a_rebuild_that_fails_or_panics_gives_its_lease_up() {
+    for (_server, store) in stores() {
+        let cache = larder::Cache::options().lease(Duration::from_secs(3_600)).open_or_create(&store, "cache");
+        let cache = Cache::new(wait(cache).unwrap());
+        let failed = cache.get_or_rebuild("k", || Err::<&str, _>(Error::new(ErrorKind::Overflow, "mine")));
+        assert_eq!(failed.unwrap_err().detail(), "mine");
+        let dying = cache.clone();
+        let panicked = thread::spawn(move || {
+            _ = dying.get_or_rebuild("k", || -> Result<&str> { panic!("on purpose") });
+        });
+        assert!(panicked.join().is_err());
+        let made = cache.get_or_rebuild("k", || Ok::<_, Error>("v")).unwrap();
+        assert!(matches!(made.source, Source::Rebuilt(Ok(()))), "{made:?}");
+        cache.invalidate("k").unwrap();
+        assert!(cache.get("k").unwrap().is_none());
+    }
+}
+
+/// Whether a call was refused, for the reason that it was made among async code.
+fn is_refused<T>(result: Result<T>) -> bool {
+    result.is_err_and(|error| error.kind() == ErrorKind::Unsupported && error.to_string().contains("async"))
+}
+
+#[test]
+fn among_async_code_a_call_is_an_error_and_no_panic_and_a_guard_still_gives_back() {
+    let store = blocking::open("memory:").unwrap();
+    let counter = Counter::open_or_create(&store, "counter").unwrap();
+    let lock = Lock::open(&store, "lock").unwrap();
+    let current = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let multi = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for runtime in [&current, &multi] {
+        let guards = [lock.acquire(SOON).unwrap()];
+        runtime.block_on(async {
+            assert!(is_refused(blocking::open("memory:")));
+            assert!(is_refused(counter.add(1)));
+            assert!(is_refused(lock.try_acquire()));
+            assert!(is_refused(guards[0].renew()));
+            let twin = counter.clone();
+            assert!(tokio::spawn(async move { is_refused(twin.get()) }).await.unwrap());
+            let twin = counter.clone();
+            assert!(tokio::task::spawn_blocking(move || is_refused(twin.get())).await.unwrap());
+            // It cannot wait here, and gives the lock back in the background.
+            drop(guards);
+        });
+        lock.acquire(SOON).unwrap().release().unwrap();
+    }
+    assert_eq!(counter.get().unwrap(), 0);
+}
+
+#[test]
+fn a_store_of_this_module_serves_async_handles_too() {
+    let server = Memcached::start(Version::New, &[]);
+    let store = blocking::open(&server.url()).unwrap();
+    Counter::open_or_create(&store, "counter").unwrap().add(2).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = runtime.block_on(async { larder::Counter::open(&store, "counter").await?.get().await });
+    assert_eq!(found.unwrap(), 2);
+}

@@ -7,6 +7,7 @@ mod evidence;
 mod servers;
 mod steps;
 mod style;
+mod summary;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ enum Task {
     Test,
     /// Only the directions of dependencies and the style
     Check,
+    /// Write the table at the head of docs/guarantees.md
+    Guarantees,
     /// Fetch the real servers that the tests need, into .servers/
     Servers {
         /// Fetch again what is already there
@@ -52,6 +55,7 @@ fn run(task: &Task, root: &Path) -> Result<()> {
     match task {
         Task::Test => steps::test(root),
         Task::Check => steps::check(root),
+        Task::Guarantees => summary::write(root),
         Task::Servers { refresh } => servers::ensure(root, *refresh),
     }
 }

@@ -11,7 +11,7 @@ use anstream::adapter::strip_str;
 use anstream::{eprintln, println};
 
 use crate::command::{Context, Failure, Result, show};
-use crate::{directions, evidence, servers, style};
+use crate::{directions, evidence, servers, style, summary};
 
 const BOLD: &str = "\x1b[1m";
 const GREEN: &str = "\x1b[1;32m";
@@ -80,6 +80,7 @@ impl<'a> Steps<'a> {
         self.run("dependency directions", || none("points the wrong way", directions::violations(root)?));
         self.run("style", || none("breaks the style", style::violations(root)?));
         self.run("evidence", || none("has no evidence", evidence::violations(root)?));
+        self.run("guarantees", || none("is stale", summary::violations(root)?));
     }
 
     fn cargo(&mut self, name: &'static str, args: &[&str]) {

@@ -12,6 +12,7 @@ use crate::cache::CacheVerb;
 use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
+use crate::table::TableVerb;
 use crate::visitors::VisitorsVerb;
 
 /// Shared data structures in the stores people already run.
@@ -140,6 +141,17 @@ Examples:
     /// List the structures that a store holds
     #[command(after_help = inspect::LS_HELP)]
     Ls(inspect::Ls),
+    /// Values by keys, each an item of its own, and a list of the keys
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder table put prices apple 3.20
+  larder table get prices apple
+  larder table keys prices"
+    )]
+    Table(TableVerb),
     /// A log of events by time: put, fetch a range, follow what comes
     #[command(
         subcommand,
@@ -155,7 +167,7 @@ Examples:
     #[command(after_help = "\
 Prints the kind of what was removed. Handles that other processes have open answer `lost` from then on.
 
-Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visitors and logs.
+Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visitors, logs and tables.
 
 Examples:
   larder drop hits")]
@@ -446,11 +458,13 @@ pub(crate) enum Subject {
     Visitors,
     /// The log.
     Log,
+    /// The table.
+    Table,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
-exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, count visitors, and put events into a log; then it checks that every \
+exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, count visitors, put events into a log, and entries into a table; then it checks that every \
 total is what the workers did, removes \
 what it made, also when it is interrupted, and prints a table. Exits with 0 if every total is right, with 1 if any is off.
 

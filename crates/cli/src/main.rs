@@ -14,6 +14,7 @@ mod output;
 mod run;
 mod session;
 mod set;
+mod table;
 mod visitors;
 
 use std::ffi::OsString;
@@ -121,6 +122,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Set(verb) => set::run(&session, verb).await.map(|exit| exit as u8),
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
+        Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),

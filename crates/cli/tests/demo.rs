@@ -10,7 +10,8 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 8] = ["lock", "exact counter", "fast counter", "set", "array", "cache", "visitors", "log"];
+const STRUCTURES: [&str; 9] =
+    ["lock", "exact counter", "fast counter", "set", "array", "cache", "visitors", "log", "table"];
 
 fn rows(done: &Done) -> Vec<Value> {
     done.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -46,7 +47,9 @@ fn the_figures_come_as_json_too() {
 #[test]
 fn a_total_that_is_off_is_found() {
     for (sabotaged, structure) in
-        ["lock", "counter", "fast-counter", "set", "array", "cache", "visitors", "log"].into_iter().zip(STRUCTURES)
+        ["lock", "counter", "fast-counter", "set", "array", "cache", "visitors", "log", "table"]
+            .into_iter()
+            .zip(STRUCTURES)
     {
         let done = finish(&mut larder(["--json", "demo", "--ops", "100", "--sabotage", sabotaged]));
         done.exits(1);

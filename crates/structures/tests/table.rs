@@ -259,6 +259,17 @@ async fn an_entry_that_is_put_over_is_compacted_behind() {
 }
 
 #[tokio::test]
+async fn a_program_that_ends_can_wait_for_what_is_done_behind_it() {
+    let store = evicting();
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    table.settle().await;
+    table.put("k", "v").await.unwrap();
+    assert_eq!(is_flagged(&store, "t", b"k").await, Some(false));
+    table.settle().await;
+    assert_eq!(is_flagged(&store, "t", b"k").await, Some(true));
+}
+
+#[tokio::test]
 async fn it_opens_only_as_it_was_made() {
     let store = memory();
     assert_eq!(Table::open(&store, "t").await.unwrap_err().kind(), ErrorKind::Absent);

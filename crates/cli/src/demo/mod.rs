@@ -3,6 +3,7 @@
 mod array;
 mod cache;
 mod counter;
+mod entries;
 mod footprint;
 mod lock;
 mod log;
@@ -27,7 +28,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 8] = [
+const SUBJECTS: [Subject; 9] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -36,6 +37,7 @@ const SUBJECTS: [Subject; 8] = [
     Subject::Cache,
     Subject::Visitors,
     Subject::Log,
+    Subject::Table,
 ];
 
 /// Drives the structures; the exit code says whether every total was right.
@@ -88,6 +90,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Cache => cache::drive(stage).await,
             Subject::Visitors => visitors::drive(stage).await,
             Subject::Log => log::drive(stage).await,
+            Subject::Table => entries::drive(stage).await,
         };
         rows.push(match row {
             Err(failure) if failure.is_unsupported() => Row::unsupported(stage.subject, failure.message()),

@@ -6,7 +6,7 @@ use larder_core::{Durability, Profile};
 
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
-use crate::{lock, log, visitors};
+use crate::{lock, log, table, visitors};
 
 /// The parameters of a structure. `stored` is its manifest as it stands in the store.
 pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&'static str, String)> {
@@ -19,7 +19,8 @@ pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&
         Kind::Array => vec![("shards", manifest.shards.to_string())],
         Kind::Visitors => visitors::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::EventLog => log::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
-        Kind::Table | Kind::Queue | Kind::Stack => raw(manifest),
+        Kind::Table => table::describe(manifest).unwrap_or_else(|| raw(manifest)),
+        Kind::Queue | Kind::Stack => raw(manifest),
     }
 }
 

@@ -47,6 +47,8 @@ pub(super) struct Inner {
     seq: AtomicU64,
     /// How much is under way beside the callers.
     behind: AtomicUsize,
+    /// Told when nothing is any more.
+    rest: tokio::sync::Notify,
     /// The entries that are being repaired; protects nothing else, never held across an await.
     repairing: Mutex<HashSet<Key>>,
     /// True if entries have lives.
@@ -118,6 +120,7 @@ impl Inner {
             clock,
             seq: AtomicU64::new(0),
             behind: AtomicUsize::new(0),
+            rest: tokio::sync::Notify::new(),
             repairing: Mutex::default(),
             is_lossless: durability && !profile.may_evict(),
         })
@@ -311,6 +314,17 @@ impl Inner {
         });
     }
 
+    /// Waits until nothing is under way beside the callers.
+    pub(super) async fn settle(&self) {
+        loop {
+            let rest = self.rest.notified();
+            if self.behind.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            rest.await;
+        }
+    }
+
     /// Sees to it, beside the caller, that an entry is listed and says so. `noted`: the incarnation that is listed for certain.
     pub(super) fn repair_behind(self: &Arc<Self>, key: &[u8], noted: Option<u64>) {
         let spot = self.spot(key);
@@ -470,7 +484,9 @@ struct Busy(Arc<Inner>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.behind.fetch_sub(1, Ordering::AcqRel);
+        if self.0.behind.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.rest.notify_waiters();
+        }
     }
 }
 

@@ -352,6 +352,17 @@ fn check_store(store: &StoreRef, name: &Name, manifest: &Manifest) -> Result<()>
     Ok(())
 }
 
+/// The parameters in words; `None` for those of another release.
+pub(crate) fn describe(manifest: &Manifest) -> Option<Vec<(&'static str, String)>> {
+    let lives = match manifest.params[..] {
+        [HASH_XXH3, 0] => "no",
+        [HASH_XXH3, 1] => "yes",
+        _ => return None,
+    };
+    let hash = "XXH3-128".to_owned();
+    Some(vec![("shards", manifest.shards.to_string()), ("keys are hashed by", hash), ("lives", lives.to_owned())])
+}
+
 /// The keys of the entries that a table's list names.
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     Inner::pieces(store, ctx, name, manifest).await
@@ -650,6 +661,25 @@ impl Table {
     pub async fn entries_and_lost(&self) -> Result<TableEntries> {
         let (entries, lost) = self.0.everything().await?;
         Ok(TableEntries { entries, lost })
+    }
+
+    /// Waits for what this handle has under way behind its callers: flagging entries that it put, tidying up after a remove. For a program that
+    /// is about to end; what it leaves undone, others do. **Round trips: 0** of its own. At most 5 s.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::Table;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let table = Table::open_or_create(&store, "t").await?;
+    /// table.put("k", "v").await?;
+    /// table.settle().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn settle(&self) {
+        self.0.settle().await;
     }
 
     /// True if entries may have [lives](TableOptions::ttl). **Round trips: 0.**

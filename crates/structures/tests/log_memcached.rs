@@ -105,7 +105,13 @@ async fn a_restarted_server_is_absent_or_lost_and_never_an_empty_log() {
     let mut tail = log.tail(Cursor::default()).unwrap();
     tail.poll().await.unwrap().whole().unwrap();
     server.restart();
-    let error = log.put("b").await.unwrap_err();
+    // The client dials again when it has seen the connection break.
+    let error = loop {
+        match log.put("b").await.unwrap_err() {
+            error if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(Duration::from_millis(10)).await,
+            error => break error,
+        }
+    };
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(log.fetch(..).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(tail.poll().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -131,6 +137,70 @@ async fn a_server_of_nine_commands_carries_a_log() {
     evict(&store, "l", START_MS, 0).await;
     assert_eq!(with_gaps(tail.poll().await.unwrap()).1.len(), 1);
     assert!(tail.poll().await.unwrap().is_empty());
+}
+
+/// More events than the server has memory: what it evicts, whatever that is, is told of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_server_evicts_is_a_gap_or_lost_and_never_silence() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    for version in Version::ALL {
+        let server = Memcached::start(version, &["-m", "8"]);
+        let clock = clock();
+        let clients = [client(server.addr(), "").await, client(server.addr(), "").await];
+        let one = options(&clock).open_or_create(&clients[0], "l").await.unwrap();
+        let handles = [one, options(&clock).open(&clients[1], "l").await.unwrap()];
+        let mut tail = handles[1].tail(Cursor::default()).unwrap();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut acknowledged, mut told, mut gaps_told, mut is_lost) = (Vec::new(), HashMap::new(), Vec::new(), false);
+        for n in 0..1_500 {
+            let (time_ms, text) =
+                (START_MS - rng.u64(0..9 * MINUTE_MS), format!("{n}-{:0len$}", 0, len = rng.usize(1..30_000)));
+            match handles[n % 2].put_at(time_ms, &text).await {
+                Ok(()) => acknowledged.push((time_ms, text)),
+                Err(error) if error.kind() == ErrorKind::Lost => is_lost = true,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Full, "{error}"),
+            }
+            if n % 100 == 0 && !is_lost {
+                match tail.poll().await {
+                    Ok(found) => {
+                        let (events, gaps) = with_gaps(found);
+                        events.into_iter().for_each(|text| *told.entry(text).or_insert(0) += 1);
+                        gaps_told.extend(gaps);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                        is_lost = true;
+                    }
+                }
+            }
+        }
+        assert!(server.stat("evictions") > 10);
+        let fetched = match handles[0].fetch(..).await {
+            Ok(found) => found,
+            // The list went, too: nobody takes the log for an empty one.
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                continue;
+            }
+        };
+        assert!(!is_lost);
+        let (events, gaps) = with_gaps(fetched);
+        let there: std::collections::HashSet<String> = events.into_iter().collect();
+        let (events, more) = with_gaps(tail.poll().await.unwrap());
+        events.into_iter().for_each(|text| *told.entry(text).or_insert(0) += 1);
+        gaps_told.extend(more);
+        assert!(!gaps.is_empty() && there.len() < acknowledged.len(), "nothing was lost: no test");
+        let covers = |gaps: &[larder_structures::log::Gap], time_ms: u64| {
+            gaps.iter().any(|gap| (gap.first_ms..=gap.last_ms).contains(&time_ms))
+        };
+        for (time_ms, text) in &acknowledged {
+            let number = text.split('-').next();
+            assert!(there.contains(text) || covers(&gaps, *time_ms), "{number:?} is missing; {version:?}, seed {seed}");
+            let times = told.get(text).copied().unwrap_or(0);
+            assert!(times == 1 || times == 0 && covers(&gaps_told, *time_ms), "{number:?} {times} times, seed {seed}");
+        }
+    }
 }
 
 /// 8 tasks over 2 clients behind a proxy that cuts, loses and delivers late; a third client follows, directly.

@@ -453,7 +453,7 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn varint_bytes(number: u64) -> usize {
+pub(crate) fn varint_bytes(number: u64) -> usize {
     let bits = (u64::BITS - number.leading_zeros()).max(1);
     bits.div_ceil(7) as usize
 }

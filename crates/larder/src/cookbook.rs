@@ -17,3 +17,6 @@ struct Set;
 
 #[doc = include_str!("../../../docs/cookbook/src/cache.md")]
 struct Cache;
+
+#[doc = include_str!("../../../docs/cookbook/src/visitors.md")]
+struct Visitors;

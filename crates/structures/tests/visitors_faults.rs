@@ -248,9 +248,9 @@ async fn a_reader_that_stands_still_reports_no_loss() {
     let hooked = Hooked::new(&inner);
     let store = hooked.shared();
     let site = open(&store, &clock).await;
-    site.hit_many(3).await.unwrap();
-    clock.advance(PERIOD);
     for is_short in [true, false] {
+        site.hit_many(3).await.unwrap();
+        clock.advance(PERIOD);
         let asleep = clock.clone();
         hooked.at(1, move |store, batch| async move {
             asleep.advance(if is_short { PERIOD } else { 10 * PERIOD });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_structures::lock::{LockGuard, Released};
-use larder_structures::{Cache, Counter, EventLog, Lock, Set};
+use larder_structures::{Cache, Counter, EventLog, Lock, Set, Visitors};
 
 use crate::Result;
 use crate::drive::Step;
@@ -14,6 +14,8 @@ use crate::drive::Step;
 const LEASE: Duration = Duration::from_secs(3600);
 /// Members of the set that is read.
 const MEMBERS: usize = 100;
+/// Visitors that are named beforehand: so many that they meet each of 256 shards.
+const NAMED: u64 = 4_000;
 /// The value that a cache holds.
 const VALUE_BYTES: usize = 100;
 
@@ -31,10 +33,13 @@ pub(super) enum Job {
     CacheHit,
     LogPut,
     LogFetch,
+    VisitorsHit,
+    VisitorsHitNamed,
+    VisitorsGet,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 11] = [
+    pub(super) const ALL: [Job; 14] = [
         Job::CounterAdd,
         Job::CounterGet,
         Job::FastAdd,
@@ -46,9 +51,12 @@ impl Job {
         Job::CacheHit,
         Job::LogPut,
         Job::LogFetch,
+        Job::VisitorsHit,
+        Job::VisitorsHitNamed,
+        Job::VisitorsGet,
     ];
     /// Those that many tasks may do on one handle at the same time.
-    pub(super) const SHARED: [Job; 4] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd, Job::LogPut];
+    pub(super) const SHARED: [Job; 5] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd, Job::LogPut, Job::VisitorsHit];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -63,6 +71,9 @@ impl Job {
             Job::CacheHit => "cache hit of 100 bytes",
             Job::LogPut => "log put of 1 event",
             Job::LogFetch => "log fetch (100 events)",
+            Job::VisitorsHit => "visitors hit",
+            Job::VisitorsHitNamed => "visitors hit that names a new one",
+            Job::VisitorsGet => "visitors get (100 named)",
         }
     }
 
@@ -105,6 +116,22 @@ impl Job {
                 log.put_all((0..MEMBERS).map(|at| (log.now_ms(), member(at)))).await?;
                 if self == Job::LogPut { Work::LogPut(log, 0) } else { Work::LogFetch(log) }
             }
+            Job::VisitorsHit | Job::VisitorsHitNamed | Job::VisitorsGet => {
+                // One window lasts longer than the run, and its shards stay small. Each was hit before the measurement begins.
+                let shards = if self == Job::VisitorsHitNamed { 256 } else { 1 };
+                let options = Visitors::options().period(30 * 24 * LEASE).shards(shards);
+                let visitors = options.open_or_create(store, name).await?;
+                visitors.hit().await?;
+                let named = if self == Job::VisitorsHitNamed { NAMED } else { MEMBERS as u64 };
+                for at in 0..named {
+                    visitors.hit_visitor(at.to_le_bytes()).await?;
+                }
+                match self {
+                    Job::VisitorsHit => Work::VisitorsHit(visitors),
+                    Job::VisitorsHitNamed => Work::VisitorsHitNamed(visitors, NAMED),
+                    _ => Work::VisitorsGet(visitors),
+                }
+            }
         };
         for _ in 0..3 {
             work.step().await?;
@@ -126,6 +153,9 @@ pub(super) enum Work {
     CacheHit(Cache),
     LogPut(EventLog, usize),
     LogFetch(EventLog),
+    VisitorsHit(Visitors),
+    VisitorsHitNamed(Visitors, u64),
+    VisitorsGet(Visitors),
 }
 
 fn member(at: usize) -> String {
@@ -162,6 +192,16 @@ impl Step for Work {
                 *at += 1;
                 set.has(member(*at)).await?
             }
+            Work::VisitorsHit(visitors) => {
+                visitors.hit().await?;
+                true
+            }
+            Work::VisitorsHitNamed(visitors, at) => {
+                *at += 1;
+                visitors.hit_visitor(at.to_le_bytes()).await?;
+                true
+            }
+            Work::VisitorsGet(visitors) => visitors.current().await? == 1 + MEMBERS as u64,
             Work::CacheHit(cache) => {
                 let hit = cache.get_or_rebuild("k", async || Err::<Vec<u8>, _>("it is there".to_owned().into()));
                 let hit: Result<_> = hit.await;

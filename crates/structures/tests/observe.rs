@@ -13,7 +13,7 @@ use hooked::Hooked;
 use larder_core::observe::{self, Event, Observer};
 use larder_core::{Ctx, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::lock::Lock;
-use larder_structures::{Counter, Name, Set};
+use larder_structures::{Counter, Name, Set, Visitors, registry};
 use lock_common::{LEASE, SECOND, options};
 use set_support::Probe;
 
@@ -242,4 +242,35 @@ async fn a_lock_that_cannot_be_renewed_tells_its_retries() {
     tokio::time::sleep(LEASE / 2).await;
     assert_eq!(told("l4"), ["lock: retry after unavailable"]);
     assert!(guard.is_held());
+}
+
+#[tokio::test]
+async fn visitors_tell_retries_compactions_and_losses() {
+    seen();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(3_000_000)));
+    let options = Visitors::options().period(Duration::from_secs(300)).shards(1).clock(clock);
+    let plain = Probe::small(12_300).shared();
+    let hooked = Hooked::new(&plain);
+    let site = options.open_or_create(&hooked.shared(), "v").await.unwrap();
+    site.hit_visitor("first").await.unwrap();
+    assert!(told("v").is_empty(), "nothing was in the way");
+    hooked.refuse(1);
+    site.hit_visitor("second").await.unwrap();
+    assert_eq!(told("v"), ["visitors: retry after unavailable"]);
+    // Two that name the same: repeats fill the shard, and make room for another.
+    for _ in 0..2 {
+        let site = options.open(&plain, "v").await.unwrap();
+        for id in 0..1_000u32 {
+            site.hit_visitor(id.to_le_bytes()).await.unwrap();
+        }
+    }
+    assert!(told("v").is_empty(), "who is in it needs no room");
+    site.hit_visitor("third").await.unwrap();
+    assert_eq!(told("v"), ["visitors: compaction 0 begun", "visitors: compaction 0 done"]);
+    site.hit().await.unwrap();
+    let manifest = registry::find(&plain, Ctx::default(), &Name::new("v").unwrap()).await.unwrap().unwrap();
+    let key = format!("L.v.v.{:016x}.w10000", manifest.generation);
+    plain.delete(larder_core::Key::new(key).unwrap()).await.unwrap();
+    assert_eq!(site.current().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("v"), ["visitors: lost"]);
 }

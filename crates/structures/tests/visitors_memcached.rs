@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, Op, Remaining, StoreExt, StoreRef, Want};
+use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, Remaining, StoreExt, StoreRef, Ttl, Want};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_structures::{Name, Visitors, registry};
 use larder_testkit::classic_fake::ClassicFake;
@@ -86,6 +86,34 @@ async fn a_window_lives_for_its_use_whenever_it_was_first_hit() {
             }
             registry::drop_structure(&store, Ctx::default(), &Name::new(NAME).unwrap()).await.unwrap().unwrap();
         }
+    }
+}
+
+/// A server that has no memory for more: what was read least goes first, the window with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_server_evicts_is_lost_and_never_a_zero() {
+    for version in Version::ALL {
+        let server = Memcached::start(version, &["-m", "4"]);
+        let store = client(server.addr(), "").await;
+        let clock = clock();
+        let site = open(&store, &clock).await;
+        site.hit_many(5).await.unwrap();
+        clock.advance(PERIOD);
+        assert_eq!(site.get().await.unwrap(), 5);
+        let counter = key(&store, window(&clock) - 1, None).await;
+        let put = |n: usize| {
+            // As long as the counter's, so that they take its place.
+            let key = Key::new(format!("{n:0length$}", length = counter.as_bytes().len())).unwrap();
+            Op::put(key, PutMode::Set, "7".repeat(19), Ttl::Never)
+        };
+        for part in 0..50 {
+            for reply in store.run(Ctx::default(), (part * 4_000..(part + 1) * 4_000).map(put).collect()).await {
+                reply.unwrap();
+            }
+        }
+        assert!(!is_there(&store, &counter).await, "{version:?} evicted nothing");
+        assert_eq!(kind(site.get().await), ErrorKind::Lost, "{version:?}");
+        assert_eq!(kind(site.interpolated().await), ErrorKind::Lost, "{version:?}");
     }
 }
 

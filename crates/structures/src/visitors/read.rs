@@ -10,6 +10,7 @@ use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Op, Reply, Result, Want};
 
 use super::layout::{self, COUNTER};
 use super::shared::Shared;
+use crate::events;
 use crate::ledger::List;
 use crate::manifest::unexpected;
 
@@ -76,7 +77,10 @@ impl Shared {
         }
         self.vigil().check()?;
         if let Some(at) = off.iter().find(|at| is_off(at, &found)) {
-            return if self.is_kept(at.0, self.now_ms()) { Err(self.lost(*at, &list)) } else { Ok(None) };
+            if !self.is_kept(at.0, self.now_ms()) {
+                return Ok(None);
+            }
+            return Err(events::loss(self.vigil().subject(), self.lost(*at, &list)));
         }
         let mut figures = BTreeMap::new();
         for ((window, _), sight) in found {
@@ -122,7 +126,7 @@ impl Shared {
         }
         let (incarnation, hashes) = layout::parse_shard(&item.value).map_err(named)?;
         let count = hashes.len() as u64;
-        self.compact_behind(window, &get.key, item, hashes);
+        self.compact_behind((window, part), &get.key, item, hashes);
         Ok(Sight { incarnation, count })
     }
 

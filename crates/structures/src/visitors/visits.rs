@@ -9,11 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use larder_core::observe::Phase;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Item, Key, Op, PutMode, Reply, Result, Ttl, Want};
 
 use super::hits::is_passing;
 use super::layout::{self, HASH_BYTES, SHARD_HEADER_BYTES};
 use super::shared::Shared;
+use crate::events;
 use crate::ids::random_id;
 use crate::ledger::{List, Piece};
 use crate::manifest::unexpected;
@@ -81,6 +83,7 @@ impl Shared {
                     if is_last {
                         return Err(doubted(error, is_in_doubt));
                     }
+                    events::retry(self.vigil().subject(), error.kind());
                     last = Some(error);
                 }
             }
@@ -175,7 +178,10 @@ impl Shared {
         };
         let value = layout::shard_value(incarnation, &hashes);
         let op = Op::put(visit.key.clone(), PutMode::Cas(cas), value, self.life(visit.window));
-        match self.run_one(visit.ctx(), op.clone()).await? {
+        self.tell_compaction(visit.part, Phase::Begun);
+        let outcome = self.run_one(visit.ctx(), op.clone()).await;
+        self.tell_compaction(visit.part, phase_of(&outcome));
+        match outcome? {
             Reply::Stored => Ok(true),
             Reply::Exists => Ok(false),
             Reply::Miss => {
@@ -184,6 +190,10 @@ impl Shared {
             }
             other => Err(unexpected(&op, &other)),
         }
+    }
+
+    fn tell_compaction(&self, part: u16, phase: Phase) {
+        events::compaction(self.vigil().subject(), part.saturating_sub(1), phase);
     }
 
     fn full(&self, visit: &Visit, visitors: usize) -> Error {
@@ -201,7 +211,13 @@ impl Shared {
     }
 
     /// Writes a shard anew without repeats, beside the caller, if there are many. Never waits, never fails.
-    pub(super) fn compact_behind(self: &Arc<Self>, window: u64, key: &Key, item: &Item, hashes: Vec<u64>) {
+    pub(super) fn compact_behind(
+        self: &Arc<Self>,
+        (window, part): (u64, u16),
+        key: &Key,
+        item: &Item,
+        hashes: Vec<u64>,
+    ) {
         let live_bytes = SHARD_HEADER_BYTES + hashes.len() * HASH_BYTES;
         let is_dirty = item.value.len() - live_bytes > REPEATS_BYTES.max(live_bytes);
         let (true, true, Some(cas)) = (is_dirty, self.store.profile().cas, item.cas) else { return };
@@ -217,9 +233,21 @@ impl Shared {
         runtime.spawn(async move {
             let value: Bytes = layout::shard_value(incarnation, &hashes);
             let op = Op::put(key, PutMode::Cas(cas), value, ttl);
+            busy.0.tell_compaction(part, Phase::Begun);
             // Forgotten on purpose: the value says the same before and after.
-            _ = busy.0.store.run(Ctx::within(COMPACT_MAX), Batch::from_buf([op])).await;
+            let mut replies = busy.0.store.run(Ctx::within(COMPACT_MAX), Batch::from_buf([op])).await;
+            let outcome = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+            busy.0.tell_compaction(part, phase_of(&outcome));
         });
+    }
+}
+
+/// How a compaction ended.
+fn phase_of(outcome: &Result<Reply>) -> Phase {
+    match outcome {
+        Ok(Reply::Stored) => Phase::Done,
+        Ok(Reply::Exists | Reply::Miss) => Phase::Met,
+        _ => Phase::Failed,
     }
 }
 

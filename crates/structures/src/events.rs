@@ -36,6 +36,11 @@ pub(crate) fn loss(subject: Subject<'_>, error: Error) -> Error {
     error
 }
 
+/// Data were found to be gone, where that is told beside what is there and not as an error.
+pub(crate) fn gap(subject: Subject<'_>) {
+    observe::emit(|| Event::Loss { subject, kind: ErrorKind::Lost });
+}
+
 /// A wait for a lock or a lease, told when it ends, however that comes.
 pub(crate) struct Waiting<'a> {
     subject: Subject<'a>,

@@ -137,6 +137,16 @@ async fn a_server_of_nine_commands_carries_a_log() {
     evict(&store, "l", START_MS, 0).await;
     assert_eq!(with_gaps(tail.poll().await.unwrap()).1.len(), 1);
     assert!(tail.poll().await.unwrap().is_empty());
+    // Nothing expires here: whoever makes a chunk removes those that are over, once there are many.
+    let first = part_key(&store, "l", START_MS - 4 * MINUTE_MS, 0).await;
+    assert!(store.get(first.clone()).await.unwrap().is_some());
+    for n in 0..90 {
+        advance(&clock, MINUTE_MS);
+        log.put(n.to_string()).await.unwrap();
+    }
+    assert!(store.get(first).await.unwrap().is_none());
+    let expected: Vec<String> = (80..90).map(|n| n.to_string()).collect();
+    assert_eq!(texts(log.fetch(now_ms(&clock) - 9 * MINUTE_MS - 1..).await.unwrap()), expected);
 }
 
 /// More events than the server has memory: what it evicts, whatever that is, is told of.

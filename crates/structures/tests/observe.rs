@@ -11,9 +11,10 @@ use std::time::Duration;
 use counter_support::{memory, slot_key};
 use hooked::Hooked;
 use larder_core::observe::{self, Event, Observer};
-use larder_core::{Ctx, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
+use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::lock::Lock;
-use larder_structures::{Counter, Name, Set, Visitors, registry};
+use larder_structures::log::Cursor;
+use larder_structures::{Counter, EventLog, Name, Set, Visitors, registry};
 use lock_common::{LEASE, SECOND, options};
 use set_support::Probe;
 
@@ -106,6 +107,33 @@ async fn a_set_tells_retries_and_losses() {
     plain.delete(key).await.unwrap();
     assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(told("s1"), ["set: lost"]);
+}
+
+#[tokio::test]
+async fn a_log_tells_retries_and_gaps() {
+    seen();
+    let plain = Probe::new().shared();
+    let hooked = Hooked::new(&plain);
+    let log = EventLog::open_or_create(&hooked.shared(), "e1").await.unwrap();
+    log.put("a").await.unwrap();
+    let mut tail = log.tail(Cursor::default()).unwrap();
+    tail.poll().await.unwrap().whole().unwrap();
+    hooked.lose_replies(1);
+    log.put("b").await.unwrap();
+    assert_eq!(told("e1"), ["log: retry after unavailable"]);
+
+    let name = Name::new("e1").unwrap();
+    let manifest = registry::find(&plain, Ctx::default(), &name).await.unwrap().unwrap();
+    let chunk = log.now_ms() / 3_600_000;
+    let key = Key::new(format!("L.e1.e.{:016x}.{chunk:x}-0", manifest.generation)).unwrap();
+    assert!(plain.delete(key).await.unwrap());
+    assert!(log.fetch(..).await.unwrap().whole().is_err());
+    assert_eq!(told("e1"), ["log: lost"]);
+    for expected in [1, 0] {
+        let (_, gaps) = tail.poll().await.unwrap().with_gaps();
+        assert_eq!(gaps.len(), expected);
+        assert_eq!(told("e1"), vec!["log: lost"; expected]);
+    }
 }
 
 #[tokio::test]

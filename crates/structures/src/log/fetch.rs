@@ -7,6 +7,7 @@ use larder_core::{Ctx, Error, ErrorKind, Result, Want};
 use super::events::{Events, GapCause};
 use super::inner::{Inner, Met, Read, at, parts};
 use super::layout::HEADER_BYTES;
+use crate::events;
 use crate::ledger::Piece;
 
 /// The milliseconds that a range holds; `None` if there are none.
@@ -49,7 +50,8 @@ pub(super) async fn fetch(inner: &Inner, ctx: Ctx, times: Option<RangeInclusive<
             let listed;
             (listed, rest) = rest.split_at(rest.iter().take_while(|piece| at(piece) == read.at).count());
             let incarnation = take(inner, read, &times, &mut met, &mut found)?;
-            found.gaps.extend(listed.iter().filter_map(|piece| gap(inner, piece, incarnation)));
+            let gaps = listed.iter().filter_map(|piece| gap(inner, piece, incarnation));
+            found.gaps.extend(gaps.inspect(|_| events::gap(inner.subject())));
         }
     }
     // Stable: what came in the order of chunk, part and arrival stays so within a millisecond.

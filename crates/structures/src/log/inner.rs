@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_core::observe::Subject;
 use larder_core::{
     Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Ttl, TtlSupport, Want,
 };
@@ -12,9 +13,10 @@ use larder_core::{
 use super::layout::{self, At, Params, PartFrame, PartValue};
 use super::{Event, FUTURE_MAX, Gap, GapCause};
 use crate::append::Tuning;
+use crate::events;
 use crate::ids::random_id;
 use crate::ledger::{CLOCKS_APART_MAX, Ledger, Piece};
-use crate::manifest::{Manifest, unexpected};
+use crate::manifest::{Kind, Manifest, unexpected};
 use crate::name::Name;
 
 /// Fewer stale bytes of the ledger than this are let be.
@@ -198,7 +200,13 @@ impl Inner {
 
     pub(super) fn lost(&self, why: &str) -> Error {
         let detail = format!("log {} {why}", self.name);
-        Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone())
+        let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());
+        events::loss(self.subject(), error)
+    }
+
+    /// The log, as an observer is told of it.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        events::subject(Kind::EventLog, &self.name)
     }
 }
 

@@ -42,7 +42,7 @@
 //! # Limits and memory
 //! An event has 0 bytes up to [`EventLog::event_bytes_max`], the store's limit on a value less about 130 bytes. A log has at most
 //! [`CHUNKS_MAX`] chunks within its retention, a chunk 65,536 parts, and all chunks together about 54,000 parts (an item of 1 MiB lists so many):
-//! 3 GB of events that come one by one. A put travels with those that wait on the same handle; each frame costs 14 to 17 bytes, each event 2 to 6
+//! 3 GB of events that come one by one. Without cas the list cannot be compacted, and a log takes some 15,000 parts in its whole life. A put travels with those that wait on the same handle; each frame costs 14 to 17 bytes, each event 2 to 6
 //! beside its own, a part 34 and its key, and 19 in the list. A look of a tail asks for the token of every part within the retention.
 
 mod cursor;

@@ -15,6 +15,7 @@ use super::events::Events;
 use super::fetch::gap;
 use super::inner::{Inner, Met, Read, parts};
 use super::layout::{At, HEADER_BYTES, PartFrame, PartValue};
+use crate::events;
 use crate::ledger::{List, Piece};
 use crate::runtime;
 
@@ -47,6 +48,9 @@ pub struct Tail {
     /// What stood in each part at the last look; only where the store tells tokens.
     sights: BTreeMap<At, Sight>,
 }
+
+/// A shorter pause would be none.
+const EVERY_MIN: Duration = Duration::from_millis(1);
 
 /// What stood in a part; `None`: nothing.
 type Sight = Option<Seen>;
@@ -81,7 +85,8 @@ impl Tail {
         Ok(Tail { inner, timeout, every: EVERY, cursor, sights: BTreeMap::new() })
     }
 
-    /// How long [`next`](Tail::next) pauses between two looks, at the most; it draws from the upper half of that. A second if not given.
+    /// How long [`next`](Tail::next) pauses between two looks, at the most; it draws from the upper half of that. A second if not
+    /// given, a millisecond at the least.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -96,7 +101,7 @@ impl Tail {
     /// ```
     #[must_use]
     pub fn every(mut self, every: Duration) -> Tail {
-        self.every = every;
+        self.every = every.max(EVERY_MIN);
         self
     }
 
@@ -332,7 +337,7 @@ impl Tail {
     }
 
     /// Adds the gaps of a part that were not told yet: of incarnations that are listed, or were read, and are not what is there.
-    fn take_gaps(&self, at_part: At, found: Option<u64>, list: &List, cursor: &mut Cursor, events: &mut Events) {
+    fn take_gaps(&self, at_part: At, found: Option<u64>, list: &List, cursor: &mut Cursor, found_now: &mut Events) {
         let read = cursor.places.range((at_part, 0)..=(at_part, u64::MAX)).map(|((_, incarnation), _)| *incarnation);
         let mut known: BTreeSet<u64> = read.collect();
         known.extend(list.incarnations(at_part.chunk, at_part.part).iter().map(|piece| piece.incarnation));
@@ -341,7 +346,8 @@ impl Tail {
             if let Some(gap) = gap(&self.inner, &piece, found)
                 && cursor.places.insert((at_part, incarnation), None) != Some(None)
             {
-                events.gaps.push(gap);
+                events::gap(self.inner.subject());
+                found_now.gaps.push(gap);
             }
         }
     }

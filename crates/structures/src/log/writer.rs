@@ -29,6 +29,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Resu
 use super::inner::Inner;
 use super::layout::{At, HEADER_BYTES};
 use crate::combine::Driver;
+use crate::events;
 use crate::ids::random_id;
 use crate::ledger::{List, Piece};
 use crate::manifest::unexpected;
@@ -400,7 +401,7 @@ impl Pending {
                 self.refusals += 1;
             }
             Ok(other) => self.unexpected(inner, &other),
-            Err(error) => return self.fault(was_in_doubt, error),
+            Err(error) => return self.fault(inner, was_in_doubt, error),
         }
         false
     }
@@ -449,7 +450,7 @@ impl Pending {
                 return true;
             }
             (_, Ok(other)) => self.unexpected(inner, &other),
-            (_, Err(error)) => return self.fault(was_in_doubt, error),
+            (_, Err(error)) => return self.fault(inner, was_in_doubt, error),
         }
         false
     }
@@ -457,8 +458,8 @@ impl Pending {
     fn looked(&mut self, inner: &Inner, was_in_doubt: bool, reply: Result<Reply>, view: &View) -> bool {
         let list = match view {
             Some(Ok(list)) => list,
-            Some(Err(error)) => return self.fault(was_in_doubt, error.clone()),
-            None => return self.fault(was_in_doubt, larder_core::ext::no_reply()),
+            Some(Err(error)) => return self.fault(inner, was_in_doubt, error.clone()),
+            None => return self.fault(inner, was_in_doubt, larder_core::ext::no_reply()),
         };
         match reply {
             Ok(Reply::Item(item)) => {
@@ -476,7 +477,7 @@ impl Pending {
                 self.step = Step::Make(random_id());
             }
             Ok(other) => self.unexpected(inner, &other),
-            Err(error) => return self.fault(was_in_doubt, error),
+            Err(error) => return self.fault(inner, was_in_doubt, error),
         }
         false
     }
@@ -535,7 +536,7 @@ impl Pending {
     }
 
     /// Takes in an error. True if a look may follow, after a pause.
-    fn fault(&mut self, was_in_doubt: bool, error: Error) -> bool {
+    fn fault(&mut self, inner: &Inner, was_in_doubt: bool, error: Error) -> bool {
         if !error.is_unknown() {
             self.is_in_doubt = was_in_doubt;
         }
@@ -544,6 +545,7 @@ impl Pending {
         self.faults += 1;
         let is_worth_it = self.is_in_doubt || self.is_landed || self.faults < FAULTS_MAX;
         if (error.is_unknown() || is_passing) && is_worth_it {
+            events::retry(inner.subject(), error.kind());
             self.last_error = Some(error);
         } else {
             self.fail(error);

@@ -5,7 +5,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use larder::blocking::{self, Array, Cache, Counter, EventLog, Lock, LockGuard, Queue, Set, Stack, Visitors, wait};
+use larder::blocking::{
+    self, Array, Cache, Counter, EventLog, Lock, LockGuard, Queue, Set, Stack, Table, Visitors, wait,
+};
 use larder::cache::Source;
 use larder::lock::Released;
 use larder::log::Cursor;
@@ -45,6 +47,14 @@ fn every_twin_does_what_it_stands_for() {
         array.remove(["b"]).unwrap();
         assert_eq!(array.elements().unwrap(), ["c"]);
         assert_eq!(array.stat().unwrap().elements, array.compact().unwrap().elements);
+        let table = Table::open_or_create(&store, "table").unwrap();
+        table.put("a", "1").unwrap();
+        assert_eq!(table.get("a").unwrap().unwrap(), "1");
+        assert_eq!(table.get_many(["b", "a"]).unwrap(), [None, Some("1".into())]);
+        assert!(table.has("a").unwrap() && table.put_for("a", "1", SOON).is_err());
+        assert_eq!((table.keys().unwrap().len(), table.entries().unwrap().len()), (1, 1));
+        assert!(table.entries_and_lost().unwrap().lost.is_empty());
+        assert!(table.remove("a").unwrap() && !table.has("a").unwrap());
         let visitors = Visitors::open_or_create(&store, "visitors").unwrap();
         visitors.hit_many(2).unwrap();
         visitors.hit().unwrap();

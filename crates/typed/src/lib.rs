@@ -10,6 +10,8 @@
 //! | [`TypedArray`] | [`Array`](larder_structures::Array) | elements; for `remove` and `change`, the same |
 //! | [`TypedCache`] | [`Cache`](larder_structures::Cache) | values |
 //! | [`TypedEventLog`] | [`EventLog`](larder_structures::EventLog) | events |
+//! | [`TypedTable`] | [`Table`](larder_structures::Table) | values; keys are bytes |
+//! | [`TypedQueue`], [`TypedStack`] | [`Queue`](larder_structures::Queue), [`Stack`](larder_structures::Stack) | items |
 //!
 //! A value that cannot be written is [`BadInput`](larder_core::ErrorKind::BadInput), and nothing is sent. Bytes that are no value of the type are a [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch)
 //! that names the element, and [`Undecoded`] has the bytes; the other elements can still be had.
@@ -18,14 +20,18 @@ mod array;
 mod cache;
 mod codec;
 mod log;
+mod queue;
 mod set;
+mod table;
 mod undecoded;
 
 pub use array::TypedArray;
 pub use cache::{TypedCache, TypedCached};
 pub use codec::{Codec, Json, Postcard, Raw};
 pub use log::{TypedEvent, TypedEventLog};
+pub use queue::{TypedClaim, TypedQueue, TypedStack};
 pub use set::TypedSet;
+pub use table::TypedTable;
 pub use undecoded::Undecoded;
 
 /// Why a codec could not do it.

@@ -7,8 +7,11 @@ use bytes::Bytes;
 use larder_core::{Error, ErrorKind, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::{Lookup, Source};
-use larder_structures::{Array, Cache, EventLog, Set};
-use larder_typed::{Codec, Fault, Json, Postcard, Raw, TypedArray, TypedCache, TypedEventLog, TypedSet, Undecoded};
+use larder_structures::{Array, Cache, EventLog, Queue, Set, Stack, Table};
+use larder_typed::{
+    Codec, Fault, Json, Postcard, Raw, TypedArray, TypedCache, TypedEventLog, TypedQueue, TypedSet, TypedStack,
+    TypedTable, Undecoded,
+};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -125,6 +128,56 @@ async fn a_log_tells_events_in_time_and_the_one_that_is_none() {
     assert_eq!(undecoded(&error, &format!("the event of {} ms", now_ms - 500)), "\x09");
     let (events, gaps) = typed.fetch_with_gaps(..).await.unwrap();
     assert_eq!((events.iter().filter(|event| event.is_ok()).count(), events.len(), gaps.len()), (2, 3, 0));
+}
+
+#[tokio::test]
+async fn a_table_gives_values_back_by_key_and_names_the_one_that_is_none() {
+    let table = Table::options().ttl(true).open_or_create(&store(), "t").await.unwrap();
+    let typed: TypedTable<Shape, Json> = TypedTable::new(table.clone());
+    typed.put("a", &Shape::Point).await.unwrap();
+    typed.put_for("b", &Shape::Circle { radius: 3 }, std::time::Duration::from_secs(60)).await.unwrap();
+    assert_eq!(typed.get("a").await.unwrap(), Some(Shape::Point));
+    let many = typed.get_many(["b", "none", "a"]).await.unwrap();
+    assert_eq!(many, [Some(Shape::Circle { radius: 3 }), None, Some(Shape::Point)]);
+    assert_eq!(typed.entries().await.unwrap().len(), 2);
+    table.put("c", "[]").await.unwrap();
+    for error in [
+        typed.get("c").await.unwrap_err(),
+        typed.get_many(["a", "c"]).await.unwrap_err(),
+        typed.entries().await.unwrap_err(),
+    ] {
+        assert_eq!(undecoded(&error, "the value of \"c"), "[]");
+    }
+    let each = typed.each().await.unwrap();
+    assert_eq!((each.len(), each.iter().filter(|(_, value)| value.is_ok()).count()), (3, 2));
+    let bad: TypedTable<Unwritable, Json> = TypedTable::new(table.clone());
+    assert_eq!(bad.put("d", &unwritable()).await.unwrap_err().kind(), ErrorKind::BadInput);
+    assert!(table.get("d").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn queues_and_stacks_keep_their_order_and_an_item_that_is_none_can_still_be_had() {
+    let store = store();
+    let lease = std::time::Duration::from_secs(60);
+    let queue = Queue::open_or_create(&store, "q").await.unwrap();
+    let typed: TypedQueue<Shape> = TypedQueue::new(queue.clone());
+    typed.push_all(shapes()).await.unwrap();
+    let claim = typed.claim(lease).await.unwrap().unwrap();
+    assert_eq!(claim.item().unwrap(), shapes()[0]);
+    claim.raw().ack().await.unwrap();
+    assert_eq!(typed.pop().await.unwrap(), Some(shapes()[1].clone()));
+    assert_eq!(typed.pop().await.unwrap(), Some(shapes()[2].clone()));
+    assert_eq!(typed.pop().await.unwrap(), None);
+    queue.push("\x09").await.unwrap();
+    let claim = typed.claim(lease).await.unwrap().unwrap();
+    assert_eq!(undecoded(&claim.item().unwrap_err(), "a claimed item"), "\x09");
+    claim.raw().release().await.unwrap();
+    assert_eq!(undecoded(&typed.pop().await.unwrap_err(), "an item"), "\x09");
+    let stack: TypedStack<Shape, Json> = TypedStack::new(Stack::open_or_create(&store, "s").await.unwrap());
+    stack.push(&shapes()[0]).await.unwrap();
+    stack.push(&shapes()[2]).await.unwrap();
+    assert_eq!(stack.pop().await.unwrap(), Some(shapes()[2].clone()));
+    assert_eq!(stack.claim(lease).await.unwrap().unwrap().item().unwrap(), shapes()[0]);
 }
 
 #[tokio::test]

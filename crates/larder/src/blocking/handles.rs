@@ -1,12 +1,12 @@
 //! The twins that need nothing but waiting.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
 use super::twin;
 use crate::set::Members;
-use crate::{ArrayStat, SetStat};
+use crate::{ArrayStat, SetStat, TableEntries};
 
 twin! {
     /// A [`Counter`](crate::Counter) without async: a cheap clone.
@@ -41,6 +41,20 @@ twin! {
     fn elements(&self) -> Vec<Bytes> = "it.push([\"unpack\"])?;\nassert_eq!(it.elements()?, [\"unpack\"]);";
     fn stat(&self) -> ArrayStat = "println!(\"{:?}\", it.stat()?);";
     fn compact(&self) -> ArrayStat = "println!(\"{:?}\", it.compact()?);";
+}
+
+twin! {
+    /// A [`Table`](crate::Table) without async: a cheap clone.
+    Table(open_or_create);
+    fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> () = "it.put(\"joe\", \"33\")?;";
+    fn put_for(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> () = "let lives = larder::Table::options().ttl(true).open_or_create(&store, \"guests\");\nlet it = larder::blocking::Table::new(larder::blocking::wait(lives)?);\nit.put_for(\"joe\", \"33\", std::time::Duration::from_secs(60))?;";
+    fn get(&self, key: impl AsRef<[u8]>) -> Option<Bytes> = "it.put(\"joe\", \"33\")?;\nassert_eq!(it.get(\"joe\")?.unwrap(), \"33\");";
+    fn has(&self, key: impl AsRef<[u8]>) -> bool = "assert!(!it.has(\"joe\")?);";
+    fn get_many(&self, keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Vec<Option<Bytes>> = "assert_eq!(it.get_many([\"joe\", \"ann\"])?, [None, None]);";
+    fn remove(&self, key: impl AsRef<[u8]>) -> bool = "assert!(!it.remove(\"joe\")?);";
+    fn keys(&self) -> Vec<Bytes> = "assert!(it.keys()?.is_empty());";
+    fn entries(&self) -> Vec<(Bytes, Bytes)> = "assert!(it.entries()?.is_empty());";
+    fn entries_and_lost(&self) -> TableEntries = "assert!(it.entries_and_lost()?.lost.is_empty());";
 }
 
 twin! {

@@ -41,7 +41,7 @@ use std::sync::OnceLock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 pub use self::cache::Cache;
-pub use self::handles::{Array, Counter, Set, Visitors};
+pub use self::handles::{Array, Counter, Set, Table, Visitors};
 pub use self::lock::{Lock, LockGuard};
 pub use self::log::{EventLog, Tail};
 pub use self::queue::{Claim, Queue, Stack};

@@ -20,3 +20,6 @@ struct Cache;
 
 #[doc = include_str!("../../../docs/cookbook/src/visitors.md")]
 struct Visitors;
+
+#[doc = include_str!("../../../docs/cookbook/src/array.md")]
+struct Array;

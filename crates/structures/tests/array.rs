@@ -326,3 +326,19 @@ async fn a_change_under_a_lock_is_refused_to_who_lost_it() {
         second.release().await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_look_tells_figures_and_what_is_lost() {
+    let store = Probe::new().shared();
+    let array = Array::options().shards(3).open_or_create(&store, "a").await.unwrap();
+    array.change(numbers(0..20), NOTHING).await.unwrap();
+    array.remove(numbers(0..5)).await.unwrap();
+    let name = Name::new("a").unwrap();
+    let look = || larder_structures::inspect::inspect(&store, Ctx::default(), &name);
+    let found = look().await.unwrap().unwrap();
+    assert_eq!((found.keys, found.missing, found.elements), (5, 0, Some(15)));
+    assert_eq!(found.stale_bytes, Some(array.stat().await.unwrap().stale_bytes));
+    store.delete(key_of(&store, "a", "commits").await).await.unwrap();
+    let found = look().await.unwrap().unwrap();
+    assert_eq!((found.missing, found.elements), (1, None));
+}

@@ -4,6 +4,7 @@ mod words;
 
 use larder_core::{Batch, Ctx, Error, Op, Reply, Result, StoreRef, Want};
 
+use crate::array::Array;
 use crate::copies;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
@@ -60,7 +61,7 @@ pub struct Inspection {
 /// The values come whole, since no store tells the size of one: a large structure is as much to read. It is no snapshot: who writes
 /// meanwhile shows in some of the figures.
 ///
-/// **Round trips: 1** for the manifest, 1 for every 64 data keys, for a set 2 more; for a kind whose pieces are listed in its data, what it takes to read the list.
+/// **Round trips: 1** for the manifest, 1 for every 64 data keys, for a set or an array 2 more; for a kind whose pieces are listed in its data, what it takes to read the list.
 ///
 /// # Errors
 /// [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch) where the name holds something that this release does not know; those of the store. Data
@@ -96,6 +97,18 @@ pub async fn inspect(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<I
         inspection.live_bytes = Some(stat.live_bytes);
         inspection.stale_bytes = Some(stat.stale_bytes);
         inspection.elements = Some(stat.members);
+    }
+    if inspection.missing == 0 && inspection.manifest.kind == Kind::Array {
+        match Array::open(store, name.as_bytes()).await?.stat().await {
+            Ok(stat) => {
+                inspection.live_bytes = Some(stat.live_bytes);
+                inspection.stale_bytes = Some(stat.stale_bytes);
+                inspection.elements = Some(stat.elements);
+            }
+            // Its commits are gone: without them the shards cannot be told.
+            Err(error) if error.kind() == larder_core::ErrorKind::Lost => inspection.missing += 1,
+            Err(error) => return Err(error),
+        }
     }
     Ok(Some(inspection))
 }

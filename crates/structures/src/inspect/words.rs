@@ -16,7 +16,7 @@ pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&
         Kind::FastCounter => vec![("range", "±2^61".to_owned())],
         Kind::Set => vec![("shards", manifest.shards.to_string()), ("members are spread by", "XXH3-64".to_owned())],
         Kind::Cache => vec![("keys are hashed by", "XXH3-128".to_owned())],
-        Kind::Array => vec![("shards", manifest.shards.to_string())],
+        Kind::Array => vec![("shards", manifest.shards.to_string()), ("elements are spread by", "XXH3-64".to_owned())],
         Kind::Visitors => visitors::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::EventLog => log::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::Table => table::describe(manifest).unwrap_or_else(|| raw(manifest)),
@@ -40,7 +40,7 @@ pub(super) fn guarantee(manifest: &Manifest, profile: &Profile) -> String {
         Kind::EventLog => {
             "each acknowledged event stands once in the chunk of its time; a chunk that is lost is told as a gap"
         }
-        Kind::Array => "the changes of each handle in their order, each counting once",
+        Kind::Array => "the changes of each handle in their order, each counting once and seen whole",
         Kind::Table => "the list of keys and the entries agree, or are brought to agree by whoever reads them",
         Kind::Queue | Kind::Stack => "each acknowledged item is handed out at least once until it is acknowledged",
         Kind::Cache => {

@@ -21,7 +21,7 @@ cases! {
     array_is_whole_under_eight_tasks_and_two_handles [Cas];
     array_is_whole_when_the_nth_op_fails [Cas];
     array_reports_a_lost_shard_and_lost_commits [Cas];
-    array_refuses_a_holder_that_was_overtaken [Cas, RemainingTtl];
+    array_refuses_a_holder_that_was_overtaken [Cas, Ttl];
     drop_of_an_array_removes_every_key [];
     budget_array_open [];
     budget_array_create [];
@@ -30,7 +30,7 @@ cases! {
     budget_array_change_in_one_shard [];
     budget_array_change_over_shards [Cas];
     budget_array_first_change_over_shards [Cas];
-    budget_array_change_under_a_lock [Cas, RemainingTtl];
+    budget_array_change_under_a_lock [Cas, Ttl];
     budget_array_elements [];
     budget_array_stat [];
     budget_drop_of_an_array [];

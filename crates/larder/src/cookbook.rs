@@ -23,3 +23,6 @@ struct Visitors;
 
 #[doc = include_str!("../../../docs/cookbook/src/array.md")]
 struct Array;
+
+#[doc = include_str!("../../../docs/cookbook/src/table.md")]
+struct Table;

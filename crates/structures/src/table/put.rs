@@ -272,6 +272,8 @@ impl Inner {
                     is_in_doubt = true;
                     effort.pause().await;
                 }
+                // Blind: tried again, it could take a newer entry.
+                Err(error) if error.is_unknown() => return Err(error),
                 Err(error) => effort.again(error).await.map_err(unknown)?,
             }
             if effort.is_over() {

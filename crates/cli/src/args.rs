@@ -12,6 +12,7 @@ use crate::cache::CacheVerb;
 use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
+use crate::queue::LineVerb;
 use crate::table::TableVerb;
 use crate::visitors::VisitorsVerb;
 
@@ -163,6 +164,27 @@ Examples:
   larder log tail audit -f"
     )]
     Log(LogVerb),
+    /// A queue of items: pushed, claimed with a lease, acknowledged; first in, first out
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder queue push jobs 'resize 1.png'
+  larder queue work jobs -- ./resize.sh
+  larder queue len jobs"
+    )]
+    Queue(LineVerb),
+    /// A stack of items: the same as a queue, last in, first out
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder stack push undo first second
+  larder stack pop undo"
+    )]
+    Stack(LineVerb),
     /// Remove a structure, of whatever kind, and all its keys
     #[command(after_help = "\
 Prints the kind of what was removed. Handles that other processes have open answer `lost` from then on.
@@ -460,6 +482,8 @@ pub(crate) enum Subject {
     Log,
     /// The table.
     Table,
+    /// The queue.
+    Queue,
 }
 
 const DEMO_HELP: &str = "\

@@ -24,11 +24,14 @@ pub(crate) enum Exit {
 /// Every exit code, and what it means.
 pub(crate) const CODES: [(&str, &str); 13] = [
     ("0", "done; for `set has`: yes"),
-    ("1", "no: `set has` found an element missing, `demo` found a total that is off"),
+    (
+        "1",
+        "no: `set has` found an element missing, `queue pop` and `claim` nothing to take, `demo` a total that is off",
+    ),
     ("2", "wrong usage: an option, a name, a value, a URL; no store is set"),
     ("3", "absent: there is no such structure (never created, or lost)"),
     ("4", "lost or rolled back: the structure was there, and data of it are gone"),
-    ("5", "the lock was not obtained in time, or was lost while the command ran"),
+    ("5", "the lock was not obtained in time, or was lost while the command ran; a claim of a queue is over"),
     (
         "6",
         "the store cannot be reached or does not answer, or somebody else's rebuild outlasted the wait; nothing was changed",
@@ -36,9 +39,9 @@ pub(crate) const CODES: [(&str, &str); 13] = [
     ("7", "the outcome is unknown: it may have happened, or may yet; read before you try again"),
     ("8", "refused: full, out of range, another kind of structure, too many writers, or unsupported"),
     ("70", "the store or larder misbehaved"),
-    ("126", "`lock run`, `cache get`: the command cannot be run"),
-    ("127", "`lock run`, `cache get`: the command was not found"),
-    ("128+n", "`lock run`, `cache get`: signal n ended the command; others: signal n ended larder"),
+    ("126", "`lock run`, `cache get`, `queue work`: the command cannot be run"),
+    ("127", "`lock run`, `cache get`, `queue work`: the command was not found"),
+    ("128+n", "`lock run`, `cache get`, `queue work`: signal n ended the command; others: signal n ended larder"),
 ];
 
 /// As `larder exit-codes` and the help print it.

@@ -11,6 +11,7 @@ mod inspect;
 mod lock;
 mod log;
 mod output;
+mod queue;
 mod run;
 mod session;
 mod set;
@@ -126,6 +127,8 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
+        Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,
+        Command::Stack(verb) => queue::run(&session, queue::Which::Stack, verb).await,
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),
         Command::Demo(_) | Command::Completions { .. } | Command::ExitCodes => Ok(Exit::Ok as u8),
     };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use larder::text::Shown;
 use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group, test_kill_process_group};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
@@ -72,12 +72,25 @@ pub(crate) struct Running {
 impl Running {
     /// Starts the command with more variables in its environment.
     pub(crate) fn start(command: &[OsString], env: &[(&str, OsString)]) -> Result<Running, Failure> {
-        Running::start_with(command, env, Stdio::inherit())
+        Running::start_with(command, env, Stdio::inherit(), Stdio::inherit())
     }
 
     /// The same, and what it prints to standard output is [`output`](Running::output).
     pub(crate) fn start_captured(command: &[OsString], env: &[(&str, OsString)]) -> Result<Running, Failure> {
-        Running::start_with(command, env, Stdio::piped())
+        Running::start_with(command, env, Stdio::inherit(), Stdio::piped())
+    }
+
+    /// Starts the command with something on its standard input. A command that does not read it all is fine.
+    pub(crate) fn start_fed(
+        command: &[OsString],
+        env: &[(&str, OsString)],
+        input: bytes::Bytes,
+    ) -> Result<Running, Failure> {
+        let mut running = Running::start_with(command, env, Stdio::piped(), Stdio::inherit())?;
+        if let Some(mut stdin) = running.child.stdin.take() {
+            tokio::spawn(async move { _ = stdin.write_all(&input).await });
+        }
+        Ok(running)
     }
 
     /// What the command prints, until it and all that it started have closed their standard output; nothing if that is not captured.
@@ -92,11 +105,16 @@ impl Running {
         }
     }
 
-    fn start_with(command: &[OsString], env: &[(&str, OsString)], stdout: Stdio) -> Result<Running, Failure> {
+    fn start_with(
+        command: &[OsString],
+        env: &[(&str, OsString)],
+        stdin: Stdio,
+        stdout: Stdio,
+    ) -> Result<Running, Failure> {
         let Some((program, args)) = command.split_first() else { return Err(Failure::usage("there is no command")) };
         let leads = !is_foreground();
         let mut command = Command::new(program);
-        command.args(args).envs(env.iter().map(|(name, value)| (name, value))).stdout(stdout);
+        command.args(args).envs(env.iter().map(|(name, value)| (name, value))).stdin(stdin).stdout(stdout);
         if leads {
             command.process_group(0);
         }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 24] = [
+const VERBS: [&str; 35] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -29,6 +29,17 @@ const VERBS: [&str; 24] = [
     "visitors hit n",
     "visitors get n",
     "visitors watch n",
+    "queue push n a",
+    "queue pop n",
+    "queue claim n",
+    "queue ack n 1",
+    "queue release n 1",
+    "queue renew n 1",
+    "queue len n",
+    "queue stat n",
+    "queue work n -- true",
+    "stack push n a",
+    "stack pop n",
     "inspect n",
     "drop n",
     "drop n --json",
@@ -55,6 +66,8 @@ fn help_has_examples_for_every_verb() {
         "set --help",
         "array --help",
         "visitors --help",
+        "queue --help",
+        "stack --help",
     ];
     for line in others {
         let words: Vec<&str> = line.split(' ').collect();

@@ -7,6 +7,7 @@ mod entries;
 mod footprint;
 mod lock;
 mod log;
+mod queue;
 mod set;
 mod stage;
 mod table;
@@ -28,7 +29,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 9] = [
+const SUBJECTS: [Subject; 10] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -38,6 +39,7 @@ const SUBJECTS: [Subject; 9] = [
     Subject::Visitors,
     Subject::Log,
     Subject::Table,
+    Subject::Queue,
 ];
 
 /// Drives the structures; the exit code says whether every total was right.
@@ -89,6 +91,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Array => array::drive(stage).await,
             Subject::Cache => cache::drive(stage).await,
             Subject::Visitors => visitors::drive(stage).await,
+            Subject::Queue => queue::drive(stage).await,
             Subject::Log => log::drive(stage).await,
             Subject::Table => entries::drive(stage).await,
         };

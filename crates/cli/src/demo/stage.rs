@@ -191,6 +191,7 @@ impl Subject {
             Subject::Array => "array",
             Subject::Cache => "cache",
             Subject::Visitors => "visitors",
+            Subject::Queue => "queue",
             Subject::Log => "log",
             Subject::Table => "table",
         }

@@ -82,6 +82,8 @@ pub(super) struct Consumer {
     checked: HashSet<u64>,
     /// Claims that have ended, and whose markers may still be there.
     ended: Vec<u64>,
+    /// Claims of this call whose writes came too late: their markers are there.
+    tried: Vec<u64>,
     /// Writes of this call of which it is not known whether they landed.
     sent: Vec<Sent>,
 }
@@ -176,6 +178,10 @@ impl Driver for Consumer {
         self.shelf.begin(self.view.as_ref().map(|view| &view.state));
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
         let outcome = self.settle(changes, deadline).await;
+        let tried = std::mem::take(&mut self.tried);
+        if outcome.is_ok() {
+            self.end_markers(tried);
+        }
         outcome.map_err(|error| {
             let is_unknown = !self.sent.is_empty();
             error.effect(if is_unknown { Effect::Unknown } else { Effect::NotApplied })
@@ -195,6 +201,7 @@ impl Consumer {
             expired: HashSet::new(),
             checked: HashSet::new(),
             ended: Vec::new(),
+            tried: Vec::new(),
             sent: Vec::new(),
         }
     }
@@ -279,6 +286,8 @@ impl Consumer {
         if let Some(at) = self.sent.iter().position(|sent| last == Some(sent.seq)) {
             let outcomes = self.sent.swap_remove(at).outcomes;
             self.sent.clear();
+            // Which of them this one made is not known here; what is left ends by itself.
+            self.tried.clear();
             return Ok(Some(outcomes));
         }
         // Each write since has one writer: fewer than are remembered cannot have pushed this one out.
@@ -486,13 +495,14 @@ impl Consumer {
                 if !are_marked {
                     self.mark_again(ctx, &claims).await;
                 }
-                self.ended.extend(ended);
-                self.ended.truncate(MARKERS_KEPT_MAX);
+                self.tried.retain(|tried| !claims.iter().any(|(claim, _)| claim == tried));
+                self.end_markers(ended);
                 self.forget_claims();
                 Ok(Step::Done(outcomes))
             }
             Ok(false) => {
                 self.sent.pop();
+                self.tried.extend(claims.iter().map(|(claim, _)| *claim));
                 Ok(Step::Conflict)
             }
             Err(error) => {
@@ -531,6 +541,14 @@ impl Consumer {
             request.add(Asked::Other, self.engine.marker(claim, Op::delete)?);
         }
         Ok(())
+    }
+
+    /// Notes markers that a later write removes.
+    fn end_markers(&mut self, claims: impl IntoIterator<Item = u64>) {
+        self.ended.extend(claims);
+        self.ended.sort_unstable();
+        self.ended.dedup();
+        self.ended.truncate(MARKERS_KEPT_MAX);
     }
 
     /// Forgets what is known of claims that are over.

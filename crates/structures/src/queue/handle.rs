@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::text::Shown;
-use larder_core::{Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreExt, StoreRef, Ttl};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Ttl};
 
 use super::consume::{Change, Consumer, Given, What};
 use super::engine::{Engine, SEGMENT_ITEMS};
-use super::push::{Push, Pusher};
+use super::push::{Answers, Push, Pusher};
 use super::{ClaimId, QueueOptions, QueueStat};
 use crate::append::{Action, layout as frames};
 use crate::combine::Combiner;
@@ -143,13 +143,17 @@ impl Shared {
         let life = self.engine.life(lease)?;
         self.engine.vigil.check()?;
         let touch = self.engine.marker(id.0, |key| Op::touch(key, Ttl::After(life)))?;
-        match self.engine.store.run_one(Ctx::within(self.engine.timeout), touch).await? {
-            Reply::Touched => Ok(()),
-            _ => {
-                let detail = format!("the lease of claim {id} has run out, or it was acknowledged");
-                Err(self.engine.named(ErrorKind::Fenced, &detail))
-            }
+        let newest = self.engine.newest();
+        let batch = Batch::from_iter([touch, self.engine.cell.read_op()]);
+        let mut answers = Answers::new(self.engine.vigil.run(Ctx::within(self.engine.timeout), batch).await);
+        let is_touched = answers.next()? == Reply::Touched;
+        // The marker of a claim that is over may still be there.
+        let state = self.engine.view(answers.next(), newest)?.state;
+        if is_touched && state.opens.iter().any(|open| open.claim == id.0) {
+            return self.engine.vigil.check();
         }
+        let detail = format!("the lease of claim {id} has run out, or it was acknowledged or given back");
+        Err(self.engine.named(ErrorKind::Fenced, &detail))
     }
 }
 

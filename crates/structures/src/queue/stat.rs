@@ -140,7 +140,7 @@ impl Engine {
     }
 }
 
-/// The keys of the segments that are there, or may be. **Round trips: 1.** Markers of claims end by themselves.
+/// The keys of the segments that are there, or may be. **Round trips: 1.**
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     let cell = Cell::new(manifest.data_key(name, 0)?);
     let Some(item) = store.run_one(ctx, cell.read_op()).await?.into_item() else { return Ok(Vec::new()) };
@@ -151,5 +151,8 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         _ => 0,
     };
     // One more than the tail: somebody may have stopped while opening it.
-    (first..=state.tail + 1).map(|segment| manifest.data_key(name, format_args!("s{segment:x}"))).collect()
+    let segments = (first..=state.tail + 1).map(|segment| manifest.data_key(name, format_args!("s{segment:x}")));
+    // Of several servers they stand on the state's, where this does not find them: there their leases end them.
+    let markers = state.opens.iter().map(|open| manifest.data_key(name, format_args!("c{:016x}", open.claim)));
+    segments.chain(markers).collect()
 }

@@ -472,6 +472,28 @@ async fn eight_tasks_on_two_handles_lose_and_repeat_nothing() {
     }
 }
 
+#[tokio::test]
+async fn segments_that_were_removed_behind_an_open_claim_are_not_missing() {
+    for kind in BOTH {
+        let line = Line::open(kind, &memory(), &small()).await;
+        for item in numbered(0..30) {
+            line.push(item).await.unwrap();
+        }
+        let held = line.take().await;
+        for item in numbered(30..100) {
+            line.push(item).await.unwrap();
+        }
+        assert_eq!(line.drain().await.len(), 99);
+        for _ in 0..4 {
+            line.push("x").await.unwrap();
+            line.pop().await.unwrap();
+        }
+        assert_eq!((line.len().await.unwrap(), line.stat().await.segments_missing), (1, 0), "{kind:?}");
+        held.ack().await.unwrap();
+        assert_eq!(line.len().await.unwrap(), 0);
+    }
+}
+
 /// Several producers, one consumer: what each pushed comes in its order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_keeps_the_order_of_each_producer() {

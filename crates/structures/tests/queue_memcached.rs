@@ -182,11 +182,11 @@ async fn nothing_acknowledged_is_lost_behind_a_bad_network() {
                 }
             }
             let column = format!("{kind:?}, {version:?}, seed {seed}");
+            let stat = direct.stat().await;
+            assert_eq!((stat.segments_lost, stat.segments_missing, stat.items_lost), (0, 0, 0), "{column}");
             for item in &known.pushed {
                 assert!(known.given.contains(item), "{item} is lost; {column}");
             }
-            let stat = direct.stat().await;
-            assert_eq!((stat.segments_lost, stat.segments_missing, stat.items_lost), (0, 0, 0), "{column}");
             let mut times: BTreeMap<&String, u32> = BTreeMap::new();
             for item in &known.done {
                 *times.entry(item).or_default() += 1;

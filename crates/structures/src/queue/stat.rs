@@ -128,8 +128,10 @@ impl Engine {
             None => {
                 let is_known = number == state.tail && state.is_tail_lost;
                 let is_removed = at.is_some_and(|at| plan::is_drained(state, self.order, at));
-                // Of a stack's numbers that are not on record, those missing are told by what lives.
-                let may_be_gap = self.order == Order::Lifo && at.is_none();
+                // Of a stack's numbers that are not on record, those missing are told by what lives; of a queue's, those before the
+                // last on record were passed and removed.
+                let is_passed = || state.records.last().is_some_and(|last| number < last.segment);
+                let may_be_gap = at.is_none() && (self.order == Order::Lifo || is_passed());
                 if is_known || is_removed {
                     pass.segments += 1;
                 } else if !may_be_gap {

@@ -148,9 +148,10 @@ async fn nothing_acknowledged_is_lost_behind_a_bad_network() {
             let server = Memcached::start(version, &[]);
             let proxy = Proxy::start(server.addr());
             let clients = [client(proxy.addr(), "timeout_ms=300").await, client(proxy.addr(), "timeout_ms=300").await];
-            let handles =
-                [Line::open(kind, &clients[0], &small()).await, Line::open(kind, &clients[1], &small()).await];
-            let direct = Line::open(kind, &client(server.addr(), "").await, &small()).await;
+            // Large enough that a segment outlives the longest delay: see what `queue` says of late requests.
+            let large = QueueOptions::default().timeout(Duration::from_secs(30));
+            let handles = [Line::open(kind, &clients[0], &large).await, Line::open(kind, &clients[1], &large).await];
+            let direct = Line::open(kind, &client(server.addr(), "").await, &large).await;
             let rates = Rates {
                 lost_request: 0.02,
                 lost_reply: 0.02,

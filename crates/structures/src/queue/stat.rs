@@ -95,7 +95,11 @@ impl Engine {
             let ops: Result<Batch> = numbers.iter().map(|&number| self.segment_read(number)).collect();
             let mut answers = Answers::new(self.store.run(ctx, ops?).await);
             for number in numbers {
-                let content = answers.next()?.into_item().map(|item| Content::parse(number, &item, 0)).transpose()?;
+                let content = match answers.next()?.into_item().map(|item| Content::parse(number, &item, 0)) {
+                    // What a late request made again after it was removed is nothing of ours.
+                    Some(Err(_)) if state.record_at(number).is_none() => None,
+                    content => content.transpose()?,
+                };
                 self.count(state, number, content, &mut pass);
             }
             if self.order == Order::Lifo && pass.segments + pass.missing >= state.live {

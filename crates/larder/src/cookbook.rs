@@ -26,3 +26,5 @@ struct Array;
 
 #[doc = include_str!("../../../docs/cookbook/src/table.md")]
 struct Table;
+#[doc = include_str!("../../../docs/cookbook/src/queue.md")]
+struct Queue;

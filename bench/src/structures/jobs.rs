@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_structures::lock::{LockGuard, Released};
-use larder_structures::{Cache, Counter, EventLog, Lock, Set, Visitors};
+use larder_structures::{Array, Cache, Counter, EventLog, Lock, Set, Visitors};
 
 use crate::Result;
 use crate::drive::Step;
@@ -14,6 +14,8 @@ use crate::drive::Step;
 const LEASE: Duration = Duration::from_secs(3600);
 /// Members of the set that is read.
 const MEMBERS: usize = 100;
+/// After so many pushes an array is emptied.
+const ARRAY_PUSHES_MAX: usize = 1_000;
 /// Visitors that are named beforehand: so many that they meet each of 256 shards.
 const NAMED: u64 = 4_000;
 /// The value that a cache holds.
@@ -30,6 +32,8 @@ pub(super) enum Job {
     SetAdd,
     SetMembers,
     SetHas,
+    ArrayPush,
+    ArrayElements,
     CacheHit,
     LogPut,
     LogFetch,
@@ -39,7 +43,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 14] = [
+    pub(super) const ALL: [Job; 16] = [
         Job::CounterAdd,
         Job::CounterGet,
         Job::FastAdd,
@@ -48,6 +52,8 @@ impl Job {
         Job::SetAdd,
         Job::SetMembers,
         Job::SetHas,
+        Job::ArrayPush,
+        Job::ArrayElements,
         Job::CacheHit,
         Job::LogPut,
         Job::LogFetch,
@@ -68,6 +74,8 @@ impl Job {
             Job::SetAdd => "set add of 1 member",
             Job::SetMembers => "set members (100)",
             Job::SetHas => "set has (of 100)",
+            Job::ArrayPush => "array push of 1 element",
+            Job::ArrayElements => "array elements (100)",
             Job::CacheHit => "cache hit of 100 bytes",
             Job::LogPut => "log put of 1 event",
             Job::LogFetch => "log fetch (100 events)",
@@ -110,6 +118,12 @@ impl Job {
                 cache.get_or_rebuild("k", async || Ok::<_, larder_core::Error>([b'v'; VALUE_BYTES].to_vec())).await?;
                 Work::CacheHit(cache)
             }
+            Job::ArrayPush => Work::ArrayPush(Array::open_or_create(store, name).await?, 0),
+            Job::ArrayElements => {
+                let array = Array::open_or_create(store, name).await?;
+                array.push((0..MEMBERS).map(member)).await?;
+                Work::ArrayElements(array)
+            }
             Job::LogPut | Job::LogFetch => {
                 // One chunk, however long it takes.
                 let log = EventLog::options().chunk(LEASE * 24).open_or_create(store, name).await?;
@@ -151,6 +165,8 @@ pub(super) enum Work {
     SetMembers(Set),
     SetHas(Set, usize),
     CacheHit(Cache),
+    ArrayPush(Array, usize),
+    ArrayElements(Array),
     LogPut(EventLog, usize),
     LogFetch(EventLog),
     VisitorsHit(Visitors),
@@ -207,6 +223,16 @@ impl Step for Work {
                 let hit: Result<_> = hit.await;
                 hit?.value.len() == VALUE_BYTES
             }
+            Work::ArrayPush(array, at) => {
+                *at += 1;
+                array.push([member(*at)]).await?;
+                // Now and then it begins anew: it would be full after some ten thousand pushes.
+                if at.is_multiple_of(ARRAY_PUSHES_MAX) {
+                    array.remove((0..MEMBERS).map(member)).await?;
+                }
+                true
+            }
+            Work::ArrayElements(array) => array.elements().await?.len() == MEMBERS,
             Work::LogPut(log, at) => {
                 *at += 1;
                 log.put(member(*at)).await?;

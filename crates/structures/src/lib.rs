@@ -13,7 +13,7 @@
 //! | [`mod@inspect`] | what a structure of whatever kind is, takes and promises |
 //! | [`queue`] | [`Queue`] and [`Stack`]: pushed in one round trip, claimed with a lease, acknowledged |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
-//! | [`array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
+//! | [`mod@array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
 //! | [`table`] | [`Table`]: values by keys, each an item of its own, and a list of the keys |

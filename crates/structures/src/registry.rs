@@ -22,7 +22,7 @@ pub async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Mani
     Ok(copies::find(store, ctx, name).await?.map(|found| found.manifest))
 }
 
-/// A structure that [`list`] found.
+/// A structure that [`list()`] found.
 ///
 /// ```
 /// # use larder_structures::registry::Listed;
@@ -86,7 +86,7 @@ pub async fn list(
     Ok(all)
 }
 
-/// How many manifests [`list`] reads at once.
+/// How many manifests [`list()`] reads at once.
 const MANIFESTS_A_BATCH: usize = 256;
 
 /// How often the manifest is removed again when its token died, or a lock was renewed, in between.

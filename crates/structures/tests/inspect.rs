@@ -7,7 +7,7 @@ use counter_support::{memory, slot_key};
 use larder_core::{Ctx, ErrorKind, Key, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::inspect::inspect;
 use larder_structures::lock::Lock;
-use larder_structures::{Counter, Inspection, Kind, Name, Set, registry};
+use larder_structures::{Array, Counter, Inspection, Kind, Name, Queue, Set, Stack, registry};
 
 async fn look(store: &StoreRef, name: &str) -> Inspection {
     inspect(store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().expect("it is there")
@@ -45,6 +45,25 @@ async fn each_kind_tells_what_it_is() {
     assert_eq!(params, ["state held", "lease 30s", &token, "label \"me\""]);
     guard.release().await.unwrap();
     assert_eq!(look(&store, "nightly").await.params[0], ("state", "free".to_owned()));
+}
+
+#[tokio::test]
+async fn the_kinds_that_count_their_elements_do() {
+    let store = memory();
+    let array = Array::open_or_create(&store, "steps").await.unwrap();
+    array.push(["a", "b"]).await.unwrap();
+    let found = look(&store, "steps").await;
+    assert_eq!((found.manifest.kind, found.elements, found.missing), (Kind::Array, Some(2), 0));
+    assert!(found.live_bytes.is_some());
+    let queue = Queue::open_or_create(&store, "jobs").await.unwrap();
+    queue.push("a").await.unwrap();
+    queue.push("b").await.unwrap();
+    let found = look(&store, "jobs").await;
+    assert_eq!((found.manifest.kind, found.elements, found.missing), (Kind::Queue, Some(2), 0));
+    assert!(found.keys >= 3 && found.params.iter().any(|(name, _)| *name == "segment bytes"), "{found:?}");
+    let stack = Stack::open_or_create(&store, "undo").await.unwrap();
+    stack.push("a").await.unwrap();
+    assert_eq!(look(&store, "undo").await.elements, Some(1));
 }
 
 #[tokio::test]

@@ -9,7 +9,8 @@ use super::commits::{Commits, Fate};
 use super::layout::Ordered;
 use crate::append::Elements;
 use crate::cell::Cell;
-use crate::manifest::Manifest;
+use crate::events;
+use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
 use crate::retry::Backoff;
 
@@ -49,6 +50,7 @@ impl Elements for ArrayElements {
 pub(crate) struct Keeper {
     store: StoreRef,
     cell: Cell,
+    name: Name,
     what: String,
     generation: u64,
     shards: u16,
@@ -91,6 +93,7 @@ impl Keeper {
         Ok(Keeper {
             store: store.clone(),
             cell,
+            name: name.clone(),
             what: format!("array {name}"),
             generation: manifest.generation,
             shards: manifest.shards,
@@ -323,7 +326,11 @@ impl Keeper {
 
     pub(crate) fn error(&self, kind: ErrorKind, why: &str) -> Error {
         let error = Error::new(kind, format!("{}: {why}", self.what));
-        error.key(&self.cell.key).store(self.store.profile().store.clone())
+        let error = error.key(&self.cell.key).store(self.store.profile().store.clone());
+        match kind {
+            ErrorKind::Lost | ErrorKind::RolledBack => events::loss(events::subject(Kind::Array, &self.name), error),
+            _ => error,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

@@ -2,14 +2,13 @@
 
 mod words;
 
-use larder_core::{Batch, Ctx, Error, Op, Reply, Result, StoreRef, Want};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
 
-use crate::array::Array;
 use crate::copies;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
 use crate::registry;
-use crate::set::Set;
+use crate::{Array, Queue, Set, Stack};
 
 /// How many values one batch reads: they come whole, and may be large.
 const VALUES_A_BATCH: usize = 64;
@@ -61,7 +60,7 @@ pub struct Inspection {
 /// The values come whole, since no store tells the size of one: a large structure is as much to read. It is no snapshot: who writes
 /// meanwhile shows in some of the figures.
 ///
-/// **Round trips: 1** for the manifest, 1 for every 64 data keys, for a set or an array 2 more; for a kind whose pieces are listed in its data, what it takes to read the list.
+/// **Round trips: 1** for the manifest, 1 for every 64 data keys, for a set or an array 2 more, for a queue or a stack 4; for a kind whose pieces are listed in its data, what it takes to read the list.
 ///
 /// # Errors
 /// [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch) where the name holds something that this release does not know; those of the store. Data
@@ -92,28 +91,40 @@ pub async fn inspect(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<I
         manifest,
     };
     inspection.measure(store, ctx).await?;
-    if inspection.missing == 0 && inspection.manifest.kind == Kind::Set {
-        let stat = Set::options().open(store, name.as_bytes()).await?.stat().await?;
-        inspection.live_bytes = Some(stat.live_bytes);
-        inspection.stale_bytes = Some(stat.stale_bytes);
-        inspection.elements = Some(stat.members);
-    }
-    if inspection.missing == 0 && inspection.manifest.kind == Kind::Array {
-        match Array::open(store, name.as_bytes()).await?.stat().await {
-            Ok(stat) => {
-                inspection.live_bytes = Some(stat.live_bytes);
-                inspection.stale_bytes = Some(stat.stale_bytes);
-                inspection.elements = Some(stat.elements);
-            }
-            // Its commits are gone: without them the shards cannot be told.
-            Err(error) if error.kind() == larder_core::ErrorKind::Lost => inspection.missing += 1,
-            Err(error) => return Err(error),
-        }
+    if inspection.missing == 0 && inspection.unread == 0 {
+        inspection.ask(store, name).await?;
     }
     Ok(Some(inspection))
 }
 
 impl Inspection {
+    /// Asks the structure itself for what only it can tell.
+    async fn ask(&mut self, store: &StoreRef, name: &Name) -> Result<()> {
+        match self.manifest.kind {
+            Kind::Set => {
+                let stat = Set::open(store, name.as_bytes()).await?.stat().await?;
+                (self.live_bytes, self.stale_bytes) = (Some(stat.live_bytes), Some(stat.stale_bytes));
+                self.elements = Some(stat.members);
+            }
+            Kind::Array => {
+                let stat = match Array::open(store, name.as_bytes()).await?.stat().await {
+                    // Its commits are gone: without them the shards cannot be told.
+                    Err(error) if error.kind() == ErrorKind::Lost => {
+                        self.missing += 1;
+                        return Ok(());
+                    }
+                    stat => stat?,
+                };
+                (self.live_bytes, self.stale_bytes) = (Some(stat.live_bytes), Some(stat.stale_bytes));
+                self.elements = Some(stat.elements);
+            }
+            Kind::Queue => self.elements = Some(Queue::open(store, name.as_bytes()).await?.len().await?),
+            Kind::Stack => self.elements = Some(Stack::open(store, name.as_bytes()).await?.len().await?),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Counts the keys and the bytes of the data.
     async fn measure(&mut self, store: &StoreRef, ctx: Ctx) -> Result<()> {
         let profile = store.profile();

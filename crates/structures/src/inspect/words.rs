@@ -6,7 +6,7 @@ use larder_core::{Durability, Profile};
 
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
-use crate::{lock, log, table, visitors};
+use crate::{lock, log, queue, table, visitors};
 
 /// The parameters of a structure. `stored` is its manifest as it stands in the store.
 pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&'static str, String)> {
@@ -20,7 +20,7 @@ pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&
         Kind::Visitors => visitors::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::EventLog => log::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::Table => table::describe(manifest).unwrap_or_else(|| raw(manifest)),
-        Kind::Queue | Kind::Stack => raw(manifest),
+        Kind::Queue | Kind::Stack => queue::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
     }
 }
 

@@ -71,7 +71,7 @@ impl Params {
         [&self.segment_bytes.to_le_bytes()[..], &self.bytes_max.to_le_bytes()].concat().into()
     }
 
-    fn decode(bytes: &[u8]) -> Option<Params> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Params> {
         let (segment_bytes, rest) = bytes.split_first_chunk()?;
         let (bytes_max, rest) = rest.split_first_chunk()?;
         let params =

@@ -214,3 +214,9 @@ pub struct QueueStat {
     /// Claimed items that were lost before they were acknowledged, and could not be delivered again.
     pub items_lost: u64,
 }
+
+/// The parameters in words; `None` for what this release did not write.
+pub(crate) fn describe(params: &[u8]) -> Option<Vec<(&'static str, String)>> {
+    let params = engine::Params::decode(params)?;
+    Some(vec![("segment bytes", params.segment_bytes.to_string()), ("bytes at most", params.bytes_max.to_string())])
+}

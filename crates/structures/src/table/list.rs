@@ -18,6 +18,7 @@ use super::{KEY_BYTES_MAX, TableOptions};
 use crate::append::shards::Reading;
 use crate::append::{Part, Shards, Write, Writer};
 use crate::combine::Combiner;
+use crate::events;
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
 use crate::retry::Backoff;
@@ -444,7 +445,8 @@ impl Inner {
             shown.join(", "),
             if keys.len() == 1 { "is" } else { "are" }
         );
-        Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone())
+        let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());
+        events::loss(self.shards.vigil.subject(), error)
     }
 
     /// A reply that does not belong to its op.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_structures::lock::{LockGuard, Released};
-use larder_structures::{Array, Cache, Counter, EventLog, Lock, Set, Visitors};
+use larder_structures::{Array, Cache, Counter, EventLog, Lock, Set, Table, Visitors};
 
 use crate::Result;
 use crate::drive::Step;
@@ -40,10 +40,12 @@ pub(super) enum Job {
     VisitorsHit,
     VisitorsHitNamed,
     VisitorsGet,
+    TablePut,
+    TableGet,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 16] = [
+    pub(super) const ALL: [Job; 18] = [
         Job::CounterAdd,
         Job::CounterGet,
         Job::FastAdd,
@@ -60,6 +62,8 @@ impl Job {
         Job::VisitorsHit,
         Job::VisitorsHitNamed,
         Job::VisitorsGet,
+        Job::TablePut,
+        Job::TableGet,
     ];
     /// Those that many tasks may do on one handle at the same time.
     pub(super) const SHARED: [Job; 5] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd, Job::LogPut, Job::VisitorsHit];
@@ -82,6 +86,8 @@ impl Job {
             Job::VisitorsHit => "visitors hit",
             Job::VisitorsHitNamed => "visitors hit that names a new one",
             Job::VisitorsGet => "visitors get (100 named)",
+            Job::TablePut => "table put of an existing entry",
+            Job::TableGet => "table get",
         }
     }
 
@@ -130,6 +136,12 @@ impl Job {
                 log.put_all((0..MEMBERS).map(|at| (log.now_ms(), member(at)))).await?;
                 if self == Job::LogPut { Work::LogPut(log, 0) } else { Work::LogFetch(log) }
             }
+            Job::TablePut | Job::TableGet => {
+                let table = Table::open_or_create(store, name).await?;
+                table.put("k", [b'v'; VALUE_BYTES]).await?;
+                table.settle().await;
+                if self == Job::TablePut { Work::TablePut(table) } else { Work::TableGet(table) }
+            }
             Job::VisitorsHit | Job::VisitorsHitNamed | Job::VisitorsGet => {
                 // One window lasts longer than the run, and its shards stay small. Each was hit before the measurement begins.
                 let shards = if self == Job::VisitorsHitNamed { 256 } else { 1 };
@@ -172,6 +184,8 @@ pub(super) enum Work {
     VisitorsHit(Visitors),
     VisitorsHitNamed(Visitors, u64),
     VisitorsGet(Visitors),
+    TablePut(Table),
+    TableGet(Table),
 }
 
 fn member(at: usize) -> String {
@@ -233,6 +247,11 @@ impl Step for Work {
                 true
             }
             Work::ArrayElements(array) => array.elements().await?.len() == MEMBERS,
+            Work::TablePut(table) => {
+                table.put("k", [b'v'; VALUE_BYTES]).await?;
+                true
+            }
+            Work::TableGet(table) => table.get("k").await?.is_some_and(|value| value.len() == VALUE_BYTES),
             Work::LogPut(log, at) => {
                 *at += 1;
                 log.put(member(*at)).await?;

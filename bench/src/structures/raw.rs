@@ -143,11 +143,14 @@ impl Step for Raw {
                             *token = cas;
                         }
                     }
+                    // A table's put: appends, else adds.
+                    (Verb::Put { mode: PutMode::Add, .. }, Reply::NotStored) => {}
                     (Verb::Put { .. }, Reply::Stored) | (Verb::Arith { .. }, Reply::Number(_)) => {}
                     (verb, other) => return Err(format!("{verb:?} answered {other:?}").into()),
                 }
             }
-            if let [op] = &self.batches[at][..]
+            let is_of_one_key = self.batches[at].iter().all(|op| op.key == self.batches[at][0].key);
+            if let (true, Some(op)) = (is_of_one_key, self.batches[at].first())
                 && matches!(op.verb, Verb::Put { mode: PutMode::Append, .. })
             {
                 let op = op.clone();

@@ -12,14 +12,17 @@ use crate::drive::Step;
 
 /// No run outlasts it.
 const LEASE: Duration = Duration::from_secs(3600);
-/// So that a million elements fit well below the limit of an item a shard.
-const SHARDS: u16 = 64;
+/// As many as there may be: the server copies a value that it appends to, so what an append costs is a matter of a shard's size, some 10 KB
+/// at a million elements.
+const SHARDS: u16 = 1024;
 /// Elements that are filled in at a time.
 const FILL: usize = 10_000;
 /// Items that are pushed at a time.
 const PUSH: usize = 1_000;
 /// Tasks that fill at the same time.
 const TASKS: usize = 2_048;
+/// Fewer where each leaves work behind the caller, which is dropped where there is too much of it.
+const TABLE_TASKS: usize = 48;
 
 /// An op whose cost is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +98,7 @@ impl Job {
                     visitors.hit_many(elements as u64).await?;
                     Work::Hit(visitors)
                 } else {
-                    all_at_once(elements, |at| hit_visitor(visitors.clone(), at)).await?;
+                    all_at_once(elements, TASKS, |at| hit_visitor(visitors.clone(), at)).await?;
                     Work::HitVisitor(visitors, elements)
                 }
             }
@@ -114,7 +117,7 @@ impl Job {
             }
             Job::TablePut => {
                 let table = Table::options().shards(SHARDS).open_or_create(store, &name).await?;
-                all_at_once(elements, |at| put(table.clone(), at)).await?;
+                all_at_once(elements, TABLE_TASKS, |at| put(table.clone(), at)).await?;
                 Work::TablePut(table, elements)
             }
             Job::QueuePush | Job::QueueTake => {
@@ -159,14 +162,14 @@ async fn put(table: Table, at: usize) -> larder_core::Result<()> {
     table.put(member(at), member(at)).await
 }
 
-/// Does something for each element, a great many at the same time.
-async fn all_at_once<F>(elements: usize, act: impl Fn(usize) -> F) -> Result<()>
+/// Does something for each element, so many at the same time.
+async fn all_at_once<F>(elements: usize, at_once: usize, act: impl Fn(usize) -> F) -> Result<()>
 where
     F: Future<Output = larder_core::Result<()>> + Send + 'static,
 {
     let mut tasks = JoinSet::new();
     for at in 0..elements {
-        if tasks.len() >= TASKS
+        if tasks.len() >= at_once
             && let Some(done) = tasks.join_next().await
         {
             done??;

@@ -76,6 +76,10 @@ impl Kind {
 
     fn with_article(self) -> String {
         let name = self.as_str();
+        // Many of them.
+        if self == Kind::Visitors {
+            return name.to_owned();
+        }
         let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
         format!("{article} {name}")
     }
@@ -187,8 +191,8 @@ impl Manifest {
             return Err(Error::new(ErrorKind::LayoutMismatch, detail));
         }
         if self.layout != layout {
-            let detail =
-                format!("{name} is a {} of layout {}; this release reads layout {layout}", kind.as_str(), self.layout);
+            let (kind, found) = (kind.with_article(), self.layout);
+            let detail = format!("{name} holds {kind} of layout {found}; this release reads layout {layout}");
             return Err(Error::new(ErrorKind::LayoutMismatch, detail));
         }
         Ok(())
@@ -374,6 +378,17 @@ mod tests {
         for row in Kind::ALL {
             assert_eq!((row.kind.row().kind, Kind::from_byte(row.byte)), (row.kind, Some(row.kind)));
         }
+    }
+
+    #[test]
+    fn what_a_name_holds_is_told_in_words() {
+        let name = Name::new("n").unwrap();
+        let expect = |found: Kind, wanted, layout| {
+            Manifest::new(found, 1, 1, Bytes::new()).expect(&name, wanted, layout).unwrap_err().to_string()
+        };
+        assert!(expect(Kind::Visitors, Kind::Set, 1).contains("holds visitors, not a set"));
+        assert!(expect(Kind::Array, Kind::Visitors, 1).contains("holds an array, not visitors"));
+        assert!(expect(Kind::Visitors, Kind::Visitors, 2).contains("holds visitors of layout 1; this release reads"));
     }
 
     #[test]

@@ -413,6 +413,34 @@ async fn a_put_gives_an_entry_another_life_and_the_list_knows_it() {
     assert_eq!(table.get("c").await.unwrap(), None);
 }
 
+/// It is the store's clock that ends a life: by minutes, and by more than clocks may disagree.
+#[tokio::test]
+async fn a_reader_whose_clock_is_ahead_lists_what_is_there() {
+    let (clock, store, table) = with_lives().await;
+    table.put_for("k", "v", Duration::from_secs(200)).await.unwrap();
+    flagged(&store, "t", b"k").await;
+    for ahead_s in [240, 3600] {
+        let ahead = Arc::new(ManualClock::at(Duration::from_secs(1_000_000 + ahead_s)));
+        let (store, counting) = counting(store.clone());
+        let reader = Table::options().clock(ahead).open(&store, "t").await.unwrap();
+        assert_eq!(reader.get("k").await.unwrap().unwrap(), "v");
+        assert_eq!(cost(&counting, reader.keys()).await, 2);
+        assert_eq!(reader.keys().await.unwrap(), ["k"]);
+        assert_eq!(entries(&reader).await.len(), 1);
+        reader.settle().await;
+    }
+    // When it is over in truth, it is looked for once.
+    assert_eq!(table.keys().await.unwrap(), ["k"]);
+    clock.advance(Duration::from_secs(202));
+    let (store, counting) = counting(store);
+    let reader = Table::options().clock(clock).open(&store, "t").await.unwrap();
+    let before = counting.counts();
+    assert!(reader.keys().await.unwrap().is_empty());
+    assert_eq!(counting.counts().since(&before).round_trips, 2);
+    reader.settle().await;
+    assert_eq!(cost(&counting, reader.keys()).await, 1);
+}
+
 #[tokio::test]
 async fn round_trips_with_lives_are_as_documented() {
     let inner = evicting();

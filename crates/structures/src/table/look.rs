@@ -34,6 +34,14 @@ struct Asked<'k> {
     suspect: Option<u64>,
 }
 
+/// An entry that the list names, and that may be gone all the same.
+struct Doubtful {
+    key: Bytes,
+    incarnation: u64,
+    /// Since when it is being removed, if it is that.
+    leaving_s: Option<u32>,
+}
+
 impl Inner {
     /// Looks for entries. **Round trips: 1** a batch that the keys fill; where some are missing, 1 more, 3 more where they are lost.
     pub(super) async fn look(self: &Arc<Self>, keys: &[&[u8]]) -> Result<Vec<Seen>> {
@@ -158,11 +166,11 @@ impl Inner {
         Ok(listed)
     }
 
-    /// The keys that are listed, each with its incarnation. **Round trips: 1**, 2 while entries are being removed.
+    /// The keys that are listed, each with its incarnation. **Round trips: 1**, 2 while entries are being removed, or lives end.
     pub(super) async fn listed(self: &Arc<Self>) -> Result<Vec<(Bytes, u64)>> {
         let mut effort = self.effort()?;
         let all: Vec<u16> = (0..self.shards.count()).collect();
-        let (mut keys, mut leaving, mut dirty) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut keys, mut doubtful, mut dirty) = (Vec::new(), Vec::new(), Vec::new());
         for reading in self.read_list(&mut effort, &all).await? {
             let (folded, stat) = self.shards.state(&reading)?;
             let value = self.shards.value(&reading);
@@ -170,11 +178,13 @@ impl Inner {
                 let key = value.slice_ref(key);
                 match says {
                     Says::NotListed => {}
-                    Says::Leaving { incarnation, since_s } => leaving.push((key, incarnation, since_s)),
-                    Says::Mortal { incarnation, expiry_s } if self.is_over(expiry_s) => {
-                        self.tidy_behind(&key, incarnation);
+                    Says::Leaving { incarnation, since_s } => {
+                        doubtful.push(Doubtful { key, incarnation, leaving_s: Some(since_s) });
                     }
-                    Says::Mortal { expiry_s, .. } if self.now_s() >= expiry_s => {}
+                    // Over by this client's clock; but it is the store's that ends it.
+                    Says::Mortal { incarnation, expiry_s } if self.now_s() >= expiry_s => {
+                        doubtful.push(Doubtful { key, incarnation, leaving_s: None });
+                    }
                     Says::Mortal { incarnation, .. } | Says::Listed { incarnation } => keys.push((key, incarnation)),
                 }
             }
@@ -186,29 +196,29 @@ impl Inner {
         if !dirty.is_empty() {
             self.shards.compact_behind(dirty);
         }
-        self.still_there(&mut effort, leaving, &mut keys).await?;
+        self.still_there(&mut effort, doubtful, &mut keys).await?;
         Ok(keys)
     }
 
-    /// Of entries that were being removed, those that are there: the remove is midway, or its client died.
+    /// Of entries that may be gone, those that are there: a remove is midway, or its client died, or clocks disagree about a life.
     async fn still_there(
         self: &Arc<Self>,
         effort: &mut Effort,
-        leaving: Vec<(Bytes, u64, u32)>,
+        doubtful: Vec<Doubtful>,
         keys: &mut Vec<(Bytes, u64)>,
     ) -> Result<()> {
-        let mut asked = Vec::with_capacity(leaving.len());
-        for (key, _, _) in &leaving {
+        let mut asked = Vec::with_capacity(doubtful.len());
+        for Doubtful { key, .. } in &doubtful {
             let spot = self.spot(key);
             let item_key = self.item_key(&spot)?;
             asked.push(Asked { key, spot, item_key, seen: Seen::Absent, suspect: None });
         }
-        self.fetch(effort, &mut asked, (0..leaving.len()).collect()).await?;
+        self.fetch(effort, &mut asked, (0..doubtful.len()).collect()).await?;
         let seen: Vec<Seen> = asked.into_iter().map(|asked| asked.seen).collect();
-        for ((key, incarnation, since_s), seen) in leaving.into_iter().zip(seen) {
+        for (Doubtful { key, incarnation, leaving_s }, seen) in doubtful.into_iter().zip(seen) {
             match seen {
                 Seen::There(_) => {
-                    if self.now_s().abs_diff(since_s) > super::LEAVING_MAX_S {
+                    if leaving_s.is_some_and(|since_s| self.now_s().abs_diff(since_s) > super::LEAVING_MAX_S) {
                         self.renew_behind(&key, incarnation);
                     }
                     keys.push((key, incarnation));

@@ -70,8 +70,8 @@
 //! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives |
 //! | put of a new one | 2, and 2 behind the caller |
 //! | remove | 3, and 2 behind the caller; of what is missing 2 |
-//! | keys | 1; 2 while entries are being removed |
-//! | entries | 1, and 1 a node |
+//! | keys | 1; 2 while entries are being removed, or lives end |
+//! | entries | as keys, and 1 a node |
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
@@ -591,9 +591,10 @@ impl Table {
         self.0.remove(key).await
     }
 
-    /// All keys, in no order; those of entries that are lost, too. **Round trips: 1**, 2 while entries are being removed.
+    /// All keys, in no order; those of entries that are lost, too. **Round trips: 1**, 2 while entries are being removed, or lives end.
     ///
-    /// In a table with lives, without those whose life is over by this client's clock.
+    /// An entry whose life is over by this client's clock is looked for, since it is the store's clock that ends it; what is missing then
+    /// is taken off the list, so that the second round trip is not needed again.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -614,7 +615,7 @@ impl Table {
         Ok(self.0.listed().await?.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// All entries, in no order. **Round trips: 1** for the list, and 1 a node, for each batch that the keys fill.
+    /// All entries, in no order. **Round trips:** as [`keys`](Table::keys) for the list, and 1 a node, for each batch that the keys fill.
     ///
     /// ```
     /// # use larder_core::StoreRef;

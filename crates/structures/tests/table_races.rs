@@ -145,6 +145,37 @@ async fn remove_e_a_dead_client_left_an_entry_that_is_leaving_and_it_stays() {
     is_listed_for_good(&store, &table, "k").await;
 }
 
+/// Nobody asks for the keys: those who get, or put, find what the dead client left, all the same.
+#[tokio::test]
+async fn remove_e_those_who_only_get_or_only_put_repair_what_a_dead_client_left() {
+    for is_get in [true, false] {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let store = evicting();
+        let (_, hooked, dying) = two(&store).await;
+        let table = Table::options().clock(clock.clone()).open(&store, "t").await.unwrap();
+        dying.put("k", "v").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        dead_at(&hooked, 3, remove(&dying, "k")).await;
+        table.put("k", "w").await.unwrap();
+        table.settle().await;
+        clock.advance(Duration::from_secs(601));
+        if is_get {
+            assert_eq!(table.get("k").await.unwrap().unwrap(), "w");
+        } else {
+            table.put("k", "w").await.unwrap();
+        }
+        // Until nothing is under way: the look through the list, the new incarnation, and that it is flagged.
+        for _ in 0..3 {
+            table.settle().await;
+        }
+        flagged(&store, "t", b"k").await;
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "w");
+        lose(&store, "t", b"k").await;
+        let told = table.get("k").await;
+        assert_eq!(told.as_ref().map_err(larder_core::Error::kind), Err(ErrorKind::Lost), "by get: {is_get}");
+    }
+}
+
 #[tokio::test]
 async fn remove_f_a_dead_client_left_a_key_that_is_leaving_and_it_is_absent() {
     let store = evicting();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,8 @@ pub(super) struct Inner {
     rest: tokio::sync::Notify,
     /// The entries that are being repaired; protects nothing else, never held across an await.
     repairing: Mutex<HashSet<Key>>,
+    /// When this handle last looked through each shard of the list, in seconds of its clock; at first, when it was opened.
+    tended_s: Vec<AtomicU32>,
     /// True if entries have lives.
     pub(super) has_lives: bool,
     /// True on a store where an entry that is missing cannot have been lost.
@@ -109,7 +111,9 @@ impl Inner {
         let shards = Arc::new(Shards::new(store, name, &manifest, tuning)?);
         let weight_max = COMBINED_BYTES_MAX.min(shards.elements_bytes_max());
         let durability = matches!(profile.durability, larder_core::Durability::Process | larder_core::Durability::Disk);
+        let opened_s = seconds(&clock);
         Ok(Inner {
+            tended_s: (0..manifest.shards).map(|_| AtomicU32::new(opened_s)).collect(),
             store: store.clone(),
             name: name.clone(),
             has_lives: super::has_lives(&manifest),
@@ -135,7 +139,7 @@ impl Inner {
     }
 
     pub(super) fn now_s(&self) -> u32 {
-        u32::try_from(self.clock.wall().as_secs()).unwrap_or(u32::MAX)
+        seconds(&self.clock)
     }
 
     /// When a life ends that begins now.
@@ -404,6 +408,17 @@ impl Inner {
         }
     }
 
+    /// Looks through a shard of the list beside the caller, where this handle has not for long: who only gets and puts reads no list, and
+    /// what a dead client left *leaving* would stay so, with a put that was acknowledged since.
+    pub(super) fn tend_behind(self: &Arc<Self>, shard: u16, now_s: u32) {
+        let Some(tended_s) = self.tended_s.get(usize::from(shard)) else { return };
+        let last_s = tended_s.load(Ordering::Relaxed);
+        let is_due = now_s.abs_diff(last_s) > super::LEAVING_MAX_S;
+        if is_due && tended_s.compare_exchange(last_s, now_s, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.behind(move |table| async move { table.listed(&[shard]).await.map(drop) });
+        }
+    }
+
     /// Takes what is gone off the list, beside the caller.
     pub(super) fn tidy_behind(self: &Arc<Self>, key: &[u8], incarnation: u64) {
         let key = key.to_vec();
@@ -479,6 +494,10 @@ impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+fn seconds(clock: &larder_core::ClockRef) -> u32 {
+    u32::try_from(clock.wall().as_secs()).unwrap_or(u32::MAX)
 }
 
 /// Work beside the caller; makes room for other work when it is dropped, however that comes.

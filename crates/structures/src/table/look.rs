@@ -56,6 +56,9 @@ impl Inner {
         for _ in 0..ROUNDS_MAX {
             if open.is_empty() || self.is_lossless {
                 self.shards.vigil.check()?;
+                let now_s = self.now_s();
+                let there = asked.iter().filter(|asked| matches!(asked.seen, Seen::There(_)));
+                there.for_each(|asked| self.tend_behind(asked.spot.shard, now_s));
                 return Ok(asked.into_iter().map(|asked| asked.seen).collect());
             }
             let listed = self.judge(&mut effort, &mut asked, open).await?;
@@ -166,12 +169,17 @@ impl Inner {
         Ok(listed)
     }
 
-    /// The keys that are listed, each with its incarnation. **Round trips: 1**, 2 while entries are being removed, or lives end.
-    pub(super) async fn listed(self: &Arc<Self>) -> Result<Vec<(Bytes, u64)>> {
-        let mut effort = self.effort()?;
+    /// All keys that are listed, each with its incarnation. **Round trips: 1**, 2 while entries are being removed, or lives end.
+    pub(super) async fn all_listed(self: &Arc<Self>) -> Result<Vec<(Bytes, u64)>> {
         let all: Vec<u16> = (0..self.shards.count()).collect();
+        self.listed(&all).await
+    }
+
+    /// The keys that these shards list. Repairs, beside the caller, what it finds amiss.
+    pub(super) async fn listed(self: &Arc<Self>, shards: &[u16]) -> Result<Vec<(Bytes, u64)>> {
+        let mut effort = self.effort()?;
         let (mut keys, mut doubtful, mut dirty) = (Vec::new(), Vec::new(), Vec::new());
-        for reading in self.read_list(&mut effort, &all).await? {
+        for reading in self.read_list(&mut effort, shards).await? {
             let (folded, stat) = self.shards.state(&reading)?;
             let value = self.shards.value(&reading);
             for (key, says) in folded.state.keys() {
@@ -231,7 +239,7 @@ impl Inner {
 
     /// All entries, and the keys of those that are lost.
     pub(super) async fn everything(self: &Arc<Self>) -> Result<(Vec<(Bytes, Bytes)>, Vec<Bytes>)> {
-        let listed = self.listed().await?;
+        let listed = self.all_listed().await?;
         let keys: Vec<&[u8]> = listed.iter().map(|(key, _)| &key[..]).collect();
         let (mut entries, mut lost) = (Vec::with_capacity(keys.len()), Vec::new());
         let seen = self.look(&keys).await?;

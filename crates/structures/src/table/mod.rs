@@ -26,7 +26,7 @@
 //! |---|---|---|---|
 //! | put: a | there, not listed | | `get` finds it and repairs it; so does the next put, before it is acknowledged |
 //! | put: b | there, not listed | listed | the same; a second *listed* of one incarnation changes nothing |
-//! | remove: e | there | leaving | `keys` and `entries` look whether it is there, and list it; after ten minutes they give it a new incarnation. Until then its loss is taken for the removal, which may yet have been |
+//! | remove: e | there | leaving | `keys` and `entries` look whether it is there, and list it; after ten minutes they give it a new incarnation. So does a handle that only gets and puts: behind a get or put of what is there, it looks through the key's shard of the list if it has not for ten minutes. Until then its loss is taken for the removal, which may yet have been |
 //! | remove: f | | leaving | absent to all; whoever reads the list notes it *gone* |
 //!
 //! Where two meet:
@@ -82,6 +82,8 @@
 //! key and 14 bytes for each, and must fit into the items of its [shards](TableOptions::shards): 1 MiB of memcached lists some 30,000 keys of 20 bytes, to be on the safe side
 //! with removals. An incarnation that is gone costs 10 bytes, at most 10 KB a shard.
 //!
+//! Behind its callers, a handle that is open for longer reads each shard whose entries it gets or puts once in ten minutes.
+//!
 //! Entries stand where XXH3-128 puts their keys. Whoever crafts two keys of one hash gets an error on the second, never a wrong value.
 
 mod layout;
@@ -113,7 +115,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const DIRTY_BYTES: usize = 256;
 /// How long a reader leaves it to the putter to list an entry.
 const REPAIR_AFTER: Duration = Duration::from_millis(100);
-/// After so long a remove that is not through is taken for one whose client died.
+/// After so long a remove that is not through is taken for one whose client died; so often those who only get and put look for one.
 const LEAVING_MAX_S: u32 = 600;
 
 /// A handle of a table: a cheap clone, shared by as many tasks as you like.
@@ -612,7 +614,7 @@ impl Table {
     /// # Errors
     /// [`Lost`](ErrorKind::Lost) where a shard of the list is gone, and as [`get`](Table::get).
     pub async fn keys(&self) -> Result<Vec<Bytes>> {
-        Ok(self.0.listed().await?.into_iter().map(|(key, _)| key).collect())
+        Ok(self.0.all_listed().await?.into_iter().map(|(key, _)| key).collect())
     }
 
     /// All entries, in no order. **Round trips:** as [`keys`](Table::keys) for the list, and 1 a node, for each batch that the keys fill.

@@ -51,6 +51,9 @@ impl Inner {
                 }
                 Ok(tried) => tried,
             };
+            if let Tried::Joined(_) = &tried {
+                self.tend_behind(put.spot.shard, self.now_s());
+            }
             match tried {
                 Tried::Nothing | Tried::NoRoom => effort.pause().await,
                 Tried::Made(incarnation) => return self.list_made(&mut effort, &put, incarnation).await,

@@ -429,6 +429,32 @@ async fn the_list_does_not_grow_for_ever() {
     assert_eq!(log.fetch(..).await.unwrap().whole().unwrap().len(), 10);
 }
 
+/// What is past its life makes room before a put is refused: else nobody would ever get so far as to remove it.
+#[tokio::test]
+async fn a_list_that_was_full_takes_chunks_again_once_its_own_are_over() {
+    let clock = clock();
+    let inner =
+        larder_store_memory::MemoryStore::builder().value_bytes_max(5_900).clock(clock.clone()).build().unwrap();
+    let store: StoreRef = std::sync::Arc::new(inner);
+    let log = options(&clock).open_or_create(&store, "l").await.unwrap();
+    let mut parts = 0;
+    let error = loop {
+        // No two of them fit into a part.
+        match log.put([b'x'; 3_000]).await {
+            Ok(()) => parts += 1,
+            Err(error) => break error,
+        }
+        assert!(parts < 1_000);
+    };
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(parts > 200, "{parts} parts");
+    assert_eq!(log.put([b'x'; 3_000]).await.unwrap_err().kind(), ErrorKind::Full, "nothing is over yet");
+    advance(&clock, 20 * MINUTE_MS);
+    log.put("after").await.unwrap();
+    assert_eq!(texts(again(&store, &clock).await.fetch(..).await.unwrap()), ["after"]);
+    assert!(store.get(ledger_key(&store, "l").await).await.unwrap().unwrap().value.len() < 1_000);
+}
+
 #[tokio::test]
 async fn eight_tasks_on_two_handles_lose_nothing_and_repeat_nothing() {
     let (_, store, clock, log) = opened().await;

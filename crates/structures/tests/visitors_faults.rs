@@ -290,6 +290,63 @@ async fn a_window_whose_maker_died_is_listed_by_the_next() {
     }
 }
 
+/// A hit into a shard that nobody has listed, and that is gone before it could be: it is not acknowledged for the one made since.
+#[tokio::test]
+async fn a_visitor_of_a_shard_that_was_lost_unlisted_is_in_the_next() {
+    let clock = clock();
+    let inner = memory(&clock);
+    let hooked = Hooked::new(&inner);
+    let store = hooked.shared();
+    let options = || options(&clock).shards(1).timeout(Duration::from_millis(200));
+    let dying = options().open_or_create(&store, NAME).await.unwrap();
+    for nth in 2..200 {
+        hooked.refuse(nth);
+    }
+    dying.hit_visitor("dying").await.unwrap_err();
+    let hooked = Hooked::new(&inner);
+    let one = options().open(&hooked.shared(), NAME).await.unwrap();
+    let two = options().open(&inner, NAME).await.unwrap();
+    let shard = key(&inner, window(&clock), Some(0)).await;
+    // The first batch lands in the shard that is not listed; the second is to tell which that is.
+    hooked.at(2, move |store, batch| async move {
+        evict(&store, &shard).await;
+        two.hit_visitor("two").await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    one.hit_visitor("one").await.unwrap();
+    assert_eq!(open_one(&inner, &clock).await.current().await.unwrap(), 2);
+}
+
+async fn open_one(store: &StoreRef, clock: &std::sync::Arc<larder_core::ManualClock>) -> Visitors {
+    options(clock).shards(1).open(store, NAME).await.unwrap()
+}
+
+/// Entries of windows that are over make room before a hit is refused: else nobody would ever get so far as to remove them.
+#[tokio::test]
+async fn a_list_that_was_full_takes_windows_again_once_its_own_are_over() {
+    let clock = clock();
+    let inner =
+        larder_store_memory::MemoryStore::builder().value_bytes_max(6_000).clock(clock.clone()).build().unwrap();
+    let store: StoreRef = std::sync::Arc::new(inner);
+    let period = Duration::from_secs(1);
+    let site = Visitors::options().period(period).shards(1).clock(clock.clone());
+    let site = site.open_or_create(&store, NAME).await.unwrap();
+    let mut windows = 0;
+    let error = loop {
+        match site.hit().await {
+            Ok(()) => windows += 1,
+            Err(error) => break error,
+        }
+        clock.advance(period);
+        assert!(windows < 600);
+    };
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(windows > 100, "{windows} windows");
+    clock.advance(Duration::from_secs(3_600));
+    site.hit().await.unwrap();
+    assert_eq!(site.current().await.unwrap(), 1);
+}
+
 /// A window that is lost before its maker has listed it, and made again by another: both list theirs, so it is lost.
 #[tokio::test]
 async fn a_window_that_is_lost_while_it_is_made_is_lost() {

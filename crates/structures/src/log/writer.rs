@@ -281,7 +281,10 @@ impl Writer {
         if pieces.is_empty() {
             return;
         }
-        let outcome = self.inner.ledger.register(self.deadline, &pieces).await;
+        let mut outcome = self.inner.ledger.register(self.deadline, &pieces).await;
+        if matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.remove_expired(1).await {
+            outcome = self.inner.ledger.register(self.deadline, &pieces).await;
+        }
         self.has_registered |= outcome.is_ok();
         for pending in self.pending.iter_mut().filter(|pending| waits(pending).is_some()) {
             // What landed in a part that is not listed may be found yet, once another lists it.
@@ -291,15 +294,20 @@ impl Writer {
 
     /// Removes entries that are past their life, now and then. What fails is done another time.
     async fn trim(&mut self) {
-        if !std::mem::take(&mut self.has_registered) {
-            return;
+        if std::mem::take(&mut self.has_registered) {
+            self.remove_expired(EXPIRED_MIN).await;
         }
-        let Some(list) = &self.list else { return };
-        let expired = self.inner.expired(list.pieces(), self.inner.now_ms());
-        if expired.len() >= EXPIRED_MIN {
-            let inner = &self.inner;
-            _ = inner.ledger.trim(self.deadline, &expired, |piece| inner.key(super::inner::at(piece))).await;
+    }
+
+    /// Removes entries that are past their life, if there are so many of them. True if that was done.
+    async fn remove_expired(&self, min: usize) -> bool {
+        let Some(list) = &self.list else { return false };
+        let inner = &self.inner;
+        let expired = inner.expired(list.pieces(), inner.now_ms());
+        if expired.len() < min {
+            return false;
         }
+        inner.ledger.trim(self.deadline, &expired, |piece| inner.key(super::inner::at(piece))).await.is_ok()
     }
 
     /// Takes the outcomes, and notes what they tell.

@@ -141,7 +141,7 @@ impl Shared {
     /// else 1.
     pub(super) async fn enlist(self: &Arc<Self>, deadline: Instant, list: &List, piece: Piece, key: Key) -> Result<()> {
         if !list.has(piece.number, piece.part) {
-            self.ledger.register(deadline, &[piece]).await?;
+            self.register(deadline, list, piece).await?;
         }
         let now_ms = self.now_ms();
         let oldest = layout::window_of(now_ms, self.params.period_ms).saturating_sub(KEPT + 1);
@@ -150,12 +150,31 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes entries of windows that are over by everybody's clock, now and then. Never fails: the next one tries again.
-    async fn trim(self: &Arc<Self>, list: &List, now_ms: u64) {
+    /// Enters a part in the ledger. Where that has no room, entries of windows that are over make it.
+    async fn register(&self, deadline: Instant, list: &List, piece: Piece) -> Result<()> {
+        let outcome = self.ledger.register(deadline, &[piece]).await;
+        if !matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) {
+            return outcome;
+        }
+        let over = self.over(list, self.now_ms());
+        if over.is_empty() {
+            return outcome;
+        }
+        self.ledger.trim(deadline, &over, |piece| self.key(piece.number, piece.part)).await?;
+        self.ledger.register(deadline, &[piece]).await
+    }
+
+    /// What is listed of windows that are over by everybody's clock.
+    fn over(&self, list: &List, now_ms: u64) -> Vec<Piece> {
         // By the clock of the maker an item ends that much later, and this clock may be ahead of the maker's.
         let slack_ms = 2 * as_ms(CLOCKS_APART_MAX) + GRAIN_MS;
         let is_over = |piece: &&Piece| self.kept_until_ms(piece.number).saturating_add(slack_ms) <= now_ms;
-        let over: Vec<Piece> = list.pieces().iter().filter(is_over).copied().collect();
+        list.pieces().iter().filter(is_over).copied().collect()
+    }
+
+    /// Removes entries of windows that are over by everybody's clock, now and then. Never fails: the next one tries again.
+    async fn trim(self: &Arc<Self>, list: &List, now_ms: u64) {
+        let over = self.over(list, now_ms);
         if over.len() < TRIM_MIN || self.is_trimming.swap(true, Ordering::Acquire) {
             return;
         }

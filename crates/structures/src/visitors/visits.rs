@@ -140,9 +140,10 @@ impl Shared {
         }
     }
 
-    /// Sees to it that the ledger lists a shard, of the incarnation that was `made` or of the one that is there. False if none is.
+    /// Sees to it that the ledger lists a shard, of the incarnation that was `made` or of the one that is there. False if none is, or
+    /// if the one that is there was made since, and has not taken the visitor.
     async fn enlist_shard(self: &Arc<Self>, visit: &Visit, made: Option<u64>, list: Result<List>) -> Result<bool> {
-        let (mut list, mut incarnation) = (list?, made);
+        let (mut list, mut incarnation, mut is_in) = (list?, made, true);
         if incarnation.is_none() && !list.has(visit.window, visit.part) {
             // Its maker has not entered it yet, or died before: only the shard tells its incarnation.
             let before = self.ledger.seen();
@@ -151,12 +152,14 @@ impl Shared {
             let item = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?.into_item();
             list = self.ledger.list(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply())), before)?;
             let Some(item) = item else { return Ok(false) };
-            incarnation = Some(layout::parse_shard(&item.value).map_err(|error| error.key(&visit.key))?.0);
+            let (found, hashes) = layout::parse_shard(&item.value).map_err(|error| error.key(&visit.key))?;
+            incarnation = Some(found);
+            is_in = hashes.binary_search(&visit.hash).is_ok();
         }
         // Where the ledger lists it already, nothing is entered.
         let piece = Piece { number: visit.window, part: visit.part, incarnation: incarnation.unwrap_or(0) };
         self.enlist(visit.deadline, &list, piece, visit.key.clone()).await?;
-        Ok(true)
+        Ok(is_in)
     }
 
     /// Writes a shard anew that has no room, each visitor once and this one among them. True if it is in it.

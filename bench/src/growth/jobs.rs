@@ -15,6 +15,8 @@ const LEASE: Duration = Duration::from_secs(3600);
 /// As many as there may be: the server copies a value that it appends to, so what an append costs is a matter of a shard's size, some 10 KB
 /// at a million elements.
 const SHARDS: u16 = 1024;
+/// As many as visitors take.
+const VISITORS_SHARDS: u16 = 256;
 /// Elements that are filled in at a time.
 const FILL: usize = 10_000;
 /// Items that are pushed at a time.
@@ -93,7 +95,7 @@ impl Job {
                 if self == Job::SetAdd { Work::SetAdd(set, elements) } else { Work::SetRemove(set, elements) }
             }
             Job::Hit | Job::HitVisitor => {
-                let visitors = Visitors::options().period(LEASE).shards(SHARDS).open_or_create(store, &name).await?;
+                let visitors = Visitors::options().period(LEASE).shards(VISITORS_SHARDS).open_or_create(store, &name).await?;
                 if self == Job::Hit {
                     visitors.hit_many(elements as u64).await?;
                     Work::Hit(visitors)

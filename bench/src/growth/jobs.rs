@@ -95,7 +95,8 @@ impl Job {
                 if self == Job::SetAdd { Work::SetAdd(set, elements) } else { Work::SetRemove(set, elements) }
             }
             Job::Hit | Job::HitVisitor => {
-                let visitors = Visitors::options().period(LEASE).shards(VISITORS_SHARDS).open_or_create(store, &name).await?;
+                let visitors =
+                    Visitors::options().period(LEASE).shards(VISITORS_SHARDS).open_or_create(store, &name).await?;
                 if self == Job::Hit {
                     visitors.hit_many(elements as u64).await?;
                     Work::Hit(visitors)

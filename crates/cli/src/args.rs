@@ -484,13 +484,16 @@ pub(crate) enum Subject {
     Table,
     /// The queue.
     Queue,
+    /// The stack.
+    Stack,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
-exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, count visitors, put events into a log, and entries into a table; then it checks that every \
-total is what the workers did, removes \
-what it made, also when it is interrupted, and prints a table. Exits with 0 if every total is right, with 1 if any is off.
+exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
+count visitors, put events into a log and entries into a table, and push to, claim from and acknowledge a queue and a stack; then it \
+checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
+if every total is right, with 1 if any is off.
 
 Examples:
   larder demo

@@ -175,7 +175,7 @@ impl Which {
 
 /// An open queue or stack.
 #[derive(Clone, Debug)]
-enum Line {
+pub(crate) enum Line {
     Queue(Queue),
     Stack(Stack),
 }
@@ -197,22 +197,27 @@ impl Line {
         })
     }
 
-    async fn make(which: Which, store: &StoreRef, name: &[u8], options: &QueueOptions) -> larder::Result<Line> {
+    pub(crate) async fn make(
+        which: Which,
+        store: &StoreRef,
+        name: &[u8],
+        options: &QueueOptions,
+    ) -> larder::Result<Line> {
         Ok(match which {
             Which::Queue => Line::Queue(Queue::open_or_create_with(store, name, options).await?),
             Which::Stack => Line::Stack(Stack::open_or_create_with(store, name, options).await?),
         })
     }
 
-    async fn push_all(&self, items: Elements) -> larder::Result<()> {
+    pub(crate) async fn push_all(&self, items: Elements) -> larder::Result<()> {
         each!(self, line => line.push_all(items).await)
     }
 
-    async fn pop(&self) -> larder::Result<Option<Bytes>> {
+    pub(crate) async fn pop(&self) -> larder::Result<Option<Bytes>> {
         each!(self, line => line.pop().await)
     }
 
-    async fn claim(&self, lease: Duration) -> larder::Result<Option<Claim>> {
+    pub(crate) async fn claim(&self, lease: Duration) -> larder::Result<Option<Claim>> {
         each!(self, line => line.claim(lease).await)
     }
 
@@ -228,7 +233,7 @@ impl Line {
         each!(self, line => line.renew(id, lease).await)
     }
 
-    async fn len(&self) -> larder::Result<u64> {
+    pub(crate) async fn len(&self) -> larder::Result<u64> {
         each!(self, line => line.len().await)
     }
 

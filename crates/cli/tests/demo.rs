@@ -10,8 +10,8 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 10] =
-    ["lock", "exact counter", "fast counter", "set", "array", "cache", "visitors", "log", "table", "queue"];
+const STRUCTURES: [&str; 11] =
+    ["lock", "exact counter", "fast counter", "set", "array", "cache", "visitors", "log", "table", "queue", "stack"];
 
 fn rows(done: &Done) -> Vec<Value> {
     done.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -47,7 +47,7 @@ fn the_figures_come_as_json_too() {
 #[test]
 fn a_total_that_is_off_is_found() {
     for (sabotaged, structure) in
-        ["lock", "counter", "fast-counter", "set", "array", "cache", "visitors", "log", "table", "queue"]
+        ["lock", "counter", "fast-counter", "set", "array", "cache", "visitors", "log", "table", "queue", "stack"]
             .into_iter()
             .zip(STRUCTURES)
     {

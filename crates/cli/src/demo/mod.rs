@@ -29,7 +29,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 10] = [
+const SUBJECTS: [Subject; 11] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -40,6 +40,7 @@ const SUBJECTS: [Subject; 10] = [
     Subject::Log,
     Subject::Table,
     Subject::Queue,
+    Subject::Stack,
 ];
 
 /// Drives the structures; the exit code says whether every total was right.
@@ -91,7 +92,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Array => array::drive(stage).await,
             Subject::Cache => cache::drive(stage).await,
             Subject::Visitors => visitors::drive(stage).await,
-            Subject::Queue => queue::drive(stage).await,
+            Subject::Queue | Subject::Stack => queue::drive(stage).await,
             Subject::Log => log::drive(stage).await,
             Subject::Table => entries::drive(stage).await,
         };

@@ -1,14 +1,16 @@
-//! Pushes, claims, acknowledges and gives back; every item must be done with once, and nothing may be left.
+//! A queue or a stack: pushes, claims, acknowledges and gives back; every item must be done with once, and nothing may be left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder::{Queue, QueueOptions};
+use larder::QueueOptions;
 
 use super::stage::{Driven, Stage, Turns};
 use super::table::{Row, Verdict};
+use crate::args::Subject;
 use crate::exit::Failure;
+use crate::queue::{Line, Which};
 
 /// Longer than any demo runs: whatever comes twice was given back.
 const LEASE: Duration = Duration::from_secs(3_600);
@@ -18,9 +20,10 @@ type Account = (u64, Vec<Vec<u8>>);
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
     let options = QueueOptions::default().timeout(stage.timeout);
+    let which = if stage.subject == Subject::Stack { Which::Stack } else { Which::Queue };
     let mut queues = Vec::with_capacity(stage.stores.len());
     for store in &stage.stores {
-        queues.push(Queue::open_or_create_with(store, &stage.name, &options).await?);
+        queues.push(Line::make(which, store, stage.name.as_bytes(), &options).await?);
     }
     let driven = stage.drive(queues.clone(), work).await;
     let (verdict, elements) = match &driven {
@@ -31,11 +34,11 @@ pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
 }
 
 /// Pushes and takes until the turns are over.
-async fn work(worker: usize, queue: Queue, turns: Arc<Turns>) -> larder::Result<Account> {
+async fn work(worker: usize, queue: Line, turns: Arc<Turns>) -> larder::Result<Account> {
     let (mut pushed, mut done) = (0u64, Vec::new());
     while turns.take() {
         if fastrand::bool() {
-            queue.push(item(worker, pushed)).await?;
+            queue.push_all(vec![item(worker, pushed)]).await?;
             pushed += 1;
         } else if let Some(claim) = queue.claim(LEASE).await? {
             if fastrand::u8(..8) == 0 {
@@ -59,11 +62,11 @@ fn item(worker: usize, number: u64) -> Vec<u8> {
 }
 
 /// What is left and what was done must be what was pushed, each once.
-async fn check(stage: &Stage, queues: &[Queue], driven: &Driven<Account>) -> Result<Verdict, Failure> {
+async fn check(stage: &Stage, queues: &[Line], driven: &Driven<Account>) -> Result<Verdict, Failure> {
     let Some(queue) = queues.first() else { return Ok(Verdict::Right) };
     if stage.is_sabotaged {
         queue.pop().await?;
-        queue.push("behind its back").await?;
+        queue.push_all(vec![b"behind its back".to_vec()]).await?;
     }
     let pushed: u64 = driven.accounts.iter().map(|(pushed, _)| pushed).sum();
     let done: Vec<&Vec<u8>> = driven.accounts.iter().flat_map(|(_, done)| done).collect();
@@ -80,7 +83,7 @@ async fn check(stage: &Stage, queues: &[Queue], driven: &Driven<Account>) -> Res
     }
     // The next write of a handle removes the markers of the claims that it has ended.
     for queue in queues {
-        queue.push("last").await?;
+        queue.push_all(vec![b"last".to_vec()]).await?;
         queue.pop().await?;
     }
     let repeated = times.values().filter(|&&times| times > 1).count();

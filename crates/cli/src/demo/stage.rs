@@ -192,6 +192,7 @@ impl Subject {
             Subject::Cache => "cache",
             Subject::Visitors => "visitors",
             Subject::Queue => "queue",
+            Subject::Stack => "stack",
             Subject::Log => "log",
             Subject::Table => "table",
         }

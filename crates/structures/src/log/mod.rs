@@ -25,6 +25,9 @@
 //!   see younger or older chunks as over, or makes chunks end early, which others are told of as gaps.
 //! - A putter that crashes between making a part and registering it leaves an event that nobody was promised: nobody sees it, until
 //!   another puts into the same part, and registers it. It ends with the chunk's life.
+//! - A part that was evicted, and made again by a putter that died before it registered it, may hold events of handles that knew the
+//!   first: a handle sees within a minute of putting, at its next put, what is there, and registers it. If it is evicted before that, and before a tail
+//!   looked, a tail that has told the first loss tells no second. A fetch tells a gap there in any case.
 //! - A request that the network holds back until its part was evicted **and** made again, and its event put elsewhere, can
 //!   bring it back as a second one to a tail that has kept no mark of it; a fetch tells it once.
 //!
@@ -44,6 +47,7 @@
 //! [`CHUNKS_MAX`] chunks within its retention, a chunk 65,536 parts, and all chunks together about 54,000 parts (an item of 1 MiB lists so many):
 //! 3 GB of events that come one by one. Without cas the list cannot be compacted, and a log takes some 15,000 parts in its whole life. A put travels with those that wait on the same handle; each frame costs 14 to 17 bytes, each event 2 to 6
 //! beside its own, a part 34 and its key, and 19 in the list. A look of a tail asks for the token of every part within the retention.
+//! The first put of a handle into a part that is there, and one a minute, reads that part: mostly up to 64 KiB.
 
 mod cursor;
 mod events;

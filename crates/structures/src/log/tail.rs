@@ -213,8 +213,9 @@ impl Tail {
         let mut wanted: BTreeSet<At> = parts(list.pieces()).into_iter().collect();
         wanted.extend(self.cursor.places.keys().map(|(at, _)| *at));
         wanted.retain(|at| inner.is_kept(at.chunk, now_ms));
-        let unchanged: BTreeSet<At> =
-            tokens.iter().filter(|token| self.is_as_before(token)).map(|read| read.at).collect();
+        // A token may be older than the list, on another server: a part that was made since is read again, before it is missing.
+        let is_unchanged = |token: &&Read| self.is_as_before(token) && !self.lists_another(&list, token.at);
+        let unchanged: BTreeSet<At> = tokens.iter().filter(is_unchanged).map(|read| read.at).collect();
         let changed: Vec<At> = wanted.iter().filter(|at| !unchanged.contains(at)).copied().collect();
         let changed = inner.read_parts(ctx, &changed, Want::VALUE | Want::CAS).await?;
         let others = self.others(&changed, &unchanged)?;
@@ -229,6 +230,12 @@ impl Tail {
             (Some(Some(before)), Some(Some(now))) => before.tokens.contains(&now),
             _ => false,
         }
+    }
+
+    /// True if the list names an incarnation of a part that this tail has never met.
+    fn lists_another(&self, list: &List, at: At) -> bool {
+        let is_met = |piece: &Piece| self.cursor.places.contains_key(&(at, piece.incarnation));
+        !list.incarnations(at.chunk, at.part).iter().all(is_met)
     }
 
     /// The parts beside those that changed which may hold the first of a frame that is new and marked.
@@ -294,10 +301,10 @@ impl Tail {
             self.take_gaps(at_part, incarnation, &look.list, &mut cursor, &mut found);
         }
         sights.retain(|at, _| look.wanted.binary_search(at).is_ok());
-        // Kept for as long as clocks may be apart: one that goes back a little must not tell a chunk again.
-        let is_over = |chunk: u64| inner.is_over(chunk, now_ms);
-        cursor.places.retain(|(at, _), _| !is_over(at.chunk));
-        cursor.marked.retain(|(chunk, _, _)| !is_over(*chunk));
+        // Kept for as long as clocks may be apart, and as a part is listed: a clock that was ahead and goes back must not tell it again.
+        cursor.places.retain(|(at, _), _| !inner.is_over(at.chunk, now_ms) || look.list.has(at.chunk, at.part));
+        let is_listed = |chunk: u64| !look.list.between(chunk, chunk).is_empty();
+        cursor.marked.retain(|(chunk, _, _)| !inner.is_over(*chunk, now_ms) || is_listed(*chunk));
         Ok((cursor, sights, found))
     }
 

@@ -6,15 +6,19 @@
 //! |---|---|---|---|
 //! | append | the frame, to a part that the ledger is known to list | stored | done |
 //! | | | not stored | look: it is full, or gone |
-//! | make | a header, if there is no part; the frame; a read of the ledger | both stored | register |
-//! | | | the frame alone was stored, and the part is listed | done |
-//! | | | the frame alone was stored, and it is not | look |
+//! | make | a header, if there is no part; the frame; a read of the part, one of the ledger | both stored | register |
+//! | | | the frame alone was stored, and the part is listed as this incarnation | done |
+//! | | | the frame alone was stored, and it is not | register |
+//! | | | the frame alone was stored, and the part could not be read | look |
 //! | | | neither was stored | the next part |
 //! | look | a read of the part, one of the ledger | the frame is there | done, or register |
 //! | | | it is not, and has room | append |
 //! | | | it has none | the next part |
 //! | | | there is no part | make, as another incarnation |
 //! | register | to the ledger: the incarnation of the part | | done |
+//!
+//! An append does not say which incarnation it landed in: the part may have been lost, and made again by somebody who died before it
+//! was registered. So a part of which that was not seen for a minute is made, which it is not, rather than appended to.
 //!
 //! A lost reply leads to a look. What is sent again keeps its sequence, so readers drop the second of two. Before a frame whose first
 //! try is in doubt goes to another part, or another incarnation, it is marked: readers then look for it in the chunk's other parts.
@@ -37,6 +41,8 @@ use crate::retry::Backoff;
 
 /// A handle goes on to the next part once it knows of so many bytes in one: a store copies a value when it grows.
 pub(super) const PART_BYTES: usize = 64 * 1024;
+/// The most ops of one chunk's step.
+const OPS_A_STEP: usize = 3;
 /// How many rounds one write may take in all.
 const ROUNDS_MAX: usize = 64;
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
@@ -85,6 +91,8 @@ struct Known {
     part: u16,
     /// It has so many at least.
     bytes: usize,
+    /// When the incarnation that is there was last seen to be listed, by the clock's monotonic time; `None`: never.
+    checked: Option<Duration>,
 }
 
 /// One chunk of the write under way.
@@ -103,6 +111,8 @@ struct Pending {
     unlisted: Option<u64>,
     /// What the part has at least.
     bytes: usize,
+    /// When the incarnation that is there was last seen; see [`Known`].
+    checked: Option<Duration>,
     /// Of the frame that was sent last.
     frame_bytes: usize,
     /// How often the store refused the append.
@@ -158,7 +168,8 @@ impl Writer {
         self.deadline = puts.iter().map(|put| put.deadline).max().unwrap_or_else(Instant::now);
         let pending = |(chunk, elements): (u64, Vec<u8>)| {
             let (part, bytes, step) = self.place(chunk, elements.len());
-            Pending::new(At { chunk, part }, self.seq, elements, step, bytes)
+            let checked = self.known.get(&chunk).filter(|known| known.part == part).and_then(|known| known.checked);
+            Pending { checked, ..Pending::new(At { chunk, part }, self.seq, elements, step, bytes) }
         };
         self.pending = chunks.into_iter().map(pending).collect();
     }
@@ -169,8 +180,15 @@ impl Writer {
         let is_full = known.bytes >= PART_BYTES || known.bytes.saturating_add(bytes) > self.inner.value_bytes_max;
         match known.part.checked_add(1) {
             Some(next) if is_full => (next, 0, Step::Make(random_id())),
-            _ => (known.part, known.bytes, Step::Append),
+            _ if self.is_fresh(known) => (known.part, known.bytes, Step::Append),
+            _ => (known.part, known.bytes, Step::Make(random_id())),
         }
+    }
+
+    /// True if it was seen lately that the ledger lists what is there.
+    fn is_fresh(&self, known: &Known) -> bool {
+        let now = self.inner.clock.monotonic();
+        known.checked.is_some_and(|checked| now.saturating_sub(checked) < WATCH_EVERY)
     }
 
     async fn settle(&mut self) {
@@ -218,8 +236,8 @@ impl Writer {
             must_pause |= match step {
                 Step::Append => pending.appended(&self.inner, was_in_doubt, next()),
                 Step::Make(incarnation) => {
-                    let (add, append) = (next(), next());
-                    pending.made(&self.inner, incarnation, was_in_doubt, (add, append), &view)
+                    let replies = (next(), next(), next());
+                    pending.made(&self.inner, incarnation, was_in_doubt, replies, &view)
                 }
                 Step::Look | Step::Register(_) => pending.looked(&self.inner, was_in_doubt, next(), &view),
             };
@@ -243,12 +261,12 @@ impl Writer {
     /// The next ops of the chunks that are not settled, as far as a batch takes them, and whether the ledger is to be read with them.
     fn next_batch(&mut self) -> (Batch, Vec<Sent>, bool) {
         // The ledger and the look at the manifest have a place of their own.
-        let ops_max = self.inner.store.profile().batch_ops_max.saturating_sub(2).max(2);
+        let ops_max = self.inner.store.profile().batch_ops_max.saturating_sub(2).max(OPS_A_STEP);
         let now_ms = self.inner.now_ms();
         let (mut batch, mut sent, mut asks_ledger) = (Batch::new(), Vec::new(), false);
         for (index, pending) in self.pending.iter_mut().enumerate() {
             let is_waiting = pending.outcome.is_some() || matches!(pending.step, Step::Register(_));
-            if is_waiting || batch.len() + 2 > ops_max {
+            if is_waiting || batch.len() + OPS_A_STEP > ops_max {
                 continue;
             }
             let ops = match pending.ops(&self.inner, now_ms) {
@@ -330,8 +348,8 @@ impl Writer {
         let At { chunk, part } = pending.at;
         let top = self.list.as_ref().and_then(|list| list.between(chunk, chunk).last()).map_or(0, |piece| piece.part);
         let known = match top > part {
-            true => Known { part: top, bytes: 0 },
-            false => Known { part, bytes: pending.bytes },
+            true => Known { part: top, bytes: 0, checked: None },
+            false => Known { part, bytes: pending.bytes, checked: pending.checked },
         };
         self.known.insert(chunk, known);
         if self.known.len() > KNOWN_MAX {
@@ -369,6 +387,7 @@ impl Pending {
             is_marked: false,
             unlisted: None,
             bytes,
+            checked: None,
             frame_bytes: 0,
             refusals: 0,
             faults: 0,
@@ -391,7 +410,7 @@ impl Pending {
             Step::Make(incarnation) => {
                 let header = self.at.header(inner.manifest.generation, incarnation);
                 let add = Op::put(key.clone(), PutMode::Add, header, inner.ttl(self.at, now_ms));
-                Batch::from_iter([add, append(key)])
+                Batch::from_iter([add, append(key.clone()), Op::get(key, Want::VALUE)])
             }
             Step::Look | Step::Register(_) => Batch::from_iter([Op::get(key, Want::VALUE)]),
         })
@@ -419,25 +438,25 @@ impl Pending {
         inner: &Inner,
         incarnation: u64,
         was_in_doubt: bool,
-        (add, append): (Result<Reply>, Result<Reply>),
+        (add, append, read): (Result<Reply>, Result<Reply>, Result<Reply>),
         view: &View,
     ) -> bool {
-        let is_listed = |list: &List| list.has(self.at.chunk, self.at.part);
         match (add, append) {
             (Ok(Reply::Stored), Ok(Reply::Stored)) => {
                 self.bytes = HEADER_BYTES + self.frame_bytes;
+                self.checked = Some(inner.clock.monotonic());
                 self.unlisted = Some(incarnation);
                 self.landed();
             }
-            (Ok(Reply::NotStored), Ok(Reply::Stored)) if matches!(view, Some(Ok(list)) if is_listed(list)) => {
-                self.bytes = HEADER_BYTES + self.frame_bytes;
-                self.unlisted = None;
-                self.landed();
-            }
-            // Which incarnation it is in, and whether that is listed, is seen by a look.
             (_, Ok(Reply::Stored)) => {
                 self.is_landed = true;
                 self.is_in_doubt = was_in_doubt;
+                // Another incarnation than the one that is listed may be there. What cannot be told now is seen by a look.
+                if let (Ok(Reply::Item(item)), Some(Ok(list))) = (read, view)
+                    && let Err(error) = self.judge(inner, &item.value, list)
+                {
+                    self.fail(error);
+                }
             }
             (Ok(Reply::NotStored), Ok(Reply::NotStored)) => {
                 self.is_in_doubt = was_in_doubt;
@@ -482,6 +501,7 @@ impl Pending {
                 self.refusals = 0;
                 self.unlisted = None;
                 self.bytes = 0;
+                self.checked = None;
                 self.step = Step::Make(random_id());
             }
             Ok(other) => self.unexpected(inner, &other),
@@ -496,6 +516,7 @@ impl Pending {
         let piece = Piece { number: self.at.chunk, part: self.at.part, incarnation: part.incarnation };
         self.unlisted = (!list.has_exactly(&piece)).then_some(part.incarnation);
         self.bytes = part.len();
+        self.checked = Some(inner.clock.monotonic());
         if part.has(inner.writer, self.seq).map_err(|error| inner.named(error, self.at))? {
             self.landed();
             return Ok(());
@@ -532,7 +553,8 @@ impl Pending {
         self.refusals = 0;
         self.unlisted = None;
         self.bytes = 0;
-        self.step = if list.has(chunk, self.at.part) { Step::Append } else { Step::Make(random_id()) };
+        self.checked = None;
+        self.step = Step::Make(random_id());
     }
 
     fn unexpected(&mut self, inner: &Inner, reply: &Reply) {

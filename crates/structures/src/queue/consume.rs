@@ -24,7 +24,9 @@ const FAULTS_MAX: u32 = 8;
 /// How many segments are looked at in one go.
 const SEGMENTS_AT_ONCE: usize = 16;
 /// How many segments that were drained are removed on the way, and how many markers of claims that have ended.
-const REMOVED_AT_ONCE: usize = 4;
+const REMOVED_AT_ONCE: usize = 16;
+/// How many of those are looked at on the way.
+const DRAINED_AT_ONCE: usize = 4;
 const MARKERS_REMOVED_AT_ONCE: usize = 32;
 /// Markers beyond this are left to end by themselves.
 const MARKERS_KEPT_MAX: usize = 4_096;
@@ -75,6 +77,8 @@ pub(super) struct Consumer {
     view: Option<View>,
     /// True if the view was read in this call.
     is_fresh: bool,
+    /// True if segments were removed in this call by themselves.
+    has_removed: bool,
     shelf: Shelf,
     /// Claims whose markers are gone.
     expired: HashSet<u64>,
@@ -174,6 +178,7 @@ impl Driver for Consumer {
             self.sent.clear();
         }
         self.is_fresh = false;
+        self.has_removed = false;
         self.checked.clear();
         self.shelf.begin(self.view.as_ref().map(|view| &view.state));
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
@@ -197,6 +202,7 @@ impl Consumer {
             seq: 0,
             view: Some(view),
             is_fresh: false,
+            has_removed: false,
             shelf: Shelf::default(),
             expired: HashSet::new(),
             checked: HashSet::new(),
@@ -262,7 +268,11 @@ impl Consumer {
             }
             Ok(plan) => plan,
         };
-        let is_unchecked = |open: &Open| open.claim != GIVEN_BACK && !self.checked.contains(&open.claim);
+        // A marker that was found gone is not looked for again.
+        let is_unchecked = |open: &Open| {
+            let Open { claim, .. } = open;
+            *claim != GIVEN_BACK && !self.checked.contains(claim) && !self.expired.contains(claim)
+        };
         // Late pushes to segments that were passed are found by a look at them only.
         let is_unread = |record: &Record| !self.shelf.has_fresh(record.segment);
         let must_check =
@@ -273,6 +283,10 @@ impl Consumer {
             return Ok(Step::Again);
         }
         if plan.state == view.state {
+            // Nobody may write the state for long: what was drained is not to count until then.
+            if plan.is_empty && !self.has_removed && self.remove_drained(ctx, &view.state).await? {
+                return Ok(Step::Again);
+            }
             return Ok(Step::Done(Arc::new(plan.outcomes)));
         }
         self.write(ctx, view, plan).await
@@ -412,7 +426,7 @@ impl Consumer {
             is_wanted && !request.asked.iter().any(is_asked)
         };
         let wanted = (0..state.records.len()).filter(is_wanted).map(|at| state.records[at].segment);
-        let max = if looks == Looks::All { SEGMENTS_AT_ONCE } else { REMOVED_AT_ONCE };
+        let max = if looks == Looks::All { SEGMENTS_AT_ONCE } else { DRAINED_AT_ONCE };
         for segment in wanted.take(max).collect::<Vec<_>>() {
             request.add(Asked::Segment(segment), self.engine.segment_read(segment)?);
         }
@@ -524,6 +538,16 @@ impl Consumer {
 
     /// Adds the removal of segments of which nothing is left, and of markers of claims that have ended.
     fn remove_on_the_way(&mut self, request: &mut Request, base: &State) -> Result<()> {
+        self.add_removals(request, base)?;
+        let from = self.ended.len().saturating_sub(MARKERS_REMOVED_AT_ONCE);
+        for claim in self.ended.drain(from..).collect::<Vec<_>>() {
+            request.add(Asked::Other, self.engine.marker(claim, Op::delete)?);
+        }
+        Ok(())
+    }
+
+    /// Adds the removal of segments of which nothing is left.
+    fn add_removals(&self, request: &mut Request, base: &State) -> Result<()> {
         let drained = (0..base.records.len()).filter(|&at| plan::is_drained(base, self.engine.order, at));
         for record in drained.map(|at| &base.records[at]).take(REMOVED_AT_ONCE) {
             let content = self.shelf.get(record.segment).and_then(|seen| seen.content.as_ref());
@@ -536,11 +560,24 @@ impl Consumer {
                 request.add(Asked::Removal(record.segment), delete);
             }
         }
-        let from = self.ended.len().saturating_sub(MARKERS_REMOVED_AT_ONCE);
-        for claim in self.ended.drain(from..).collect::<Vec<_>>() {
-            request.add(Asked::Other, self.engine.marker(claim, Op::delete)?);
-        }
         Ok(())
+    }
+
+    /// Removes segments of which nothing is left. False if there are none. **Round trips: 1.**
+    async fn remove_drained(&mut self, ctx: Ctx, base: &State) -> Result<bool> {
+        let mut request = Request::default();
+        self.add_removals(&mut request, base)?;
+        if request.batch.is_empty() {
+            return Ok(false);
+        }
+        self.has_removed = true;
+        let known = self.known();
+        let mut answers = Answers::new(self.engine.store.run(ctx, request.batch).await);
+        for asked in request.asked {
+            let reply = answers.next();
+            self.learn(asked, reply, known)?;
+        }
+        Ok(true)
     }
 
     /// Notes markers that a later write removes.

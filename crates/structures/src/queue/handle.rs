@@ -416,7 +416,7 @@ macro_rules! handle {
             }
 
             /// How many items are not acknowledged yet: those that wait and those that are claimed. It reads all segments.
-            /// **Round trips: 2**, and 1 more for each further 16 segments.
+            /// **Round trips: 2**, and 1 more for each further 16 segments; of a stack, for each place where some were removed, too.
             #[doc = example!(stringify!($name); "jobs.push(\"a\").await?;", "assert_eq!(jobs.len().await?, 1);")]
             /// # Errors
             /// [`Lost`](ErrorKind::Lost) while segments are missing that no consumer was told of, or the state is.

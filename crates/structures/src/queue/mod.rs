@@ -37,10 +37,10 @@
 //! | of an opened handle | round trips |
 //! |---|---|
 //! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it |
-//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row |
+//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. Where there is nothing: 2 more for the one who removes what was used up |
 //! | ack, release | 1 where the handle wrote the state last, else 2 |
 //! | renew | 1 |
-//! | len, stat | 1 and 1 for each 16 segments |
+//! | len, stat | 1 and 1 for each 16 segments; of a stack 1 more for each place where segments were removed |
 //! | open | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it |
 //!
@@ -49,7 +49,7 @@
 //! # Limits and memory
 //! An item has 0 bytes up to [`Queue::item_bytes_max`]: the store's limit on a value less about 150. At most 1,024 claims are open at a
 //! time, and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
-//! [`Full`](larder_core::ErrorKind::Full). Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
+//! [`Full`](larder_core::ErrorKind::Full). What is used up and about to be removed does not count. Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
 //! 3 for its length, and each push 14 to 17 more. The state takes about 60 bytes, 12 for each of the last 16 writers and about 14 a claim; a
 //! claim's marker some 50 more than its key, on a server, until the lease ends.
 

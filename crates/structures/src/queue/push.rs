@@ -18,7 +18,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Replies, Re
 
 use super::engine::{Engine, Params, SEGMENT_ITEMS, View};
 use super::layout::{self, Below, Content, Record, State};
-use super::plan::Order;
+use super::plan::{self, Order};
 use crate::append::layout as frames;
 use crate::cell::Wrote;
 use crate::combine::Driver;
@@ -184,13 +184,24 @@ impl Pusher {
 
     fn follow(&mut self, view: &View) {
         self.tail = Some(Tail { number: view.state.tail, incarnation: view.state.incarnation });
-        self.is_tight = !self.may_open(&view.state);
+        self.is_tight = !self.may_open(&view.state, None);
     }
 
-    /// True if the limit leaves room for one more segment.
-    fn may_open(&self, state: &State) -> bool {
+    /// True if the limit leaves room for one more segment. What is used up does not count: it is about to be removed. `count`
+    /// is how many items the tail has, where that is known.
+    fn may_open(&self, state: &State, count: Option<u32>) -> bool {
         let Params { segment_bytes, bytes_max } = self.engine.params;
-        state.live.saturating_add(1).saturating_mul(segment_bytes.into()) <= bytes_max
+        let order = self.engine.order;
+        // Of a segment that a stack has left, only a look tells whether something was pushed to it since.
+        let is_drained = |at: usize| order == Order::Fifo && plan::is_drained(state, order, at);
+        let is_used_up = |at: usize| {
+            let record = &state.records[at];
+            record.segment == state.tail
+                && count.is_some_and(|count| count > 0 && record.count() == count)
+                && state.opens.iter().all(|open| open.segment != state.tail)
+        };
+        let over = (0..state.records.len()).filter(|&at| is_drained(at) || is_used_up(at)).count() as u64;
+        state.live.saturating_sub(over).saturating_add(1).saturating_mul(segment_bytes.into()) <= bytes_max
     }
 
     /// True if the tail is not full; else tries to open the next segment. **Round trips: 1**, 3 if one is opened.
@@ -262,7 +273,7 @@ impl Pusher {
             self.follow(&view);
             return Ok(());
         }
-        self.is_tight = !self.may_open(&view.state);
+        self.is_tight = !self.may_open(&view.state, None);
         let is_full = content.as_ref().is_some_and(|content| self.is_full(content));
         if is_full { self.open_next(ctx, view, content).await } else { Ok(()) }
     }
@@ -332,7 +343,7 @@ impl Pusher {
         let Engine { params, order, cell, .. } = &*engine;
         let View { mut state, cas } = view;
         let is_lost = content.is_none();
-        if !is_lost && !self.may_open(&state) {
+        if !is_lost && !self.may_open(&state, content.as_ref().map(Content::count)) {
             let Params { segment_bytes: each, bytes_max } = params;
             let detail =
                 format!("it holds {} segments of {each} bytes; the limit is {bytes_max} bytes in all", state.live);

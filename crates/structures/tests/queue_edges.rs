@@ -1,0 +1,183 @@
+//! Queues and stacks where figures, limits and ends of claims meet: what healthy clients see at the edges.
+
+mod queue_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_core::{Batch, Ctx, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Verb};
+use larder_store_memory::MemoryStore;
+use larder_structures::{Name, Queue, registry};
+use queue_support::{BOTH, Kind, LEASE, Line, small};
+
+/// Counts round trips, lets others go first, and refuses appends when told to.
+#[derive(Debug)]
+struct Watched {
+    inner: Arc<MemoryStore>,
+    batches: AtomicU64,
+    refuses_appends: AtomicBool,
+}
+
+impl Watched {
+    fn new() -> Arc<Watched> {
+        Watched::over(MemoryStore::new())
+    }
+
+    fn over(inner: MemoryStore) -> Arc<Watched> {
+        Arc::new(Watched {
+            inner: Arc::new(inner),
+            batches: AtomicU64::new(0),
+            refuses_appends: AtomicBool::new(false),
+        })
+    }
+
+    fn shared(self: &Arc<Self>) -> StoreRef {
+        self.clone()
+    }
+
+    fn take_batches(&self) -> u64 {
+        self.batches.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Store for Watched {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        Run::pending(async move {
+            tokio::task::yield_now().await;
+            let is_refused = |op: &Op| {
+                self.refuses_appends.load(Ordering::Relaxed)
+                    && matches!(op.verb, Verb::Put { mode: PutMode::Append, .. })
+            };
+            batch.iter().map(|op| if is_refused(op) { Ok(Reply::NotStored) } else { self.inner.apply(op) }).collect()
+        })
+    }
+}
+
+#[tokio::test]
+async fn figures_and_a_drop_cost_what_is_there_and_not_what_was() {
+    for kind in BOTH {
+        let watched = Watched::new();
+        let store = watched.shared();
+        let line = Line::open(kind, &store, &small()).await;
+        line.push([1; 100]).await.unwrap();
+        let held = if kind == Kind::Queue { Some(line.take().await) } else { None };
+        for _ in 0..1_000 {
+            line.push([2; 100]).await.unwrap();
+            line.pop().await.unwrap().unwrap();
+        }
+        watched.take_batches();
+        assert_eq!(line.len().await.unwrap(), 1, "{kind:?}");
+        let took = watched.take_batches();
+        assert!(took <= 4, "{kind:?}: {took} round trips");
+        drop(held);
+        registry::drop_structure(&store, Ctx::default(), &Name::new("q").unwrap()).await.unwrap();
+        let took = watched.take_batches();
+        assert!(took <= 8, "{kind:?}: {took} round trips");
+    }
+}
+
+#[tokio::test]
+async fn a_deep_stack_is_counted_and_dropped_with_all_its_segments() {
+    let watched = Watched::new();
+    let store = watched.shared();
+    let line = Line::open(Kind::Stack, &store, &small()).await;
+    // Every other time some segments come and go: their numbers are missing afterwards.
+    for n in 0..60 {
+        line.push([1; 250]).await.unwrap();
+        for _ in 0..n % 4 {
+            line.push([2; 250]).await.unwrap();
+            line.push([2; 250]).await.unwrap();
+            line.pop().await.unwrap().unwrap();
+            line.pop().await.unwrap().unwrap();
+        }
+    }
+    assert_eq!(line.len().await.unwrap(), 60);
+    assert_eq!(line.stat().await.segments_missing, 0);
+    registry::drop_structure(&store, Ctx::default(), &Name::new("q").unwrap()).await.unwrap();
+    assert_eq!(watched.inner.stats().items, 0);
+}
+
+#[tokio::test]
+async fn a_long_claim_at_the_front_is_no_loss() {
+    let store = Watched::new().shared();
+    let queue = Line::open(Kind::Queue, &store, &small()).await;
+    for n in 0..200 {
+        queue.push(format!("item {n:020}")).await.unwrap();
+    }
+    let held = queue.take().await;
+    for _ in 0..150 {
+        queue.take().await.ack().await.unwrap();
+    }
+    assert_eq!(queue.len().await.unwrap(), 50);
+    held.ack().await.unwrap();
+    assert_eq!(queue.len().await.unwrap(), 49);
+}
+
+#[tokio::test]
+async fn two_claims_at_once_after_a_lease_ran_out_are_settled_at_once() {
+    let watched = Watched::new();
+    let queue = Queue::open_or_create(&watched.shared(), "q").await.unwrap();
+    queue.push_all(["a", "b"]).await.unwrap();
+    let a = queue.claim(Duration::from_millis(20)).await.unwrap().unwrap();
+    let b = queue.claim(LEASE).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(80)).await;
+    watched.take_batches();
+    let (acked, one, two) = tokio::join!(b.ack(), queue.claim(LEASE), queue.claim(LEASE));
+    acked.unwrap();
+    let mut given: Vec<_> = [one.unwrap(), two.unwrap()].into_iter().flatten().collect();
+    assert_eq!(given.len(), 1);
+    assert_eq!(given.pop().unwrap().item(), a.item());
+    let took = watched.take_batches();
+    assert!(took <= 8, "{took} round trips");
+}
+
+#[tokio::test]
+async fn an_empty_one_has_room_however_few_segments_it_may_have() {
+    for kind in BOTH {
+        for segments in 1..=3 {
+            for size in [10, 300] {
+                let store = Watched::new().shared();
+                let line = Line::open(kind, &store, &small().bytes_max(256 * segments)).await;
+                for round in 0..10 {
+                    let mut pushed = 0;
+                    let error = loop {
+                        match line.push(vec![b'x'; size]).await {
+                            Ok(()) => pushed += 1,
+                            Err(error) => break error,
+                        }
+                        assert!(pushed < 100, "{kind:?} is never full");
+                    };
+                    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+                    assert!(
+                        pushed > 0,
+                        "{kind:?} of {segments} segments, items of {size}: full when empty, round {round}"
+                    );
+                    assert_eq!(line.drain().await.len(), pushed);
+                    assert!(line.stat().await.segments <= 2);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_over_is_not_renewed() {
+    for kind in BOTH {
+        let line = Line::open(kind, &Watched::new().shared(), &small()).await;
+        line.push("a").await.unwrap();
+        let first = line.take().await;
+        first.renew().await.unwrap();
+        first.release().await.unwrap();
+        assert_eq!(first.renew().await.unwrap_err().kind(), ErrorKind::Fenced);
+        let second = line.take().await;
+        assert_eq!(first.renew().await.unwrap_err().kind(), ErrorKind::Fenced);
+        second.ack().await.unwrap();
+        assert_eq!(second.renew().await.unwrap_err().kind(), ErrorKind::Fenced);
+    }
+}

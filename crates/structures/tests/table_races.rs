@@ -343,6 +343,75 @@ async fn a_remove_between_the_steps_of_a_put_takes_it_away_for_good() {
     }
 }
 
+/// A table that others removed "k" from, and so many other entries after it that the list has forgotten it is gone, while its maker
+/// stood between entry and list; what became of his put.
+async fn listed_too_late(store: &StoreRef, is_put_again: bool) -> (Table, larder_core::Result<()>) {
+    let table = Table::open_or_create(store, "t").await.unwrap();
+    let hooked = Hooked::new(store);
+    let slow = Table::options().timeout(Duration::from_secs(60)).open(&hooked.shared(), "t").await.unwrap();
+    for number in 0..1100u32 {
+        table.put(number.to_le_bytes(), "v").await.unwrap();
+    }
+    table.settle().await;
+    let others = table.clone();
+    before(&hooked, 2, move || async move {
+        assert!(others.remove("k").await.unwrap());
+        others.settle().await;
+        for number in 0..1100u32 {
+            assert!(others.remove(number.to_le_bytes()).await.unwrap());
+            others.settle().await;
+        }
+        if is_put_again {
+            others.put("k", "newer").await.unwrap();
+            others.settle().await;
+        }
+        tokio::time::sleep(Duration::from_millis(110)).await;
+    });
+    let outcome = slow.put("k", "v").await;
+    slow.settle().await;
+    (table, outcome)
+}
+
+#[tokio::test]
+async fn a_listing_that_comes_after_the_list_forgot_that_the_entry_is_gone_is_taken_back() {
+    let (table, outcome) = listed_too_late(&evicting(), false).await;
+    is_gone_for_good(&table, "k").await;
+    let error = outcome.unwrap_err();
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Conflict, true), "{error}");
+    // Where nothing can be lost, it was removed.
+    let (table, outcome) = listed_too_late(&table_support::memory(), false).await;
+    is_gone_for_good(&table, "k").await;
+    outcome.unwrap();
+}
+
+#[tokio::test]
+async fn a_listing_that_comes_too_late_does_not_outlive_a_newer_entry() {
+    let store = evicting();
+    let (table, outcome) = listed_too_late(&store, true).await;
+    outcome.unwrap();
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "newer");
+    assert_eq!(sorted_keys(&table).await, ["k"]);
+    assert!(table.remove("k").await.unwrap());
+    table.settle().await;
+    is_gone_for_good(&table, "k").await;
+    table.put("k", "w").await.unwrap();
+    is_listed_for_good(&store, &table, "k").await;
+}
+
+/// A list that forgets nothing tells an entry that was lost from one that was removed.
+#[tokio::test]
+async fn an_entry_that_is_lost_before_it_is_listed_late_is_lost() {
+    let store = evicting();
+    let (table, hooked, putting) = two(&store).await;
+    let losing = store.clone();
+    before(&hooked, 2, move || async move {
+        lose(&losing, "t", b"k").await;
+        tokio::time::sleep(Duration::from_millis(110)).await;
+    });
+    putting.put("k", "v").await.unwrap();
+    assert_eq!(table.get("k").await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
 /// Removed and put anew by others, with their *gone* done or not, while a put is midway.
 #[tokio::test]
 async fn a_late_note_of_a_put_does_not_touch_a_newer_incarnation() {

@@ -346,6 +346,11 @@ impl<'v> Listing<'v> {
         if expiry_s > 0 { Says::Mortal { incarnation, expiry_s } } else { Says::Listed { incarnation } }
     }
 
+    /// True if it remembers as many that are gone as it can: others may have been, too.
+    pub(crate) fn may_forget(&self) -> bool {
+        self.gone.len() >= GONE_MAX
+    }
+
     fn list(&mut self, incarnation: u64, key: &'v [u8], element: &'v [u8]) {
         let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(key));
         if !is_wanted || self.is_gone.contains(&incarnation) || self.by_incarnation.contains_key(&incarnation) {

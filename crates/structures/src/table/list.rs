@@ -286,6 +286,14 @@ impl Inner {
         Ok(says)
     }
 
+    /// What the list says of a key, and whether it may have forgotten that an incarnation is gone. **Round trips: 1.**
+    pub(super) async fn ask_of_one(&self, effort: &mut Effort, spot: &Spot, key: &[u8]) -> Result<(Says, bool)> {
+        let read = self.read_list(effort, &[spot.shard]).await?.pop();
+        let reading = read.ok_or_else(larder_core::ext::no_reply)?;
+        let state = self.shards.fold(&reading, Listing::of([key]))?.state;
+        Ok((state.says(key), state.may_forget()))
+    }
+
     /// Writes notes into a shard of the list. **Round trips: 1.**
     pub(super) async fn note(&self, deadline: Instant, shard: u16, notes: &[Note<'_>]) -> Result<()> {
         let mut elements = Vec::new();
@@ -352,9 +360,10 @@ impl Inner {
         });
     }
 
-    async fn repair(&self, spot: &Spot, key: &[u8], mut noted: Option<u64>) -> Result<()> {
+    async fn repair(self: &Arc<Self>, spot: &Spot, key: &[u8], mut noted: Option<u64>) -> Result<()> {
         let mut effort = self.effort()?;
         for _ in 0..ROUNDS_MAX {
+            let since = Instant::now();
             let Some(found) = self.read(&mut effort, spot, key).await? else { return Ok(()) };
             let mut entry = self.entry(key, &found.item)?;
             if found.is_listed {
@@ -363,6 +372,7 @@ impl Inner {
             let Entry { incarnation, expiry_s, .. } = entry;
             if noted != Some(incarnation) {
                 self.note(effort.deadline, spot.shard, &[Note::Listed { incarnation, expiry_s, key }]).await?;
+                self.check_late(&mut effort, spot, key, incarnation, since).await?;
                 noted = Some(incarnation);
                 continue;
             }

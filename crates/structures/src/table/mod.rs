@@ -36,7 +36,7 @@
 //! | put and put of a new key | one `add` wins; the other's append came too early and its `add` too late, so it looks again and writes by token |
 //! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
-//! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone |
+//! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
 //! | remove and remove | one deletes; the other finds it gone and answers false |
 //! | remove, then put by others, then the remove's **g** | names the old incarnation, and leaves the new one alone |
 //! | a reader misses the entry | it reads the list, the entry, the list: *leaving* is noted before the delete, so only what was lost is reported as lost |
@@ -68,7 +68,7 @@
 //! | get, has | 1; of what is missing 2 (1 on a store that cannot lose); of what is lost 4 |
 //! | get_many | 1 a node for each batch that the keys fill; where some are missing as above |
 //! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives |
-//! | put of a new one | 2, and 2 behind the caller |
+//! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |
 //! | remove | 3, and 2 behind the caller; of what is missing 2 |
 //! | keys | 1; 2 while entries are being removed, or lives end |
 //! | entries | as keys, and 1 a node |
@@ -115,6 +115,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const DIRTY_BYTES: usize = 256;
 /// How long a reader leaves it to the putter to list an entry.
 const REPAIR_AFTER: Duration = Duration::from_millis(100);
+/// Who takes longer to list an entry looks whether it is still there: the list may have forgotten meanwhile that it is gone.
+const LISTING_MAX: Duration = Duration::from_millis(100);
 /// After so long a remove that is not through is taken for one whose client died; so often those who only get and put look for one.
 const LEAVING_MAX_S: u32 = 600;
 
@@ -440,7 +442,7 @@ impl Table {
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a key or value over its limit; [`Full`](ErrorKind::Full) if the list takes no further key, and then nothing is put;
-    /// [`Conflict`](ErrorKind::Conflict) if another key of the same hash is there, or others wrote at each try; [`Lost`](ErrorKind::Lost) where the list
+    /// [`Conflict`](ErrorKind::Conflict) if another key of the same hash is there, others wrote at each try, or removed it before it was listed; [`Lost`](ErrorKind::Lost) where the list
     /// is gone; [`Unsupported`](ErrorKind::Unsupported) outside a Tokio runtime; and what the store says. With an effect that is unknown, the put
     /// may have taken effect, or may yet.
     pub async fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {

@@ -3,6 +3,7 @@
 //! See the [module](super) for the order of the steps, and what a crash after each leaves behind.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use larder_core::{Batch, Effect, Error, ErrorKind, Item, Op, PutMode, Replies, Reply, Result, Ttl, Verb, Want};
@@ -43,6 +44,7 @@ impl Inner {
         let item_key = self.item_key(&spot)?;
         let put = Put { key, value, item_key, spot, stamp: self.stamp(), ttl, expiry_s: self.expiry_s(ttl) };
         for _ in 0..ROUNDS_MAX {
+            let since = Instant::now();
             let tried = match self.try_put(&mut effort, &put).await {
                 Err(error) if error.is_unknown() => self.look_for(&mut effort, &put, error).await?,
                 Err(error) => {
@@ -56,10 +58,11 @@ impl Inner {
             }
             match tried {
                 Tried::Nothing | Tried::NoRoom => effort.pause().await,
-                Tried::Made(incarnation) => return self.list_made(&mut effort, &put, incarnation).await,
+                Tried::Made(incarnation) => return self.list_made(&mut effort, &put, incarnation, since).await,
                 Tried::Replaced { made, gone } => {
                     let notes = [self.listed_note(&put, made), Note::Gone { incarnation: gone }];
                     self.note(effort.deadline, put.spot.shard, &notes).await.map_err(unknown)?;
+                    self.check_late(&mut effort, &put.spot, key, made, since).await.map_err(unknown)?;
                     self.repair_behind(key, Some(made));
                     return self.shards.vigil.check();
                 }
@@ -190,10 +193,17 @@ impl Inner {
     }
 
     /// After a put made the entry: lists its key.
-    async fn list_made(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<()> {
+    async fn list_made(
+        self: &Arc<Self>,
+        effort: &mut Effort,
+        put: &Put<'_>,
+        incarnation: u64,
+        since: Instant,
+    ) -> Result<()> {
         let note = self.listed_note(put, incarnation);
         match self.note(effort.deadline, put.spot.shard, &[note]).await {
             Ok(()) => {
+                self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
                 self.repair_behind(put.key, Some(incarnation));
                 self.shards.vigil.check()
             }
@@ -226,13 +236,63 @@ impl Inner {
             }
             return self.shards.vigil.check();
         }
+        let since = Instant::now();
         let found = self.read(effort, &put.spot, put.key).await.map_err(unknown)?;
         let Some(found) = found.filter(|found| !found.is_listed) else { return self.shards.vigil.check() };
         let Entry { incarnation, expiry_s, .. } = self.entry(put.key, &found.item).map_err(unknown)?;
         let note = Note::Listed { incarnation, expiry_s, key: put.key };
         self.note(effort.deadline, put.spot.shard, &[note]).await.map_err(unknown)?;
+        self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
         self.repair_behind(put.key, Some(incarnation));
         self.shards.vigil.check()
+    }
+
+    /// After an incarnation was noted *listed* that was there at `since`: had it been removed meanwhile, and the list forgotten that it
+    /// is gone, the note brought it back, and its key were lost for good. **Round trips: 0** where little time passed, else 1; 2 or 3
+    /// where the incarnation is not there any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`], of unknown effect, where the entry was removed or lost and nobody can tell which.
+    pub(super) async fn check_late(
+        self: &Arc<Self>,
+        effort: &mut Effort,
+        spot: &Spot,
+        key: &[u8],
+        incarnation: u64,
+        since: Instant,
+    ) -> Result<()> {
+        if since.elapsed() <= super::LISTING_MAX {
+            return Ok(());
+        }
+        let newer = match self.read(effort, spot, key).await? {
+            Some(found) => Some(self.entry(key, &found.item)?.incarnation),
+            None => None,
+        };
+        if newer == Some(incarnation) {
+            return Ok(());
+        }
+        let (says, may_forget) = self.ask_of_one(effort, spot, key).await?;
+        let may_be_over = match says {
+            Says::Listed { incarnation: last } if last == incarnation => false,
+            Says::Mortal { incarnation: last, expiry_s } if last == incarnation => self.may_be_over(expiry_s),
+            // The list knows that it left, or names one that came after it.
+            _ => return Ok(()),
+        };
+        if let Some(newer) = newer {
+            // Listed after the late one, its successor takes that along when it goes.
+            return self.renew(key, newer).await;
+        }
+        let cannot_be_lost = self.is_lossless || may_be_over;
+        if !cannot_be_lost && !may_forget {
+            // Lost, and whoever misses it is told so.
+            return Ok(());
+        }
+        self.note(effort.deadline, spot.shard, &[Note::Gone { incarnation }]).await?;
+        if cannot_be_lost {
+            return Ok(());
+        }
+        let detail = "the entry was removed by others, or lost, before it was listed";
+        Err(unknown(Error::new(ErrorKind::Conflict, detail)))
     }
 
     /// Removes an entry; false if there was none.

@@ -420,3 +420,42 @@ async fn a_tail_whose_clock_was_far_ahead_for_a_while_tells_nothing_again() {
     log.put("two").await.unwrap();
     assert_eq!(texts(tail.poll().await.unwrap()), ["two"]);
 }
+
+/// A store that takes a while for each value.
+#[derive(Debug)]
+struct Slow(StoreRef, Duration);
+
+impl larder_core::Store for Slow {
+    fn profile(&self) -> Arc<larder_core::Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> larder_core::Run<'a> {
+        let is_value = |op: &&Op| matches!(&op.verb, larder_core::Verb::Get { want, .. } if want.contains(larder_core::Want::VALUE));
+        let took = self.1 * u32::try_from(batch.iter().filter(is_value).count()).unwrap();
+        let left = ctx.deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
+        if left.is_some_and(|left| left < took) {
+            return larder_core::Run::Ready(hooked::fail(&batch, Effect::NotApplied));
+        }
+        larder_core::Run::pending(async move {
+            tokio::time::sleep(took).await;
+            self.0.run(ctx, batch).await
+        })
+    }
+}
+
+/// All parts of it take longer than a timeout; 64 do not.
+#[tokio::test]
+async fn a_tail_begins_with_a_log_that_is_too_large_for_one_timeout() {
+    let (_, store, clock) = faulty();
+    let log = options(&clock).open_or_create(&store, "l").await.unwrap();
+    for _ in 0..200 {
+        // No two of them fit into a part.
+        log.put([b'x'; 4_000]).await.unwrap();
+    }
+    let slow: StoreRef = Arc::new(Slow(store, Duration::from_millis(4)));
+    let log = options(&clock).timeout(Duration::from_millis(500)).open(&slow, "l").await.unwrap();
+    assert_eq!(log.fetch(..).await.unwrap_err().kind(), ErrorKind::Unavailable, "all at once is too much");
+    assert_eq!(log.tail(Cursor::default()).unwrap().poll().await.unwrap().whole().unwrap().len(), 200);
+    assert!(log.tail_from_now().await.unwrap().poll().await.unwrap().is_empty());
+}

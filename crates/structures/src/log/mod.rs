@@ -38,7 +38,7 @@
 //! | put, a part's first event: of a chunk, or after 64 KiB of it | 2; 3 to 4 where others make the same part at the same time; 2 more, once in 64 chunks or seldomer, for removing entries of the list |
 //! | put, where the part has no room | 2 to 3 more |
 //! | fetch | 1 for the list, 1 for all parts (one a batch that they fill) |
-//! | a look of a tail | 1 where nothing came, 2 where something did |
+//! | a look of a tail | 1 where nothing came, 2 where something did; one more for each further 64 parts that changed |
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
@@ -213,7 +213,8 @@ impl EventLog {
         Tail::new(self.inner.clone(), self.timeout, cursor)
     }
 
-    /// Follows the log from now on: what is there already is not told. **Round trips: 2.**
+    /// Follows the log from now on: what is there already is not told. **Round trips: 2**, and one more for
+    /// each further 64 parts that the log has: it reads them all, each 64 within a timeout of their own.
     ///
     /// ```
     /// # use larder_core::StoreRef;

@@ -66,6 +66,9 @@ struct Seen {
 /// How many tokens of a part are remembered: more connections than that a client does not have.
 const TOKENS_MAX: usize = 8;
 
+/// How many parts are read within one timeout: 4 MiB, mostly.
+const PARTS_A_BATCH: usize = 64;
+
 /// What one look found of each part.
 struct Look {
     list: List,
@@ -128,7 +131,8 @@ impl Tail {
     ///
     /// **Round trips: 1** where nothing came, 2 where something did; on a store without tokens always 2, and where the client has
     /// several connections until each has told its own token. One more after a put was tried
-    /// in two places, and for each further batch that the parts fill. The first look of a cursor reads every part.
+    /// in two places, and for each further 64 parts that changed: each 64 are read within a timeout of their own. The first look of a
+    /// cursor reads every part, and what it found is in memory at once.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -217,10 +221,19 @@ impl Tail {
         let is_unchanged = |token: &&Read| self.is_as_before(token) && !self.lists_another(&list, token.at);
         let unchanged: BTreeSet<At> = tokens.iter().filter(is_unchanged).map(|read| read.at).collect();
         let changed: Vec<At> = wanted.iter().filter(|at| !unchanged.contains(at)).copied().collect();
-        let changed = inner.read_parts(ctx, &changed, Want::VALUE | Want::CAS).await?;
+        let changed = self.read_values(&changed, Want::VALUE | Want::CAS).await?;
         let others = self.others(&changed, &unchanged)?;
-        let others = inner.read_parts(ctx, &others, Want::VALUE).await?;
+        let others = self.read_values(&others, Want::VALUE).await?;
         Ok(Look { list, wanted: wanted.into_iter().collect(), changed, others })
+    }
+
+    /// Reads parts, some at a time, each time within a timeout of its own: of a large log all together take longer.
+    async fn read_values(&self, all: &[At], want: Want) -> Result<Vec<Read>> {
+        let mut reads = Vec::with_capacity(all.len());
+        for some in all.chunks(PARTS_A_BATCH) {
+            reads.extend(self.inner.read_parts(Ctx::within(self.timeout), some, want).await?);
+        }
+        Ok(reads)
     }
 
     fn is_as_before(&self, token: &Read) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Verb};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Ttl, Verb, Want};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Queue, registry};
 use queue_support::{BOTH, Kind, LEASE, Line, small};
@@ -180,4 +180,82 @@ async fn a_claim_that_is_over_is_not_renewed() {
         second.ack().await.unwrap();
         assert_eq!(second.renew().await.unwrap_err().kind(), ErrorKind::Fenced);
     }
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_appends_for_a_while_closes_no_empty_segments() {
+    for kind in BOTH {
+        let watched = Watched::new();
+        let line = Line::open(kind, &watched.shared(), &small()).await;
+        for first in [&[][..], &["a"]] {
+            line.push_all(first).await.unwrap();
+            watched.refuses_appends.store(true, Ordering::Relaxed);
+            let error = line.push("b").await.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+            watched.refuses_appends.store(false, Ordering::Relaxed);
+            line.push("c").await.unwrap();
+            let stat = line.stat().await;
+            assert_eq!((stat.segments, stat.segments_missing), (1, 0), "{kind:?}");
+            assert_eq!(line.drain().await.len(), first.len() + 1, "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_does_not_fit_the_state_fails_alone() {
+    let watched = Watched::over(MemoryStore::builder().value_bytes_max(4_300).build().unwrap());
+    let queue = Queue::open_or_create(&watched.shared(), "q").await.unwrap();
+    queue.push_all((0..1_000).map(|n: u32| n.to_string())).await.unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        match queue.claim(LEASE).await {
+            Ok(claim) => held.push(claim.unwrap()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    assert!(held.len() > 100, "{}", held.len());
+    // The first is under way alone. The others travel in one write, and are more than it makes room for.
+    let claim = || {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.claim(LEASE).await })
+    };
+    let (one, two) = (held[1].clone(), held[0].clone());
+    let acked = tokio::spawn(async move { one.ack().await });
+    let released = tokio::spawn(async move { two.release().await });
+    let claims: Vec<_> = (0..8).map(|_| claim()).collect();
+    acked.await.unwrap().unwrap();
+    released.await.unwrap().unwrap();
+    for claim in claims {
+        assert_eq!(claim.await.unwrap().unwrap_err().kind(), ErrorKind::Full);
+    }
+    assert!(queue.claim(LEASE).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_push_into_what_a_late_request_made_again_is_unknown() {
+    let watched = Watched::new();
+    let store = watched.shared();
+    let (late, other) =
+        (Line::open(Kind::Queue, &store, &small()).await, Line::open(Kind::Queue, &store, &small()).await);
+    late.push("a").await.unwrap();
+    let first = queue_support::key(Kind::Queue, &store, Some(0)).await;
+    while watched.inner.apply(&Op::get(first.clone(), Want::empty())).unwrap() != Reply::Miss {
+        other.push([7; 100]).await.unwrap();
+        other.pop().await.unwrap();
+    }
+    // The next write takes it off the record.
+    other.push("x").await.unwrap();
+    other.pop().await.unwrap().unwrap();
+    // Another's first segment: of the same number, and another incarnation.
+    let elsewhere = Watched::new();
+    _ = Line::open(Kind::Queue, &elsewhere.shared(), &small()).await;
+    let another = queue_support::key(Kind::Queue, &elsewhere.shared(), Some(0)).await;
+    let made = elsewhere.inner.apply(&Op::get(another, Want::VALUE)).unwrap().into_item().unwrap().value;
+    watched.inner.apply(&Op::put(first, PutMode::Add, made, Ttl::Never)).unwrap();
+    let error = late.push(vec![b'x'; 200]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::Unknown), "{error}");
+    // From then on it pushes to the tail.
+    late.push("b").await.unwrap();
+    assert!(other.drain().await.contains(&"b".to_owned()));
 }

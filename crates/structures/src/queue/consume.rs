@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, PutMode, Reply, Result, Ttl};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl};
 
 use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
@@ -261,7 +261,7 @@ impl Consumer {
             return Ok(Step::Done(outcomes));
         }
         let Some(view) = self.view.clone() else { return Ok(Step::Again) };
-        let plan = match self.plan(&view.state, changes) {
+        let plan = match self.plan(&view.state, changes, None) {
             Err(segments) => {
                 self.read(ctx, &segments, Looks::Some).await?;
                 return Ok(Step::Again);
@@ -289,7 +289,33 @@ impl Consumer {
             }
             return Ok(Step::Done(Arc::new(plan.outcomes)));
         }
-        self.write(ctx, view, plan).await
+        match self.fitted(&view.state, changes, plan)? {
+            Some((plan, value)) => self.write(ctx, view, plan, value).await,
+            None => {
+                self.read(ctx, &[], Looks::Few).await?;
+                Ok(Step::Again)
+            }
+        }
+    }
+
+    /// The plan, marked, and its bytes. If taking makes the state too large, that is refused, and the rest goes
+    /// on without it. `None`: the state must be read first, to say so.
+    fn fitted(&mut self, base: &State, changes: &[Change], mut plan: Plan) -> Result<Option<(Plan, Bytes)>> {
+        self.seq += 1;
+        let mark = Mark { writer: self.writer, seq: self.seq };
+        plan.state.mark(mark);
+        let full = match self.engine.encode(&plan.state) {
+            Ok(value) => return Ok(Some((plan, value))),
+            Err(_) if !self.is_fresh => return Ok(None),
+            Err(full) => full,
+        };
+        let is_taking = |change: &Change| matches!(change.what, What::Claim { .. } | What::Pop);
+        let (true, Ok(mut rest)) = (changes.iter().any(is_taking), self.plan(base, changes, Some(&full))) else {
+            return Err(full);
+        };
+        rest.state.mark(mark);
+        let value = self.engine.encode(&rest.state)?;
+        Ok(Some((rest, value)))
     }
 
     /// The outcomes of a write that was in doubt, if the state that was read shows it. Drops those that can't land any more.
@@ -318,8 +344,9 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Works out what the changes come to. `Err`: these segments must be read first.
-    fn plan(&self, base: &State, changes: &[Change]) -> Result<Plan, Vec<u64>> {
+    /// Works out what the changes come to; with `full`, nothing is taken, and this is said instead. `Err`: these segments must be
+    /// read first.
+    fn plan(&self, base: &State, changes: &[Change], full: Option<&Error>) -> Result<Plan, Vec<u64>> {
         let mut plan = Plan {
             state: base.clone(),
             outcomes: HashMap::with_capacity(changes.len()),
@@ -330,6 +357,11 @@ impl Consumer {
         };
         plan::tidy(&mut plan.state, self.engine.order, &self.shelf);
         for change in changes {
+            let is_taking = matches!(change.what, What::Claim { .. } | What::Pop);
+            if let Some(full) = full.filter(|_| is_taking) {
+                plan.outcomes.insert(change.ticket, Err(full.clone().effect(Effect::NotApplied)));
+                continue;
+            }
             let outcome = match change.what {
                 What::Ack { id } => plan.end(id, None),
                 What::Release { id } => plan.end(id, Some(GIVEN_BACK)),
@@ -468,11 +500,8 @@ impl Consumer {
     }
 
     /// Writes the plan, and does on the way what costs no round trip. **Round trips: 1.**
-    async fn write(&mut self, ctx: Ctx, view: View, plan: Plan) -> Result<Step> {
-        let Plan { mut state, outcomes, claims, ended, .. } = plan;
-        self.seq += 1;
-        state.mark(Mark { writer: self.writer, seq: self.seq });
-        let value = self.engine.encode(&state)?;
+    async fn write(&mut self, ctx: Ctx, view: View, plan: Plan, value: Bytes) -> Result<Step> {
+        let Plan { outcomes, claims, ended, .. } = plan;
         let outcomes: Outcomes = Arc::new(outcomes);
         let mut request = Request::default();
         for &(claim, life) in &claims {

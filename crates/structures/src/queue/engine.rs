@@ -54,7 +54,7 @@ pub(super) struct Engine {
     name: Name,
     pub(super) manifest: Manifest,
     pub(super) cell: Cell,
-    value_bytes_max: usize,
+    pub(super) value_bytes_max: usize,
     /// The highest sequence of the state that was read: a lower one is a rollback.
     newest: AtomicU64,
 }

@@ -300,6 +300,12 @@ fn take_note(rest: &mut &[u8]) -> Option<Note> {
     Some((below, taken))
 }
 
+/// The incarnation of a segment, from its header.
+pub(super) fn incarnation(bytes: &[u8]) -> Result<u64> {
+    let incarnation = bytes.get(4..).and_then(|mut rest| layout::take_u64(&mut rest));
+    incarnation.ok_or_else(|| mismatch("the segment is cut short"))
+}
+
 /// Which segment this is.
 pub(super) fn place(number: u64, incarnation: u64) -> Place {
     // The low half is meant: the key tells the rest.
@@ -366,8 +372,7 @@ impl Content {
     /// [`ErrorKind::LayoutMismatch`] for bytes that are no such segment.
     pub(super) fn parse(number: u64, item: &Item, writer: u64) -> Result<Content> {
         let bytes = &item.value;
-        let incarnation = bytes.get(4..).and_then(|mut rest| layout::take_u64(&mut rest));
-        let incarnation = incarnation.ok_or_else(|| mismatch("the segment is cut short"))?;
+        let incarnation = incarnation(bytes)?;
         let value = Value::parse(bytes, place(number, incarnation))?;
         let folded = value.fold(Frames::default())?;
         let mut content = Content {

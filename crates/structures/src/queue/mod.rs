@@ -19,9 +19,10 @@
 //! | a lost segment | only where it is built as a cache that evicts | the one consumer that finds it is told [`Lost`](larder_core::ErrorKind::Lost), once; then taking goes on behind it | |
 //! | a lost state | the same | `Lost`, to everybody | |
 //!
-//! A duplicate takes a lease that ran out, an item that was given back, or a fault. Two windows are left in which a loss is not
+//! A duplicate takes a lease that ran out, an item that was given back, or a fault. Three windows are left in which a loss is not
 //! seen: a process that pushes to a segment which others have emptied and are about to remove, and the server evicts that segment in between;
-//! and a restart of the server that also loses the manifest: then the structure is absent.
+//! one that pushes to a segment which was emptied and removed, and which a request that the network held back has made again: what it pushes
+//! until its next look at the segment, an eighth of one at the most, is acknowledged and never delivered, and the push that looks is `Unknown`; and a restart of the server that also loses the manifest: then the structure is absent.
 //!
 //! # Leases
 //! A lease is the life of an item of its own, a *marker*: so the store's clock decides, and clocks of clients do not matter. Where lives

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | stored | | done |
 //! | refused | the segment holds the frame: an earlier try landed | done |
+//! | refused | it is there, and has room | the store is out of memory: tried again for a while, then `Unavailable` |
 //! | refused | it is there, and full | neither this try nor an earlier one can land any more: on to the next segment |
 //! | refused | it is not there, and nothing is in doubt | on to the tail that the state names; if that is the one, it is lost |
 //! | refused | it is not there, and an earlier try is in doubt | unknown: it may have been delivered, and the segment removed since |
@@ -235,7 +236,8 @@ impl Pusher {
     async fn append(&mut self, ctx: Ctx, tail: Tail, items: usize) -> Result<Step> {
         let frame = self.frame(tail);
         // Small items make a segment full by their number.
-        let weight = frame.len().max(items * self.engine.params.segment_bytes as usize / SEGMENT_ITEMS);
+        let frame_bytes = frame.len();
+        let weight = frame_bytes.max(items * self.engine.params.segment_bytes as usize / SEGMENT_ITEMS);
         let is_look = self.bytes_until_look < weight;
         let append = Op::put(self.engine.segment_key(tail.number)?, PutMode::Append, frame, Ttl::Never);
         let mut batch = Batch::from_iter([append.clone()]);
@@ -249,7 +251,7 @@ impl Pusher {
             Ok(Reply::Stored) => self.is_in_doubt = false,
             Ok(Reply::NotStored) => {
                 self.is_in_doubt = was_in_doubt;
-                return self.refused(ctx, tail).await;
+                return self.refused(ctx, tail, frame_bytes).await;
             }
             Ok(other) => return Err(unexpected(&append, &other)),
             Err(error) => {
@@ -260,14 +262,29 @@ impl Pusher {
         self.bytes_until_look = self.bytes_until_look.saturating_sub(weight);
         if is_look {
             self.bytes_until_look = self.look_bytes();
+            let segment = answers.next();
+            if let Ok(Reply::Item(item)) = &segment
+                && layout::incarnation(&item.value).is_ok_and(|incarnation| incarnation != tail.incarnation)
+            {
+                // The tail was used up and removed, and a late request made its number again: nobody reads that.
+                self.is_in_doubt = true;
+                return Err(self.cannot_tell(tail));
+            }
             // It has landed; a next segment that cannot be opened now is opened by whoever looks next.
-            _ = self.after_look(ctx, tail, answers, newest).await;
+            _ = self.after_look(ctx, tail, segment, answers, newest).await;
         }
         Ok(Step::Landed)
     }
 
-    async fn after_look(&mut self, ctx: Ctx, tail: Tail, mut answers: Answers, newest: u64) -> Result<()> {
-        let content = self.content(tail, answers.next()?)?;
+    async fn after_look(
+        &mut self,
+        ctx: Ctx,
+        tail: Tail,
+        segment: Result<Reply>,
+        mut answers: Answers,
+        newest: u64,
+    ) -> Result<()> {
+        let content = self.content(tail, segment?)?;
         let view = self.engine.view(answers.next(), newest)?;
         if view.state.tail != tail.number {
             self.follow(&view);
@@ -310,7 +327,7 @@ impl Pusher {
     }
 
     /// After the tail refused an append: it is full, or gone, or was closed and removed.
-    async fn refused(&mut self, ctx: Ctx, tail: Tail) -> Result<Step> {
+    async fn refused(&mut self, ctx: Ctx, tail: Tail, frame_bytes: usize) -> Result<Step> {
         let newest = self.engine.newest();
         let batch = Batch::from_iter([self.engine.cell.read_op(), self.engine.segment_read(tail.number)?]);
         let mut answers = Answers::new(self.engine.vigil.run(ctx, batch).await);
@@ -328,9 +345,20 @@ impl Pusher {
         }
         if view.state.tail != tail.number {
             self.follow(&view);
-        } else {
-            self.open_next(ctx, view, content).await?;
+            return Ok(Step::Again);
         }
+        if let Some(content) = content.as_ref().filter(|content| !self.is_full(content)) {
+            // A next segment would not help, and what is closed without an item would pass for lost.
+            let fits = content.bytes + frame_bytes <= self.engine.value_bytes_max;
+            if fits || content.items.is_empty() {
+                let detail = format!(
+                    "the store refused {frame_bytes} more bytes to a segment of {}, which has room: it may be out of memory",
+                    content.bytes
+                );
+                return Err(self.engine.named(ErrorKind::Unavailable, &detail));
+            }
+        }
+        self.open_next(ctx, view, content).await?;
         Ok(Step::Again)
     }
 

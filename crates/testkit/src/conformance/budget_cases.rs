@@ -10,6 +10,11 @@ use larder_structures::{Cache, Counter, EventLog, Lock, Name, Set, Table, Visito
 
 use super::{Bench, Case, Need};
 
+/// How often a case is counted, each time on a structure of its own, until it is found right. Now and then a handle that has just
+/// written looks behind its caller whether its values want compacting, from a random start, and that is counted, too; a budget that is
+/// wrong is wrong each time.
+const TRIES: usize = 3;
+
 macro_rules! budgets {
     ($($name:ident [$($need:ident),*] = $round_trips:literal;)*) => {
         /// All of them.
@@ -19,8 +24,12 @@ macro_rules! budgets {
                 needs: &[$(Need::$need),*],
                 body: |bench| Box::pin(async move {
                     let budget: u64 = $round_trips;
-                    let found = $name(Metered::new(&bench)).await;
-                    assert_eq!(found, budget, "{} takes {found} round trips; {budget} are documented", stringify!($name));
+                    let mut found = Vec::new();
+                    while found.len() < TRIES && found.last() != Some(&budget) {
+                        found.push($name(Metered::new(&bench, found.len())).await);
+                    }
+                    let last = found.last();
+                    assert_eq!(last, Some(&budget), "{} takes {found:?} round trips; {budget} are documented", stringify!($name));
                 }),
             },
         )*];
@@ -111,9 +120,9 @@ struct Metered {
 }
 
 impl Metered {
-    fn new(bench: &Bench) -> Metered {
+    fn new(bench: &Bench, attempt: usize) -> Metered {
         let counting = Counting::new(bench.store.clone());
-        Metered { store: Arc::new(counting.clone()), counting, name: bench.name("budget") }
+        Metered { store: Arc::new(counting.clone()), counting, name: bench.name(&format!("budget-{attempt}")) }
     }
 
     /// The round trips that `act` takes.

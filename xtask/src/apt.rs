@@ -41,10 +41,9 @@ impl Suite {
         Ok(suite)
     }
 
-    /// Downloads `package` and the shared libraries it needs, and unpacks them all into `root`.
-    pub(crate) fn unpack(&self, package: &str, root: &Path) -> Result<()> {
-        let graph = output(self.apt("apt-cache").args([
-            "depends",
+    /// Downloads `wanted` and the shared libraries they need, and unpacks them all into `root`.
+    pub(crate) fn unpack(&self, wanted: &[&str], root: &Path) -> Result<()> {
+        let options = [
             "--recurse",
             "--no-recommends",
             "--no-suggests",
@@ -52,9 +51,9 @@ impl Suite {
             "--no-breaks",
             "--no-replaces",
             "--no-enhances",
-            package,
-        ]))?;
-        let packages = with_libraries(package, &parse_depends(&graph));
+        ];
+        let graph = output(self.apt("apt-cache").arg("depends").args(options).args(wanted))?;
+        let packages = with_libraries(wanted, &parse_depends(&graph));
         let debs = self.folder.join("debs");
         fs::create_dir_all(&debs).context(|| format!("could not create {}", debs.display()))?;
         output(self.apt("apt-get").args(["--quiet", "download"]).args(&packages).current_dir(&debs))?;
@@ -151,10 +150,10 @@ fn parse_depends(text: &str) -> BTreeMap<String, Vec<String>> {
     graph
 }
 
-/// `package` and the libraries it reaches through libraries. The rest (adduser, perl, systemd) serves installing.
-fn with_libraries(package: &str, graph: &BTreeMap<String, Vec<String>>) -> BTreeSet<String> {
-    let mut wanted = BTreeSet::from([package.to_owned()]);
-    let mut queue = vec![package.to_owned()];
+/// `packages` and the libraries they reach through libraries. The rest (adduser, perl, systemd) serves installing.
+fn with_libraries(packages: &[&str], graph: &BTreeMap<String, Vec<String>>) -> BTreeSet<String> {
+    let mut queue: Vec<String> = packages.iter().map(|&package| package.to_owned()).collect();
+    let mut wanted: BTreeSet<String> = queue.iter().cloned().collect();
     while let Some(next) = queue.pop() {
         for name in graph.get(&next).into_iter().flatten() {
             if is_library(name) && graph.contains_key(name) && wanted.insert(name.clone()) {
@@ -166,7 +165,9 @@ fn with_libraries(package: &str, graph: &BTreeMap<String, Vec<String>>) -> BTree
 }
 
 fn is_library(package: &str) -> bool {
-    let extra = package.contains("perl") || package.contains("gconv") || package.contains("systemd");
+    // Redis and Valkey are linked against libsystemd0; other packages of systemd serve installing.
+    let systemd = package.contains("systemd") && package != "libsystemd0";
+    let extra = package.contains("perl") || package.contains("gconv") || systemd;
     (package.starts_with("lib") || package.starts_with("zlib")) && !extra
 }
 
@@ -199,7 +200,7 @@ mod tests {
     fn libraries_are_followed_and_nothing_else() {
         let text = "memcached\n  PreDepends: init\n  Depends: perl\n |Depends: libc6\n  Depends: <virtual>\n    libgone\n\
                     libc6\n  Depends: libgcc-s1\nlibgcc-s1\n  Depends: gcc-12-base\nperl\n  Depends: libperl5\nlibperl5\n";
-        let packages = with_libraries("memcached", &parse_depends(text));
+        let packages = with_libraries(&["memcached"], &parse_depends(text));
         assert_eq!(packages.into_iter().collect::<Vec<_>>(), ["libc6", "libgcc-s1", "memcached"]);
     }
 }

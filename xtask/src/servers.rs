@@ -1,4 +1,5 @@
-//! `cargo xtask servers`: an old and a new memcached under `.servers/`, got and started in the same way.
+//! `cargo xtask servers`: an old and a new memcached, Redis 7, Redis 8 and Valkey under `.servers/`, got and started in
+//! the same way.
 //!
 //! Each is unpacked from a Debian suite with the libraries of that suite, and started through that suite's own dynamic
 //! loader, so a server newer (or older) than the machine's C library runs all the same. `.servers/<name>/run` hides
@@ -17,10 +18,43 @@ use crate::command::{Context, Failure, Result, output};
 
 type Version = (u32, u32, u32);
 
+/// What kind of server, which says its packages, its executable and how it tells its version.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memcached,
+    Redis,
+    Valkey,
+}
+
+impl Kind {
+    /// The name of the executable, and of the server in messages.
+    fn executable(self) -> &'static str {
+        match self {
+            Self::Memcached => "memcached",
+            Self::Redis => "redis-server",
+            Self::Valkey => "valkey-server",
+        }
+    }
+
+    /// The Debian packages to unpack. The server of Redis and Valkey is a link to an executable in their tools.
+    fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::Memcached => &["memcached"],
+            Self::Redis => &["redis-server", "redis-tools"],
+            Self::Valkey => &["valkey-server", "valkey-tools"],
+        }
+    }
+
+    fn version_flag(self) -> &'static str {
+        if self == Self::Memcached { "-V" } else { "--version" }
+    }
+}
+
 /// A server that the tests need.
 struct Wanted {
     /// Its folder under `.servers/`.
     name: &'static str,
+    kind: Kind,
     /// Environment variable naming an executable to use instead of a download.
     env: &'static str,
     /// Debian suites to try, in this order.
@@ -30,9 +64,10 @@ struct Wanted {
     accepts: fn(Version) -> bool,
 }
 
-const WANTED: [Wanted; 2] = [
+const WANTED: [Wanted; 5] = [
     Wanted {
         name: "memcached-old",
+        kind: Kind::Memcached,
         env: "LARDER_MEMCACHED_OLD",
         suites: &["bookworm"],
         versions: "1.6.18",
@@ -40,10 +75,35 @@ const WANTED: [Wanted; 2] = [
     },
     Wanted {
         name: "memcached-new",
+        kind: Kind::Memcached,
         env: "LARDER_MEMCACHED_NEW",
         suites: &["sid", "testing", "trixie"],
         versions: "1.6.38 or later",
         accepts: |version| version >= (1, 6, 38),
+    },
+    Wanted {
+        name: "redis-7",
+        kind: Kind::Redis,
+        env: "LARDER_REDIS_7",
+        suites: &["bookworm"],
+        versions: "7",
+        accepts: |version| version.0 == 7,
+    },
+    Wanted {
+        name: "redis-8",
+        kind: Kind::Redis,
+        env: "LARDER_REDIS_8",
+        suites: &["sid", "testing", "trixie"],
+        versions: "8",
+        accepts: |version| version.0 == 8,
+    },
+    Wanted {
+        name: "valkey",
+        kind: Kind::Valkey,
+        env: "LARDER_VALKEY",
+        suites: &["sid", "testing", "trixie"],
+        versions: "8 or later",
+        accepts: |version| version.0 >= 8,
     },
 ];
 
@@ -61,8 +121,7 @@ pub(crate) fn ensure(root: &Path, refresh: bool) -> Result<()> {
             Ok(found) => found,
             Err(failure) => return Err(Failure(format!("{failure}\n{}", cure(wanted)))),
         };
-        let tls = if has_tls(&home) { "with TLS" } else { "without TLS" };
-        println!("{:<14} {version} {tls}, {how}: {}", wanted.name, home.join("run").display());
+        println!("{:<14} {version}{}, {how}: {}", wanted.name, tls(wanted, &home), home.join("run").display());
     }
     Ok(())
 }
@@ -72,7 +131,8 @@ fn provide(wanted: &Wanted, home: &Path, refresh: bool) -> Result<(String, Strin
     if let Some(executable) = env::var_os(wanted.env) {
         let executable = PathBuf::from(executable);
         fs::create_dir_all(home).context(|| format!("could not create {}", home.display()))?;
-        write_run(home, &format!("'{}'", executable.display().to_string().replace('\'', r"'\''")))?;
+        let quoted = format!("'{}'", executable.display().to_string().replace('\'', r"'\''"));
+        write_run(home, wanted.kind, &quoted)?;
         return Ok((check(wanted, home)?, format!("named by {}", wanted.env)));
     }
     if !refresh && let Ok(version) = check(wanted, home) {
@@ -92,12 +152,13 @@ fn provide(wanted: &Wanted, home: &Path, refresh: bool) -> Result<(String, Strin
 
 fn cure(wanted: &Wanted) -> String {
     format!(
-        "no memcached {} could be had for the tests. Either\n\
-         \x20 - name an executable of that version: {}=/path/to/memcached, or\n\
+        "no {server} {} could be had for the tests. Either\n\
+         \x20 - name an executable of that version: {}=/path/to/{server}, or\n\
          \x20 - on a machine with apt, name a Debian mirror that has one of the suites {}: {MIRROR_ENV}=http://host/debian",
         wanted.versions,
         wanted.env,
         wanted.suites.join(", "),
+        server = wanted.kind.executable(),
     )
 }
 
@@ -118,26 +179,30 @@ fn unpack(wanted: &Wanted, suite: &str, mirror: &str, scratch: &Path) -> Result<
     let root = home.join("root");
     fs::create_dir_all(&root).context(|| format!("could not create {}", root.display()))?;
     let suite = Suite::fetch(suite, mirror, &scratch.join("apt"))?;
-    suite.unpack("memcached", &root)?;
+    suite.unpack(wanted.kind.packages(), &root)?;
 
     let mut files = Vec::new();
     walk(&root, &mut files)?;
     let relative = |path: &Path| format!("\"$here/{}\"", path.strip_prefix(&home).unwrap_or(path).display());
-    let named = |wanted: fn(&str) -> bool| {
-        files.iter().filter(move |path| path.file_name().is_some_and(|name| wanted(&name.to_string_lossy())))
+    let executable = wanted.kind.executable();
+    let named = |wanted: &dyn Fn(&str) -> bool| {
+        let is_named = |path: &&PathBuf| path.file_name().is_some_and(|name| wanted(&name.to_string_lossy()));
+        files.iter().filter(is_named).collect::<Vec<_>>()
     };
-    let loader = named(|name| name.starts_with("ld-linux") && name.contains(".so"))
-        .next()
+    let loader = named(&|name| name.starts_with("ld-linux") && name.contains(".so"))
+        .first()
+        .copied()
         .ok_or_else(|| Failure(format!("no dynamic loader in the libc6 of {}", suite.name())))?;
-    let server = named(|name| name == "memcached")
+    let server = named(&|name| name == executable)
+        .into_iter()
         .find(|path| path.parent().is_some_and(|folder| folder.ends_with("usr/bin")))
-        .ok_or_else(|| Failure(format!("no usr/bin/memcached in the package of {}", suite.name())))?;
+        .ok_or_else(|| Failure(format!("no usr/bin/{executable} in the packages of {}", suite.name())))?;
     let mut libraries: Vec<String> =
-        named(|name| name.contains(".so")).filter_map(|path| path.parent()).map(relative).collect();
+        named(&|name| name.contains(".so")).into_iter().filter_map(|path| path.parent()).map(relative).collect();
     libraries.sort();
     libraries.dedup();
     let command = format!("{} --library-path {} {}", relative(loader), libraries.join(":"), relative(server));
-    write_run(&home, &command)?;
+    write_run(&home, wanted.kind, &command)?;
     check(wanted, &home)
 }
 
@@ -155,12 +220,16 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 /// Writes the script that starts the server. memcached refuses to run as root unless told so with `-u`.
-fn write_run(home: &Path, command: &str) -> Result<()> {
+fn write_run(home: &Path, kind: Kind, command: &str) -> Result<()> {
+    let as_root = match kind {
+        Kind::Memcached => "if [ \"$(id -u)\" = 0 ]; then set -- -u root \"$@\"; fi\n",
+        Kind::Redis | Kind::Valkey => "",
+    };
     let script = format!(
         "#!/bin/sh\n\
          # Written by `cargo xtask servers`. Ends in exec: the process one starts is the server.\n\
          here=$(cd \"${{0%/*}}\" && pwd)\n\
-         if [ \"$(id -u)\" = 0 ]; then set -- -u root \"$@\"; fi\n\
+         {as_root}\
          exec {command} \"$@\"\n"
     );
     let run = home.join("run");
@@ -171,7 +240,7 @@ fn write_run(home: &Path, command: &str) -> Result<()> {
 
 /// Starts the server far enough to say its version, and holds that against what is wanted.
 fn check(wanted: &Wanted, home: &Path) -> Result<String> {
-    let said = output(Command::new(home.join("run")).arg("-V"))?;
+    let said = output(Command::new(home.join("run")).arg(wanted.kind.version_flag()))?;
     let version =
         parse_version(&said).ok_or_else(|| Failure(format!("{} says no version but {said:?}", wanted.name)))?;
     if !(wanted.accepts)(version) {
@@ -182,13 +251,23 @@ fn check(wanted: &Wanted, home: &Path) -> Result<String> {
     Ok(format!("{major}.{minor}.{patch}"))
 }
 
-fn has_tls(home: &Path) -> bool {
-    output(Command::new(home.join("run")).arg("-h")).is_ok_and(|help| help.contains("--enable-ssl"))
+/// Whether it was built with TLS, where the server says so.
+fn tls(wanted: &Wanted, home: &Path) -> &'static str {
+    match (wanted.kind, output(Command::new(home.join("run")).arg("-h"))) {
+        (Kind::Memcached, Ok(help)) if help.contains("--enable-ssl") => " with TLS",
+        (Kind::Memcached, _) => " without TLS",
+        _ => "",
+    }
 }
 
-/// `memcached 1.6.18` gives (1, 6, 18); a suffix such as `_beta1` is left out.
+/// `memcached 1.6.18` gives (1, 6, 18), as would `Redis server v=1.6.18 sha=…`; a suffix such as `_beta1` is left out.
 fn parse_version(said: &str) -> Option<Version> {
-    let text = said.split_whitespace().nth(1)?;
+    let mut words = said.split_whitespace();
+    let text = match words.next()? {
+        "memcached" => words.next()?,
+        "Redis" | "Valkey" => words.find_map(|word| word.strip_prefix("v="))?,
+        _ => return None,
+    };
     let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
     Some((parts.next()??, parts.next()??, parts.next()??))
 }
@@ -209,7 +288,7 @@ mod tests {
     /// A home whose `run` is a script that claims to be the given version.
     fn fake(version: &str) -> (tempfile::TempDir, &'static Wanted) {
         let home = tempfile::tempdir().unwrap();
-        write_run(home.path(), &format!("echo memcached {version} #")).unwrap();
+        write_run(home.path(), Kind::Memcached, &format!("echo memcached {version} #")).unwrap();
         (home, &WANTED[1])
     }
 
@@ -219,6 +298,9 @@ mod tests {
         assert_eq!(parse_version("memcached 1.6.45_beta1\n"), Some((1, 6, 45)));
         assert_eq!(parse_version("memcached\n"), None);
         assert_eq!(parse_version("redis_server v=7.0\n"), None);
+        let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=0\n";
+        assert_eq!(parse_version(redis), Some((7, 0, 15)));
+        assert_eq!(parse_version("Valkey server v=9.1.2 sha=00000000:1 malloc=jemalloc\n"), Some((9, 1, 2)));
     }
 
     #[test]

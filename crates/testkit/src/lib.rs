@@ -7,4 +7,5 @@ pub mod classic_fake;
 pub mod conformance;
 pub mod faulty;
 pub mod proxy;
+pub mod redis;
 pub mod servers;

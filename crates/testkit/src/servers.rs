@@ -20,13 +20,13 @@ use tempfile::TempDir;
 pub const SERVERS_DIR_ENV: &str = "LARDER_SERVERS_DIR";
 
 /// How long a server may take until it answers, and a signal until it shows.
-const READY_MS_MAX: u64 = 10_000;
+pub(crate) const READY_MS_MAX: u64 = 10_000;
 /// How long a request of this module may wait for its reply.
-const REPLY_MS_MAX: u64 = 5_000;
+pub(crate) const REPLY_MS_MAX: u64 = 5_000;
 /// How often a condition without an event is looked at again.
 const POLL_MS: u64 = 2;
 /// Starts on different ports before giving up.
-const PORT_ATTEMPTS_MAX: u32 = 50;
+pub(crate) const PORT_ATTEMPTS_MAX: u32 = 50;
 /// Below the ports that Linux hands to outgoing connections, so that nobody takes the port of a server that is down,
 /// and a client that dials it cannot be connected to itself.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
@@ -64,7 +64,7 @@ impl Version {
     }
 }
 
-fn servers_dir() -> PathBuf {
+pub(crate) fn servers_dir() -> PathBuf {
     match std::env::var_os(SERVERS_DIR_ENV) {
         Some(dir) => PathBuf::from(dir),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.servers"),
@@ -230,12 +230,7 @@ impl Memcached {
     /// # Panics
     /// When the server was killed.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
-        let deadline = Deadline::after_ms(READY_MS_MAX);
-        while !self.status("State:").starts_with('T') {
-            assert!(!deadline.passed(), "memcached {} did not stop", self.pid());
-            deadline.poll();
-        }
+        stop_process(self.pid());
     }
 
     /// Lets a stopped server go on (SIGCONT).
@@ -243,7 +238,7 @@ impl Memcached {
     /// # Panics
     /// When the server was killed.
     pub fn cont(&self) {
-        self.signal(Signal::CONT);
+        continue_process(self.pid());
     }
 
     /// The memory the server really occupies (RSS), in bytes.
@@ -257,9 +252,7 @@ impl Memcached {
     /// # Panics
     /// When the server was killed.
     pub fn rss_bytes(&self) -> u64 {
-        let rss = self.status("VmRSS:");
-        let kib = rss.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
-        kib.expect("VmRSS is a number of kB") * 1024
+        rss_bytes_of(self.pid())
     }
 
     /// The server's own statistics, as it sends them: `what` is empty or a topic such as `settings` or `items`.
@@ -294,18 +287,6 @@ impl Memcached {
 
     fn is_tls(&self) -> bool {
         self.args.iter().any(|arg| arg == "-Z" || arg == "--enable-ssl")
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, signal).expect("a signal to a child of ours");
-    }
-
-    /// A field of `/proc/<pid>/status`.
-    fn status(&self, field: &str) -> String {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the status of a child");
-        let value = text.lines().find_map(|line| line.strip_prefix(field));
-        value.expect("a field of the status").trim().to_owned()
     }
 
     /// Starts the process and waits until it serves; otherwise says why not.
@@ -394,29 +375,63 @@ fn exchange_on(mut stream: impl Read + Write, request: &[u8], end: &[u8]) -> io:
     Ok(reply)
 }
 
+/// Stops a process where it is (SIGSTOP), and returns once it stands.
+pub(crate) fn stop_process(pid: u32) {
+    signal(pid, Signal::STOP);
+    let deadline = Deadline::after_ms(READY_MS_MAX);
+    while !status_of(pid, "State:").starts_with('T') {
+        assert!(!deadline.passed(), "process {pid} did not stop");
+        deadline.poll();
+    }
+}
+
+/// Lets a stopped process go on (SIGCONT).
+pub(crate) fn continue_process(pid: u32) {
+    signal(pid, Signal::CONT);
+}
+
+/// The memory a process really occupies (RSS), in bytes.
+pub(crate) fn rss_bytes_of(pid: u32) -> u64 {
+    let rss = status_of(pid, "VmRSS:");
+    let kib = rss.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
+    kib.expect("VmRSS is a number of kB") * 1024
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(pid, signal).expect("a signal to a child of ours");
+}
+
+/// A field of `/proc/<pid>/status`.
+fn status_of(pid: u32, field: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the status of a child");
+    let value = text.lines().find_map(|line| line.strip_prefix(field));
+    value.expect("a field of the status").trim().to_owned()
+}
+
 fn is_port_taken(complaint: &str) -> bool {
     complaint.contains("Address already in use")
 }
 
 /// A moment after which waiting is over.
-struct Deadline(Instant);
+pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    fn after_ms(ms: u64) -> Self {
+    pub(crate) fn after_ms(ms: u64) -> Self {
         Self(Instant::now() + Duration::from_millis(ms))
     }
 
-    fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         Instant::now() >= self.0
     }
 
-    fn poll(&self) {
+    pub(crate) fn poll(&self) {
         thread::sleep(Duration::from_millis(POLL_MS));
     }
 }
 
 /// A command whose process the kernel kills when ours ends in whatever way, where `setpriv` can ask for that.
-fn bound_to_us(executable: &Path) -> Command {
+pub(crate) fn bound_to_us(executable: &Path) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let can = *SETPRIV.get_or_init(|| {
         let tried = Command::new("setpriv").args(["--pdeathsig", "KILL", "true"]).stderr(Stdio::null()).status();
@@ -434,7 +449,7 @@ type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// Spawns from a thread that lives as long as the process: the kernel's "parent died" means the thread that spawned,
 /// and a server must not die because the worker thread that started it was idle.
-fn spawn_lasting(command: Command) -> io::Result<Child> {
+pub(crate) fn spawn_lasting(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (requests, queue) = mpsc::channel::<SpawnRequest>();

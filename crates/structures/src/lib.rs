@@ -26,6 +26,7 @@
 //! | `ledger` | the list of the pieces a structure has made, so that one that is gone is told from one that never was |
 //! | `retry` | how often, and with which pauses, a conflict is tried again |
 //! | `runtime` | the caller's Tokio runtime, or an error where there is none |
+//! | `timeout` | how long a call may take |
 //! | [`visitors`] | [`Visitors`]: who came in windows of time, counted while they pass |
 //! | `vigil` | an open handle's eye on its manifest |
 
@@ -50,6 +51,7 @@ mod retry;
 mod runtime;
 pub mod set;
 pub mod table;
+mod timeout;
 mod vigil;
 pub mod visitors;
 

@@ -19,8 +19,8 @@ use crate::append::{Action, Part, Shards, Write, Writer, layout};
 use crate::combine::Combiner;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
-use crate::runtime;
 use crate::set::layout::{HASH_XXH3, shard_of};
+use crate::{runtime, timeout};
 
 /// How many bytes of different callers' changes travel in one write.
 const COMBINED_BYTES_MAX: usize = 64 * 1024;
@@ -51,7 +51,7 @@ impl Handle {
         options: &ArrayOptions,
         may_create: bool,
     ) -> Result<Handle> {
-        options.check_timeout()?;
+        timeout::check(options.timeout)?;
         let shards = options.checked_shards()?;
         let ctx = Ctx::within(options.timeout);
         let manifest = match manifest::find(store, ctx, name).await? {

@@ -67,6 +67,7 @@ use crate::append::{Action, Tuning};
 use crate::lock::LockGuard;
 use crate::manifest::Manifest;
 use crate::name::Name;
+use crate::timeout;
 
 /// A handle of an array: a cheap clone, shared by as many tasks as you like.
 ///
@@ -147,9 +148,6 @@ pub struct ArrayStat {
 /// The most shards an array can be made with.
 pub const SHARDS_MAX: u16 = 1024;
 
-/// The longest timeout of a call.
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
 impl Default for ArrayOptions {
     fn default() -> ArrayOptions {
         ArrayOptions { shards: None, timeout: Duration::from_secs(5), dirty_bytes: 1024, clock: None }
@@ -183,7 +181,7 @@ impl ArrayOptions {
     /// let options = Array::options().timeout(std::time::Duration::from_millis(200));
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> ArrayOptions {
-        self.timeout = timeout.min(TIMEOUT_MAX);
+        self.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
     }
 
@@ -250,13 +248,6 @@ impl ArrayOptions {
     /// As [`open`](ArrayOptions::open), but for `Absent`; [`BadInput`](ErrorKind::BadInput) for a number of shards that is out of range.
     pub async fn open_or_create(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<Array> {
         Ok(Array(Arc::new(Handle::open(store, &Name::new(name)?, &self, true).await?)))
-    }
-
-    fn check_timeout(&self) -> Result<()> {
-        if self.timeout.is_zero() {
-            return Err(Error::new(ErrorKind::BadInput, "a timeout is 0; nothing can be done within it"));
-        }
-        Ok(())
     }
 
     fn checked_shards(&self) -> Result<u16> {

@@ -15,6 +15,7 @@ use crate::combine::Combiner;
 use crate::copies::{self, COPIES_MAX};
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::timeout;
 
 const SLOTS_DEFAULT: u16 = 16;
 const SLOTS_MAX: u16 = 1_024;
@@ -94,13 +95,13 @@ impl CounterOptions {
         CounterOptions { copies: Some(copies), ..self }
     }
 
-    /// How long a method may take, with all its retries; 5 s unless said. 0 is refused at open.
+    /// How long a method may take, with all its retries; 5 s unless said, a day at the most. 0 is refused at open.
     ///
     /// ```
     /// let options = larder_structures::Counter::options().timeout(std::time::Duration::from_secs(1));
     /// ```
     pub fn timeout(self, timeout: Duration) -> CounterOptions {
-        CounterOptions { timeout: Some(timeout), ..self }
+        CounterOptions { timeout: Some(timeout.min(timeout::TIMEOUT_MAX)), ..self }
     }
 
     /// The clock that tells which slots are idle, and when to look at the manifest again; the system's unless said. A wrong one
@@ -174,9 +175,7 @@ impl CounterOptions {
     /// Refuses what no counter can be.
     fn check(&self) -> Result<()> {
         let bad = |detail: String| Err(Error::new(ErrorKind::BadInput, detail));
-        if self.timeout == Some(Duration::ZERO) {
-            return bad("a timeout is 0; nothing can be done within it".to_owned());
-        }
+        timeout::check(self.timeout.unwrap_or(TIMEOUT_DEFAULT))?;
         if let Some(slots) = self.slots
             && !(1..=SLOTS_MAX).contains(&slots)
         {

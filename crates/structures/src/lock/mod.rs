@@ -73,6 +73,7 @@ use larder_core::{ClockRef, Error, ErrorKind, Profile, Result, StoreRef, SystemC
 use self::layout::{LABEL_BYTES_MAX, LEASE_MAX, LEASE_MIN, RECORD_TTL};
 use self::shared::Shared;
 use crate::name::Name;
+use crate::timeout;
 
 pub use guard::{Lease, LockGuard, Loss, Released};
 pub(crate) use layout::describe;
@@ -148,7 +149,7 @@ impl LockOptions {
         self
     }
 
-    /// How long one method may take, retries included; 5 s by default. [`acquire`](Lock::acquire) takes its `wait` besides, and
+    /// How long one method may take, retries included; 5 s by default, a day at the most. [`acquire`](Lock::acquire) takes its `wait` besides, and
     /// [`try_acquire`](Lock::try_acquire) the time it must observe.
     ///
     /// ```
@@ -157,7 +158,7 @@ impl LockOptions {
     /// let options = Lock::options().timeout(Duration::from_millis(500));
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> LockOptions {
-        self.timeout = timeout;
+        self.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
     }
 
@@ -205,10 +206,7 @@ impl LockOptions {
         if self.label.len() > LABEL_BYTES_MAX {
             return bad(format!("a label has {} bytes; the limit is {LABEL_BYTES_MAX}", self.label.len()));
         }
-        if self.timeout.is_zero() {
-            return bad("a timeout is 0; nothing can be done within it".to_owned());
-        }
-        Ok(())
+        timeout::check(self.timeout)
     }
 }
 

@@ -10,6 +10,7 @@ use super::layout::{LAYOUT, Params};
 use crate::ledger::Ledger;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::timeout;
 
 /// The shortest chunk.
 pub const CHUNK_MIN: Duration = Duration::from_secs(1);
@@ -25,8 +26,6 @@ pub const FUTURE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many chunks a retention has where only one of the two was given.
 const CHUNKS_DEFAULT: u64 = 24;
 const CHUNK_DEFAULT: Duration = Duration::from_secs(60 * 60);
-/// The longest timeout of a call.
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a log is opened and made.
 ///
@@ -108,7 +107,7 @@ impl EventLogOptions {
     /// let options = EventLog::options().timeout(std::time::Duration::from_millis(200));
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> EventLogOptions {
-        self.timeout = timeout.min(TIMEOUT_MAX);
+        self.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
     }
 
@@ -166,9 +165,7 @@ impl EventLogOptions {
     }
 
     async fn run(self, store: &StoreRef, name: &Name, may_create: bool) -> Result<EventLog> {
-        if self.timeout.is_zero() {
-            return Err(Error::new(ErrorKind::BadInput, "a timeout is 0; nothing can be done within it"));
-        }
+        timeout::check(self.timeout)?;
         let wanted = self.params()?;
         let clock = self.clock.clone().unwrap_or_else(SystemClock::shared);
         let ctx = Ctx::within(self.timeout);

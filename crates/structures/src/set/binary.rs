@@ -17,7 +17,7 @@ use crate::append::{Action, Part, Shards, Write, Writer, layout};
 use crate::combine::Combiner;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
-use crate::runtime;
+use crate::{runtime, timeout};
 
 /// How many bytes of different callers' changes travel in one write.
 const COMBINED_BYTES_MAX: usize = 64 * 1024;
@@ -38,7 +38,7 @@ impl fmt::Debug for Binary {
 
 impl Binary {
     pub(super) async fn open(store: &StoreRef, name: &Name, options: &SetOptions, may_create: bool) -> Result<Binary> {
-        options.check_timeout()?;
+        timeout::check(options.timeout)?;
         let shards = options.checked_shards()?;
         let ctx = Ctx::within(options.timeout);
         let manifest = match manifest::find(store, ctx, name).await? {

@@ -57,6 +57,7 @@ pub use self::members::Members;
 use self::text::Text;
 use crate::append::{Action, Tuning};
 use crate::name::Name;
+use crate::timeout;
 
 /// A handle of a set: a cheap clone, shared by as many tasks as you like.
 ///
@@ -148,9 +149,6 @@ pub struct SetStat {
 /// The most shards a set can be made with.
 pub const SHARDS_MAX: u16 = 1024;
 
-/// The longest timeout of a call.
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
 impl Default for SetOptions {
     fn default() -> SetOptions {
         SetOptions { shards: None, timeout: Duration::from_secs(5), dirty_bytes: 1024, clock: None }
@@ -185,7 +183,7 @@ impl SetOptions {
     /// let options = Set::options().timeout(std::time::Duration::from_millis(200));
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> SetOptions {
-        self.timeout = timeout.min(TIMEOUT_MAX);
+        self.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
     }
 
@@ -275,16 +273,9 @@ impl SetOptions {
             let detail = "a set as text is one key: it cannot have several shards";
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
-        self.check_timeout()?;
+        timeout::check(self.timeout)?;
         let key = Key::new(Bytes::copy_from_slice(key.as_ref()))?;
         Ok(Set(Inner::Text(Arc::new(Text::new(store, key, &self)))))
-    }
-
-    fn check_timeout(&self) -> Result<()> {
-        if self.timeout.is_zero() {
-            return Err(Error::new(ErrorKind::BadInput, "a timeout is 0; nothing can be done within it"));
-        }
-        Ok(())
     }
 
     fn checked_shards(&self) -> Result<u16> {

@@ -103,14 +103,13 @@ use self::look::Seen;
 use crate::append::{Shards, Tuning};
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::timeout;
 
 /// The most shards that the list of a table can be made with.
 pub const SHARDS_MAX: u16 = 1024;
 
 /// The longest key, where the store's items are large enough.
 const KEY_BYTES_MAX: usize = 65_536;
-/// The longest timeout of a call.
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Fewer stale bytes than this are let be in an entry.
 const DIRTY_BYTES: usize = 256;
 /// How long a reader leaves it to the putter to list an entry.
@@ -207,7 +206,7 @@ impl TableOptions {
     /// let options = larder_structures::Table::options().timeout(std::time::Duration::from_millis(200));
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> TableOptions {
-        self.timeout = timeout.min(TIMEOUT_MAX);
+        self.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
     }
 
@@ -275,9 +274,7 @@ impl TableOptions {
     }
 
     async fn open_as(self, store: &StoreRef, name: &Name, may_create: bool) -> Result<Table> {
-        if self.timeout.is_zero() {
-            return Err(Error::new(ErrorKind::BadInput, "a timeout is 0; nothing can be done within it"));
-        }
+        timeout::check(self.timeout)?;
         let shards = self.shards.unwrap_or(1);
         if !(1..=SHARDS_MAX).contains(&shards) {
             let detail = format!("the list of a table takes 1 to {SHARDS_MAX} shards, not {shards}");

@@ -14,6 +14,7 @@ use crate::append::Tuning;
 use crate::ledger::{CLOCKS_APART_MAX, Ledger};
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::timeout;
 
 pub(super) const PERIOD_MIN: Duration = Duration::from_secs(1);
 pub(super) const PERIOD_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -71,13 +72,13 @@ impl VisitorsOptions {
         VisitorsOptions { shards: Some(shards), ..self }
     }
 
-    /// How long a method may take, with all its steps; 5 s unless said. 0 is refused at open.
+    /// How long a method may take, with all its steps; 5 s unless said, a day at the most. 0 is refused at open.
     ///
     /// ```
     /// let options = larder_structures::Visitors::options().timeout(std::time::Duration::from_secs(1));
     /// ```
     pub fn timeout(self, timeout: Duration) -> VisitorsOptions {
-        VisitorsOptions { timeout: Some(timeout), ..self }
+        VisitorsOptions { timeout: Some(timeout.min(timeout::TIMEOUT_MAX)), ..self }
     }
 
     /// The clock that tells which window is being filled; the system's unless said. See the [module](super) for clocks that disagree.
@@ -152,9 +153,7 @@ impl VisitorsOptions {
     /// What new visitors record. Refuses what none can be.
     fn params(&self) -> Result<Params> {
         let bad = |detail: String| Err(Error::new(ErrorKind::BadInput, detail));
-        if self.timeout == Some(Duration::ZERO) {
-            return bad("a timeout is 0; nothing can be done within it".to_owned());
-        }
+        timeout::check(self.timeout.unwrap_or(TIMEOUT_DEFAULT))?;
         let period = self.period.unwrap_or(PERIOD_DEFAULT);
         if !(PERIOD_MIN..=PERIOD_MAX).contains(&period) || !period.subsec_nanos().is_multiple_of(1_000_000) {
             return bad(format!("a period is {period:?}; it takes 1 s to 30 days, in whole milliseconds"));

@@ -197,6 +197,33 @@ impl Manifest {
         }
         Ok(())
     }
+
+    /// Fails unless there are 1 to `max` shards, and as many as were `asked` for, if any.
+    pub(crate) fn expect_shards(&self, name: &Name, max: u16, asked: Option<u16>) -> Result<()> {
+        let shards = self.shards;
+        let detail = match asked {
+            _ if !(1..=max).contains(&shards) => {
+                format!("{name} has {shards} shards; {} has 1 to {max}", self.kind.with_article())
+            }
+            Some(asked) if asked != shards => {
+                format!("{name} was made with {shards} shards, not {asked}; their number is fixed")
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::LayoutMismatch, detail))
+    }
+}
+
+/// How many shards `what` is made with: those that were asked for, if it takes so many, and 1 if none were.
+///
+/// # Errors
+/// [`ErrorKind::BadInput`] unless they are 1 to `max`.
+pub(crate) fn shards_to_make(what: &str, max: u16, asked: Option<u16>) -> Result<u16> {
+    let shards = asked.unwrap_or(1);
+    if !(1..=max).contains(&shards) {
+        return Err(Error::new(ErrorKind::BadInput, format!("{what} takes 1 to {max} shards, not {shards}")));
+    }
+    Ok(shards)
 }
 
 /// A manifest as it was read, with what the store said of its item.

@@ -32,7 +32,7 @@
 //! 14 bytes (15 from its writer's 128th on, 16 from the 16,384th), a value [`HEADER_BYTES`] + 1, a writer that is kept 13 to 15.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use larder_core::{Ctx, Error, ErrorKind, Result};
@@ -117,14 +117,26 @@ pub(crate) trait Elements: Send + Sync + 'static {
     }
 }
 
-/// Lists the elements of a value that has no log: there each is put once.
-impl<'v> Fold<'v> for Vec<&'v [u8]> {
+/// Each element once, as slices of the value.
+#[derive(Debug, Default)]
+pub(crate) struct Distinct<'v>(pub(crate) HashSet<&'v [u8], foldhash::fast::RandomState>);
+
+impl<'v> Fold<'v> for Distinct<'v> {
     fn expect(&mut self, elements: usize) {
-        self.reserve(elements);
+        self.0.reserve(elements);
     }
 
-    fn apply(&mut self, _: Action, element: &'v [u8]) {
-        self.push(element);
+    fn apply(&mut self, action: Action, element: &'v [u8]) {
+        match action {
+            Action::Put => self.0.insert(element),
+            Action::Remove => self.0.remove(element),
+        };
+    }
+}
+
+impl<'v> Snapshot<'v> for Distinct<'v> {
+    fn elements(&self) -> impl Iterator<Item = &'v [u8]> {
+        self.0.iter().copied()
     }
 }
 

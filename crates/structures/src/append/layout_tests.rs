@@ -7,24 +7,6 @@ use super::*;
 const PLACE: Place = Place { generation: 0x1122_3344_5566_7788, shard: 3 };
 const WRITER: u64 = 0x0102_0304_0506_0708;
 
-#[derive(Debug, Default, PartialEq)]
-struct Members<'v>(HashSet<&'v [u8]>);
-
-impl<'v> Fold<'v> for Members<'v> {
-    fn apply(&mut self, action: Action, element: &'v [u8]) {
-        match action {
-            Action::Put => self.0.insert(element),
-            Action::Remove => self.0.remove(element),
-        };
-    }
-}
-
-impl<'v> Snapshot<'v> for Members<'v> {
-    fn elements(&self) -> impl Iterator<Item = &'v [u8]> {
-        self.0.iter().copied()
-    }
-}
-
 fn elements(ops: &[(Action, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (action, element) in ops {
@@ -50,7 +32,7 @@ fn value(frames: &[Bytes]) -> Vec<u8> {
 }
 
 fn members(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let folded = Value::parse(bytes, PLACE).unwrap().fold(Members::default()).unwrap();
+    let folded = Value::parse(bytes, PLACE).unwrap().fold(Distinct::default()).unwrap();
     let mut members: Vec<Vec<u8>> = folded.state.0.iter().map(|member| member.to_vec()).collect();
     members.sort();
     members
@@ -58,7 +40,7 @@ fn members(bytes: &[u8]) -> Vec<Vec<u8>> {
 
 fn compact(bytes: &[u8], now_s: u32) -> Bytes {
     let value = Value::parse(bytes, PLACE).unwrap();
-    let folded = value.fold(Members::default()).unwrap();
+    let folded = value.fold(Distinct::default()).unwrap();
     let compacted = folded.compacted(PLACE, value.epoch, now_s);
     assert_eq!(compacted.len(), folded.live_bytes(now_s));
     compacted
@@ -137,7 +119,7 @@ fn foreign_torn_and_misplaced_bytes_are_a_mismatch() {
     let good = value(&[put(1, 1, b"a"), put(1, 2, b"b")]);
     assert_eq!(members(&good).len(), 2);
     let is_mismatch = |bytes: &[u8], place: Place| {
-        let folded = Value::parse(bytes, place).and_then(|value| value.fold(Members::default()).map(drop));
+        let folded = Value::parse(bytes, place).and_then(|value| value.fold(Distinct::default()).map(drop));
         folded.is_err_and(|error| error.kind() == ErrorKind::LayoutMismatch)
     };
     let first_end = good.len() - put(1, 2, b"b").len();
@@ -233,7 +215,7 @@ proptest! {
         mixed.extend_from_slice(&bytes);
         for candidate in [&bytes, &mixed] {
             if let Ok(value) = Value::parse(candidate, PLACE) {
-                _ = value.fold(Members::default());
+                _ = value.fold(Distinct::default());
             }
         }
     }
@@ -245,9 +227,9 @@ proptest! {
         put_varint(&mut bytes, body.len() as u64);
         bytes.extend_from_slice(&check(frame_seed(PLACE), &body).to_le_bytes());
         bytes.extend_from_slice(&body);
-        _ = Value::parse(&bytes, PLACE).unwrap().fold(Members::default());
+        _ = Value::parse(&bytes, PLACE).unwrap().fold(Distinct::default());
         let snapshot = finish(PLACE, 7, &body);
-        _ = Value::parse(&snapshot, PLACE).unwrap().fold(Members::default());
+        _ = Value::parse(&snapshot, PLACE).unwrap().fold(Distinct::default());
     }
 
     /// Any mix of writers, repeats and compactions folds to what a plain set holds.

@@ -33,6 +33,6 @@ pub(crate) mod layout;
 pub(crate) mod shards;
 pub(crate) mod writer;
 
-pub(crate) use layout::{Action, Elements, Fold, Snapshot};
+pub(crate) use layout::{Action, Distinct, Elements, Fold, Snapshot};
 pub(crate) use shards::{LOOK_EVERY_DIRTY_BYTES, Shards, Tuning};
 pub(crate) use writer::{Part, Write, Writer};

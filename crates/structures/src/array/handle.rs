@@ -52,7 +52,7 @@ impl Handle {
         may_create: bool,
     ) -> Result<Handle> {
         timeout::check(options.timeout)?;
-        let shards = options.checked_shards()?;
+        let shards = manifest::shards_to_make("an array", SHARDS_MAX, options.shards)?;
         let ctx = Ctx::within(options.timeout);
         let manifest = match manifest::find(store, ctx, name).await? {
             Some(found) => found.manifest,
@@ -304,17 +304,9 @@ fn carried(
 /// Fails unless the manifest is of an array that this release reads, and as the options want it.
 fn check(name: &Name, manifest: &Manifest, options: &ArrayOptions) -> Result<()> {
     manifest.expect(name, Kind::Array, LAYOUT)?;
-    let mismatch = |detail: String| Err(Error::new(ErrorKind::LayoutMismatch, detail));
     if manifest.params[..] != [HASH_XXH3] || manifest.copies != 1 {
-        return mismatch(format!("{name} spreads or copies its elements in a way this release does not know"));
+        let detail = format!("{name} spreads or copies its elements in a way this release does not know");
+        return Err(Error::new(ErrorKind::LayoutMismatch, detail));
     }
-    if !(1..=SHARDS_MAX).contains(&manifest.shards) {
-        return mismatch(format!("{name} has {} shards; an array has 1 to {SHARDS_MAX}", manifest.shards));
-    }
-    match options.shards {
-        Some(shards) if shards != manifest.shards => {
-            mismatch(format!("{name} was made with {} shards, not {shards}; their number is fixed", manifest.shards))
-        }
-        _ => Ok(()),
-    }
+    manifest.expect_shards(name, SHARDS_MAX, options.shards)
 }

@@ -60,7 +60,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{ClockRef, Error, ErrorKind, Key, Result, StoreRef, SystemClock};
+#[cfg(doc)]
+use larder_core::ErrorKind;
+use larder_core::{ClockRef, Key, Result, StoreRef, SystemClock};
 
 use self::handle::Handle;
 use crate::append::{Action, Tuning};
@@ -248,16 +250,6 @@ impl ArrayOptions {
     /// As [`open`](ArrayOptions::open), but for `Absent`; [`BadInput`](ErrorKind::BadInput) for a number of shards that is out of range.
     pub async fn open_or_create(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<Array> {
         Ok(Array(Arc::new(Handle::open(store, &Name::new(name)?, &self, true).await?)))
-    }
-
-    fn checked_shards(&self) -> Result<u16> {
-        match self.shards.unwrap_or(1) {
-            shards @ 1..=SHARDS_MAX => Ok(shards),
-            shards => {
-                let detail = format!("an array takes 1 to {SHARDS_MAX} shards, not {shards}");
-                Err(Error::new(ErrorKind::BadInput, detail))
-            }
-        }
     }
 
     fn tuning(&self) -> Tuning {

@@ -10,12 +10,10 @@
 //!
 //! Numbers are little-endian. An entry is put when its piece was made, and removed when its piece is past its life.
 
-use std::collections::HashSet;
-
 use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Result};
 
-use crate::append::{Action, Elements, Fold, Snapshot};
+use crate::append::{Distinct, Elements};
 
 /// What an entry takes.
 pub(crate) const ENTRY_BYTES: usize = 18;
@@ -64,30 +62,7 @@ impl Piece {
 pub(crate) struct Entries;
 
 impl Elements for Entries {
-    type State<'v> = Listed<'v>;
-}
-
-/// The entries of a ledger, as slices of its value.
-#[derive(Debug, Default)]
-pub(crate) struct Listed<'v>(pub(crate) HashSet<&'v [u8], foldhash::fast::RandomState>);
-
-impl<'v> Fold<'v> for Listed<'v> {
-    fn expect(&mut self, elements: usize) {
-        self.0.reserve(elements);
-    }
-
-    fn apply(&mut self, action: Action, element: &'v [u8]) {
-        match action {
-            Action::Put => self.0.insert(element),
-            Action::Remove => self.0.remove(element),
-        };
-    }
-}
-
-impl<'v> Snapshot<'v> for Listed<'v> {
-    fn elements(&self) -> impl Iterator<Item = &'v [u8]> {
-        self.0.iter().copied()
-    }
+    type State<'v> = Distinct<'v>;
 }
 
 #[cfg(test)]

@@ -29,9 +29,9 @@ use std::time::{Duration, Instant};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
 
 pub(crate) use self::layout::Piece;
-use self::layout::{ENTRY_BYTES, Entries, Listed};
+use self::layout::{ENTRY_BYTES, Entries};
 use crate::append::shards::Seen;
-use crate::append::{Action, Part, Shards, Tuning, Write, Writer, layout as engine};
+use crate::append::{Action, Distinct, Part, Shards, Tuning, Write, Writer, layout as engine};
 use crate::combine::Combiner;
 use crate::manifest::Manifest;
 use crate::name::Name;
@@ -183,7 +183,7 @@ fn described(error: Error) -> Error {
 }
 
 impl List {
-    fn of(listed: &Listed<'_>) -> Result<List> {
+    fn of(listed: &Distinct<'_>) -> Result<List> {
         let pieces: Result<Vec<Piece>> = listed.0.iter().map(|entry| Piece::decode(entry)).collect();
         let mut pieces = pieces?;
         pieces.sort_unstable();
@@ -233,7 +233,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         return Ok(Vec::new());
     };
     let place = engine::Place { generation: manifest.generation, shard: 0 };
-    let folded = engine::Value::parse(&item.value, place).and_then(|value| value.fold(Listed::default()));
+    let folded = engine::Value::parse(&item.value, place).and_then(|value| value.fold(Distinct::default()));
     let list = folded.and_then(|folded| List::of(&folded.state)).map_err(|error| error.key(&key))?;
     Ok(list.0)
 }

@@ -39,7 +39,7 @@ impl fmt::Debug for Binary {
 impl Binary {
     pub(super) async fn open(store: &StoreRef, name: &Name, options: &SetOptions, may_create: bool) -> Result<Binary> {
         timeout::check(options.timeout)?;
-        let shards = options.checked_shards()?;
+        let shards = manifest::shards_to_make("a set", SHARDS_MAX, options.shards)?;
         let ctx = Ctx::within(options.timeout);
         let manifest = match manifest::find(store, ctx, name).await? {
             Some(found) => found.manifest,
@@ -183,17 +183,9 @@ impl Binary {
 /// Fails unless the manifest is of a set that this release reads, and as the options want it.
 fn check(name: &Name, manifest: &Manifest, options: &SetOptions) -> Result<()> {
     manifest.expect(name, Kind::Set, LAYOUT)?;
-    let mismatch = |detail: String| Err(Error::new(ErrorKind::LayoutMismatch, detail));
     if manifest.params[..] != [HASH_XXH3] || manifest.copies != 1 {
-        return mismatch(format!("{name} spreads or copies its members in a way this release does not know"));
+        let detail = format!("{name} spreads or copies its members in a way this release does not know");
+        return Err(Error::new(ErrorKind::LayoutMismatch, detail));
     }
-    if !(1..=SHARDS_MAX).contains(&manifest.shards) {
-        return mismatch(format!("{name} has {} shards; a set has 1 to {SHARDS_MAX}", manifest.shards));
-    }
-    match options.shards {
-        Some(shards) if shards != manifest.shards => {
-            mismatch(format!("{name} was made with {} shards, not {shards}; their number is fixed", manifest.shards))
-        }
-        _ => Ok(()),
-    }
+    manifest.expect_shards(name, SHARDS_MAX, options.shards)
 }

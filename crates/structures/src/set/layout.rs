@@ -1,13 +1,11 @@
 //! What a set's elements mean, which shard a member belongs to, and the text encoding.
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::append::{Action, Elements, Fold, Snapshot};
+use crate::append::{Action, Distinct, Elements, Fold};
 
 /// The version of the binary layout, as the manifest records it.
 pub(crate) const LAYOUT: u8 = 1;
@@ -27,30 +25,7 @@ pub(crate) fn shard_of(member: &[u8], shards: u16) -> u16 {
 pub(crate) struct SetElements;
 
 impl Elements for SetElements {
-    type State<'v> = Members<'v>;
-}
-
-/// The members of one shard, as slices of its value.
-#[derive(Debug, Default)]
-pub(crate) struct Members<'v>(pub(crate) HashSet<&'v [u8], foldhash::fast::RandomState>);
-
-impl<'v> Fold<'v> for Members<'v> {
-    fn expect(&mut self, elements: usize) {
-        self.0.reserve(elements);
-    }
-
-    fn apply(&mut self, action: Action, element: &'v [u8]) {
-        match action {
-            Action::Put => self.0.insert(element),
-            Action::Remove => self.0.remove(element),
-        };
-    }
-}
-
-impl<'v> Snapshot<'v> for Members<'v> {
-    fn elements(&self) -> impl Iterator<Item = &'v [u8]> {
-        self.0.iter().copied()
-    }
+    type State<'v> = Distinct<'v>;
 }
 
 /// Whether one member is there: no table is built.
@@ -71,7 +46,7 @@ impl Fold<'_> for Has<'_> {
 /// A text value, decoded.
 #[derive(Debug)]
 pub(crate) struct Text<'v> {
-    pub(crate) members: Members<'v>,
+    pub(crate) members: Distinct<'v>,
     /// Removals in it: the article's measure of dirt.
     pub(crate) removals: u64,
 }
@@ -103,7 +78,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, action: Action, member: &[u8]) -> Resu
 /// # Errors
 /// [`ErrorKind::LayoutMismatch`] for a word that begins with neither `+` nor `-`.
 pub(crate) fn decode_text(value: &[u8]) -> Result<Text<'_>> {
-    let mut text = Text { members: Members::default(), removals: 0 };
+    let mut text = Text { members: Distinct::default(), removals: 0 };
     // What the article's `split()` parts at; \x0b is none to Rust's `is_ascii_whitespace`.
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     for word in value.split(is_space).filter(|word| !word.is_empty()) {

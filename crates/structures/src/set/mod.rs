@@ -278,16 +278,6 @@ impl SetOptions {
         Ok(Set(Inner::Text(Arc::new(Text::new(store, key, &self)))))
     }
 
-    fn checked_shards(&self) -> Result<u16> {
-        match self.shards.unwrap_or(1) {
-            shards @ 1..=SHARDS_MAX => Ok(shards),
-            shards => {
-                let detail = format!("a set takes 1 to {SHARDS_MAX} shards, not {shards}");
-                Err(Error::new(ErrorKind::BadInput, detail))
-            }
-        }
-    }
-
     fn tuning(&self) -> Tuning {
         let clock = self.clock.clone().unwrap_or_else(SystemClock::shared);
         Tuning { clock, dirty_bytes: self.dirty_bytes }

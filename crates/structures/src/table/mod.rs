@@ -275,11 +275,7 @@ impl TableOptions {
 
     async fn open_as(self, store: &StoreRef, name: &Name, may_create: bool) -> Result<Table> {
         timeout::check(self.timeout)?;
-        let shards = self.shards.unwrap_or(1);
-        if !(1..=SHARDS_MAX).contains(&shards) {
-            let detail = format!("the list of a table takes 1 to {SHARDS_MAX} shards, not {shards}");
-            return Err(Error::new(ErrorKind::BadInput, detail));
-        }
+        let shards = manifest::shards_to_make("the list of a table", SHARDS_MAX, self.shards)?;
         let ctx = Ctx::within(self.timeout);
         let manifest = match manifest::find(store, ctx, name).await? {
             Some(found) => found.manifest,
@@ -317,9 +313,6 @@ fn check(name: &Name, manifest: &Manifest, options: &TableOptions) -> Result<()>
     if !matches!(manifest.params[..], [HASH_XXH3, 0 | 1]) || manifest.copies != 1 {
         return mismatch(format!("{name} places or copies its entries in a way this release does not know"));
     }
-    if !(1..=SHARDS_MAX).contains(&manifest.shards) {
-        return mismatch(format!("{name} has {} shards; a table has 1 to {SHARDS_MAX}", manifest.shards));
-    }
     match options.ttl {
         Some(true) if !has_lives(manifest) => {
             return mismatch(format!("{name} was made without lives; drop it, and make it anew with ttl(true)"));
@@ -329,12 +322,7 @@ fn check(name: &Name, manifest: &Manifest, options: &TableOptions) -> Result<()>
         }
         _ => {}
     }
-    match options.shards {
-        Some(shards) if shards != manifest.shards => {
-            mismatch(format!("{name} was made with {} shards, not {shards}; their number is fixed", manifest.shards))
-        }
-        _ => Ok(()),
-    }
+    manifest.expect_shards(name, SHARDS_MAX, options.shards)
 }
 
 /// Fails where the store cannot carry a table.

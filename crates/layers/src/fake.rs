@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Item, Profile, Replies, Reply, Result, Run, Store, Verb};
+use larder_core::{
+    Batch, Ctx, Effect, Error, ErrorKind, Item, Key, Op, Profile, Replies, Reply, Result, Run, Store, Verb, Want,
+};
 use parking_lot::Mutex;
 
 /// Answers gets with a value and puts with `Stored`, unless told otherwise.
@@ -34,6 +36,18 @@ impl Fake {
 
 pub(crate) fn fault(kind: ErrorKind, effect: Effect) -> Result<Reply> {
     Err(Error::new(kind, "as the test wants").effect(effect))
+}
+
+pub(crate) fn down() -> Result<Reply> {
+    fault(ErrorKind::Unavailable, Effect::NotApplied)
+}
+
+pub(crate) fn key(name: &'static str) -> Key {
+    Key::new(name).unwrap()
+}
+
+pub(crate) fn get(name: &'static str) -> Op {
+    Op::get(key(name), Want::VALUE)
 }
 
 impl Store for Fake {

@@ -320,27 +320,15 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
 
 #[cfg(test)]
 mod tests {
-    use larder_core::{Cas, Effect, Key, Reply, Result, StoreExt, Ttl, TtlSupport, Want};
+    use larder_core::{Cas, Effect, Reply, Result, StoreExt, Ttl, TtlSupport};
 
     use super::*;
-    use crate::fake::{Fake, fault};
+    use crate::fake::{Fake, down, fault, get, key};
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn key(name: &'static str) -> Key {
-        Key::new(name).unwrap()
-    }
-
-    fn get(name: &'static str) -> Op {
-        Op::get(key(name), Want::VALUE)
-    }
-
     fn set(name: &'static str) -> Op {
         Op::put(key(name), PutMode::Set, "x", Ttl::Never)
-    }
-
-    fn down() -> Result<Reply> {
-        fault(ErrorKind::Unavailable, Effect::NotApplied)
     }
 
     fn names(asked: Vec<(Ctx, Batch)>) -> Vec<Vec<String>> {

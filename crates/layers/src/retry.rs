@@ -205,25 +205,13 @@ fn is_passing(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use larder_core::{Effect, Op, PutMode, Ttl, Want};
+    use larder_core::{Effect, Op, PutMode, Ttl};
 
     use super::*;
-    use crate::fake::{Fake, fault};
-
-    fn key(name: &'static str) -> Key {
-        Key::new(name).unwrap()
-    }
-
-    fn get(name: &'static str) -> Op {
-        Op::get(key(name), Want::VALUE)
-    }
+    use crate::fake::{Fake, down, fault, get, key};
 
     fn put(name: &'static str) -> Op {
         Op::put(key(name), PutMode::Append, "x", Ttl::Never)
-    }
-
-    fn down() -> Result<Reply> {
-        fault(ErrorKind::Unavailable, Effect::NotApplied)
     }
 
     fn unknown() -> Result<Reply> {

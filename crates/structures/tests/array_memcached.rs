@@ -1,10 +1,9 @@
 //! The array on real memcached servers, old and new, in every dialect, and on one that knows the classic commands only.
 
 mod array_support;
+mod memcached_support;
 mod set_support;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,31 +11,12 @@ use std::time::Duration;
 use array_support::{NOTHING, generation_of, sorted, whole};
 use bytes::Bytes;
 use larder_core::{Ctx, Effect, ErrorKind, Key, StoreExt, StoreRef};
-use larder_store_memcached::{Config, MemcachedStore};
 use larder_structures::{Array, Name, registry};
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::proxy::{Proxy, Rates};
-use larder_testkit::servers::{Memcached, Version};
+use larder_testkit::proxy::Proxy;
+use larder_testkit::servers::Memcached;
+use memcached_support::{COLUMNS, bad_network, client, command};
 use set_support::Probe;
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
-
-/// A client of its own, with connections of its own: another process.
-async fn client(addr: SocketAddr, options: &str) -> StoreRef {
-    let config = Config::from_url(&format!("memcached://{addr}?{options}")).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
-
-/// Sends a command as another program would.
-fn command(addr: SocketAddr, request: &str, reply: &str) {
-    let mut stream = TcpStream::connect(addr).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut got = vec![0; reply.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert_eq!(String::from_utf8_lossy(&got), reply);
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trips_order_changes_and_compaction() {
@@ -152,16 +132,7 @@ async fn nothing_is_lost_repeated_or_halved_behind_a_bad_network() {
         for _ in 0..3 {
             behind.push(options().open(&client(proxy.addr(), &url).await, "a").await.unwrap());
         }
-        let rates = Rates {
-            lost_request: 0.04,
-            lost_reply: 0.04,
-            late_delivery: 0.04,
-            cut_request: 0.02,
-            cut_reply: 0.02,
-            late_ms_max: 50,
-            ..Rates::default()
-        };
-        proxy.random(seed, rates);
+        proxy.random(seed, bad_network(0.04));
         let is_over = Arc::new(AtomicBool::new(false));
         let reader = tokio::spawn({
             let (array, is_over) = (direct.clone(), is_over.clone());

@@ -1,29 +1,19 @@
 //! The cache on real memcached servers, old and new, in every dialect.
 
 mod cache_support;
+mod memcached_support;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cache_support::{Truth, cached, churn, found, is_fresh, is_stale, leased, secs, why_not};
-use larder_core::{ErrorKind, ManualClock, StoreRef};
-use larder_store_memcached::{Config, MemcachedStore};
+use larder_core::{ErrorKind, ManualClock};
 use larder_structures::{Cache, CacheOptions};
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::proxy::{Proxy, Rates};
+use larder_testkit::proxy::Proxy;
 use larder_testkit::servers::{Memcached, Version};
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
-
-/// A client of its own, with connections of its own: another process.
-async fn client(addr: SocketAddr, options: &str) -> StoreRef {
-    let config = Config::from_url(&format!("memcached://{addr}?{options}")).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
+use memcached_support::{COLUMNS, bad_network, client};
 
 fn options() -> CacheOptions {
     Cache::options().ttl(secs(3)).stale(secs(3)).lease(secs(2)).wait(secs(20))
@@ -194,16 +184,7 @@ async fn no_invalidation_is_undone_behind_a_bad_network() {
             let options = options().ttl(secs(1)).stale(secs(1)).lease(secs(1)).timeout(secs(5));
             handles.push(options.open_or_create(&store, "c").await.unwrap());
         }
-        let rates = Rates {
-            lost_request: 0.02,
-            lost_reply: 0.02,
-            late_delivery: 0.02,
-            cut_request: 0.02,
-            cut_reply: 0.02,
-            late_ms_max: 50,
-            ..Rates::default()
-        };
-        proxy.random(seed, rates);
+        proxy.random(seed, bad_network(0.02));
         let truth = Arc::new(Truth::default());
         let tasks: Vec<_> = (0..8u64)
             .map(|task| tokio::spawn(churn(handles[task as usize % 2].clone(), truth.clone(), seed ^ task, 40)))

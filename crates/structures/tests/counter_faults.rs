@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use counter_support::{Yielding, memory, process, yielding};
+use counter_support::{memory, process, yielding};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Run, Store, StoreRef};
 use larder_structures::Counter;
 use larder_testkit::faulty::{Fault, Faulty};
+use larder_testkit::yielding::Yielding;
 use proptest::prelude::*;
 
 const FAULTS: [Fault; 5] = [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(3)];

@@ -2,8 +2,8 @@
 //! servers of which one dies, and on a server that knows the classic commands only.
 
 mod counter_support;
+mod memcached_support;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +15,7 @@ use larder_structures::Counter;
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::servers::{Memcached, Version};
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
+use memcached_support::{COLUMNS, client};
 
 const RATES: Rates = Rates {
     lost_request: 0.01,
@@ -30,12 +27,6 @@ const RATES: Rates = Rates {
     late_ms_max: 30,
     delay_ms_max: 0,
 };
-
-/// A client of its own, with connections of its own: another process.
-async fn client(addr: SocketAddr, options: &str) -> StoreRef {
-    let config = Config::from_url(&format!("memcached://{addr}?{options}")).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
 
 /// A client of several servers, each reached at its own address or through a proxy.
 async fn fleet_client(servers: &[Memcached], proxies: &[Proxy]) -> StoreRef {

@@ -1,6 +1,7 @@
 //! The lock on real memcached servers, old and new, in every dialect. Time is real here, so leases are short.
 
 mod lock_common;
+mod memcached_support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,18 +15,9 @@ use larder_structures::{Kind, Name, registry};
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::servers::{Memcached, Version};
 use lock_common::{Gate, Pass, SECOND};
+use memcached_support::{COLUMNS, client};
 
 const NAME: &[u8] = b"n\xff\n";
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
-
-/// A client of its own, with connections of its own: another process.
-async fn client(server: &Memcached, dialect: &str) -> StoreRef {
-    let config = Config::from_url(&format!("{}?dialect={dialect}", server.url())).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
 
 async fn open(store: &StoreRef, lease_ms: u64) -> Lock {
     Lock::options().lease(Duration::from_millis(lease_ms)).label("test").open(store, NAME).await.unwrap()
@@ -39,7 +31,7 @@ async fn eight_tasks_of_two_clients_lose_no_increment() {
         let last_token = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();
         for _ in 0..2 {
-            let lock = open(&client(&server, dialect).await, 10_000).await;
+            let lock = open(&client(server.addr(), &format!("dialect={dialect}")).await, 10_000).await;
             for _ in 0..4 {
                 let (lock, total, last_token) = (lock.clone(), total.clone(), last_token.clone());
                 tasks.push(tokio::spawn(async move {
@@ -65,7 +57,7 @@ async fn eight_tasks_of_two_clients_lose_no_increment() {
 async fn round_trips_are_those_of_the_documents() {
     for (version, dialect) in COLUMNS {
         let server = Memcached::start(version, &[]);
-        let store = Counting::new(client(&server, dialect).await);
+        let store = Counting::new(client(server.addr(), &format!("dialect={dialect}")).await);
         let counted: StoreRef = Arc::new(store.clone());
         let lock = open(&counted, 10_000).await;
         let guard = lock.try_acquire().await.unwrap().unwrap();
@@ -87,15 +79,15 @@ async fn a_fresh_process_takes_a_dead_holders_lock_at_once_by_the_servers_clock(
     let lease = 2 * SECOND;
     for version in Version::ALL {
         let server = Memcached::start(version, &[]);
-        let gate = Gate::new(&client(&server, "auto").await);
+        let gate = Gate::new(&client(server.addr(), "dialect=auto").await);
         let gated: StoreRef = gate.clone();
         let dead = open(&gated, 2_000).await.try_acquire().await.unwrap().unwrap();
         gate.set(Pass::HangBefore);
-        assert!(open(&client(&server, "auto").await, 2_000).await.try_acquire().await.unwrap().is_none());
+        assert!(open(&client(server.addr(), "dialect=auto").await, 2_000).await.try_acquire().await.unwrap().is_none());
         assert_eq!(dead.lost().await, Loss::LeaseOver);
         // The server counts whole seconds, so it can tell a second and a tick later.
         tokio::time::sleep(2 * SECOND + Duration::from_millis(300)).await;
-        let lock = open(&client(&server, "auto").await, 2_000).await;
+        let lock = open(&client(server.addr(), "dialect=auto").await, 2_000).await;
         let LockStatus::Held(holder) = lock.status().await.unwrap() else { panic!("nobody freed it") };
         assert!(holder.is_dead() && holder.lease == lease, "{holder:?}");
         let before = Instant::now();
@@ -108,11 +100,11 @@ async fn a_fresh_process_takes_a_dead_holders_lock_at_once_by_the_servers_clock(
 #[tokio::test]
 async fn the_classic_dialect_observes_for_one_lease() {
     let server = Memcached::start(Version::Old, &[]);
-    let gate = Gate::new(&client(&server, "classic").await);
+    let gate = Gate::new(&client(server.addr(), "dialect=classic").await);
     let gated: StoreRef = gate.clone();
     let dead = open(&gated, 1_000).await.try_acquire().await.unwrap().unwrap();
     gate.set(Pass::HangBefore);
-    let lock = open(&client(&server, "classic").await, 1_000).await;
+    let lock = open(&client(server.addr(), "dialect=classic").await, 1_000).await;
     let before = Instant::now();
     let guard = lock.try_acquire().await.unwrap().unwrap();
     assert!((SECOND..2 * SECOND).contains(&before.elapsed()), "{:?}", before.elapsed());
@@ -131,12 +123,12 @@ async fn a_live_holder_is_never_robbed() {
 
 async fn robbery(version: Version, dialect: &'static str) {
     let server = Memcached::start(version, &[]);
-    let store = client(&server, dialect).await;
+    let store = client(server.addr(), &format!("dialect={dialect}")).await;
     // Five seconds' worth of ticks of the server's clock, fifteen renewals.
     let guard = open(&store, 1_000).await.try_acquire().await.unwrap().unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let robber = tokio::spawn({
-        let (store, over) = (client(&server, dialect).await, over.clone());
+        let (store, over) = (client(server.addr(), &format!("dialect={dialect}")).await, over.clone());
         async move {
             let mut tries = 0;
             while !over.load(Ordering::SeqCst) {
@@ -161,13 +153,13 @@ async fn robbery(version: Version, dialect: &'static str) {
 async fn a_server_that_restarts_loses_the_lock_and_everybody_learns() {
     for (version, dialect) in COLUMNS {
         let mut server = Memcached::start(version, &[]);
-        let lock = open(&client(&server, dialect).await, 3_000).await;
+        let lock = open(&client(server.addr(), &format!("dialect={dialect}")).await, 3_000).await;
         let guard = lock.try_acquire().await.unwrap().unwrap();
         server.restart();
         assert_eq!(guard.lost().await, Loss::Gone, "{version:?} {dialect}");
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         assert_eq!(lock.try_acquire().await.unwrap_err().kind(), ErrorKind::Lost);
-        let fresh = open(&client(&server, dialect).await, 3_000).await;
+        let fresh = open(&client(server.addr(), &format!("dialect={dialect}")).await, 3_000).await;
         assert_eq!(fresh.status().await.unwrap(), LockStatus::Absent);
         let before = Instant::now();
         let guard = lock.acquire(10 * SECOND).await.unwrap();
@@ -180,7 +172,7 @@ async fn a_server_that_restarts_loses_the_lock_and_everybody_learns() {
 async fn a_server_that_stands_still_past_the_lease_ends_it_in_time() {
     for (version, dialect) in COLUMNS {
         let server = Memcached::start(version, &[]);
-        let store = client(&server, dialect).await;
+        let store = client(server.addr(), &format!("dialect={dialect}")).await;
         // The margin is a tenth of the lease: what a loaded machine may be late by.
         let guard = open(&store, 3_000).await.try_acquire().await.unwrap().unwrap();
         server.stop();
@@ -191,7 +183,11 @@ async fn a_server_that_stands_still_past_the_lease_ends_it_in_time() {
         server.cont();
         // What it sent before may land now; the lock can be had all the same.
         drop(guard);
-        let next = open(&client(&server, dialect).await, 3_000).await.acquire(10 * SECOND).await.unwrap();
+        let next = open(&client(server.addr(), &format!("dialect={dialect}")).await, 3_000)
+            .await
+            .acquire(10 * SECOND)
+            .await
+            .unwrap();
         assert!(next.is_held());
     }
 }
@@ -199,7 +195,7 @@ async fn a_server_that_stands_still_past_the_lease_ends_it_in_time() {
 #[tokio::test]
 async fn a_lock_that_is_dropped_is_lost_to_its_holder() {
     let server = Memcached::start(Version::New, &[]);
-    let store = client(&server, "auto").await;
+    let store = client(server.addr(), "dialect=auto").await;
     let guard = open(&store, 1_000).await.try_acquire().await.unwrap().unwrap();
     let name = Name::new(NAME).unwrap();
     let dropped = registry::drop_structure(&store, Ctx::default(), &name).await.unwrap();

@@ -1,32 +1,21 @@
 //! The log on real memcached servers, old and new, in every dialect, and on one that knows the classic commands only.
 
 mod log_support;
+mod memcached_support;
 mod set_support;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::{ErrorKind, StoreExt, StoreRef, SystemClock};
-use larder_store_memcached::{Config, MemcachedStore};
 use larder_structures::log::Cursor;
 use larder_structures::{EventLog, Name, registry};
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::proxy::{Proxy, Rates};
+use larder_testkit::proxy::Proxy;
 use larder_testkit::servers::{Memcached, Version};
 use log_support::*;
+use memcached_support::{COLUMNS, bad_network, client};
 use set_support::Probe;
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
-
-/// A client of its own, with connections of its own: another process.
-async fn client(addr: SocketAddr, options: &str) -> StoreRef {
-    let config = Config::from_url(&format!("memcached://{addr}?{options}")).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trips_parts_gaps_and_the_largest_event() {
@@ -235,16 +224,7 @@ async fn nothing_is_lost_or_repeated_behind_a_bad_network() {
             handles.push(options().open_or_create(&client(proxy.addr(), &url).await, "l").await.unwrap());
         }
         let direct = options().open(&client(server.addr(), "").await, "l").await.unwrap();
-        let rates = Rates {
-            lost_request: 0.05,
-            lost_reply: 0.05,
-            late_delivery: 0.05,
-            cut_request: 0.02,
-            cut_reply: 0.02,
-            late_ms_max: 50,
-            ..Rates::default()
-        };
-        proxy.random(seed, rates);
+        proxy.random(seed, bad_network(0.05));
         let mut tail = direct.tail(Cursor::default()).unwrap();
         let tasks: Vec<_> =
             (0..8u64).map(|task| tokio::spawn(churn(handles[task as usize].clone(), task, seed ^ task))).collect();

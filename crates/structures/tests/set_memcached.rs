@@ -1,40 +1,19 @@
 //! The set on real memcached servers, old and new, in every dialect, and on one that knows the classic commands only.
 
+mod memcached_support;
 mod set_support;
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Effect, ErrorKind, StoreExt, StoreRef};
-use larder_store_memcached::{Config, MemcachedStore};
+use larder_core::{Effect, ErrorKind, StoreExt};
 use larder_structures::Set;
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::proxy::{Proxy, Rates};
-use larder_testkit::servers::{Memcached, Version};
+use larder_testkit::proxy::Proxy;
+use larder_testkit::servers::Memcached;
+use memcached_support::{COLUMNS, bad_network, client, command};
 use set_support::{Probe, shard_key, sorted};
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
-
-/// A client of its own, with connections of its own: another process.
-async fn client(addr: SocketAddr, options: &str) -> StoreRef {
-    let config = Config::from_url(&format!("memcached://{addr}?{options}")).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
-
-/// Sends a command as another program would.
-fn command(addr: SocketAddr, request: &str, reply: &str) {
-    let mut stream = TcpStream::connect(addr).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut got = vec![0; reply.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert_eq!(String::from_utf8_lossy(&got), reply);
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trips_members_and_compaction() {
@@ -164,16 +143,7 @@ async fn nothing_is_lost_or_brought_back_behind_a_bad_network() {
                 }
             }
         });
-        let rates = Rates {
-            lost_request: 0.05,
-            lost_reply: 0.05,
-            late_delivery: 0.05,
-            cut_request: 0.02,
-            cut_reply: 0.02,
-            late_ms_max: 50,
-            ..Rates::default()
-        };
-        proxy.random(seed, rates);
+        proxy.random(seed, bad_network(0.05));
         let tasks: Vec<_> =
             (0..8u64).map(|task| tokio::spawn(churn(handles[task as usize % 2].clone(), task, seed ^ task))).collect();
         let mut known = HashMap::new();

@@ -10,6 +10,7 @@ use larder_core::{ErrorKind, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 use larder_testkit::faulty::{Fault, Faulty};
+use larder_testkit::yielding::Yielding;
 use proptest::prelude::*;
 use table_support::{Evicting, churn, entries, evicting};
 
@@ -178,7 +179,7 @@ async fn eight_clients_agree_with_a_model_at_random_breaks() {
     println!("seed {seed}");
     for (one_in, has_lives) in [(u64::MAX, false), (20, false), (30, true)] {
         // Others come in between at every op.
-        let faulty = Faulty::new(Arc::new(table_support::Yielding(evicting())));
+        let faulty = Faulty::new(Arc::new(Yielding(evicting())));
         let store = faulty.shared();
         let options = || Table::options().shards(2).ttl(has_lives).dirtiness(64).timeout(Duration::from_secs(20));
         let handles = [

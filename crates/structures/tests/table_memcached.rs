@@ -1,38 +1,17 @@
 //! The table on real memcached servers, old and new, in every dialect, and behind a bad network.
 
+mod memcached_support;
 mod table_support;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Effect, ErrorKind, StoreRef};
-use larder_store_memcached::{Config, MemcachedStore};
+use larder_core::{Effect, ErrorKind};
 use larder_structures::Table;
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::servers::{Memcached, Version};
+use memcached_support::{COLUMNS, bad_network, client, command};
 use table_support::{churn, cost, counting, entries, flagged, lose, sorted_keys};
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
-
-/// A client of its own, with connections of its own: another process.
-async fn client(addr: SocketAddr, options: &str) -> StoreRef {
-    let config = Config::from_url(&format!("memcached://{addr}?{options}")).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
-
-/// Sends a command as another program would.
-fn command(addr: SocketAddr, request: &str, reply: &str) {
-    let mut stream = TcpStream::connect(addr).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut got = vec![0; reply.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert_eq!(String::from_utf8_lossy(&got), reply);
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trips_and_bytes_of_any_kind() {
@@ -165,16 +144,7 @@ async fn eight_clients_agree_with_a_model_behind_a_bad_network() {
         ];
         let direct = client(server.addr(), "").await;
         let fresh = options().open(&direct, "t").await.unwrap();
-        let rates = Rates {
-            lost_request: 0.03,
-            lost_reply: 0.03,
-            late_delivery: 0.03,
-            cut_request: 0.02,
-            cut_reply: 0.02,
-            late_ms_max: 50,
-            ..Rates::default()
-        };
-        proxy.random(seed, rates);
+        proxy.random(seed, bad_network(0.03));
         // What is still held back on the way arrives before the end is judged.
         let settle = || async {
             proxy.random(seed, Rates::default());

@@ -1,30 +1,20 @@
 //! Visitors on real memcached servers, old and new, in every dialect, and on one that knows the classic commands only.
 
+mod memcached_support;
 mod set_support;
 mod visitors_support;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, Remaining, StoreExt, StoreRef, Ttl, Want};
-use larder_store_memcached::{Config, MemcachedStore};
 use larder_structures::{Name, Visitors, registry};
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::proxy::{Proxy, Rates};
+use larder_testkit::proxy::Proxy;
 use larder_testkit::servers::{Memcached, Version};
+use memcached_support::{COLUMNS, bad_network, client};
 use set_support::Probe;
 use visitors_support::*;
-
-/// Servers and the dialects they are spoken to in.
-const COLUMNS: [(Version, &str); 4] =
-    [(Version::Old, "auto"), (Version::Old, "classic"), (Version::New, "auto"), (Version::New, "classic")];
-
-/// A client of its own, with connections of its own: another process.
-async fn client(addr: SocketAddr, options: &str) -> StoreRef {
-    let config = Config::from_url(&format!("memcached://{addr}?{options}")).unwrap();
-    Arc::new(MemcachedStore::connect(config).await.unwrap())
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_round_trips_loss_and_drop() {
@@ -168,18 +158,7 @@ async fn eight_processes_behind_a_failing_network() {
             let store = client(proxy.addr(), &format!("dialect={dialect}&timeout_ms=500")).await;
             handles.push(options(&clock).timeout(Duration::from_secs(30)).open(&store, NAME).await.unwrap());
         }
-        proxy.random(
-            seed,
-            Rates {
-                lost_request: 0.03,
-                lost_reply: 0.03,
-                late_delivery: 0.03,
-                cut_request: 0.02,
-                cut_reply: 0.02,
-                late_ms_max: 50,
-                ..Rates::default()
-            },
-        );
+        proxy.random(seed, bad_network(0.03));
         for _ in 0..2 {
             let mut tasks = tokio::task::JoinSet::new();
             for (task, site) in handles.iter().cloned().enumerate() {

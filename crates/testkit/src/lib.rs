@@ -9,3 +9,4 @@ pub mod faulty;
 pub mod proxy;
 pub mod redis;
 pub mod servers;
+pub mod yielding;

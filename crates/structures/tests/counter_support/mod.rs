@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use larder_core::{Batch, Ctx, Key, Profile, Run, Store, StoreRef};
+use larder_core::{Ctx, Key, StoreRef};
 use larder_layers::{Counting, Counts};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Counter, Name, registry};
+use larder_testkit::yielding::Yielding;
 
 pub fn memory() -> StoreRef {
     Arc::new(MemoryStore::new())
@@ -49,27 +50,6 @@ impl Meter {
 /// A handle of another process: it shares nothing with others but the store.
 pub async fn process(store: &StoreRef, name: &str) -> Counter {
     Counter::open(store, name).await.unwrap()
-}
-
-/// A store that lets others run before and after each batch, so that tasks meet between them.
-#[derive(Debug)]
-pub struct Yielding(pub StoreRef);
-
-impl Store for Yielding {
-    fn profile(&self) -> Arc<Profile> {
-        self.0.profile()
-    }
-
-    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        Run::pending(async move {
-            for _ in 0..fastrand::u8(1..4) {
-                tokio::task::yield_now().await;
-            }
-            let replies = self.0.run(ctx, batch).await;
-            tokio::task::yield_now().await;
-            replies
-        })
-    }
 }
 
 /// A memory store that lets others run.

@@ -109,27 +109,6 @@ pub async fn entries(table: &Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
     map
 }
 
-/// A store that lets others run before and after each batch, so that tasks meet between them.
-#[derive(Debug)]
-pub struct Yielding(pub StoreRef);
-
-impl Store for Yielding {
-    fn profile(&self) -> Arc<Profile> {
-        self.0.profile()
-    }
-
-    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        Run::pending(async move {
-            for _ in 0..fastrand::u8(1..4) {
-                tokio::task::yield_now().await;
-            }
-            let replies = self.0.run(ctx, batch).await;
-            tokio::task::yield_now().await;
-            replies
-        })
-    }
-}
-
 /// What a task knows of one of its keys.
 #[derive(Clone, Debug)]
 struct Known {

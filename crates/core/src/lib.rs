@@ -7,6 +7,8 @@
 //! |---|---|
 //! | [`key`] | [`Key`]: 1 to 250 arbitrary bytes |
 //! | [`op`] | [`Op`], [`Verb`], [`PutMode`], [`Ttl`], [`Want`], [`Route`], [`Batch`] |
+//! | [`range`] | parts of a value: what reading and writing them means |
+//! | [`native`] | native ops: hashes, sets, sorted sets, bits, streams, where a store has them |
 //! | [`reply`] | [`Reply`], [`Item`], [`Remaining`], [`Replies`] |
 //! | [`store`] | the [`Store`] trait, [`Run`], [`Ctx`] |
 //! | [`ext`] | [`StoreExt`]: one call an op, for people |
@@ -24,9 +26,11 @@ pub mod error;
 pub mod ext;
 pub mod key;
 pub mod list;
+pub mod native;
 pub mod observe;
 pub mod op;
 pub mod profile;
+pub mod range;
 pub mod reply;
 pub mod store;
 pub mod text;
@@ -36,6 +40,6 @@ pub use error::{Effect, Error, ErrorKind, Result};
 pub use ext::StoreExt;
 pub use key::Key;
 pub use op::{Arith, Batch, Cas, Initial, Op, PutMode, Route, Ttl, Verb, Want};
-pub use profile::{Durability, Eviction, Profile, TtlSupport};
+pub use profile::{Durability, Eviction, Profile, Ranges, TtlSupport};
 pub use reply::{Item, Remaining, Replies, Reply};
 pub use store::{Ctx, Run, Store, StoreRef};

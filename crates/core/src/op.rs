@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::native::Native;
+use crate::profile::{Profile, Ranges};
 
 /// One command to a store: a key, where the key lives, and what to do with it.
 ///
@@ -77,6 +79,26 @@ pub enum Verb {
         /// What to store, and for how long, where there is no item; the delta is not applied to it.
         initial: Option<Initial>,
     },
+    /// Read a part of the value. Answers [`Item`](crate::Reply::Item) with those bytes of the range that there are, none behind the
+    /// end, or [`Miss`](crate::Reply::Miss). Optional: see [`Ranges`](crate::Ranges) and [`range`](crate::range).
+    GetRange {
+        /// From which byte.
+        offset: u64,
+        /// How many at the most.
+        len: u64,
+    },
+    /// Write over a part of the value of an item that is there. Answers [`Stored`](crate::Reply::Stored), or
+    /// [`Miss`](crate::Reply::Miss) where there is none: what was lost is never made again of a part. A gap behind the end is filled
+    /// with zeros; over the limit of a value it is [`ErrorKind::BadInput`]. Life and flags stay, the cas token changes; an empty value
+    /// changes no byte. Optional: see [`Ranges`](crate::Ranges) and [`range`](crate::range).
+    PutRange {
+        /// From which byte.
+        offset: u64,
+        /// The bytes.
+        value: Bytes,
+    },
+    /// What some stores can do besides. Answers [`Native`](crate::Reply::Native). Optional, by families: see [`native`](crate::native).
+    Native(Box<Native>),
 }
 
 /// The two ways of arithmetic, as memcached has them.
@@ -328,6 +350,54 @@ impl Op {
         Op::new(key, Verb::Arith { arith, initial: None })
     }
 
+    /// A read of at most `len` bytes from `offset` on.
+    ///
+    /// ```
+    /// use larder_core::{Key, Op};
+    /// assert!(Op::get_range(Key::new("k")?, 10, 5).is_read());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn get_range(key: Key, offset: u64, len: u64) -> Op {
+        Op::new(key, Verb::GetRange { offset, len })
+    }
+
+    /// A write over the bytes from `offset` on of an item that is there.
+    ///
+    /// ```
+    /// use larder_core::{Key, Op};
+    /// assert_eq!(Op::put_range(Key::new("k")?, 10, "bytes").name(), "put range");
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn put_range(key: Key, offset: u64, value: impl Into<Bytes>) -> Op {
+        Op::new(key, Verb::PutRange { offset, value: value.into() })
+    }
+
+    /// A native op.
+    ///
+    /// ```
+    /// use larder_core::{Key, Op, native::Native};
+    /// assert_eq!(Op::native(Key::new("k")?, Native::HashLen).name(), "hash len");
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn native(key: Key, native: Native) -> Op {
+        Op::new(key, Verb::Native(Box::new(native)))
+    }
+
+    /// The bytes of values, fields and members that it sends beside its key, without what a protocol adds.
+    ///
+    /// ```
+    /// use larder_core::{Key, Op};
+    /// assert_eq!(Op::put_range(Key::new("k")?, 10, "bytes").value_bytes(), 5);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn value_bytes(&self) -> usize {
+        match &self.verb {
+            Verb::Put { value, .. } | Verb::PutRange { value, .. } => value.len(),
+            Verb::Native(native) => native.bytes(),
+            _ => 0,
+        }
+    }
+
     /// An op with the default route.
     ///
     /// ```
@@ -365,7 +435,50 @@ impl Op {
     /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn is_read(&self) -> bool {
-        matches!(self.verb, Verb::Get { .. })
+        match &self.verb {
+            Verb::Get { .. } | Verb::GetRange { .. } => true,
+            Verb::Native(native) => native.is_read(),
+            Verb::Put { .. } | Verb::Delete { .. } | Verb::Touch { .. } | Verb::Arith { .. } => false,
+            Verb::PutRange { .. } => false,
+        }
+    }
+
+    /// Fails if the op is one of the optional ones and a store of this profile has it not, or if it is one that every store refuses.
+    /// Each store asks before it sends anything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`], or [`ErrorKind::BadInput`] for a native op that says nothing ([`Native::check`]).
+    ///
+    /// ```
+    /// use larder_core::{ErrorKind, Key, Op, Profile, Want, native::Native};
+    /// let profile = Profile::unlimited("example");
+    /// assert!(Op::get(Key::new("k")?, Want::VALUE).check(&profile).is_ok());
+    /// let error = Op::native(Key::new("k")?, Native::SetLen).check(&profile).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Unsupported);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    #[inline]
+    pub fn check(&self, profile: &Profile) -> Result<()> {
+        let checked = match &self.verb {
+            Verb::GetRange { .. } | Verb::PutRange { .. } if profile.ranges != Ranges::Native => Err(self.lacking()),
+            Verb::Native(native) if !profile.natives.contains(native.family()) => Err(self.lacking()),
+            Verb::Native(native) => native.check(),
+            _ => return Ok(()),
+        };
+        checked.map_err(|error| error.op(self).store(profile.store.clone()))
+    }
+
+    /// The error of an optional op that a store has not.
+    ///
+    /// ```
+    /// use larder_core::{Key, Op, native::Native};
+    /// let op = Op::native(Key::new("k")?, Native::SetLen);
+    /// assert_eq!(op.lacking().to_string(), "unsupported: the store has no set len");
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    #[cold]
+    pub fn lacking(&self) -> Error {
+        Error::new(ErrorKind::Unsupported, format!("the store has no {}", self.name()))
     }
 
     /// The token the op depends on, if it depends on one.
@@ -407,6 +520,9 @@ impl Op {
             Verb::Touch { .. } => "touch",
             Verb::Arith { arith: Arith::Incr(_), .. } => "incr",
             Verb::Arith { arith: Arith::Decr(_), .. } => "decr",
+            Verb::GetRange { .. } => "get range",
+            Verb::PutRange { .. } => "put range",
+            Verb::Native(native) => native.name(),
         }
     }
 }

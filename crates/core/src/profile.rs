@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::key::Key;
+use crate::native::Families;
 
 /// The limits and guarantees of a store, as its handshake found them.
 ///
@@ -41,6 +42,10 @@ pub struct Profile {
     pub remaining_ttl: bool,
     /// True if arithmetic can create the item it misses ([`Initial`](crate::Initial)).
     pub arith_initial: bool,
+    /// Whether parts of a value can be read and written.
+    pub ranges: Ranges,
+    /// Which native ops the store has.
+    pub natives: Families,
     /// What a crash of the store takes with it.
     pub durability: Durability,
     /// Whether the store drops items of its own accord.
@@ -61,6 +66,23 @@ pub enum TtlSupport {
     Seconds,
     /// To the millisecond.
     Millis,
+}
+
+/// Whether parts of a value can be read and written: [`Verb::GetRange`](crate::Verb::GetRange) and
+/// [`Verb::PutRange`](crate::Verb::PutRange).
+///
+/// ```
+/// use larder_core::Ranges;
+/// assert!(Ranges::No < Ranges::ByCas && Ranges::ByCas < Ranges::Native);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ranges {
+    /// No; neither have conditional writes that could stand for it.
+    No,
+    /// The store has no such ops; a whole read and a conditional write do the same: see [`range`](crate::range) and what it costs.
+    ByCas,
+    /// Yes.
+    Native,
 }
 
 /// What a crash of the store takes with it.
@@ -120,7 +142,8 @@ impl Profile {
         self.eviction != Eviction::Never
     }
 
-    /// A profile that promises everything an embedded store can: a starting point for stores and tests.
+    /// A profile that promises everything an embedded store can, but for the optional ops (ranges, native ops): a starting point
+    /// for stores and tests.
     ///
     /// ```
     /// let profile = larder_core::Profile { cas: false, ..larder_core::Profile::unlimited("no tokens here") };
@@ -141,6 +164,8 @@ impl Profile {
             ttl_max: Duration::MAX,
             remaining_ttl: true,
             arith_initial: true,
+            ranges: Ranges::ByCas,
+            natives: Families::empty(),
             durability: Durability::Process,
             eviction: Eviction::Never,
         }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::error::Result;
+use crate::native::NativeReply;
 use crate::op::Cas;
 
 /// How one op ended, where the store could say.
@@ -37,6 +38,8 @@ pub enum Reply {
     Touched,
     /// The number after arithmetic.
     Number(u64),
+    /// What a native op brought.
+    Native(Box<NativeReply>),
 }
 
 /// An item as a get brought it. Parts that were not wanted are empty or `None`.
@@ -83,7 +86,41 @@ pub enum Remaining {
 /// ```
 pub type Replies = SmallVec<[Result<Reply>; 1]>;
 
+impl From<NativeReply> for Reply {
+    fn from(reply: NativeReply) -> Reply {
+        Reply::Native(Box::new(reply))
+    }
+}
+
 impl Reply {
+    /// The bytes of values and members that came back, without what a protocol adds.
+    ///
+    /// ```
+    /// use larder_core::{Item, Reply};
+    /// assert_eq!(Reply::Item(Item { value: "four".into(), ..Item::default() }).value_bytes(), 4);
+    /// ```
+    pub fn value_bytes(&self) -> usize {
+        match self {
+            Reply::Item(item) => item.value.len(),
+            Reply::Native(native) => native.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// What a native op brought.
+    ///
+    /// ```
+    /// use larder_core::{Reply, native::NativeReply};
+    /// assert_eq!(Reply::from(NativeReply::Count(3)).into_native(), Some(NativeReply::Count(3)));
+    /// assert_eq!(Reply::Miss.into_native(), None);
+    /// ```
+    pub fn into_native(self) -> Option<NativeReply> {
+        match self {
+            Reply::Native(native) => Some(*native),
+            _ => None,
+        }
+    }
+
     /// The item, if a get found one.
     ///
     /// ```

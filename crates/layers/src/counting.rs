@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use larder_core::{Batch, Ctx, ErrorKind, Op, Profile, Replies, Reply, Run, Store, StoreRef, Verb};
+use larder_core::{Batch, Ctx, ErrorKind, Op, Profile, Replies, Run, Store, StoreRef};
 
 /// Room for every [`ErrorKind`]: there are 14.
 const KINDS: usize = 16;
@@ -185,8 +185,7 @@ impl Totals {
         let mut received_bytes = 0;
         for reply in replies {
             match reply {
-                Ok(Reply::Item(item)) => received_bytes += item.value.len() as u64,
-                Ok(_) => {}
+                Ok(reply) => received_bytes += reply.value_bytes() as u64,
                 Err(error) => {
                     self.errors[error.kind() as usize % KINDS].fetch_add(1, Ordering::Relaxed);
                     self.unknown.fetch_add(u64::from(error.is_unknown()), Ordering::Relaxed);
@@ -200,11 +199,7 @@ impl Totals {
 }
 
 fn sent_bytes(op: &Op) -> u64 {
-    let value_bytes = match &op.verb {
-        Verb::Put { value, .. } => value.len(),
-        _ => 0,
-    };
-    (op.key.as_bytes().len() + value_bytes) as u64
+    (op.key.as_bytes().len() + op.value_bytes()) as u64
 }
 
 impl Store for Counting {
@@ -238,7 +233,7 @@ impl fmt::Debug for Counting {
 mod tests {
     use std::time::Duration;
 
-    use larder_core::{Effect, Key, PutMode, Ttl, Want};
+    use larder_core::{Effect, Key, PutMode, Reply, Ttl, Want};
 
     use super::*;
     use crate::fake::{Fake, fault};

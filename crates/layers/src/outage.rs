@@ -272,10 +272,11 @@ fn is_outage(error: &Error) -> bool {
 /// True for a write whose outcome depends on what the item holds.
 fn is_conditional(op: &Op) -> bool {
     match &op.verb {
-        Verb::Get { .. } | Verb::Touch { .. } => false,
+        Verb::Get { .. } | Verb::GetRange { .. } | Verb::Touch { .. } => false,
         Verb::Put { mode, .. } => !matches!(mode, PutMode::Set),
         Verb::Delete { cas } => cas.is_some(),
-        Verb::Arith { .. } => true,
+        Verb::Arith { .. } | Verb::PutRange { .. } => true,
+        Verb::Native(native) => !native.is_read(),
     }
 }
 
@@ -313,6 +314,8 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
         ttl_max: one.ttl_max.min(other.ttl_max),
         remaining_ttl: one.remaining_ttl && other.remaining_ttl,
         arith_initial: one.arith_initial && other.arith_initial,
+        ranges: one.ranges.min(other.ranges),
+        natives: one.natives & other.natives,
         durability: std::cmp::min_by_key(one.durability, other.durability, |&of| durability(of)),
         eviction: std::cmp::min_by_key(one.eviction, other.eviction, |&of| eviction(of)),
     }
@@ -320,7 +323,8 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
 
 #[cfg(test)]
 mod tests {
-    use larder_core::{Cas, Effect, Reply, Result, StoreExt, Ttl, TtlSupport};
+    use larder_core::native::Families;
+    use larder_core::{Cas, Effect, Ranges, Reply, Result, StoreExt, Ttl, TtlSupport};
 
     use super::*;
     use crate::fake::{Fake, down, fault, get, key};
@@ -446,7 +450,13 @@ mod tests {
                 Run::Ready(Replies::new())
             }
         }
-        let full = Profile { nodes: 3, durability: Durability::Disk, ..Profile::unlimited("strong") };
+        let full = Profile {
+            nodes: 3,
+            ranges: Ranges::Native,
+            natives: Families::all(),
+            durability: Durability::Disk,
+            ..Profile::unlimited("strong")
+        };
         let weak = Profile {
             key_bytes_max: 100,
             keys_binary: false,
@@ -460,6 +470,8 @@ mod tests {
             ttl_max: SECOND,
             remaining_ttl: false,
             arith_initial: false,
+            ranges: Ranges::No,
+            natives: Families::SET,
             durability: Durability::Server,
             eviction: Eviction::WhenFull,
             ..Profile::unlimited("weak")

@@ -102,6 +102,7 @@ impl Abilities {
                     Some(_) => return Err(unsupported("an initial value of arithmetic (memcached 1.6.13 does)")),
                 }
             }
+            Verb::GetRange { .. } | Verb::PutRange { .. } | Verb::Native(_) => return Err(op.lacking()),
         };
         let want = match &op.verb {
             Verb::Get { want } if self.cas => *want,

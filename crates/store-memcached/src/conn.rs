@@ -196,9 +196,5 @@ impl Conn {
 
 /// The bytes of an encoded op, rounded up: the command line is under 512.
 fn bytes_about(op: &Op) -> usize {
-    let value = match &op.verb {
-        larder_core::Verb::Put { value, .. } => value.len(),
-        _ => 0,
-    };
-    value + op.key.as_bytes().len() + 64
+    op.value_bytes() + op.key.as_bytes().len() + 64
 }

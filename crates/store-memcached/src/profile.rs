@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use larder_core::{Durability, Eviction, Key, Profile, TtlSupport};
+use larder_core::native::Families;
+use larder_core::{Durability, Eviction, Key, Profile, Ranges, TtlSupport};
 use larder_proto::exptime::ttl_max;
 use larder_proto::{Abilities, Dialect};
 
@@ -35,6 +36,8 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         ttl_max: infos.iter().map(|info| ttl_max(info.now_s(now))).min().unwrap_or_default(),
         remaining_ttl: meta && ttl,
         arith_initial: meta,
+        ranges: if all(|server| server.cas) { Ranges::ByCas } else { Ranges::No },
+        natives: Families::empty(),
         durability: Durability::Server,
         eviction: if evictions.contains(&Some(true)) {
             Eviction::WhenFull

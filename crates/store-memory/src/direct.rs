@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use larder_core::range;
 use larder_core::text::Shown;
 use larder_core::{Arith, Cas, Error, ErrorKind, Initial, Item, Key, PutMode, Reply, Result, Ttl, Want};
 
@@ -90,6 +92,42 @@ impl<'a> Direct<'a> {
         let expiry_ms = if joins { None } else { self.inner.expiry_ms(ttl)? };
         let put = Put { mode, value, flags, expiry_ms };
         self.inner.run(key, |shard, at| shard.put(at, &put).map_err(Halt::Stop))
+    }
+
+    /// The bytes of a part of a value; none behind its end. `None` is a miss.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length.
+    ///
+    /// ```
+    /// # use larder_core::{PutMode, Ttl};
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// store.direct().put(b"k", PutMode::Set, b"hello", 0, Ttl::Never)?;
+    /// assert_eq!(store.direct().get_range(b"k", 1, 3)?, Some("ell".into()));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn get_range(&self, key: &[u8], offset: u64, len: u64) -> Result<Option<Bytes>> {
+        self.read(key, |view| {
+            let (from, to) = range::bounds(view.value.len(), offset, len);
+            Bytes::copy_from_slice(&view.value[from..to])
+        })
+    }
+
+    /// Writes over a part of a value that is there; a gap behind its end is filled with zeros.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length and where the value would be over its limit; [`ErrorKind::Full`] without room.
+    ///
+    /// ```
+    /// # use larder_core::{PutMode, Reply, Ttl};
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// assert_eq!(store.direct().put_range(b"k", 1, b"ipp")?, Reply::Miss);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn put_range(&self, key: &[u8], offset: u64, value: &[u8]) -> Result<Reply> {
+        checked(key)?;
+        let end = range::end(offset, value.len(), self.inner.shared.item_bytes_max - key.len())?;
+        self.inner.run(key, |shard, at| shard.put_range(at, end, value).map_err(Halt::Stop))
     }
 
     /// Removes an item, or only the one that the token was read from.

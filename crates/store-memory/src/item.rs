@@ -239,6 +239,14 @@ impl Item {
         Ok(())
     }
 
+    /// Writes over the value from `at` on, as far as it goes; `at` and the length of `bytes` lie inside it.
+    pub(crate) fn overwrite(&mut self, at: usize, bytes: &[u8], cas: u64) {
+        let shape = self.shape();
+        assert!(at + bytes.len() <= shape.value_bytes, "the range is inside the value");
+        self.put(shape.value_at() + at, bytes);
+        self.set_length(shape, cas);
+    }
+
     /// Sets the expiry; everything else, the cas token too, stays. It is unchanged after an error.
     pub(crate) fn set_expiry(&mut self, expiry_ms: Option<u64>) -> Result<(), NoMemory> {
         let shape = self.shape();

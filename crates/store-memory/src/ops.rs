@@ -6,7 +6,7 @@ use bytes::Bytes;
 use larder_core::text::Shown;
 use larder_core::{Arith, Cas, Error, ErrorKind, Item, PutMode, Remaining, Reply, Want};
 
-use crate::item::Parts;
+use crate::item::{Item as Stored, NoMemory, Parts};
 use crate::shard::{Locked, Shared, Stop};
 
 /// Why an op has no reply.
@@ -177,6 +177,30 @@ impl Locked<'_> {
         }
         let class = change.item.class_joined(more.len());
         change.resized(class, |item| if before { item.prepend(more, cas) } else { item.append(more, cas) })?;
+        Ok(Done::Stored)
+    }
+
+    /// Writes over a part of the value; `end` is where it ends, within the limit.
+    pub(crate) fn put_range(&mut self, at: Hashed<'_>, end: usize, bytes: &[u8]) -> Result<Done, Stop> {
+        let cas = self.next_cas();
+        let Some(change) = self.find(at.hash, at.key) else { return Ok(Done::Miss) };
+        let value = change.item.value();
+        let offset = end - bytes.len();
+        if bytes.is_empty() || end <= value.len() {
+            let class = change.item.class_bytes();
+            let offset = if bytes.is_empty() { 0 } else { offset };
+            let write = |item: &mut Stored| -> Result<(), NoMemory> {
+                item.overwrite(offset, bytes, cas);
+                Ok(())
+            };
+            change.resized(class, write)?;
+            return Ok(Done::Stored);
+        }
+        let mut value = value.to_vec();
+        value.resize(offset, 0); // shorter or longer: what is written ends it
+        value.extend_from_slice(bytes);
+        let class = change.item.class_with_value(value.len());
+        change.resized(class, |item| item.set_value(&value, cas))?;
         Ok(Done::Stored)
     }
 

@@ -7,8 +7,8 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use larder_core::{
-    Batch, Ctx, Durability, Error, ErrorKind, Eviction, Key, Op, Profile, Replies, Reply, Result, Run, Store, Ttl,
-    TtlSupport, Verb,
+    Batch, Ctx, Durability, Error, ErrorKind, Eviction, Item, Key, Op, Profile, Ranges, Replies, Reply, Result, Run,
+    Store, Ttl, TtlSupport, Verb,
 };
 
 use crate::budget::Budget;
@@ -114,6 +114,7 @@ impl MemoryStore {
         let profile = Profile {
             item_bytes_max,
             ttl: TtlSupport::Millis,
+            ranges: Ranges::Native,
             ttl_max: TTL_MAX,
             durability: Durability::Process,
             eviction: if builder.evict { Eviction::WhenFull } else { Eviction::Never },
@@ -163,6 +164,12 @@ impl MemoryStore {
             Verb::Delete { cas } => direct.delete(key, *cas),
             Verb::Touch { ttl } => direct.touch(key, *ttl),
             Verb::Arith { arith, initial } => direct.arith(key, *arith, *initial),
+            Verb::GetRange { offset, len } => direct.get_range(key, *offset, *len).map(|found| match found {
+                Some(value) => Reply::Item(Item { value, ..Item::default() }),
+                None => Reply::Miss,
+            }),
+            Verb::PutRange { offset, value } => direct.put_range(key, *offset, value),
+            Verb::Native(_) => Err(op.lacking().store("memory")),
         };
         reply.map_err(|error| error.op(op))
     }

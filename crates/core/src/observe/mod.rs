@@ -301,7 +301,8 @@ impl Outcome {
     /// The outcome that a reply tells.
     pub fn of(reply: &Result<Reply>) -> Outcome {
         match reply {
-            Ok(Reply::Item(_) | Reply::Stored | Reply::Deleted | Reply::Touched | Reply::Number(_)) => Outcome::Done,
+            Ok(Reply::Item(_) | Reply::Stored | Reply::Deleted | Reply::Touched) => Outcome::Done,
+            Ok(Reply::Number(_) | Reply::Native(_)) => Outcome::Done,
             Ok(Reply::Miss) => Outcome::Miss,
             Ok(Reply::NotStored) => Outcome::NotStored,
             Ok(Reply::Exists) => Outcome::Exists,

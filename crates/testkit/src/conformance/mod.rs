@@ -11,6 +11,7 @@ pub mod log_cases;
 pub mod matrix;
 pub mod op_cases;
 pub mod queue_cases;
+pub mod range_cases;
 pub mod structure_cases;
 pub mod table_cases;
 pub mod visitors_cases;
@@ -19,16 +20,17 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use larder_core::{Ctx, Item, Key, Op, Profile, Reply, Result, StoreExt, StoreRef, Ttl, TtlSupport, Want};
+use larder_core::native::Families;
+use larder_core::{Ctx, Item, Key, Op, Profile, Ranges, Reply, Result, StoreExt, StoreRef, Ttl, TtlSupport, Want};
 
 /// Makes the list of a suite's cases: the name of the function that is the body, and what it needs.
 macro_rules! cases {
-    ($($name:ident [$($need:ident),*];)*) => {
+    ($($name:ident [$($need:ident $(($of:expr))?),*];)*) => {
         /// All of them.
         pub const CASES: &[$crate::conformance::Case] = &[$(
             $crate::conformance::Case {
                 name: stringify!($name),
-                needs: &[$($crate::conformance::Need::$need),*],
+                needs: &[$($crate::conformance::Need::$need $(($of))?),*],
                 body: |bench| Box::pin($name(bench)),
             },
         )*];
@@ -39,6 +41,7 @@ pub(crate) use cases;
 /// The cases of all suites.
 pub const CASES: &[&[Case]] = &[
     op_cases::CASES,
+    range_cases::CASES,
     structure_cases::CASES,
     array_cases::CASES,
     cache_cases::CASES,
@@ -82,6 +85,12 @@ pub enum Need {
     ArithInitial,
     /// Keys of any bytes.
     BinaryKeys,
+    /// Reads and writes of parts of a value.
+    Ranges,
+    /// The opposite: a store that has them of whole reads and conditional writes only.
+    NoRanges,
+    /// A family of native ops.
+    Native(Families),
 }
 
 impl Need {
@@ -96,6 +105,9 @@ impl Need {
             Need::RemainingTtl => "remaining ttl not told",
             Need::ArithInitial => "no arithmetic that creates",
             Need::BinaryKeys => "printable keys only",
+            Need::Ranges => "no ranges",
+            Need::NoRanges => "has ranges",
+            Need::Native(_) => "no native ops for it",
         }
     }
 
@@ -109,6 +121,9 @@ impl Need {
             Need::RemainingTtl => profile.remaining_ttl,
             Need::ArithInitial => profile.arith_initial,
             Need::BinaryKeys => profile.keys_binary,
+            Need::Ranges => profile.ranges == Ranges::Native,
+            Need::NoRanges => profile.ranges != Ranges::Native,
+            Need::Native(families) => profile.natives.contains(families),
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct Profile {
     pub nodes: usize,
     /// True if conditional writes by token work.
     pub cas: bool,
-    /// True if a delete by token works.
+    /// True if a delete by token works. Where a store has no such command and gets the same otherwise, its crate says at what cost.
     pub delete_cas: bool,
     /// How lives are kept.
     pub ttl: TtlSupport,

@@ -22,9 +22,12 @@
 //! | get | `mg` with the wanted parts only | `get`, or `gets` for a token |
 //! | set | `ms` | `set` |
 //! | add, replace, append, prepend, cas | **the classic command**; `ms` for a binary key | the classic command |
-//! | delete | `md`, with `C` for a token | `delete`; with a token `Unsupported` |
+//! | delete | `md`, with `C` for a token | `delete`; with a token a `cas` of an empty value that expires at once |
 //! | touch | `mg` with `T` | `touch` |
 //! | arithmetic | `ma`, with `N` and `J` for an initial value | `incr`, `decr`; with an initial value `Unsupported` |
+//!
+//! A delete by token of the classic dialect takes effect as `md` does. What it costs: the server keeps an empty item until somebody asks for
+//! the key or its crawler comes by, and a server without expiry cannot do it.
 //!
 //! The conditional modes use classic commands even where `ms` exists, because an `ms` that is too large for the server, or that
 //! finds it out of memory, deletes the item that was there, in every mode; the classic commands leave it alone.

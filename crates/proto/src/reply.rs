@@ -221,10 +221,10 @@ fn classic(line: &[u8], expect: &Expect) -> Result<Head, ProtocolError> {
         (Shape::Get, _) => return classic_value(line, expect).ok_or_else(unexpected),
         (Shape::Set | Shape::Put, b"STORED") => Reply::Stored,
         (Shape::Put, b"NOT_STORED") => Reply::NotStored,
-        (Shape::Put, b"EXISTS") => Reply::Exists,
-        (Shape::Delete, b"DELETED") => Reply::Deleted,
+        (Shape::Put | Shape::DeleteIf, b"EXISTS") => Reply::Exists,
+        (Shape::Delete, b"DELETED") | (Shape::DeleteIf, b"STORED") => Reply::Deleted,
         (Shape::Touch, b"TOUCHED") => Reply::Touched,
-        (Shape::Put | Shape::Delete | Shape::Touch | Shape::Arith, b"NOT_FOUND") => Reply::Miss,
+        (Shape::Put | Shape::Delete | Shape::DeleteIf | Shape::Touch | Shape::Arith, b"NOT_FOUND") => Reply::Miss,
         (Shape::Arith, _) => Reply::Number(number(line.trim_ascii_end()).ok_or_else(unexpected)?),
         _ => return Err(unexpected()),
     };

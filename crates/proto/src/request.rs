@@ -31,6 +31,8 @@ pub(crate) enum Shape {
     /// The other classic storage commands: if the server fails, the old item stays.
     Put,
     Delete,
+    /// A classic `cas` that ends the item's life.
+    DeleteIf,
     Touch,
     Arith,
 }
@@ -52,7 +54,7 @@ impl Abilities {
     /// # Errors
     /// Nothing was appended, and the op must not be counted as sent:
     /// - [`ErrorKind::BadInput`]: the key cannot be carried, the value is over the server's limit, or the ttl out of range;
-    /// - [`ErrorKind::Unsupported`]: the server has no cas, no expiry, no conditional delete or no initial value.
+    /// - [`ErrorKind::Unsupported`]: the server has no cas, no expiry (which a conditional delete of the classic dialect takes, too) or no initial value.
     ///
     /// ```
     /// use larder_core::{Key, Op, Want};
@@ -83,7 +85,8 @@ impl Abilities {
             }
             Verb::Delete { cas } if self.dialect.is_meta() => line.meta_delete(cas.map(|cas| cas.token)),
             Verb::Delete { cas: None } => line.classic_delete(),
-            Verb::Delete { cas: Some(_) } => return Err(unsupported("a delete by token (memcached 1.6.13 does)")),
+            Verb::Delete { cas: Some(_) } if !self.ttl => return Err(unsupported("a delete by token")),
+            Verb::Delete { cas: Some(cas) } => line.classic_delete_if(cas.token),
             Verb::Touch { ttl } => {
                 if !self.ttl {
                     return Err(unsupported("touch"));
@@ -210,6 +213,15 @@ impl Line<'_> {
         self.start(b"delete ");
         self.end();
         Shape::Delete
+    }
+
+    /// An empty value whose life is over as it is stored: the classic dialect has no delete that takes a token.
+    fn classic_delete_if(&mut self, token: u64) -> Shape {
+        self.start(b"cas ");
+        self.number(b" 0 -1 0 ", token);
+        self.end();
+        self.end();
+        Shape::DeleteIf
     }
 
     fn meta_touch(&mut self, exptime: u64) -> Shape {

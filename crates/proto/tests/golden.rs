@@ -111,7 +111,8 @@ fn delete_touch_and_arithmetic() {
     let initial = Some(Initial { value: 5, ttl: Ttl::After(Duration::from_secs(60)) });
     assert_eq!(encoded(&meta, &arith("k", Arith::Incr(1), initial)).unwrap(), r"ma k N60 J5 MI D1 v O9\r\n");
     let classic = Abilities::of(Dialect::Classic);
-    refusal(&classic, &Op::delete_if(key("k"), TOKEN), ErrorKind::Unsupported);
+    assert_eq!(encoded(&classic, &Op::delete_if(key("k"), TOKEN)).unwrap(), r"cas k 0 -1 0 77\r\n\r\n");
+    refusal(&Abilities { ttl: false, ..classic }, &Op::delete_if(key("k"), TOKEN), ErrorKind::Unsupported);
     refusal(&classic, &arith("k", Arith::Incr(1), initial), ErrorKind::Unsupported);
 }
 
@@ -227,6 +228,9 @@ fn replies_to_writes() {
     assert_eq!(reply(Dialect::Meta, &Op::delete_if(key("k"), TOKEN), "EX O9\r\n"), Reply::Exists);
     assert_eq!(reply(Dialect::Meta, &Op::delete(key("k")), "NF O9\r\n"), Reply::Miss);
     assert_eq!(reply(Dialect::Classic, &Op::delete(key("k")), "DELETED\r\n"), Reply::Deleted);
+    for (line, expected) in [("STORED", Reply::Deleted), ("EXISTS", Reply::Exists), ("NOT_FOUND", Reply::Miss)] {
+        assert_eq!(reply(Dialect::Classic, &Op::delete_if(key("k"), TOKEN), &format!("{line}\r\n")), expected);
+    }
     assert_eq!(reply(Dialect::Meta, &Op::touch(key("k"), Ttl::Never), "HD O9\r\n"), Reply::Touched);
     assert_eq!(reply(Dialect::Classic, &Op::touch(key("k"), Ttl::Never), "TOUCHED\r\n"), Reply::Touched);
     let incr = arith("k", Arith::Incr(1), None);

@@ -31,7 +31,8 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         batch_ops_max: BATCH_OPS_MAX,
         nodes,
         cas: all(|server| server.cas),
-        delete_cas: meta && all(|server| server.cas),
+        // The classic dialect ends the item's life by a `cas`.
+        delete_cas: all(|server| server.cas && (server.dialect.is_meta() || server.ttl)),
         ttl: if ttl { TtlSupport::Seconds } else { TtlSupport::None },
         ttl_max: infos.iter().map(|info| ttl_max(info.now_s(now))).min().unwrap_or_default(),
         remaining_ttl: meta && ttl,

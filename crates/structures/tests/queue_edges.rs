@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Ttl, Verb, Want};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Queue, registry};
 use queue_support::{BOTH, Kind, LEASE, Line, small};
@@ -230,32 +230,4 @@ async fn a_claim_that_does_not_fit_the_state_fails_alone() {
         assert_eq!(claim.await.unwrap().unwrap_err().kind(), ErrorKind::Full);
     }
     assert!(queue.claim(LEASE).await.unwrap().is_some());
-}
-
-#[tokio::test]
-async fn a_push_into_what_a_late_request_made_again_is_unknown() {
-    let watched = Watched::new();
-    let store = watched.shared();
-    let (late, other) =
-        (Line::open(Kind::Queue, &store, &small()).await, Line::open(Kind::Queue, &store, &small()).await);
-    late.push("a").await.unwrap();
-    let first = queue_support::key(Kind::Queue, &store, Some(0)).await;
-    while watched.inner.apply(&Op::get(first.clone(), Want::empty())).unwrap() != Reply::Miss {
-        other.push([7; 100]).await.unwrap();
-        other.pop().await.unwrap();
-    }
-    // The next write takes it off the record.
-    other.push("x").await.unwrap();
-    other.pop().await.unwrap().unwrap();
-    // Another's first segment: of the same number, and another incarnation.
-    let elsewhere = Watched::new();
-    _ = Line::open(Kind::Queue, &elsewhere.shared(), &small()).await;
-    let another = queue_support::key(Kind::Queue, &elsewhere.shared(), Some(0)).await;
-    let made = elsewhere.inner.apply(&Op::get(another, Want::VALUE)).unwrap().into_item().unwrap().value;
-    watched.inner.apply(&Op::put(first, PutMode::Add, made, Ttl::Never)).unwrap();
-    let error = late.push(vec![b'x'; 200]).await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::Unknown), "{error}");
-    // From then on it pushes to the tail.
-    late.push("b").await.unwrap();
-    assert!(other.drain().await.contains(&"b".to_owned()));
 }

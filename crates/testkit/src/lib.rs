@@ -7,6 +7,7 @@ pub mod classic_fake;
 pub mod conformance;
 pub mod faulty;
 pub mod proxy;
+pub mod queue_bytes;
 pub mod redis;
 pub mod servers;
 pub mod yielding;

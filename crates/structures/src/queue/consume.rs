@@ -9,7 +9,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Resu
 
 use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
-use super::plan::{self, Pick, Shelf};
+use super::plan::{self, Order, Pick, Shelf};
 use super::push::Answers;
 use crate::cell::Wrote;
 use crate::combine::Driver;
@@ -79,6 +79,8 @@ pub(super) struct Consumer {
     is_fresh: bool,
     /// True if segments were removed in this call by themselves.
     has_removed: bool,
+    /// Segments of a stack that were removed, and whose links are left.
+    unlinked: Vec<u64>,
     shelf: Shelf,
     /// Claims whose markers are gone.
     expired: HashSet<u64>,
@@ -146,6 +148,7 @@ impl Looks {
 enum Asked {
     State,
     Segment(u64),
+    Link(u64),
     Marker(u64),
     Removal(u64),
     Other,
@@ -203,6 +206,7 @@ impl Consumer {
             view: Some(view),
             is_fresh: false,
             has_removed: false,
+            unlinked: Vec::new(),
             shelf: Shelf::default(),
             expired: HashSet::new(),
             checked: HashSet::new(),
@@ -412,8 +416,9 @@ impl Consumer {
         let mut request = Request::default();
         request.add(Asked::State, self.engine.cell.read_op());
         for &segment in segments {
-            request.add(Asked::Segment(segment), self.engine.segment_read(segment)?);
+            self.ask(&mut request, segment)?;
         }
+        self.ask_ahead(&mut request, segments)?;
         self.look_on_the_way(&mut request, looks)?;
         let max = self.engine.store.profile().batch_ops_max.max(1 + segments.len());
         request.batch.truncate(max);
@@ -435,6 +440,30 @@ impl Consumer {
         Ok(())
     }
 
+    /// Adds a read of a segment; of its link, where its incarnation is not known.
+    fn ask(&self, request: &mut Request, segment: u64) -> Result<()> {
+        let known = self.view.as_ref().and_then(|view| self.shelf.incarnation(&view.state, segment));
+        match known {
+            Some(incarnation) => request.add(Asked::Segment(segment), self.engine.segment_read(incarnation)?),
+            None => request.add(Asked::Link(segment), self.engine.link_read(segment)?),
+        }
+        Ok(())
+    }
+
+    /// Adds a read of the link of the segment that comes next: so nobody waits for it when it does.
+    fn ask_ahead(&self, request: &mut Request, segments: &[u64]) -> Result<()> {
+        let (Some(view), [segment]) = (&self.view, segments) else { return Ok(()) };
+        let state = &view.state;
+        let next = match self.engine.order {
+            Order::Fifo => Some(segment + 1).filter(|&next| next < state.tail),
+            Order::Lifo => state.record_at(*segment).and_then(|at| state.records[at].below.segment),
+        };
+        match next.filter(|&next| self.shelf.incarnation(state, next).is_none()) {
+            Some(next) => self.ask(request, next),
+            None => Ok(()),
+        }
+    }
+
     /// The tail and the sequence of the state that is known now.
     fn known(&self) -> (u64, u64) {
         self.view.as_ref().map_or((0, u64::MAX), |view| (view.state.tail, view.state.seq))
@@ -446,7 +475,8 @@ impl Consumer {
         let state = &view.state;
         let is_wanted = |at: &usize| {
             let segment = state.records[*at].segment;
-            let is_asked = |asked: &Asked| matches!(asked, Asked::Segment(other) if *other == segment);
+            let is_asked =
+                |asked: &Asked| matches!(asked, Asked::Segment(other) | Asked::Link(other) if *other == segment);
             let is_known = self.shelf.get(segment).is_some();
             let is_drained = || plan::is_drained(state, self.engine.order, *at);
             // Where there may be nothing to take, all that were passed are looked at: a late push may have gone there.
@@ -460,7 +490,7 @@ impl Consumer {
         let wanted = (0..state.records.len()).filter(is_wanted).map(|at| state.records[at].segment);
         let max = if looks == Looks::All { SEGMENTS_AT_ONCE } else { DRAINED_AT_ONCE };
         for segment in wanted.take(max).collect::<Vec<_>>() {
-            request.add(Asked::Segment(segment), self.engine.segment_read(segment)?);
+            self.ask(request, segment)?;
         }
         let unknown = |claim: &u64| !self.expired.contains(claim) && !self.checked.contains(claim);
         let claims: Vec<u64> =
@@ -479,9 +509,17 @@ impl Consumer {
         match asked {
             Asked::Segment(segment) => {
                 let item = reply?.into_item();
-                let content = item.map(|item| Content::parse(segment, &item, self.writer)).transpose()?;
+                let content = match item.map(|item| Content::parse(segment, &item, self.writer)) {
+                    // Nothing of it is left that anybody wants: what stands in its place must not keep others from the rest.
+                    Some(Err(_)) if self.is_drained(segment) => None,
+                    content => content.transpose()?,
+                };
                 self.shelf.keep(segment, content, known.0, known.1);
             }
+            Asked::Link(segment) => match self.engine.linked(segment, reply?)? {
+                Some(incarnation) => self.shelf.link(segment, incarnation),
+                None => self.shelf.keep(segment, None, known.0, known.1),
+            },
             Asked::Marker(claim) => {
                 let is_gone = reply? == Reply::Miss;
                 self.checked.insert(claim);
@@ -490,13 +528,25 @@ impl Consumer {
                 }
             }
             Asked::Removal(segment) => match reply {
-                Ok(Reply::Deleted | Reply::Miss) => self.shelf.keep(segment, None, known.0, known.1),
+                Ok(Reply::Deleted | Reply::Miss) => {
+                    self.shelf.keep(segment, None, known.0, known.1);
+                    if self.engine.order == Order::Lifo {
+                        self.unlinked.push(segment);
+                    }
+                }
                 // Somebody appended to it, or the token has ended, or nobody knows: another look tells.
                 _ => self.shelf.forget(segment),
             },
             Asked::State | Asked::Other => {}
         }
         Ok(())
+    }
+
+    fn is_drained(&self, segment: u64) -> bool {
+        let state = self.view.as_ref().map(|view| &view.state);
+        state.is_some_and(|state| {
+            state.record_at(segment).is_some_and(|at| plan::is_drained(state, self.engine.order, at))
+        })
     }
 
     /// Writes the plan, and does on the way what costs no round trip. **Round trips: 1.**
@@ -541,6 +591,7 @@ impl Consumer {
                 self.tried.retain(|tried| !claims.iter().any(|(claim, _)| claim == tried));
                 self.end_markers(ended);
                 self.forget_claims();
+                self.remove_links(ctx).await;
                 Ok(Step::Done(outcomes))
             }
             Ok(false) => {
@@ -585,11 +636,25 @@ impl Consumer {
                 && content.count() == record.count()
                 && let Some(cas) = content.cas
             {
-                let delete = Op::delete_if(self.engine.segment_key(record.segment)?, cas);
+                let delete = Op::delete_if(self.engine.segment_key(content.incarnation)?, cas);
                 request.add(Asked::Removal(record.segment), delete);
+                if self.engine.order == Order::Fifo {
+                    // A queue's segment stays on record until it is gone: nobody will need the link again.
+                    request.add(Asked::Other, Op::delete(self.engine.link_key(record.segment)?));
+                }
             }
         }
         Ok(())
+    }
+
+    /// Removes the links of a stack's segments that are gone. While one may go off the record again its link must stay: so it is removed
+    /// after the segment, and not with it. **Round trips: 1**, if there are any.
+    async fn remove_links(&mut self, ctx: Ctx) {
+        let keys = self.unlinked.drain(..).filter_map(|segment| self.engine.link_key(segment).ok());
+        let deletes: Batch = keys.map(Op::delete).collect();
+        if !deletes.is_empty() {
+            _ = self.engine.store.run(ctx, deletes).await;
+        }
     }
 
     /// Removes segments of which nothing is left. False if there are none. **Round trips: 1.**
@@ -606,6 +671,7 @@ impl Consumer {
             let reply = answers.next();
             self.learn(asked, reply, known)?;
         }
+        self.remove_links(ctx).await;
         Ok(true)
     }
 

@@ -51,7 +51,7 @@ pub(super) struct Engine {
     pub(super) timeout: Duration,
     /// What it is, for errors: `queue "jobs"`.
     what: String,
-    name: Name,
+    pub(super) name: Name,
     pub(super) manifest: Manifest,
     pub(super) cell: Cell,
     pub(super) value_bytes_max: usize,
@@ -147,12 +147,34 @@ impl Engine {
         self.value_bytes_max - RESERVED_BYTES
     }
 
-    pub(super) fn segment_key(&self, segment: u64) -> Result<Key> {
-        self.manifest.data_key(&self.name, segment_index(segment))
+    /// The key of a segment, by its incarnation: what a late request makes of an earlier life is nobody's.
+    pub(super) fn segment_key(&self, incarnation: u64) -> Result<Key> {
+        segment_key(&self.manifest, &self.name, incarnation)
     }
 
-    pub(super) fn segment_read(&self, segment: u64) -> Result<Op> {
-        Ok(Op::get(self.segment_key(segment)?, Want::VALUE | Want::CAS))
+    pub(super) fn segment_read(&self, incarnation: u64) -> Result<Op> {
+        Ok(Op::get(self.segment_key(incarnation)?, Want::VALUE | Want::CAS))
+    }
+
+    /// The key of the link that tells a segment's incarnation by its number.
+    pub(super) fn link_key(&self, segment: u64) -> Result<Key> {
+        link_key(&self.manifest, &self.name, segment)
+    }
+
+    pub(super) fn link_read(&self, segment: u64) -> Result<Op> {
+        Ok(Op::get(self.link_key(segment)?, Want::VALUE))
+    }
+
+    /// Writes a link. All who do write the same.
+    pub(super) fn link_add(&self, segment: u64, incarnation: u64) -> Result<Op> {
+        let link = layout::link(self.generation(), segment, incarnation);
+        Ok(Op::put(self.link_key(segment)?, PutMode::Add, link, Ttl::Never))
+    }
+
+    /// The incarnation that a link tells; `None` if there is no link.
+    pub(super) fn linked(&self, segment: u64, reply: Reply) -> Result<Option<u64>> {
+        let Some(item) = reply.into_item() else { return Ok(None) };
+        layout::linked(&item.value, self.generation(), segment).map(Some)
     }
 
     /// An op on the item that lives as long as a claim's lease does. It stands on the server of the state, and goes there before the state
@@ -228,8 +250,16 @@ impl Engine {
     }
 }
 
-fn segment_index(segment: u64) -> String {
-    format!("s{segment:x}")
+fn segment_index(incarnation: u64) -> String {
+    format!("s{incarnation:016x}")
+}
+
+pub(super) fn segment_key(manifest: &Manifest, name: &Name, incarnation: u64) -> Result<Key> {
+    manifest.data_key(name, segment_index(incarnation))
+}
+
+pub(super) fn link_key(manifest: &Manifest, name: &Name, segment: u64) -> Result<Key> {
+    manifest.data_key(name, format_args!("n{segment:x}"))
 }
 
 fn value_bytes_max(profile: &Profile, key_bytes: usize) -> usize {
@@ -253,7 +283,7 @@ fn create_ops(name: &Name, manifest: &Manifest) -> Result<Batch> {
     let state = State::first(incarnation).encode(manifest.generation);
     let segment = layout::segment(0, incarnation, None);
     let add = |index: String, value| Ok(Op::put(manifest.data_key(name, index)?, PutMode::Add, value, Ttl::Never));
-    [add("0".to_owned(), state), add(segment_index(0), segment)].into_iter().collect()
+    [add("0".to_owned(), state), add(segment_index(incarnation), segment)].into_iter().collect()
 }
 
 impl QueueOptions {

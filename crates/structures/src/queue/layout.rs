@@ -3,6 +3,10 @@
 //! A *segment* is a value of the append engine ([`layout`](crate::append::layout)). Its generation is the segment's own incarnation,
 //! drawn by whoever opened it, and its shard the low 16 bits of its number. Elements that are put are items; their *ordinal*
 //! is their place among them, without repeats, and never changes. Elements that are removed are notes of a stack (see [`Note`]).
+//! Its key is made of its incarnation, which one request alone ever writes: once it is removed it stays so, however late a request comes.
+//!
+//! A *link* tells the incarnation of a segment by its number, where the state does not: 4 bytes of check, seeded as the state's, of the
+//! number and the incarnation, and 8 bytes of incarnation. It is written before the state forgets, and by all with the same bytes.
 //!
 //! The *state* is one value under conditional writes. A *varint* is LEB128; other numbers are little-endian.
 //!
@@ -32,7 +36,7 @@ use crate::append::{Action, Fold};
 
 const MAGIC: [u8; 4] = *b"LRQ\x01";
 /// The version of the layout, in the manifest.
-pub(super) const LAYOUT: u8 = 1;
+pub(super) const LAYOUT: u8 = 2;
 /// How many writers of the state are remembered.
 pub(super) const MARKS_MAX: usize = 16;
 /// How many claims may be open at a time.
@@ -175,6 +179,20 @@ impl State {
         self.marks.truncate(MARKS_MAX);
     }
 
+    /// The record that a queue goes on with.
+    pub(super) fn next_record(&self, segment: u64) -> Record {
+        Record::new(segment, self.incarnation_of(segment).unwrap_or(0), Below::default())
+    }
+
+    /// The incarnation of a segment, if the state tells it. Where it does not, a link does.
+    pub(super) fn incarnation_of(&self, segment: u64) -> Option<u64> {
+        if segment == self.tail {
+            return Some(self.incarnation);
+        }
+        let at = self.record_at(segment)?;
+        Some(self.records[at].incarnation).filter(|&incarnation| incarnation != 0)
+    }
+
     pub(super) fn record_at(&self, segment: u64) -> Option<usize> {
         self.records.iter().position(|record| record.segment == segment)
     }
@@ -298,6 +316,28 @@ fn take_note(rest: &mut &[u8]) -> Option<Note> {
         taken.push((start, end));
     }
     Some((below, taken))
+}
+
+/// A link: which incarnation the segment of this number has.
+pub(super) fn link(generation: u64, number: u64, incarnation: u64) -> Bytes {
+    let check = link_check(generation, number, incarnation);
+    [&check[..], &incarnation.to_le_bytes()].concat().into()
+}
+
+fn link_check(generation: u64, number: u64, incarnation: u64) -> [u8; 4] {
+    layout::check(generation, &[number.to_le_bytes(), incarnation.to_le_bytes()].concat()).to_le_bytes()
+}
+
+/// The incarnation that a link tells.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for bytes that are no link of this segment.
+pub(super) fn linked(bytes: &[u8], generation: u64, number: u64) -> Result<u64> {
+    let told = bytes.split_first_chunk::<4>().and_then(|(check, rest)| {
+        let incarnation = u64::from_le_bytes(rest.try_into().ok()?);
+        (*check == link_check(generation, number, incarnation)).then_some(incarnation)
+    });
+    told.ok_or_else(|| mismatch(format!("the link of segment {number} is none: {}", larder_core::text::Shown(bytes))))
 }
 
 /// The incarnation of a segment, from its header.

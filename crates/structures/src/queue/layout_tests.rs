@@ -48,6 +48,19 @@ fn a_segment_of_a_stack_has_golden_bytes() {
     assert_eq!(&value[4..14], b"\x77\0\0\0\0\0\0\0\x03\0");
 }
 
+#[test]
+fn a_link_has_golden_bytes() {
+    let bytes = link(0x42, 3, 0x1122_3344_5566_7788);
+    let check = layout::check(0x42, b"\x03\0\0\0\0\0\0\0\x88\x77\x66\x55\x44\x33\x22\x11");
+    assert_eq!(bytes, [&check.to_le_bytes()[..], b"\x88\x77\x66\x55\x44\x33\x22\x11"].concat());
+    assert_eq!(linked(&bytes, 0x42, 3).unwrap(), 0x1122_3344_5566_7788);
+    for (bytes, generation, number) in
+        [(&bytes[..], 0x43, 3), (&bytes, 0x42, 4), (&bytes[..11], 0x42, 3), (b"", 0x42, 3)]
+    {
+        assert_eq!(linked(bytes, generation, number).unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    }
+}
+
 /// A segment with these frames, as it is read.
 fn read(number: u64, incarnation: u64, frames: &[Bytes], writer: u64) -> Result<Content> {
     let value =

@@ -9,9 +9,9 @@
 //! write that takes it: it is delivered **at most once**, and lost if its consumer dies before it is done with it.
 //!
 //! # Guarantees, a store
-//! | | memory | memcached, the meta protocol | memcached's classic protocol |
+//! | | memory | memcached, either dialect | without cas or expiry |
 //! |---|---|---|---|
-//! | an item whose push was acknowledged | delivered at least once | delivered at least once, or its loss is reported | [`Unsupported`](larder_core::ErrorKind::Unsupported): it cannot delete by token |
+//! | an item whose push was acknowledged | delivered at least once | delivered at least once, or its loss is reported | [`Unsupported`](larder_core::ErrorKind::Unsupported) |
 //! | a push whose outcome is unknown | cannot be | looked into until the timeout; then `Unknown`: it is there once, or not at all. Twice only if the network delivers a request after another segment took it | |
 //! | an item that is claimed | is given to nobody else before the lease ends by the store's clock, or it is given back | the same, but for a marker that was evicted: then early | |
 //! | an item that was acknowledged | never delivered again | never delivered again | |
@@ -19,10 +19,10 @@
 //! | a lost segment | only where it is built as a cache that evicts | the one consumer that finds it is told [`Lost`](larder_core::ErrorKind::Lost), once; then taking goes on behind it | |
 //! | a lost state | the same | `Lost`, to everybody | |
 //!
-//! A duplicate takes a lease that ran out, an item that was given back, or a fault. Three windows are left in which a loss is not
+//! A duplicate takes a lease that ran out, an item that was given back, or a fault. Two windows are left in which a loss is not
 //! seen: a process that pushes to a segment which others have emptied and are about to remove, and the server evicts that segment in between;
-//! one that pushes to a segment which was emptied and removed, and which a request that the network held back has made again: what it pushes
-//! until its next look at the segment, an eighth of one at the most, is acknowledged and never delivered, and the push that looks is `Unknown`; and a restart of the server that also loses the manifest: then the structure is absent.
+//! and a restart of the server that also loses the manifest: then the structure is absent. A request that the network held back makes nothing
+//! again that was removed: a segment's key is drawn for the one request that adds it.
 //!
 //! # Leases
 //! A lease is the life of an item of its own, a *marker*: so the store's clock decides, and clocks of clients do not matter. Where lives
@@ -38,10 +38,10 @@
 //! | of an opened handle | round trips |
 //! |---|---|
 //! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it |
-//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. Where there is nothing: 2 more for the one who removes what was used up |
+//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. Once in a segment up to 2 more: for its link, and of a stack to remove it. Where there is nothing: 2 more for the one who removes what was used up |
 //! | ack, release | 1 where the handle wrote the state last, else 2 |
 //! | renew | 1 |
-//! | len, stat | 1 and 1 for each 16 segments; of a stack 1 more for each place where segments were removed |
+//! | len, stat | 1 and 1 for each 16 segments, and 1 for each 256 that are not partly taken; of a stack 1 more for each place where segments were removed |
 //! | open | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it |
 //!
@@ -51,7 +51,7 @@
 //! An item has 0 bytes up to [`Queue::item_bytes_max`]: the store's limit on a value less about 150. At most 1,024 claims are open at a
 //! time, and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
 //! [`Full`](larder_core::ErrorKind::Full). What is used up and about to be removed does not count. Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
-//! 3 for its length, and each push 14 to 17 more. The state takes about 60 bytes, 12 for each of the last 16 writers and about 14 a claim; a
+//! 3 for its length, and each push 14 to 17 more; a segment that waits in the middle has a link of 12 bytes beside its key. The state takes about 60 bytes, 12 for each of the last 16 writers and about 14 a claim; a
 //! claim's marker some 50 more than its key, on a server, until the lease ends.
 
 mod consume;

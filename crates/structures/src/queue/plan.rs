@@ -19,10 +19,15 @@ pub(super) enum Order {
 /// How many numbers are looked at in one go where segments may be missing for a good reason.
 const GUESSES: u64 = 32;
 
+/// How many links are kept in mind.
+const LINKS_MAX: usize = 1_024;
+
 /// What was read of segments.
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     seen: HashMap<u64, Seen>,
+    /// Incarnations by numbers, as links told them: they never change.
+    links: HashMap<u64, u64>,
     /// Counts calls: what was read in an earlier one may be out of date.
     call: u64,
 }
@@ -86,6 +91,19 @@ impl Shelf {
         self.seen.insert(segment, Seen { content: content.map(Arc::new), call: self.call, tail, seq });
     }
 
+    /// Keeps what a link told.
+    pub(super) fn link(&mut self, segment: u64, incarnation: u64) {
+        if self.links.len() >= LINKS_MAX {
+            self.links.clear();
+        }
+        self.links.insert(segment, incarnation);
+    }
+
+    /// The incarnation of a segment, where the state or a link told it.
+    pub(super) fn incarnation(&self, state: &State, segment: u64) -> Option<u64> {
+        state.incarnation_of(segment).or_else(|| self.links.get(&segment).copied())
+    }
+
     pub(super) fn forget(&mut self, segment: u64) {
         self.seen.remove(&segment);
     }
@@ -111,7 +129,7 @@ impl Shelf {
 fn look<'s>(state: &State, segment: u64, end: u32, shelf: &'s Shelf) -> Look<'s> {
     let Some(seen) = shelf.get(segment) else { return Look::Unread };
     let is_sound = |content: &&Arc<Content>| {
-        // A segment is closed only when something is in it. An empty one was made by a request that came late.
+        // A segment is closed only when something is in it.
         let is_own =
             if segment == state.tail { content.incarnation == state.incarnation } else { !content.items.is_empty() };
         is_own && end <= content.count()
@@ -207,11 +225,12 @@ fn again(state: &mut State, shelf: &Shelf, open: Open) -> Pick {
 
 fn take(state: &mut State, shelf: &Shelf, segment: u64, ordinal: u32) -> Pick {
     let content = shelf.get(segment).and_then(|seen| seen.content.as_ref());
-    let bytes = content.and_then(|content| content.items.get(ordinal as usize)).cloned();
+    let item = content.and_then(|content| Some((content.items.get(ordinal as usize)?.clone(), content.incarnation)));
     let at = state.record_at(segment);
-    match (bytes, at) {
-        (Some(bytes), Some(at)) => {
+    match (item, at) {
+        (Some((bytes, incarnation)), Some(at)) => {
             state.records[at].take(ordinal);
+            state.records[at].incarnation = incarnation;
             Pick::Item { bytes, segment, ordinal, attempts: 1 }
         }
         // Only what was read, of a segment on record, is offered.
@@ -246,7 +265,7 @@ fn oldest(state: &mut State, shelf: &Shelf) -> Free {
                 if is_tail {
                     state.is_tail_lost = true;
                 } else {
-                    state.records[last] = Record::new(segment + 1, 0, Below::default());
+                    state.records[last] = state.next_record(segment + 1);
                     state.live = state.live.saturating_sub(1);
                 }
                 return Free::Lost(lost_segment(state, segment));
@@ -262,7 +281,7 @@ fn oldest(state: &mut State, shelf: &Shelf) -> Free {
         match (is_tail, is_fresh, was_closed) {
             (true, true, _) => return Free::None,
             (true, false, _) | (false, _, false) => return Free::Read(vec![segment]),
-            (false, _, true) => state.records.push(Record::new(segment + 1, 0, Below::default())),
+            (false, _, true) => state.records.push(state.next_record(segment + 1)),
         }
     }
 }

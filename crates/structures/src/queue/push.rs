@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Replies, Reply, Result, Ttl};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Replies, Reply, Result, Ttl};
 
 use super::engine::{Engine, Params, SEGMENT_ITEMS, View};
 use super::layout::{self, Below, Content, Record, State};
@@ -59,6 +59,16 @@ pub(super) struct Pusher {
     bytes_until_look: usize,
     /// True while no further segment may be opened: then the tail is looked at before each push.
     is_tight: bool,
+    /// A segment that was added, while nobody knows whether the state names it.
+    spare: Option<Spare>,
+}
+
+/// A segment that this handle added to name it in the state.
+#[derive(Clone, Copy)]
+struct Spare {
+    tail: Tail,
+    /// The sequence of the state that the naming was conditional on.
+    base: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,6 +127,7 @@ impl Pusher {
             is_in_doubt: false,
             bytes_until_look: 0,
             is_tight: false,
+            spare: None,
         };
         pusher.follow(view);
         // From a random start: of many short-lived handles, each that pushes a little, some look.
@@ -208,7 +219,7 @@ impl Pusher {
     /// True if the tail is not full; else tries to open the next segment. **Round trips: 1**, 3 if one is opened.
     async fn has_room(&mut self, ctx: Ctx, tail: Tail) -> Result<bool> {
         let newest = self.engine.newest();
-        let batch = Batch::from_iter([self.engine.cell.read_op(), self.engine.segment_read(tail.number)?]);
+        let batch = Batch::from_iter([self.engine.cell.read_op(), self.engine.segment_read(tail.incarnation)?]);
         let mut answers = Answers::new(self.engine.vigil.run(ctx, batch).await);
         let view = self.engine.view(answers.next(), newest)?;
         let content = self.content(tail, answers.next()?)?;
@@ -239,10 +250,10 @@ impl Pusher {
         let frame_bytes = frame.len();
         let weight = frame_bytes.max(items * self.engine.params.segment_bytes as usize / SEGMENT_ITEMS);
         let is_look = self.bytes_until_look < weight;
-        let append = Op::put(self.engine.segment_key(tail.number)?, PutMode::Append, frame, Ttl::Never);
+        let append = Op::put(self.engine.segment_key(tail.incarnation)?, PutMode::Append, frame, Ttl::Never);
         let mut batch = Batch::from_iter([append.clone()]);
         if is_look {
-            batch.extend([self.engine.segment_read(tail.number)?, self.engine.cell.read_op()]);
+            batch.extend([self.engine.segment_read(tail.incarnation)?, self.engine.cell.read_op()]);
         }
         let newest = self.engine.newest();
         let was_in_doubt = std::mem::replace(&mut self.is_in_doubt, true);
@@ -263,13 +274,6 @@ impl Pusher {
         if is_look {
             self.bytes_until_look = self.look_bytes();
             let segment = answers.next();
-            if let Ok(Reply::Item(item)) = &segment
-                && layout::incarnation(&item.value).is_ok_and(|incarnation| incarnation != tail.incarnation)
-            {
-                // The tail was used up and removed, and a late request made its number again: nobody reads that.
-                self.is_in_doubt = true;
-                return Err(self.cannot_tell(tail));
-            }
             // It has landed; a next segment that cannot be opened now is opened by whoever looks next.
             _ = self.after_look(ctx, tail, segment, answers, newest).await;
         }
@@ -304,7 +308,7 @@ impl Pusher {
 
     /// Looks whether a try that is in doubt has landed. `None`: not so far.
     async fn resolve(&mut self, ctx: Ctx, tail: Tail) -> Result<Option<Step>> {
-        let batch = Batch::from_iter([self.engine.segment_read(tail.number)?]);
+        let batch = Batch::from_iter([self.engine.segment_read(tail.incarnation)?]);
         let reply = Answers::new(self.engine.vigil.run(ctx, batch).await).next()?;
         match self.content(tail, reply)? {
             Some(content) if content.last >= self.seq => {
@@ -329,7 +333,7 @@ impl Pusher {
     /// After the tail refused an append: it is full, or gone, or was closed and removed.
     async fn refused(&mut self, ctx: Ctx, tail: Tail, frame_bytes: usize) -> Result<Step> {
         let newest = self.engine.newest();
-        let batch = Batch::from_iter([self.engine.cell.read_op(), self.engine.segment_read(tail.number)?]);
+        let batch = Batch::from_iter([self.engine.cell.read_op(), self.engine.segment_read(tail.incarnation)?]);
         let mut answers = Answers::new(self.engine.vigil.run(ctx, batch).await);
         let view = self.engine.view(answers.next(), newest)?;
         let content = self.content(tail, answers.next()?)?;
@@ -367,70 +371,115 @@ impl Pusher {
     /// # Errors
     /// [`ErrorKind::Full`], and those of the store.
     async fn open_next(&mut self, ctx: Ctx, view: View, content: Option<Content>) -> Result<()> {
-        let engine = self.engine.clone();
-        let Engine { params, order, cell, .. } = &*engine;
-        let View { mut state, cas } = view;
-        let is_lost = content.is_none();
-        if !is_lost && !self.may_open(&state, content.as_ref().map(Content::count)) {
-            let Params { segment_bytes: each, bytes_max } = params;
+        let state = view.state.clone();
+        if content.is_some() && !self.may_open(&state, content.as_ref().map(Content::count)) {
+            let Params { segment_bytes: each, bytes_max } = self.engine.params;
             let detail =
                 format!("it holds {} segments of {each} bytes; the limit is {bytes_max} bytes in all", state.live);
             return Err(self.engine.named(ErrorKind::Full, &detail));
         }
         // Until it is known what became of it.
         self.tail = None;
-        let number = state.tail + 1;
-        let was_taken_from = is_lost && state.record_at(state.tail).is_some();
-        let count = content.as_ref().map(Content::count);
-        let (mut record, noted) = self.leave(&mut state, count, number);
-        let incarnation = random_id();
-        let note = (*order == Order::Lifo)
-            .then(|| layout::note_frame(number, incarnation, random_id(), record.below, &record.taken));
-        let add = Op::put(
-            self.engine.segment_key(number)?,
-            PutMode::Add,
-            layout::segment(number, incarnation, note),
-            Ttl::Never,
-        );
-        let mut batch = Batch::from_iter([add, self.engine.segment_read(number)?]);
-        for (segment, frame) in &noted {
-            batch.push(Op::put(self.engine.segment_key(*segment)?, PutMode::Append, frame.clone(), Ttl::Never));
+        let base = state.seq;
+        let tail = Tail { number: state.tail + 1, incarnation: random_id() };
+        let next = self.next(state, content.as_ref().map(Content::count), tail);
+        self.discard_spare(ctx, &view.state).await;
+        self.spare = Some(Spare { tail, base });
+        let named = self.name(ctx, view.cas, next, tail).await;
+        if !named.as_ref().is_err_and(Error::is_unknown) {
+            self.spare = None;
         }
-        let mut answers = Answers::new(self.engine.store.run(ctx, batch).await);
-        // Ours, or that of somebody who did not get to name it in the state, or races with us to.
-        _ = answers.next();
-        let Some(item) = answers.next()?.into_item() else {
-            return Err(self.engine.named(ErrorKind::Unavailable, "a new segment was gone at once"));
-        };
-        let incarnation = Content::parse(number, &item, self.writer)?.incarnation;
-        record.incarnation = incarnation;
-        // A segment that did not take its note stays on record, and those above it too, so that the way down is known.
-        let untaken = noted.iter().position(|_| !matches!(answers.next(), Ok(Reply::Stored)));
-        if *order == Order::Lifo {
-            state.records.drain(..untaken.unwrap_or(noted.len()));
-        }
-        // A queue gets there by itself, unless the tail that it took from is gone.
-        if *order == Order::Lifo || was_taken_from {
-            state.records.push(record);
-        }
-        (state.tail, state.incarnation, state.is_tail_lost) = (number, incarnation, false);
-        state.seq += 1;
-        let value = self.engine.encode(&state)?;
-        let newest = self.engine.newest();
-        let mut answers =
-            Answers::new(self.engine.store.run(ctx, cell.put_ops(PutMode::Cas(cas), value.clone(), Ttl::Never)).await);
-        let wrote = Wrote::new(&value, answers.next(), answers.next());
-        if let Ok(Some(item)) = wrote.now {
-            let view = self.engine.view(Ok(Reply::Item(item)), newest)?;
-            self.follow(&view);
+        // Never named: nobody else knows of it.
+        if named.as_ref().map_or_else(|error| !error.is_unknown(), |is_named| !is_named) {
+            self.discard(ctx, tail).await;
         }
         // Whether it landed does not matter: the tail that the state names is the one to push to.
-        wrote.landed.map(|_| ())
+        named.map(|_| ())
     }
 
-    /// Changes the state for a tail that is left behind. Returns the next tail's record, and the notes that segments of a stack
-    /// must take before they are off the record. `count` is how many items the tail has; `None` if it is lost.
-    fn leave(&self, state: &mut State, count: Option<u32>, number: u64) -> (Record, Vec<(u64, Bytes)>) {
+    /// Adds the next segment, and names it in the state. False if another wrote the state first. **Round trips: 2.**
+    async fn name(&mut self, ctx: Ctx, cas: Cas, next: Next, tail: Tail) -> Result<bool> {
+        let engine = self.engine.clone();
+        let Next { mut state, record, leaving, .. } = next;
+        let note = (engine.order == Order::Lifo)
+            .then(|| layout::note_frame(tail.number, tail.incarnation, random_id(), record.below, &record.taken));
+        let segment = layout::segment(tail.number, tail.incarnation, note);
+        let add = Op::put(engine.segment_key(tail.incarnation)?, PutMode::Add, segment, Ttl::Never);
+        let mut batch = Batch::from_iter([add, engine.segment_read(tail.incarnation)?]);
+        for Leaving { segment, incarnation, note } in &leaving {
+            batch.push(engine.link_add(*segment, *incarnation)?);
+            if let Some(note) = note {
+                batch.push(Op::put(engine.segment_key(*incarnation)?, PutMode::Append, note.clone(), Ttl::Never));
+            }
+        }
+        let mut answers = Answers::new(engine.store.run(ctx, batch).await);
+        let added = answers.next();
+        if answers.next()?.into_item().is_none() {
+            added?;
+            return Err(engine.named(ErrorKind::Unavailable, "a new segment was gone at once"));
+        }
+        let mut left = 0;
+        let mut fault = None;
+        for leaving in &leaving {
+            // One that is there has the same bytes.
+            let link = answers.next();
+            let is_linked = matches!(link, Ok(Reply::Stored | Reply::NotStored));
+            let is_noted = leaving.note.is_none() || matches!(answers.next(), Ok(Reply::Stored));
+            fault = fault.or(link.err());
+            if !(is_linked && is_noted) {
+                break;
+            }
+            left += 1;
+        }
+        if engine.order == Order::Lifo {
+            // A segment that did not take its note or link stays on record, and those above it too: so the way down is known.
+            state.records.drain(..left);
+        } else if left < leaving.len() {
+            return Err(fault.unwrap_or_else(larder_core::ext::no_reply).effect(Effect::NotApplied));
+        }
+        // A queue gets there by itself, unless the tail that it took from is gone.
+        if engine.order == Order::Lifo || next.was_taken_from {
+            state.records.push(record);
+        }
+        (state.tail, state.incarnation, state.is_tail_lost) = (tail.number, tail.incarnation, false);
+        state.seq += 1;
+        let value = engine.encode(&state)?;
+        let newest = engine.newest();
+        let ops = engine.cell.put_ops(PutMode::Cas(cas), value.clone(), Ttl::Never);
+        let mut answers = Answers::new(engine.store.run(ctx, ops).await);
+        let wrote = Wrote::new(&value, answers.next(), answers.next());
+        if let Ok(Some(item)) = wrote.now
+            && let Ok(view) = engine.view(Ok(Reply::Item(item)), newest)
+        {
+            self.follow(&view);
+        }
+        wrote.landed
+    }
+
+    /// Removes a segment that the state never named. Should this fail, a few bytes are left that nobody names.
+    async fn discard(&self, ctx: Ctx, tail: Tail) {
+        if let Ok(key) = self.engine.segment_key(tail.incarnation) {
+            _ = self.engine.store.run(ctx, Batch::from_iter([Op::delete(key)])).await;
+        }
+    }
+
+    /// Removes what a call that was cut off added, where the state tells that it was not named, and never will be.
+    async fn discard_spare(&mut self, ctx: Ctx, state: &State) {
+        let Some(Spare { tail, base }) = self.spare.take() else { return };
+        if state.seq > base && state.tail <= tail.number && state.incarnation != tail.incarnation {
+            self.discard(ctx, tail).await;
+        }
+    }
+
+    /// What the state comes to with a next tail. `count` is how many items the tail has; `None` if it is lost.
+    fn next(&self, mut state: State, count: Option<u32>, tail: Tail) -> Next {
+        let was_taken_from = count.is_none() && state.record_at(state.tail).is_some();
+        let (record, leaving) = self.leave(&mut state, count, tail);
+        Next { state, record, leaving, was_taken_from }
+    }
+
+    /// Changes the state for a tail that is left behind. Returns the next tail's record, and the segments that the state forgets.
+    fn leave(&self, state: &mut State, count: Option<u32>, tail: Tail) -> (Record, Vec<Leaving>) {
         let at = state.record_at(state.tail);
         let mut below = Below { segment: Some(state.tail), is_guess: false };
         match at.filter(|_| count.is_none()) {
@@ -444,18 +493,40 @@ impl Pusher {
             // A queue that has not got there yet finds the loss by itself.
             None => state.live += 1,
         }
+        let record = Record::new(tail.number, tail.incarnation, below);
         if self.engine.order == Order::Fifo {
-            return (Record::new(number, 0, Below::default()), Vec::new());
+            let is_on_record =
+                state.records.iter().any(|record| record.segment == state.tail && record.incarnation != 0);
+            let (segment, incarnation) = (state.tail, state.incarnation);
+            let leaving = count.filter(|_| !is_on_record).map(|_| Leaving { segment, incarnation, note: None });
+            return (Record { below: Below::default(), ..record }, leaving.into_iter().collect());
         }
-        let note = |record: &Record| {
+        let leave = |record: &Record| {
             let Record { segment, incarnation, below, taken } = record;
-            (*segment, layout::note_frame(*segment, *incarnation, random_id(), *below, taken))
+            let note = layout::note_frame(*segment, *incarnation, random_id(), *below, taken);
+            Leaving { segment: *segment, incarnation: *incarnation, note: Some(note) }
         };
         // What is drained stays on record: so it is removed soon, and not only when the stack comes down to it again.
         let is_live = |record: &&Record| {
             let is_drained = record.is_whole() && (record.segment != state.tail || count == Some(record.count()));
             !is_drained || state.opens.iter().any(|open| open.segment == record.segment)
         };
-        (Record::new(number, 0, below), state.records.iter().take_while(is_live).map(note).collect())
+        (record, state.records.iter().take_while(is_live).map(leave).collect())
     }
+}
+
+/// What the state comes to with a next tail.
+struct Next {
+    state: State,
+    record: Record,
+    leaving: Vec<Leaving>,
+    /// True if a queue was taking from a tail that is lost.
+    was_taken_from: bool,
+}
+
+/// A segment whose incarnation the state forgets: a link must tell it before; and a stack's segment must note what was taken of it.
+struct Leaving {
+    segment: u64,
+    incarnation: u64,
+    note: Option<Bytes>,
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Result, StoreExt, StoreRef, Want};
 
 use super::QueueStat;
-use super::engine::{Engine, View};
-use super::layout::{Below, Content, Record, State};
+use super::engine::{self, Engine, View};
+use super::layout::{self, Below, Content, Record, State};
 use super::plan::{self, Order};
 use super::push::Answers;
 use crate::cell::Cell;
@@ -15,6 +15,8 @@ use crate::name::Name;
 
 /// How many segments are read at once.
 const SEGMENTS_AT_ONCE: usize = 16;
+/// How many links are read at once.
+const LINKS_AT_ONCE: usize = 256;
 /// How often a count is tried again when something is missing that others may have removed meanwhile.
 const TRIES_MAX: usize = 4;
 
@@ -87,30 +89,36 @@ impl Engine {
     /// Reads what the state names, and what is found from there. Never the numbers in between: those were removed.
     async fn pass(&self, ctx: Ctx, state: &State) -> Result<Pass> {
         let mut pass = Pass::default();
+        let mut reader = self.reader(ctx, state);
         let mut named = named(state);
         loop {
             let numbers: Vec<u64> = named.by_ref().take(SEGMENTS_AT_ONCE).collect();
             if numbers.is_empty() {
                 break;
             }
-            let mut contents = self.contents(ctx, &numbers).await?;
+            let mut contents = reader.contents(&numbers, Order::Fifo).await?;
             for number in numbers {
                 let content = match contents.remove(&number) {
-                    // What a late request made again after it was removed is nothing of ours.
-                    Some(Err(_)) if state.record_at(number).is_none() => None,
+                    // Nothing of it is left that anybody wants.
+                    Some(Err(_))
+                        if state.record_at(number).is_some_and(|at| plan::is_drained(state, self.order, at)) =>
+                    {
+                        None
+                    }
                     content => content.transpose()?,
                 };
                 self.count(state, number, content, &mut pass);
             }
         }
         if self.order == Order::Lifo {
-            self.pass_below(ctx, state, &mut pass).await?;
+            self.pass_below(&mut reader, &mut pass).await?;
         }
         Ok(pass)
     }
 
     /// A stack's segments below those on record: each says which is the next.
-    async fn pass_below(&self, ctx: Ctx, state: &State, pass: &mut Pass) -> Result<()> {
+    async fn pass_below(&self, reader: &mut Reader<'_>, pass: &mut Pass) -> Result<()> {
+        let state = reader.state;
         let mut below = state.records.first().map(|record| record.below).unwrap_or_default();
         let mut contents = HashMap::new();
         let mut read_from = u64::MAX;
@@ -122,7 +130,7 @@ impl Engine {
             if number < read_from {
                 let numbers = at_once(number);
                 read_from = numbers[numbers.len() - 1];
-                contents = self.contents(ctx, &numbers).await?;
+                contents = reader.contents(&numbers, Order::Lifo).await?;
             }
             below = match contents.remove(&number).and_then(Result::ok).filter(|content| !content.items.is_empty()) {
                 Some(content) => {
@@ -140,9 +148,9 @@ impl Engine {
         Ok(())
     }
 
-    async fn contents(&self, ctx: Ctx, numbers: &[u64]) -> Result<HashMap<u64, Result<Content>>> {
-        let ops: Result<Batch> = numbers.iter().map(|&number| self.segment_read(number)).collect();
-        contents(&self.store, ctx, numbers, ops?).await
+    fn reader<'e>(&'e self, ctx: Ctx, state: &'e State) -> Reader<'e> {
+        let Engine { store, name, manifest, .. } = self;
+        Reader { store, ctx, name, manifest, state, links: HashMap::new() }
     }
 
     fn count(&self, state: &State, number: u64, content: Option<Content>, pass: &mut Pass) {
@@ -193,53 +201,129 @@ fn next_below(content: &Content, number: u64) -> Below {
     content.below.filter(|below| below.segment.is_none_or(|segment| segment < number)).unwrap_or_default()
 }
 
-/// The segments of these numbers that are there.
-async fn contents(store: &StoreRef, ctx: Ctx, numbers: &[u64], reads: Batch) -> Result<HashMap<u64, Result<Content>>> {
-    let mut answers = Answers::new(store.run(ctx, reads).await);
-    let mut contents = HashMap::with_capacity(numbers.len());
-    for &number in numbers {
-        if let Some(item) = answers.next()?.into_item() {
-            contents.insert(number, Content::parse(number, &item, 0));
-        }
-    }
-    Ok(contents)
+/// Reads segments by their numbers.
+struct Reader<'e> {
+    store: &'e StoreRef,
+    ctx: Ctx,
+    name: &'e Name,
+    manifest: &'e Manifest,
+    state: &'e State,
+    /// What links told; `None`: there is none.
+    links: HashMap<u64, Option<u64>>,
 }
 
-/// The keys of the segments that are there, or may be. **Round trips: 1**; of a stack 1 more for each 16 segments that are not on
-/// record, and for each place where some were removed.
+impl Reader<'_> {
+    /// The segments of these numbers that are there. **Round trips: 1**, and 1 for each 256 numbers that the state does not name.
+    async fn contents(&mut self, numbers: &[u64], towards: Order) -> Result<HashMap<u64, Result<Content>>> {
+        if let Some(&first) = numbers.iter().find(|&&number| !self.is_known(number)) {
+            self.read_links(first, towards).await?;
+        }
+        let there: Vec<(u64, u64)> =
+            numbers.iter().filter_map(|&number| Some((number, self.incarnation(number)?))).collect();
+        let reads: Result<Batch> = there
+            .iter()
+            .map(|&(_, incarnation)| {
+                Ok(Op::get(engine::segment_key(self.manifest, self.name, incarnation)?, Want::VALUE | Want::CAS))
+            })
+            .collect();
+        let reads = reads?;
+        let mut contents = HashMap::with_capacity(there.len());
+        if reads.is_empty() {
+            return Ok(contents);
+        }
+        let mut answers = Answers::new(self.store.run(self.ctx, reads).await);
+        for (number, _) in there {
+            if let Some(item) = answers.next()?.into_item() {
+                contents.insert(number, Content::parse(number, &item, 0));
+            }
+        }
+        Ok(contents)
+    }
+
+    /// The incarnation of a segment, where it is known.
+    fn incarnation(&self, number: u64) -> Option<u64> {
+        self.state.incarnation_of(number).or_else(|| self.links.get(&number).copied().flatten())
+    }
+
+    fn is_known(&self, number: u64) -> bool {
+        self.links.contains_key(&number) || self.state.incarnation_of(number).is_some()
+    }
+
+    /// Reads links from this number on, those ahead too. **Round trips: 1.**
+    async fn read_links(&mut self, first: u64, towards: Order) -> Result<()> {
+        let at_once = self.store.profile().batch_ops_max.clamp(SEGMENTS_AT_ONCE, LINKS_AT_ONCE) as u64;
+        let numbers = match towards {
+            Order::Fifo => first..=self.state.tail.min(first.saturating_add(at_once - 1)),
+            Order::Lifo => first.saturating_sub(at_once - 1)..=first,
+        };
+        let numbers: Vec<u64> = numbers.filter(|&number| !self.is_known(number)).collect();
+        let reads: Result<Batch> = numbers
+            .iter()
+            .map(|&number| Ok(Op::get(engine::link_key(self.manifest, self.name, number)?, Want::VALUE)))
+            .collect();
+        let mut answers = Answers::new(self.store.run(self.ctx, reads?).await);
+        for number in numbers {
+            let item = answers.next()?.into_item();
+            let told = item.map(|item| layout::linked(&item.value, self.manifest.generation, number)).transpose()?;
+            self.links.insert(number, told);
+        }
+        Ok(())
+    }
+}
+
+/// The keys of the segments that are there, or may be, and of their links. **Round trips: 1**; 1 more for each 256 segments that are not on
+/// record, and of a stack for each 16, and for each place where some were removed.
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     let cell = Cell::new(manifest.data_key(name, 0)?);
     let Some(item) = store.run_one(ctx, cell.read_op()).await?.into_item() else { return Ok(Vec::new()) };
     let state = State::decode(&item.value, manifest.generation).map_err(|error: Error| error.key(&cell.key))?;
-    let segment_key = |segment: u64| manifest.data_key(name, format_args!("s{segment:x}"));
-    // One more than the tail: somebody may have stopped while opening it.
-    let mut segments: Vec<u64> = named(&state).chain([state.tail + 1]).collect();
-    let mut below = match manifest.kind {
-        Kind::Queue => Below::default(),
-        _ => state.records.first().map(|record| record.below).unwrap_or_default(),
-    };
-    let mut found = HashMap::new();
-    let mut read_from = u64::MAX;
-    while let Some(number) = below.segment {
-        if below.is_guess {
-            // The segment that knew how to go on is lost.
-            segments.extend(0..=number);
-            break;
+    let mut reader = Reader { store, ctx, name, manifest, state: &state, links: HashMap::new() };
+    for number in named(&state) {
+        if !reader.is_known(number) {
+            reader.read_links(number, Order::Fifo).await?;
         }
-        segments.push(number);
-        if number < read_from {
-            let numbers = at_once(number);
-            read_from = numbers[numbers.len() - 1];
-            let reads: Result<Batch> =
-                numbers.iter().map(|&number| Ok(Op::get(segment_key(number)?, Want::VALUE))).collect();
-            found = contents(store, ctx, &numbers, reads?).await?;
-        }
-        below = match found.remove(&number) {
-            Some(Ok(content)) if !content.items.is_empty() => next_below(&content, number),
-            _ => Below { segment: number.checked_sub(1), is_guess: true },
-        };
     }
+    if manifest.kind == Kind::Stack {
+        reader.find_below().await?;
+    }
+    let named = named(&state).filter_map(|number| state.incarnation_of(number));
+    let linked = reader.links.values().copied().flatten();
+    let segments = named.chain(linked).map(|incarnation| engine::segment_key(manifest, name, incarnation));
+    // Of what is on record, too: one that was noted may have a link that nobody reads now.
+    let numbers = reader.links.iter().filter(|(_, told)| told.is_some()).map(|(&number, _)| number);
+    let links = numbers.chain(state.records.iter().map(|record| record.segment)).chain([state.tail]);
+    let links = links.map(|number| engine::link_key(manifest, name, number));
     // Of several servers they stand on the state's, where this does not find them: there their leases end them.
     let markers = state.opens.iter().map(|open| manifest.data_key(name, format_args!("c{:016x}", open.claim)));
-    segments.into_iter().map(segment_key).chain(markers).collect()
+    segments.chain(links).chain(markers).collect()
+}
+
+impl Reader<'_> {
+    /// Reads the links of a stack's segments below those on record: of all numbers, below one that is lost.
+    async fn find_below(&mut self) -> Result<()> {
+        let mut below = self.state.records.first().map(|record| record.below).unwrap_or_default();
+        let mut found = HashMap::new();
+        let mut read_from = u64::MAX;
+        while let Some(number) = below.segment {
+            if below.is_guess {
+                // The segment that knew how to go on is lost.
+                for number in (0..=number).rev() {
+                    if !self.is_known(number) {
+                        self.read_links(number, Order::Lifo).await?;
+                    }
+                }
+                break;
+            }
+            if number < read_from {
+                let numbers = at_once(number);
+                read_from = numbers[numbers.len() - 1];
+                found = self.contents(&numbers, Order::Lifo).await?;
+            }
+            below = match found.remove(&number) {
+                Some(Ok(content)) if !content.items.is_empty() => next_below(&content, number),
+                _ => Below { segment: number.checked_sub(1), is_guess: true },
+            };
+        }
+        Ok(())
+    }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use larder_core::{Ctx, Key, Result, StoreRef};
 use larder_structures::queue::ClaimId;
 use larder_structures::{Claim, Name, Queue, QueueOptions, QueueStat, Stack, registry};
+use larder_testkit::queue_bytes::segment_key;
 
 pub const LEASE: Duration = Duration::from_secs(60);
 
@@ -107,6 +108,9 @@ pub fn small() -> QueueOptions {
 pub async fn key(kind: Kind, store: &StoreRef, segment: Option<u64>) -> Key {
     let manifest = registry::find(store, Ctx::default(), &Name::new("q").unwrap()).await.unwrap().unwrap();
     let role = if kind == Kind::Queue { 'q' } else { 'k' };
-    let index = segment.map_or_else(|| "0".to_owned(), |segment| format!("s{segment:x}"));
-    Key::new(format!("L.q.{role}.{:016x}.{index}", manifest.generation)).unwrap()
+    let prefix = format!("L.q.{role}.{:016x}", manifest.generation);
+    match segment {
+        Some(segment) => segment_key(store, &prefix, segment).await,
+        None => Key::new(format!("{prefix}.0")).unwrap(),
+    }
 }

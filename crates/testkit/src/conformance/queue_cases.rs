@@ -12,6 +12,7 @@ use larder_structures::{Claim, Name, Queue, QueueOptions, Stack};
 
 use super::{Bench, cases};
 use crate::faulty::{Fault, Faulty};
+use crate::queue_bytes::segment_key;
 
 cases! {
     queue_is_first_in_first_out_over_segments [Cas, DeleteCas, Ttl];
@@ -179,7 +180,7 @@ async fn queue_loses_nothing_when_the_nth_op_fails(t: Bench) {
 async fn segment(t: &Bench, name: &str, number: u64) -> Key {
     let manifest = find(&t.store, Ctx::default(), &Name::new(name).expect("a name")).await;
     let manifest = manifest.expect("a manifest").expect("a queue");
-    Key::new(format!("L.{name}.q.{:016x}.s{number:x}", manifest.generation)).expect("a key")
+    segment_key(&t.store, &format!("L.{name}.q.{:016x}", manifest.generation), number).await
 }
 
 async fn queue_tells_a_lost_segment_once(t: Bench) {

@@ -30,9 +30,10 @@ struct Rule {
 const RULES: &[Rule] = &[
     Rule { package: "larder-core", may_use: Some(&[]), must_not_reach: RUNTIMES, must_not_enable: &[] },
     Rule { package: "larder-proto", may_use: Some(&["larder-core"]), must_not_reach: RUNTIMES, must_not_enable: &[] },
+    Rule { package: "larder-net", may_use: Some(&["larder-core"]), must_not_reach: &[], must_not_enable: &[] },
     Rule {
         package: STORES,
-        may_use: Some(&["larder-core", "larder-proto"]),
+        may_use: Some(&["larder-core", "larder-net", "larder-proto"]),
         must_not_reach: &[],
         must_not_enable: &[],
     },

@@ -40,6 +40,6 @@ pub use error::{Effect, Error, ErrorKind, Result};
 pub use ext::StoreExt;
 pub use key::Key;
 pub use op::{Arith, Batch, Cas, Initial, Op, PutMode, Route, Ttl, Verb, Want};
-pub use profile::{Durability, Eviction, Profile, Ranges, TtlSupport};
+pub use profile::{Durability, Encodings, Eviction, Profile, Ranges, TtlSupport};
 pub use reply::{Item, Remaining, Replies, Reply};
 pub use store::{Ctx, Run, Store, StoreRef};

@@ -50,6 +50,38 @@ pub struct Profile {
     pub durability: Durability,
     /// Whether the store drops items of its own accord.
     pub eviction: Eviction,
+    /// Up to which sizes the store keeps native collections in their short encodings; `None` for a store that has none, or does not tell.
+    pub encodings: Option<Encodings>,
+    /// What is set up so that it endangers structures, a sentence each with its mend; empty where nothing is.
+    pub warnings: Vec<String>,
+}
+
+/// Up to which sizes a Redis or Valkey server keeps collections packed: beyond, each entry costs several times as much memory.
+///
+/// ```
+/// use larder_core::profile::Encodings;
+/// assert_eq!(Encodings::default().hash_entries_max, 0); // 0: not told, or never packed
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Encodings {
+    /// Fields of a packed hash: `hash-max-listpack-entries`.
+    pub hash_entries_max: u64,
+    /// Bytes of a field or value in a packed hash: `hash-max-listpack-value`.
+    pub hash_value_bytes_max: u64,
+    /// Members of a set of integers: `set-max-intset-entries`.
+    pub set_integers_max: u64,
+    /// Members of a packed set, from Redis 7.2: `set-max-listpack-entries`.
+    pub set_entries_max: u64,
+    /// Bytes of a member of a packed set: `set-max-listpack-value`.
+    pub set_value_bytes_max: u64,
+    /// Members of a packed sorted set: `zset-max-listpack-entries`.
+    pub sorted_set_entries_max: u64,
+    /// Bytes of a member of a packed sorted set: `zset-max-listpack-value`.
+    pub sorted_set_value_bytes_max: u64,
+    /// Entries of a node of a stream: `stream-node-max-entries`.
+    pub stream_node_entries_max: u64,
+    /// Bytes of a node of a stream: `stream-node-max-bytes`.
+    pub stream_node_bytes_max: u64,
 }
 
 /// How a store keeps lives.
@@ -97,6 +129,8 @@ pub enum Durability {
     Process,
     /// Everything the crashed server held.
     Server,
+    /// The latest of what was acknowledged: the last second or so with an append-only file, the last minutes with snapshots.
+    Recent,
     /// Nothing that was acknowledged.
     Disk,
     /// The store does not tell.
@@ -168,6 +202,8 @@ impl Profile {
             natives: Families::empty(),
             durability: Durability::Process,
             eviction: Eviction::Never,
+            encodings: None,
+            warnings: Vec::new(),
         }
     }
 }

@@ -39,7 +39,7 @@
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
 //! | `blocking` | the structures for programs without async; behind the feature of its name |
 //! | `typed` | values of types in the structures, through JSON, postcard or a codec of one's own; behind the feature of its name |
-//! | `layers`, `memory`, `memcached` | wrappers around stores, and the stores themselves, each behind the feature of its name |
+//! | `layers`, `memory`, `memcached`, `redis` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
 //! # Outcomes and faults
 //! A miss is an outcome, not an error. An [`Error`] says what went wrong ([`ErrorKind`]) and what is known of the effect: with
@@ -63,8 +63,8 @@ mod memory_url;
 
 #[doc(inline)]
 pub use larder_core::{
-    Arith, Batch, Cas, Clock, ClockRef, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Initial, Item, Key,
-    ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
+    Arith, Batch, Cas, Clock, ClockRef, Ctx, Durability, Effect, Encodings, Error, ErrorKind, Eviction, Initial, Item,
+    Key, ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
     SystemClock, Ttl, TtlSupport, Verb, Want,
     list::{List, ListRef, Listed},
     observe, text,
@@ -75,6 +75,8 @@ pub use larder_layers as layers;
 pub use larder_store_memcached as memcached;
 #[cfg(feature = "memory")]
 pub use larder_store_memory as memory;
+#[cfg(feature = "redis")]
+pub use larder_store_redis as redis;
 #[doc(inline)]
 pub use larder_structures::{
     Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, Kind,

@@ -1,6 +1,6 @@
 //! Opening a store by its URL.
 
-#[cfg(any(feature = "memory", feature = "memcached"))]
+#[cfg(any(feature = "memory", feature = "memcached", feature = "redis"))]
 use larder_core::list::List;
 use larder_core::list::ListRef;
 use larder_core::text::masked_url;
@@ -23,6 +23,12 @@ pub const SCHEMES: &[&str] = &[
     "memcached+tls",
     #[cfg(feature = "memcached")]
     "memcached+unix",
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "redis")]
+    "rediss",
+    #[cfg(feature = "redis")]
+    "redis+unix",
 ];
 
 /// Opens the store that a URL names.
@@ -33,6 +39,9 @@ pub const SCHEMES: &[&str] = &[
 /// | `memcached://host:port[,host:port…]` | memcached, one server or several | see the memcached store |
 /// | `memcached+tls://host:port` | the same over TLS | the same |
 /// | `memcached+unix:///path` | the same over a unix socket | the same |
+/// | `redis://[user:password@]host:port[/database]` | Redis or Valkey, one server | see the Redis store |
+/// | `rediss://host:port` | the same over TLS | the same |
+/// | `redis+unix:///path` | the same over a unix socket | the same |
 ///
 /// Options follow a `?`, joined by `&`: `memory:?bytes_max=64m&evict=true`. Sizes take `k`, `m` and `g`, of 1,024 each.
 ///
@@ -86,12 +95,16 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
         ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
             memcached(&format!("{scheme}:{place}")).await
         }
+        #[cfg(feature = "redis")]
+        ("redis" | "rediss" | "redis+unix", place) if place.starts_with("//") => {
+            redis(&format!("{scheme}:{place}")).await
+        }
         _ => Err(unknown_scheme(&scheme, url)),
     }
 }
 
 /// A store that lists its keys, as both.
-#[cfg(any(feature = "memory", feature = "memcached"))]
+#[cfg(any(feature = "memory", feature = "memcached", feature = "redis"))]
 fn both(store: impl larder_core::Store + List + 'static) -> (StoreRef, Option<ListRef>) {
     let store = std::sync::Arc::new(store);
     (store.clone(), Some(store))
@@ -101,6 +114,12 @@ fn both(store: impl larder_core::Store + List + 'static) -> (StoreRef, Option<Li
 async fn memcached(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
     let config = larder_store_memcached::Config::from_url(url)?;
     Ok(both(larder_store_memcached::MemcachedStore::connect(config).await?))
+}
+
+#[cfg(feature = "redis")]
+async fn redis(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
+    let config = larder_store_redis::Config::from_url(url)?;
+    Ok(both(larder_store_redis::RedisStore::connect(config).await?))
 }
 
 fn unknown_scheme(scheme: &str, url: &str) -> Error {
@@ -117,7 +136,7 @@ fn unknown_scheme(scheme: &str, url: &str) -> Error {
 fn example(scheme: &str) -> String {
     match scheme {
         "memory" => "memory:".to_owned(),
-        "memcached+unix" => "memcached+unix:///path".to_owned(),
+        "memcached+unix" | "redis+unix" => format!("{scheme}:///path"),
         _ => format!("{scheme}://host:port"),
     }
 }
@@ -164,7 +183,7 @@ mod tests {
             assert!(error.contains(hint), "{error}");
             assert!(error.contains("known are memory:, memcached://host:port"), "{error}");
         }
-        for url in ["", ":", "://", "redis://cache", "http://[::1]:80/"] {
+        for url in ["", ":", "://", "valk://cache", "http://[::1]:80/"] {
             assert!(!error(url).await.contains("did you mean"), "{url}");
         }
         assert!(error(&"x".repeat(10_000)).await.len() < 500);
@@ -173,7 +192,8 @@ mod tests {
     #[tokio::test]
     async fn no_error_shows_a_password() {
         for url in [
-            "redis://joe:hunter2@cache",
+            "redi://joe:hunter2@cache",
+            "redis://joe:hunter2@cache:not-a-port",
             "memcahced://joe:hunter2@cache:11211",
             "memcachd:joe:hunter2@cache:11211",
             "memcached:joe:hunter2@cache:11211",

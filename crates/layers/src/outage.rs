@@ -293,7 +293,8 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
         Durability::Process => 0,
         Durability::Server => 1,
         Durability::Unknown => 2,
-        Durability::Disk => 3,
+        Durability::Recent => 3,
+        Durability::Disk => 4,
     };
     let eviction = |eviction| match eviction {
         Eviction::WhenFull => 0,
@@ -318,6 +319,9 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
         natives: one.natives & other.natives,
         durability: std::cmp::min_by_key(one.durability, other.durability, |&of| durability(of)),
         eviction: std::cmp::min_by_key(one.eviction, other.eviction, |&of| eviction(of)),
+        // Native collections are not carried over.
+        encodings: None,
+        warnings: [&one.warnings[..], &other.warnings[..]].concat(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_core::Result;
+use larder_net::{Address, Auth, Tls};
 use larder_proto::Dialect;
 
 /// How to reach a fleet of memcached servers, and how to treat it.
@@ -160,66 +161,6 @@ impl Server {
         let path = path.into();
         Server { name: path.display().to_string(), address: Address::Unix(path), weight: 1 }
     }
-}
-
-/// Where a server listens.
-///
-/// ```
-/// use larder_store_memcached::{Address, Config};
-/// let config = Config::from_url("memcached+unix:///run/memcached.sock")?;
-/// assert_eq!(config.servers[0].address, Address::Unix("/run/memcached.sock".into()));
-/// # Ok::<(), larder_core::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A host name or address, resolved at each dial, and a port.
-    Tcp {
-        /// Name or address, IPv6 without brackets.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// A unix socket.
-    Unix(PathBuf),
-}
-
-/// User and password. Printing masks the password.
-///
-/// ```
-/// use larder_store_memcached::Auth;
-/// let auth = Auth { user: "joe".into(), password: "secret".into() };
-/// assert!(!format!("{auth:?}").contains("secret"));
-/// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Auth {
-    /// The user.
-    pub user: String,
-    /// The password.
-    pub password: String,
-}
-
-impl fmt::Debug for Auth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Auth").field("user", &self.user).field("password", &"***").finish()
-    }
-}
-
-/// How TLS is spoken.
-///
-/// ```
-/// use larder_store_memcached::{Config, Tls};
-/// let config = Config::from_url("memcached+tls://cache?tls_name=cache.example")?;
-/// assert_eq!(config.tls, Some(Tls { name: Some("cache.example".into()), ..Tls::default() }));
-/// # Ok::<(), larder_core::Error>(())
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// A PEM file of certificates to trust instead of the system's.
-    pub ca: Option<PathBuf>,
-    /// The name to expect in the certificate instead of the host.
-    pub name: Option<String>,
-    /// Trust any certificate. For tests: it keeps out nobody.
-    pub insecure: bool,
 }
 
 /// How keys are spread over servers.

@@ -17,10 +17,10 @@ pub mod ring;
 mod sending;
 mod store;
 mod stream;
-mod tls;
 mod url;
 
-pub use config::{Address, Auth, Config, DialectMode, FleetMode, Hash, Server, Tls};
+pub use config::{Config, DialectMode, FleetMode, Hash, Server};
 pub use counters::Stats;
+pub use larder_net::{Address, Auth, Tls};
 pub use profile::BATCH_OPS_MAX;
 pub use store::MemcachedStore;

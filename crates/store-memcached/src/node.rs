@@ -5,19 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_core::{Error, ErrorKind, Result};
+use larder_net::{Connector, Stream};
 use parking_lot::{Mutex, RwLock};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::config::{Address, Config, Server};
+use crate::config::{Config, Server};
 use crate::conn::{Conn, Queue, QueueLimits};
 use crate::counters::{Counters, count};
 use crate::driver::Driver;
 use crate::fleet;
-use crate::probe::{Exchange, Probed, ServerInfo, probe, unavailable, within};
-use crate::stream::Stream;
-use crate::tls::Connector;
+use crate::probe::{Exchange, Probed, ServerInfo, probe, within};
+use crate::stream::split;
 
 /// The longest wait before the first redial; doubled for each further one, and drawn anew between 0 and that (full jitter).
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -217,7 +216,7 @@ impl Node {
             Ok((exchange.finish()?, server))
         };
         let (stream, server) = within(config.connect_timeout, work).await?;
-        let (task_stream, direct) = stream.split();
+        let (task_stream, direct) = split(stream);
         let conn = Arc::new(Conn {
             session: next_session(),
             server,
@@ -243,18 +242,7 @@ impl Node {
     }
 
     async fn open(&self) -> Result<Stream> {
-        let failed = |error| unavailable("the dial failed", error);
-        match &self.server.address {
-            Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await.map_err(failed)?)),
-            Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                stream.set_nodelay(true).map_err(failed)?;
-                match &self.shared.tls {
-                    None => Ok(Stream::Tcp(stream)),
-                    Some(connector) => connector.connect(host, stream).await,
-                }
-            }
-        }
+        self.server.address.dial(self.shared.tls.as_ref()).await
     }
 }
 

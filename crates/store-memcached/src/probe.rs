@@ -6,12 +6,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::BytesMut;
 use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Op, Reply, Result};
+use larder_net::{Auth, Stream};
 use larder_proto::stats::{Stats, take_line};
 use larder_proto::{Abilities, Answer, Decoder, Dialect, Expect, ProtocolError, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::config::{Auth, Config, DialectMode};
-use crate::stream::Stream;
+use crate::config::{Config, DialectMode};
 
 /// The key that the handshake asks after. Nothing is ever stored there.
 const PROBE_KEY: &str = "L!probe";

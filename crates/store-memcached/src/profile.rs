@@ -47,6 +47,8 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         } else {
             Eviction::Unknown
         },
+        encodings: None,
+        warnings: Vec::new(),
     }
 }
 

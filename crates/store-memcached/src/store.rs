@@ -19,7 +19,7 @@ use crate::node::{Node, Shared};
 use crate::profile::{BATCH_OPS_MAX, aggregate};
 use crate::ring::{Ring, fnv};
 use crate::sending::{Places, Sending, ordered};
-use crate::tls::Connector;
+use larder_net::Connector;
 
 /// A store on one memcached server, or on a fleet of them.
 ///

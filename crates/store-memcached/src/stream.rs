@@ -1,67 +1,28 @@
-//! The transports: TCP, unix sockets, TLS.
+//! The halves of a transport.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use larder_net::Stream;
+use tokio::io::AsyncWrite;
+use tokio::net::{TcpStream, tcp, unix};
 use tokio_rustls::client::TlsStream;
 use tokio_util::io::poll_read_buf;
 
-/// A transport that has just been dialled.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-macro_rules! each {
-    ($self:expr, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Stream::Tcp($stream) => $call,
-            Stream::Unix($stream) => $call,
-            Stream::Tls($stream) => $call,
+/// Splits into the task's half and the one that callers may write to.
+pub(crate) fn split(stream: Stream) -> (TaskStream, DirectWriter) {
+    match stream {
+        Stream::Tcp(stream) => {
+            let (read, write) = stream.into_split();
+            (TaskStream::Tcp(read), DirectWriter::Tcp(write))
         }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
-    }
-}
-
-impl Stream {
-    /// Splits into the task's half and the one that callers may write to.
-    pub(crate) fn split(self) -> (TaskStream, DirectWriter) {
-        match self {
-            Stream::Tcp(stream) => {
-                let (read, write) = stream.into_split();
-                (TaskStream::Tcp(read), DirectWriter::Tcp(write))
-            }
-            Stream::Unix(stream) => {
-                let (read, write) = stream.into_split();
-                (TaskStream::Unix(read), DirectWriter::Unix(write))
-            }
-            Stream::Tls(stream) => (TaskStream::Tls(stream), DirectWriter::None),
+        Stream::Unix(stream) => {
+            let (read, write) = stream.into_split();
+            (TaskStream::Unix(read), DirectWriter::Unix(write))
         }
+        Stream::Tls(stream) => (TaskStream::Tls(stream), DirectWriter::None),
     }
 }
 

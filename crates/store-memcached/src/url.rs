@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_core::text::masked_url;
 use larder_core::{Error, ErrorKind, Result};
+use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_options, suggestion, user_information};
+use larder_net::{Address, Tls};
 use larder_proto::Dialect;
-use percent_encoding::percent_decode_str;
 
-use crate::config::{Auth, Config, DialectMode, FleetMode, Hash, Server, Tls};
+use crate::config::{Config, DialectMode, FleetMode, Hash, Server};
 
 const OPTIONS: [&str; 12] = [
     "connections",
@@ -30,20 +30,6 @@ pub(crate) fn parse(url: &str) -> Result<Config> {
     read(url).map_err(|detail| Error::new(ErrorKind::Config, format!("{detail}, in the URL {}", masked(url))))
 }
 
-/// As [`masked_url`], and also where the password holds a `?` that should have been percent-encoded: this URL is printed
-/// because something is wrong with it.
-fn masked(url: &str) -> String {
-    match (url.find("://"), url.rfind('@'), url.find('?')) {
-        (Some(start), Some(at), Some(mark)) if mark < at && start < at => {
-            format!("{}://***{}", &url[..start], &url[at..])
-        }
-        _ => masked_url(url),
-    }
-}
-
-/// Why a URL is wrong, without the URL.
-type Wrong = String;
-
 fn read(url: &str) -> Result<Config, Wrong> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(format!("a store is given as scheme://…, with one of the schemes {}", SCHEMES.join(", ")));
@@ -54,12 +40,7 @@ fn read(url: &str) -> Result<Config, Wrong> {
     if rest.contains('#') {
         return Err("a fragment (#…) has no meaning here".to_owned());
     }
-    // The password may hold a question mark, so that the options begin after the last @.
-    let authority_from = rest.rfind('@').map_or(0, |at| at + 1);
-    let (target, options) = match rest[authority_from..].find('?') {
-        Some(at) => (&rest[..authority_from + at], &rest[authority_from + at + 1..]),
-        None => (rest, ""),
-    };
+    let (target, options) = split_options(rest);
     let mut config = if scheme == "memcached+unix" { unix(target)? } else { hosts(target)? };
     if scheme == "memcached+tls" {
         config.tls = Some(Tls::default());
@@ -86,7 +67,10 @@ fn hosts(target: &str) -> Result<Config, Wrong> {
     let list = list.strip_suffix('/').unwrap_or(list);
     let mut servers: Vec<Server> = Vec::new();
     for text in list.split(',') {
-        let server = host(text)?;
+        let server = match host(text, Config::PORT)? {
+            Address::Tcp { host, port } => Server::tcp(&host, port),
+            Address::Unix(path) => Server::unix(path),
+        };
         if servers.iter().any(|other| other.name == server.name) {
             return Err(format!("the server {} is listed twice", server.name));
         }
@@ -98,58 +82,6 @@ fn hosts(target: &str) -> Result<Config, Wrong> {
     let mut config = Config::new(servers);
     config.auth = auth;
     Ok(config)
-}
-
-fn user_information(target: &str) -> Result<(Option<Auth>, &str), Wrong> {
-    let Some((user, rest)) = target.rsplit_once('@') else {
-        return Ok((None, target));
-    };
-    let Some((user, password)) = user.split_once(':') else {
-        return Err("before the @ stands user:password".to_owned());
-    };
-    let auth = Auth { user: decoded(user)?, password: decoded(password)? };
-    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
-    if !plain(&auth.user) || !plain(&auth.password) {
-        return Err("user and password take printable ASCII without spaces, and are not empty".to_owned());
-    }
-    Ok((Some(auth), rest))
-}
-
-fn host(text: &str) -> Result<Server, Wrong> {
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or_else(|| format!("the bracket of {text:?} is not closed"))?;
-        if host.parse::<std::net::Ipv6Addr>().is_err() {
-            return Err(format!("{host:?} is no IPv6 address"));
-        }
-        let port = match rest {
-            "" => None,
-            rest => {
-                Some(rest.strip_prefix(':').ok_or_else(|| format!("after the bracket stands :port, not {rest:?}"))?)
-            }
-        };
-        (host, port)
-    } else {
-        match text.split_once(':') {
-            Some((_, port)) if port.contains(':') => {
-                return Err(format!("an IPv6 address stands in brackets: [{text}]"));
-            }
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        }
-    };
-    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
-    if host.is_empty() || !host.chars().all(valid) {
-        return Err(format!("{host:?} is no host name"));
-    }
-    let port = match port {
-        None => Config::PORT,
-        Some(port) => port
-            .parse::<u16>()
-            .ok()
-            .filter(|port| *port > 0)
-            .ok_or_else(|| format!("the port {port:?} of {host} is no number of 1 to 65535"))?,
-    };
-    Ok(Server::tcp(host, port))
 }
 
 fn option(config: &mut Config, name: &str, value: &str) -> Result<(), Wrong> {
@@ -198,56 +130,10 @@ fn weights(config: &mut Config, value: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn number(name: &str, value: &str, min: u64, max: u64) -> Result<u64, Wrong> {
-    match value.parse::<u64>() {
-        Ok(number) if (min..=max).contains(&number) => Ok(number),
-        _ => Err(format!("the option {name} takes a number of {min} to {max}, not {value:?}")),
-    }
-}
-
-fn one_of<T: Copy>(name: &str, value: &str, choices: &[(&str, T)]) -> Result<T, Wrong> {
-    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    match choices.iter().find(|(name, _)| *name == value) {
-        Some((_, choice)) => Ok(*choice),
-        None => Err(format!("the option {name} does not take {value:?}{}", suggestion(value, &names))),
-    }
-}
-
-fn decoded(text: &str) -> Result<String, Wrong> {
-    match percent_decode_str(text).decode_utf8() {
-        Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err("a percent-encoded part is not UTF-8".to_owned()),
-    }
-}
-
-/// What is known, and which of it is nearest to a mistyped word.
-fn suggestion(word: &str, known: &[&str]) -> String {
-    let nearest = known.iter().map(|known| (distance(word, known), *known)).min();
-    let hint = match nearest {
-        Some((distance, known)) if distance <= known.len() / 3 => format!("; did you mean {known}?"),
-        _ => String::new(),
-    };
-    format!("; known are {}{hint}", known.join(", "))
-}
-
-/// Levenshtein's distance: how many letters to insert, drop or change.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().take(64).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (diagonal + usize::from(from != *to)).min(above + 1).min(row[j] + 1);
-            diagonal = above;
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
+    use larder_net::Auth;
+
     use super::*;
 
     fn wrong(url: &str) -> String {

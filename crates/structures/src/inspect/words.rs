@@ -60,6 +60,7 @@ fn loss(manifest: &Manifest, profile: &Profile) -> String {
         (Durability::Server, copies) => {
             format!("of its {copies} servers {} may be lost at a time, and reads and adds go on", (copies - 1) / 2)
         }
+        (Durability::Recent, _) => "a crash of the store takes the latest writes, acknowledged or not".to_owned(),
         (Durability::Disk, _) => "what was acknowledged survives a crash of the store".to_owned(),
         (Durability::Unknown, _) => "the store does not say what a crash takes".to_owned(),
     };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use larder_core::StoreRef;
 use larder_layers::{Counting, Namespace, Retry, Timeout};
 use larder_testkit::classic_fake::ClassicFake;
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 
 /// A store under test.
@@ -41,6 +42,9 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "memcached-old-x3", open: || Box::pin(memcached(Version::Old, 3, "&hash=ketama&connections=2")) },
     Column { name: "memcached-new-classic", open: || Box::pin(memcached(Version::New, 1, "&dialect=classic")) },
     Column { name: "memcached-old-classic", open: || Box::pin(memcached(Version::Old, 1, "&dialect=classic")) },
+    Column { name: "redis-7", open: || Box::pin(redis(RedisVersion::Redis7)) },
+    Column { name: "redis-8", open: || Box::pin(redis(RedisVersion::Redis8)) },
+    Column { name: "valkey", open: || Box::pin(redis(RedisVersion::Valkey)) },
     Column { name: "classic-bare", open: || Box::pin(classic_bare()) },
 ];
 
@@ -66,6 +70,12 @@ async fn memcached(version: Version, count: usize, options: &str) -> Opened {
     let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     let store = open(&format!("memcached://{}?{PATIENCE}{options}", addresses.join(","))).await;
     Opened { store, _servers: Box::new(servers) }
+}
+
+async fn redis(version: RedisVersion) -> Opened {
+    let server = RedisServer::start(version, &RedisOptions::new());
+    let store = open(&format!("{}?{PATIENCE}", server.url())).await;
+    Opened { store, _servers: Box::new(server) }
 }
 
 /// A server that knows only get, set, add, replace, append, prepend, incr, decr and delete, without expiry and cas.

@@ -1,6 +1,6 @@
 //! TLS, by rustls.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use larder_core::{Error, ErrorKind, Result};
@@ -12,12 +12,33 @@ use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVe
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::config::Tls;
 use crate::stream::Stream;
 
+/// How TLS is spoken.
+///
+/// ```
+/// use larder_net::Tls;
+/// let tls = Tls { name: Some("cache.example".into()), ..Tls::default() };
+/// assert!(!tls.insecure);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// A PEM file of certificates to trust instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// The name to expect in the certificate instead of the host.
+    pub name: Option<String>,
+    /// Trust any certificate. For tests: it keeps out nobody.
+    pub insecure: bool,
+}
+
 /// Makes TLS connections as configured.
+///
+/// ```
+/// use larder_net::{Connector, Tls};
+/// assert!(Connector::new(&Tls { insecure: true, ..Tls::default() }).is_ok());
+/// ```
 #[derive(Clone)]
-pub(crate) struct Connector {
+pub struct Connector {
     connector: TlsConnector,
     name: Option<String>,
 }
@@ -29,7 +50,17 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    pub(crate) fn new(tls: &Tls) -> Result<Connector> {
+    /// Reads the certificates to trust.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if there are none, or the file cannot be read.
+    ///
+    /// ```
+    /// use larder_net::{Connector, Tls};
+    /// let tls = Tls { ca: Some("/no/such/file".into()), ..Tls::default() };
+    /// assert!(Connector::new(&tls).unwrap_err().to_string().contains("/no/such/file"));
+    /// ```
+    pub fn new(tls: &Tls) -> Result<Connector> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -43,7 +74,19 @@ impl Connector {
         Ok(Connector { connector: TlsConnector::from(Arc::new(config)), name: tls.name.clone() })
     }
 
-    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<Stream> {
+    /// Shakes hands over a connection to `host`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for what is wrong with names and certificates, [`ErrorKind::Unavailable`] for the network.
+    ///
+    /// ```no_run
+    /// # async fn example(connector: larder_net::Connector) -> Result<(), Box<dyn std::error::Error>> {
+    /// let stream = tokio::net::TcpStream::connect("cache:11211").await?;
+    /// let stream = connector.connect("cache", stream).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> Result<Stream> {
         let name = self.name.as_deref().unwrap_or(host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|error| config_error(format!("{host:?} cannot be the name in a certificate: {error}")))?;

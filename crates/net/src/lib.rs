@@ -1,0 +1,10 @@
+//! What stores on the network share: addresses and dialling, TLS, and the pieces of URLs.
+
+mod address;
+mod stream;
+mod tls;
+pub mod url;
+
+pub use address::{Address, Auth};
+pub use stream::Stream;
+pub use tls::{Connector, Tls};

@@ -1,0 +1,191 @@
+//! The pieces of URLs that stores on the network share, and what is wrong with them.
+
+use larder_core::text::masked_url;
+use percent_encoding::percent_decode_str;
+
+use crate::address::{Address, Auth};
+
+/// Why a URL is wrong, without the URL.
+///
+/// ```
+/// let wrong: larder_net::url::Wrong = larder_net::url::host("a b", 1).unwrap_err();
+/// assert!(wrong.contains("no host name"));
+/// ```
+pub type Wrong = String;
+
+/// As [`masked_url`], and also where the password holds a `?` that should have been percent-encoded: this URL is printed
+/// because something is wrong with it.
+///
+/// ```
+/// assert!(!larder_net::url::masked("memcached://joe:sec?ret@h").contains("sec"));
+/// ```
+pub fn masked(url: &str) -> String {
+    match (url.find("://"), url.rfind('@'), url.find('?')) {
+        (Some(start), Some(at), Some(mark)) if mark < at && start < at => {
+            format!("{}://***{}", &url[..start], &url[at..])
+        }
+        _ => masked_url(url),
+    }
+}
+
+/// Splits `target?options` where the options begin: the password may hold a question mark, so that is after the last `@`.
+///
+/// ```
+/// assert_eq!(larder_net::url::split_options("u:a?b@h?x=1"), ("u:a?b@h", "x=1"));
+/// ```
+pub fn split_options(rest: &str) -> (&str, &str) {
+    let authority_from = rest.rfind('@').map_or(0, |at| at + 1);
+    match rest[authority_from..].find('?') {
+        Some(at) => (&rest[..authority_from + at], &rest[authority_from + at + 1..]),
+        None => (rest, ""),
+    }
+}
+
+/// The user and the password before an `@`, percent-decoded, and what follows.
+///
+/// # Errors
+/// If there is no colon between them, or one is empty or holds what is not printable ASCII.
+///
+/// ```
+/// let (auth, rest) = larder_net::url::user_information("joe:p%40ss@cache")?;
+/// assert_eq!((auth.unwrap().password.as_str(), rest), ("p@ss", "cache"));
+/// # Ok::<(), String>(())
+/// ```
+pub fn user_information(target: &str) -> Result<(Option<Auth>, &str), Wrong> {
+    let Some((user, rest)) = target.rsplit_once('@') else {
+        return Ok((None, target));
+    };
+    let Some((user, password)) = user.split_once(':') else {
+        return Err("before the @ stands user:password".to_owned());
+    };
+    let auth = Auth { user: decoded(user)?, password: decoded(password)? };
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
+    if !plain(&auth.user) || !plain(&auth.password) {
+        return Err("user and password take printable ASCII without spaces, and are not empty".to_owned());
+    }
+    Ok((Some(auth), rest))
+}
+
+/// A host, with or without a port; an IPv6 address stands in brackets.
+///
+/// # Errors
+/// If the host or the port is none.
+///
+/// ```
+/// assert_eq!(larder_net::url::host("[::1]", 11_211)?.to_string(), "[::1]:11211");
+/// # Ok::<(), String>(())
+/// ```
+pub fn host(text: &str, port_default: u16) -> Result<Address, Wrong> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(|| format!("the bracket of {text:?} is not closed"))?;
+        if host.parse::<std::net::Ipv6Addr>().is_err() {
+            return Err(format!("{host:?} is no IPv6 address"));
+        }
+        let port = match rest {
+            "" => None,
+            rest => {
+                Some(rest.strip_prefix(':').ok_or_else(|| format!("after the bracket stands :port, not {rest:?}"))?)
+            }
+        };
+        (host, port)
+    } else {
+        match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err(format!("an IPv6 address stands in brackets: [{text}]"));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
+    if host.is_empty() || !host.chars().all(valid) {
+        return Err(format!("{host:?} is no host name"));
+    }
+    let port = match port {
+        None => port_default,
+        Some(port) => port
+            .parse::<u16>()
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| format!("the port {port:?} of {host} is no number of 1 to 65535"))?,
+    };
+    Ok(Address::Tcp { host: host.to_owned(), port })
+}
+
+/// A number among its limits.
+///
+/// # Errors
+/// If it is none, or outside.
+///
+/// ```
+/// assert!(larder_net::url::number("connections", "5", 1, 4).unwrap_err().contains("1 to 4"));
+/// ```
+pub fn number(name: &str, value: &str, min: u64, max: u64) -> Result<u64, Wrong> {
+    match value.parse::<u64>() {
+        Ok(number) if (min..=max).contains(&number) => Ok(number),
+        _ => Err(format!("the option {name} takes a number of {min} to {max}, not {value:?}")),
+    }
+}
+
+/// One of several words.
+///
+/// # Errors
+/// If it is none of them, with the one that is spelled nearest.
+///
+/// ```
+/// assert!(larder_net::url::one_of("tls_insecure", "yes", &[("yes", true), ("no", false)])?);
+/// # Ok::<(), String>(())
+/// ```
+pub fn one_of<T: Copy>(name: &str, value: &str, choices: &[(&str, T)]) -> Result<T, Wrong> {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    match choices.iter().find(|(name, _)| *name == value) {
+        Some((_, choice)) => Ok(*choice),
+        None => Err(format!("the option {name} does not take {value:?}{}", suggestion(value, &names))),
+    }
+}
+
+/// A percent-encoded part.
+///
+/// # Errors
+/// If it is not UTF-8.
+///
+/// ```
+/// assert_eq!(larder_net::url::decoded("a%20b")?, "a b");
+/// # Ok::<(), String>(())
+/// ```
+pub fn decoded(text: &str) -> Result<String, Wrong> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => Err("a percent-encoded part is not UTF-8".to_owned()),
+    }
+}
+
+/// What is known, and which of it is nearest to a mistyped word.
+///
+/// ```
+/// assert!(larder_net::url::suggestion("timout_ms", &["timeout_ms"]).contains("did you mean timeout_ms?"));
+/// ```
+pub fn suggestion(word: &str, known: &[&str]) -> String {
+    let nearest = known.iter().map(|known| (distance(word, known), *known)).min();
+    let hint = match nearest {
+        Some((distance, known)) if distance <= known.len() / 3 => format!("; did you mean {known}?"),
+        _ => String::new(),
+    };
+    format!("; known are {}{hint}", known.join(", "))
+}
+
+/// Levenshtein's distance: how many letters to insert, drop or change.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().take(64).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (diagonal + usize::from(from != *to)).min(above + 1).min(row[j] + 1);
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,90 @@
+//! Replies as outcomes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::{Effect, Error, ErrorKind, Item, Remaining, Reply, Result, Want};
+use redis::Value;
+
+use super::Expect;
+use super::refusal::{Refusal, refused};
+use crate::layout::{self, Header};
+
+/// What a script answers where the value there is not an item.
+const FOREIGN: i64 = -2;
+/// What it answers where the value is not a number.
+const NO_NUMBER: i64 = -3;
+
+/// The outcome that a reply tells. The error names neither op nor key: the caller does.
+pub(crate) fn decode(value: Value, expect: Expect) -> Result<Reply> {
+    match (expect, value) {
+        (_, Value::ServerError(error)) => Err(refused(&error)),
+        (Expect::Item(want), Value::BulkString(item)) => item_of(item, want, None),
+        (Expect::ItemAndLife(want), Value::Array(parts)) => item_and_life(parts, want),
+        (Expect::Head(want), Value::Array(parts)) => head(&parts, want),
+        (Expect::Item(_) | Expect::ItemAndLife(_) | Expect::Head(_) | Expect::Number, Value::Nil) => Ok(Reply::Miss),
+        (Expect::Added, Value::Okay) | (Expect::Stored | Expect::Swapped, Value::Int(1)) => Ok(Reply::Stored),
+        (Expect::Added, Value::Nil) | (Expect::Stored, Value::Int(0)) => Ok(Reply::NotStored),
+        (Expect::Deleted, Value::Int(1)) => Ok(Reply::Deleted),
+        (Expect::Touched, Value::Int(1)) => Ok(Reply::Touched),
+        (Expect::Swapped | Expect::Deleted | Expect::Touched, Value::Int(0)) => Ok(Reply::Miss),
+        (Expect::Swapped | Expect::Deleted, Value::Int(-1)) => Ok(Reply::Exists),
+        (Expect::Number, Value::BulkString(digits)) => number(&digits),
+        (Expect::Number, Value::Int(NO_NUMBER)) => {
+            let detail = "the value is not a number of 0 to 18446744073709551615 in decimal digits; it stays as it is";
+            Err(Error::new(ErrorKind::BadInput, detail))
+        }
+        (_, Value::Int(FOREIGN)) => Err(Refusal::foreign()),
+        (expect, value) => Err(strange(&format!("{value:?} to {expect:?}"))),
+    }
+}
+
+fn item_of(item: Vec<u8>, want: Want, life: Option<Remaining>) -> Result<Reply> {
+    let length = item.len();
+    let Some((header, value)) = layout::decode(Bytes::from(item)) else { return Err(Refusal::foreign()) };
+    Ok(told(header, value, length, want, life))
+}
+
+fn item_and_life(parts: Vec<Value>, want: Want) -> Result<Reply> {
+    match <[Value; 2]>::try_from(parts) {
+        Ok([Value::BulkString(item), Value::Int(ms)]) => item_of(item, want, Some(remaining(ms))),
+        Ok(parts) => Err(strange(&format!("{parts:?} to a read"))),
+        Err(parts) => Err(strange(&format!("{} parts to a read", parts.len()))),
+    }
+}
+
+fn head(parts: &[Value], want: Want) -> Result<Reply> {
+    let [Value::BulkString(head), Value::Int(length), Value::Int(ms)] = parts else {
+        return Err(strange(&format!("{parts:?} to a look")));
+    };
+    let Some(header) = Header::decode(head) else { return Err(Refusal::foreign()) };
+    let length = usize::try_from(*length).unwrap_or_default();
+    Ok(told(header, Bytes::new(), length, want, Some(remaining(*ms))))
+}
+
+/// The parts that were wanted.
+fn told(header: Header, value: Bytes, length: usize, want: Want, life: Option<Remaining>) -> Reply {
+    Reply::Item(Item {
+        value,
+        flags: if want.contains(Want::FLAGS) { header.flags } else { 0 },
+        cas: want.contains(Want::CAS).then(|| header.cas(length)),
+        ttl: life.filter(|_| want.contains(Want::TTL)).unwrap_or_default(),
+    })
+}
+
+fn remaining(ms: i64) -> Remaining {
+    match u64::try_from(ms) {
+        Ok(ms) => Remaining::For(Duration::from_millis(ms)),
+        Err(_) => Remaining::Never,
+    }
+}
+
+fn number(digits: &[u8]) -> Result<Reply> {
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    number.map(Reply::Number).ok_or_else(|| strange(&format!("{:?} to arithmetic", larder_core::text::Shown(digits))))
+}
+
+/// A reply that no server should give: whatever it did, it was not what was asked.
+fn strange(what: &str) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the server answered {what}")).effect(Effect::Unknown)
+}

@@ -1,0 +1,154 @@
+//! Ops as commands.
+
+use std::time::Duration;
+
+use larder_core::{Arith, Error, ErrorKind, Initial, Op, PutMode, Reply, Result, Ttl, Verb, Want};
+use redis::Cmd;
+
+use super::{Command, Expect};
+use crate::layout::{self, HEADER_BYTES, HEADER_BYTES_MAX};
+use crate::place::physical;
+use crate::scripts::Script;
+
+/// The longest life: a hundred years. Redis takes more, and its clock is a wall clock.
+pub(crate) const TTL_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// What an op is held against before it is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Key, value and the longest header together.
+    pub(crate) item_bytes_max: usize,
+}
+
+/// How an op is run.
+pub(crate) enum Encoded {
+    /// By a command.
+    Command(Command),
+    /// Not at all: the answer is known.
+    Known(Reply),
+}
+
+/// The command of an op; its outcome where that is known without asking: a token of another store.
+///
+/// # Errors
+/// [`ErrorKind::BadInput`] for what is over a limit, [`ErrorKind::Unsupported`] for what the store has not.
+pub(crate) fn encode(op: &Op, limits: Limits) -> Result<Encoded> {
+    let key = physical(op);
+    let key = key.as_ref();
+    let command = match &op.verb {
+        Verb::Get { want } => get(key, *want),
+        Verb::Put { mode, value, flags, ttl } => {
+            let bytes_max = limits.item_bytes_max.saturating_sub(HEADER_BYTES_MAX + op.key.as_bytes().len());
+            if value.len() > bytes_max {
+                let detail = format!("a value has {} bytes; the limit beside this key is {bytes_max}", value.len());
+                return Err(Error::new(ErrorKind::BadInput, detail).op(op));
+            }
+            let ttl_ms = milliseconds(*ttl).map_err(|error| error.op(op))?;
+            match put(key, *mode, value, *flags, ttl_ms, HEADER_BYTES + bytes_max) {
+                Some(command) => command,
+                None => return Ok(Encoded::Known(Reply::Exists)),
+            }
+        }
+        Verb::Delete { cas: None } => script(Script::Delete, key, Expect::Deleted),
+        Verb::Delete { cas: Some(cas) } => {
+            let Some((head, length)) = layout::expected(*cas) else { return Ok(Encoded::Known(Reply::Exists)) };
+            let mut command = script(Script::Delete, key, Expect::Deleted);
+            command.cmd.arg(&head[..]).arg(length);
+            command
+        }
+        Verb::Touch { ttl } => {
+            let ttl_ms = milliseconds(*ttl).map_err(|error| error.op(op))?;
+            let mut command = script(Script::Touch, key, Expect::Touched);
+            command.cmd.arg(ttl_ms);
+            command
+        }
+        Verb::GetRange { .. } | Verb::PutRange { .. } | Verb::Native(_) => return Err(op.lacking()),
+        Verb::Arith { arith, initial } => arithmetic(key, *arith, *initial).map_err(|error| error.op(op))?,
+    };
+    Ok(Encoded::Command(command))
+}
+
+fn get(key: &[u8], want: Want) -> Command {
+    if !want.contains(Want::VALUE) {
+        return script(Script::Head, key, Expect::Head(want));
+    }
+    if want.contains(Want::TTL) {
+        return script(Script::Read, key, Expect::ItemAndLife(want));
+    }
+    let mut cmd = Cmd::with_capacity(2, 3 + key.len());
+    cmd.arg("GET").arg(key);
+    Command { cmd, expect: Expect::Item(want) }
+}
+
+/// `None` for a token of another store.
+fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_bytes_max: usize) -> Option<Command> {
+    let item = || layout::encode(fastrand::u64(..), flags, value);
+    let command = match mode {
+        PutMode::Set | PutMode::Replace => {
+            let mut command = script(Script::Set, key, Expect::Stored);
+            command.cmd.arg(item()).arg(ttl_ms).arg(if mode == PutMode::Set { "set" } else { "replace" });
+            command
+        }
+        // The one write that needs no look before it: it writes only where there is nothing at all.
+        PutMode::Add => {
+            let mut cmd = Cmd::with_capacity(6, 32 + key.len() + value.len());
+            cmd.arg("SET").arg(key).arg(item()).arg("NX");
+            if ttl_ms > 0 {
+                cmd.arg("PX").arg(ttl_ms);
+            }
+            Command { cmd, expect: Expect::Added }
+        }
+        PutMode::Append => {
+            let mut command = script(Script::Append, key, Expect::Stored);
+            command.cmd.arg(value).arg(item_bytes_max);
+            command
+        }
+        PutMode::Prepend => {
+            let mut command = script(Script::Prepend, key, Expect::Stored);
+            command.cmd.arg(value).arg(item_bytes_max).arg(&layout::version_bytes(fastrand::u64(..))[..]);
+            command
+        }
+        PutMode::Cas(cas) => {
+            let (head, length) = layout::expected(cas)?;
+            let mut command = script(Script::Cas, key, Expect::Swapped);
+            command.cmd.arg(item()).arg(ttl_ms).arg(&head[..]).arg(length);
+            command
+        }
+    };
+    Some(command)
+}
+
+fn arithmetic(key: &[u8], arith: Arith, initial: Option<Initial>) -> Result<Command> {
+    let (sign, delta) = match arith {
+        Arith::Incr(delta) => ("+", delta),
+        Arith::Decr(delta) => ("-", delta),
+    };
+    let mut command = script(Script::Arith, key, Expect::Number);
+    command.cmd.arg(sign).arg(delta).arg(&layout::version_bytes(fastrand::u64(..))[..]);
+    match initial {
+        Some(Initial { value, ttl }) => command.cmd.arg(value).arg(milliseconds(ttl)?),
+        None => command.cmd.arg("").arg(0),
+    };
+    Ok(command)
+}
+
+/// A call of a script on a key, without its arguments.
+fn script(script: Script, key: &[u8], expect: Expect) -> Command {
+    let mut cmd = Cmd::with_capacity(8, 64 + key.len());
+    cmd.arg("EVALSHA").arg(script.sha()).arg(1).arg(key);
+    Command { cmd, expect }
+}
+
+/// A life in milliseconds, a part of one rounded up; 0 for ever.
+fn milliseconds(ttl: Ttl) -> Result<u64> {
+    match ttl {
+        Ttl::Never => Ok(0),
+        Ttl::After(life) if life.is_zero() => Err(Ttl::after(life).expect_err("0 is refused")),
+        Ttl::After(life) if life > TTL_MAX => {
+            let detail = format!("a ttl is {} s; the limit is {} s", life.as_secs(), TTL_MAX.as_secs());
+            Err(Error::new(ErrorKind::BadInput, detail))
+        }
+        // Fits: the limit is far below.
+        Ttl::After(life) => Ok(u64::try_from(life.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
+    }
+}

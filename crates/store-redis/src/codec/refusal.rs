@@ -1,0 +1,79 @@
+//! What a server says no with, in words that name the mend.
+//!
+//! A server that answers with an error has not run the command, and a script writes last: so every refusal is
+//! [`NotApplied`](larder_core::Effect::NotApplied).
+
+use larder_core::{Effect, Error, ErrorKind};
+use redis::ServerError;
+
+/// Refusals that are told apart elsewhere.
+pub(crate) struct Refusal;
+
+impl Refusal {
+    /// The value is a string without a header.
+    pub(crate) fn foreign() -> Error {
+        let detail = "the key holds a value that another program wrote: it has no header of Larder's; \
+                      nothing was changed. Use another key or namespace, or delete it with that program";
+        Error::new(ErrorKind::LayoutMismatch, detail)
+    }
+
+    /// True if the server does not know a script: it did not run.
+    pub(crate) fn is_no_script(error: &ServerError) -> bool {
+        error.code() == "NOSCRIPT"
+    }
+}
+
+/// The error that a server's refusal is.
+pub(crate) fn refused(error: &ServerError) -> Error {
+    let (code, words) = (error.code(), error.details().unwrap_or_default());
+    let said = format!("{code} {words}");
+    let told = |kind: ErrorKind, detail: String| Error::new(kind, detail);
+    // A script of an old server wraps what its command answered.
+    let is = |wanted: &str| code == wanted || words.contains(&format!(": {wanted} ")) || words.starts_with(wanted);
+    if is("WRONGTYPE") {
+        return told(
+            ErrorKind::LayoutMismatch,
+            format!(
+                "the key holds another Redis type than a string, so another program wrote it; nothing was changed. \
+                 Use another key or namespace, or delete it with that program ({said})"
+            ),
+        );
+    }
+    if is("OOM") {
+        return told(
+            ErrorKind::Full,
+            format!("the server has reached its maxmemory; give it more, or delete ({said})"),
+        );
+    }
+    if is("NOPERM") || words.contains("can't run this command") {
+        let mend = "grant the command and the keys to this user with ACL SETUSER, or use another user";
+        return told(ErrorKind::Config, format!("the server forbids it to this user: {said}; {mend}"));
+    }
+    if words.contains("unknown command") {
+        let mend = "it was renamed or taken away (rename-command): give it back";
+        return told(ErrorKind::Config, format!("the server does not know the command: {said}; {mend}"));
+    }
+    match code {
+        "NOAUTH" | "WRONGPASS" => told(
+            ErrorKind::Config,
+            format!("the server wants a password: {said}; put it in the URL, redis://user:password@host"),
+        ),
+        "READONLY" => told(
+            ErrorKind::Unavailable,
+            format!("the server has become a replica, which refuses writes; connect to its primary ({said})"),
+        ),
+        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => told(
+            ErrorKind::Unavailable,
+            format!("the server is a node of a cluster, and the key is not served by it ({said})"),
+        ),
+        "LOADING" | "BUSY" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS" | "UNKILLABLE" => {
+            told(ErrorKind::Unavailable, format!("the server refuses for now: {said}"))
+        }
+        "NOSCRIPT" => told(ErrorKind::Unavailable, format!("the server has forgotten the scripts; try again ({said})")),
+        _ if words.contains("string exceeds maximum allowed size") => {
+            told(ErrorKind::BadInput, format!("the value would outgrow the server's proto-max-bulk-len ({said})"))
+        }
+        // Whatever it is, it is not known to have been refused before it ran.
+        _ => told(ErrorKind::Protocol, format!("the server answered an error: {said}")).effect(Effect::Unknown),
+    }
+}

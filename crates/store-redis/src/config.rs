@@ -1,0 +1,109 @@
+//! What a store needs to know before it connects.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use larder_core::Result;
+use larder_net::{Address, Auth, Tls};
+
+/// How to reach a server, and how to treat it.
+///
+/// Made from a URL by [`from_url`](Config::from_url); the table of options is there. Printing it masks the password.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the server listens.
+    pub address: Address,
+    /// The user and the password; the user is empty where the server has only a password.
+    pub auth: Option<Auth>,
+    /// TLS, if the server speaks it.
+    pub tls: Option<Tls>,
+    /// Which of the server's numbered databases.
+    pub database: u32,
+    /// How long an op may take if its context has no deadline.
+    pub timeout: Duration,
+    /// How long a dial with its handshake may take.
+    pub connect_timeout: Duration,
+    /// The largest value, beside the longest key; the server's own limit where that is less.
+    pub value_bytes_max: usize,
+}
+
+impl Config {
+    /// The port of a server whose URL names none.
+    pub const PORT: u16 = 6_379;
+    /// The largest [`value_bytes_max`](Config::value_bytes_max): what servers take unless they are told otherwise, less a header and a key.
+    pub const VALUE_BYTES_MAX: usize = 512 * 1024 * 1024 - 1024;
+    /// The largest value unless the URL says otherwise. A server does one thing at a time: while it moves a value of hundreds of megabytes,
+    /// all others wait.
+    pub const VALUE_BYTES_DEFAULT: usize = 4 * 1024 * 1024;
+
+    /// Everything at its default, for this server.
+    ///
+    /// ```
+    /// use larder_store_redis::Config;
+    /// let config = Config::tcp("127.0.0.1", Config::PORT);
+    /// assert_eq!(config.address.to_string(), "127.0.0.1:6379");
+    /// ```
+    pub fn tcp(host: &str, port: u16) -> Config {
+        Config::new(Address::Tcp { host: host.to_owned(), port })
+    }
+
+    /// The same, for a server behind a unix socket.
+    ///
+    /// ```
+    /// use larder_store_redis::Config;
+    /// assert_eq!(Config::unix("/run/redis.sock").address.to_string(), "/run/redis.sock");
+    /// ```
+    pub fn unix(path: impl Into<PathBuf>) -> Config {
+        Config::new(Address::Unix(path.into()))
+    }
+
+    fn new(address: Address) -> Config {
+        Config {
+            address,
+            auth: None,
+            tls: None,
+            database: 0,
+            timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            value_bytes_max: Config::VALUE_BYTES_DEFAULT,
+        }
+    }
+
+    /// Reads a URL: `redis://[user:password@]host[:port][/database][?option=value[&…]]`, `rediss://…` for TLS with the same parts, or
+    /// `redis+unix://[user:password@]/path/to/socket[?database=1&…]`. `:password@` is a password without a user.
+    ///
+    /// The default port is 6379; IPv6 addresses stand in brackets; user and password may be percent-encoded.
+    ///
+    /// | option | values | default | meaning |
+    /// |---|---|---|---|
+    /// | `database` | 0 to 1000000 | 0 | which numbered database; as well `/1` behind the host |
+    /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection over which nothing comes for twice as long after that is closed |
+    /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
+    /// | `value_bytes_max` | 1024 to 536869888 | 4194304 | the largest value; less where the server takes less |
+    /// | `tls_ca` | a path | the system's roots | certificates (PEM) to trust, with `rediss` |
+    /// | `tls_name` | a host name | the host | the name to expect in the certificate |
+    /// | `tls_insecure` | `yes`, `no` | `no` | trust any certificate: for tests |
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](larder_core::ErrorKind::Config), naming the part, the limits or the known options, and the nearest
+    /// spelling of a mistyped one.
+    ///
+    /// ```
+    /// use larder_store_redis::Config;
+    /// let config = Config::from_url("redis://:secret@cache/2?timeout_ms=200")?;
+    /// assert_eq!((config.database, config.timeout.as_millis()), (2, 200));
+    /// let error = Config::from_url("redis://cache?timout_ms=5").unwrap_err();
+    /// assert!(error.to_string().contains("did you mean timeout_ms?"));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn from_url(url: &str) -> Result<Config> {
+        crate::url::parse(url)
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.address, f)
+    }
+}

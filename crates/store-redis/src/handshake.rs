@@ -1,0 +1,258 @@
+//! What a server says of itself when a connection begins.
+
+use larder_core::{Encodings, Error, ErrorKind, Result};
+use redis::{Cmd, Pipeline, ServerError, Value};
+
+use crate::codec::refused;
+use crate::scripts::Script;
+
+/// The settings that are asked for, one `CONFIG GET` each: several at once are known from 7.0 on.
+const SETTINGS: [&str; 7] = [
+    "save",
+    "appendonly",
+    "appendfsync",
+    "proto-max-bulk-len",
+    "*-max-listpack-*",
+    "set-max-intset-entries",
+    "stream-node-max-*",
+];
+
+/// What the handshake found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerInfo {
+    pub(crate) flavour: Flavour,
+    pub(crate) version: String,
+    /// `maxmemory-policy`, where a limit is set; `None` where the server does not tell, `noeviction` where there is no limit.
+    pub(crate) policy: Option<String>,
+    pub(crate) persistence: Persistence,
+    pub(crate) bulk_bytes_max: Option<u64>,
+    pub(crate) encodings: Option<Encodings>,
+    /// Replicas that are connected.
+    pub(crate) replicas: u32,
+    /// Why settings could not be read, in the server's words.
+    pub(crate) untold: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    #[default]
+    Redis,
+    Valkey,
+}
+
+/// What a restart leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    /// The server does not say.
+    #[default]
+    Unknown,
+    /// Nothing.
+    None,
+    /// What stood there at the last snapshot, minutes ago.
+    Snapshots,
+    /// All but the last second or so.
+    AppendOnly,
+    /// All that was acknowledged.
+    AppendOnlyAlways,
+}
+
+/// Everything that is asked in one round trip.
+pub(crate) fn questions() -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("INFO");
+    for setting in SETTINGS {
+        pipeline.cmd("CONFIG").arg("GET").arg(setting);
+    }
+    for script in Script::ALL {
+        pipeline.add_command(load(script));
+    }
+    pipeline
+}
+
+/// The command that teaches a server a script.
+pub(crate) fn load(script: Script) -> Cmd {
+    let mut cmd = redis::cmd("SCRIPT");
+    cmd.arg("LOAD").arg(script.source());
+    cmd
+}
+
+/// What the answers to [`questions`] say.
+///
+/// # Errors
+/// [`ErrorKind::Config`] for a server that cannot serve as a store: a replica, a sentinel, a node of a cluster, one that forbids scripts.
+pub(crate) fn understood(answers: Vec<Value>) -> Result<ServerInfo> {
+    let mut answers = answers.into_iter();
+    let mut info = ServerInfo::default();
+    let mut is_aof = None;
+    match answers.next() {
+        Some(Value::ServerError(error)) if is_forbidden(&error) => info.untold = Some(words("INFO", &error)),
+        Some(Value::ServerError(error)) => return Err(refused(&error)),
+        Some(value) => is_aof = take_info(&mut info, &text(&value))?,
+        None => {}
+    }
+    let mut settings = Vec::new();
+    for _ in SETTINGS {
+        match answers.next() {
+            Some(Value::ServerError(error)) => {
+                info.untold.get_or_insert_with(|| words("CONFIG GET", &error));
+            }
+            Some(value) => pairs(value, &mut settings),
+            None => {}
+        }
+    }
+    for answer in answers {
+        if let Value::ServerError(error) = answer {
+            let refusal = refused(&error);
+            let detail = format!("the store needs scripts (SCRIPT LOAD, EVALSHA): {}", refusal.detail());
+            return Err(Error::new(refusal.kind(), detail));
+        }
+    }
+    take_settings(&mut info, &settings, is_aof);
+    Ok(info)
+}
+
+fn is_forbidden(error: &ServerError) -> bool {
+    error.code() == "NOPERM" || error.details().is_some_and(|words| words.contains("unknown command"))
+}
+
+fn words(command: &str, error: &ServerError) -> String {
+    format!("{command} is refused: {} {}", error.code(), error.details().unwrap_or_default())
+}
+
+/// Takes in `INFO`; says whether there is an append-only file.
+fn take_info(info: &mut ServerInfo, text: &str) -> Result<Option<bool>> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok());
+    let wrong = |detail: String| Err(Error::new(ErrorKind::Config, detail));
+    info.version = field("redis_version").unwrap_or_default().to_owned();
+    if let Some(version) = field("valkey_version") {
+        info.flavour = Flavour::Valkey;
+        info.version = version.to_owned();
+    }
+    if field("redis_mode") == Some("sentinel") {
+        return wrong("this is a sentinel, which holds no data; name the primary that it watches".to_owned());
+    }
+    if field("cluster_enabled") == Some("1") {
+        return wrong("this is a node of a cluster; open it as redis-cluster://host:port".to_owned());
+    }
+    if matches!(field("role"), Some("slave" | "replica")) {
+        let (host, port) = (field("master_host").unwrap_or("?"), field("master_port").unwrap_or("?"));
+        return wrong(format!(
+            "this server is a replica (role {}), which refuses writes; connect to its primary {host}:{port}",
+            field("role").unwrap_or_default()
+        ));
+    }
+    info.replicas = number("connected_slaves").and_then(|count| u32::try_from(count).ok()).unwrap_or_default();
+    info.policy = match (number("maxmemory"), field("maxmemory_policy")) {
+        (Some(0), _) => Some("noeviction".to_owned()),
+        (_, policy) => policy.map(str::to_owned),
+    };
+    Ok(field("aof_enabled").map(|enabled| enabled == "1"))
+}
+
+fn take_settings(info: &mut ServerInfo, settings: &[(String, String)], is_aof: Option<bool>) {
+    let field = |name: &str| settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok());
+    let is_aof = field("appendonly").map(|value| value == "yes").or(is_aof);
+    info.persistence = match (is_aof, field("appendfsync"), field("save")) {
+        (Some(true), Some("always"), _) => Persistence::AppendOnlyAlways,
+        (Some(true), _, _) => Persistence::AppendOnly,
+        (Some(false), _, Some("")) => Persistence::None,
+        (Some(false), _, Some(_)) => Persistence::Snapshots,
+        _ => Persistence::Unknown,
+    };
+    info.bulk_bytes_max = number("proto-max-bulk-len");
+    info.encodings = field("hash-max-listpack-entries").map(|_| {
+        let limit = |name: &str| number(name).unwrap_or_default();
+        Encodings {
+            hash_entries_max: limit("hash-max-listpack-entries"),
+            hash_value_bytes_max: limit("hash-max-listpack-value"),
+            set_integers_max: limit("set-max-intset-entries"),
+            set_entries_max: limit("set-max-listpack-entries"),
+            set_value_bytes_max: limit("set-max-listpack-value"),
+            sorted_set_entries_max: limit("zset-max-listpack-entries"),
+            sorted_set_value_bytes_max: limit("zset-max-listpack-value"),
+            stream_node_entries_max: limit("stream-node-max-entries"),
+            stream_node_bytes_max: limit("stream-node-max-bytes"),
+        }
+    });
+}
+
+/// The text of a reply that is one.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// Names and values, however the protocol frames them.
+fn pairs(value: Value, settings: &mut Vec<(String, String)>) {
+    match value {
+        Value::Map(pairs) => settings.extend(pairs.iter().map(|(name, value)| (text(name), text(value)))),
+        Value::Array(parts) => {
+            settings.extend(parts.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn found(info: &str, settings: &[(&str, &str)]) -> Result<ServerInfo> {
+        let map = settings.iter().map(|(name, value)| (bulk(name), bulk(value))).collect();
+        let mut answers = vec![bulk(info), Value::Map(map)];
+        answers.resize(SETTINGS.len() + 1, Value::Map(Vec::new()));
+        understood(answers)
+    }
+
+    #[test]
+    fn a_server_is_understood() {
+        let info =
+            "redis_version:7.0.15\r\nrole:master\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:0\r\n";
+        let settings = [("save", "3600 1"), ("hash-max-listpack-entries", "128"), ("proto-max-bulk-len", "1000")];
+        let found = found(info, &settings).unwrap();
+        assert_eq!((found.flavour, found.version.as_str()), (Flavour::Redis, "7.0.15"));
+        assert_eq!(found.policy.as_deref(), Some("allkeys-lru"));
+        assert_eq!(found.persistence, Persistence::Snapshots);
+        assert_eq!(found.bulk_bytes_max, Some(1_000));
+        assert_eq!(found.encodings.unwrap().hash_entries_max, 128);
+        assert_eq!(found.untold, None);
+    }
+
+    #[test]
+    fn persistence_is_told_apart() {
+        for (settings, persistence) in [
+            (&[("appendonly", "yes"), ("appendfsync", "always")][..], Persistence::AppendOnlyAlways),
+            (&[("appendonly", "yes"), ("appendfsync", "everysec")], Persistence::AppendOnly),
+            (&[("appendonly", "no"), ("save", "")], Persistence::None),
+            (&[("appendonly", "no"), ("save", "60 1")], Persistence::Snapshots),
+            (&[], Persistence::Unknown),
+        ] {
+            assert_eq!(found("redis_version:7.0.15\r\n", settings).unwrap().persistence, persistence, "{settings:?}");
+        }
+        let forbidden = found("valkey_version:8.1.3\r\nredis_version:7.2.4\r\naof_enabled:1\r\n", &[]).unwrap();
+        assert_eq!((forbidden.flavour, forbidden.version.as_str()), (Flavour::Valkey, "8.1.3"));
+        assert_eq!(forbidden.persistence, Persistence::AppendOnly);
+    }
+
+    #[test]
+    fn what_is_no_store_is_refused() {
+        for (info, said) in [
+            ("role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6380\r\n", "its primary 10.0.0.1:6380"),
+            ("redis_mode:sentinel\r\n", "sentinel"),
+            ("cluster_enabled:1\r\n", "redis-cluster://"),
+        ] {
+            let error = found(info, &[]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains(said), "{error}");
+        }
+    }
+}

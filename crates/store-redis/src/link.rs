@@ -1,0 +1,135 @@
+//! A connection: runs encoded commands, and says of those that failed whether they were sent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use larder_core::{Effect, Error, ErrorKind};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisError, Value};
+use smallvec::SmallVec;
+use tokio::task::AbortHandle;
+
+use crate::counters::{Counters, count};
+use crate::traffic::Traffic;
+
+/// One reply a command.
+pub(crate) type Values = SmallVec<[Value; 1]>;
+
+/// A connection that lives until its task ends.
+pub(crate) struct Link {
+    pub(crate) conn: MultiplexedConnection,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) closed: Arc<AtomicBool>,
+    /// The task that owns the socket.
+    pub(crate) task: AbortHandle,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("traffic", &self.traffic).field("closed", &self.closed).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Why commands have no replies. Of all of them alike: the client crate keeps no replies of a part.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    /// [`Effect::NotApplied`]: nothing was sent. [`Effect::Unknown`]: some of it may have been, and may yet arrive.
+    pub(crate) effect: Effect,
+    /// What went wrong.
+    pub(crate) error: Error,
+    /// True if nobody can tell before another connection is there.
+    pub(crate) is_cut: bool,
+}
+
+impl Link {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Closes the socket. What was not answered fails.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.task.abort();
+    }
+
+    /// Runs commands, one round trip.
+    ///
+    /// The client crate fails alike what it never sent and what was not answered; whether anything was written to the socket since the
+    /// commands were handed over tells which. A caller who stops waiting, by the deadline or by dropping this, leaves the replies to the
+    /// connection's task: it stays in step.
+    pub(crate) async fn run<'a>(
+        &self,
+        mut cmds: impl ExactSizeIterator<Item = &'a Cmd>,
+        deadline: Instant,
+    ) -> Result<Values, Fault> {
+        let ops = cmds.len();
+        if self.is_closed() {
+            return Err(self.cut(Effect::NotApplied, "the connection has ended"));
+        }
+        if Instant::now() >= deadline {
+            return Err(late(Effect::NotApplied, "the deadline had passed before the op was sent"));
+        }
+        count(&self.counters.ops, ops as u64);
+        count(&self.counters.round_trips, 1);
+        let writes = self.traffic.writes();
+        let mut conn = self.conn.clone();
+        let answered = match (ops, cmds.next()) {
+            (1, Some(cmd)) => {
+                let run = conn.send_packed_command(cmd);
+                tokio::time::timeout_at(deadline.into(), run)
+                    .await
+                    .map(|done| done.map(|value| Values::from_iter([value])))
+            }
+            (_, first) => {
+                let mut pipeline = Pipeline::with_capacity(ops);
+                for cmd in first.into_iter().chain(cmds) {
+                    pipeline.add_command(cmd.clone());
+                }
+                let run = conn.send_packed_commands(&pipeline, 0, ops);
+                tokio::time::timeout_at(deadline.into(), run).await.map(|done| done.map(Values::from_vec))
+            }
+        };
+        match answered {
+            Ok(Ok(values)) if values.len() == ops => Ok(values),
+            Ok(Ok(values)) => {
+                self.close();
+                Err(self.cut(Effect::Unknown, &format!("{} replies to {ops} commands", values.len())))
+            }
+            Ok(Err(error)) => {
+                let effect = if self.traffic.writes() == writes { Effect::NotApplied } else { Effect::Unknown };
+                Err(self.broken(effect, error))
+            }
+            Err(_) => {
+                count(&self.counters.timeouts, ops as u64);
+                Err(late(Effect::Unknown, "no answer before the deadline"))
+            }
+        }
+    }
+
+    fn broken(&self, effect: Effect, error: RedisError) -> Fault {
+        let kind = match error.kind() {
+            redis::ErrorKind::Io => ErrorKind::Unavailable,
+            _ => ErrorKind::Protocol,
+        };
+        // Whatever it was, replies may not match commands any more.
+        self.close();
+        let error = Error::new(kind, format!("the connection ended: {error}")).source(error);
+        Fault { effect, error, is_cut: true }
+    }
+
+    fn cut(&self, effect: Effect, detail: &str) -> Fault {
+        Fault { effect, error: Error::new(ErrorKind::Unavailable, detail), is_cut: true }
+    }
+}
+
+fn late(effect: Effect, detail: &str) -> Fault {
+    Fault { effect, error: Error::new(ErrorKind::Timeout, detail), is_cut: false }
+}

@@ -1,0 +1,95 @@
+//! Which keys the server holds: `SCAN`, a piece at a time.
+
+use std::time::Instant;
+
+use larder_core::list::{List, Listed, Listing};
+use larder_core::{Ctx, Error, ErrorKind, Result};
+use redis::Value;
+
+use crate::codec::refused;
+use crate::place::{escaped, logical};
+use crate::{RedisStore, handshake::text};
+
+/// Keys that the server looks at in one piece; others are served between pieces.
+const SCAN_COUNT: usize = 1_000;
+
+/// `SCAN` with a pattern, so only keys that match cross the network; the server looks at all of them, a thousand a command, and serves others in between.
+///
+/// - Every key of the database that an op could name is told, those that other programs wrote too. A key that stands there from the
+///   beginning to the end is told; `SCAN` may tell one twice.
+/// - A key that an op routed with another (`{with}key`) is told by its own name.
+/// - **Round trips: 1** a thousand keys of the database, one or two more for keys with a route.
+///
+/// # Errors
+/// [`ErrorKind::Config`] where the server forbids `SCAN`.
+impl List for RedisStore {
+    fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
+        Box::pin(async move {
+            let mut cursor = b"0".to_vec();
+            let mut looked_at = 0;
+            loop {
+                let (next, keys) =
+                    self.scan(ctx, &cursor, prefix).await.map_err(|error| error.store(self.node().name()))?;
+                for key in &keys {
+                    if let Some(key) = logical(key).filter(|key| key.starts_with(prefix)) {
+                        tell(Listed::Key(&key));
+                    }
+                }
+                looked_at += SCAN_COUNT as u64;
+                tell(Listed::LookedAt(looked_at));
+                if next == b"0" {
+                    return Ok(());
+                }
+                cursor = next;
+            }
+        })
+    }
+}
+
+impl RedisStore {
+    async fn scan(&self, ctx: Ctx, cursor: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
+        let mut cmd = redis::cmd("SCAN");
+        cmd.arg(cursor).arg("COUNT").arg(SCAN_COUNT);
+        if !prefix.is_empty() {
+            cmd.arg("MATCH").arg(pattern(prefix));
+        }
+        // Each piece has the timeout of an op, all together the deadline.
+        let deadline = ctx.at_most(self.node().config.timeout).deadline.unwrap_or_else(Instant::now);
+        let answered = self.node().run(std::iter::once(&cmd), deadline).await;
+        let mut values = answered.map_err(|fault| fault.error)?;
+        match values.pop() {
+            Some(Value::Array(parts)) => match <[Value; 2]>::try_from(parts) {
+                Ok([Value::BulkString(next), Value::Array(keys)]) => {
+                    Ok((next, keys.into_iter().filter_map(bytes).collect()))
+                }
+                _ => Err(Error::new(ErrorKind::Protocol, "the server answered SCAN with something else")),
+            },
+            Some(Value::ServerError(error)) => {
+                let refusal = refused(&error);
+                let detail = format!("the server does not list its keys (SCAN): {}", refusal.detail());
+                Err(Error::new(refusal.kind(), detail))
+            }
+            other => Err(Error::new(ErrorKind::Protocol, format!("the server answered SCAN with {other:?}"))),
+        }
+    }
+}
+
+fn bytes(value: Value) -> Option<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        other => Some(text(&other).into_bytes()),
+    }
+}
+
+/// A glob of what may begin so: with the prefix itself, or behind a hash tag.
+fn pattern(prefix: &[u8]) -> Vec<u8> {
+    let mut pattern = b"*".to_vec();
+    for &byte in escaped(prefix).iter() {
+        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\' | b'^' | b'-') {
+            pattern.push(b'\\');
+        }
+        pattern.push(byte);
+    }
+    pattern.push(b'*');
+    pattern
+}

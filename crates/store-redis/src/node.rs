@@ -1,0 +1,334 @@
+//! A server: its connection, and the one task that dials.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use larder_core::{Effect, Error, ErrorKind, Result};
+use larder_net::Connector;
+use parking_lot::{Mutex, RwLock};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, RedisError};
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::counters::{Counters, Stats, count};
+use crate::handshake::{ServerInfo, questions, understood};
+use crate::link::{Fault, Link, Values};
+use crate::traffic::{Counted, Traffic};
+
+/// The longest wait before the first redial; doubled for each further one, and drawn anew between 0 and that (full jitter).
+const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+/// The longest wait before any redial.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// The shortest, so that a server which refuses at once is not hammered.
+const BACKOFF_MIN: Duration = Duration::from_millis(5);
+/// Batches that may wait to be encoded onto the connection; further callers wait in line.
+const QUEUE_BATCHES_MAX: usize = 1_024;
+
+/// One server.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) config: Config,
+    pub(crate) counters: Arc<Counters>,
+    tls: Option<Connector>,
+    link: RwLock<Option<Arc<Link>>>,
+    health: Mutex<Health>,
+    /// What the last handshake found.
+    info: Mutex<Option<Arc<ServerInfo>>>,
+    /// Wakes callers when a dial has ended, well or not.
+    dialled: Notify,
+    /// Wakes the keeper when the connection was lost, or an op on it got no answer.
+    look: Notify,
+}
+
+#[derive(Debug)]
+enum Health {
+    /// A first dial, or the first after a loss, is under way: callers wait for it.
+    Dialling,
+    Up,
+    /// Dials fail: callers are refused at once, and one prober goes on dialling.
+    Down {
+        since: Instant,
+        error: Error,
+    },
+}
+
+impl Node {
+    pub(crate) fn new(config: Config, counters: Arc<Counters>) -> Result<Node> {
+        Ok(Node {
+            tls: config.tls.as_ref().map(Connector::new).transpose()?,
+            config,
+            counters,
+            link: RwLock::new(None),
+            health: Mutex::new(Health::Dialling),
+            info: Mutex::new(None),
+            dialled: Notify::new(),
+            look: Notify::new(),
+        })
+    }
+
+    /// The server's address, for errors.
+    pub(crate) fn name(&self) -> String {
+        self.config.address.to_string()
+    }
+
+    /// What the last handshake found.
+    pub(crate) fn info(&self) -> Option<Arc<ServerInfo>> {
+        self.info.lock().clone()
+    }
+
+    /// What has been done so far, with the traffic of the present connection.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = self.counters.snapshot();
+        if let Some(link) = self.link() {
+            stats.sent_bytes += link.traffic.sent_bytes();
+            stats.received_bytes += link.traffic.received_bytes();
+        }
+        stats
+    }
+
+    /// Runs commands on the connection, one round trip; waits for a dial that is under way.
+    pub(crate) async fn run<'a>(
+        &self,
+        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
+        deadline: Instant,
+    ) -> Result<Values, Fault> {
+        let link = match self.link() {
+            Some(link) => link,
+            None => self.link_by(deadline).await.map_err(|error| Fault {
+                effect: Effect::NotApplied,
+                error,
+                is_cut: false,
+            })?,
+        };
+        let answered = link.run(cmds, deadline).await;
+        if answered.is_err() {
+            self.look.notify_one();
+        }
+        answered
+    }
+
+    /// The live connection.
+    fn link(&self) -> Option<Arc<Link>> {
+        self.link.read().as_ref().filter(|link| !link.is_closed()).cloned()
+    }
+
+    /// The live connection, waiting for a dial that is under way; an error at once while the server is down.
+    async fn link_by(&self, deadline: Instant) -> Result<Arc<Link>> {
+        loop {
+            let dialled = self.dialled.notified();
+            if let Some(link) = self.link() {
+                return Ok(link);
+            }
+            if let Some(error) = self.down() {
+                return Err(error);
+            }
+            if tokio::time::timeout_at(deadline.into(), dialled).await.is_err() {
+                return Err(Error::new(ErrorKind::Timeout, "no connection before the deadline; a dial is under way"));
+            }
+        }
+    }
+
+    /// The error for callers while the server is down.
+    pub(crate) fn down(&self) -> Option<Error> {
+        match &*self.health.lock() {
+            Health::Down { since, error } => {
+                let kind = match error.kind() {
+                    ErrorKind::Config => ErrorKind::Config,
+                    _ => ErrorKind::Unavailable,
+                };
+                let detail = match since.elapsed().as_secs() {
+                    0 => error.detail().to_owned(),
+                    down_s => format!("down for {down_s} s: {}", error.detail()),
+                };
+                Some(Error::new(kind, detail).source(error.clone()))
+            }
+            Health::Dialling | Health::Up => None,
+        }
+    }
+
+    /// Waits for the end of the first dial.
+    pub(crate) async fn first_dial(&self) {
+        loop {
+            let dialled = self.dialled.notified();
+            if !matches!(*self.health.lock(), Health::Dialling) {
+                return;
+            }
+            dialled.await;
+        }
+    }
+
+    /// Closes the connection, if there is one: its task holds the node.
+    pub(crate) fn close(&self) {
+        if let Some(link) = self.link.write().take() {
+            link.close();
+        }
+    }
+
+    /// Keeps the connection: the only one that dials this server, one dial at a time. Runs until it is aborted.
+    pub(crate) async fn keep(self: Arc<Node>) {
+        let mut failures = 0u32;
+        let mut was_open = false;
+        loop {
+            let look = self.look.notified();
+            if let Some(link) = self.link() {
+                look.await;
+                self.check(&link).await;
+                continue;
+            }
+            self.lost();
+            match self.dial().await {
+                Ok((link, info)) => {
+                    failures = 0;
+                    count(&self.counters.connections, 1);
+                    if std::mem::replace(&mut was_open, true) {
+                        count(&self.counters.reconnects, 1);
+                    }
+                    *self.info.lock() = Some(Arc::new(info));
+                    *self.link.write() = Some(Arc::new(link));
+                    *self.health.lock() = Health::Up;
+                    self.dialled.notify_waiters();
+                }
+                Err(error) => {
+                    count(&self.counters.dials_failed, 1);
+                    self.mark_down(error);
+                    self.dialled.notify_waiters();
+                    tokio::time::sleep(backoff(failures)).await;
+                    failures = failures.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Looks whether a connection on which an op got no answer still lives: closes it if nothing at all comes for twice the timeout.
+    async fn check(&self, link: &Link) {
+        if link.is_closed() {
+            return;
+        }
+        let received = link.traffic.received_bytes();
+        let mut ping = link.conn.clone();
+        let patience = self.config.timeout * 2;
+        let answered = tokio::time::timeout(patience, ping.send_packed_command(&redis::cmd("PING"))).await;
+        if !matches!(answered, Ok(Ok(_))) && link.traffic.received_bytes() == received {
+            count(&self.counters.poisoned, 1);
+            link.close();
+        }
+    }
+
+    fn lost(&self) {
+        if let Some(link) = self.link.write().take() {
+            count(&self.counters.sent_bytes, link.traffic.sent_bytes());
+            count(&self.counters.received_bytes, link.traffic.received_bytes());
+        }
+        let mut health = self.health.lock();
+        if matches!(*health, Health::Up) {
+            *health = Health::Dialling;
+        }
+    }
+
+    fn mark_down(&self, error: Error) {
+        let mut health = self.health.lock();
+        let since = match &*health {
+            Health::Down { since, .. } => *since,
+            Health::Dialling | Health::Up => Instant::now(),
+        };
+        *health = Health::Down { since, error };
+    }
+
+    async fn dial(self: &Arc<Node>) -> Result<(Link, ServerInfo)> {
+        let limit = self.config.connect_timeout;
+        match tokio::time::timeout(limit, self.shake_hands()).await {
+            Ok(done) => done,
+            Err(_) => {
+                let detail = format!("the dial with its handshake took more than {} ms", limit.as_millis());
+                Err(Error::new(ErrorKind::Timeout, detail))
+            }
+        }
+    }
+
+    /// **Round trips: 2**, one more over TLS.
+    async fn shake_hands(self: &Arc<Node>) -> Result<(Link, ServerInfo)> {
+        let traffic = Arc::new(Traffic::default());
+        let stream = self.config.address.dial(self.tls.as_ref()).await?;
+        let stream = Counted::new(stream, traffic.clone());
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE_BATCHES_MAX);
+        let opened = MultiplexedConnection::new_with_config(&self.greeting(), stream, config).await;
+        let (conn, driver) = opened.map_err(|error| self.not_greeted(error))?;
+        let closed = Arc::new(AtomicBool::new(false));
+        let told = TellNode { node: self.clone(), closed: closed.clone() };
+        let task = tokio::spawn(async move {
+            let _told = told;
+            driver.await;
+        });
+        let link = Link { conn, traffic, counters: self.counters.clone(), closed, task: task.abort_handle() };
+        let questions = questions();
+        let mut asked = link.conn.clone();
+        let answers = asked.send_packed_commands(&questions, 0, questions.len()).await;
+        let answers = answers.map_err(|error| unavailable("the handshake failed", error))?;
+        Ok((link, understood(answers)?))
+    }
+
+    /// What the client crate says first: `HELLO 3`, with user and password, and `SELECT`.
+    fn greeting(&self) -> RedisConnectionInfo {
+        let mut greeting = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_db(i64::from(self.config.database))
+            .set_lib_name("larder", env!("CARGO_PKG_VERSION"));
+        if let Some(auth) = &self.config.auth {
+            if !auth.user.is_empty() {
+                greeting = greeting.set_username(&auth.user);
+            }
+            greeting = greeting.set_password(&auth.password);
+        }
+        greeting
+    }
+
+    fn not_greeted(&self, error: RedisError) -> Error {
+        let said = error.to_string();
+        let config = |detail: String| Error::new(ErrorKind::Config, detail).source(error.clone());
+        if said.contains("NOAUTH")
+            || said.contains("WRONGPASS")
+            || error.kind() == redis::ErrorKind::AuthenticationFailed
+        {
+            return match &self.config.auth {
+                None => config(format!(
+                    "the server wants a password (HELLO: {said}); put it in the URL, redis://user:password@host"
+                )),
+                Some(_) => config(format!("the server refuses the user or the password (HELLO: {said})")),
+            };
+        }
+        if said.contains("DB index") || said.contains("SELECT") {
+            return config(format!("the server has no database {} (SELECT: {said})", self.config.database));
+        }
+        match error.kind() {
+            redis::ErrorKind::Io => unavailable("the handshake failed", error),
+            _ => config(format!("this is no Redis 6 or later, or it forbids HELLO: {said}")),
+        }
+    }
+}
+
+/// Tells the node that a connection has ended, even if its task was aborted.
+struct TellNode {
+    node: Arc<Node>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Drop for TellNode {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        self.node.look.notify_one();
+    }
+}
+
+fn unavailable(what: &str, error: RedisError) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{what}: {error}")).source(error)
+}
+
+fn backoff(failures: u32) -> Duration {
+    let limit = BACKOFF_FIRST.saturating_mul(1u32 << failures.min(10)).min(BACKOFF_MAX);
+    limit.mul_f64(fastrand::f64()).max(BACKOFF_MIN)
+}

@@ -1,0 +1,261 @@
+//! The store: batches as commands, replies as outcomes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+use tokio::task::JoinHandle;
+
+use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode};
+use crate::config::Config;
+use crate::counters::{Counters, Stats, count};
+use crate::handshake::{ServerInfo, load};
+use crate::link::{Fault, Values};
+use crate::node::Node;
+use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
+use crate::scripts::Script;
+
+/// A store on one Redis or Valkey server.
+///
+/// # What is promised
+/// - A batch is one pipeline on one connection, which all callers share: **round trips: 1**. One more after the server has
+///   forgotten the scripts (`SCRIPT FLUSH`): they are loaded again.
+/// - An error with [`Effect::NotApplied`] is a promise: the server said no, or nothing of the batch was written to the socket. A write
+///   that was sent and not answered is [`Effect::Unknown`], and never sent again. A batch of reads is sent again once.
+/// - A cas token is the version that the item's writer drew, with the item's length. It outlives connections, and restarts of a
+///   server that keeps its data; it matches no item but the one that it was read from.
+/// - A key of another Redis type, and a string that another program wrote, are never overwritten, appended to or deleted:
+///   [`ErrorKind::LayoutMismatch`]. (An add answers `NotStored` there, since there is something.)
+/// - Dropping a future leaves the connection in step. What was handed over may still be sent.
+/// - While the server is down ops fail at once, naming it, while one prober redials with jittered backoff (5 ms to 2 s). A replica is refused.
+///
+/// # Limits
+/// - Values up to 4 MiB unless the URL says otherwise (`value_bytes_max`): a server that moves a large value does nothing else meanwhile.
+/// - Lives are counted by the server's wall clock, to the millisecond: a step of that clock shortens or lengthens them.
+/// - A failover, or a restart of a server without an append-only file that is synced always, may lose acknowledged writes: see
+///   [`durability`](Profile::durability).
+///
+/// ```no_run
+/// use larder_core::{Key, PutMode, StoreExt, Ttl};
+/// use larder_store_redis::{Config, RedisStore};
+/// # async fn example() -> larder_core::Result<()> {
+/// let store = RedisStore::connect(Config::from_url("redis://127.0.0.1:6379")?).await?;
+/// store.put(Key::new("greeting")?, PutMode::Set, "hello", Ttl::Never).await?;
+/// assert!(store.get(Key::new("greeting")?).await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+pub struct RedisStore {
+    node: Arc<Node>,
+    keeper: JoinHandle<()>,
+    /// The profile, and what the handshake found when it was put together.
+    profile: Mutex<(Option<Arc<ServerInfo>>, Arc<Profile>)>,
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("config", &self.node.config).finish_non_exhaustive()
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.keeper.abort();
+        self.node.close();
+    }
+}
+
+impl RedisStore {
+    /// Connects and shakes hands. Runs on the tokio runtime it is called on, and needs it for as long as it lives. **Round trips: 2**,
+    /// more over TLS.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Unavailable`], [`ErrorKind::Timeout`]: the server could not be reached;
+    /// - [`ErrorKind::Config`]: it is a replica (its primary is named), a sentinel or a node of a cluster, it wants a password or refuses the
+    ///   one that was given, it has no such database, or forbids a command that the store needs (which is named).
+    ///
+    /// ```no_run
+    /// # async fn example() -> larder_core::Result<()> {
+    /// use larder_store_redis::{Config, RedisStore};
+    /// let store = RedisStore::connect(Config::from_url("redis://:secret@cache?timeout_ms=200")?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(config: Config) -> Result<RedisStore> {
+        let node = Arc::new(Node::new(config, Arc::new(Counters::default()))?);
+        let keeper = tokio::spawn(node.clone().keep());
+        let empty = profile(&ServerInfo::default(), node.config.value_bytes_max);
+        let store = RedisStore { node, keeper, profile: Mutex::new((None, Arc::new(empty))) };
+        store.node.first_dial().await;
+        match store.node.down() {
+            Some(error) => Err(error.store(store.node.name())),
+            None => Ok(store),
+        }
+    }
+
+    /// What the store has done so far.
+    ///
+    /// ```no_run
+    /// # fn example(store: &larder_store_redis::RedisStore) {
+    /// println!("{} round trips", store.stats().round_trips);
+    /// # }
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.node.stats()
+    }
+
+    /// The server.
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    fn limits(&self) -> Limits {
+        let value_bytes_max = self.node.config.value_bytes_max;
+        let item_bytes_max = match self.node.info() {
+            Some(info) => item_bytes_max(&info, value_bytes_max),
+            None => item_bytes_max(&ServerInfo::default(), value_bytes_max),
+        };
+        Limits { item_bytes_max }
+    }
+
+    async fn run_batch(&self, ctx: Ctx, batch: Batch) -> Replies {
+        let deadline = ctx.deadline.unwrap_or(Instant::now() + self.node.config.timeout);
+        let limits = self.limits();
+        let mut replies = Replies::with_capacity(batch.len());
+        let mut sent: SmallVec<[(usize, Command); 1]> = SmallVec::with_capacity(batch.len());
+        for (place, op) in batch.iter().enumerate() {
+            // A command's place is filled in below.
+            replies.push(Ok(Reply::Miss));
+            match self.encoded(op, limits) {
+                Ok(Encoded::Command(command)) => sent.push((place, command)),
+                Ok(Encoded::Known(reply)) => replies[place] = Ok(reply),
+                Err(error) => replies[place] = Err(error.op(op).store(self.node.name())),
+            }
+        }
+        if sent.is_empty() {
+            return replies;
+        }
+        let answered = self.asked(&sent, &batch, deadline).await;
+        match answered {
+            Ok(values) if values.iter().any(is_no_script) => {
+                let answers = Box::pin(self.reload(&sent, &batch, values, deadline)).await;
+                for ((place, command), answer) in sent.iter().zip(answers) {
+                    replies[*place] = match answer {
+                        Ok(value) => self.told(value, command, &batch[*place]),
+                        Err(fault) => Err(self.failed(&fault, &batch[*place])),
+                    };
+                }
+            }
+            Ok(values) => {
+                for ((place, command), value) in sent.iter().zip(values) {
+                    replies[*place] = self.told(value, command, &batch[*place]);
+                }
+            }
+            Err(fault) => {
+                for (place, _) in &sent {
+                    replies[*place] = Err(self.failed(&fault, &batch[*place]));
+                }
+            }
+        }
+        replies
+    }
+
+    fn encoded(&self, op: &Op, limits: Limits) -> Result<Encoded> {
+        if op.route.rank > 0 {
+            let detail = format!("a route has rank {}; the limit is 0: there is one server", op.route.rank);
+            return Err(Error::new(ErrorKind::BadInput, detail).op(op));
+        }
+        encode(op, limits)
+    }
+
+    /// Sends commands; where the connection ended and all of them only read, once more.
+    async fn asked(&self, sent: &[(usize, Command)], batch: &Batch, deadline: Instant) -> Result<Values, Fault> {
+        let cmds = || sent.iter().map(|(_, command)| &command.cmd);
+        let answered = self.node.run(cmds(), deadline).await;
+        match answered {
+            Err(fault) if fault.is_cut && sent.iter().all(|(place, _)| batch[*place].is_read()) => {
+                self.node.run(cmds(), deadline).await
+            }
+            answered => answered,
+        }
+    }
+
+    /// Loads the scripts that the server has forgotten, and runs again what it therefore refused: it did not run. Not so where a later op
+    /// on the same key did run: the order of a key's ops is kept, and the refusal stands.
+    async fn reload(
+        &self,
+        sent: &[(usize, Command)],
+        batch: &Batch,
+        values: Values,
+        deadline: Instant,
+    ) -> Vec<Result<Value, Fault>> {
+        count(&self.node.counters.scripts_reloaded, 1);
+        let key = |at: usize| (&batch[sent[at].0].key, &batch[sent[at].0].route);
+        let refused: Vec<usize> = (0..sent.len()).filter(|&at| is_no_script(&values[at])).collect();
+        let ran_after =
+            |at: usize| (at + 1..sent.len()).any(|later| key(later) == key(at) && !is_no_script(&values[later]));
+        let again: Vec<usize> = refused.iter().copied().filter(|&at| !ran_after(at)).collect();
+        let loads: Vec<Cmd> = Script::ALL.map(load).into();
+        let cmds: Vec<&Cmd> = loads.iter().chain(again.iter().map(|&at| &sent[at].1.cmd)).collect();
+        let answered = self.node.run(cmds.into_iter(), deadline).await;
+        let mut values: Vec<Result<Value, Fault>> = values.into_iter().map(Ok).collect();
+        match answered {
+            Ok(answers) => {
+                for (at, answer) in again.into_iter().zip(answers.into_iter().skip(loads.len())) {
+                    values[at] = Ok(answer);
+                }
+            }
+            Err(fault) => again.into_iter().for_each(|at| values[at] = Err(fault.clone())),
+        }
+        values
+    }
+
+    fn told(&self, value: Value, command: &Command, op: &Op) -> Result<Reply> {
+        decode(value, command.expect).map_err(|error| self.named(error, op))
+    }
+
+    /// The error of an op that got no reply.
+    fn failed(&self, fault: &Fault, op: &Op) -> Error {
+        let effect = if op.is_read() { Effect::NotApplied } else { fault.effect };
+        self.named(fault.error.clone().effect(effect), op)
+    }
+
+    fn named(&self, error: Error, op: &Op) -> Error {
+        error.op(op).store(self.node.name())
+    }
+}
+
+fn is_no_script(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if Refusal::is_no_script(error))
+}
+
+impl Store for RedisStore {
+    fn profile(&self) -> Arc<Profile> {
+        let info = self.node.info();
+        let mut known = self.profile.lock();
+        let is_same = match (&known.0, &info) {
+            (Some(known), Some(info)) => Arc::ptr_eq(known, info),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same && let Some(found) = &info {
+            *known = (info.clone(), Arc::new(profile(found, self.node.config.value_bytes_max)));
+        }
+        known.1.clone()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        match batch.as_slice() {
+            [] => Run::Ready(Replies::new()),
+            ops if ops.len() > BATCH_OPS_MAX => {
+                let detail = format!("a batch has {} ops; the limit is {BATCH_OPS_MAX}", ops.len());
+                let error = Error::new(ErrorKind::BadInput, detail);
+                Run::Ready(ops.iter().map(|op| Err(error.clone().op(op))).collect())
+            }
+            _ => Run::pending(self.run_batch(ctx, batch)),
+        }
+    }
+}

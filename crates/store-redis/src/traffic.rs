@@ -1,0 +1,76 @@
+//! What goes over a connection, counted: it is how an op that failed is known not to have been sent.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use larder_net::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Counts of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// How often the system was asked to send. While it stands still, nothing was sent.
+    writes: AtomicU64,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+impl Traffic {
+    /// How often the system was asked to send. Acquires: what failed after a write saw it.
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A transport whose traffic is counted.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    stream: Stream,
+    traffic: Arc<Traffic>,
+}
+
+impl Counted {
+    pub(crate) fn new(stream: Stream, traffic: Arc<Traffic>) -> Counted {
+        Counted { stream, traffic }
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let done = ready!(Pin::new(&mut this.stream).poll_read(cx, buf));
+        this.traffic.received_bytes.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        Poll::Ready(done)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        // Before, and whatever comes of it: a failed write may have sent a part.
+        this.traffic.writes.fetch_add(1, Ordering::Release);
+        let done = ready!(Pin::new(&mut this.stream).poll_write(cx, bytes));
+        this.traffic.sent_bytes.fetch_add(*done.as_ref().unwrap_or(&0) as u64, Ordering::Relaxed);
+        Poll::Ready(done)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,155 @@
+//! URLs, and what is wrong with them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use larder_core::{Error, ErrorKind, Result};
+use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_options, suggestion};
+use larder_net::{Address, Auth, Tls};
+
+use crate::config::Config;
+
+const OPTIONS: [&str; 7] =
+    ["database", "timeout_ms", "connect_timeout_ms", "value_bytes_max", "tls_ca", "tls_name", "tls_insecure"];
+const SCHEMES: [&str; 3] = ["redis", "rediss", "redis+unix"];
+/// Servers have 16 databases unless they are told otherwise.
+const DATABASE_MAX: u64 = 1_000_000;
+
+pub(crate) fn parse(url: &str) -> Result<Config> {
+    read(url).map_err(|detail| Error::new(ErrorKind::Config, format!("{detail}, in the URL {}", masked(url))))
+}
+
+fn read(url: &str) -> Result<Config, Wrong> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(format!("a store is given as scheme://…, with one of the schemes {}", SCHEMES.join(", ")));
+    };
+    if !SCHEMES.contains(&scheme) {
+        return Err(format!("the scheme {scheme:?} is unknown{}", suggestion(scheme, &SCHEMES)));
+    }
+    if rest.contains('#') {
+        return Err("a fragment (#…) has no meaning here".to_owned());
+    }
+    let (target, options) = split_options(rest);
+    let (auth, place) = user_information(target)?;
+    let mut config = if scheme == "redis+unix" { unix(place)? } else { tcp(place)? };
+    config.auth = auth;
+    if scheme == "rediss" {
+        config.tls = Some(Tls::default());
+    }
+    for pair in options.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        option(&mut config, name, &decoded(value)?)?;
+    }
+    Ok(config)
+}
+
+/// `user:password@` or `:password@`. Any bytes may be percent-encoded: Redis takes them as they are.
+fn user_information(target: &str) -> Result<(Option<Auth>, &str), Wrong> {
+    let Some((user, rest)) = target.rsplit_once('@') else { return Ok((None, target)) };
+    let Some((user, password)) = user.split_once(':') else {
+        return Err("before the @ stands user:password, or :password".to_owned());
+    };
+    if password.is_empty() {
+        return Err("the password before the @ is empty".to_owned());
+    }
+    Ok((Some(Auth { user: decoded(user)?, password: decoded(password)? }), rest))
+}
+
+fn unix(path: &str) -> Result<Config, Wrong> {
+    if !path.starts_with('/') {
+        return Err(format!("a unix socket is an absolute path (redis+unix:///run/redis.sock), not {path:?}"));
+    }
+    Ok(Config::unix(PathBuf::from(decoded(path)?)))
+}
+
+fn tcp(place: &str) -> Result<Config, Wrong> {
+    let (text, database) = place.split_once('/').unwrap_or((place, ""));
+    if text.contains(',') {
+        return Err(format!(
+            "one server is one host, not {text:?}; the nodes of a cluster are given as redis-cluster://"
+        ));
+    }
+    let mut config = match host(text, Config::PORT)? {
+        Address::Tcp { host, port } => Config::tcp(&host, port),
+        Address::Unix(path) => Config::unix(path),
+    };
+    if !database.is_empty() {
+        option(&mut config, "database", database)?;
+    }
+    Ok(config)
+}
+
+fn option(config: &mut Config, name: &str, value: &str) -> Result<(), Wrong> {
+    let milliseconds = || number(name, value, 1, 600_000).map(Duration::from_millis);
+    match name {
+        // Fits: the limits are below.
+        "database" => config.database = number(name, value, 0, DATABASE_MAX)? as u32,
+        "timeout_ms" => config.timeout = milliseconds()?,
+        "connect_timeout_ms" => config.connect_timeout = milliseconds()?,
+        "value_bytes_max" => {
+            config.value_bytes_max = number(name, value, 1_024, Config::VALUE_BYTES_MAX as u64)? as usize;
+        }
+        "tls_ca" => tls(config, name)?.ca = Some(PathBuf::from(value)),
+        "tls_name" => tls(config, name)?.name = Some(value.to_owned()),
+        "tls_insecure" => tls(config, name)?.insecure = one_of(name, value, &[("yes", true), ("no", false)])?,
+        _ => return Err(format!("the option {name:?} is unknown{}", suggestion(name, &OPTIONS))),
+    }
+    Ok(())
+}
+
+fn tls<'a>(config: &'a mut Config, name: &str) -> Result<&'a mut Tls, Wrong> {
+    config.tls.as_mut().ok_or_else(|| format!("the option {name} goes with rediss://"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(url: &str) -> String {
+        match parse(url) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Config);
+                error.to_string()
+            }
+            Ok(config) => panic!("{url} was taken for {config:?}"),
+        }
+    }
+
+    #[test]
+    fn the_parts_are_found() {
+        let config = parse("redis://joe:p%40ss@[::1]:1/3?timeout_ms=7&value_bytes_max=2048").unwrap();
+        assert_eq!(config.address.to_string(), "[::1]:1");
+        assert_eq!(config.auth, Some(Auth { user: "joe".into(), password: "p@ss".into() }));
+        assert_eq!((config.database, config.timeout, config.value_bytes_max), (3, Duration::from_millis(7), 2_048));
+        let config = parse("redis+unix://:pw@/run/r.sock?database=4").unwrap();
+        assert_eq!((config.address.to_string().as_str(), config.database), ("/run/r.sock", 4));
+        assert_eq!(config.auth, Some(Auth { user: String::new(), password: "pw".into() }));
+        let config = parse("rediss://h/?tls_ca=/a%20b.pem&tls_insecure=yes").unwrap();
+        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), name: None, insecure: true }));
+        assert_eq!(config.address.to_string(), "h:6379");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (url, said) in [
+            ("redi://h", "did you mean redis?"),
+            ("redis://h?databse=2", "did you mean database?"),
+            ("redis://h/one", "the option database takes a number of 0 to 1000000, not \"one\""),
+            ("redis://h:70000", "\"70000\""),
+            ("redis://a,b", "redis-cluster://"),
+            ("redis://secret@h", "user:password, or :password"),
+            ("redis://joe:@h", "password before the @ is empty"),
+            ("redis://h?tls_ca=x", "goes with rediss://"),
+            ("redis+unix://sock", "absolute path"),
+            ("redis://h?value_bytes_max=1", "1024 to"),
+            ("redis://h#x", "fragment"),
+            ("redis://", "no host name"),
+        ] {
+            let error = wrong(url);
+            assert!(error.contains(said), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        assert!(!wrong("redis://joe:hunter2@h?oops=1").contains("hunter2"));
+        assert!(!format!("{:?}", parse("redis://joe:hunter2@h").unwrap()).contains("hunter2"));
+    }
+}

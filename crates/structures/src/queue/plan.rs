@@ -374,7 +374,3 @@ fn descend(state: &mut State, shelf: &Shelf) -> Descent {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "plan_tests.rs"]
-mod tests;

@@ -31,6 +31,19 @@ const RULES: &[Rule] = &[
     Rule { package: "larder-core", may_use: Some(&[]), must_not_reach: RUNTIMES, must_not_enable: &[] },
     Rule { package: "larder-proto", may_use: Some(&["larder-core"]), must_not_reach: RUNTIMES, must_not_enable: &[] },
     Rule { package: "larder-net", may_use: Some(&["larder-core"]), must_not_reach: &[], must_not_enable: &[] },
+    // A program that uses one of the two has nothing of the other.
+    Rule {
+        package: "larder-store-memcached",
+        may_use: Some(&["larder-core", "larder-net", "larder-proto"]),
+        must_not_reach: &["redis"],
+        must_not_enable: &[],
+    },
+    Rule {
+        package: "larder-store-redis",
+        may_use: Some(&["larder-core", "larder-net"]),
+        must_not_reach: &["larder-proto"],
+        must_not_enable: &[],
+    },
     Rule {
         package: STORES,
         may_use: Some(&["larder-core", "larder-net", "larder-proto"]),
@@ -77,7 +90,25 @@ const RULES: &[Rule] = &[
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let text = output(cargo.args(["metadata", "--format-version", "1"]).current_dir(root))?;
-    check(&Workspace::parse(&text)?, RULES)
+    let mut found = check(&Workspace::parse(&text)?, RULES)?;
+    for (feature, banned) in ALONE {
+        let tree = ["tree", "-p", "larder", "--no-default-features", "--features", feature, "-e", "normal"];
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let text = output(cargo.args(tree).args(["--prefix", "none", "--format", "{p}"]).current_dir(root))?;
+        found.extend(strangers(feature, &text, banned));
+    }
+    Ok(found)
+}
+
+/// The facade with one store's feature alone, and what it must not bring.
+const ALONE: &[(&str, &[&str])] =
+    &[("memcached", &["redis", "larder-store-redis"]), ("redis", &["larder-proto", "larder-store-memcached"])];
+
+/// What a tree of dependencies holds of what it must not.
+fn strangers(feature: &str, tree: &str, banned: &[&str]) -> Vec<String> {
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    let met = banned.iter().filter(|name| names.contains(**name));
+    met.map(|name| format!("larder with the feature {feature} alone may not bring {name}")).collect()
 }
 
 /// A direct, normal dependency.
@@ -252,6 +283,14 @@ mod tests {
     fn a_store_that_names_a_structure_is_found() {
         let packages = [("larder-store-new", &["larder-structures"][..]), ("larder-structures", &[])];
         assert!(found(&packages).contains("larder-store-new may not depend on larder-structures"));
+    }
+
+    #[test]
+    fn a_store_that_a_feature_brings_along_is_found() {
+        let tree = "larder v0.1.0 (/x)\nlarder-store-memcached v0.1.0 (/y)\nredis v1.8.1\n";
+        assert_eq!(strangers("memcached", tree, &["redis", "larder-store-redis"]).len(), 1);
+        assert_eq!(strangers("memcached", tree, &["larder-store-redis"]), [""; 0]);
+        assert!(found(&[("larder-store-memcached", &["redis"])]).contains("larder-store-memcached -> redis"));
     }
 
     #[test]

@@ -41,6 +41,7 @@ const STORES: &[Store] = &[
     }),
     ("memcached, several", |column| column.ends_with("x3")),
     ("memcached, classic dialect", |column| column.starts_with("memcached") && column.contains("classic")),
+    ("Redis or Valkey, one", |column| column.starts_with("redis-") || column == "valkey"),
     ("without cas and expiry", |column| column == "classic-bare"),
 ];
 

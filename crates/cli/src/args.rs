@@ -36,6 +36,9 @@ same one. The store is set by --store or LARDER_STORE:
   memcached://host:port[,host:port…]   memcached, one server or several
   memcached+tls://host:port            the same over TLS
   memcached+unix:///path               the same over a unix socket
+  redis://host:port[/database]         Redis or Valkey, one server
+  rediss://host:port                   the same over TLS
+  redis+unix:///path                   the same over a unix socket
 
 Names and elements are taken as the bytes that the shell hands over; they need not be text.";
 
@@ -51,7 +54,7 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// The store's URL, such as memcached://localhost:11211
+    /// The store's URL, such as memcached://localhost:11211 or redis://localhost:6379
     #[arg(long, global = true, env = "LARDER_STORE", hide_env_values = true, value_name = "URL")]
     #[arg(value_hint = ValueHint::Url, help_heading = "Common options")]
     pub(crate) store: Option<String>,

@@ -181,7 +181,8 @@ pub enum PutMode {
 pub struct Cas {
     /// The store's own number.
     pub token: u64,
-    /// What the token is valid with: a connection of a network store, a life of an embedded one.
+    /// What the token is valid with: a connection of a network store, a life of an embedded one. Where tokens outlive connections (Redis), a
+    /// further part of the version.
     pub session: u64,
 }
 

@@ -66,8 +66,19 @@ pub(crate) fn questions() -> Pipeline {
     for script in Script::ALL {
         pipeline.add_command(load(script));
     }
+    // A server repeats the arguments of a command that it does not know, and the client crate takes a refusal that is not UTF-8 for the end of the
+    // connection. So whether they are known is asked here, with arguments that are.
+    pipeline.cmd("EVALSHA").arg(Script::Head.sha()).arg(1).arg(PROBE_KEY);
+    for command in BARE_COMMANDS {
+        pipeline.cmd(command);
+    }
     pipeline
 }
+
+/// The key that the handshake asks after. Nothing is ever stored there.
+const PROBE_KEY: &str = "L!probe";
+/// What is sent without a script. Sent with too few arguments, to be refused for that.
+const BARE_COMMANDS: [&str; 2] = ["GET", "SET"];
 
 /// The command that teaches a server a script.
 pub(crate) fn load(script: Script) -> Cmd {
@@ -100,10 +111,23 @@ pub(crate) fn understood(answers: Vec<Value>) -> Result<ServerInfo> {
             None => {}
         }
     }
-    for answer in answers {
-        if let Value::ServerError(error) = answer {
+    let is_fatal = |command: &str, error: &ServerError| {
+        let words = error.details().unwrap_or_default();
+        let is_key = error.code() == "NOPERM" && !words.contains("command");
+        match command {
+            "SCRIPT LOAD" => true,
+            // Keys may be granted by pattern.
+            "EVALSHA" => !is_key,
+            _ => words.contains("unknown command"),
+        }
+    };
+    let commands = std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(["EVALSHA"]).chain(BARE_COMMANDS);
+    for (command, answer) in commands.zip(answers) {
+        if let Value::ServerError(error) = answer
+            && is_fatal(command, &error)
+        {
             let refusal = refused(&error);
-            let detail = format!("the store needs scripts (SCRIPT LOAD, EVALSHA): {}", refusal.detail());
+            let detail = format!("the store needs the command {command}: {}", refusal.detail());
             return Err(Error::new(refusal.kind(), detail));
         }
     }

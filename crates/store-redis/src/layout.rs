@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! byte 0        0xC1, which begins no text in UTF-8 and no value of MessagePack
-//! bytes 1..9    the version, big-endian: 63 bits that the writer draws; the highest bit says that flags follow
-//! bytes 9..13   the flags, big-endian, only where that bit is set: where they are not 0
+//! bytes 1..9    the version: 63 bits that the writer draws; the highest bit of byte 1 says that flags follow
+//! bytes 9..13   the flags, little-endian, only where that bit is set: where they are not 0
 //! then          the value
 //! ```
 //!
@@ -37,7 +37,7 @@ impl Header {
         let (magic, rest) = head.split_first()?;
         let (version, rest) = rest.split_first_chunk()?;
         let version = u64::from_be_bytes(*version);
-        let flags = if version & FLAGGED == 0 { 0 } else { u32::from_be_bytes(*rest.first_chunk()?) };
+        let flags = if version & FLAGGED == 0 { 0 } else { u32::from_le_bytes(*rest.first_chunk()?) };
         (*magic == MAGIC).then_some(Header { version, flags })
     }
 
@@ -60,7 +60,7 @@ pub(crate) fn encode(version: u64, flags: u32, value: &[u8]) -> Vec<u8> {
         item.extend_from_slice(&(version & !FLAGGED).to_be_bytes());
     } else {
         item.extend_from_slice(&(version | FLAGGED).to_be_bytes());
-        item.extend_from_slice(&flags.to_be_bytes());
+        item.extend_from_slice(&flags.to_le_bytes());
     }
     item.extend_from_slice(value);
     item
@@ -98,7 +98,7 @@ mod tests {
         let plain = encode(0x8102_0304_0506_0708, 0, b"value");
         assert_eq!(plain, b"\xc1\x01\x02\x03\x04\x05\x06\x07\x08value");
         let flagged = encode(0x0102_0304_0506_0708, 0xA0B0_C0D0, b"value");
-        assert_eq!(flagged, b"\xc1\x81\x02\x03\x04\x05\x06\x07\x08\xa0\xb0\xc0\xd0value");
+        assert_eq!(flagged, b"\xc1\x81\x02\x03\x04\x05\x06\x07\x08\xd0\xc0\xb0\xa0value");
         assert_eq!(encode(0, 0, b""), b"\xc1\0\0\0\0\0\0\0\0");
         let (header, value) = decode(flagged.into()).unwrap();
         assert_eq!((header.flags, &value[..]), (0xA0B0_C0D0, &b"value"[..]));

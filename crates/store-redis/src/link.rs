@@ -49,6 +49,13 @@ pub(crate) struct Fault {
     pub(crate) is_cut: bool,
 }
 
+impl Fault {
+    /// True if the commands went out, the connection stands, and nothing came.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        !self.is_cut && self.effect == Effect::Unknown
+    }
+}
+
 impl Link {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)

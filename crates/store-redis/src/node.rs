@@ -40,6 +40,8 @@ pub(crate) struct Node {
     dialled: Notify,
     /// Wakes the keeper when the connection was lost, or an op on it got no answer.
     look: Notify,
+    /// True if an op got no answer since the keeper last looked.
+    is_silent: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ impl Node {
             info: Mutex::new(None),
             dialled: Notify::new(),
             look: Notify::new(),
+            is_silent: AtomicBool::new(false),
         })
     }
 
@@ -103,7 +106,8 @@ impl Node {
             })?,
         };
         let answered = link.run(cmds, deadline).await;
-        if answered.is_err() {
+        if answered.as_ref().is_err_and(|fault| fault.is_unanswered()) {
+            self.is_silent.store(true, Ordering::Relaxed);
             self.look.notify_one();
         }
         answered
@@ -203,7 +207,7 @@ impl Node {
 
     /// Looks whether a connection on which an op got no answer still lives: closes it if nothing at all comes for twice the timeout.
     async fn check(&self, link: &Link) {
-        if link.is_closed() {
+        if link.is_closed() || !self.is_silent.swap(false, Ordering::Relaxed) {
             return;
         }
         let received = link.traffic.received_bytes();

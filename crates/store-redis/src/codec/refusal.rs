@@ -45,7 +45,7 @@ pub(crate) fn refused(error: &ServerError) -> Error {
             format!("the server has reached its maxmemory; give it more, or delete ({said})"),
         );
     }
-    if is("NOPERM") || words.contains("can't run this command") {
+    if is("NOPERM") || words.contains("can't run this command") || words.contains("has no permissions") {
         let mend = "grant the command and the keys to this user with ACL SETUSER, or use another user";
         return told(ErrorKind::Config, format!("the server forbids it to this user: {said}; {mend}"));
     }

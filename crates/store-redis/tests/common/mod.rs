@@ -1,0 +1,54 @@
+//! Short ways to say things.
+#![allow(dead_code, unreachable_pub)]
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::{Batch, Ctx, Error, Key, Op, PutMode, Replies, Reply, Result, Store, StoreExt, Ttl, Want};
+use larder_store_redis::{Config, RedisStore};
+
+pub async fn open(url: &str) -> RedisStore {
+    try_open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+pub async fn try_open(url: &str) -> Result<RedisStore> {
+    RedisStore::connect(Config::from_url(url)?).await
+}
+
+pub async fn refused(url: &str) -> Error {
+    try_open(url).await.expect_err("it was opened")
+}
+
+pub fn key(name: impl AsRef<[u8]>) -> Key {
+    Key::new(name.as_ref().to_vec()).unwrap()
+}
+
+pub fn put(name: &str, mode: PutMode, value: impl Into<Bytes>) -> Op {
+    Op::put(key(name), mode, value, Ttl::Never)
+}
+
+pub async fn one(store: &RedisStore, op: Op) -> Result<Reply> {
+    store.run_one(Ctx::default(), op).await
+}
+
+pub async fn all(store: &RedisStore, ops: impl IntoIterator<Item = Op>) -> Replies {
+    store.run(Ctx::default(), ops.into_iter().collect::<Batch>()).await
+}
+
+pub async fn set(store: &RedisStore, name: &str, value: impl Into<Bytes>) {
+    assert_eq!(one(store, put(name, PutMode::Set, value)).await.unwrap(), Reply::Stored);
+}
+
+pub async fn value(store: &RedisStore, name: &str) -> Option<Bytes> {
+    let reply = one(store, Op::get(key(name), Want::VALUE)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+    reply.into_item().map(|item| item.value)
+}
+
+/// Waits until ops are answered again.
+pub async fn wait_until_up(store: &RedisStore) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = one(store, Op::get(key("up?"), Want::empty())).await {
+        assert!(Instant::now() < deadline, "it does not come back: {error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

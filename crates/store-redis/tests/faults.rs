@@ -1,0 +1,310 @@
+//! What is said of an op's effect must be true, whatever the network does; and nobody gets another's reply.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use larder_core::{Arith, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, StoreExt, Ttl, Want};
+use larder_store_redis::RedisStore;
+use larder_testkit::proxy::{Fault, Hold, Proxy, Rates, Then};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+
+/// A server, a store that reaches it by a proxy, and one that reaches it directly: the truth.
+struct Scene {
+    server: RedisServer,
+    proxy: Proxy,
+    store: RedisStore,
+    truth: RedisStore,
+}
+
+impl Scene {
+    async fn new(version: RedisVersion, options: &str) -> Scene {
+        let server = RedisServer::start(version, &RedisOptions::new());
+        let proxy = Proxy::start(server.addr());
+        let store = open(&format!("redis://{}?{options}", proxy.addr())).await;
+        let truth = open(&server.url()).await;
+        Scene { server, proxy, store, truth }
+    }
+
+    async fn length(&self) -> usize {
+        value(&self.truth, "k").await.unwrap().len()
+    }
+}
+
+fn append() -> Op {
+    put("k", PutMode::Append, "x")
+}
+
+/// Checks an append of one byte against the value's length before and after it; a late one is waited for.
+async fn judge(scene: &Scene, before: usize, appended: &Result<Reply>, what: &str) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while scene.proxy.counts().late_pending > 0 {
+        assert!(Instant::now() < deadline, "{what}: never delivered");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let after = scene.length().await;
+    match appended {
+        Ok(reply) => {
+            assert_eq!(*reply, Reply::Stored, "{what}");
+            assert_eq!(after, before + 1, "{what}: stored, it said");
+        }
+        Err(error) if error.known_effect() == Effect::NotApplied => {
+            assert_eq!(after, before, "{what}: not applied, it said: {error}");
+        }
+        Err(error) => assert!(after == before || after == before + 1, "{what}: applied twice: {error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_cut_in_the_request_or_the_reply_is_told_honestly() {
+    let scene = Scene::new(RedisVersion::Redis7, "").await;
+    set(&scene.truth, "k", "").await;
+    let mut unknown = 0;
+    for after_bytes in (0..110).step_by(5) {
+        let before = scene.length().await;
+        wait_until_up(&scene.store).await;
+        scene.proxy.next(Fault::CutRequest { after_bytes });
+        let appended = one(&scene.store, append()).await;
+        unknown += u32::from(appended.as_ref().is_err_and(Error::is_unknown));
+        judge(&scene, before, &appended, &format!("cut after {after_bytes}")).await;
+    }
+    assert!(unknown > 10, "only {unknown} were unknown, so the cuts did not happen");
+    for after_bytes in 0..(":1\r\n".len() as u64) {
+        let before = scene.length().await;
+        wait_until_up(&scene.store).await;
+        scene.proxy.next(Fault::CutReply { after_bytes });
+        let appended = one(&scene.store, append()).await;
+        assert!(appended.as_ref().is_err_and(Error::is_unknown), "{after_bytes}: {appended:?}");
+        assert_eq!(scene.length().await, before + 1, "reply cut after {after_bytes}: sent again");
+    }
+}
+
+#[tokio::test]
+async fn lost_requests_lost_replies_and_late_deliveries_are_unknown_and_never_sent_again() {
+    for version in RedisVersion::ALL {
+        let scene = Scene::new(version, "timeout_ms=150").await;
+        set(&scene.truth, "k", "").await;
+        let faults = [
+            Fault::LoseRequest(Then::Close),
+            Fault::LoseReply(Then::Close),
+            Fault::DeliverLate(Hold::CutThenMs(30)),
+            Fault::LoseRequest(Then::Hang),
+            Fault::LoseReply(Then::Hang),
+            Fault::Hang,
+            Fault::Close,
+        ];
+        for fault in faults {
+            let before = scene.length().await;
+            wait_until_up(&scene.store).await;
+            scene.proxy.next(fault.clone());
+            let appended = one(&scene.store, append()).await;
+            let error = appended.as_ref().expect_err("a fault");
+            assert!(error.is_unknown(), "{version:?} {fault:?}: {error}");
+            judge(&scene, before, &appended, &format!("{version:?} {fault:?}")).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_is_cut_is_sent_again_once_and_a_write_is_not() {
+    let scene = Scene::new(RedisVersion::Valkey, "").await;
+    set(&scene.truth, "k", "value").await;
+    for after_bytes in 0..("$14\r\n\u{1}12345678value\r\n".len() as u64) {
+        wait_until_up(&scene.store).await;
+        scene.proxy.next(Fault::CutReply { after_bytes });
+        assert_eq!(value(&scene.store, "k").await.unwrap(), "value", "{after_bytes}");
+    }
+    wait_until_up(&scene.store).await;
+    let before = scene.store.stats().ops;
+    scene.proxy.script(0, |moment, _| match moment.bytes {
+        bytes if bytes.ends_with(b"$3\r\nGET\r\n$1\r\nk\r\n") => Fault::LoseReply(Then::Close),
+        _ => Fault::Pass,
+    });
+    let error = one(&scene.store, Op::get(key("k"), Want::VALUE)).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    assert_eq!(scene.store.stats().ops, before + 2);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_times_out_and_the_connection_is_given_up() {
+    let scene = Scene::new(RedisVersion::Redis8, "timeout_ms=100").await;
+    set(&scene.store, "k", "v").await;
+    scene.server.stop();
+    let start = Instant::now();
+    let write = one(&scene.store, append()).await.unwrap_err();
+    assert_eq!((write.kind(), write.known_effect()), (ErrorKind::Timeout, Effect::Unknown));
+    assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
+    let read = one(&scene.store, Op::get(key("k"), Want::VALUE)).await.unwrap_err();
+    assert_eq!((read.kind(), read.known_effect()), (ErrorKind::Timeout, Effect::NotApplied));
+    while scene.store.stats().poisoned == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the dead connection is kept");
+        let _ = one(&scene.store, Op::get(key("k"), Want::VALUE)).await;
+    }
+    scene.server.cont();
+    wait_until_up(&scene.store).await;
+    assert_eq!(value(&scene.truth, "k").await.unwrap(), "vx", "the append was carried out once, late");
+}
+
+#[tokio::test]
+async fn a_deadline_counts_and_the_others_replies_stay_matched() {
+    let scene = Scene::new(RedisVersion::Redis7, "timeout_ms=5000").await;
+    set(&scene.truth, "k", "v").await;
+    set(&scene.truth, "other", "w").await;
+    let connections = scene.store.stats().connections;
+    scene.proxy.next(Fault::Delay { ms: 150 });
+    let hasty = scene.store.run_one(Ctx::within(Duration::from_millis(40)), Op::get(key("k"), Want::VALUE));
+    let (hasty, patient) = tokio::join!(hasty, value(&scene.store, "other"));
+    assert_eq!(hasty.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(patient.unwrap(), "w");
+    assert_eq!(value(&scene.store, "k").await.unwrap(), "v");
+    assert_eq!((scene.store.stats().connections, scene.store.stats().timeouts), (connections, 1));
+    let passed = Ctx { deadline: Some(Instant::now() - Duration::from_millis(1)) };
+    let before = scene.store.stats().ops;
+    let error = scene.store.run_one(passed, append()).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::NotApplied));
+    assert_eq!(scene.store.stats().ops, before);
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_refused_at_once_and_found_again() {
+    let mut server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+    let store = open(&format!("{}?timeout_ms=3000", server.url())).await;
+    set(&store, "k", "v").await;
+    server.kill9();
+    while one(&store, append()).await.unwrap_err().is_unknown() {}
+    let start = Instant::now();
+    let error = one(&store, append()).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    assert!(
+        start.elapsed() < Duration::from_secs(1) && error.to_string().contains(&server.addr().to_string()),
+        "{error}"
+    );
+    server.restart_empty();
+    wait_until_up(&store).await;
+    assert_eq!(one(&store, append()).await.unwrap(), Reply::NotStored, "nothing is left of it");
+    set(&store, "k", "scripts are there again").await;
+}
+
+/// Tasks that read and write values of their own while futures are dropped at random.
+async fn everyone_gets_his_own(store: Arc<RedisStore>, tasks: u64) {
+    let work = (0..tasks).map(|task| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut random = fastrand::Rng::with_seed(task);
+            let (mine, text) = (format!("k{task}"), format!("value of {task}"));
+            let mut found = 0;
+            for round in 0..100 {
+                let _ = one(&store, put(&mine, PutMode::Set, text.clone())).await;
+                let read =
+                    all(&store, [Op::get(key(&mine), Want::VALUE), Op::get(key(format!("none{task}")), Want::VALUE)]);
+                let replies = if round % 3 == 0 {
+                    match tokio::time::timeout(Duration::from_micros(random.u64(0..400)), read).await {
+                        Ok(replies) => replies,
+                        Err(_) => continue,
+                    }
+                } else {
+                    read.await
+                };
+                if let Ok(Reply::Item(item)) = &replies[0] {
+                    assert_eq!(item.value, text, "task {task} got another's reply");
+                    found += 1;
+                }
+                assert!(!matches!(&replies[1], Ok(Reply::Item(_))), "task {task} got another's reply");
+            }
+            found
+        })
+    });
+    for work in work.collect::<Vec<_>>() {
+        assert!(work.await.unwrap() > 10, "almost nothing was read");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_futures_and_broken_connections_never_mix_up_replies() {
+    let Scene { server: _server, proxy, store, truth: _truth } =
+        Scene::new(RedisVersion::Redis7, "timeout_ms=1000").await;
+    let store = Arc::new(store);
+    everyone_gets_his_own(store.clone(), 32).await;
+    assert_eq!(store.stats().reconnects, 0, "a dropped future leaves the connection as it was");
+    let rates = Rates { cut_request: 0.01, cut_reply: 0.01, lost_reply: 0.01, delay: 0.1, ..Rates::default() };
+    proxy.random(7, rates);
+    everyone_gets_his_own(store.clone(), 16).await;
+    assert!(store.stats().reconnects > 0 && proxy.counts().faults() > 0, "nothing broke");
+}
+
+/// What 8 tasks over 2 clients said that they did, against what is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_tasks_over_two_clients_on_a_bad_network_count_honestly() {
+    let scene = Scene::new(RedisVersion::Redis8, "timeout_ms=500").await;
+    let other = open(&format!("redis://{}?timeout_ms=500", scene.proxy.addr())).await;
+    set(&scene.truth, "n", "0").await;
+    scene.proxy.random(
+        3,
+        Rates {
+            lost_request: 0.01,
+            lost_reply: 0.01,
+            late_delivery: 0.01,
+            cut_reply: 0.01,
+            late_ms_max: 20,
+            ..Rates::default()
+        },
+    );
+    let Scene { server: _server, proxy, store, truth } = scene;
+    let stores = [Arc::new(store), Arc::new(other)];
+    let tasks = (0..8).map(|task: usize| {
+        let store = stores[task % 2].clone();
+        tokio::spawn(async move {
+            let (mut done, mut unknown) = (0u64, 0u64);
+            for _ in 0..150 {
+                match one(&store, Op::arith(key("n"), Arith::Incr(1))).await {
+                    Ok(Reply::Number(_)) => done += 1,
+                    Ok(reply) => panic!("{reply:?}"),
+                    Err(error) if error.is_unknown() => unknown += 1,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+            (done, unknown)
+        })
+    });
+    let (mut done, mut unknown) = (0, 0);
+    for task in tasks.collect::<Vec<_>>() {
+        let of = task.await.unwrap();
+        (done, unknown) = (done + of.0, unknown + of.1);
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while proxy.counts().late_pending > 0 && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let stands: u64 = String::from_utf8(value(&truth, "n").await.unwrap().to_vec()).unwrap().parse().unwrap();
+    assert!(unknown > 0, "nothing broke");
+    assert!((done..=done + unknown).contains(&stands), "{stands} stand; {done} were done, {unknown} are unknown");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_eight_tasks_over_two_clients_one_swap_wins_each_round() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new());
+        let stores = [Arc::new(open(&server.url()).await), Arc::new(open(&server.url()).await)];
+        for round in 0..20 {
+            set(&stores[0], "k", "same").await;
+            let read = one(&stores[round % 2], Op::get(key("k"), Want::CAS)).await.unwrap();
+            let cas = read.into_item().and_then(|item| item.cas).unwrap();
+            let writers = (0..8).map(|writer: usize| {
+                let store = stores[writer % 2].clone();
+                // Each writes what stands there: only the version tells them apart.
+                let op = Op::put(key("k"), PutMode::Cas(cas), "same", Ttl::Never);
+                tokio::spawn(async move { one(&store, op).await.unwrap() })
+            });
+            let mut won = 0;
+            for writer in writers.collect::<Vec<_>>() {
+                match writer.await.unwrap() {
+                    Reply::Stored => won += 1,
+                    reply => assert_eq!(reply, Reply::Exists),
+                }
+            }
+            assert_eq!(won, 1, "{version:?}, round {round}");
+        }
+    }
+}

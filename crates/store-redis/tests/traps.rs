@@ -1,0 +1,446 @@
+//! What is set up wrong, or was written by others: each a clear error naming the command, the key and the mend, and nothing overwritten.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::*;
+use larder_core::list::{List, Listed};
+use larder_core::{
+    Arith, Cas, Ctx, Durability, Effect, ErrorKind, Eviction as Evicts, Initial, Op, PutMode, Reply, Route, Store,
+    StoreExt, Ttl, Verb, Want,
+};
+use larder_store_redis::RedisStore;
+use larder_testkit::redis::{Eviction, RedisOptions, RedisServer, RedisVersion, Value};
+
+fn start(version: RedisVersion) -> RedisServer {
+    RedisServer::start(version, &RedisOptions::new())
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_and_its_primary_named() {
+    for version in [RedisVersion::Redis7, RedisVersion::Valkey] {
+        let primary = start(version);
+        let replica = RedisServer::start(version, &RedisOptions::new().replica_of(primary.addr()));
+        let error = refused(&replica.url()).await;
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let (said, port) = (error.to_string(), primary.addr().port());
+        assert!(said.contains("replica (role slave)") && said.contains(&format!("primary 127.0.0.1:{port}")), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_becomes_a_replica_refuses_writes_and_says_so() {
+    let (server, primary) = (start(RedisVersion::Redis8), start(RedisVersion::Redis8));
+    let store = open(&server.url()).await;
+    set(&store, "k", "v").await;
+    let port = primary.addr().port().to_string();
+    assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
+    for op in [put("k", PutMode::Add, "w"), put("new", PutMode::Set, "w")] {
+        let error = one(&store, op).await.unwrap_err();
+        let said = error.to_string();
+        assert_eq!(error.known_effect(), Effect::NotApplied, "{said}");
+        assert!(said.contains("replica"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_password_that_is_missing_or_wrong_is_named() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new().password("s3cret"));
+        let at = server.addr();
+        let missing = refused(&format!("redis://{at}")).await;
+        assert_eq!(missing.kind(), ErrorKind::Config);
+        assert!(missing.to_string().contains("wants a password"), "{missing}");
+        let wrong = refused(&format!("redis://:hunter2@{at}")).await;
+        assert_eq!(wrong.kind(), ErrorKind::Config);
+        assert!(wrong.to_string().contains("refuses the user or the password"), "{wrong}");
+        assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
+        let store = open(&format!("redis://:s3cret@{at}")).await;
+        set(&store, "k", "v").await;
+        set(&open(&format!("redis://default:s3cret@{at}")).await, "k", "w").await;
+        assert_eq!(value(&store, "k").await.unwrap(), "w");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_is_named_and_databases_are_apart() {
+    let server = start(RedisVersion::Valkey);
+    let error = refused(&format!("{}/99", server.url())).await;
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("no database 99"), "{error}");
+    let (zero, one) = (open(&server.url()).await, open(&format!("{}/1", server.url())).await);
+    set(&one, "k", "v").await;
+    assert_eq!((value(&zero, "k").await, value(&one, "k").await), (None, Some("v".into())));
+}
+
+#[tokio::test]
+async fn a_policy_that_evicts_is_told_and_warned_of() {
+    for version in RedisVersion::ALL {
+        let options = RedisOptions::new().maxmemory(64 << 20, Eviction::AllKeysLru);
+        let profile = open(&RedisServer::start(version, &options).url()).await.profile();
+        assert_eq!(profile.eviction, Evicts::WhenFull);
+        assert!(profile.warnings[0].contains("maxmemory-policy allkeys-lru"), "{:?}", profile.warnings);
+        assert!(profile.warnings[0].contains("set maxmemory-policy noeviction"), "{:?}", profile.warnings);
+        let profile = open(&start(version).url()).await.profile();
+        assert_eq!((profile.eviction, profile.warnings.len()), (Evicts::Never, 0));
+    }
+}
+
+#[tokio::test]
+async fn what_a_restart_leaves_is_told() {
+    for version in RedisVersion::ALL {
+        let none = RedisOptions::new().arg("save", "");
+        let snapshots = RedisOptions::new().arg("save", "3600 1");
+        let second = RedisOptions::new().arg("appendonly", "yes");
+        let always = RedisOptions::new().appendonly();
+        for (options, durability) in [
+            (none, Durability::Server),
+            (snapshots, Durability::Recent),
+            (second, Durability::Recent),
+            (always, Durability::Disk),
+        ] {
+            let profile = open(&RedisServer::start(version, &options).url()).await.profile();
+            assert_eq!(profile.durability, durability, "{version:?} {options:?}");
+            let flavour = if version == RedisVersion::Valkey { "valkey " } else { "redis " };
+            assert!(profile.store.starts_with(flavour), "{}", profile.store);
+            let encodings = profile.encodings.expect("the server tells");
+            assert_eq!((encodings.set_integers_max, encodings.sorted_set_entries_max), (512, 128));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_acl_forbids_is_named_with_the_mend() {
+    for version in RedisVersion::ALL {
+        let acl = "user admin on >admin ~* &* +@all\n\
+                   user default off\n\
+                   user noscript on >p ~* &* +@all -evalsha\n\
+                   user noload on >p ~* &* +@all -script\n\
+                   user noset on >p ~* &* +@all -set\n\
+                   user nolook on >p ~* &* +@all -config -info -scan\n\
+                   user nokey on >p ~mine* &* +@all\n";
+        let server = RedisServer::start(version, &RedisOptions::new().acl(acl, "admin", "admin"));
+        let url = |user: &str| format!("redis://{user}:p@{}", server.addr());
+        for (user, command) in [("noload", "SCRIPT LOAD"), ("noscript", "EVALSHA")] {
+            let error = refused(&url(user)).await;
+            let said = error.to_string();
+            assert!(
+                error.kind() == ErrorKind::Config && said.contains(command) && said.contains("ACL SETUSER"),
+                "{said}"
+            );
+        }
+        for (user, command) in [("noset", "set"), ("nokey", "key")] {
+            let error = one(&open(&url(user)).await, put("k", PutMode::Add, "v")).await.unwrap_err();
+            let said = error.to_string();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
+            assert!(said.contains(command) && said.contains("ACL SETUSER") && said.contains("key \"k\""), "{said}");
+        }
+        let error = one(&open(&url("noset")).await, put("k", PutMode::Set, "v")).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{error}");
+        let store = open(&url("nolook")).await;
+        let profile = store.profile();
+        assert_eq!((profile.eviction, profile.durability), (Evicts::Unknown, Durability::Unknown));
+        assert!(profile.warnings[0].contains("INFO is refused"), "{:?}", profile.warnings);
+        let error = store.list(Ctx::default(), b"", &mut |_| ()).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Config && error.to_string().contains("SCAN"), "{error}");
+        assert_eq!(server.command(&["DBSIZE"]), Value::Int(0));
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_was_taken_away_is_named() {
+    for command in ["EVALSHA", "SET", "GET"] {
+        let options = RedisOptions::new().arg(&format!("rename-command {command}"), "");
+        let server = RedisServer::start(RedisVersion::Redis7, &options);
+        let error = refused(&server.url()).await;
+        let said = error.to_string();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
+        assert!(said.contains(&format!("needs the command {command}")) && said.contains("rename-command"), "{said}");
+    }
+}
+
+/// Every op that a store can be asked for, on one key.
+fn every_op(name: &str, cas: Cas) -> Vec<Op> {
+    let modes = [PutMode::Set, PutMode::Replace, PutMode::Append, PutMode::Prepend, PutMode::Cas(cas)];
+    let mut ops: Vec<Op> = modes.into_iter().map(|mode| put(name, mode, "1")).collect();
+    ops.extend([Want::VALUE, Want::empty(), Want::all(), Want::CAS].map(|want| Op::get(key(name), want)));
+    ops.extend([Op::delete(key(name)), Op::delete_if(key(name), cas), Op::touch(key(name), Ttl::Never)]);
+    let initial = Some(Initial { value: 1, ttl: Ttl::Never });
+    ops.push(Op::arith(key(name), Arith::Decr(1)));
+    ops.push(Op::new(key(name), Verb::Arith { arith: Arith::Incr(1), initial }));
+    ops
+}
+
+async fn a_cas(store: &RedisStore) -> Cas {
+    set(store, "ours", "v").await;
+    one(store, Op::get(key("ours"), Want::CAS)).await.unwrap().into_item().and_then(|item| item.cas).unwrap()
+}
+
+async fn each_is_refused(server: &RedisServer, store: &RedisStore, name: &str, said: &str) {
+    let before = server.command(&["DUMP", name]);
+    let cas = a_cas(store).await;
+    for op in every_op(name, cas) {
+        let what = format!("{name} {}", op.name());
+        let error = one(store, op).await.expect_err(&what);
+        let text = error.to_string();
+        assert_eq!(
+            (error.kind(), error.known_effect()),
+            (ErrorKind::LayoutMismatch, Effect::NotApplied),
+            "{what}: {text}"
+        );
+        assert!(
+            text.contains(said) && text.contains(&format!("key \"{name}\"")) && text.contains("nothing was changed"),
+            "{what}: {text}"
+        );
+    }
+    assert_eq!(one(store, put(name, PutMode::Add, "v")).await.unwrap(), Reply::NotStored);
+    assert_eq!(server.command(&["DUMP", name]), before, "{name} was changed");
+    assert_eq!(server.command(&["PTTL", name]), Value::Int(-1));
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_never_touched() {
+    for version in RedisVersion::ALL {
+        let server = start(version);
+        let store = open(&server.url()).await;
+        server.command(&["RPUSH", "list", "a"]);
+        server.command(&["HSET", "hash", "a", "b"]);
+        server.command(&["SADD", "set", "a"]);
+        server.command(&["ZADD", "sorted", "1", "a"]);
+        server.command(&["XADD", "stream", "1-1", "a", "b"]);
+        for name in ["list", "hash", "set", "sorted", "stream"] {
+            each_is_refused(&server, &store, name, "another Redis type").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_value_of_another_program_is_never_touched() {
+    for version in RedisVersion::ALL {
+        let server = start(version);
+        let store = open(&server.url()).await;
+        for (name, value) in
+            [("text", &b"hello, world"[..]), ("short", b"5"), ("empty", b""), ("number", b"12345678901234567890")]
+        {
+            server.command(&[&b"SET"[..], name.as_bytes(), value]);
+            each_is_refused(&server, &store, name, "another program wrote").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_server_says_so_and_keeps_what_was_there() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new().maxmemory(8 << 20, Eviction::NoEviction));
+        let store = open(&server.url()).await;
+        set(&store, "k", "precious").await;
+        let (mut filled, mut refused) = (0, 0);
+        // A command takes memory itself while it runs, so the first refusal is not yet the edge.
+        let error = loop {
+            match one(&store, put(&format!("fill{filled}"), PutMode::Set, vec![7; 20_000])).await {
+                Ok(_) => filled += 1,
+                Err(error) if refused > 9 => break error,
+                Err(_) => refused += 1,
+            }
+            assert!(filled < 1_000, "it takes ever more");
+        };
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+        assert!(error.to_string().contains("maxmemory"), "{error}");
+        for mode in [PutMode::Set, PutMode::Append, PutMode::Prepend] {
+            let error = one(&store, put("k", mode, vec![7; 400_000])).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.known_effect()),
+                (ErrorKind::Full, Effect::NotApplied),
+                "{mode:?}: {error}"
+            );
+        }
+        assert_eq!(value(&store, "k").await.unwrap(), "precious");
+        assert_eq!(one(&store, Op::delete(key("fill0"))).await.unwrap(), Reply::Deleted, "room can be made");
+    }
+}
+
+#[tokio::test]
+async fn forgotten_scripts_are_loaded_again_and_a_keys_order_is_kept() {
+    for version in RedisVersion::ALL {
+        let server = start(version);
+        let store = open(&server.url()).await;
+        set(&store, "k", "a").await;
+        server.command(&["SCRIPT", "FLUSH"]);
+        set(&store, "k", "b").await;
+        assert_eq!((value(&store, "k").await.unwrap(), store.stats().scripts_reloaded), ("b".into(), 1));
+        server.command(&["SCRIPT", "FLUSH"]);
+        let replies =
+            all(&store, [put("k", PutMode::Append, "c"), put("l", PutMode::Set, "x"), put("k", PutMode::Append, "d")])
+                .await;
+        assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))), "{replies:?}");
+        assert_eq!(value(&store, "k").await.unwrap(), "bcd");
+        // The get has run: the append before it must not run after it.
+        server.command(&["SCRIPT", "FLUSH"]);
+        let replies = all(
+            &store,
+            [put("k", PutMode::Append, "e"), Op::get(key("k"), Want::VALUE), put("l", PutMode::Append, "y")],
+        )
+        .await;
+        let error = replies[0].as_ref().unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+        assert!(error.to_string().contains("scripts"), "{error}");
+        assert_eq!(replies[2].as_ref().unwrap(), &Reply::Stored);
+        assert_eq!((value(&store, "k").await.unwrap(), value(&store, "l").await.unwrap()), ("bcd".into(), "xy".into()));
+    }
+}
+
+#[tokio::test]
+async fn keys_with_braces_and_routes_are_apart_and_are_listed_by_their_names() {
+    let server = start(RedisVersion::Redis7);
+    let store = open(&server.url()).await;
+    let together =
+        |name: &str| put(name, PutMode::Set, name.to_owned()).routed(Route { with: Some(key("L.q{0}")), rank: 0 });
+    let names = ["L.q{0}", "{L}x", "}{", "L.*", "L.plain", "\x1a("];
+    for name in names {
+        set(&store, name, name).await;
+    }
+    assert_eq!(one(&store, together("L.q.c1")).await.unwrap(), Reply::Stored);
+    assert_eq!(one(&store, together("{L}x").routed(Route::default())).await.unwrap(), Reply::Stored);
+    for name in names {
+        assert_eq!(value(&store, name).await.unwrap(), name);
+    }
+    assert_eq!(value(&store, "L.q.c1").await, None, "it stands with the other");
+    assert_eq!(server.command(&["EXISTS", "{L.q\x1a(0\x1a)}L.q.c1"]), Value::Int(1));
+    for (prefix, expected) in [
+        (&b""[..], &["L.q{0}", "{L}x", "}{", "L.*", "L.plain", "\x1a(", "L.q.c1"][..]),
+        (b"L.", &["L.q{0}", "L.*", "L.plain", "L.q.c1"]),
+        (b"L.*", &["L.*"]),
+        (b"{L", &["{L}x"]),
+    ] {
+        let mut found = BTreeSet::new();
+        let mut tell = |listed: Listed<'_>| {
+            if let Listed::Key(key) = listed {
+                found.insert(String::from_utf8(key.to_vec()).unwrap());
+            }
+        };
+        store.list(Ctx::default(), prefix, &mut tell).await.unwrap();
+        assert_eq!(found, expected.iter().map(|&name| name.to_owned()).collect(), "{prefix:?}");
+    }
+    let error = one(&store, put("k", PutMode::Set, "v").routed(Route { with: None, rank: 1 })).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+}
+
+#[tokio::test]
+async fn a_listing_tells_every_one_of_many_keys() {
+    let server = start(RedisVersion::Valkey);
+    let store = open(&server.url()).await;
+    for from in (0..5_000).step_by(1_000) {
+        let puts = (from..from + 1_000).map(|n| put(&format!("n{n}"), PutMode::Add, ""));
+        assert!(all(&store, puts).await.iter().all(Result::is_ok));
+    }
+    let mut found = BTreeSet::new();
+    let mut tell = |listed: Listed<'_>| {
+        if let Listed::Key(key) = listed {
+            found.insert(key.to_vec());
+        }
+    };
+    store.list(Ctx::default(), b"n", &mut tell).await.unwrap();
+    assert_eq!(found.len(), 5_000);
+}
+
+#[tokio::test]
+async fn a_token_outlives_its_connection_and_matches_nothing_else() {
+    for version in RedisVersion::ALL {
+        let mut server = RedisServer::start(version, &RedisOptions::new().appendonly());
+        let store = open(&server.url()).await;
+        let cas = a_cas(&store).await;
+        server.restart();
+        wait_until_up(&store).await;
+        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "w")).await.unwrap(), Reply::Stored, "{version:?}");
+        // The same bytes, written again, are another item.
+        set(&store, "ours", "v").await;
+        let cas = a_cas(&store).await;
+        set(&store, "ours", "v").await;
+        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "x")).await.unwrap(), Reply::Exists);
+        assert_eq!(one(&store, Op::delete_if(key("ours"), cas)).await.unwrap(), Reply::Exists);
+        // So is an item that was deleted and made again, and one that grew.
+        let cas = a_cas(&store).await;
+        one(&store, put("ours", PutMode::Append, "!")).await.unwrap();
+        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "x")).await.unwrap(), Reply::Exists);
+        one(&store, Op::delete(key("ours"))).await.unwrap();
+        assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "x")).await.unwrap(), Reply::Miss);
+        assert!(store.stats().reconnects > 0);
+    }
+}
+
+#[tokio::test]
+async fn arithmetic_is_that_of_64_bits_without_a_sign() {
+    const SOME: [u64; 12] = [
+        0,
+        1,
+        9,
+        9_999_999_999,
+        10_000_000_000,
+        1 << 53,
+        (1 << 53) + 1,
+        i64::MAX as u64,
+        i64::MAX as u64 + 1,
+        18_446_744_069_999_999_999,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
+    for version in RedisVersion::ALL {
+        let server = start(version);
+        let store = open(&server.url()).await;
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut pairs: Vec<(u64, u64)> =
+            SOME.iter().flat_map(|&one| SOME.iter().map(move |&other| (one, other))).collect();
+        pairs.extend((0..500).map(|_| (random.u64(..) >> random.u32(0..64), random.u64(..) >> random.u32(0..64))));
+        for flags in [0, 9] {
+            let ops = pairs.iter().flat_map(|&(one, other)| {
+                let value = one.to_string().into_bytes().into();
+                let set = Verb::Put { mode: PutMode::Set, value, flags, ttl: Ttl::Never };
+                let set = Op::new(key("n"), set);
+                [
+                    set.clone(),
+                    Op::arith(key("n"), Arith::Incr(other)),
+                    set,
+                    Op::arith(key("n"), Arith::Decr(other)),
+                    Op::get(key("n"), Want::all()),
+                ]
+            });
+            for (replies, (one, other)) in all(&store, ops).await.chunks_exact(5).zip(&pairs) {
+                let number = |at: usize| replies[at].clone().unwrap();
+                assert_eq!(number(1), Reply::Number(one.wrapping_add(*other)), "{one} + {other}");
+                let less = one.saturating_sub(*other);
+                assert_eq!(number(3), Reply::Number(less), "{one} - {other}");
+                let item = number(4).into_item().unwrap();
+                assert_eq!((item.value, item.flags), (less.to_string().into(), flags));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_unix_socket_and_a_smaller_limit_work() {
+    let server =
+        RedisServer::start(RedisVersion::Redis7, &RedisOptions::new().unix().arg("proto-max-bulk-len", "1048576"));
+    let store = open(&server.url()).await;
+    set(&store, "k", "v").await;
+    assert_eq!(value(&store, "k").await.unwrap(), "v");
+    let max = store.profile().value_bytes_max(1);
+    assert_eq!(store.profile().item_bytes_max, 1_048_576);
+    set(&store, "l", vec![1; max]).await;
+    let error = one(&store, put("l", PutMode::Set, vec![1; max + 1])).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::BadInput && error.to_string().contains(&max.to_string()), "{error}");
+    assert_eq!(one(&store, put("l", PutMode::Append, "xxxxxxxxxxxxxx")).await.unwrap(), Reply::NotStored);
+    let one_more = store.run_one(Ctx::default(), Op::get(key("k"), Want::VALUE)).await.unwrap();
+    assert_eq!(one_more.into_item().unwrap().value, "v");
+}
+
+#[tokio::test]
+async fn nobody_listening_is_unavailable_and_names_the_server() {
+    let at = {
+        let server = start(RedisVersion::Redis7);
+        server.addr()
+    };
+    let error = refused(&format!("redis://{at}")).await;
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    assert!(error.to_string().contains(&at.to_string()), "{error}");
+}

@@ -190,6 +190,7 @@ fn judge(error: &larder::Error) -> (Exit, &'static str) {
         }
         ErrorKind::Conflict => (Exit::Refused, "many write it at once; try again"),
         ErrorKind::Unsupported | ErrorKind::Overflow => (Exit::Refused, ""),
+        ErrorKind::Corrupt => (Exit::Lost, "the store's files are damaged: see docs/durability.md"),
         ErrorKind::Protocol => (Exit::Internal, "is that server what the URL says it is?"),
         _ => (Exit::Internal, ""),
     }

@@ -87,6 +87,8 @@ pub enum ErrorKind {
     Absent,
     /// The structure was there (this handle saw it, or its manifest names it) and data of it are gone.
     Lost,
+    /// The store holds bytes that are not those that were written; the message names the place. Told by stores on disk.
+    Corrupt,
     /// The structure is there in an older state than one this handle saw.
     RolledBack,
     /// The name holds another kind of structure, or the same with other parameters.
@@ -115,6 +117,7 @@ impl ErrorKind {
             ErrorKind::Conflict => "conflict",
             ErrorKind::Absent => "absent",
             ErrorKind::Lost => "lost",
+            ErrorKind::Corrupt => "corrupt",
             ErrorKind::RolledBack => "rolled back",
             ErrorKind::LayoutMismatch => "layout mismatch",
             ErrorKind::Fenced => "fenced",

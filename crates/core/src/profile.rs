@@ -129,7 +129,8 @@ pub enum Durability {
     Process,
     /// Everything the crashed server held.
     Server,
-    /// The latest of what was acknowledged: the last second or so with an append-only file, the last minutes with snapshots.
+    /// The latest of what was acknowledged: the last second or so with an append-only file, the last minutes with
+    /// snapshots; of a store in the process that syncs now and then, what a power cut finds unsynced.
     Recent,
     /// Nothing that was acknowledged.
     Disk,

@@ -39,7 +39,7 @@
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
 //! | `blocking` | the structures for programs without async; behind the feature of its name |
 //! | `typed` | values of types in the structures, through JSON, postcard or a codec of one's own; behind the feature of its name |
-//! | `layers`, `memory`, `memcached`, `redis` | wrappers around stores, and the stores themselves, each behind the feature of its name |
+//! | `layers`, `memory`, `durable`, `memcached`, `redis` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
 //! # Outcomes and faults
 //! A miss is an outcome, not an error. An [`Error`] says what went wrong ([`ErrorKind`]) and what is known of the effect: with
@@ -50,6 +50,8 @@
 pub mod blocking;
 #[cfg(all(doctest, feature = "memory"))]
 mod cookbook;
+#[cfg(feature = "durable")]
+mod durable_url;
 mod open;
 mod spelling;
 
@@ -60,6 +62,8 @@ struct Readme;
 
 #[cfg(feature = "memory")]
 mod memory_url;
+#[cfg(any(feature = "memory", feature = "durable"))]
+mod url_options;
 
 #[doc(inline)]
 pub use larder_core::{
@@ -71,6 +75,8 @@ pub use larder_core::{
 };
 #[cfg(feature = "layers")]
 pub use larder_layers as layers;
+#[cfg(feature = "durable")]
+pub use larder_store_durable as durable;
 #[cfg(feature = "memcached")]
 pub use larder_store_memcached as memcached;
 #[cfg(feature = "memory")]

@@ -1,12 +1,11 @@
 //! The options of `memory:`.
 
-use std::str::FromStr;
-
 use larder_core::text::masked_url;
-use larder_core::{Error, ErrorKind, Result};
+use larder_core::{Error, Result};
 use larder_store_memory::MemoryStore;
 
 use crate::spelling::nearest;
+use crate::url_options::{config, parsed, size};
 
 const OPTIONS: &[&str] = &["bytes_max", "evict", "shards", "value_bytes_max"];
 
@@ -30,39 +29,14 @@ pub(crate) fn open(rest: &str) -> Result<MemoryStore> {
     store.build()
 }
 
-/// A number of bytes: `4096`, `64k`, `64m`, `2g`.
-fn size(name: &str, text: &str) -> Result<usize> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    let form = "a number of bytes such as 4096, 64k, 64m or 2g";
-    let number: usize = parsed(name, digits, form).map_err(|_| not_taken(name, text, form))?;
-    number.checked_mul(1 << shift).ok_or_else(|| not_taken(name, text, form))
-}
-
-fn parsed<T: FromStr>(name: &str, text: &str, form: &str) -> Result<T> {
-    text.parse().map_err(|_| not_taken(name, text, form))
-}
-
-fn not_taken(name: &str, text: &str, form: &str) -> Error {
-    config(format!("the option {name} takes {form}, not {text:?}"))
-}
-
 fn unknown(name: &str) -> Error {
     let hint = nearest(name, OPTIONS).map(|meant| format!("; did you mean {meant}")).unwrap_or_default();
     config(format!("memory: has no option {name:?}; it has {}{hint}", OPTIONS.join(", ")))
 }
 
-fn config(detail: String) -> Error {
-    Error::new(ErrorKind::Config, detail)
-}
-
 #[cfg(test)]
 mod tests {
-    use larder_core::Store;
+    use larder_core::{ErrorKind, Store};
 
     use super::*;
 

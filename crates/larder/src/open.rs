@@ -1,6 +1,6 @@
 //! Opening a store by its URL.
 
-#[cfg(any(feature = "memory", feature = "memcached", feature = "redis"))]
+#[cfg(any(feature = "memory", feature = "memcached", feature = "redis", feature = "durable"))]
 use larder_core::list::List;
 use larder_core::list::ListRef;
 use larder_core::text::masked_url;
@@ -17,6 +17,8 @@ use crate::spelling::nearest;
 pub const SCHEMES: &[&str] = &[
     #[cfg(feature = "memory")]
     "memory",
+    #[cfg(feature = "durable")]
+    "file",
     #[cfg(feature = "memcached")]
     "memcached",
     #[cfg(feature = "memcached")]
@@ -36,6 +38,7 @@ pub const SCHEMES: &[&str] = &[
 /// | URL | store | options |
 /// |---|---|---|
 /// | `memory:` | in this process, a new one with each call; its data ends with it | `bytes_max` (`64m`; none), `evict` (`false`), `value_bytes_max` (`1m`), `shards` (256) |
+/// | `file:PATH` | in a folder, for one process at a time; its data stay | `sync` (`always`, `every:100ms`, `never`), `value_bytes_max` (`64m`), `wait_ms` for another process (0), `reserve_bytes` that stay free on the disk (`64m`), `cache_bytes` (`64m`) |
 /// | `memcached://host:port[,host:port…]` | memcached, one server or several | see the memcached store |
 /// | `memcached+tls://host:port` | the same over TLS | the same |
 /// | `memcached+unix:///path` | the same over a unix socket | the same |
@@ -45,7 +48,7 @@ pub const SCHEMES: &[&str] = &[
 ///
 /// Options follow a `?`, joined by `&`: `memory:?bytes_max=64m&evict=true`. Sizes take `k`, `m` and `g`, of 1,024 each.
 ///
-/// **Round trips:** none for `memory:`; a handshake with each server for the others.
+/// **Round trips:** none for `memory:` and `file:`, whose files are read before this returns; a handshake with each server for the others.
 ///
 /// # Errors
 /// [`ErrorKind::Config`] for a scheme or an option that is not known, with the known ones and the one that is spelled
@@ -91,6 +94,8 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
     match (scheme.as_str(), rest) {
         #[cfg(feature = "memory")]
         ("memory", options) => Ok(both(crate::memory_url::open(options)?)),
+        #[cfg(feature = "durable")]
+        ("file", place) => Ok(both(crate::durable_url::open(place)?)),
         #[cfg(feature = "memcached")]
         ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
             memcached(&format!("{scheme}:{place}")).await
@@ -104,7 +109,7 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
 }
 
 /// A store that lists its keys, as both.
-#[cfg(any(feature = "memory", feature = "memcached", feature = "redis"))]
+#[cfg(any(feature = "memory", feature = "memcached", feature = "redis", feature = "durable"))]
 fn both(store: impl larder_core::Store + List + 'static) -> (StoreRef, Option<ListRef>) {
     let store = std::sync::Arc::new(store);
     (store.clone(), Some(store))
@@ -137,6 +142,7 @@ fn example(scheme: &str) -> String {
     match scheme {
         "memory" => "memory:".to_owned(),
         "memcached+unix" | "redis+unix" => format!("{scheme}:///path"),
+        "file" => "file:PATH".to_owned(),
         _ => format!("{scheme}://host:port"),
     }
 }
@@ -160,7 +166,7 @@ fn printable(url: &str) -> String {
     }
 }
 
-#[cfg(all(test, feature = "memory", feature = "memcached"))]
+#[cfg(all(test, feature = "memory", feature = "memcached", feature = "durable"))]
 mod tests {
     use super::*;
 
@@ -181,7 +187,7 @@ mod tests {
         ] {
             let error = error(url).await;
             assert!(error.contains(hint), "{error}");
-            assert!(error.contains("known are memory:, memcached://host:port"), "{error}");
+            assert!(error.contains("known are memory:, file:PATH, memcached://host:port"), "{error}");
         }
         for url in ["", ":", "://", "valk://cache", "http://[::1]:80/"] {
             assert!(!error(url).await.contains("did you mean"), "{url}");

@@ -12,6 +12,8 @@ use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 
+use crate::crashing::Crashing;
+
 /// A store under test.
 pub(crate) struct Column {
     /// Its name in the matrix.
@@ -36,6 +38,8 @@ pub(crate) struct Opened {
 pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "memory", open: || Box::pin(memory()) },
     Column { name: "memory-layers", open: || Box::pin(memory_layers()) },
+    Column { name: "durable", open: || Box::pin(durable()) },
+    Column { name: "durable-crashed", open: || Box::pin(durable_crashed()) },
     Column { name: "memcached-old", open: || Box::pin(memcached(Version::Old, 1, "")) },
     Column { name: "memcached-new", open: || Box::pin(memcached(Version::New, 1, "")) },
     Column { name: "memcached-new-x3", open: || Box::pin(memcached(Version::New, 3, "")) },
@@ -63,6 +67,20 @@ async fn memory_layers() -> Opened {
     let store: StoreRef = Arc::new(Retry::new(store));
     let store: StoreRef = Arc::new(Namespace::new(store, "ns:").expect("a short prefix"));
     Opened { store: Arc::new(Counting::new(store)), _servers: Box::new(()) }
+}
+
+/// What a value may have at most here: a store that takes 64 MB would have the cases of the largest value take long.
+const DURABLE: &str = "value_bytes_max=1m";
+
+async fn durable() -> Opened {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&format!("file:{}?{DURABLE}", folder.path().display())).await;
+    Opened { store, _servers: Box::new(folder) }
+}
+
+/// A durable store that crashes now and then, and is opened anew.
+async fn durable_crashed() -> Opened {
+    Opened { store: Arc::new(Crashing::start(DURABLE).await), _servers: Box::new(()) }
 }
 
 async fn memcached(version: Version, count: usize, options: &str) -> Opened {

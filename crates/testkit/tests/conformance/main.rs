@@ -3,6 +3,7 @@
 //! Rows come from `larder_testkit::conformance`, columns from `columns.rs`; what does not apply stands in `conformance.matrix`.
 
 mod columns;
+mod crashing;
 
 use larder_testkit::conformance::{Bench, CASES, Case, matrix};
 use libtest_mimic::{Arguments, Failed, Trial};

@@ -1,0 +1,81 @@
+//! The options of `file:`.
+
+use std::time::Duration;
+
+use larder_core::{Error, Result};
+use larder_store_durable::{DurableStore, Options};
+
+use crate::spelling::nearest;
+use crate::url_options::{config, not_taken, parsed, size};
+
+const OPTIONS: &[&str] = &["cache_bytes", "reserve_bytes", "sync", "value_bytes_max", "wait_ms"];
+
+/// Opens the store that stands behind `file:`.
+pub(crate) fn open(rest: &str) -> Result<DurableStore> {
+    options(rest)?.open()
+}
+
+/// The options that stand behind `file:`.
+pub(crate) fn options(rest: &str) -> Result<Options> {
+    let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
+    // `file:///var/lib/larder` is `file:/var/lib/larder`.
+    let path = path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path);
+    if path.is_empty() || path.starts_with("//") {
+        return Err(config("file: takes the path of a folder: file:/var/lib/larder, file:larder.store".to_owned()));
+    }
+    let mut store = Options::new(path);
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        store = match name {
+            "sync" => store.sync(value.parse().map_err(|_| not_taken(name, value, "always, never or every:100ms"))?),
+            "value_bytes_max" => store.value_bytes_max(size(name, value)?),
+            "cache_bytes" => store.cache_bytes(size(name, value)? as u64),
+            "reserve_bytes" => store.reserve_bytes(size(name, value)? as u64),
+            "wait_ms" => store.wait(Duration::from_millis(parsed(name, value, "a number of ms")?)),
+            _ => return Err(unknown(name)),
+        };
+    }
+    Ok(store)
+}
+
+fn unknown(name: &str) -> Error {
+    let hint = nearest(name, OPTIONS).map(|meant| format!("; did you mean {meant}")).unwrap_or_default();
+    config(format!("file: has no option {name:?}; it has {}{hint}", OPTIONS.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Durability, ErrorKind, Store};
+
+    use super::*;
+
+    #[test]
+    fn options_reach_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s").display().to_string();
+        let profile = |options: &str| open(&format!("{path}{options}")).unwrap().profile();
+        assert_eq!(profile("?sync=every:50ms").durability, Durability::Recent);
+        let large = profile("?value_bytes_max=2m&cache_bytes=1m&reserve_bytes=0&wait_ms=5");
+        assert_eq!((large.durability, large.item_bytes_max), (Durability::Disk, (2 << 20) + 250));
+        assert!(open(&format!("//{path}")).is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (rest, named) in [
+            ("", "takes the path of a folder"),
+            ("//host/path", "takes the path of a folder"),
+            (
+                "x?snyc=always",
+                "no option \"snyc\"; it has cache_bytes, reserve_bytes, sync, value_bytes_max, wait_ms; did you mean sync",
+            ),
+            ("x?sync=sometimes", "sync takes always, never or every:100ms, not \"sometimes\""),
+            ("x?sync=every:0ms", "not \"every:0ms\""),
+            ("x?value_bytes_max=65m", "value_bytes_max is 68157440; it takes 1 to 67108864"),
+        ] {
+            let error = open(rest).expect_err(rest);
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Altering one item by the caller's own code: for servers, whose protocols have writes that no op has.
+
+use bytes::Bytes;
+use larder_core::{Key, Remaining, Result, Ttl};
+use tokio::sync::oneshot;
+
+use crate::committer::Request;
+use crate::layout::Record;
+use crate::ops::{self, Change};
+use crate::store::DurableStore;
+
+/// An item as [`DurableStore::alter`] shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The value.
+    pub value: Bytes,
+    /// The flags.
+    pub flags: u32,
+    /// Eight bits that only `alter` reads and writes. Whatever an op writes has none; append, arithmetic and touch keep them.
+    pub marks: u8,
+    /// The cas token.
+    pub cas: u64,
+    /// What is left of its life.
+    pub ttl: Remaining,
+}
+
+/// What becomes of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Altered {
+    /// It stays as it is; nothing is written.
+    Keep,
+    /// It is this from now on.
+    Put {
+        /// The value.
+        value: Bytes,
+        /// The flags.
+        flags: u32,
+        /// The marks.
+        marks: u8,
+        /// How long it lives.
+        ttl: NextTtl,
+        /// Its cas token.
+        cas: NextCas,
+    },
+    /// It is gone.
+    Remove,
+}
+
+/// The life of an item that was altered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextTtl {
+    /// What was left of it; for ever where there was no item.
+    Keep,
+    /// This, from now on.
+    New(Ttl),
+}
+
+/// The cas token of an item that was altered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextCas {
+    /// The one it had; a new one where there was no item.
+    Keep,
+    /// A new one.
+    New,
+    /// This one. That it is not one the item had before is up to the caller.
+    Exactly(u64),
+}
+
+impl DurableStore {
+    /// Shows `change` the item under a key, or that there is none, and does to it what that says, with no other write in between. As durable as any write when it
+    /// returns.
+    ///
+    /// `change` runs on the committer: it must not block, nor ask this store.
+    ///
+    /// # Errors
+    /// Those of a put. What `change` returned is lost then.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use larder_store_durable::{Altered, NextCas, NextTtl, Options};
+    /// let store = Options::new(folder.path()).open()?;
+    /// let key = larder_core::Key::new("k")?;
+    /// let was_there = store.alter(key, |entry| {
+    ///     let put = Altered::Put { value: "v".into(), flags: 0, marks: 1, ttl: NextTtl::Keep, cas: NextCas::New };
+    ///     (put, entry.is_some())
+    /// });
+    /// assert!(!was_there.await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn alter<T: Send + 'static>(
+        &self,
+        key: Key,
+        change: impl FnOnce(Option<&Entry>) -> (Altered, T) + Send + 'static,
+    ) -> Result<T> {
+        let (told, mut tell) = oneshot::channel();
+        let alter = move |record: Option<&Record>, rules: &ops::Rules| {
+            let entry = record.map(|record| entry(record, rules));
+            let (altered, answer) = change(entry.as_ref());
+            let changed = changed(altered, record, rules)?;
+            _ = told.send(answer);
+            Ok(changed)
+        };
+        let (reply, answer) = oneshot::channel();
+        self.ask(Request::Alter { key, alter: Box::new(alter), reply }).await?;
+        answer.await.map_err(|_| self.gone(true))??;
+        tell.try_recv().map_err(|_| self.gone(true))
+    }
+}
+
+fn entry(record: &Record, rules: &ops::Rules) -> Entry {
+    let item = ops::read(record, larder_core::Want::all(), rules);
+    Entry { value: item.value, flags: item.flags, marks: record.marks, cas: record.cas, ttl: item.ttl }
+}
+
+fn changed(altered: Altered, record: Option<&Record>, rules: &ops::Rules) -> Result<Change> {
+    let (value, flags, marks, ttl, cas) = match altered {
+        Altered::Keep => return Ok(Change::Keep),
+        Altered::Remove => return Ok(if record.is_some() { Change::Remove } else { Change::Keep }),
+        Altered::Put { value, flags, marks, ttl, cas } => (value, flags, marks, ttl, cas),
+    };
+    ops::check_value(&value, 0, rules)?;
+    let expiry_ms = match ttl {
+        NextTtl::Keep => record.and_then(|record| record.expiry_ms),
+        NextTtl::New(ttl) => ops::expiry_ms(ttl, rules)?,
+    };
+    let cas = match cas {
+        NextCas::Keep => record.map_or(rules.cas, |record| record.cas),
+        NextCas::New => rules.cas,
+        NextCas::Exactly(cas) => cas,
+    };
+    Ok(Change::Put(Record { marks, flags, expiry_ms, cas, value }))
+}

@@ -1,0 +1,493 @@
+//! The committer: the one thread that writes.
+//!
+//! It takes what waits in the queue, applies each op to the item as the round has left it so far (the overlay, or else the engine), writes all
+//! that changed as one batch, syncs once if the store syncs always, and then answers. Writers that come while it syncs wait for the next
+//! round: so many writers share one sync.
+//!
+//! Readers do not come here. They read the engine, which shows a batch only once it was written, and synced if that was asked for: nobody sees what
+//! a crash could still take back at `sync=always`. A reader may see a write a moment before its writer is told of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use foldhash::quality::RandomState;
+use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::engine::Engine;
+use crate::expiry::Expiry;
+use crate::fault::{Fault, Harm};
+use crate::layout::{self, Commit, Record};
+use crate::ops::{self, Change, Rules};
+use crate::options::Sync;
+use crate::time::Timekeeper;
+
+/// Requests that may wait for the committer.
+pub(crate) const QUEUE_REQUESTS_MAX: usize = 4096;
+/// Ops of one round, at the most (and one request's more).
+const ROUND_OPS_MAX: usize = 8192;
+/// Bytes that one round writes, at the most (and one request's more).
+const ROUND_BYTES_MAX: usize = 32 << 20;
+/// So many cas tokens are set aside at once; a crash forgets those that were not given out.
+const CAS_STEP: u64 = 1 << 20;
+/// Tokens that are left when the next are set aside.
+const CAS_LEFT_MIN: u64 = 1 << 18;
+
+/// What the store, the committer and the timer share.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    /// The store's name in errors.
+    pub(crate) name: String,
+    pub(crate) time: Timekeeper,
+    pub(crate) sync: Sync,
+    pub(crate) session: u64,
+    pub(crate) item_bytes_max: usize,
+    /// The last batch that was written.
+    pub(crate) written: AtomicU64,
+    /// The last batch that is known to be on disk.
+    pub(crate) synced: AtomicU64,
+    /// True once the first batch of this life was written.
+    pub(crate) has_written: AtomicBool,
+    /// Why nothing is written any more: once a write failed, until the store is opened anew.
+    failure: Mutex<Option<Fault>>,
+    /// Bytes that must stay free on the disk.
+    pub(crate) room: crate::room::Room,
+    pub(crate) expiry: Expiry,
+}
+
+/// An alteration of one item by the caller's own code, on the committer.
+pub(crate) type AlterFn = Box<dyn FnOnce(Option<&Record>, &Rules) -> Result<Change> + Send>;
+
+/// What the committer is asked to do.
+pub(crate) enum Request {
+    Run {
+        batch: Batch,
+        deadline: Option<Instant>,
+        reply: oneshot::Sender<Replies>,
+        _room: Option<OwnedSemaphorePermit>,
+    },
+    Alter {
+        key: Key,
+        alter: AlterFn,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    /// Remove what has expired: how many items went. The timer wants no answer.
+    Reclaim {
+        reply: Option<oneshot::Sender<Result<u64>>>,
+    },
+    /// Have all that was written so far on disk.
+    Sync {
+        reply: oneshot::Sender<Result<()>>,
+    },
+}
+
+/// An answer that waits for the round's batch.
+enum Answer {
+    Run { replies: Replies, writes: Vec<bool>, reply: oneshot::Sender<Replies> },
+    Alter { done: Result<()>, reply: oneshot::Sender<Result<()>> },
+    Reclaim { done: Result<u64>, reply: oneshot::Sender<Result<u64>> },
+    Sync { reply: oneshot::Sender<Result<()>> },
+}
+
+/// An item as the round has left it.
+struct Pending {
+    record: Option<Record>,
+    is_dirty: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine, parts: SharedParts, last: &Commit) -> Shared {
+        let SharedParts { name, time, sync, session, item_bytes_max, room } = parts;
+        Shared {
+            engine,
+            name,
+            time,
+            sync,
+            session,
+            item_bytes_max,
+            written: AtomicU64::new(last.sequence),
+            synced: AtomicU64::new(last.sequence),
+            has_written: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            room,
+            expiry: Expiry::default(),
+        }
+    }
+
+    /// The rules of an op that makes no item.
+    pub(crate) fn rules(&self) -> Rules {
+        Rules { now: self.time.now(), session: self.session, item_bytes_max: self.item_bytes_max, cas: 0 }
+    }
+
+    /// The live item under a key.
+    pub(crate) fn read(&self, key: &[u8], now_ms: u64) -> Result<Option<Record>, Fault> {
+        Ok(self.stored(key)?.filter(|record| !record.is_over(now_ms)))
+    }
+
+    /// The item under a key, over or not.
+    pub(crate) fn stored(&self, key: &[u8]) -> Result<Option<Record>, Fault> {
+        let Some(bytes) = self.engine.get(&layout::item_key(key))? else { return Ok(None) };
+        Record::decode(key, &bytes).map(Some).map_err(|bad| {
+            Fault::corrupt(format!("the item of key {} is damaged: {}", larder_core::text::Shown(key), bad.0))
+        })
+    }
+
+    /// Why nothing can be written.
+    pub(crate) fn failure(&self) -> Option<Fault> {
+        self.failure.lock().clone()
+    }
+
+    /// Nothing is written from here on.
+    pub(crate) fn fail(&self, fault: &Fault) {
+        self.failure.lock().get_or_insert_with(|| fault.clone());
+    }
+
+    /// The error of a write that was refused because an earlier one failed.
+    fn refused(&self, earlier: &Fault) -> Error {
+        let detail = format!("nothing is written since a write failed; open the store anew ({})", earlier.detail);
+        Error::new(ErrorKind::Unavailable, detail).store(&self.name)
+    }
+
+    /// Has what was written so far on disk.
+    pub(crate) fn sync_now(&self) -> Result<(), Fault> {
+        if let Some(fault) = self.failure() {
+            return Err(fault);
+        }
+        let written = self.written.load(Ordering::Acquire);
+        if self.synced.load(Ordering::Acquire) < written {
+            self.engine.sync().inspect_err(|fault| self.fail(fault))?;
+            self.synced.fetch_max(written, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+}
+
+/// What [`Shared::new`] takes besides the engine.
+pub(crate) struct SharedParts {
+    pub(crate) name: String,
+    pub(crate) time: Timekeeper,
+    pub(crate) sync: Sync,
+    pub(crate) session: u64,
+    pub(crate) item_bytes_max: usize,
+    pub(crate) room: crate::room::Room,
+}
+
+/// The committer's own state.
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    commit: Commit,
+    /// The cas token that was given out last.
+    cas: u64,
+    overlay: HashMap<Bytes, Pending, RandomState>,
+    answers: Vec<Answer>,
+    /// Expiries whose time has come, to be removed with the round's batch.
+    over: Vec<Vec<u8>>,
+    ops: usize,
+    bytes: usize,
+    /// The round has something that must be on disk before it is answered.
+    must_sync: bool,
+    /// A batch of the round could not be written.
+    failed: Option<Fault>,
+    now: Duration,
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, last: Commit, incarnation: u64) -> Committer {
+        let commit = Commit { store: incarnation, ..last };
+        Committer {
+            now: shared.time.now(),
+            shared,
+            commit,
+            cas: commit.cas_limit,
+            overlay: HashMap::default(),
+            answers: Vec::new(),
+            over: Vec::new(),
+            ops: 0,
+            bytes: 0,
+            must_sync: false,
+            failed: None,
+        }
+    }
+
+    /// Works until the queue is closed.
+    pub(crate) fn run(mut self, mut queue: Receiver<Request>) {
+        let mut requests = Vec::new();
+        loop {
+            if queue.blocking_recv_many(&mut requests, QUEUE_REQUESTS_MAX) == 0 {
+                return;
+            }
+            self.begin_round();
+            for request in requests.drain(..) {
+                self.take(request);
+                if self.ops >= ROUND_OPS_MAX || self.bytes >= ROUND_BYTES_MAX {
+                    self.end_round();
+                    self.begin_round();
+                }
+            }
+            self.end_round();
+        }
+    }
+
+    fn begin_round(&mut self) {
+        self.now = self.shared.time.now();
+        (self.ops, self.bytes, self.must_sync, self.failed) = (0, 0, false, None);
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.now.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn take(&mut self, request: Request) {
+        match request {
+            Request::Run { batch, deadline, reply, .. } => {
+                if reply.is_closed() {
+                    return;
+                }
+                let answer = self.run_batch(batch, deadline, reply);
+                self.answers.push(answer);
+            }
+            Request::Alter { key, alter, reply } => {
+                self.ops += 1;
+                let done = self.alter(&key, alter);
+                self.answers.push(Answer::Alter { done, reply });
+            }
+            Request::Reclaim { reply } => {
+                let done = self.reclaim(reply.is_some());
+                if let Some(reply) = reply {
+                    self.answers.push(Answer::Reclaim { done, reply });
+                }
+            }
+            Request::Sync { reply } => {
+                self.must_sync = true;
+                self.answers.push(Answer::Sync { reply });
+            }
+        }
+    }
+
+    fn run_batch(&mut self, batch: Batch, deadline: Option<Instant>, reply: oneshot::Sender<Replies>) -> Answer {
+        self.ops += batch.len();
+        let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let mut replies = Replies::with_capacity(batch.len());
+        let mut writes = Vec::with_capacity(batch.len());
+        for op in &batch {
+            let done = if is_late {
+                let detail = "the deadline came while the op waited for those before it";
+                Err(Error::new(ErrorKind::Timeout, detail).op(op).store(&self.shared.name))
+            } else {
+                self.run_op(op)
+            };
+            replies.push(done);
+            writes.push(!op.is_read());
+        }
+        Answer::Run { replies, writes, reply }
+    }
+
+    fn run_op(&mut self, op: &Op) -> Result<Reply> {
+        if !op.is_read() {
+            self.may_write(op)?;
+        }
+        let now_ms = self.now_ms();
+        let key = op.key.as_bytes();
+        let cas = self.cas + 1;
+        let rules = Rules { now: self.now, cas, ..self.shared.rules_at(self.now) };
+        let name = &self.shared.name;
+        let stored;
+        let item = match self.overlay.get(key) {
+            Some(pending) => pending.record.as_ref(),
+            None if ops::depends(&op.verb) => {
+                stored = self.shared.stored(key).map_err(|fault| fault.error(name).op(op))?;
+                stored.as_ref()
+            }
+            None => None,
+        };
+        let item = item.filter(|record| !record.is_over(now_ms));
+        let (reply, change) = ops::apply(op, item, &rules).map_err(|error| error.store(name))?;
+        self.change(&op.key, change);
+        Ok(reply)
+    }
+
+    /// Notes what becomes of an item in this round.
+    fn change(&mut self, key: &Key, change: Change) {
+        let record = match change {
+            Change::Keep => return,
+            Change::Put(record) => Some(record),
+            Change::Remove => None,
+        };
+        if let Some(record) = &record {
+            self.cas = self.cas.max(record.cas);
+            self.bytes += record.value.len();
+        }
+        self.overlay.insert(key.clone().into_bytes(), Pending { record, is_dirty: true });
+    }
+
+    fn may_write(&self, op: &Op) -> Result<()> {
+        if let Some(earlier) = self.shared.failure() {
+            return Err(self.shared.refused(&earlier).op(op));
+        }
+        // What gives room back is let through.
+        if !matches!(op.verb, larder_core::Verb::Delete { .. }) {
+            self.shared.room.check().map_err(|fault| fault.error(&self.shared.name).op(op))?;
+        }
+        Ok(())
+    }
+
+    fn alter(&mut self, key: &Key, alter: AlterFn) -> Result<()> {
+        if let Some(earlier) = self.shared.failure() {
+            return Err(self.shared.refused(&earlier).key(key));
+        }
+        let named = |fault: Fault| fault.error(&self.shared.name).key(key);
+        self.shared.room.check().map_err(named)?;
+        let stored = match self.overlay.get(key.as_bytes()) {
+            Some(pending) => pending.record.clone(),
+            None => self.shared.stored(key.as_bytes()).map_err(named)?,
+        };
+        let now_ms = self.now_ms();
+        let rules = Rules { cas: self.cas + 1, ..self.shared.rules_at(self.now) };
+        let change = alter(stored.as_ref().filter(|record| !record.is_over(now_ms)), &rules)?;
+        self.change(key, change);
+        Ok(())
+    }
+
+    /// Removes items whose life is over: some of them, or `all`.
+    fn reclaim(&mut self, all: bool) -> Result<u64> {
+        let (now_ms, shared) = (self.now_ms(), self.shared.clone());
+        let mut removed = 0;
+        loop {
+            if let Some(earlier) = shared.failure() {
+                return Err(shared.refused(&earlier));
+            }
+            let due = shared.expiry.due(&shared.engine, now_ms).map_err(|fault| fault.error(&shared.name))?;
+            let is_last = !due.is_full;
+            for engine_key in due.keys {
+                removed += u64::from(self.reclaim_one(&engine_key, now_ms)?);
+                self.over.push(engine_key);
+                self.ops += 1;
+            }
+            if is_last || !all {
+                return Ok(removed);
+            }
+            self.end_round_but_answers();
+        }
+    }
+
+    /// Removes the item of an expiry that has come, if it is the item's own: it may have got another life since.
+    fn reclaim_one(&mut self, engine_key: &[u8], now_ms: u64) -> Result<bool> {
+        let Some((_, key)) = layout::split_expiry_key(engine_key) else { return Ok(false) };
+        let name = &self.shared.name;
+        let is_over = match self.overlay.get(key) {
+            Some(pending) => pending.record.as_ref().is_some_and(|record| record.is_over(now_ms)),
+            None => {
+                let stored = self.shared.stored(key).map_err(|fault| fault.error(name))?;
+                stored.is_some_and(|record| record.is_over(now_ms))
+            }
+        };
+        if is_over {
+            self.overlay.insert(Bytes::copy_from_slice(key), Pending { record: None, is_dirty: true });
+        }
+        Ok(is_over)
+    }
+
+    fn end_round_but_answers(&mut self) {
+        let answers = std::mem::take(&mut self.answers);
+        self.end_round();
+        self.answers = answers;
+    }
+
+    /// Writes the round's batch and answers.
+    fn end_round(&mut self) {
+        let done = self.commit().and_then(|()| if self.must_sync { self.shared.sync_now() } else { Ok(()) });
+        self.overlay.clear();
+        self.over.clear();
+        if let Err(fault) = done {
+            self.failed.get_or_insert(fault);
+        }
+        let done = self.failed.clone().map_or(Ok(()), Err);
+        for answer in self.answers.drain(..) {
+            answer.send(&done, &self.shared.name);
+        }
+    }
+
+    /// Writes what the round changed, if it changed something.
+    fn commit(&mut self) -> Result<(), Fault> {
+        if self.over.is_empty() && !self.overlay.values().any(|pending| pending.is_dirty) {
+            return Ok(());
+        }
+        if let Some(fault) = self.shared.failure() {
+            return Err(fault);
+        }
+        let mut entries = self.shared.engine.entries();
+        for engine_key in self.over.drain(..) {
+            entries.add(engine_key, None);
+        }
+        for (key, pending) in self.overlay.iter().filter(|(_, pending)| pending.is_dirty) {
+            entries.add(layout::item_key(key), pending.record.as_ref().map(|record| record.encode(key)));
+            if let Some(expiry_ms) = pending.record.as_ref().and_then(|record| record.expiry_ms) {
+                entries.add(layout::expiry_key(expiry_ms, key), Some(Vec::new()));
+                self.shared.expiry.note(expiry_ms);
+            }
+        }
+        let bytes = entries.bytes;
+        // Before tokens of a new lot are seen, it is on disk that they were given out.
+        let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
+        let is_synced = takes_lot || self.shared.sync == Sync::Always;
+        let next = Commit {
+            sequence: self.commit.sequence + 1,
+            synced: self.shared.synced.load(Ordering::Acquire),
+            cas_limit: if takes_lot { self.cas + CAS_STEP } else { self.commit.cas_limit },
+            time_ms: self.now_ms(),
+            ..self.commit
+        };
+        self.commit =
+            self.shared.engine.commit(entries, next, is_synced).inspect_err(|fault| self.shared.fail(fault))?;
+        self.shared.written.store(self.commit.sequence, Ordering::Release);
+        if is_synced {
+            self.shared.synced.fetch_max(self.commit.sequence, Ordering::AcqRel);
+        }
+        self.shared.has_written.store(true, Ordering::Release);
+        self.shared.room.wrote(bytes);
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn rules_at(&self, now: Duration) -> Rules {
+        Rules { now, session: self.session, item_bytes_max: self.item_bytes_max, cas: 0 }
+    }
+}
+
+impl Answer {
+    /// Tells the outcome. What was answered of a round whose batch failed rests on writes that may not be there.
+    fn send(self, done: &Result<(), Fault>, store: &str) {
+        match (self, done) {
+            (Answer::Run { replies, reply, .. }, Ok(())) => _ = reply.send(replies),
+            (Answer::Run { replies, writes, reply }, Err(fault)) => {
+                let fail =
+                    |(done, is_write): (Result<Reply>, bool)| done.and_then(|_| Err(failed(fault, store, is_write)));
+                _ = reply.send(replies.into_iter().zip(writes).map(fail).collect());
+            }
+            (Answer::Alter { done: altered, reply }, done) => {
+                _ = reply
+                    .send(altered.and_then(|()| done.as_ref().copied().map_err(|fault| failed(fault, store, true))));
+            }
+            (Answer::Reclaim { done: reclaimed, reply }, done) => {
+                let checked = done.as_ref().map_err(|fault| failed(fault, store, true));
+                _ = reply.send(reclaimed.and_then(|removed| checked.map(|()| removed)));
+            }
+            (Answer::Sync { reply }, done) => {
+                _ = reply.send(done.as_ref().copied().map_err(|fault| failed(fault, store, true)));
+            }
+        }
+    }
+}
+
+fn failed(fault: &Fault, store: &str, is_write: bool) -> Error {
+    let effect = if is_write { Effect::Unknown } else { Effect::NotApplied };
+    let fault =
+        Fault { harm: if fault.harm == Harm::Corrupt { Harm::Unavailable } else { fault.harm }, ..fault.clone() };
+    fault.error(store).effect(effect)
+}

@@ -1,0 +1,183 @@
+//! The engine, `fjall`, and nothing else names it: reads, scans, and batches that carry their [`Commit`].
+//!
+//! What is relied on (read in its source, 3.1.13): a batch is written to the journal, then synced if asked to, then put where readers see
+//! it, all under the journal's lock; so no reader sees a batch that is not yet as durable as was asked. Each block of a table has a checksum that
+//! every read verifies. After a write or a sync that failed the engine refuses all writes, and reads go on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use bytes::Bytes;
+use fjall::{
+    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable,
+};
+
+use crate::fault::{Fault, Harm};
+use crate::layout::{COMMIT_KEY, Commit, Content};
+
+/// The keyspace's name.
+const KEYSPACE: &str = "larder";
+/// Threads that write tables and merge them.
+const WORKERS: usize = 2;
+
+/// An open engine.
+pub(crate) struct Engine {
+    // In this order: the keyspace is a handle of the database.
+    keyspace: Keyspace,
+    database: Database,
+}
+
+/// A moment of the engine, kept while others write.
+pub(crate) struct Moment {
+    snapshot: fjall::Snapshot,
+    keyspace: Keyspace,
+}
+
+/// Entries that are written together or not at all.
+pub(crate) struct Entries {
+    batch: OwnedWriteBatch,
+    keyspace: Keyspace,
+    content: Content,
+    /// Bytes of keys and values.
+    pub(crate) bytes: usize,
+}
+
+impl Engine {
+    /// Makes a new engine in a folder that is not there, or opens the one in it.
+    pub(crate) fn open(folder: &Path, is_new: bool, cache_bytes: u64) -> Result<Engine, Fault> {
+        let open = || {
+            let database = Database::builder(folder)
+                .journal_compression(CompressionType::None)
+                .manual_journal_persist(true)
+                .worker_threads(WORKERS)
+                .cache_size(cache_bytes)
+                .open()?;
+            if !is_new && !database.keyspace_exists(KEYSPACE) {
+                return Ok(None);
+            }
+            let keyspace = database.keyspace(KEYSPACE, options)?;
+            if is_new {
+                database.persist(PersistMode::SyncAll)?;
+            }
+            Ok(Some(Engine { keyspace, database }))
+        };
+        // It panics on some of what it does not expect in its folder.
+        match catch_unwind(AssertUnwindSafe(open)) {
+            Ok(Ok(Some(engine))) => Ok(engine),
+            Ok(Ok(None)) => Err(Fault::corrupt("the engine does not know its keyspace any more")),
+            Ok(Err(error)) => Err(fault(error)),
+            Err(_) => Err(Fault::corrupt("the engine cannot make sense of its folder (it panicked on opening)")),
+        }
+    }
+
+    /// The value under an engine key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        Ok(self.keyspace.get(key).map_err(fault)?.map(Bytes::from))
+    }
+
+    /// The commit record of the last batch.
+    pub(crate) fn last_commit(&self) -> Result<Option<Commit>, Fault> {
+        self.get(COMMIT_KEY)?.map(|bytes| Commit::decode(&bytes)).transpose().map_err(|bad| Fault::corrupt(bad.0))
+    }
+
+    /// The commit record as the tables have it, without what the journal has beyond them: `None` where the tables go at least up to
+    /// the batch that the engine numbered `before`.
+    pub(crate) fn commit_in_tables(&self, before: u64) -> Result<Option<Option<Commit>>, Fault> {
+        let tree = &self.keyspace.tree;
+        if tree.get_highest_persisted_seqno().is_some_and(|highest| highest >= before) {
+            return Ok(None);
+        }
+        let bytes = tree.get(COMMIT_KEY, before).map_err(|error| fault(error.into()))?;
+        let commit = bytes.map(|bytes| Commit::decode(&bytes)).transpose().map_err(|bad| Fault::corrupt(bad.0))?;
+        Ok(Some(commit))
+    }
+
+    /// Calls `tell` with the entries from `from` on (and with it), before `to`, in order, until it says no.
+    pub(crate) fn scan(&self, from: &[u8], to: &[u8], tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
+        tell_all(self.keyspace.range(from..to), tell)
+    }
+
+    /// This moment.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { snapshot: self.database.snapshot(), keyspace: self.keyspace.clone() }
+    }
+
+    /// A batch without entries.
+    pub(crate) fn entries(&self) -> Entries {
+        let batch = OwnedWriteBatch::with_capacity(self.database.clone(), 64);
+        Entries { batch, keyspace: self.keyspace.clone(), content: Content::default(), bytes: 0 }
+    }
+
+    /// Writes a batch and its commit record, synced or not. After an error it may have been written or not, and nothing can be written any more.
+    pub(crate) fn commit(&self, entries: Entries, commit: Commit, sync: bool) -> Result<Commit, Fault> {
+        let Entries { mut batch, keyspace, content, .. } = entries;
+        let commit = Commit { content: content.sum(), items: content.items, ..commit };
+        batch.insert(&keyspace, COMMIT_KEY, commit.encode());
+        let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
+        batch.durability(Some(mode)).commit().map_err(fault)?;
+        Ok(commit)
+    }
+
+    /// Has all that was committed so far on disk.
+    pub(crate) fn sync(&self) -> Result<(), Fault> {
+        self.database.persist(PersistMode::SyncData).map_err(fault)
+    }
+
+    /// Writes what is in memory to tables and waits for it.
+    pub(crate) fn settle(&self) -> Result<(), Fault> {
+        self.keyspace.rotate_memtable_and_wait().map_err(fault)
+    }
+
+    /// Bytes that the engine's files take.
+    pub(crate) fn disk_bytes(&self) -> Result<u64, Fault> {
+        self.database.disk_space().map_err(fault)
+    }
+}
+
+impl Moment {
+    /// As [`Engine::scan`], of this moment.
+    pub(crate) fn scan(&self, from: &[u8], to: &[u8], tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
+        tell_all(self.snapshot.range(&self.keyspace, from..to), tell)
+    }
+}
+
+fn tell_all(entries: fjall::Iter, tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
+    for entry in entries {
+        let (key, value) = entry.into_inner().map_err(fault)?;
+        if !tell(&key, Bytes::from(value)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl Entries {
+    /// Adds an entry; `None` removes it.
+    pub(crate) fn add(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.content.add(&key, value.as_deref());
+        self.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        match value {
+            Some(value) => self.batch.insert(&self.keyspace, key, value),
+            None => self.batch.remove(&self.keyspace, key),
+        }
+    }
+}
+
+fn options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+}
+
+fn fault(error: fjall::Error) -> Fault {
+    use fjall::Error;
+    let io = |error: std::io::Error| Fault::io("the engine could not read or write", error);
+    match error {
+        Error::Io(error) | Error::Storage(fjall::LsmError::Io(error)) => io(error),
+        Error::Poisoned => {
+            Fault { harm: Harm::Unavailable, detail: "the engine refuses writes since one failed".to_owned() }
+        }
+        Error::Locked => {
+            Fault { harm: Harm::Unavailable, detail: "the engine's folder is locked by another process".to_owned() }
+        }
+        other => Fault { harm: Harm::Corrupt, detail: format!("the engine found its files damaged: {other:?}") },
+    }
+}

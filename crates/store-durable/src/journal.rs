@@ -1,0 +1,326 @@
+//! The engine's journal, looked over before the engine opens it.
+//!
+//! The engine cuts its journal at the first record that it cannot decode, whatever follows, and says nothing; and a batch's number lies
+//! outside its checksum. So each of our batches carries a [`Commit`], and this reads every journal file first:
+//!
+//! - Batches must count on without a gap, over all files, and the engine's numbers must rise.
+//! - A file that was closed (all but the newest) must be whole: the engine syncs it before it begins the next.
+//! - What cannot be read at the end of the newest file is a torn tail: a write that a crash cut short. It is cut off, unless a valid
+//!   batch stands behind it that says the missing one was on disk: then the file is damaged, and nothing is changed.
+//!
+//! The format is the engine's (fjall 3): a batch is `1 items(4) number(8)`, then for each entry `2 type(1) compression(1) keyspace(8)
+//! key-length(2) value-length(4) stored-length(4) key value`, then `3 xxh3-64-of-the-entries(8) "FJL" 3`, all little-endian. A new file is 64 MiB of zeros.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::fault::Fault;
+use crate::layout::{COMMIT_KEY, Commit, Content};
+
+const TAG_BATCH: u8 = 1;
+const TAG_ENTRY: u8 = 2;
+const TAG_END: u8 = 3;
+const TRAILER: [u8; 4] = *b"FJL\x03";
+const TYPE_VALUE: u8 = 0;
+const TYPE_REMOVED: u8 = 1;
+/// The only keyspace there is: the engine counts from 1.
+const KEYSPACE_ID: u64 = 1;
+/// Batches whose engine number is that far beyond the last one's are not believed.
+const NUMBER_STEP_MAX: u64 = 1 << 32;
+/// How much is read and searched at once behind a bad record.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// What the journal holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The first batch: its commit record and the engine's number.
+    pub(crate) first: Option<(Commit, u64)>,
+    /// The last batch.
+    pub(crate) last: Option<(Commit, u64)>,
+    /// Bytes of a torn tail that were cut off, most of the zeros behind it left out.
+    pub(crate) torn_bytes: u64,
+    /// The newest file's number.
+    pub(crate) newest: u64,
+}
+
+/// A batch as it stands in a file.
+struct Frame {
+    number: u64,
+    commit: Commit,
+}
+
+/// Why there is no batch at some place.
+enum Stop {
+    /// The file ends here, or holds zeros from here on.
+    End,
+    /// What is here is no whole batch.
+    Bad(&'static str),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Stop::Bad("it ends in the middle of a batch"),
+            _ => Stop::Io(error),
+        }
+    }
+}
+
+/// Reads every journal file in the engine's folder; cuts a torn tail off the newest if told to `repair`.
+///
+/// # Errors
+/// `Corrupt` with file and place; nothing is changed then.
+pub(crate) fn verify(folder: &Path, repair: bool) -> Result<Found, Fault> {
+    let files = files(folder)?;
+    let Some((newest, _)) = files.last() else { return Err(Fault::corrupt("the engine's journal is gone")) };
+    let mut found = Found { newest: *newest, ..Found::default() };
+    for (number, path) in &files {
+        read_file(path, number == newest, repair, &mut found)?;
+    }
+    Ok(found)
+}
+
+/// The journal files of the engine's folder, in the order they were written.
+pub(crate) fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Fault> {
+    let failed = |error| Fault::io(&format!("cannot list {}", folder.display()), error);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jnl")) {
+            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+            let number = number.filter(|_| path.is_file() && path.extension().is_some_and(|it| it == "jnl"));
+            let Some(number) = number else {
+                return Err(Fault::corrupt(format!("{} is no journal of the engine", path.display())));
+            };
+            files.push((number, path));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> Result<(), Fault> {
+    let failed = |error| Fault::io(&format!("cannot read {}", path.display()), error);
+    let file = File::open(path).map_err(failed)?;
+    let file_bytes = file.metadata().map_err(failed)?.len();
+    let mut reader = Reader { inner: BufReader::with_capacity(BUFFER_BYTES, file), at: 0, file_bytes };
+    loop {
+        let start = reader.at;
+        let why = match read_batch(&mut reader) {
+            Ok(frame) => match follows(&frame, found) {
+                Ok(()) => continue,
+                Err(why) => return Err(damaged(path, start, why)),
+            },
+            Err(Stop::Io(error)) => return Err(failed(error)),
+            Err(Stop::End) => match zeros_to_the_end(&mut reader).map_err(failed)? {
+                true => {
+                    if is_newest && repair && start < file_bytes {
+                        cut(path, start)?;
+                    }
+                    return Ok(());
+                }
+                false => "something else than a batch is here",
+            },
+            Err(Stop::Bad(why)) => why,
+        };
+        if !is_newest {
+            return Err(damaged(path, start, why));
+        }
+        return tail(&mut reader, path, (start, why), repair, found);
+    }
+}
+
+/// Takes a frame in, if it may stand behind those before.
+fn follows(frame: &Frame, found: &mut Found) -> Result<(), &'static str> {
+    if let Some((last, number)) = found.last {
+        if frame.commit.sequence != last.sequence + 1 {
+            return Err("a batch does not count on from the one before it");
+        }
+        if frame.number <= number || frame.number - number > NUMBER_STEP_MAX {
+            return Err("a batch has a number that cannot follow the one before it");
+        }
+    }
+    found.first.get_or_insert((frame.commit, frame.number));
+    found.last = Some((frame.commit, frame.number));
+    Ok(())
+}
+
+/// Judges what cannot be read at the end of the newest file: cut off as a torn write, or damage.
+fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), repair: bool, found: &mut Found) -> Result<(), Fault> {
+    let (start, why) = bad;
+    let failed = |error| Fault::io(&format!("cannot read {}", path.display()), error);
+    let expected = found.last.map_or(0, |(commit, _)| commit.sequence) + 1;
+    reader.seek(start).map_err(failed)?;
+    let mut rest = Vec::new();
+    reader.inner.read_to_end(&mut rest).map_err(failed)?;
+    for at in memchr::memchr_iter(TAG_BATCH, &rest) {
+        if rest.get(at + 13) != Some(&TAG_ENTRY) || at == 0 {
+            continue;
+        }
+        let mut slice = Reader { inner: io::Cursor::new(&rest[at..]), at: 0, file_bytes: (rest.len() - at) as u64 };
+        let Ok(frame) = read_batch(&mut slice) else { continue };
+        // The batches of an unsynced window may reach the disk in any order; one that was known to be there cannot be missing.
+        if found.last.is_none() && frame.commit.sequence > 1 || frame.commit.synced >= expected {
+            return Err(damaged(path, start, &format!("{why}, and whole batches follow")));
+        }
+    }
+    let filled = rest.chunks(ZEROS.len()).rposition(|piece| !is_zero(piece)).map_or(0, |last| (last + 1) * ZEROS.len());
+    found.torn_bytes = filled.min(rest.len()) as u64;
+    if repair { cut(path, start) } else { Ok(()) }
+}
+
+fn damaged(path: &Path, at: u64, why: &str) -> Fault {
+    Fault::corrupt(format!("the journal is damaged: {} at byte {at}: {why}", path.display()))
+}
+
+fn cut(path: &Path, at: u64) -> Result<(), Fault> {
+    let cut = |file: File| file.set_len(at).and_then(|()| file.sync_all());
+    let done = OpenOptions::new().write(true).open(path).and_then(cut);
+    done.map_err(|error| Fault::io(&format!("cannot cut the torn tail off {}", path.display()), error))
+}
+
+/// A reader that knows its place.
+struct Reader<R = BufReader<File>> {
+    inner: R,
+    at: u64,
+    file_bytes: u64,
+}
+
+impl Reader {
+    fn seek(&mut self, at: u64) -> io::Result<()> {
+        self.inner.seek(SeekFrom::Start(at))?;
+        self.at = at;
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Reader<R> {
+    fn field<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut field = [0; N];
+        self.inner.read_exact(&mut field)?;
+        self.at += N as u64;
+        Ok(field)
+    }
+
+    /// Hands the next `bytes` to `take`, in pieces.
+    fn pieces(&mut self, mut bytes: usize, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        if bytes as u64 > self.file_bytes.saturating_sub(self.at) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        while bytes > 0 {
+            let piece = self.inner.fill_buf()?;
+            let piece = &piece[..piece.len().min(bytes)];
+            if piece.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            take(piece);
+            let taken = piece.len();
+            self.inner.consume(taken);
+            self.at += taken as u64;
+            bytes -= taken;
+        }
+        Ok(())
+    }
+}
+
+/// True if only zeros are left.
+fn zeros_to_the_end(reader: &mut Reader) -> io::Result<bool> {
+    loop {
+        let piece = reader.inner.fill_buf()?;
+        if piece.is_empty() {
+            return Ok(true);
+        }
+        if !is_zero(piece) {
+            return Ok(false);
+        }
+        let taken = piece.len();
+        reader.inner.consume(taken);
+        reader.at += taken as u64;
+    }
+}
+
+/// As long a comparison as memory is compared by at once.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(ZEROS.len()).all(|piece| piece == &ZEROS[..piece.len()])
+}
+
+fn read_batch<R: BufRead>(reader: &mut Reader<R>) -> Result<Frame, Stop> {
+    if reader.at >= reader.file_bytes {
+        return Err(Stop::End);
+    }
+    match reader.field()? {
+        [0] => return Err(Stop::End),
+        [TAG_BATCH] => {}
+        _ => return Err(Stop::Bad("no batch begins here")),
+    }
+    let items = u32::from_le_bytes(reader.field()?);
+    let number = u64::from_le_bytes(reader.field()?);
+    let (mut hasher, mut content, mut commit) = (Xxh3::new(), Content::default(), None);
+    for _ in 0..items {
+        read_entry(reader, &mut hasher, &mut content, &mut commit)?;
+    }
+    if reader.field()? != [TAG_END] {
+        return Err(Stop::Bad("a batch has no end"));
+    }
+    if u64::from_le_bytes(reader.field()?) != hasher.digest() {
+        return Err(Stop::Bad("a batch does not match its checksum"));
+    }
+    if reader.field()? != TRAILER {
+        return Err(Stop::Bad("a batch has another trailer"));
+    }
+    let commit = commit.ok_or(Stop::Bad("a batch has no commit record"))?;
+    let commit = Commit::decode(&commit).map_err(|bad| Stop::Bad(bad.0))?;
+    if (commit.items, commit.content) != (content.items, content.sum()) {
+        return Err(Stop::Bad("a batch does not match its commit record"));
+    }
+    Ok(Frame { number, commit })
+}
+
+fn read_entry<R: BufRead>(
+    reader: &mut Reader<R>,
+    hasher: &mut Xxh3,
+    content: &mut Content,
+    commit: &mut Option<Vec<u8>>,
+) -> Result<(), Stop> {
+    const HEAD_BYTES: usize = 3 + 8 + 2 + 4 + 4;
+    let head: [u8; HEAD_BYTES] = reader.field()?;
+    let [TAG_ENTRY, kind @ (TYPE_VALUE | TYPE_REMOVED), 0, rest @ ..] = &head else {
+        return Err(Stop::Bad("a batch has an entry that is none"));
+    };
+    let mut rest = &rest[..];
+    let (keyspace, key_bytes, value_bytes, stored_bytes) =
+        (number::<8>(&mut rest), number::<2>(&mut rest), number::<4>(&mut rest), number::<4>(&mut rest));
+    if keyspace != KEYSPACE_ID || value_bytes != stored_bytes || commit.is_some() {
+        return Err(Stop::Bad("a batch has an entry that is not ours"));
+    }
+    hasher.update(&head);
+    let mut key = Vec::new();
+    reader.pieces(key_bytes as usize, |piece| key.extend_from_slice(piece))?;
+    hasher.update(&key);
+    if key == COMMIT_KEY {
+        let mut value = Vec::new();
+        reader.pieces(value_bytes as usize, |piece| value.extend_from_slice(piece))?;
+        hasher.update(&value);
+        *commit = Some(value);
+        return Ok(());
+    }
+    content.head(&key, (*kind == TYPE_VALUE).then_some(value_bytes as usize));
+    reader.pieces(value_bytes as usize, |piece| {
+        hasher.update(piece);
+        content.more(piece);
+    })?;
+    Ok(())
+}
+
+fn number<const N: usize>(rest: &mut &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..N].copy_from_slice(&rest[..N]);
+    *rest = &rest[N..];
+    u64::from_le_bytes(bytes)
+}

@@ -1,0 +1,296 @@
+//! The stored bytes: pure, without engine or clock. Described for other languages in `docs/layouts.md`.
+//!
+//! One keyspace of the engine holds everything. The first byte of an engine key says what it is:
+//!
+//! | first byte | rest of the key | value |
+//! |---|---|---|
+//! | 0 | `commit` | the [`Commit`] of the batch that was written last |
+//! | 1 | expiry in ms, 8 bytes big-endian; the item's key | empty: the item may expire then |
+//! | 2 | the item's key | the [`Record`] |
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// The engine key of the commit record.
+pub(crate) const COMMIT_KEY: &[u8] = b"\x00commit";
+/// The first byte of an expiry's engine key.
+pub(crate) const EXPIRY: u8 = 1;
+/// The first byte of an item's engine key.
+pub(crate) const ITEM: u8 = 2;
+
+/// The version of records and commits, in the high half of their first byte.
+const VERSION: u8 = 0x10;
+const HAS_MARKS: u8 = 1;
+const HAS_FLAGS: u8 = 2;
+const HAS_EXPIRY: u8 = 4;
+const CHECK_BYTES: usize = 4;
+const COMMIT_BYTES: usize = 1 + 6 * 8 + 4 + 8;
+
+/// An item as it is stored.
+///
+/// First byte: 1 in the high half; in the low half which of the optional fields follow. Then, little-endian: marks (1 byte, bit 0), flags
+/// (4, bit 1), expiry in ms of the Unix epoch (8, bit 2), cas token (8), the value, and 4 bytes of check: the low half of
+/// xxh3-64 over the item's key and all before.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Record {
+    /// Spare bits of whoever alters the item: the server's win and stale marks.
+    pub(crate) marks: u8,
+    pub(crate) flags: u32,
+    pub(crate) expiry_ms: Option<u64>,
+    pub(crate) cas: u64,
+    pub(crate) value: Bytes,
+}
+
+/// What each batch carries of itself, so that its place in the order and its content can be told from the journal alone.
+///
+/// Little-endian: 1 byte of version, then 8 bytes each of [`sequence`](Commit::sequence), [`synced`](Commit::synced), [`store`](Commit::store),
+/// [`cas_limit`](Commit::cas_limit), [`time_ms`](Commit::time_ms), [`content`](Commit::content), 4 of [`items`](Commit::items), and xxh3-64 over all of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Commit {
+    /// Counts batches from 1, without a gap.
+    pub(crate) sequence: u64,
+    /// The last sequence that was known to be on disk when this was written.
+    pub(crate) synced: u64,
+    /// The incarnation of the store that wrote it.
+    pub(crate) store: u64,
+    /// No cas token up to here is ever given out again.
+    pub(crate) cas_limit: u64,
+    /// The store's time when it was written.
+    pub(crate) time_ms: u64,
+    /// [`Content`] of the other entries of the batch.
+    pub(crate) content: u64,
+    /// How many those are.
+    pub(crate) items: u32,
+}
+
+/// Bytes that are not what they should be; what is wrong with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bad(pub(crate) &'static str);
+
+/// The engine key of an item.
+pub(crate) fn item_key(key: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1 + key.len());
+    out.push(ITEM);
+    out.extend_from_slice(key);
+    out
+}
+
+/// The engine key of an item's expiry.
+pub(crate) fn expiry_key(expiry_ms: u64, key: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(9 + key.len());
+    out.push(EXPIRY);
+    out.extend_from_slice(&expiry_ms.to_be_bytes());
+    out.extend_from_slice(key);
+    out
+}
+
+/// The expiry and the item's key in an expiry's engine key.
+pub(crate) fn split_expiry_key(engine_key: &[u8]) -> Option<(u64, &[u8])> {
+    let (&EXPIRY, rest) = engine_key.split_first()? else { return None };
+    let (ms, key) = rest.split_first_chunk()?;
+    Some((u64::from_be_bytes(*ms), key))
+}
+
+impl Record {
+    /// The bytes of the item of `key`.
+    pub(crate) fn encode(&self, key: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(22 + self.value.len() + CHECK_BYTES);
+        out.push(VERSION);
+        if self.marks != 0 {
+            out[0] |= HAS_MARKS;
+            out.push(self.marks);
+        }
+        if self.flags != 0 {
+            out[0] |= HAS_FLAGS;
+            out.extend_from_slice(&self.flags.to_le_bytes());
+        }
+        if let Some(expiry_ms) = self.expiry_ms {
+            out[0] |= HAS_EXPIRY;
+            out.extend_from_slice(&expiry_ms.to_le_bytes());
+        }
+        out.extend_from_slice(&self.cas.to_le_bytes());
+        out.extend_from_slice(&self.value);
+        let check = check(key, &out);
+        out.extend_from_slice(&check);
+        out
+    }
+
+    /// The item of `key` from its bytes, its value without a copy.
+    pub(crate) fn decode(key: &[u8], bytes: &Bytes) -> Result<Record, Bad> {
+        let Some((body, found)) = bytes.split_last_chunk::<CHECK_BYTES>() else {
+            return Err(Bad("a record is too short"));
+        };
+        if check(key, body) != *found {
+            return Err(Bad("a record does not match its checksum"));
+        }
+        let mut rest = body;
+        let [head] = field(&mut rest)?;
+        if head & 0xf0 != VERSION || head & 0x08 != 0 {
+            return Err(Bad("a record is of a newer layout"));
+        }
+        let mut record = Record::default();
+        if head & HAS_MARKS != 0 {
+            [record.marks] = field(&mut rest)?;
+        }
+        if head & HAS_FLAGS != 0 {
+            record.flags = u32::from_le_bytes(field(&mut rest)?);
+        }
+        if head & HAS_EXPIRY != 0 {
+            record.expiry_ms = Some(u64::from_le_bytes(field(&mut rest)?));
+        }
+        record.cas = u64::from_le_bytes(field(&mut rest)?);
+        let start = body.len() - rest.len();
+        record.value = bytes.slice(start..body.len());
+        Ok(record)
+    }
+
+    /// True if the item is over at `now_ms`.
+    pub(crate) fn is_over(&self, now_ms: u64) -> bool {
+        self.expiry_ms.is_some_and(|expiry_ms| expiry_ms <= now_ms)
+    }
+}
+
+impl Commit {
+    /// The record's bytes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(COMMIT_BYTES);
+        out.push(VERSION);
+        for number in [self.sequence, self.synced, self.store, self.cas_limit, self.time_ms, self.content] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&self.items.to_le_bytes());
+        let check = xxh3_64(&out);
+        out.extend_from_slice(&check.to_le_bytes());
+        out
+    }
+
+    /// The record from its bytes.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Commit, Bad> {
+        if bytes.len() != COMMIT_BYTES {
+            return Err(Bad("a commit record has another length"));
+        }
+        let (mut body, found) = bytes.split_at(COMMIT_BYTES - 8);
+        if xxh3_64(body).to_le_bytes() != found {
+            return Err(Bad("a commit record does not match its checksum"));
+        }
+        if field::<1>(&mut body)? != [VERSION] {
+            return Err(Bad("a commit record is of a newer layout"));
+        }
+        let mut number = || field(&mut body).map(u64::from_le_bytes);
+        let (sequence, synced, store) = (number()?, number()?, number()?);
+        let (cas_limit, time_ms, content) = (number()?, number()?, number()?);
+        let items = u32::from_le_bytes(field(&mut body)?);
+        Ok(Commit { sequence, synced, store, cas_limit, time_ms, content, items })
+    }
+}
+
+/// The checksum over what a batch writes, entry by entry in its order: for each 1 byte (1: it is removed), the lengths of key and
+/// value (4 bytes each), key and value.
+#[derive(Default)]
+pub(crate) struct Content {
+    hasher: Xxh3,
+    /// How many entries there were.
+    pub(crate) items: u32,
+}
+
+impl Content {
+    /// Adds an entry; `None` removes it.
+    pub(crate) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.head(key, value.map(<[u8]>::len));
+        self.hasher.update(value.unwrap_or_default());
+    }
+
+    /// Adds an entry whose value follows by [`more`](Content::more).
+    pub(crate) fn head(&mut self, key: &[u8], value_bytes: Option<usize>) {
+        self.items += 1;
+        self.hasher.update(&[u8::from(value_bytes.is_none())]);
+        self.hasher.update(&(key.len() as u32).to_le_bytes());
+        self.hasher.update(&(value_bytes.unwrap_or(0) as u32).to_le_bytes());
+        self.hasher.update(key);
+    }
+
+    /// Adds bytes of the last entry's value.
+    pub(crate) fn more(&mut self, value: &[u8]) {
+        self.hasher.update(value);
+    }
+
+    /// The checksum.
+    pub(crate) fn sum(&self) -> u64 {
+        self.hasher.digest()
+    }
+}
+
+fn check(key: &[u8], body: &[u8]) -> [u8; CHECK_BYTES] {
+    let mut hasher = Xxh3::new();
+    hasher.update(&(key.len() as u32).to_le_bytes());
+    hasher.update(key);
+    hasher.update(body);
+    (hasher.digest() as u32).to_le_bytes()
+}
+
+fn field<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Bad> {
+    let (field, after) = rest.split_first_chunk().ok_or(Bad("a record is too short"))?;
+    *rest = after;
+    Ok(*field)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_bytes_are_these() {
+        let record = Record { marks: 0, flags: 0, expiry_ms: None, cas: 7, value: Bytes::from_static(b"v") };
+        assert_eq!(hex(&record.encode(b"k")), "1007000000000000007610de0ef3");
+        let record = Record { marks: 3, flags: 0x0102, expiry_ms: Some(9), cas: 7, value: Bytes::from_static(b"v") };
+        assert_eq!(hex(&record.encode(b"k")), "1703020100000900000000000000070000000000000076787892ef");
+        let commit = Commit { sequence: 1, synced: 2, store: 3, cas_limit: 4, time_ms: 5, content: 6, items: 7 };
+        assert_eq!(
+            hex(&commit.encode()),
+            "10010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000070000003ebe13b0f3454ccb"
+        );
+        assert_eq!(item_key(b"k"), b"\x02k");
+        assert_eq!(expiry_key(258, b"k"), b"\x01\0\0\0\0\0\0\x01\x02k");
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: Vec<u8>, key: Vec<u8>, sequence: u64, items: u32,
+        ) {
+            let record = Record { marks, flags, expiry_ms, cas, value: value.into() };
+            prop_assert_eq!(Record::decode(&key, &record.encode(&key).into()), Ok(record));
+            let commit = Commit { sequence, items, ..Commit::default() };
+            prop_assert_eq!(Commit::decode(&commit.encode()), Ok(commit));
+            let engine_key = expiry_key(sequence, &key);
+            prop_assert_eq!(split_expiry_key(&engine_key), Some((sequence, &key[..])));
+        }
+
+        #[test]
+        fn garbage_never_panics_and_a_flip_is_seen(bytes: Vec<u8>, flags: u32, value: Vec<u8>, at: usize, bit in 0..8u8) {
+            _ = Record::decode(b"k", &bytes.clone().into());
+            _ = Commit::decode(&bytes);
+            _ = split_expiry_key(&bytes);
+            let mut record = Record { flags, value: value.into(), ..Record::default() }.encode(b"k");
+            let at = at % record.len();
+            record[at] ^= 1u8 << bit;
+            prop_assert!(Record::decode(b"k", &record.into()).is_err());
+            let mut commit = Commit { sequence: 5, ..Commit::default() }.encode();
+            let at = at % commit.len();
+            commit[at] ^= 1u8 << bit;
+            prop_assert!(Commit::decode(&commit).is_err());
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_key_is_not_taken() {
+        let bytes = Record::default().encode(b"a").into();
+        assert!(Record::decode(b"b", &bytes).is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! Larder's durable store: memcached's semantics over arbitrary bytes, in a folder, for one process at a time.
+//!
+//! | guarantee | |
+//! |---|---|
+//! | crash of the process (`kill -9`) | takes nothing that was acknowledged |
+//! | power cut | takes nothing that was acknowledged at [`Sync::Always`]; at most the interval at [`Sync::Every`]; what the system had not written at [`Sync::Never`] |
+//! | cas tokens | never given out twice, over restarts too |
+//! | lives | to the ms, by a time that never goes back, over restarts too |
+//! | damage | [`Corrupt`](larder_core::ErrorKind::Corrupt), with its place; never a miss |
+//! | a write or a sync that fails | is unknown; nothing is written from then on until the store is opened anew; reads go on |
+//! | two processes | the second gets an error that names the first |
+//!
+//! **Round trips: 0**: the store is in the process. A batch that only reads is answered at once, and reads the disk where what it wants is in no cache; one that writes waits
+//! for the committer, and at [`Sync::Always`] for the disk. The engine is [fjall](https://crates.io/crates/fjall).
+
+#![deny(unsafe_code)]
+
+mod alter;
+mod committer;
+mod engine;
+mod expiry;
+mod fault;
+mod journal;
+mod layout;
+mod list;
+mod ops;
+mod options;
+mod place;
+mod room;
+mod store;
+mod time;
+mod timer;
+
+pub use alter::{Altered, Entry, NextCas, NextTtl};
+pub use options::{NoSync, Options, Sync};
+pub use store::{DurableStore, Stats};

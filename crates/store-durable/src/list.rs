@@ -1,0 +1,132 @@
+//! Which keys the store holds, in their order.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use larder_core::list::{List, Listed, Listing};
+use larder_core::text::Shown;
+use larder_core::{Ctx, Error, ErrorKind, Item, Key, Result, Want};
+
+use crate::fault::Fault;
+use crate::layout::{self, ITEM, Record};
+use crate::ops;
+use crate::store::DurableStore;
+
+/// Items between two words of progress, and between two looks at the deadline.
+const PROGRESS_EVERY: u64 = 10_000;
+
+/// In the order of the keys, of one moment: what is written meanwhile is not told.
+impl List for DurableStore {
+    fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
+        Box::pin(async move {
+            let shared = self.shared();
+            let moment = shared.engine.moment();
+            let now_ms = shared.time.now_ms();
+            let to = after_prefix(prefix);
+            let (mut from, mut looked_at) = (layout::item_key(prefix), 0u64);
+            loop {
+                let (mut keys, mut last, mut seen, mut bad) = (Vec::new(), None, 0, None);
+                let scanned = moment.scan(&from, &to, &mut |engine_key, bytes| {
+                    seen += 1;
+                    match Record::decode(&engine_key[1..], &bytes) {
+                        Ok(record) if record.is_over(now_ms) => {}
+                        Ok(_) => keys.push(engine_key[1..].to_vec()),
+                        Err(fault) => bad = Some(damaged(&engine_key[1..], fault)),
+                    }
+                    last = Some(engine_key.to_vec());
+                    seen < PROGRESS_EVERY && bad.is_none()
+                });
+                keys.iter().for_each(|key| tell(Listed::Key(key)));
+                scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| fault.error(&shared.name))?;
+                looked_at += seen;
+                tell(Listed::LookedAt(looked_at));
+                let Some(mut next) = last.filter(|_| seen == PROGRESS_EVERY) else { return Ok(()) };
+                next.push(0);
+                from = next;
+                if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    let detail = format!("the deadline came after {looked_at} items");
+                    return Err(Error::new(ErrorKind::Timeout, detail).store(&shared.name));
+                }
+                Yield(false).await;
+            }
+        })
+    }
+}
+
+impl DurableStore {
+    /// Up to `count` items in the order of their keys, from `from` on (and with it; empty: from the first): for operators, and for whoever moves a store.
+    /// What has expired is left out. Goes on behind the last key of a page by asking from that key with a zero byte behind it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where an item is damaged.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl, Want};
+    /// let store = larder_store_durable::Options::new(folder.path()).open()?;
+    /// for key in ["b", "a"] {
+    ///     store.run_one(Ctx::default(), Op::put(Key::new(key)?, PutMode::Set, "v", Ttl::Never)).await?;
+    /// }
+    /// let items = store.scan(b"", 10, Want::VALUE)?;
+    /// assert_eq!(items.iter().map(|(key, _)| key.as_bytes()).collect::<Vec<_>>(), [b"a", b"b"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scan(&self, from: &[u8], count: usize, want: Want) -> Result<Vec<(Key, Item)>> {
+        let shared = self.shared();
+        let (rules, now_ms) = (shared.rules(), shared.time.now_ms());
+        let (mut items, mut bad) = (Vec::new(), None);
+        let mut tell = |engine_key: &[u8], bytes: Bytes| {
+            let key = &engine_key[1..];
+            match Record::decode(key, &bytes) {
+                Ok(record) if record.is_over(now_ms) => return true,
+                Ok(record) => match Key::new(key.to_vec()) {
+                    Ok(key) => items.push((key, ops::read(&record, want, &rules))),
+                    Err(_) => bad = Some(damaged(key, layout::Bad("its key has no valid length"))),
+                },
+                Err(fault) => bad = Some(damaged(key, fault)),
+            }
+            items.len() < count && bad.is_none()
+        };
+        if count > 0 {
+            let scanned = shared.engine.scan(&layout::item_key(from), &[ITEM + 1], &mut tell);
+            scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| fault.error(&shared.name))?;
+        }
+        Ok(items)
+    }
+}
+
+pub(crate) fn damaged(key: &[u8], bad: layout::Bad) -> Fault {
+    Fault::corrupt(format!("the item of key {} is damaged: {}", Shown(key), bad.0))
+}
+
+/// The first engine key behind all items whose keys begin so.
+fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut to = layout::item_key(prefix);
+    while to.last() == Some(&0xff) {
+        to.pop();
+    }
+    if let Some(last) = to.last_mut() {
+        *last += 1;
+    }
+    to
+}
+
+/// Lets others run once.
+struct Yield(bool);
+
+impl Future for Yield {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

@@ -1,0 +1,213 @@
+//! How a store is opened.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use larder_core::{ClockRef, Error, ErrorKind, Key, Result, SystemClock};
+
+use crate::DurableStore;
+
+/// When what was written is on disk: what a power cut may take. A crash of the process alone takes nothing that was acknowledged, at any setting.
+///
+/// ```
+/// use larder_store_durable::Sync;
+/// use std::time::Duration;
+/// assert_eq!("every:100ms".parse(), Ok(Sync::Every(Duration::from_millis(100))));
+/// assert_eq!(Sync::default(), Sync::Always);
+/// assert!("sometimes".parse::<Sync>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sync {
+    /// Before it is acknowledged: a power cut takes nothing that was acknowledged. Writers that wait at the same time share one sync.
+    #[default]
+    Always,
+    /// So long after it was acknowledged, at the most, plus the time that the sync takes.
+    Every(Duration),
+    /// Whenever the system sees fit; and when the store is closed.
+    Never,
+}
+
+/// What is not a [`Sync`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSync;
+
+impl fmt::Display for NoSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sync takes always, never or every:100ms (1 ms to 1 h, in ms or s)")
+    }
+}
+
+impl std::error::Error for NoSync {}
+
+impl FromStr for Sync {
+    type Err = NoSync;
+
+    fn from_str(text: &str) -> Result<Sync, NoSync> {
+        match text {
+            "always" => return Ok(Sync::Always),
+            "never" => return Ok(Sync::Never),
+            _ => {}
+        }
+        let interval = text.strip_prefix("every:").ok_or(NoSync)?;
+        let (digits, unit_ms) = match interval.strip_suffix("ms") {
+            Some(digits) => (digits, 1),
+            None => (interval.strip_suffix('s').ok_or(NoSync)?, 1000),
+        };
+        let count: u64 = digits.parse().map_err(|_| NoSync)?;
+        let ms = count.checked_mul(unit_ms).filter(|ms| (1..=3_600_000).contains(ms)).ok_or(NoSync)?;
+        Ok(Sync::Every(Duration::from_millis(ms)))
+    }
+}
+
+impl fmt::Display for Sync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sync::Always => f.write_str("always"),
+            Sync::Every(interval) => write!(f, "every:{}ms", interval.as_millis()),
+            Sync::Never => f.write_str("never"),
+        }
+    }
+}
+
+/// The options of a durable store; [`open`](Options::open) opens it.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("store");
+/// use larder_store_durable::{Options, Sync};
+/// let store = Options::new(path).sync(Sync::Always).value_bytes_max(1 << 20).open()?;
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) folder: PathBuf,
+    pub(crate) sync: Sync,
+    pub(crate) value_bytes_max: usize,
+    pub(crate) cache_bytes: u64,
+    pub(crate) reserve_bytes: u64,
+    pub(crate) wait: Duration,
+    pub(crate) clock: ClockRef,
+}
+
+impl Options {
+    /// The largest value that a store can be told to take: 64 MiB, the default.
+    pub const VALUE_BYTES_MAX: usize = 64 << 20;
+
+    /// The default options of the store in a folder.
+    ///
+    /// ```
+    /// let options = larder_store_durable::Options::new("/var/lib/larder");
+    /// ```
+    pub fn new(folder: impl AsRef<Path>) -> Options {
+        Options {
+            folder: folder.as_ref().to_owned(),
+            sync: Sync::Always,
+            value_bytes_max: Options::VALUE_BYTES_MAX,
+            cache_bytes: 64 << 20,
+            reserve_bytes: 64 << 20,
+            wait: Duration::ZERO,
+            clock: SystemClock::shared(),
+        }
+    }
+
+    /// When what was written is on disk.
+    ///
+    /// ```
+    /// # use larder_store_durable::{Options, Sync};
+    /// let options = Options::new("store").sync(Sync::Never);
+    /// ```
+    #[must_use]
+    pub fn sync(mut self, sync: Sync) -> Options {
+        self.sync = sync;
+        self
+    }
+
+    /// The largest value. Default: [`Options::VALUE_BYTES_MAX`], which is the most.
+    ///
+    /// ```
+    /// # use larder_store_durable::Options;
+    /// let options = Options::new("store").value_bytes_max(1 << 20);
+    /// ```
+    #[must_use]
+    pub fn value_bytes_max(mut self, bytes: usize) -> Options {
+        self.value_bytes_max = bytes;
+        self
+    }
+
+    /// Memory for blocks of tables that were read. Default: 64 MiB.
+    ///
+    /// ```
+    /// # use larder_store_durable::Options;
+    /// let options = Options::new("store").cache_bytes(1 << 30);
+    /// ```
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Options {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// Writes are refused with [`ErrorKind::Full`] while less is free on the disk, so that what was begun can be ended; deletes are not.
+    /// Default: 64 MiB; 0 writes until the disk refuses, which ends all writing until the store is opened anew.
+    ///
+    /// ```
+    /// # use larder_store_durable::Options;
+    /// let options = Options::new("store").reserve_bytes(1 << 30);
+    /// ```
+    #[must_use]
+    pub fn reserve_bytes(mut self, bytes: u64) -> Options {
+        self.reserve_bytes = bytes;
+        self
+    }
+
+    /// How long to wait for another process to close the store. Default: not at all.
+    ///
+    /// ```
+    /// # use larder_store_durable::Options;
+    /// let options = Options::new("store").wait(std::time::Duration::from_secs(5));
+    /// ```
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Options {
+        self.wait = wait;
+        self
+    }
+
+    /// Where the time comes from.
+    ///
+    /// ```
+    /// # use larder_store_durable::Options;
+    /// let options = Options::new("store").clock(larder_core::SystemClock::shared());
+    /// ```
+    #[must_use]
+    pub fn clock(mut self, clock: ClockRef) -> Options {
+        self.clock = clock;
+        self
+    }
+
+    /// Opens the store, or makes it where the folder is empty or not there. Blocks while it reads what the journal holds: some 0.1 s for each 64 MiB.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a path that is a file, is read-only, or holds something else; [`ErrorKind::Unavailable`], naming the process, where
+    /// another has it open; [`ErrorKind::LayoutMismatch`] for one of a newer layout; [`ErrorKind::Corrupt`], with the place, for one
+    /// that is damaged. Nothing is changed by an open that fails.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = larder_store_durable::Options::new(folder.path()).open()?;
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn open(self) -> Result<DurableStore> {
+        let most = Options::VALUE_BYTES_MAX;
+        if !(1..=most).contains(&self.value_bytes_max) {
+            let detail = format!("value_bytes_max is {}; it takes 1 to {most}", self.value_bytes_max);
+            return Err(Error::new(ErrorKind::Config, detail));
+        }
+        DurableStore::open(&self)
+    }
+
+    /// The largest key and value together.
+    pub(crate) fn item_bytes_max(&self) -> usize {
+        self.value_bytes_max + Key::BYTES_MAX
+    }
+}

@@ -1,0 +1,328 @@
+//! The folder: who may open it, what it is, and what was known of it when it was last closed.
+//!
+//! ```text
+//! PATH/larder   what this is: version, the store's number, its incarnation, whether it was made to the end
+//! PATH/lock     locked by the process that has the store open; holds its process id
+//! PATH/state    how far the store was on disk when that was last noted: a store that has less has lost something
+//! PATH/engine/  the engine's files
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use larder_core::{Error, ErrorKind, Result};
+use rustix::fs::FlockOperation;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The layout of the folder.
+const VERSION: u32 = 1;
+const MAGIC: &str = "larder durable store";
+/// The file that says what the folder is.
+const IDENTITY: &str = "larder";
+const LOCK: &str = "lock";
+const STATE: &str = "state";
+/// The engine's folder.
+const ENGINE: &str = "engine";
+/// How long someone who waits for the lock sleeps between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The files of ours are some 100 bytes; more is none of ours.
+const SMALL_BYTES_MAX: u64 = 4096;
+
+/// Which store this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Drawn when the store was made; a restored one keeps it.
+    pub(crate) store: u64,
+    /// Drawn when the store was made, and anew by each restore.
+    pub(crate) incarnation: u64,
+    /// Counts the restores.
+    pub(crate) restores: u64,
+}
+
+/// How far a store was on disk, as noted outside of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub(crate) identity: Identity,
+    /// The last batch that was on disk.
+    pub(crate) sequence: u64,
+    /// The newest journal file.
+    pub(crate) journal: u64,
+}
+
+/// A folder that this process has locked.
+#[derive(Debug)]
+pub(crate) struct Place {
+    folder: PathBuf,
+    /// Held, not read: closing it gives the lock back.
+    _lock: File,
+    /// True if the folder was empty.
+    pub(crate) is_new: bool,
+}
+
+impl Place {
+    /// Locks the folder of a store, making it where there is none. Waits up to `wait` for another process to close it.
+    pub(crate) fn lock(folder: &Path, wait: Duration) -> Result<Place> {
+        let is_new = prepare(folder)?;
+        let path = folder.join(LOCK);
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let mut file = opened.map_err(|error| failed(&path, "cannot be opened for writing", error))?;
+        let deadline = Instant::now() + wait;
+        while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(failed(&path, "cannot be locked", error.into()));
+            }
+            if Instant::now() >= deadline {
+                return Err(held(folder, &mut file, wait));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let id = std::process::id();
+        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{id}"));
+        written.map_err(|error| failed(&path, "cannot be written", error))?;
+        // What was seen before the lock was ours may have changed since.
+        let is_new = is_new && !folder.join(IDENTITY).exists();
+        Ok(Place { folder: folder.to_owned(), _lock: file, is_new })
+    }
+
+    /// The engine's folder.
+    pub(crate) fn engine(&self) -> PathBuf {
+        self.folder.join(ENGINE)
+    }
+
+    /// The folder of a store that was made to the end, `None` for one that is new or was not.
+    pub(crate) fn identity(&self) -> Result<Option<Identity>> {
+        if self.is_new {
+            return Ok(None);
+        }
+        let path = self.folder.join(IDENTITY);
+        let text = read_small(&path).map_err(|error| failed(&path, "cannot be read", error))?;
+        let Some(text) = text else {
+            let detail =
+                format!("{} holds something, but no store: the file {IDENTITY:?} is missing", self.folder.display());
+            return Err(Error::new(ErrorKind::Corrupt, detail));
+        };
+        let (fields, ready) = parse_identity(&path, &text)?;
+        Ok(ready.then_some(fields))
+    }
+
+    /// Begins to make a store here: what an earlier attempt left is removed. To be followed by [`finish`](Place::finish).
+    pub(crate) fn begin(&self, identity: Identity) -> Result<()> {
+        let engine = self.engine();
+        self.write_identity(identity, false)?;
+        match fs::remove_dir_all(&engine) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(failed(&engine, "cannot be removed", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The store is made to the end.
+    pub(crate) fn finish(&self, identity: Identity) -> Result<()> {
+        self.write_identity(identity, true)?;
+        let parent = self.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or_else(|| Path::new("."));
+        sync_folder(parent)
+    }
+
+    fn write_identity(&self, identity: Identity, is_ready: bool) -> Result<()> {
+        let Identity { store, incarnation, restores } = identity;
+        let ready = if is_ready { "yes" } else { "no" };
+        let text = format!(
+            "{MAGIC}\nversion {VERSION}\nstore {store:016x}\nincarnation {incarnation:016x}\nrestores {restores}\nready {ready}\n"
+        );
+        write_small(&self.folder.join(IDENTITY), &text, true)
+    }
+
+    /// What was noted when the store was last closed; `None` where that cannot be told.
+    pub(crate) fn noted(&self) -> Option<Noted> {
+        let text = read_small(&self.folder.join(STATE)).ok()??;
+        Noted::parse(&text)
+    }
+
+    /// Notes how far the store is on disk.
+    pub(crate) fn note(&self, noted: &Noted) -> Result<()> {
+        // Not synced: an older note only knows less.
+        write_small(&self.folder.join(STATE), &noted.text(), false)
+    }
+
+    /// Looks whether the engine's folder has what the engine would silently do without.
+    pub(crate) fn look_over_engine(&self) -> Result<()> {
+        let engine = self.engine();
+        let gone = |path: PathBuf| {
+            Err(Error::new(ErrorKind::Corrupt, format!("{} is missing: part of the store was deleted", path.display())))
+        };
+        for path in [engine.join("version"), engine.join("lock")] {
+            if !path.is_file() {
+                return gone(path);
+            }
+        }
+        for keyspace in ["0", "1"] {
+            let current = engine.join("keyspaces").join(keyspace).join("current");
+            if !current.is_file() {
+                return gone(current);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Noted {
+    /// As a file holds it.
+    pub(crate) fn text(&self) -> String {
+        let Identity { store, incarnation, restores } = self.identity;
+        format!(
+            "{MAGIC}\nstore {store:016x}\nincarnation {incarnation:016x}\nrestores {restores}\nsequence {}\njournal {}\n",
+            self.sequence, self.journal
+        )
+    }
+
+    /// From a file, `None` if it is damaged.
+    pub(crate) fn parse(text: &str) -> Option<Noted> {
+        let mut lines = checked(text)?.lines().filter(|line| *line != MAGIC);
+        let identity = Identity {
+            store: hex(lines.next()?, "store")?,
+            incarnation: hex(lines.next()?, "incarnation")?,
+            restores: decimal(lines.next()?, "restores")?,
+        };
+        let (sequence, journal) = (decimal(lines.next()?, "sequence")?, decimal(lines.next()?, "journal")?);
+        Some(Noted { identity, sequence, journal })
+    }
+}
+
+/// Makes the folder if there is none: true if it is empty. Refuses what is no folder, or somebody else's.
+fn prepare(folder: &Path) -> Result<bool> {
+    match fs::metadata(folder) {
+        Ok(found) if !found.is_dir() => {
+            return Err(config(format!("{} is no folder; a durable store is one", folder.display())));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            fs::create_dir_all(folder).map_err(|error| failed(folder, "cannot be made", error))?;
+        }
+        Err(error) => return Err(failed(folder, "cannot be looked at", error)),
+    }
+    let (mut names, mut is_store) = (Vec::new(), false);
+    for entry in fs::read_dir(folder).map_err(|error| failed(folder, "cannot be listed", error))? {
+        let name = entry.map_err(|error| failed(folder, "cannot be listed", error))?.file_name();
+        is_store |= name == IDENTITY;
+        if name != LOCK && !name.to_string_lossy().ends_with(".new") {
+            names.push(name.to_string_lossy().into_owned());
+        }
+    }
+    if is_store || names.is_empty() {
+        return Ok(!is_store);
+    }
+    if names.iter().all(|name| name == ENGINE || name == STATE) {
+        let detail = format!("{} was a store, but its file {IDENTITY:?} is missing", folder.display());
+        return Err(Error::new(ErrorKind::Corrupt, detail));
+    }
+    names.sort();
+    names.truncate(3);
+    Err(config(format!("{} is not empty and no durable store: it holds {}, …", folder.display(), names.join(", "))))
+}
+
+fn parse_identity(path: &Path, text: &str) -> Result<(Identity, bool)> {
+    let damaged = || Error::new(ErrorKind::Corrupt, format!("{} is damaged", path.display()));
+    if !text.starts_with(MAGIC) {
+        return Err(config(format!("{} is no file of a durable store", path.display())));
+    }
+    let text = checked(text).ok_or_else(damaged)?;
+    let mut lines = text.lines().skip(1);
+    let mut next = || lines.next().ok_or_else(damaged);
+    let version: u64 = decimal(next()?, "version").ok_or_else(damaged)?;
+    if version != u64::from(VERSION) {
+        let detail = format!("{} says layout {version}; this program knows {VERSION}", path.display());
+        return Err(Error::new(ErrorKind::LayoutMismatch, detail));
+    }
+    let identity = Identity {
+        store: hex(next()?, "store").ok_or_else(damaged)?,
+        incarnation: hex(next()?, "incarnation").ok_or_else(damaged)?,
+        restores: decimal(next()?, "restores").ok_or_else(damaged)?,
+    };
+    Ok((identity, next()? == "ready yes"))
+}
+
+/// The text without its last line, which is the checksum of the others.
+fn checked(text: &str) -> Option<&str> {
+    let end = text.trim_end_matches('\n').rfind('\n')? + 1;
+    let (body, check) = text.split_at(end);
+    (check == check_line(body)).then_some(body)
+}
+
+fn check_line(body: &str) -> String {
+    format!("check {:016x}\n", xxh3_64(body.as_bytes()))
+}
+
+fn decimal(line: &str, name: &str) -> Option<u64> {
+    line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+}
+
+fn hex(line: &str, name: &str) -> Option<u64> {
+    u64::from_str_radix(line.strip_prefix(name)?.strip_prefix(' ')?, 16).ok()
+}
+
+/// A small text file, `None` where there is none.
+pub(crate) fn read_small(path: &Path) -> std::io::Result<Option<String>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let mut bytes = Vec::new();
+    file.take(SMALL_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Replaces a small text file, with its checksum behind it.
+pub(crate) fn write_small(path: &Path, body: &str, sync: bool) -> Result<()> {
+    let new = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&new)?;
+        file.write_all(body.as_bytes())?;
+        file.write_all(check_line(body).as_bytes())?;
+        if sync {
+            file.sync_all()?;
+        }
+        fs::rename(&new, path)
+    };
+    write().map_err(|error| failed(path, "cannot be written", error))?;
+    match path.parent().filter(|_| sync) {
+        Some(folder) if folder.as_os_str().is_empty() => sync_folder(Path::new(".")),
+        Some(folder) => sync_folder(folder),
+        None => Ok(()),
+    }
+}
+
+fn sync_folder(folder: &Path) -> Result<()> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| failed(folder, "cannot be synced", error))
+}
+
+fn held(folder: &Path, file: &mut File, wait: Duration) -> Error {
+    let mut holder = String::new();
+    _ = file.take(32).read_to_string(&mut holder);
+    let holder = match holder.trim() {
+        "" => "another process".to_owned(),
+        id => format!("process {id}"),
+    };
+    let waited = if wait.is_zero() { String::new() } else { format!(", and was for {wait:?}") };
+    let detail = format!("{} is open in {holder}{waited}; one process at a time has a durable store", folder.display());
+    Error::new(ErrorKind::Unavailable, detail)
+}
+
+fn failed(path: &Path, what: &str, error: std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    let kind = match error.kind() {
+        Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => ErrorKind::Full,
+        Io::PermissionDenied | Io::ReadOnlyFilesystem | Io::NotADirectory => ErrorKind::Config,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("{} {what}: {error}", path.display())).source(error)
+}
+
+fn config(detail: String) -> Error {
+    Error::new(ErrorKind::Config, detail)
+}

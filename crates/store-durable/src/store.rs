@@ -1,0 +1,404 @@
+//! The store: opening, reading, and handing writes to the committer.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use larder_core::{
+    Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Op, Profile, Ranges, Replies, Reply, Result, Run,
+    Store, TtlSupport, Verb,
+};
+use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
+use crate::engine::Engine;
+use crate::fault::Fault;
+use crate::journal;
+use crate::layout::Commit;
+use crate::ops::{self, TTL_MAX};
+use crate::options::{Options, Sync};
+use crate::place::{Identity, Noted, Place};
+use crate::room::Room;
+use crate::time::Timekeeper;
+use crate::timer::Timer;
+
+/// Requests that carry fewer bytes are counted by the queue alone.
+const LARGE_BYTES_MIN: usize = 64 << 10;
+/// Kilobytes of large requests that may wait for the committer.
+const QUEUE_KB_MAX: usize = 256 << 10;
+
+/// A store in a folder, for one process at a time. See the crate's page for what it promises.
+///
+/// It is closed when it is dropped: that waits until all is on disk, some ms.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path();
+/// use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl};
+/// use larder_store_durable::Options;
+/// let key = Key::new("greeting")?;
+/// let store = Options::new(path).open()?;
+/// store.run_one(Ctx::default(), Op::put(key.clone(), PutMode::Set, "hello", Ttl::Never)).await?;
+/// drop(store);
+/// let store = Options::new(path).open()?;
+/// assert_eq!(store.get(key).await?.map(|item| item.value), Some("hello".into()));
+/// # Ok(())
+/// # }
+/// ```
+pub struct DurableStore {
+    // In this order: the timer and the committer are ended, then the engine is closed, then the folder is given back.
+    timer: Timer,
+    queue: Option<Sender<Request>>,
+    committer: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    large: Arc<Semaphore>,
+    profile: Arc<Profile>,
+    identity: Identity,
+    torn_bytes: u64,
+    place: Arc<Place>,
+}
+
+/// What a store says of itself, by [`DurableStore::stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// The number of the batch that was written last; batches count from 1.
+    pub sequence: u64,
+    /// The last one that is known to be on disk.
+    pub synced: u64,
+    /// Bytes that the store's files take; a journal that is not full counts whole.
+    pub disk_bytes: u64,
+    /// Bytes of a write that a crash had cut short, cut off when the store was opened.
+    pub torn_bytes: u64,
+}
+
+impl DurableStore {
+    pub(crate) fn open(options: &Options) -> Result<DurableStore> {
+        let place = Arc::new(Place::lock(&options.folder, options.wait)?);
+        let name = format!("file:{}", options.folder.display());
+        let opened = open_engine(&place, &name, options)?;
+        let Opened { engine, identity, last, torn_bytes } = opened;
+        let parts = SharedParts {
+            name: name.clone(),
+            time: Timekeeper::new(options.clock.clone(), last.time_ms),
+            sync: options.sync,
+            // Tokens never repeat in an incarnation: one that was read before a restart is as good as any.
+            session: identity.incarnation,
+            item_bytes_max: options.item_bytes_max(),
+            room: Room::new(options.folder.clone(), options.reserve_bytes),
+        };
+        let shared = Arc::new(Shared::new(engine, parts, &last));
+        let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
+        let committer = Committer::new(shared.clone(), last, identity.incarnation);
+        let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run(requests));
+        let threads =
+            |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
+        let committer = spawned.map_err(threads)?;
+        let note = {
+            let (shared, place) = (shared.clone(), place.clone());
+            // A note that cannot be written leaves an older one, which only knows less.
+            move || _ = note(&shared, &place, identity)
+        };
+        let timer = Timer::start(shared.clone(), queue.downgrade(), note).map_err(threads)?;
+        Ok(DurableStore {
+            timer,
+            queue: Some(queue),
+            committer: Some(committer),
+            large: Arc::new(Semaphore::new(QUEUE_KB_MAX)),
+            profile: Arc::new(profile(&name, options)),
+            shared,
+            identity,
+            torn_bytes,
+            place,
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// What the store says of itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the disk does not tell.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = larder_store_durable::Options::new(folder.path()).open()?;
+    /// assert_eq!(store.stats()?.torn_bytes, 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn stats(&self) -> Result<Stats> {
+        Ok(Stats {
+            sequence: self.shared.written.load(Ordering::Acquire),
+            synced: self.shared.synced.load(Ordering::Acquire),
+            disk_bytes: self.shared.engine.disk_bytes().map_err(|fault| fault.error(&self.shared.name))?,
+            torn_bytes: self.torn_bytes,
+        })
+    }
+
+    /// Has all on disk that was acknowledged so far.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] or [`ErrorKind::Full`] where the disk refuses; nothing is written from then on.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use larder_store_durable::{Options, Sync};
+    /// let store = Options::new(folder.path()).sync(Sync::Never).open()?;
+    /// store.sync().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn sync(&self) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Request::Sync { reply }).await?;
+        answer.await.map_err(|_| self.gone(true))?
+    }
+
+    /// Removes every item that has expired: how many. The store does so without being asked, every second; this is for whoever turns the clock by hand, or
+    /// cannot wait.
+    ///
+    /// # Errors
+    /// Those of a write.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = larder_store_durable::Options::new(folder.path()).open()?;
+    /// assert_eq!(store.reclaim_expired().await?, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn reclaim_expired(&self) -> Result<u64> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Request::Reclaim { reply: Some(reply) }).await?;
+        answer.await.map_err(|_| self.gone(true))?
+    }
+
+    /// Writes what is in memory to tables, and waits: the engine does so by itself as it fills. For measuring, and before a folder is copied.
+    ///
+    /// # Errors
+    /// Those of a write.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// larder_store_durable::Options::new(folder.path()).open()?.settle()?;
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn settle(&self) -> Result<()> {
+        self.shared.engine.settle().map_err(|fault| fault.error(&self.shared.name))
+    }
+
+    /// Hands the committer a request.
+    pub(crate) async fn ask(&self, request: Request) -> Result<()> {
+        let Some(queue) = &self.queue else { return Err(self.gone(false)) };
+        queue.send(request).await.map_err(|_| self.gone(false))
+    }
+
+    /// The error of a request that the committer did not answer, or cannot take.
+    pub(crate) fn gone(&self, was_sent: bool) -> Error {
+        let effect = if was_sent { Effect::Unknown } else { Effect::NotApplied };
+        let detail = "the store's committer has ended; open the store anew";
+        Error::new(ErrorKind::Unavailable, detail).effect(effect).store(&self.shared.name)
+    }
+
+    /// A batch that only reads.
+    fn read_all(&self, batch: &Batch) -> Replies {
+        let rules = self.shared.rules();
+        let now_ms = u64::try_from(rules.now.as_millis()).unwrap_or(u64::MAX);
+        let read = |op: &Op| {
+            let record = self.shared.read(op.key.as_bytes(), now_ms);
+            let record = record.map_err(|fault| fault.error(&self.shared.name).op(op))?;
+            Ok(ops::apply(op, record.as_ref(), &rules)?.0)
+        };
+        batch.iter().map(read).collect()
+    }
+
+    async fn write_all(&self, batch: Batch, deadline: Option<Instant>) -> Replies {
+        let failed = |ops: &[(Op, bool)], error: &Error| -> Replies {
+            let one = |(op, is_read): &(Op, bool)| {
+                let effect = if *is_read { Effect::NotApplied } else { error.known_effect() };
+                Err::<Reply, _>(error.clone().effect(effect).op(op))
+            };
+            ops.iter().map(one).collect()
+        };
+        // Keys alone are kept for the errors; the values go with the batch.
+        let ops: Vec<(Op, bool)> = batch.iter().map(|op| (op.clone(), op.is_read())).collect();
+        let room = match self.room(&batch).await {
+            Ok(room) => room,
+            Err(error) => return failed(&ops, &error),
+        };
+        let (reply, answer) = oneshot::channel();
+        if let Err(error) = self.ask(Request::Run { batch, deadline, reply, _room: room }).await {
+            return failed(&ops, &error);
+        }
+        answer.await.unwrap_or_else(|_| failed(&ops, &self.gone(true)))
+    }
+
+    /// Waits until there is room in the queue for a large request.
+    async fn room(&self, batch: &Batch) -> Result<Option<OwnedSemaphorePermit>> {
+        let bytes: usize = batch.iter().map(value_bytes).sum();
+        if bytes < LARGE_BYTES_MIN {
+            return Ok(None);
+        }
+        let kb = (bytes >> 10).min(QUEUE_KB_MAX);
+        let permits = u32::try_from(kb).unwrap_or(u32::MAX);
+        self.large.clone().acquire_many_owned(permits).await.map(Some).map_err(|_| self.gone(false))
+    }
+}
+
+fn value_bytes(op: &Op) -> usize {
+    match &op.verb {
+        Verb::Put { value, .. } | Verb::PutRange { value, .. } => value.len(),
+        _ => 0,
+    }
+}
+
+impl Store for DurableStore {
+    fn profile(&self) -> Arc<Profile> {
+        self.profile.clone()
+    }
+
+    /// A batch that only reads is answered at once; ops on one key of a batch with a write in it are run in their order by the committer. A deadline is looked at when
+    /// the committer takes the batch up: it is either refused then, or ends.
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        if batch.iter().all(Op::is_read) {
+            return Run::Ready(self.read_all(&batch));
+        }
+        Run::pending(self.write_all(batch, ctx.deadline))
+    }
+}
+
+impl Drop for DurableStore {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(committer) = self.committer.take() {
+            _ = committer.join();
+        }
+        self.timer.stop();
+        if self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok() {
+            _ = note(&self.shared, &self.place, self.identity);
+        }
+    }
+}
+
+impl fmt::Debug for DurableStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DurableStore").field("store", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+/// An engine that was found as it was left.
+struct Opened {
+    engine: Engine,
+    identity: Identity,
+    last: Commit,
+    torn_bytes: u64,
+}
+
+fn open_engine(place: &Place, name: &str, options: &Options) -> Result<Opened> {
+    match place.identity()? {
+        Some(identity) => reopen(place, identity, options).map_err(|error| error.store(name)),
+        None => create(place, name, options),
+    }
+}
+
+fn create(place: &Place, name: &str, options: &Options) -> Result<Opened> {
+    let identity = Identity { store: random()?, incarnation: random()?, restores: 0 };
+    place.begin(identity)?;
+    let named = |fault: Fault| fault.error(name);
+    let engine = Engine::open(&place.engine(), true, options.cache_bytes).map_err(named)?;
+    let time_ms = u64::try_from(options.clock.wall().as_millis()).unwrap_or(0);
+    let first = Commit { sequence: 1, store: identity.incarnation, time_ms, ..Commit::default() };
+    let last = engine.commit(engine.entries(), first, true).map_err(named)?;
+    place.finish(identity)?;
+    Ok(Opened { engine, identity, last, torn_bytes: 0 })
+}
+
+/// Opens an engine, and only one that holds all that it is known to have held.
+fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened> {
+    place.look_over_engine()?;
+    let folder = place.engine();
+    let plain = |fault: Fault| fault.error("").clone();
+    let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
+    let noted = place.noted().filter(|noted| noted.identity == identity);
+    let seen = journal::verify(&folder, false).map_err(plain)?;
+    if let Some(noted) = noted.filter(|noted| noted.journal > seen.newest) {
+        return corrupt(format!("the journal {}.jnl is gone: part of the store was deleted", noted.journal));
+    }
+    if let (Some((last, _)), Some(noted)) = (seen.last, noted)
+        && last.sequence < noted.sequence
+    {
+        return corrupt(shorter(last.sequence, noted.sequence, &folder));
+    }
+    let strange = [seen.first, seen.last].into_iter().flatten().any(|(commit, _)| commit.store != identity.incarnation);
+    if strange {
+        return corrupt(format!("the journal in {} is another store's", folder.display()));
+    }
+    journal::verify(&folder, true).map_err(plain)?;
+    let engine = Engine::open(&folder, false, options.cache_bytes).map_err(plain)?;
+    let Some(last) = engine.last_commit().map_err(plain)? else {
+        return corrupt(format!("the engine in {} holds no commit record", folder.display()));
+    };
+    match seen.last {
+        Some((commit, _)) if commit != last => {
+            return corrupt(format!(
+                "the journal ends with batch {}, the tables with {}",
+                commit.sequence, last.sequence
+            ));
+        }
+        _ => {}
+    }
+    if let Some((first, number)) = seen.first {
+        let in_tables = engine.commit_in_tables(number).map_err(plain)?;
+        let before = in_tables.map(|commit| commit.map_or(0, |commit| commit.sequence));
+        if let Some(before) = before.filter(|before| before + 1 < first.sequence) {
+            let gap = format!("the tables end with batch {before}, and the journal begins with {}", first.sequence);
+            return corrupt(format!("{gap}: part of the journal is gone"));
+        }
+    }
+    if let Some(noted) = noted.filter(|noted| noted.sequence > last.sequence) {
+        return corrupt(shorter(last.sequence, noted.sequence, &folder));
+    }
+    Ok(Opened { engine, identity, last, torn_bytes: seen.torn_bytes })
+}
+
+fn shorter(sequence: u64, noted: u64, folder: &Path) -> String {
+    format!("{} ends with batch {sequence}, but {noted} was on disk: its end was damaged or cut off", folder.display())
+}
+
+/// Notes how far the store is on disk.
+fn note(shared: &Shared, place: &Place, identity: Identity) -> Result<()> {
+    let sequence = shared.synced.load(Ordering::Acquire);
+    let files = journal::files(&place.engine()).map_err(|fault| fault.error(&shared.name))?;
+    let journal = files.last().map_or(0, |(number, _)| *number);
+    place.note(&Noted { identity, sequence, journal })
+}
+
+fn profile(name: &str, options: &Options) -> Profile {
+    Profile {
+        item_bytes_max: options.item_bytes_max(),
+        ttl: TtlSupport::Millis,
+        ttl_max: TTL_MAX,
+        durability: match options.sync {
+            Sync::Always => Durability::Disk,
+            Sync::Every(_) | Sync::Never => Durability::Recent,
+        },
+        eviction: Eviction::Never,
+        ranges: Ranges::Native,
+        ..Profile::unlimited(name)
+    }
+}
+
+fn random() -> Result<u64> {
+    getrandom::u64().map_err(|error| Error::new(ErrorKind::Unavailable, format!("no random numbers: {error}")))
+}

@@ -1,0 +1,204 @@
+//! Damage: flipped bytes, files that are gone, folders that are no store. Each is told or harmless; none is a miss.
+//!
+//! `LARDER_FLIPS=10000` makes the test of flips as long as the promise in `docs/durability.md` was tested once.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use common::{files, key, set, times, try_get};
+use larder_core::list::{List, Listed};
+use larder_core::{Ctx, Error, ErrorKind, Op, StoreExt};
+use larder_store_durable::{DurableStore, Options};
+
+const ITEMS: usize = 300;
+
+fn open(folder: &Path) -> Result<DurableStore, Error> {
+    Options::new(folder).open()
+}
+
+fn value(number: usize) -> Bytes {
+    let mut random = fastrand::Rng::with_seed(number as u64);
+    std::iter::repeat_with(|| random.u8(..)).take(20 + number * 3).collect()
+}
+
+/// A store that is closed, with items in tables and in the journal, and items that were removed.
+async fn store() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for half in 0..2 {
+        let store = open(folder.path()).unwrap();
+        for number in (half..ITEMS).step_by(2) {
+            set(&store, &format!("k{number}"), value(number)).await.unwrap();
+            set(&store, &format!("gone{number}"), "v").await.unwrap();
+        }
+        if half == 0 {
+            store.settle().unwrap();
+        }
+        for number in (half..ITEMS).step_by(2) {
+            store.run_one(Ctx::default(), Op::delete(key(&format!("gone{number}")))).await.unwrap();
+        }
+    }
+    folder
+}
+
+/// What is wrong with a store that does not tell that something is: `None` if it tells, or nothing is.
+async fn silent(folder: &Path) -> Option<String> {
+    let store = match open(folder) {
+        Ok(store) => store,
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Config | ErrorKind::LayoutMismatch) => return None,
+        Err(error) => return Some(format!("the error is {error}")),
+    };
+    let told = |error: Error| (error.kind() != ErrorKind::Corrupt).then(|| format!("the error is {error}"));
+    for number in 0..ITEMS {
+        let wrong = match try_get(&store, &format!("k{number}")).await {
+            Ok(Some(found)) if found == value(number) => None,
+            Ok(found) => Some(format!("k{number} is {:?}", found.map(|found| found.len()))),
+            Err(error) => told(error),
+        };
+        if wrong.is_some() {
+            return wrong;
+        }
+    }
+    let mut listed = 0;
+    let mut tell = |told: Listed<'_>| listed += usize::from(matches!(told, Listed::Key(_)));
+    match store.list(Ctx::default(), b"", &mut tell).await {
+        Ok(()) if listed == ITEMS => None,
+        Ok(()) => Some(format!("{listed} keys are listed")),
+        Err(error) => told(error),
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_byte_is_told_or_harmless_wherever_it_is() {
+    let sound = store().await;
+    assert_eq!(silent(sound.path()).await, None);
+    let names: Vec<PathBuf> = files(sound.path()).iter().map(|path| path.strip_prefix(sound.path()).unwrap().into()).collect();
+    let size = |name: &PathBuf| std::fs::metadata(sound.path().join(name)).unwrap().len() as usize;
+    let names: Vec<PathBuf> = names.into_iter().filter(|name| size(name) > 0).collect();
+    assert!(names.iter().any(|name| name.to_string_lossy().contains("tables")), "{names:?}");
+    let mut told = 0;
+    for _ in 0..times("LARDER_FLIPS", 120) {
+        let folder = tempfile::tempdir().unwrap();
+        common::copy(sound.path(), folder.path());
+        // By file first: most of them are small, and matter.
+        let name = &names[fastrand::usize(..names.len())];
+        let path = folder.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        if bytes.is_empty() {
+            continue;
+        }
+        let (at, with) = (fastrand::usize(..bytes.len()), fastrand::u8(1..));
+        bytes[at] ^= with;
+        std::fs::write(&path, bytes).unwrap();
+        let wrong = silent(folder.path()).await;
+        assert_eq!(wrong, None, "{} at {at} with {with:#x}", name.display());
+        told += usize::from(open(folder.path()).is_err());
+    }
+    assert!(told > 0, "no flip was ever told");
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_is_told() {
+    let sound = store().await;
+    for path in files(sound.path()) {
+        let name = path.strip_prefix(sound.path()).unwrap();
+        if ["lock", "state"].contains(&name.to_str().unwrap()) {
+            continue; // made again
+        }
+        let folder = tempfile::tempdir().unwrap();
+        common::copy(sound.path(), folder.path());
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+        assert_eq!(silent(folder.path()).await, None, "without {}", name.display());
+        assert!(open(folder.path()).is_err() || name.starts_with("engine/keyspaces/0"), "without {}", name.display());
+    }
+}
+
+#[tokio::test]
+async fn a_journal_whose_end_was_cut_off_is_told_after_a_clean_close() {
+    let sound = store().await;
+    let journal = files(sound.path()).into_iter().rfind(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
+    let bytes = std::fs::read(&journal).unwrap();
+    for cut in [1, 40, 200, bytes.len() / 2] {
+        std::fs::write(&journal, &bytes[..bytes.len() - cut]).unwrap();
+        let error = open(sound.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{cut}: {error}");
+        assert!(error.to_string().contains("was on disk"), "{error}");
+    }
+    std::fs::write(&journal, &bytes).unwrap();
+    assert!(open(sound.path()).is_ok(), "an open that failed has changed nothing");
+}
+
+#[tokio::test]
+async fn a_bad_record_before_good_ones_is_told_with_its_place_and_nothing_is_cut() {
+    let sound = store().await;
+    std::fs::remove_file(sound.path().join("state")).unwrap();
+    let journal = files(sound.path()).into_iter().rfind(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let at = bytes.len() / 3;
+    bytes[at] ^= 0x40;
+    std::fs::write(&journal, &bytes).unwrap();
+    let error = open(sound.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains(".jnl at byte "), "{error}");
+    assert!(error.to_string().contains("follow"), "{error}");
+    assert_eq!(std::fs::read(&journal).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn what_is_no_store_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "text").unwrap();
+    let error = open(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("is no folder"), "{error}");
+    let error = open(folder.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("no durable store: it holds file"), "{error}");
+    assert_eq!(files(folder.path()), [file]);
+}
+
+#[tokio::test]
+async fn a_newer_layout_is_refused() {
+    let folder = store().await;
+    let path = folder.path().join("larder");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let body = text.replace("version 1\n", "version 2\n");
+    let body = &body[..body.rfind("check").unwrap()];
+    let check = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
+    std::fs::write(&path, format!("{body}check {check:016x}\n")).unwrap();
+    let error = open(folder.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
+    assert!(error.to_string().contains("layout 2; this program knows 1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_second_opener_is_told_who_has_it() {
+    let folder = store().await;
+    let store = open(folder.path()).unwrap();
+    let error = open(folder.path()).unwrap_err();
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Unavailable, false));
+    assert!(error.to_string().contains(&format!("open in process {}", std::process::id())), "{error}");
+    let waiting = {
+        let options = Options::new(folder.path()).wait(std::time::Duration::from_secs(20));
+        std::thread::spawn(|| options.open().map(drop))
+    };
+    drop(store);
+    waiting.join().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_store_whose_making_was_cut_short_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path()).unwrap());
+    let path = folder.path().join("larder");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let body = text.replace("ready yes\n", "ready no\n");
+    let body = &body[..body.rfind("check").unwrap()];
+    let check = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
+    std::fs::write(&path, format!("{body}check {check:016x}\n")).unwrap();
+    std::fs::remove_dir_all(folder.path().join("engine").join("keyspaces")).unwrap();
+    let store = open(folder.path()).unwrap();
+    set(&store, "k", "v").await.unwrap();
+}

@@ -1,0 +1,240 @@
+//! What the store keeps over a restart, and what it refuses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::{
+    Arith, Cas, Clock, Ctx, ErrorKind, Initial, Item, Key, ManualClock, Op, PutMode, Remaining, Reply, Result, Store,
+    StoreExt, Ttl, Verb, Want,
+};
+use larder_store_durable::{Altered, DurableStore, NextCas, NextTtl, Options, Sync};
+
+fn key(name: &str) -> Key {
+    Key::new(name.to_owned()).unwrap()
+}
+
+async fn run(store: &DurableStore, op: Op) -> Result<Reply> {
+    store.run_one(Ctx::default(), op).await
+}
+
+async fn item(store: &DurableStore, name: &str) -> Option<Item> {
+    run(store, Op::get(key(name), Want::all())).await.unwrap().into_item()
+}
+
+async fn set(store: &DurableStore, name: &str, value: impl Into<Bytes>) -> Result<Reply> {
+    run(store, Op::put(key(name), PutMode::Set, value, Ttl::Never)).await
+}
+
+async fn value(store: &DurableStore, name: &str) -> Option<Bytes> {
+    item(store, name).await.map(|item| item.value)
+}
+
+fn put(name: &str, value: &str, flags: u32, ttl: Ttl) -> Op {
+    Op::new(key(name), Verb::Put { mode: PutMode::Set, value: value.to_owned().into(), flags, ttl })
+}
+
+#[tokio::test]
+async fn items_flags_lives_and_tokens_survive_a_restart_at_every_setting() {
+    for sync in [Sync::Always, Sync::Every(Duration::from_millis(20)), Sync::Never] {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000)));
+        let open = || Options::new(folder.path()).sync(sync).clock(clock.clone()).open().unwrap();
+        let store = open();
+        run(&store, put("kept", "v", 7, Ttl::After(Duration::from_millis(1_500)))).await.unwrap();
+        run(&store, put("plain", "", 0, Ttl::Never)).await.unwrap();
+        run(&store, put("gone", "v", 0, Ttl::Never)).await.unwrap();
+        run(&store, Op::delete(key("gone"))).await.unwrap();
+        let (kept, plain) = (item(&store, "kept").await.unwrap(), item(&store, "plain").await.unwrap());
+        assert_eq!(kept.ttl, Remaining::For(Duration::from_millis(1_500)));
+        drop(store);
+
+        clock.advance(Duration::from_millis(500));
+        let store = open();
+        let again = item(&store, "kept").await.unwrap();
+        assert_eq!(again, Item { ttl: Remaining::For(Duration::from_millis(1_000)), ..kept.clone() }, "{sync}");
+        assert_eq!(item(&store, "plain").await, Some(plain));
+        assert_eq!(item(&store, "gone").await, None);
+        // A token that was read before the restart is as good as ever.
+        let cas = Op::put(key("kept"), PutMode::Cas(kept.cas.unwrap()), "w", Ttl::Never);
+        assert_eq!(run(&store, cas.clone()).await.unwrap(), Reply::Stored);
+        assert_eq!(run(&store, cas).await.unwrap(), Reply::Exists);
+    }
+}
+
+#[tokio::test]
+async fn tokens_never_repeat_over_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut last = 0;
+    for sync in [Sync::Always, Sync::Never, Sync::Every(Duration::from_secs(1)), Sync::Never] {
+        let store = Options::new(folder.path()).sync(sync).open().unwrap();
+        for _ in 0..3 {
+            set(&store, "k", "v").await.unwrap();
+            let Cas { token, .. } = item(&store, "k").await.unwrap().cas.unwrap();
+            assert!(token > last, "{token} after {last}");
+            last = token;
+        }
+        run(&store, Op::delete(key("k"))).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn ops_of_a_batch_see_those_before_them_and_readers_see_what_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    let number = Verb::Arith { arith: Arith::Incr(5), initial: Some(Initial { value: 1, ttl: Ttl::Never }) };
+    let batch = [
+        Op::new(key("n"), number.clone()),
+        Op::new(key("n"), number),
+        Op::get(key("n"), Want::VALUE),
+        Op::put(key("n"), PutMode::Append, "0", Ttl::Never),
+        Op::delete(key("m")),
+    ];
+    let replies = store.run(Ctx::default(), batch.into_iter().collect()).await;
+    let replies: Vec<Reply> = replies.into_iter().map(|reply| reply.unwrap()).collect();
+    let read = Reply::Item(Item { value: "6".into(), ..Item::default() });
+    assert_eq!(replies, [Reply::Number(1), Reply::Number(6), read, Reply::Stored, Reply::Miss]);
+    assert_eq!(value(&store, "n").await, Some("60".into()));
+}
+
+#[tokio::test]
+async fn what_expired_is_a_miss_and_is_reclaimed_and_a_life_that_was_replaced_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000)));
+    let store = Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let second = |count| Ttl::After(Duration::from_secs(count));
+    for number in 0..3_000 {
+        run(&store, put(&format!("brief{number}"), "v", 0, second(1))).await.unwrap();
+        if number == 9 {
+            break; // the rest in one batch
+        }
+    }
+    let rest = (10..3_000).map(|number| put(&format!("brief{number}"), "v", 0, second(1))).collect();
+    assert!(store.run(Ctx::default(), rest).await.iter().all(Result::is_ok));
+    run(&store, put("touched", "v", 0, second(1))).await.unwrap();
+    run(&store, Op::touch(key("touched"), second(5))).await.unwrap();
+    run(&store, put("freed", "v", 0, second(1))).await.unwrap();
+    run(&store, Op::touch(key("freed"), Ttl::Never)).await.unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(item(&store, "brief0").await, None);
+    assert_eq!(run(&store, Op::delete(key("brief0"))).await.unwrap(), Reply::Miss);
+    let keys = |store: &DurableStore| {
+        let items = store.scan(b"", 10, Want::empty()).unwrap();
+        items.iter().map(|(key, _)| String::from_utf8(key.as_bytes().to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&store), ["freed", "touched"], "what is over is not told");
+    assert_eq!(store.reclaim_expired().await.unwrap(), 3_000);
+    assert_eq!(store.reclaim_expired().await.unwrap(), 0);
+    clock.advance(Duration::from_secs(4));
+    assert_eq!(store.reclaim_expired().await.unwrap(), 1);
+    assert_eq!(keys(&store), ["freed"]);
+}
+
+#[tokio::test]
+async fn a_clock_set_back_a_year_brings_nothing_back_and_ends_no_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let year = Duration::from_secs(365 * 86_400);
+    let clock = Arc::new(ManualClock::at(2 * year));
+    let open = || Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let store = open();
+    run(&store, put("over", "v", 0, Ttl::After(Duration::from_secs(1)))).await.unwrap();
+    run(&store, put("lives", "v", 0, Ttl::After(Duration::from_secs(60)))).await.unwrap();
+    clock.advance(Duration::from_secs(2));
+    clock.set_wall(year);
+    assert_eq!(item(&store, "over").await, None);
+    run(&store, put("new", "v", 0, Ttl::After(Duration::from_secs(10)))).await.unwrap();
+    drop(store);
+
+    let store = open();
+    assert_eq!(clock.wall(), year);
+    assert_eq!(item(&store, "over").await, None, "a clock set back brings nothing back");
+    assert_eq!(item(&store, "lives").await.unwrap().ttl, Remaining::For(Duration::from_secs(58)));
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(item(&store, "new").await, None, "nor makes it anything live longer");
+    assert!(item(&store, "lives").await.is_some());
+}
+
+#[tokio::test]
+async fn a_value_of_64_mb_is_kept_and_one_of_65_is_refused_with_both_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    let largest = vec![7u8; Options::VALUE_BYTES_MAX];
+    set(&store, "k", largest.clone()).await.unwrap();
+    let error = set(&store, "k", vec![8u8; 65 << 20]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert!(error.to_string().contains("68157440 bytes; the limit beside this key is 67109113"), "{error}");
+    let append = Op::put(key("k"), PutMode::Append, vec![9u8; 300], Ttl::Never);
+    assert_eq!(run(&store, append).await.unwrap(), Reply::NotStored);
+    drop(store);
+    let store = Options::new(folder.path()).open().unwrap();
+    assert!(value(&store, "k").await.unwrap() == largest);
+}
+
+#[tokio::test]
+async fn many_writers_share_batches_and_lose_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Options::new(folder.path()).open().unwrap());
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..50 {
+                    let initial = Some(Initial { value: 1, ttl: Ttl::Never });
+                    let incr = Op::new(key("n"), Verb::Arith { arith: Arith::Incr(1), initial });
+                    run(&store, incr).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(value(&store, "n").await, Some("1600".into()));
+    let batches = store.stats().unwrap().sequence;
+    assert!(batches < 1_600, "{batches} batches of 1,600 writes: they share some");
+}
+
+#[tokio::test]
+async fn an_item_is_altered_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Options::new(folder.path()).value_bytes_max(100).open().unwrap();
+    let store = open();
+    run(&store, put("k", "v", 3, Ttl::After(Duration::from_secs(60)))).await.unwrap();
+    let before = item(&store, "k").await.unwrap();
+    let mark = |cas, ttl, size: usize| {
+        move |entry: Option<&larder_store_durable::Entry>| {
+            let (flags, marks) = entry.map_or((0, 0), |entry| (entry.flags, entry.marks));
+            let put = Altered::Put { value: vec![b'x'; size].into(), flags, marks: marks | 4, ttl, cas };
+            (put, marks)
+        }
+    };
+    assert_eq!(store.alter(key("k"), mark(NextCas::Keep, NextTtl::Keep, 1)).await.unwrap(), 0);
+    let after = item(&store, "k").await.unwrap();
+    assert_eq!((after.cas, after.flags), (before.cas, 3));
+    assert!(matches!(after.ttl, Remaining::For(left) if left > Duration::from_secs(50)));
+    drop(store);
+    let store = open();
+    assert_eq!(store.alter(key("k"), mark(NextCas::Exactly(9), NextTtl::New(Ttl::Never), 2)).await.unwrap(), 4);
+    let after = item(&store, "k").await.unwrap();
+    assert_eq!((after.cas.unwrap().token, after.ttl), (9, Remaining::Never));
+    let error = store.alter(key("k"), mark(NextCas::New, NextTtl::Keep, 400)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert_eq!(item(&store, "k").await.unwrap(), after);
+    // A plain write takes the marks away.
+    set(&store, "k", "v").await.unwrap();
+    assert_eq!(store.alter(key("k"), |entry| (Altered::Remove, entry.unwrap().marks)).await.unwrap(), 0);
+    assert!(store.alter(key("k"), |entry| (Altered::Remove, entry.is_none())).await.unwrap());
+}
+
+#[tokio::test]
+async fn without_room_on_the_disk_writes_are_refused_and_reads_and_deletes_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    set(&store, "k", "v").await.unwrap();
+    drop(store);
+    let store = Options::new(folder.path()).reserve_bytes(u64::MAX).open().unwrap();
+    let error = set(&store, "k", "w").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, false));
+    assert_eq!(value(&store, "k").await, Some("v".into()));
+    assert_eq!(run(&store, Op::delete(key("k"))).await.unwrap(), Reply::Deleted);
+}

@@ -25,6 +25,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("fast", "Counter, fast"),
     ("set", "Set"),
     ("visitors", "Visitors"),
+    ("records", "Packed records"),
     ("log", "Event log"),
     ("array", "Array"),
     ("table", "Table"),

@@ -52,10 +52,12 @@ pub enum Kind {
     Stack,
     /// A cache whose entries are rebuilt by one client at a time.
     Cache,
+    /// Packed records: a few bits for each of many dense ids.
+    Records,
 }
 
 impl Kind {
-    const ALL: [Row; 11] = [
+    const ALL: [Row; 12] = [
         Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
         Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
         Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
@@ -67,6 +69,7 @@ impl Kind {
         Row { kind: Kind::Queue, byte: 9, name: "queue", role: 'q' },
         Row { kind: Kind::Stack, byte: 10, name: "stack", role: 'k' },
         Row { kind: Kind::Cache, byte: 11, name: "cache", role: 'c' },
+        Row { kind: Kind::Records, byte: 20, name: "packed records", role: 'r' },
     ];
 
     /// The kind's name, for people.
@@ -77,7 +80,7 @@ impl Kind {
     fn with_article(self) -> String {
         let name = self.as_str();
         // Many of them.
-        if self == Kind::Visitors {
+        if matches!(self, Kind::Visitors | Kind::Records) {
             return name.to_owned();
         }
         let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
@@ -347,7 +350,7 @@ async fn all_stored(store: &StoreRef, ctx: Ctx, mut todo: Batch) -> Result<()> {
         let mut again = Batch::new();
         for (op, reply) in todo.into_iter().zip(replies) {
             match reply {
-                Ok(Reply::Stored | Reply::NotStored) => {}
+                Ok(Reply::Stored | Reply::NotStored | Reply::Native(_)) => {}
                 Ok(other) => return Err(unexpected(&op, &other)),
                 Err(error) if error.is_unknown() => {
                     last = Some(error);

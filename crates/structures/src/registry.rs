@@ -11,6 +11,7 @@ use crate::log;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 use crate::queue;
+use crate::records;
 use crate::table;
 use crate::visitors;
 
@@ -172,6 +173,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Table => table::pieces(store, ctx, name, manifest).await,
         Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
         Kind::Cache => Ok(Vec::new()),
+        Kind::Records => records::pieces(store, ctx, name, manifest).await,
     }
 }
 

@@ -12,6 +12,7 @@ pub mod matrix;
 pub mod op_cases;
 pub mod queue_cases;
 pub mod range_cases;
+pub mod records_cases;
 pub mod structure_cases;
 pub mod table_cases;
 pub mod visitors_cases;
@@ -48,6 +49,7 @@ pub const CASES: &[&[Case]] = &[
     visitors_cases::CASES,
     log_cases::CASES,
     queue_cases::CASES,
+    records_cases::CASES,
     table_cases::CASES,
     budget_cases::CASES,
 ];
@@ -91,6 +93,8 @@ pub enum Need {
     NoRanges,
     /// A family of native ops.
     Native(Families),
+    /// The opposite: a store that has not all of these families.
+    Lacks(Families),
 }
 
 impl Need {
@@ -108,6 +112,7 @@ impl Need {
             Need::Ranges => "no ranges",
             Need::NoRanges => "has ranges",
             Need::Native(_) => "no native ops for it",
+            Need::Lacks(_) => "has native ops for it",
         }
     }
 
@@ -124,6 +129,7 @@ impl Need {
             Need::Ranges => profile.ranges == Ranges::Native,
             Need::NoRanges => profile.ranges != Ranges::Native,
             Need::Native(families) => profile.natives.contains(families),
+            Need::Lacks(families) => !profile.natives.contains(families),
         }
     }
 }

@@ -15,10 +15,11 @@
 //! A lock is its manifest: its record stands in the parameters, and there are no other keys.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use larder_core::native::Native;
 use larder_core::text::Shown;
 use larder_core::{
     Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, Key, Op, PutMode, Reply, Result, Route, StoreExt, StoreRef, Ttl,
-    Want,
+    Verb, Want,
 };
 
 use crate::cell::Cell;
@@ -267,7 +268,7 @@ const CREATE_TRIES_MAX: usize = 4;
 /// Those of the store; data stay only where it is unknown whether the manifest landed. [`ErrorKind::Conflict`] if others
 /// created and dropped it at each try, or dropped this one before it was known to be made.
 pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifest, data: Batch) -> Result<Manifest> {
-    let undo: Batch = data.iter().map(|op| Op::delete(op.key.clone()).routed(op.route.clone())).collect();
+    let undo: Batch = data.iter().map(undo_op).collect();
     let made = match all_stored(store, ctx, data).await {
         Ok(()) => commit(store, ctx, name, &new, &undo).await,
         // Nobody can know of them yet.
@@ -281,6 +282,15 @@ pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifes
         _ = store.run(ctx, undo).await;
     }
     made
+}
+
+/// The op that removes what another one made.
+fn undo_op(op: &Op) -> Op {
+    let undo = match op.verb {
+        Verb::Native(_) => Op::native(op.key.clone(), Native::Remove),
+        _ => Op::delete(op.key.clone()),
+    };
+    undo.routed(op.route.clone())
 }
 
 /// Adds the manifest: what stands then, ours or the one that came first.

@@ -76,6 +76,8 @@ use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::timeout;
 
+/// What the native layout takes of a store.
+const NATIVE: Families = Families::BITS.union(Families::SORTED).union(Families::KEYS);
 /// The most shards there can be.
 pub const SHARDS_MAX: u32 = 32_768;
 /// How many bytes of shards one batch reads or writes.
@@ -193,7 +195,7 @@ impl RecordsOptions {
             let detail = format!("there are no records {name}, and to make some it takes a schema");
             Error::new(ErrorKind::BadInput, detail)
         })?;
-        let natively = profile.natives.contains(Families::BITS | Families::SORTED);
+        let natively = profile.natives.contains(NATIVE);
         let kept = if natively { Kept::Native } else { Kept::Portable };
         let probe = Manifest::new(Kind::Records, LAYOUT, Ledger::SHARDS, bytes::Bytes::new());
         let key_bytes = shared::data_key(name, &probe, SHARDS_MAX - 1)?.as_bytes().len();
@@ -245,7 +247,7 @@ impl RecordsOptions {
         if let Some(asked) = per_shard.filter(|asked| *asked != params.per_shard) {
             return mismatch(format!("{name} has {} records in a shard, not {asked}", params.per_shard));
         }
-        if params.kept == Kept::Native && !profile.natives.contains(Families::BITS | Families::SORTED) {
+        if params.kept == Kept::Native && !profile.natives.contains(NATIVE) {
             let detail = format!("{name} holds records in bit fields, which this store has not");
             return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
         }
@@ -269,6 +271,11 @@ pub(crate) fn describe(manifest: &Manifest) -> Option<Vec<(&'static str, String)
     ])
 }
 
+/// True if its pieces are no items.
+pub(crate) fn is_native(manifest: &Manifest) -> bool {
+    Params::decode(&manifest.params).is_some_and(|params| params.kept == Kept::Native)
+}
+
 /// The keys of the shards that the ledger lists, and of the highest id.
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     let mut keys = Vec::new();
@@ -278,7 +285,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         }
     }
     keys.dedup();
-    if Params::decode(&manifest.params).is_some_and(|params| params.kept == Kept::Native) {
+    if is_native(manifest) {
         keys.push(shared::highest_key(name, manifest)?);
     }
     Ok(keys)

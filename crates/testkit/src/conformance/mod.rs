@@ -9,6 +9,7 @@ pub mod budget_cases;
 pub mod cache_cases;
 pub mod log_cases;
 pub mod matrix;
+pub mod native_cases;
 pub mod op_cases;
 pub mod queue_cases;
 pub mod range_cases;
@@ -43,6 +44,7 @@ pub(crate) use cases;
 pub const CASES: &[&[Case]] = &[
     op_cases::CASES,
     range_cases::CASES,
+    native_cases::CASES,
     structure_cases::CASES,
     array_cases::CASES,
     cache_cases::CASES,

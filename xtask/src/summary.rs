@@ -26,6 +26,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("set", "Set"),
     ("visitors", "Visitors"),
     ("unique", "Unique visitors"),
+    ("records", "Packed records"),
     ("log", "Event log"),
     ("array", "Array"),
     ("table", "Table"),

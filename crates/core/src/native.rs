@@ -5,8 +5,8 @@
 //! for every other store.
 //!
 //! A native key holds no item: a get or a put of it is a [`ErrorKind::LayoutMismatch`], and so is a native op on an item or on a key
-//! of another family. A [delete](crate::Verb::Delete) without a token and a [touch](crate::Verb::Touch) take any key. The key of a
-//! native op is named, routed and prefixed as every other.
+//! of another family. [`Native::Remove`] and [`Native::Expire`] take a key of any family. The key of a native op is named, routed and
+//! prefixed as every other.
 //!
 //! **A key that is missing reads as an empty one**: hashes, sets and sorted sets without members do not exist, bits that were never
 //! written are 0, and a write makes the key. Whoever must tell a lost key from an empty one keeps a mark in it that is never 0, and reads it
@@ -50,6 +50,8 @@ bitflags::bitflags! {
         const STREAM = 16;
         /// How a key is kept, and what it takes.
         const LOOK = 32;
+        /// Removing keys of whatever family, and giving them lives.
+        const KEYS = 64;
     }
 }
 
@@ -199,6 +201,13 @@ pub enum Native {
     Encoding,
     /// What the key takes of the store's memory, with all that is kept beside it. Answers [`Size`](NativeReply::Size).
     MemoryBytes,
+    /// Removes the key, whatever it holds. Answers [`Deleted`](crate::Reply::Deleted) or [`Miss`](crate::Reply::Miss).
+    Remove,
+    /// Gives the key a life, whatever it holds. Answers [`Touched`](crate::Reply::Touched) or [`Miss`](crate::Reply::Miss).
+    Expire {
+        /// How long, from now; 1 ms at the least.
+        ttl_ms: u64,
+    },
 }
 
 /// Where a scan goes on, and how much it looks at.
@@ -587,6 +596,7 @@ impl Native {
             Bits(_) | BitsMake { .. } | BitsRead { .. } | BitsLen => Families::BITS,
             StreamAppend { .. } | StreamRange { .. } | StreamLen => Families::STREAM,
             Encoding | MemoryBytes => Families::LOOK,
+            Remove | Expire { .. } => Families::KEYS,
         }
     }
 
@@ -608,6 +618,7 @@ impl Native {
             HashSet { .. } | HashAdd { .. } | HashRemove { .. } | HashIncr { .. } => false,
             SetAdd { .. } | SetRemove { .. } | StreamAppend { .. } | BitsMake { .. } => false,
             SortedAdd { .. } | SortedIncr { .. } | SortedRemove { .. } | SortedTrim(_) => false,
+            Remove | Expire { .. } => false,
         }
     }
 
@@ -650,6 +661,8 @@ impl Native {
             StreamLen => "stream len",
             Encoding => "encoding",
             MemoryBytes => "memory bytes",
+            Remove => "remove",
+            Expire { .. } => "expire",
         }
     }
 
@@ -679,6 +692,9 @@ impl Native {
             }
             SortedTrim(ranks) if ranks.from_top => {
                 return Err(Error::new(ErrorKind::BadInput, "a trim counts ranks from the lowest score"));
+            }
+            Expire { ttl_ms: 0 } => {
+                return Err(Error::new(ErrorKind::BadInput, "a life is 0; the shortest is 1 ms"));
             }
             HashScan(Scan { count: 0, .. }) | SetScan(Scan { count: 0, .. }) => {
                 return Err(Error::new(ErrorKind::BadInput, "a scan looks at 0; it takes at least 1"));
@@ -747,48 +763,5 @@ impl NativeReply {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Op, Reply};
-
-    /// Ops and replies are moved through every layer: what is optional lies behind a pointer.
-    #[test]
-    fn native_ops_do_not_make_ops_and_replies_larger() {
-        assert!(size_of::<Op>() <= 152, "{}", size_of::<Op>());
-        assert!(size_of::<Reply>() <= 88, "{}", size_of::<Reply>());
-    }
-
-    #[test]
-    fn scores_are_ordered_and_have_one_zero() {
-        let score = |score| Score::new(score).unwrap();
-        assert_eq!(score(-0.0), score(0.0));
-        assert_eq!(score(-0.0).get().to_bits(), 0);
-        assert!(
-            score(f64::NEG_INFINITY) < score(-1.5) && score(-1.5) < score(0.0) && score(3.0) < score(f64::INFINITY)
-        );
-        assert!(Score::new(f64::NAN).is_err());
-    }
-
-    #[test]
-    fn what_every_store_would_refuse_is_named() {
-        let bad = [
-            Native::HashGet { fields: Vec::new() },
-            Native::SetAdd { members: Vec::new() },
-            Native::StreamAppend { fields: Vec::new(), keep: None },
-            Native::SortedAdd { entries: vec![("m".into(), Score::from(1))], only: Only::GREATER | Only::LESS },
-            Native::SortedTrim(Ranks::top(1)),
-            Native::SetScan(Scan::start(0)),
-            Native::Bits(Vec::new()),
-            Native::Bits(vec![BitField::get(1, 0), BitField::get(64, 0)]),
-            Native::Bits(vec![BitField::get(2, BitField::OFFSET_END - 1)]),
-            Native::Bits(vec![BitField::get(2, u64::MAX)]),
-            Native::Bits(vec![BitField::set(3, 0, 8)]),
-        ];
-        for native in bad {
-            assert_eq!(native.check().unwrap_err().kind(), ErrorKind::BadInput, "{native:?}");
-        }
-        for field in [BitField::get(2, BitField::OFFSET_END - 2), BitField::set(63, 0, i64::MAX as u64)] {
-            field.check().unwrap();
-        }
-    }
-}
+#[path = "native_tests.rs"]
+mod tests;

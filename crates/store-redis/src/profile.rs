@@ -26,8 +26,8 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
         ttl_max: TTL_MAX,
         remaining_ttl: true,
         arith_initial: true,
-        ranges: Ranges::ByCas,
-        natives: Families::empty(),
+        ranges: Ranges::Native,
+        natives: Families::all(),
         durability: match info.persistence {
             Persistence::Unknown => Durability::Unknown,
             Persistence::None => Durability::Server,

@@ -19,10 +19,12 @@ pub(crate) enum Script {
     Arith,
     Head,
     Read,
+    RangeGet,
+    RangePut,
 }
 
 impl Script {
-    pub(crate) const ALL: [Script; 9] = [
+    pub(crate) const ALL: [Script; 11] = [
         Script::Set,
         Script::Cas,
         Script::Append,
@@ -32,6 +34,8 @@ impl Script {
         Script::Arith,
         Script::Head,
         Script::Read,
+        Script::RangeGet,
+        Script::RangePut,
     ];
 
     /// What the server runs.
@@ -46,6 +50,8 @@ impl Script {
             Script::Arith => include_str!("scripts/arith.lua"),
             Script::Head => include_str!("scripts/head.lua"),
             Script::Read => include_str!("scripts/read.lua"),
+            Script::RangeGet => include_str!("scripts/range_get.lua"),
+            Script::RangePut => include_str!("scripts/range_put.lua"),
         }
     }
 

@@ -12,6 +12,7 @@
 //! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
 //! | [`mod@inspect`] | what a structure of whatever kind is, takes and promises |
 //! | [`queue`] | [`Queue`] and [`Stack`]: pushed in one round trip, claimed with a lease, acknowledged |
+//! | [`records`] | [`PackedRecords`]: a few bits for each of many dense ids |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
 //! | [`mod@array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
@@ -47,6 +48,7 @@ pub mod log;
 pub mod manifest;
 pub mod name;
 pub mod queue;
+pub mod records;
 pub mod registry;
 mod retry;
 mod runtime;
@@ -66,6 +68,7 @@ pub use log::{EventLog, EventLogOptions};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
 pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack};
+pub use records::{PackedRecords, RecordsOptions};
 pub use set::{Set, SetOptions, SetStat};
 pub use table::{Table, TableEntries, TableOptions};
 pub use unique::{

@@ -15,10 +15,11 @@
 //! A lock is its manifest: its record stands in the parameters, and there are no other keys.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use larder_core::native::Native;
 use larder_core::text::Shown;
 use larder_core::{
     Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, Key, Op, PutMode, Reply, Result, Route, StoreExt, StoreRef, Ttl,
-    Want,
+    Verb, Want,
 };
 
 use crate::cell::Cell;
@@ -54,10 +55,12 @@ pub enum Kind {
     Cache,
     /// Different visitors, counted by periods.
     UniqueVisitors,
+    /// Packed records: a few bits for each of many dense ids.
+    Records,
 }
 
 impl Kind {
-    const ALL: [Row; 12] = [
+    const ALL: [Row; 13] = [
         Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
         Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
         Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
@@ -70,6 +73,7 @@ impl Kind {
         Row { kind: Kind::Stack, byte: 10, name: "stack", role: 'k' },
         Row { kind: Kind::Cache, byte: 11, name: "cache", role: 'c' },
         Row { kind: Kind::UniqueVisitors, byte: 16, name: "unique visitors", role: 'u' },
+        Row { kind: Kind::Records, byte: 20, name: "packed records", role: 'r' },
     ];
 
     /// The kind's name, for people.
@@ -80,7 +84,7 @@ impl Kind {
     fn with_article(self) -> String {
         let name = self.as_str();
         // Many of them.
-        if matches!(self, Kind::Visitors | Kind::UniqueVisitors) {
+        if matches!(self, Kind::Visitors | Kind::UniqueVisitors | Kind::Records) {
             return name.to_owned();
         }
         let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
@@ -267,7 +271,7 @@ const CREATE_TRIES_MAX: usize = 4;
 /// Those of the store; data stay only where it is unknown whether the manifest landed. [`ErrorKind::Conflict`] if others
 /// created and dropped it at each try, or dropped this one before it was known to be made.
 pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifest, data: Batch) -> Result<Manifest> {
-    let undo: Batch = data.iter().map(|op| Op::delete(op.key.clone()).routed(op.route.clone())).collect();
+    let undo: Batch = data.iter().map(undo_op).collect();
     let made = match all_stored(store, ctx, data).await {
         Ok(()) => commit(store, ctx, name, &new, &undo).await,
         // Nobody can know of them yet.
@@ -281,6 +285,15 @@ pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifes
         _ = store.run(ctx, undo).await;
     }
     made
+}
+
+/// The op that removes what another one made.
+fn undo_op(op: &Op) -> Op {
+    let undo = match op.verb {
+        Verb::Native(_) => Op::native(op.key.clone(), Native::Remove),
+        _ => Op::delete(op.key.clone()),
+    };
+    undo.routed(op.route.clone())
 }
 
 /// Adds the manifest: what stands then, ours or the one that came first.
@@ -350,7 +363,7 @@ async fn all_stored(store: &StoreRef, ctx: Ctx, mut todo: Batch) -> Result<()> {
         let mut again = Batch::new();
         for (op, reply) in todo.into_iter().zip(replies) {
             match reply {
-                Ok(Reply::Stored | Reply::NotStored) => {}
+                Ok(Reply::Stored | Reply::NotStored | Reply::Native(_)) => {}
                 Ok(other) => return Err(unexpected(&op, &other)),
                 Err(error) if error.is_unknown() => {
                     last = Some(error);

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use larder_core::list::{self, List};
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Want};
+use larder_core::native::{Families, Native};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, Reply, Result, StoreRef, Want};
 
 use crate::array;
 use crate::copies;
@@ -11,6 +12,7 @@ use crate::log;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 use crate::queue;
+use crate::records;
 use crate::table;
 use crate::unique;
 use crate::visitors;
@@ -155,12 +157,18 @@ fn midway(error: Error, is_begun: bool) -> Error {
 async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
     let keys = pieces(store, ctx, name, manifest).await?;
     let mut is_begun = false;
-    for part in keys.chunks(store.profile().batch_ops_max) {
-        let deletes = part.iter().cloned().map(Op::delete).collect();
+    let profile = store.profile();
+    for part in keys.chunks(profile.batch_ops_max) {
+        let deletes = part.iter().cloned().map(|key| remove_op(&profile, key)).collect();
         delete_all(store, ctx, deletes).await.map_err(|error| midway(error, is_begun))?;
         is_begun = true;
     }
     Ok(())
+}
+
+/// The op that removes a piece, which may be another thing than an item.
+fn remove_op(profile: &Profile, key: Key) -> Op {
+    if profile.natives.contains(Families::KEYS) { Op::native(key, Native::Remove) } else { Op::delete(key) }
 }
 
 /// The keys of a structure's pieces. Each kind that has any knows them itself.
@@ -174,6 +182,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
         Kind::Cache => Ok(Vec::new()),
         Kind::UniqueVisitors => unique::pieces(store, ctx, name, manifest).await,
+        Kind::Records => records::pieces(store, ctx, name, manifest).await,
     }
 }
 

@@ -18,7 +18,10 @@ const NO_NUMBER: i64 = -3;
 /// The outcome that a reply tells. The error names neither op nor key: the caller does.
 pub(crate) fn decode(value: Value, expect: Expect) -> Result<Reply> {
     match (expect, value) {
+        (Expect::Native(shape), value) => super::native::decode(value, shape),
         (_, Value::ServerError(error)) => Err(refused(&error)),
+        (Expect::Range, Value::BulkString(value)) => Ok(Reply::Item(Item { value: value.into(), ..Item::default() })),
+        (Expect::Range, Value::Nil) => Ok(Reply::Miss),
         (Expect::Item(want), Value::BulkString(item)) => item_of(item, want, None),
         (Expect::ItemAndLife(want), Value::Array(parts)) => item_and_life(parts, want),
         (Expect::Head(want), Value::Array(parts)) => head(&parts, want),

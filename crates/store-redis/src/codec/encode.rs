@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use larder_core::range;
 use larder_core::{Arith, Error, ErrorKind, Initial, Op, PutMode, Reply, Result, Ttl, Verb, Want};
 use redis::Cmd;
 
@@ -12,6 +13,9 @@ use crate::scripts::Script;
 
 /// The longest life: a hundred years. Redis takes more, and its clock is a wall clock.
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Behind the end of every value, and far from where Lua's numbers lose digits.
+const OFFSET_MAX: u64 = 1 << 40;
 
 /// What an op is held against before it is sent.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +66,24 @@ pub(crate) fn encode(op: &Op, limits: Limits) -> Result<Encoded> {
             command.cmd.arg(ttl_ms);
             command
         }
-        Verb::GetRange { .. } | Verb::PutRange { .. } | Verb::Native(_) => return Err(op.lacking()),
+        Verb::GetRange { offset, len } => {
+            let from = (*offset).min(OFFSET_MAX);
+            let mut command = script(Script::RangeGet, key, Expect::Range);
+            command.cmd.arg(from).arg(i64::try_from(from.saturating_add(*len).min(OFFSET_MAX)).unwrap_or(i64::MAX) - 1);
+            command
+        }
+        Verb::PutRange { offset, value } => {
+            let bytes_max = limits.item_bytes_max.saturating_sub(HEADER_BYTES_MAX + op.key.as_bytes().len());
+            let offset = if value.is_empty() { 0 } else { *offset };
+            range::end(offset, value.len(), bytes_max).map_err(|error| error.op(op))?;
+            let mut command = script(Script::RangePut, key, Expect::Swapped);
+            command.cmd.arg(offset).arg(&value[..]).arg(&layout::version_bytes(fastrand::u64(..))[..]);
+            command
+        }
+        Verb::Native(native) => match super::native::encode(key, native).map_err(|error| error.op(op))? {
+            Ok(command) => command,
+            Err(reply) => return Ok(Encoded::Known(reply.into())),
+        },
         Verb::Arith { arith, initial } => arithmetic(key, *arith, *initial).map_err(|error| error.op(op))?,
     };
     Ok(Encoded::Command(command))

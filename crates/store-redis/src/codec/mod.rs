@@ -2,6 +2,7 @@
 
 mod decode;
 mod encode;
+mod native;
 mod refusal;
 
 use larder_core::Want;
@@ -37,4 +38,8 @@ pub(crate) enum Expect {
     Touched,
     /// Digits, nil for a miss, or a script's number.
     Number,
+    /// Bytes of a value, nil for a miss, or a script's number.
+    Range,
+    /// What a native command answers.
+    Native(native::Shape),
 }

@@ -2,11 +2,13 @@
 
 mod words;
 
+use larder_core::native::{Native, NativeReply};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
 
 use crate::copies;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
+use crate::records;
 use crate::registry;
 use crate::{Array, Queue, Set, Stack};
 
@@ -136,17 +138,29 @@ impl Inspection {
         let named = gets.len();
         // Where data are lost, the list of the pieces may be too: then what can still be found is counted.
         let pieces = registry::pieces(store, ctx, &self.name, &self.manifest).await.unwrap_or_default();
-        gets.extend(pieces.into_iter().map(|key| Op::get(key, Want::VALUE)));
+        let is_native = self.manifest.kind == Kind::Records && records::is_native(&self.manifest);
+        gets.extend(pieces.into_iter().map(|key| match is_native {
+            true => Op::native(key, Native::MemoryBytes),
+            false => Op::get(key, Want::VALUE),
+        }));
         let a_batch = VALUES_A_BATCH.min(profile.batch_ops_max);
         for (part, ops) in gets.chunks(a_batch).enumerate() {
             let batch: Batch = ops.iter().cloned().collect();
             let mut fault: Option<Error> = None;
             let mut answered = 0;
             for (at, reply) in (part * a_batch..).zip(store.run(ctx, batch).await) {
-                match reply.map(Reply::into_item) {
-                    Ok(Some(item)) => {
+                let bytes = reply.map(|reply| match reply {
+                    Reply::Item(item) => Some(item.value.len() as u64),
+                    Reply::Native(native) => match *native {
+                        NativeReply::Size(bytes) => bytes,
+                        _ => None,
+                    },
+                    _ => None,
+                });
+                match bytes {
+                    Ok(Some(bytes)) => {
                         self.keys += 1;
-                        self.bytes += item.value.len() as u64;
+                        self.bytes += bytes;
                     }
                     // A piece may have gone since it was listed: pieces have lives.
                     Ok(None) => self.missing += u64::from(at < named),

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_core::native::Families;
 use larder_core::{Ctx, Error, ErrorKind, StoreRef};
 use larder_layers::Counting;
+use larder_structures::records::{Schema, Value};
 use larder_structures::registry::drop_structure;
-use larder_structures::{Cache, Counter, EventLog, Lock, Name, Set, Table, UniqueVisitors, Visitors};
+use larder_structures::{Cache, Counter, EventLog, Lock, Name, PackedRecords, Set, Table, UniqueVisitors, Visitors};
 
 use super::{Bench, Case, Need};
 
@@ -16,12 +18,12 @@ use super::{Bench, Case, Need};
 const TRIES: usize = 3;
 
 macro_rules! budgets {
-    ($($name:ident [$($need:ident),*] = $round_trips:literal;)*) => {
+    ($($name:ident [$($need:ident $(($of:expr))?),*] = $round_trips:literal;)*) => {
         /// All of them.
         pub const CASES: &[Case] = &[$(
             Case {
                 name: concat!("budget_", stringify!($name)),
-                needs: &[$(Need::$need),*],
+                needs: &[$(Need::$need $(($of))?),*],
                 body: |bench| Box::pin(async move {
                     let budget: u64 = $round_trips;
                     let mut found = Vec::new();
@@ -82,6 +84,15 @@ budgets! {
     log_look_that_finds_something [] = 2;
     log_one_shot_put [] = 2;
     drop_of_a_log [] = 5;
+    records_open [Cas] = 2;
+    records_get [Cas] = 1;
+    records_set [Cas, Lacks(BITS)] = 2;
+    records_set_native [Native(BITS)] = 1;
+    records_set_many [Cas, Lacks(BITS)] = 2;
+    records_get_many [Cas] = 1;
+    records_highest [Cas, Lacks(BITS)] = 2;
+    records_highest_native [Native(BITS)] = 1;
+    records_aggregate [Cas, Lacks(BITS)] = 4;
     visitors_open [] = 1;
     visitors_create [] = 3;
     visitors_hit [] = 1;
@@ -460,6 +471,66 @@ async fn drop_of_a_log(m: Metered) -> u64 {
     m.log().await.put("first").await.expect("a put");
     let name = Name::new(&m.name).expect("a name");
     m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
+}
+
+/// What records need of a store to be kept in bit fields.
+const BITS: Families = Families::BITS.union(Families::SORTED);
+
+/// Three shards of 40 records each, known to the handle.
+async fn records(m: &Metered) -> PackedRecords {
+    let schema = Schema::parse(["place:CA|US|FR", "paid:bit", "visits:u5", "debt:i5"]).expect("a schema");
+    let options = PackedRecords::options().schema(schema).shard_bytes(16 + 65);
+    let records = options.open_or_create(&m.store, &m.name).await.expect("records");
+    let paid = [("paid", Value::from(true))];
+    records.set_many([(7, &paid[..]), (47, &paid[..]), (87, &paid[..])]).await.expect("a set");
+    records
+}
+
+async fn records_open(m: Metered) -> u64 {
+    records(&m).await;
+    m.cost(PackedRecords::open(&m.store, &m.name)).await
+}
+
+async fn records_get(m: Metered) -> u64 {
+    let records = records(&m).await;
+    m.cost(records.get(47)).await
+}
+
+async fn records_set(m: Metered) -> u64 {
+    let records = records(&m).await;
+    m.cost(records.set(47, &[("visits", 3u64.into()), ("debt", (-1i64).into())])).await
+}
+
+async fn records_set_native(m: Metered) -> u64 {
+    let records = records(&m).await;
+    // The highest id grows, too.
+    m.cost(records.set(88, &[("visits", 3u64.into()), ("debt", (-1i64).into())])).await
+}
+
+async fn records_set_many(m: Metered) -> u64 {
+    let records = records(&m).await;
+    let paid = [("paid", Value::from(true))];
+    m.cost(records.set_many((0..120).map(|id| (id, &paid[..])))).await
+}
+
+async fn records_get_many(m: Metered) -> u64 {
+    let records = records(&m).await;
+    let ids: Vec<u64> = (0..120).collect();
+    m.cost(records.get_many(&ids)).await
+}
+
+async fn records_highest(m: Metered) -> u64 {
+    let records = records(&m).await;
+    m.cost(records.highest()).await
+}
+
+async fn records_highest_native(m: Metered) -> u64 {
+    records_highest(m).await
+}
+
+async fn records_aggregate(m: Metered) -> u64 {
+    let records = records(&m).await;
+    m.cost(records.aggregate(&["place"])).await
 }
 
 async fn visitors_open(m: Metered) -> u64 {

@@ -9,9 +9,11 @@ pub mod budget_cases;
 pub mod cache_cases;
 pub mod log_cases;
 pub mod matrix;
+pub mod native_cases;
 pub mod op_cases;
 pub mod queue_cases;
 pub mod range_cases;
+pub mod records_cases;
 pub mod structure_cases;
 pub mod table_cases;
 pub mod unique_cases;
@@ -43,6 +45,7 @@ pub(crate) use cases;
 pub const CASES: &[&[Case]] = &[
     op_cases::CASES,
     range_cases::CASES,
+    native_cases::CASES,
     structure_cases::CASES,
     array_cases::CASES,
     cache_cases::CASES,
@@ -50,6 +53,7 @@ pub const CASES: &[&[Case]] = &[
     unique_cases::CASES,
     log_cases::CASES,
     queue_cases::CASES,
+    records_cases::CASES,
     table_cases::CASES,
     budget_cases::CASES,
 ];
@@ -93,6 +97,8 @@ pub enum Need {
     NoRanges,
     /// A family of native ops.
     Native(Families),
+    /// The opposite: a store that has not all of these families.
+    Lacks(Families),
 }
 
 impl Need {
@@ -110,6 +116,7 @@ impl Need {
             Need::Ranges => "no ranges",
             Need::NoRanges => "has ranges",
             Need::Native(_) => "no native ops for it",
+            Need::Lacks(_) => "has native ops for it",
         }
     }
 
@@ -126,6 +133,7 @@ impl Need {
             Need::Ranges => profile.ranges == Ranges::Native,
             Need::NoRanges => profile.ranges != Ranges::Native,
             Need::Native(families) => profile.natives.contains(families),
+            Need::Lacks(families) => !profile.natives.contains(families),
         }
     }
 }

@@ -150,6 +150,7 @@ fn one_of_each() -> Vec<Native> {
         Native::Bits(vec![BitField::set(8, 0, 1)]),
         Native::StreamRange { from: StreamId::MIN, to: StreamId::MAX, limit: 1 },
         Native::MemoryBytes,
+        Native::Remove,
         Native::SetScan(Scan::start(1)),
     ]
 }

@@ -1,0 +1,313 @@
+//! Counting over records: over all of them in blocks, or over a list of ids.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use larder_core::native::{BitField, Native, NativeReply};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
+
+use super::layout::{self, Bits};
+use super::schema::{Schema, Value};
+use super::shared::{Inner, Known};
+
+/// The most bits that records can be grouped by.
+pub const GROUP_BITS_MAX: usize = 63;
+/// The most groups that are counted.
+pub const GROUPS_MAX: usize = 1 << 20;
+/// Up to so many bits there is a place for every group.
+const DENSE_BITS: u32 = 16;
+/// How many ids of a list are read at once.
+const IDS_A_BATCH: usize = 1_000;
+
+/// How many records have which values, by [`PackedRecords::aggregate`](super::PackedRecords::aggregate).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Aggregate {
+    /// How many records were counted.
+    pub records: u64,
+    /// The groups that have any, in the order of what is stored: of numbers the smallest first (below zero last), of labels as they were declared, none first.
+    pub groups: Vec<Group>,
+}
+
+/// Records that have the same values in the fields that were asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Group {
+    /// The values, in the order that the fields were asked for.
+    pub values: Vec<Value>,
+    /// How many records have them.
+    pub count: u64,
+}
+
+impl Aggregate {
+    /// How many records have these values.
+    ///
+    /// ```
+    /// # use larder_structures::records::{Aggregate, Value};
+    /// assert_eq!(Aggregate::default().count(&[Value::Bit(true)]), 0);
+    /// ```
+    pub fn count(&self, values: &[Value]) -> u64 {
+        self.groups.iter().find(|group| group.values == values).map_or(0, |group| group.count)
+    }
+}
+
+/// Counts by the bits of some fields.
+pub(super) struct Tally {
+    /// Fields by their places in the schema.
+    fields: Vec<usize>,
+    /// The numbers of a record that make its group, highest bits first.
+    pub(super) parts: Vec<Bits>,
+    counts: Counts,
+    records: u64,
+}
+
+enum Counts {
+    Dense(Vec<u64>),
+    Sparse(HashMap<u64, u64, foldhash::fast::RandomState>),
+}
+
+impl Tally {
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a field that there is not, and for more bits than can be grouped by.
+    pub(super) fn new(schema: &Schema, names: &[&str]) -> Result<Tally> {
+        let fields: Vec<usize> = names.iter().map(|name| schema.position(name)).collect::<Result<_>>()?;
+        let parts: Vec<Bits> = fields.iter().flat_map(|&at| schema.fields()[at].parts()).collect();
+        let bits: u32 = parts.iter().map(|part| u32::from(part.width)).sum();
+        if bits as usize > GROUP_BITS_MAX {
+            let detail = format!("the fields to group by have {bits} bits; the limit is {GROUP_BITS_MAX}");
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        let counts = match bits {
+            0..=DENSE_BITS => Counts::Dense(vec![0; 1 << bits]),
+            _ => Counts::Sparse(HashMap::default()),
+        };
+        Ok(Tally { fields, parts, counts, records: 0 })
+    }
+
+    /// Counts `times` records of one group.
+    fn add(&mut self, group: u64, times: u64) -> Result<()> {
+        self.records += times;
+        match &mut self.counts {
+            Counts::Dense(counts) => counts[group as usize] += times,
+            Counts::Sparse(counts) => {
+                *counts.entry(group).or_default() += times;
+                if counts.len() > GROUPS_MAX {
+                    let detail = format!("the records fall into more than {GROUPS_MAX} groups, which is the limit");
+                    return Err(Error::new(ErrorKind::BadInput, detail));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a record by the numbers of its parts.
+    fn add_record(&mut self, read: &[u64]) -> Result<()> {
+        let group = self.parts.iter().zip(read).fold(0, |group, (part, number)| group << part.width | number);
+        self.add(group, 1)
+    }
+
+    /// Counts the first `records` of a shard.
+    fn add_shard(&mut self, bytes: &[u8], first_bit: u64, record_bits: u64, records: u32) -> Result<()> {
+        if let ([part], Counts::Dense(counts)) = (&self.parts[..], &mut self.counts) {
+            count_dense(bytes, (first_bit + part.offset, record_bits, part.width), records, counts);
+            self.records += u64::from(records);
+            return Ok(());
+        }
+        for record in 0..u64::from(records) {
+            let first = first_bit + record * record_bits;
+            let read = |part: &Bits| (part.width, layout::read_bits(bytes, first + part.offset, part.width));
+            let group = self.parts.iter().map(read).fold(0, |group, (width, number)| group << width | number);
+            self.add(group, 1)?;
+        }
+        Ok(())
+    }
+
+    fn done(self, schema: &Schema) -> Result<Aggregate> {
+        let mut counts: Vec<(u64, u64)> = match self.counts {
+            Counts::Dense(counts) => (0..).zip(counts).filter(|(_, count)| *count > 0).collect(),
+            Counts::Sparse(counts) => counts.into_iter().collect(),
+        };
+        counts.sort_unstable();
+        let fields: Vec<_> = self.fields.iter().map(|&at| &schema.fields()[at]).collect();
+        let group = |(group, count): (u64, u64)| {
+            let mut left: u32 = self.parts.iter().map(|part| u32::from(part.width)).sum();
+            let mut values = Vec::with_capacity(fields.len());
+            for field in &fields {
+                let take = |part: Bits| {
+                    left -= u32::from(part.width);
+                    group >> left & (u64::MAX >> (64 - part.width))
+                };
+                let read: Vec<u64> = field.parts().into_iter().map(take).collect();
+                values.push(field.value(&read)?);
+            }
+            Ok(Group { values, count })
+        };
+        let groups = counts.into_iter().map(group).collect::<Result<_>>()?;
+        Ok(Aggregate { records: self.records, groups })
+    }
+}
+
+/// Counts numbers of one width that follow one another at one distance. Two tables, since a count that was just written is slow to
+/// count up again.
+fn count_dense(bytes: &[u8], (first, step, width): (u64, u64, u8), records: u32, counts: &mut [u64]) {
+    let mut second = vec![0u64; counts.len()];
+    let shift = 64 - u32::from(width);
+    let slow = |offset: u64| layout::read_bits(bytes, offset, width) as usize;
+    let fast = |offset: u64| {
+        let at = (offset / 8) as usize;
+        match bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+            // 57 bits from any bit on; a dense number has fewer.
+            Some(eight) => ((u64::from_be_bytes(*eight) << (offset % 8)) >> shift) as usize,
+            None => slow(offset),
+        }
+    };
+    let mut offset = first;
+    for _ in 0..records / 2 {
+        counts[fast(offset)] += 1;
+        second[fast(offset + step)] += 1;
+        offset += 2 * step;
+    }
+    if records % 2 == 1 {
+        counts[fast(offset)] += 1;
+    }
+    counts.iter_mut().zip(second).for_each(|(count, more)| *count += more);
+}
+
+const _: () = assert!(DENSE_BITS <= 57 && GROUP_BITS_MAX <= BitField::WIDTH_MAX as usize);
+
+/// Shards, and their bytes where they are there.
+type Block = Vec<(u32, Option<Bytes>)>;
+
+impl Inner {
+    /// Counts all records up to the highest id, block by block; the next block is under way while one is counted.
+    pub(super) async fn aggregate(
+        self: &Arc<Self>,
+        mut tally: Tally,
+        told: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Aggregate> {
+        let end = self.end().await?;
+        let deadline = self.deadline();
+        let per_shard = u64::from(self.params.per_shard);
+        let list = self.look(deadline).await?;
+        let mut shards: Vec<u32> = list.pieces().iter().filter_map(|piece| u32::try_from(piece.number).ok()).collect();
+        shards.dedup();
+        shards.retain(|&shard| self.first_id(shard) < end);
+        let blocks: Vec<Vec<u32>> = shards.chunks(self.shards_a_batch()).map(<[u32]>::to_vec).collect();
+        let mut under_way = blocks.first().map(|block| self.begin(block));
+        for (at, _) in blocks.iter().enumerate() {
+            let Some(current) = under_way.take() else { break };
+            under_way = blocks.get(at + 1).map(|block| self.begin(block));
+            for (shard, bytes) in current.end().await? {
+                let bytes = bytes.ok_or_else(|| self.lost(shard))?;
+                self.count(&mut tally, shard, &bytes, end)?;
+            }
+            let done = blocks[at].last().map_or(0, |&shard| self.first_id(shard) + per_shard);
+            told(done.min(end), end);
+        }
+        // Of shards that were never made, all records are zeros.
+        let zeros = end - tally.records;
+        if zeros > 0 {
+            tally.add(0, zeros)?;
+        }
+        self.vigil().check()?;
+        tally.done(&self.params.schema)
+    }
+
+    fn count(&self, tally: &mut Tally, shard: u32, bytes: &Bytes, end: u64) -> Result<()> {
+        if bytes.len() != self.params.shard_bytes() {
+            return Err(self.strange(shard));
+        }
+        let records = (end - self.first_id(shard)).min(u64::from(self.params.per_shard)) as u32;
+        tally.add_shard(bytes, self.params.first_bit(0), self.params.schema.bits() as u64, records)
+    }
+
+    /// Begins to read shards, beside the caller where there is a runtime.
+    fn begin(self: &Arc<Self>, shards: &[u32]) -> UnderWay {
+        let (inner, shards) = (self.clone(), shards.to_vec());
+        let deadline = self.deadline();
+        let read = async move { inner.block(deadline, &shards).await };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => UnderWay::Task(AbortOnDrop(runtime.spawn(read))),
+            Err(_) => UnderWay::Here(Box::pin(read)),
+        }
+    }
+
+    /// Reads shards whole. **Round trips: 1.**
+    async fn block(&self, deadline: Instant, shards: &[u32]) -> Result<Block> {
+        let ops: Result<Batch> = shards
+            .iter()
+            .map(|&shard| {
+                let key = self.key(shard)?;
+                let len_bytes = self.params.shard_bytes() as u64 + 1;
+                Ok(match self.is_native() {
+                    true => Op::native(key, Native::BitsRead { offset_bytes: 0, len_bytes }),
+                    false => Op::get(key, Want::VALUE),
+                })
+            })
+            .collect();
+        let replies = self.vigil().run(Ctx { deadline: Some(deadline) }, ops?).await;
+        let mut block = Block::with_capacity(shards.len());
+        for (&shard, reply) in shards.iter().zip(replies) {
+            let bytes = match reply? {
+                larder_core::Reply::Item(item) => Some(item.value),
+                larder_core::Reply::Native(native) => match *native {
+                    NativeReply::Bytes(bytes) if !bytes.is_empty() => Some(bytes),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let found = match &bytes {
+                Some(bytes) => Some(self.header(shard, bytes)?.incarnation),
+                None => None,
+            };
+            if self.settle(deadline, shard, found).await? != Known::Made {
+                return Err(self.lost(shard));
+            }
+            block.push((shard, bytes));
+        }
+        Ok(block)
+    }
+
+    /// Counts the records of these ids, 1,000 at a time.
+    pub(super) async fn aggregate_ids(&self, mut tally: Tally, ids: &[u64]) -> Result<Aggregate> {
+        let parts = tally.parts.clone();
+        for some in ids.chunks(IDS_A_BATCH) {
+            if parts.is_empty() {
+                some.iter().try_for_each(|&id| self.place(id).map(drop))?;
+                tally.add(0, some.len() as u64)?;
+                continue;
+            }
+            for read in self.read(some, &parts).await? {
+                tally.add_record(&read)?;
+            }
+        }
+        tally.done(&self.params.schema)
+    }
+}
+
+/// A block that is being read.
+enum UnderWay {
+    Task(AbortOnDrop),
+    Here(std::pin::Pin<Box<dyn Future<Output = Result<Block>> + Send>>),
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<Result<Block>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl UnderWay {
+    async fn end(self) -> Result<Block> {
+        match self {
+            UnderWay::Here(read) => read.await,
+            UnderWay::Task(mut task) => (&mut task.0).await.unwrap_or_else(|error| {
+                Err(Error::new(ErrorKind::Unavailable, "a read of records was given up").source(error))
+            }),
+        }
+    }
+}

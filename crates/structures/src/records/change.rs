@@ -1,0 +1,338 @@
+//! Setting records, and getting some.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use larder_core::native::{BitField, Native, NativeReply};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want};
+
+use super::layout::{self, Bits, Header};
+use super::shared::{Inner, Known, mark};
+use crate::events;
+use crate::retry::Backoff;
+use crate::runtime;
+
+/// How often a write that others beat is tried again.
+const ROUNDS_MAX: usize = 64;
+/// How many numbers one native op writes or reads.
+const FIELDS_AN_OP: usize = 1_024;
+/// How many native ops one batch has.
+const OPS_A_BATCH: usize = 64;
+
+/// What is to be written to a shard: bits of it, and the number of its records that are known then.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    pub(super) pieces: Vec<Bits>,
+    pub(super) known: u32,
+}
+
+/// Records to read of a shard: places in the caller's list, and in the shard.
+type Wanted = BTreeMap<u32, Vec<(usize, u32)>>;
+
+impl Inner {
+    /// Writes to shards. See [`PackedRecords::set_many`](super::PackedRecords::set_many).
+    pub(super) async fn change(&self, mut todo: BTreeMap<u32, Change>) -> Result<()> {
+        self.vigil().check()?;
+        let deadline = self.deadline();
+        let mut is_begun = false;
+        while !todo.is_empty() {
+            let some: Vec<u32> = todo.keys().copied().take(self.shards_a_batch()).collect();
+            let part = some.iter().filter_map(|shard| Some((*shard, todo.remove(shard)?))).collect();
+            let done = match self.ensure(deadline, some.into_iter()).await {
+                Ok(()) if self.is_native() => self.change_native(deadline, part).await,
+                Ok(()) => self.change_portable(deadline, part).await,
+                Err(error) => Err(error),
+            };
+            done.map_err(|error| if is_begun { error.effect(Effect::Unknown) } else { error })?;
+            is_begun = true;
+        }
+        self.vigil().check()
+    }
+
+    /// Reads each shard, changes it, writes it if it has still the token; again for those where somebody was first.
+    async fn change_portable(&self, deadline: Instant, mut todo: BTreeMap<u32, Change>) -> Result<()> {
+        let ctx = Ctx { deadline: Some(deadline) };
+        // In one order for all, so that no two wait for each other.
+        let mut gates: Vec<usize> = todo.keys().map(|&shard| shard as usize % self.gates.len()).collect();
+        gates.sort_unstable();
+        gates.dedup();
+        let mut held = Vec::with_capacity(gates.len());
+        for gate in gates {
+            held.push(self.gates[gate].lock().await);
+        }
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        let mut is_begun = false;
+        let midway = |error: Error, is_begun: bool| if is_begun { error.effect(Effect::Unknown) } else { error };
+        for round in 0..ROUNDS_MAX {
+            if round > 0 {
+                runtime::current("writing records again waits a moment")?;
+                events::conflict(self.subject());
+                tokio::time::sleep(backoff.next_pause()).await;
+            }
+            if Instant::now() >= deadline {
+                break;
+            }
+            let puts = self.changed(ctx, deadline, &todo).await.map_err(|error| midway(error, is_begun))?;
+            let replies = self.vigil().run(ctx, puts).await;
+            let (mut beaten, mut fault) = (BTreeMap::new(), None);
+            for ((shard, change), reply) in std::mem::take(&mut todo).into_iter().zip(replies) {
+                match reply {
+                    Ok(Reply::Stored) => is_begun = true,
+                    // Somebody was first, or it is gone: the next look tells.
+                    Ok(Reply::Exists | Reply::NotStored | Reply::Miss) => _ = beaten.insert(shard, change),
+                    Ok(other) => {
+                        fault = Some(
+                            Error::new(ErrorKind::Protocol, format!("a write was answered {other:?}"))
+                                .effect(Effect::Unknown),
+                        )
+                    }
+                    Err(error) => {
+                        is_begun |= error.is_unknown();
+                        fault = fault.or(Some(error));
+                    }
+                }
+            }
+            if let Some(fault) = fault {
+                return Err(midway(fault, is_begun));
+            }
+            if beaten.is_empty() {
+                return Ok(());
+            }
+            todo = beaten;
+        }
+        let detail = format!("others kept writing to {} of the shards of records {}", todo.len(), self.name);
+        Err(midway(Error::new(ErrorKind::Conflict, detail), is_begun))
+    }
+
+    /// Reads shards and makes of each what it is to be: the conditional writes.
+    async fn changed(&self, ctx: Ctx, deadline: Instant, todo: &BTreeMap<u32, Change>) -> Result<Batch> {
+        let gets: Result<Batch> =
+            todo.keys().map(|&shard| Ok(Op::get(self.key(shard)?, Want::VALUE | Want::CAS))).collect();
+        let replies = self.vigil().run(ctx, gets?).await;
+        let mut puts = Batch::new();
+        for ((&shard, change), reply) in todo.iter().zip(replies) {
+            let Some(item) = reply?.into_item() else {
+                self.settle(deadline, shard, None).await?;
+                return Err(self.lost(shard));
+            };
+            let header = self.header(shard, &item.value)?;
+            self.settle(deadline, shard, Some(header.incarnation)).await?;
+            if item.value.len() != self.params.shard_bytes() {
+                return Err(self.strange(shard));
+            }
+            let mut value = Vec::from(item.value);
+            change.pieces.iter().for_each(|piece| layout::write_bits(&mut value, *piece));
+            Header::raise_known(&mut value, change.known);
+            let cas = item.cas.ok_or_else(|| Error::new(ErrorKind::Protocol, "the store gave no cas token"))?;
+            puts.push(Op::put(self.key(shard)?, PutMode::Cas(cas), value, Ttl::Never));
+        }
+        Ok(puts)
+    }
+
+    /// Writes bit fields, each op with the mark of its shard; and the highest id, if it grows.
+    async fn change_native(&self, deadline: Instant, todo: BTreeMap<u32, Change>) -> Result<()> {
+        let end = todo.iter().next_back().map_or(0, |(&shard, change)| self.first_id(shard) + u64::from(change.known));
+        let mut ops = Vec::new();
+        for (shard, change) in todo {
+            for pieces in layout::joined(change.pieces).chunks(FIELDS_AN_OP) {
+                let sets = pieces.iter().map(|piece| BitField::set(piece.width, piece.offset, piece.value));
+                let fields = std::iter::once(mark()).chain(sets).collect();
+                ops.push((shard, Op::native(self.key(shard)?, Native::Bits(fields))));
+            }
+        }
+        let grows = end > self.highest.load(std::sync::atomic::Ordering::Relaxed);
+        let mut is_begun = false;
+        let batches = ops.chunks(OPS_A_BATCH.min(self.store.profile().batch_ops_max.saturating_sub(2).max(1)));
+        let last = batches.len().saturating_sub(1);
+        for (at, some) in batches.enumerate() {
+            let mut batch: Batch = some.iter().map(|(_, op)| op.clone()).collect();
+            let raises = grows && at == last;
+            if raises {
+                batch.extend(self.raise_ops(end - 1)?);
+            }
+            let mut replies = self.vigil().run(Ctx { deadline: Some(deadline) }, batch).await;
+            let raised = if raises { replies.pop() } else { None };
+            let raise = if raises { replies.pop() } else { None };
+            for ((shard, _), reply) in some.iter().zip(replies) {
+                let found = self.wrote(*shard, reply, &mut is_begun)?;
+                if let Err(error) = self.settle(deadline, *shard, found).await {
+                    return Err(error.effect(Effect::Unknown));
+                }
+            }
+            if let (Some(raise), Some(raised)) = (raise, raised) {
+                raise.map_err(|error| error.effect(Effect::Unknown))?;
+                let known = self.highest(raised).map_err(|error| error.effect(Effect::Unknown))?;
+                self.know_highest(known);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a shard that was written to said of itself.
+    fn wrote(&self, shard: u32, reply: Result<Reply>, is_begun: &mut bool) -> Result<Option<u64>> {
+        match reply {
+            Ok(reply) => {
+                *is_begun = true;
+                self.incarnation(shard, reply)
+            }
+            Err(error) if *is_begun => Err(error.effect(Effect::Unknown)),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn first_id(&self, shard: u32) -> u64 {
+        u64::from(shard) * u64::from(self.params.per_shard)
+    }
+
+    /// Reads numbers of records: `parts` of each, in the order of the ids.
+    pub(super) async fn read(&self, ids: &[u64], parts: &[Bits]) -> Result<Vec<Vec<u64>>> {
+        self.vigil().check()?;
+        let mut wanted = Wanted::new();
+        for (at, &id) in ids.iter().enumerate() {
+            let (shard, position) = self.place(id)?;
+            wanted.entry(shard).or_default().push((at, position));
+        }
+        let deadline = self.deadline();
+        let mut out = vec![Vec::new(); ids.len()];
+        // A shard that others made meanwhile is known the next time.
+        loop {
+            let is_whole = if self.is_native() {
+                self.read_native(deadline, &wanted, parts, &mut out).await?
+            } else {
+                self.read_portable(deadline, &wanted, parts, &mut out).await?
+            };
+            if is_whole {
+                return Ok(out);
+            }
+        }
+    }
+
+    async fn read_native(
+        &self,
+        deadline: Instant,
+        wanted: &Wanted,
+        parts: &[Bits],
+        out: &mut [Vec<u64>],
+    ) -> Result<bool> {
+        let mut is_whole = true;
+        let records_an_op = (FIELDS_AN_OP / parts.len()).max(1);
+        let mut asked = Vec::new();
+        for (&shard, records) in wanted {
+            asked.extend(records.chunks(records_an_op).map(|some| (shard, some)));
+        }
+        for some in asked.chunks(OPS_A_BATCH.min(self.store.profile().batch_ops_max)) {
+            let ops: Result<Batch> = some
+                .iter()
+                .map(|(shard, records)| {
+                    let gets = records.iter().flat_map(|(_, position)| {
+                        let first = self.params.first_bit(*position);
+                        parts.iter().map(move |part| BitField::get(part.width, first + part.offset))
+                    });
+                    let fields = std::iter::once(mark()).chain(gets).collect();
+                    Ok(Op::native(self.key(*shard)?, Native::Bits(fields)))
+                })
+                .collect();
+            let replies = self.vigil().run(Ctx { deadline: Some(deadline) }, ops?).await;
+            for ((shard, records), reply) in some.iter().zip(replies) {
+                let Some(NativeReply::Numbers(numbers)) = reply?.into_native() else {
+                    return Err(self.strange(*shard));
+                };
+                let found = numbers.first().copied().flatten().filter(|&mark| mark != 0);
+                is_whole &= self.settle(deadline, *shard, found).await? != Known::Meanwhile;
+                let mut numbers = numbers.into_iter().skip(1);
+                for (at, _) in *records {
+                    out[*at] = numbers.by_ref().take(parts.len()).map(Option::unwrap_or_default).collect();
+                }
+            }
+        }
+        Ok(is_whole)
+    }
+
+    async fn read_portable(
+        &self,
+        deadline: Instant,
+        wanted: &Wanted,
+        parts: &[Bits],
+        out: &mut [Vec<u64>],
+    ) -> Result<bool> {
+        let mut is_whole = true;
+        let shards: Vec<(&u32, &Vec<(usize, u32)>)> = wanted.iter().collect();
+        let record_bytes = self.params.schema.bits() / 8 + 2;
+        // Of a shard that few records are wanted of, only those are read, where the store can.
+        let by_parts = |records: &[(usize, u32)]| {
+            self.has_ranges() && records.len() <= 16 && records.len() * record_bytes * 4 < self.params.shard_bytes()
+        };
+        let a_batch = self.shards_a_batch().min(self.store.profile().batch_ops_max / 17).max(1);
+        for some in shards.chunks(a_batch) {
+            let mut batch = Batch::new();
+            for &(&shard, records) in some {
+                if !by_parts(records) {
+                    batch.push(Op::get(self.key(shard)?, Want::VALUE));
+                    continue;
+                }
+                batch.push(self.header_op(shard)?);
+                for (_, position) in records {
+                    let first = self.params.first_bit(*position);
+                    batch.push(Op::get_range(self.key(shard)?, first / 8, record_bytes as u64));
+                }
+            }
+            let mut replies = self.vigil().run(Ctx { deadline: Some(deadline) }, batch).await.into_iter();
+            for &(&shard, records) in some {
+                let whole = !by_parts(records);
+                let head = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?.into_item();
+                let found = match &head {
+                    Some(item) => Some(self.header(shard, &item.value)?.incarnation),
+                    None => None,
+                };
+                let known = self.settle(deadline, shard, found).await?;
+                is_whole &= known != Known::Meanwhile;
+                for (at, position) in records {
+                    let first = self.params.first_bit(*position);
+                    let (bytes, base) = if whole {
+                        (head.as_ref().map(|item| item.value.clone()), 0)
+                    } else {
+                        let item = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?.into_item();
+                        (item.map(|item| item.value), first / 8 * 8)
+                    };
+                    out[*at] = match (&bytes, known) {
+                        (Some(bytes), _) => {
+                            let read = |part: &Bits| layout::read_bits(bytes, first - base + part.offset, part.width);
+                            parts.iter().map(read).collect()
+                        }
+                        (None, Known::Made) => return Err(self.lost(shard)),
+                        (None, Known::Never | Known::Meanwhile) => vec![0; parts.len()],
+                    };
+                }
+            }
+        }
+        Ok(is_whole)
+    }
+
+    /// The highest id that is known, plus 1. **Round trips: 1** in the native layout, else 2, and 1 for each shard at the end that nothing was
+    /// written to yet.
+    pub(super) async fn end(&self) -> Result<u64> {
+        self.vigil().check()?;
+        let deadline = self.deadline();
+        let ctx = Ctx { deadline: Some(deadline) };
+        if self.is_native() {
+            let mut replies = self.vigil().run(ctx, Batch::from_buf([self.highest_op()?])).await;
+            let end = self.highest(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply())))?;
+            self.know_highest(end);
+            return Ok(end);
+        }
+        let list = self.look(deadline).await?;
+        let mut shards: Vec<u32> = list.pieces().iter().filter_map(|piece| u32::try_from(piece.number).ok()).collect();
+        shards.dedup();
+        for shard in shards.into_iter().rev() {
+            let mut replies = self.vigil().run(ctx, Batch::from_buf([self.header_op(shard)?])).await;
+            let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
+            let Some(item) = reply.into_item() else { return Err(self.lost(shard)) };
+            let header = self.header(shard, &item.value)?;
+            self.settle(deadline, shard, Some(header.incarnation)).await?;
+            if header.known > 0 {
+                return Ok(self.first_id(shard) + u64::from(header.known));
+            }
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,375 @@
+//! What all clones of a handle share: the schema, the ledger, which shards are known, and making one.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use larder_core::native::{BitField, Native, NativeReply, Only, Score};
+use larder_core::observe::Subject;
+use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, PutMode, Ranges, Reply, Result, StoreRef, Ttl, Want};
+
+use super::layout::{Header, INCARNATION_BITS, Kept, Params};
+use super::{BATCH_BYTES, SHARDS_MAX};
+use crate::append::Tuning;
+use crate::events;
+use crate::ids::random_id;
+use crate::ledger::{Ledger, List, Piece};
+use crate::manifest::{Manifest, unexpected};
+use crate::name::Name;
+use crate::vigil::Vigil;
+
+/// Fewer stale bytes of the ledger than this are let be.
+const LEDGER_DIRTY_BYTES: usize = 4096;
+/// The index of the key that holds the highest id, where it has one of its own.
+const HIGHEST: &str = "highest";
+/// Its only member.
+const MEMBER: &[u8] = b"id";
+/// How many writers of one handle can be at different shards at once, in the portable layout.
+const GATES: usize = 64;
+
+pub(super) struct Inner {
+    pub(super) store: StoreRef,
+    pub(super) name: Name,
+    pub(super) manifest: Manifest,
+    pub(super) params: Params,
+    pub(super) ledger: Ledger,
+    pub(super) timeout: Duration,
+    /// The shards that the ledger is known to list, and their incarnations; never held across an await.
+    known: Mutex<HashMap<u32, u64>>,
+    /// The highest id that the store is known to know, plus 1.
+    pub(super) highest: AtomicU64,
+    /// Writers of one handle to one shard go one after the other: they would only beat each other.
+    pub(super) gates: Vec<tokio::sync::Mutex<()>>,
+}
+
+/// What is known of a shard after the ledger was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It was never made, or nothing in it was acknowledged.
+    Never,
+    /// It was made, and is there.
+    Made,
+    /// It was missing, and others have made it since: read it again.
+    Meanwhile,
+}
+
+impl Inner {
+    /// No round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the store's items are too small, and where it lacks what the layout needs.
+    pub(super) fn new(
+        store: &StoreRef,
+        name: &Name,
+        manifest: Manifest,
+        params: Params,
+        timeout: Duration,
+    ) -> Result<Inner> {
+        let tuning = Tuning { clock: larder_core::SystemClock::shared(), dirty_bytes: LEDGER_DIRTY_BYTES };
+        let ledger = Ledger::new(store, name, &manifest, tuning)?;
+        let (profile, longest) = (store.profile(), data_key(name, &manifest, SHARDS_MAX - 1)?);
+        let (needs, has) = (params.shard_bytes(), profile.value_bytes_max(longest.as_bytes().len()));
+        if params.kept == Kept::Portable && needs > has {
+            let detail = format!("records {name} has shards of {needs} bytes; an item takes {has}");
+            return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
+        }
+        Ok(Inner {
+            store: store.clone(),
+            name: name.clone(),
+            manifest,
+            params,
+            ledger,
+            timeout,
+            known: Mutex::default(),
+            highest: AtomicU64::new(0),
+            gates: (0..GATES).map(|_| tokio::sync::Mutex::new(())).collect(),
+        })
+    }
+
+    pub(super) fn vigil(&self) -> &Arc<Vigil> {
+        self.ledger.vigil()
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.timeout).unwrap_or(now)
+    }
+
+    pub(super) fn is_native(&self) -> bool {
+        self.params.kept == Kept::Native
+    }
+
+    pub(super) fn has_ranges(&self) -> bool {
+        self.store.profile().ranges == Ranges::Native
+    }
+
+    /// How many shards are read, or written, in one batch.
+    pub(super) fn shards_a_batch(&self) -> usize {
+        let fit = (BATCH_BYTES / self.params.shard_bytes()).max(1);
+        fit.min(self.store.profile().batch_ops_max / 2).max(1)
+    }
+
+    pub(super) fn key(&self, shard: u32) -> Result<Key> {
+        data_key(&self.name, &self.manifest, shard)
+    }
+
+    /// The shard and the place in it of an id.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for one that is out of range.
+    pub(super) fn place(&self, id: u64) -> Result<(u32, u32)> {
+        let per_shard = u64::from(self.params.per_shard);
+        let shard = u32::try_from(id / per_shard).ok().filter(|&shard| shard < SHARDS_MAX);
+        let shard = shard.ok_or_else(|| {
+            let last = u64::from(SHARDS_MAX) * per_shard - 1;
+            let detail = format!("id {id} is over the range of these records: 0 to {last}; larger shards take more");
+            Error::new(ErrorKind::BadInput, detail)
+        })?;
+        Ok((shard, (id % per_shard) as u32))
+    }
+
+    /// The incarnation of a shard that is known already.
+    pub(super) fn known(&self, shard: u32) -> Option<u64> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&shard).copied()
+    }
+
+    fn learn(&self, shard: u32, incarnation: u64) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, incarnation);
+    }
+
+    /// Reads the ledger, and learns all it lists. **Round trips: 1.**
+    pub(super) async fn look(&self, deadline: Instant) -> Result<List> {
+        let list = self.ledger.read(Ctx { deadline: Some(deadline) }).await?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for piece in list.pieces() {
+            if let Ok(shard) = u32::try_from(piece.number) {
+                known.insert(shard, piece.incarnation);
+            }
+        }
+        drop(known);
+        Ok(list)
+    }
+
+    /// The incarnation that a list has of a shard, if any.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] where it was lost and made again.
+    pub(super) fn said(&self, list: &List, shard: u32) -> Result<Option<u64>> {
+        match list.incarnations(u64::from(shard), 0) {
+            [] => Ok(None),
+            [piece] => Ok(Some(piece.incarnation)),
+            _ => Err(self.lost(shard)),
+        }
+    }
+
+    /// The error for a shard that is gone, or is another than the one that was made.
+    pub(super) fn lost(&self, shard: u32) -> Error {
+        let per_shard = u64::from(self.params.per_shard);
+        let first = u64::from(shard) * per_shard;
+        let detail = format!("records {} has lost ids {first} to {}", self.name, first + per_shard - 1);
+        self.loss(Error::new(ErrorKind::Lost, detail))
+    }
+
+    pub(super) fn loss(&self, error: Error) -> Error {
+        let error = error.store(self.store.profile().store.clone());
+        events::loss(self.subject(), error)
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        events::subject(self.manifest.kind, &self.name)
+    }
+
+    /// The error for a key that holds something else.
+    pub(super) fn strange(&self, shard: u32) -> Error {
+        let detail = format!("shard {shard} of records {} holds something else", self.name);
+        Error::new(ErrorKind::LayoutMismatch, detail)
+    }
+
+    /// Sees to it that shards are there and listed; only then may anything in them be acknowledged. **Round trips: 0** for
+    /// those that are known, else 1, and 2 more to make them.
+    pub(super) async fn ensure(&self, deadline: Instant, shards: impl Iterator<Item = u32>) -> Result<()> {
+        let mut missing: Vec<u32> = shards.filter(|&shard| self.known(shard).is_none()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        let list = self.look(deadline).await?;
+        let mut new = Vec::new();
+        for shard in missing {
+            if self.said(&list, shard)?.is_none() {
+                new.push(shard);
+            }
+        }
+        for some in new.chunks(self.shards_a_batch()) {
+            self.make(deadline, some).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes shards that the ledger does not list, or finds those that others made, and lists them.
+    async fn make(&self, deadline: Instant, shards: &[u32]) -> Result<()> {
+        let ctx = Ctx { deadline: Some(deadline) };
+        let mut batch = Batch::new();
+        for &shard in shards {
+            // Drawn anew for each try: what was sent twice could come back without what was written to it first.
+            let header = Header { incarnation: (random_id() >> 1).max(1), known: 0, shard };
+            let value = header.shard_of_zeros(self.params.shard_bytes());
+            batch.push(if self.is_native() {
+                Op::native(self.key(shard)?, Native::BitsMake { value: value.into() })
+            } else {
+                Op::put(self.key(shard)?, PutMode::Add, value, Ttl::Never)
+            });
+            batch.push(self.header_op(shard)?);
+        }
+        let mut replies = self.vigil().run(ctx, batch).await.into_iter();
+        let mut pieces = Vec::with_capacity(shards.len());
+        for &shard in shards {
+            let made = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+            let header = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+            let full = |error: &Error| matches!(error.kind(), ErrorKind::Full | ErrorKind::BadInput);
+            match made {
+                // Nothing of the caller's was written; an empty shard may be there, which the next one finds.
+                Err(error) if full(&error) => return Err(error.effect(larder_core::Effect::NotApplied)),
+                _ => {}
+            }
+            let incarnation =
+                self.incarnation(shard, header.map_err(|error| error.effect(larder_core::Effect::NotApplied))?)?;
+            let Some(incarnation) = incarnation else {
+                let detail = format!("shard {shard} of records {} was made and is not there", self.name);
+                return Err(Error::new(ErrorKind::Unavailable, detail).store(self.store.profile().store.clone()));
+            };
+            pieces.push(Piece { number: u64::from(shard), part: 0, incarnation });
+        }
+        let listed = self.ledger.register(deadline, &pieces).await;
+        listed.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
+        for piece in pieces {
+            self.learn(piece.number as u32, piece.incarnation);
+        }
+        Ok(())
+    }
+
+    /// The op that reads what a shard says of itself.
+    pub(super) fn header_op(&self, shard: u32) -> Result<Op> {
+        let key = self.key(shard)?;
+        Ok(if self.is_native() {
+            Op::native(key, Native::Bits(vec![mark()]))
+        } else if self.has_ranges() {
+            Op::get_range(key, 0, super::layout::HEADER_BYTES as u64)
+        } else {
+            Op::get(key, Want::VALUE)
+        })
+    }
+
+    /// What the reply to [`header_op`](Inner::header_op) says; `None` where there is no shard.
+    pub(super) fn incarnation(&self, shard: u32, reply: Reply) -> Result<Option<u64>> {
+        match reply {
+            Reply::Native(native) => match *native {
+                NativeReply::Numbers(numbers) => Ok(numbers.first().copied().flatten().filter(|&mark| mark != 0)),
+                _ => Err(self.strange(shard)),
+            },
+            Reply::Item(item) => Ok(Some(self.header(shard, &item.value)?.incarnation)),
+            Reply::Miss => Ok(None),
+            other => Err(unexpected(&self.header_op(shard)?, &other)),
+        }
+    }
+
+    /// The header of a shard that is there.
+    pub(super) fn header(&self, shard: u32, bytes: &[u8]) -> Result<Header> {
+        Header::parse(bytes).filter(|header| header.shard == shard).ok_or_else(|| self.strange(shard))
+    }
+
+    /// Fails unless a shard that is listed is there, and is the one that was listed. `found` is what it says of itself.
+    ///
+    /// **Round trips: 0** where that is known, else 1: what others made meanwhile is learnt from the ledger.
+    pub(super) async fn settle(&self, deadline: Instant, shard: u32, found: Option<u64>) -> Result<Known> {
+        let knew = self.known(shard);
+        if found.is_some() && knew == found {
+            return Ok(Known::Made);
+        }
+        let list = self.look(deadline).await?;
+        match (self.said(&list, shard)?, found) {
+            (Some(listed), Some(found)) if listed == found => Ok(Known::Made),
+            // Looked for before it was made; next time it is known.
+            (Some(_), None) if knew.is_none() => Ok(Known::Meanwhile),
+            (Some(_), _) => Err(self.lost(shard)),
+            // It is there, and its maker has not listed it yet: nothing in it was acknowledged.
+            (None, Some(_)) => Ok(Known::Made),
+            (None, None) => Ok(Known::Never),
+        }
+    }
+
+    /// The key of the highest id.
+    pub(super) fn highest_key(&self) -> Result<Key> {
+        highest_key(&self.name, &self.manifest)
+    }
+
+    /// The ops that raise the highest id known to `id`, and tell whether its key is there.
+    pub(super) fn raise_ops(&self, id: u64) -> Result<[Op; 2]> {
+        let entries = vec![(MEMBER.into(), score(id))];
+        // Never makes the key: one that was lost must be missed.
+        let raise = Native::SortedAdd { entries, only: Only::KNOWN | Only::GREATER };
+        Ok([Op::native(self.highest_key()?, raise), self.highest_op()?])
+    }
+
+    pub(super) fn highest_op(&self) -> Result<Op> {
+        Ok(Op::native(self.highest_key()?, Native::SortedScores { members: vec![MEMBER.into()] }))
+    }
+
+    /// The highest id plus 1 that a reply to [`highest_op`](Inner::highest_op) tells.
+    pub(super) fn highest(&self, reply: Result<Reply>) -> Result<u64> {
+        match reply?.into_native() {
+            Some(NativeReply::Scores(scores)) => match scores.first().copied().flatten() {
+                // Written as an id, a whole number under 2^53, and -1 at first.
+                Some(score) => Ok((score.get() + 1.0) as u64),
+                None => {
+                    let detail = format!("records {} has lost the highest id that is known", self.name);
+                    Err(self.loss(Error::new(ErrorKind::Lost, detail)))
+                }
+            },
+            other => {
+                let detail = format!("the highest id was answered {other:?}");
+                Err(Error::new(ErrorKind::Protocol, detail))
+            }
+        }
+    }
+
+    pub(super) fn know_highest(&self, end: u64) {
+        self.highest.fetch_max(end, Ordering::Relaxed);
+    }
+}
+
+/// The op that makes the key of the highest id.
+pub(super) fn make_highest_op(name: &Name, manifest: &Manifest) -> Result<Op> {
+    let entries = vec![(MEMBER.into(), Score::from(-1))];
+    Ok(Op::native(highest_key(name, manifest)?, Native::SortedAdd { entries, only: Only::NEW }))
+}
+
+pub(super) fn highest_key(name: &Name, manifest: &Manifest) -> Result<Key> {
+    manifest.data_key(name, HIGHEST)
+}
+
+pub(super) fn data_key(name: &Name, manifest: &Manifest, shard: u32) -> Result<Key> {
+    manifest.data_key(name, format_args!("s{shard}"))
+}
+
+/// The bits that tell a shard from one that is missing.
+pub(super) fn mark() -> BitField {
+    BitField::get(INCARNATION_BITS.1, INCARNATION_BITS.0)
+}
+
+fn score(id: u64) -> Score {
+    // Ids are below 2^15 shards of 2^32 records: exact.
+    Score::new(id as f64).unwrap_or_default()
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PackedRecords")
+            .field("name", &self.name)
+            .field("schema", &self.params.schema)
+            .finish_non_exhaustive()
+    }
+}

@@ -54,6 +54,7 @@ pub mod table;
 mod timeout;
 mod vigil;
 pub mod visitors;
+mod wait;
 
 pub use array::{Array, ArrayOptions, ArrayStat};
 pub use cache::{Cache, CacheOptions};

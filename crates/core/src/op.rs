@@ -97,6 +97,16 @@ pub enum Verb {
         /// The bytes.
         value: Bytes,
     },
+    /// Wait until the item is another than the one that was read, or until the deadline. Answers
+    /// [`Changed`](crate::Reply::Changed), also where it may have changed and nobody can tell (a connection was lost): look, and see; or
+    /// [`Unchanged`](crate::Reply::Unchanged) when the deadline has come. It changes nothing. Optional: see `watch` in the profile.
+    ///
+    /// Watches of one batch end together, with the first of them: a batch of them waits until *any* of its items is another. Send no other
+    /// ops with them, whose replies would wait as long.
+    Watch {
+        /// The token of the item as it was read; `None`: there was none.
+        seen: Option<Cas>,
+    },
     /// What some stores can do besides. Answers [`Native`](crate::Reply::Native). Optional, by families: see [`native`](crate::native).
     Native(Box<Native>),
 }
@@ -373,6 +383,17 @@ impl Op {
         Op::new(key, Verb::PutRange { offset, value: value.into() })
     }
 
+    /// A wait until the item is another than the one with this token; with `None`, until there is one.
+    ///
+    /// ```
+    /// use larder_core::{Key, Op};
+    /// assert_eq!(Op::watch(Key::new("k")?, None).name(), "watch");
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn watch(key: Key, seen: Option<Cas>) -> Op {
+        Op::new(key, Verb::Watch { seen })
+    }
+
     /// A native op.
     ///
     /// ```
@@ -437,7 +458,7 @@ impl Op {
     /// ```
     pub fn is_read(&self) -> bool {
         match &self.verb {
-            Verb::Get { .. } | Verb::GetRange { .. } => true,
+            Verb::Get { .. } | Verb::GetRange { .. } | Verb::Watch { .. } => true,
             Verb::Native(native) => native.is_read(),
             Verb::Put { .. } | Verb::Delete { .. } | Verb::Touch { .. } | Verb::Arith { .. } => false,
             Verb::PutRange { .. } => false,
@@ -462,6 +483,7 @@ impl Op {
     pub fn check(&self, profile: &Profile) -> Result<()> {
         let checked = match &self.verb {
             Verb::GetRange { .. } | Verb::PutRange { .. } if profile.ranges != Ranges::Native => Err(self.lacking()),
+            Verb::Watch { .. } if !profile.watch => Err(self.lacking()),
             Verb::Native(native) if !profile.natives.contains(native.family()) => Err(self.lacking()),
             Verb::Native(native) => native.check(),
             _ => return Ok(()),
@@ -523,6 +545,7 @@ impl Op {
             Verb::Arith { arith: Arith::Decr(_), .. } => "decr",
             Verb::GetRange { .. } => "get range",
             Verb::PutRange { .. } => "put range",
+            Verb::Watch { .. } => "watch",
             Verb::Native(native) => native.name(),
         }
     }

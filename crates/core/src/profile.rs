@@ -46,6 +46,8 @@ pub struct Profile {
     pub ranges: Ranges,
     /// Which native ops the store has.
     pub natives: Families,
+    /// True if [`Watch`](crate::Verb::Watch) tells of a change as it happens; else whoever waits looks every now and then.
+    pub watch: bool,
     /// What a crash of the store takes with it.
     pub durability: Durability,
     /// Whether the store drops items of its own accord.
@@ -201,6 +203,7 @@ impl Profile {
             arith_initial: true,
             ranges: Ranges::ByCas,
             natives: Families::empty(),
+            watch: false,
             durability: Durability::Process,
             eviction: Eviction::Never,
             encodings: None,

@@ -38,6 +38,10 @@ pub enum Reply {
     Touched,
     /// The number after arithmetic.
     Number(u64),
+    /// A watched item is another, or may be.
+    Changed,
+    /// The deadline of a watch came, and the item was still the same.
+    Unchanged,
     /// What a native op brought.
     Native(Box<NativeReply>),
 }

@@ -272,7 +272,7 @@ fn is_outage(error: &Error) -> bool {
 /// True for a write whose outcome depends on what the item holds.
 fn is_conditional(op: &Op) -> bool {
     match &op.verb {
-        Verb::Get { .. } | Verb::GetRange { .. } | Verb::Touch { .. } => false,
+        Verb::Get { .. } | Verb::GetRange { .. } | Verb::Watch { .. } | Verb::Touch { .. } => false,
         Verb::Put { mode, .. } => !matches!(mode, PutMode::Set),
         Verb::Delete { cas } => cas.is_some(),
         Verb::Arith { .. } | Verb::PutRange { .. } => true,
@@ -317,6 +317,7 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
         arith_initial: one.arith_initial && other.arith_initial,
         ranges: one.ranges.min(other.ranges),
         natives: one.natives & other.natives,
+        watch: one.watch && other.watch,
         durability: std::cmp::min_by_key(one.durability, other.durability, |&of| durability(of)),
         eviction: std::cmp::min_by_key(one.eviction, other.eviction, |&of| eviction(of)),
         // Native collections are not carried over.

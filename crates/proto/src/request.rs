@@ -105,7 +105,9 @@ impl Abilities {
                     Some(_) => return Err(unsupported("an initial value of arithmetic (memcached 1.6.13 does)")),
                 }
             }
-            Verb::GetRange { .. } | Verb::PutRange { .. } | Verb::Native(_) => return Err(op.lacking()),
+            Verb::GetRange { .. } | Verb::PutRange { .. } | Verb::Watch { .. } | Verb::Native(_) => {
+                return Err(op.lacking());
+            }
         };
         let want = match &op.verb {
             Verb::Get { want } if self.cas => *want,

@@ -39,6 +39,7 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         arith_initial: meta,
         ranges: if all(|server| server.cas) { Ranges::ByCas } else { Ranges::No },
         natives: Families::empty(),
+        watch: false,
         durability: Durability::Server,
         eviction: if evictions.contains(&Some(true)) {
             Eviction::WhenFull

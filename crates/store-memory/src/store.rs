@@ -169,7 +169,7 @@ impl MemoryStore {
                 None => Reply::Miss,
             }),
             Verb::PutRange { offset, value } => direct.put_range(key, *offset, value),
-            Verb::Native(_) => Err(op.lacking().store("memory")),
+            Verb::Watch { .. } | Verb::Native(_) => Err(op.lacking().store("memory")),
         };
         reply.map_err(|error| error.op(op))
     }

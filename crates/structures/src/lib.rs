@@ -58,6 +58,7 @@ mod timeout;
 pub mod unique;
 mod vigil;
 pub mod visitors;
+mod wait;
 
 pub use array::{Array, ArrayOptions, ArrayStat};
 pub use cache::{Cache, CacheOptions};

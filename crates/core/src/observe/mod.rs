@@ -302,7 +302,7 @@ impl Outcome {
     pub fn of(reply: &Result<Reply>) -> Outcome {
         match reply {
             Ok(Reply::Item(_) | Reply::Stored | Reply::Deleted | Reply::Touched) => Outcome::Done,
-            Ok(Reply::Number(_) | Reply::Native(_)) => Outcome::Done,
+            Ok(Reply::Number(_) | Reply::Changed | Reply::Unchanged | Reply::Native(_)) => Outcome::Done,
             Ok(Reply::Miss) => Outcome::Miss,
             Ok(Reply::NotStored) => Outcome::NotStored,
             Ok(Reply::Exists) => Outcome::Exists,

@@ -22,11 +22,14 @@ use crate::name::Name;
 use crate::retry::Backoff;
 use crate::runtime;
 use crate::vigil::{Sight, Vigil};
+use crate::wait::{self, Watched};
 
 /// The first pause of those who wait for a rebuild is at most this long.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// No pause is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// What a wait was for, for errors.
+const WAITED: &str = "waited for somebody else's rebuild";
 /// How often a delete whose outcome is unknown is sent.
 const INVALIDATE_TRIES_MAX: usize = 4;
 
@@ -152,7 +155,7 @@ impl Shared {
                 Verdict::Mine(kept) => return self.rebuild(bid, view, kept).map(Lookup::Rebuild),
                 Verdict::Busy => {
                     waiting.get_or_insert_with(|| Waiting::begin(self.subject(), &self.terms.clock));
-                    bid.pause(bid.wait_until, "waited for somebody else's rebuild").await?;
+                    bid.wait(&self.store, &view).await?;
                     view = self.read(&bid.key).await?;
                 }
                 Verdict::Takeable(kept) => {
@@ -283,6 +286,28 @@ impl Shared {
 }
 
 impl Bid {
+    /// Waits for a rebuild of somebody else's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] where the time for that is over.
+    async fn wait(&mut self, store: &StoreRef, view: &View) -> Result<()> {
+        if !store.profile().watch {
+            return self.pause(self.wait_until, WAITED).await;
+        }
+        let left = self.wait_until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.over(WAITED));
+        }
+        let watched = Watched::new(&view.cell.read_op(), view.item.as_ref().and_then(|item| item.cas));
+        // The end of a dead rebuilder's lease is no change: it is found by a look.
+        wait::changed(store, [watched], self.backoff.next_pause(), left.min(PAUSE_MAX)).await;
+        Ok(())
+    }
+
+    fn over(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Timeout, format!("{what} of {} until the time was over", Shown(&self.key)))
+    }
+
     /// Pauses for a moment.
     ///
     /// # Errors
@@ -290,8 +315,7 @@ impl Bid {
     async fn pause(&mut self, until: Instant, what: &str) -> Result<()> {
         let now = Instant::now();
         if now >= until {
-            let detail = format!("{what} of {} until the time was over", Shown(&self.key));
-            return Err(Error::new(ErrorKind::Timeout, detail));
+            return Err(self.over(what));
         }
         runtime::current("waiting for a rebuild takes a timer")?;
         tokio::time::sleep_until(until.min(now + self.backoff.next_pause())).await;

@@ -15,6 +15,7 @@ use crate::events::{self, Waiting};
 use crate::ids::random_id;
 use crate::retry::Backoff;
 use crate::runtime;
+use crate::wait::{self, Watched};
 
 /// Writes that one try may take when others, or breaking connections, get in between.
 const TAKE_WRITES_MAX: usize = 4;
@@ -103,7 +104,8 @@ impl Lock {
 
     /// Takes the lock, waiting for it as long as `wait`.
     ///
-    /// Polls with pauses of full jitter, at most 250 ms. Of the tasks that wait on one handle and its clones one polls, the others
+    /// Where the store tells of changes (`watch` in the profile: Redis and Valkey do), the wait ends as the lock is let go. Elsewhere it
+    /// polls, with pauses of full jitter, at most 250 ms. Of the tasks that wait on one handle and its clones one polls, the others
     /// queue behind it in order; between handles there is no order. A record that is lost while this waits is made anew after one
     /// lease. Faults of the store that leave nothing undone (unreachable, no answer) are ridden out within `wait`. The exchange
     /// under way when `wait` ends may take one `timeout` longer.
@@ -170,10 +172,22 @@ impl Lock {
             if let Err(error) = &step {
                 events::retry(shared.subject(), error.kind());
             }
-            let pause = backoff.next_pause().max(POLL_MIN).min(left);
+            let poll = backoff.next_pause().max(POLL_MIN);
             // Ends early when this handle lets go.
-            _ = tokio::time::timeout(pause, shared.freed.notified()).await;
+            let watched = step.ok().map(|step| shared.watched(&step));
+            wait::either(shared.freed.notified(), wait::changed(&shared.store, watched, poll, left)).await;
         }
+    }
+}
+
+impl Shared {
+    /// What a wait that follows on a step depends on.
+    fn watched(&self, step: &Step) -> Watched {
+        let seen = match step {
+            Step::Busy { found, .. } => Some(found.cas),
+            Step::Taken(_) | Step::Gone { .. } => None,
+        };
+        Watched::new(&self.cell.read_op(), seen)
     }
 }
 

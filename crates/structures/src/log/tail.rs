@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Batch, Cas, Ctx, Error, ErrorKind, Op, Result, Want};
+use larder_core::{Batch, Cas, Ctx, Error, ErrorKind, Op, Reply, Result, Want};
 
 use super::cursor::Cursor;
 use super::events::Events;
@@ -18,6 +18,7 @@ use super::layout::{At, HEADER_BYTES, PartFrame, PartValue};
 use crate::events;
 use crate::ledger::{List, Piece};
 use crate::runtime;
+use crate::wait::{self, Watched};
 
 /// Between two looks of [`Tail::next`], if nothing else was said.
 const EVERY: Duration = Duration::from_secs(1);
@@ -47,6 +48,8 @@ pub struct Tail {
     cursor: Cursor,
     /// What stood in each part at the last look; only where the store tells tokens.
     sights: BTreeMap<At, Sight>,
+    /// The token of the list of chunks at the last look.
+    list_cas: Option<Cas>,
 }
 
 /// A shorter pause would be none.
@@ -72,6 +75,7 @@ const PARTS_A_BATCH: usize = 64;
 /// What one look found of each part.
 struct Look {
     list: List,
+    list_cas: Option<Cas>,
     /// The parts to know of, in order.
     wanted: Vec<At>,
     /// Those that changed, or were never seen.
@@ -85,7 +89,7 @@ impl Tail {
         if cursor.generation != 0 && cursor.generation != inner.manifest.generation {
             return Err(inner.lost("was made anew since the cursor was kept: begin with a new one"));
         }
-        Ok(Tail { inner, timeout, every: EVERY, cursor, sights: BTreeMap::new() })
+        Ok(Tail { inner, timeout, every: EVERY, cursor, sights: BTreeMap::new(), list_cas: None })
     }
 
     /// How long [`next`](Tail::next) pauses between two looks, at the most; it draws from the upper half of that. A second if not
@@ -161,13 +165,15 @@ impl Tail {
         let (cursor, sights, mut found) = self.judge(&look, now_ms)?;
         self.cursor = cursor;
         self.sights = sights;
+        self.list_cas = look.list_cas;
         found.events.sort_by_key(|event| event.time_ms);
         found.gaps.sort_by_key(|gap| (gap.first_ms, gap.part));
         Ok(found)
     }
 
     /// Waits until there is something to tell, looking every now and then. An event is told at the latest one pause (see
-    /// [`every`](Tail::every)) and one look after it was acknowledged. Dropping it loses nothing.
+    /// [`every`](Tail::every)) and one look after it was acknowledged; at once where the store tells of changes (`watch` in the profile)
+    /// and the event went to one of the newest parts. Dropping it loses nothing.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -193,8 +199,19 @@ impl Tail {
                 return Ok(found);
             }
             // Of many that follow one log, not all look at once.
-            tokio::time::sleep(self.every.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            let pause = self.every.mul_f64(0.5 + fastrand::f64() / 2.0);
+            wait::changed(&self.inner.store, self.watched(), pause, pause).await;
         }
+    }
+
+    /// What a wait depends on: the list, and the newest parts. What happens to older ones is found by a look.
+    fn watched(&self) -> impl Iterator<Item = Watched> {
+        let list = Watched::new(&self.inner.ledger.read_op(), self.list_cas);
+        let part = |(at, sight): (&At, &Sight)| {
+            let seen = sight.as_ref().and_then(|seen| seen.tokens.first().copied());
+            Some(Watched::new(&Op::get(self.inner.key(*at).ok()?, Want::CAS), seen))
+        };
+        std::iter::once(list).chain(self.sights.iter().rev().filter_map(part))
     }
 
     async fn look(&self, ctx: Ctx, now_ms: u64) -> Result<Look> {
@@ -209,7 +226,10 @@ impl Tail {
         }
         let before = inner.ledger.seen();
         let mut replies = inner.ledger.vigil().run(ctx, batch).await.into_iter();
-        let list = inner.ledger.list(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply())), before)?;
+        let listed = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+        let list_cas =
+            listed.as_ref().ok().and_then(|reply| if let Reply::Item(item) = reply { item.cas } else { None });
+        let list = inner.ledger.list(listed, before)?;
         let mut tokens = Vec::with_capacity(known.len());
         inner.take_reads(first, replies, Want::CAS, &mut tokens)?;
         tokens.extend(inner.read_parts(ctx, rest, Want::CAS).await?);
@@ -224,7 +244,7 @@ impl Tail {
         let changed = self.read_values(&changed, Want::VALUE | Want::CAS).await?;
         let others = self.others(&changed, &unchanged)?;
         let others = self.read_values(&others, Want::VALUE).await?;
-        Ok(Look { list, wanted: wanted.into_iter().collect(), changed, others })
+        Ok(Look { list, list_cas, wanted: wanted.into_iter().collect(), changed, others })
     }
 
     /// Reads parts, some at a time, each time within a timeout of its own: of a large log all together take longer.

@@ -1,0 +1,70 @@
+//! Waiting for a change: told by the store where it can tell, else by looking again after a pause.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use larder_core::{Batch, Cas, Ctx, Key, Op, Reply, Route, StoreRef};
+
+/// The longest wait without a look where the store tells of changes: what it could miss (a wrong clock, a proxy in between) is found
+/// then.
+pub(crate) const WATCH_MAX: Duration = Duration::from_secs(2);
+
+/// How many items one wait watches at the most.
+pub(crate) const WATCHED_MAX: usize = 16;
+
+/// An item that a wait depends on, as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) key: Key,
+    pub(crate) route: Route,
+    /// `None`: there was none.
+    pub(crate) seen: Option<Cas>,
+}
+
+impl Watched {
+    pub(crate) fn new(op: &Op, seen: Option<Cas>) -> Watched {
+        Watched { key: op.key.clone(), route: op.route.clone(), seen }
+    }
+}
+
+/// Waits until one of the items has changed, or may have. Where the store cannot tell, for `poll`; where it can, for `most` at the
+/// most, and [`WATCH_MAX`].
+///
+/// **Round trips: 1** where the store can tell, else none. Needs a Tokio runtime with its timer.
+pub(crate) async fn changed(
+    store: &StoreRef,
+    items: impl IntoIterator<Item = Watched>,
+    poll: Duration,
+    most: Duration,
+) {
+    if !store.profile().watch {
+        return tokio::time::sleep(poll.min(most)).await;
+    }
+    let start = Instant::now();
+    let watch = |item: Watched| Op::watch(item.key, item.seen).routed(item.route);
+    let batch: Batch = items.into_iter().take(WATCHED_MAX).map(watch).collect();
+    let is_told = if batch.is_empty() {
+        false
+    } else {
+        let most = most.min(WATCH_MAX);
+        let replies = store.run(Ctx::within(most), batch).await;
+        let is_over = start.elapsed() >= most;
+        is_over || replies.iter().any(|reply| matches!(reply, Ok(Reply::Changed)))
+    };
+    if !is_told {
+        // It could not be watched, or the store ended the wait early: no busy loop.
+        tokio::time::sleep(poll.min(most).saturating_sub(start.elapsed())).await;
+    }
+}
+
+/// Ends with the first of two.
+pub(crate) async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => other.as_mut().poll(cx),
+    })
+    .await;
+}

@@ -62,7 +62,9 @@ pub(crate) fn encode(op: &Op, limits: Limits) -> Result<Encoded> {
             command.cmd.arg(ttl_ms);
             command
         }
-        Verb::GetRange { .. } | Verb::PutRange { .. } | Verb::Native(_) => return Err(op.lacking()),
+        Verb::GetRange { .. } | Verb::PutRange { .. } | Verb::Watch { .. } | Verb::Native(_) => {
+            return Err(op.lacking());
+        }
         Verb::Arith { arith, initial } => arithmetic(key, *arith, *initial).map_err(|error| error.op(op))?,
     };
     Ok(Encoded::Command(command))

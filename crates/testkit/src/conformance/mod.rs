@@ -15,6 +15,7 @@ pub mod range_cases;
 pub mod structure_cases;
 pub mod table_cases;
 pub mod visitors_cases;
+pub mod watch_cases;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -42,6 +43,7 @@ pub(crate) use cases;
 pub const CASES: &[&[Case]] = &[
     op_cases::CASES,
     range_cases::CASES,
+    watch_cases::CASES,
     structure_cases::CASES,
     array_cases::CASES,
     cache_cases::CASES,
@@ -89,6 +91,10 @@ pub enum Need {
     Ranges,
     /// The opposite: a store that has them of whole reads and conditional writes only.
     NoRanges,
+    /// Being told of changes.
+    Watch,
+    /// The opposite.
+    NoWatch,
     /// A family of native ops.
     Native(Families),
 }
@@ -107,6 +113,8 @@ impl Need {
             Need::BinaryKeys => "printable keys only",
             Need::Ranges => "no ranges",
             Need::NoRanges => "has ranges",
+            Need::Watch => "no watches",
+            Need::NoWatch => "has watches",
             Need::Native(_) => "no native ops for it",
         }
     }
@@ -123,6 +131,8 @@ impl Need {
             Need::BinaryKeys => profile.keys_binary,
             Need::Ranges => profile.ranges == Ranges::Native,
             Need::NoRanges => profile.ranges != Ranges::Native,
+            Need::Watch => profile.watch,
+            Need::NoWatch => !profile.watch,
             Need::Native(families) => profile.natives.contains(families),
         }
     }

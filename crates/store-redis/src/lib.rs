@@ -18,6 +18,7 @@ mod scripts;
 mod store;
 mod traffic;
 mod url;
+mod watch;
 
 pub use config::Config;
 pub use counters::Stats;

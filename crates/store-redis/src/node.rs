@@ -8,14 +8,16 @@ use larder_core::{Effect, Error, ErrorKind, Result};
 use larder_net::Connector;
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, RedisError};
+use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
 use crate::handshake::{ServerInfo, questions, understood};
 use crate::link::{Fault, Link, Values};
 use crate::traffic::{Counted, Traffic};
+use crate::watch::Watcher;
 
 /// The longest wait before the first redial; doubled for each further one, and drawn anew between 0 and that (full jitter).
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -36,6 +38,7 @@ pub(crate) struct Node {
     health: Mutex<Health>,
     /// What the last handshake found.
     info: Mutex<Option<Arc<ServerInfo>>>,
+    pub(crate) watcher: Watcher,
     /// Wakes callers when a dial has ended, well or not.
     dialled: Notify,
     /// Wakes the keeper when the connection was lost, or an op on it got no answer.
@@ -65,6 +68,7 @@ impl Node {
             link: RwLock::new(None),
             health: Mutex::new(Health::Dialling),
             info: Mutex::new(None),
+            watcher: Watcher::default(),
             dialled: Notify::new(),
             look: Notify::new(),
             is_silent: AtomicBool::new(false),
@@ -165,6 +169,7 @@ impl Node {
 
     /// Closes the connection, if there is one: its task holds the node.
     pub(crate) fn close(&self) {
+        self.watcher.close();
         if let Some(link) = self.link.write().take() {
             link.close();
         }
@@ -256,11 +261,7 @@ impl Node {
         let traffic = Arc::new(Traffic::default());
         let stream = self.config.address.dial(self.tls.as_ref()).await?;
         let stream = Counted::new(stream, traffic.clone());
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE_BATCHES_MAX);
-        let opened = MultiplexedConnection::new_with_config(&self.greeting(), stream, config).await;
+        let opened = MultiplexedConnection::new_with_config(&self.greeting(), stream, connection_config()).await;
         let (conn, driver) = opened.map_err(|error| self.not_greeted(error))?;
         let closed = Arc::new(AtomicBool::new(false));
         let told = TellNode { node: self.clone(), closed: closed.clone() };
@@ -274,6 +275,33 @@ impl Node {
         let answers = asked.send_packed_commands(&questions, 0, questions.len()).await;
         let answers = answers.map_err(|error| unavailable("the handshake failed", error))?;
         Ok((link, understood(answers)?))
+    }
+
+    /// A connection apart from the one that ops run on, for what the server pushes: `told` hears of that, `ended` of its end. The task that keeps it
+    /// comes with it. **Round trips: 1**, one more over TLS.
+    pub(crate) async fn open_pushed(
+        &self,
+        told: impl Fn(PushInfo) + Send + Sync + 'static,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Result<(MultiplexedConnection, AbortHandle)> {
+        let dial = async {
+            let stream = self.config.address.dial(self.tls.as_ref()).await?;
+            let hear = move |push| {
+                told(push);
+                Ok::<_, redis::aio::SendError>(())
+            };
+            let config = connection_config().set_push_sender(hear);
+            let greeting = self.greeting();
+            let opened = MultiplexedConnection::new_with_config(&greeting, stream, config).await;
+            let (conn, driver) = opened.map_err(|error| self.not_greeted(error))?;
+            let task = tokio::spawn(async move {
+                driver.await;
+                ended();
+            });
+            Ok((conn, task.abort_handle()))
+        };
+        let late = || Error::new(ErrorKind::Timeout, "the dial with its handshake took too long");
+        tokio::time::timeout(self.config.connect_timeout, dial).await.map_err(|_| late())?
     }
 
     /// What the client crate says first: `HELLO 3`, with user and password, and `SELECT`.
@@ -313,6 +341,13 @@ impl Node {
             _ => config(format!("this is no Redis 6 or later, or it forbids HELLO: {said}")),
         }
     }
+}
+
+fn connection_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUE_BATCHES_MAX)
 }
 
 /// Tells the node that a connection has ended, even if its task was aborted.

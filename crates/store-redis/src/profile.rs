@@ -28,6 +28,7 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
         arith_initial: true,
         ranges: Ranges::Native,
         natives: Families::all(),
+        watch: true,
         durability: match info.persistence {
             Persistence::Unknown => Durability::Unknown,
             Persistence::None => Durability::Server,

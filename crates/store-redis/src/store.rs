@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store, Verb};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -17,6 +17,7 @@ use crate::link::{Fault, Values};
 use crate::node::Node;
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
 use crate::scripts::Script;
+use crate::watch::Watched;
 
 /// A store on one Redis or Valkey server.
 ///
@@ -163,6 +164,16 @@ impl RedisStore {
         replies
     }
 
+    /// Waits until one of the items is another. **Round trips: 1**, more for the first, which opens a connection for it.
+    async fn watch(&self, ctx: Ctx, batch: Batch) -> Replies {
+        let deadline = ctx.deadline.unwrap_or(Instant::now() + self.node.config.timeout);
+        let items: Vec<Watched> = batch.iter().filter_map(Watched::of).collect();
+        match self.node.watcher.watch(&self.node, &items, deadline).await {
+            Ok(replies) => replies.into_iter().map(Ok).collect(),
+            Err(error) => batch.iter().map(|op| Err(self.named(error.clone(), op))).collect(),
+        }
+    }
+
     fn encoded(&self, op: &Op, limits: Limits) -> Result<Encoded> {
         if op.route.rank > 0 {
             let detail = format!("a route has rank {}; the limit is 0: there is one server", op.route.rank);
@@ -228,6 +239,10 @@ impl RedisStore {
     }
 }
 
+fn is_watch(op: &Op) -> bool {
+    matches!(op.verb, Verb::Watch { .. })
+}
+
 fn is_no_script(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if Refusal::is_no_script(error))
 }
@@ -255,6 +270,7 @@ impl Store for RedisStore {
                 let error = Error::new(ErrorKind::BadInput, detail);
                 Run::Ready(ops.iter().map(|op| Err(error.clone().op(op))).collect())
             }
+            ops if ops.iter().all(is_watch) => Run::pending(self.watch(ctx, batch)),
             _ => Run::pending(self.run_batch(ctx, batch)),
         }
     }

@@ -84,6 +84,8 @@ pub(crate) fn encode(op: &Op, limits: Limits) -> Result<Encoded> {
             Ok(command) => command,
             Err(reply) => return Ok(Encoded::Known(reply.into())),
         },
+        // A batch of watches alone runs on a connection of its own.
+        Verb::Watch { .. } => return Err(op.lacking()),
         Verb::Arith { arith, initial } => arithmetic(key, *arith, *initial).map_err(|error| error.op(op))?,
     };
     Ok(Encoded::Command(command))

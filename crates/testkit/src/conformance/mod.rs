@@ -18,6 +18,7 @@ pub mod structure_cases;
 pub mod table_cases;
 pub mod unique_cases;
 pub mod visitors_cases;
+pub mod watch_cases;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -46,6 +47,7 @@ pub const CASES: &[&[Case]] = &[
     op_cases::CASES,
     range_cases::CASES,
     native_cases::CASES,
+    watch_cases::CASES,
     structure_cases::CASES,
     array_cases::CASES,
     cache_cases::CASES,
@@ -95,6 +97,10 @@ pub enum Need {
     Ranges,
     /// The opposite: a store that has them of whole reads and conditional writes only.
     NoRanges,
+    /// Being told of changes.
+    Watch,
+    /// The opposite.
+    NoWatch,
     /// A family of native ops.
     Native(Families),
     /// The opposite: a store that has not all of these families.
@@ -115,6 +121,8 @@ impl Need {
             Need::BinaryKeys => "printable keys only",
             Need::Ranges => "no ranges",
             Need::NoRanges => "has ranges",
+            Need::Watch => "no watches",
+            Need::NoWatch => "has watches",
             Need::Native(_) => "no native ops for it",
             Need::Lacks(_) => "has native ops for it",
         }
@@ -132,6 +140,8 @@ impl Need {
             Need::BinaryKeys => profile.keys_binary,
             Need::Ranges => profile.ranges == Ranges::Native,
             Need::NoRanges => profile.ranges != Ranges::Native,
+            Need::Watch => profile.watch,
+            Need::NoWatch => !profile.watch,
             Need::Native(families) => profile.natives.contains(families),
             Need::Lacks(families) => !profile.natives.contains(families),
         }

@@ -1,0 +1,261 @@
+//! Being told that an item has changed: a connection of its own on which the server tracks what was read.
+//!
+//! Source: "Client-side caching", Redis documentation (`CLIENT TRACKING`, RESP3): the server remembers which keys a connection read, and pushes
+//! one `invalidate` when one of them is changed, deleted, expired or evicted, whoever did it. Writers send nothing for it.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Instant;
+
+use larder_core::{Cas, Error, ErrorKind, Op, Reply, Result, Verb};
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, PushInfo, PushKind, Value, cmd};
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use tokio::task::AbortHandle;
+
+use crate::layout::{HEADER_BYTES, expected};
+use crate::node::Node;
+use crate::place::physical;
+
+/// An item to be watched: its key as Redis sees it, and the token it was read with.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) key: Vec<u8>,
+    pub(crate) seen: Option<Cas>,
+}
+
+impl Watched {
+    /// What an op watches; `None` for another op.
+    pub(crate) fn of(op: &Op) -> Option<Watched> {
+        match op.verb {
+            Verb::Watch { seen } => Some(Watched { key: physical(op).into_owned(), seen }),
+            _ => None,
+        }
+    }
+}
+
+/// The watching connection of a node; none before the first watch.
+#[derive(Debug, Default)]
+pub(crate) struct Watcher {
+    link: tokio::sync::Mutex<Option<Link>>,
+    /// The server refuses `CLIENT TRACKING`: it is not asked again.
+    refused: AtomicBool,
+}
+
+/// A connection that tracks.
+#[derive(Clone)]
+struct Link {
+    conn: MultiplexedConnection,
+    waiting: Arc<Waiting>,
+    /// The task that owns the socket; dropped with the watcher.
+    task: AbortHandle,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+/// Who waits for which key.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Protects the keys and their waiters; held for a look-up, never across an await.
+    keys: Mutex<HashMap<Vec<u8>, Arc<Notify>>>,
+    /// The connection has ended, and with it what the server remembers.
+    ended: AtomicBool,
+}
+
+impl Waiting {
+    /// What the server pushes. Also called when the connection ends.
+    fn told(&self, push: &PushInfo) {
+        match push.kind {
+            PushKind::Invalidate => match push.data.first() {
+                Some(Value::Array(keys)) => {
+                    let waiting = self.keys.lock();
+                    keys.iter()
+                        .filter_map(|key| waiting.get(bytes_of(key)?))
+                        .for_each(|notify| notify.notify_waiters());
+                }
+                // All of them: a flush.
+                _ => self.wake_all(),
+            },
+            PushKind::Disconnection => self.end(),
+            _ => {}
+        }
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        self.keys.lock().values().for_each(|notify| notify.notify_waiters());
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// A waiter for some keys; forgets those that nobody else waits for when it is dropped.
+struct Waiter<'a> {
+    waiting: &'a Waiting,
+    keys: Vec<(&'a [u8], Arc<Notify>)>,
+    told: Vec<Pin<Box<OwnedNotified>>>,
+}
+
+impl<'a> Waiter<'a> {
+    /// Whatever changes from now on wakes it.
+    fn new(waiting: &'a Waiting, items: &'a [Watched]) -> Waiter<'a> {
+        let mut all = waiting.keys.lock();
+        let notify_of = |item: &'a Watched| (&item.key[..], all.entry(item.key.clone()).or_default().clone());
+        let keys: Vec<_> = items.iter().map(notify_of).collect();
+        let told = keys.iter().map(|(_, notify)| Box::pin(notify.clone().notified_owned())).collect();
+        drop(all);
+        Waiter { waiting, keys, told }
+    }
+
+    /// Which of them was the first.
+    async fn first(&mut self) -> usize {
+        poll_fn(|cx| {
+            let is_told = |told: &mut Pin<Box<OwnedNotified>>| told.as_mut().poll(cx).is_ready();
+            self.told.iter_mut().position(is_told).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.told.clear();
+        let mut all = self.waiting.keys.lock();
+        for (key, notify) in self.keys.drain(..) {
+            // The map's own, and this one.
+            if Arc::strong_count(&notify) <= 2 {
+                all.remove(key);
+            }
+        }
+    }
+}
+
+impl Watcher {
+    /// Waits until one of the items is another, or the deadline. **Round trips: 1**, 2 to 3 more for the first, which opens the connection.
+    ///
+    /// # Errors
+    /// Where they cannot be watched: the server cannot be reached, or refuses.
+    pub(crate) async fn watch(&self, node: &Node, items: &[Watched], deadline: Instant) -> Result<Vec<Reply>> {
+        if self.refused.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Unsupported, "the server tracks no keys"));
+        }
+        let late = || Error::new(ErrorKind::Timeout, "no connection that watches before the deadline");
+        let link = tokio::time::timeout_at(deadline.into(), self.link(node)).await.map_err(|_| late())??;
+        let mut waiter = Waiter::new(&link.waiting, items);
+        if link.waiting.has_ended() {
+            return Ok(all_changed(items));
+        }
+        let mut pipeline = Pipeline::with_capacity(2 * items.len());
+        for item in items {
+            pipeline.cmd("GETRANGE").arg(&item.key).arg(0).arg(HEADER_BYTES - 1);
+            pipeline.cmd("STRLEN").arg(&item.key);
+        }
+        let mut conn = link.conn.clone();
+        let looked = conn.send_packed_commands(&pipeline, 0, 2 * items.len());
+        let Ok(answers) = tokio::time::timeout_at(deadline.into(), looked).await else {
+            return Ok(vec![Reply::Unchanged; items.len()]);
+        };
+        let answers =
+            answers.map_err(|error| Error::new(ErrorKind::Unavailable, format!("a watch failed: {error}")))?;
+        let mut changed = Vec::with_capacity(items.len());
+        for (item, answers) in items.iter().zip(answers.chunks(2)) {
+            changed.push(is_another(item, answers)?);
+        }
+        if !changed.contains(&true)
+            && let Ok(first) = tokio::time::timeout_at(deadline.into(), waiter.first()).await
+        {
+            changed[first] = true;
+            if link.waiting.has_ended() {
+                return Ok(all_changed(items));
+            }
+        }
+        let told = |changed| if changed { Reply::Changed } else { Reply::Unchanged };
+        Ok(changed.into_iter().map(told).collect())
+    }
+
+    /// The connection, opened where there is none that lives.
+    async fn link(&self, node: &Node) -> Result<Link> {
+        let mut link = self.link.lock().await;
+        if let Some(link) = link.as_ref().filter(|link| !link.waiting.has_ended()) {
+            return Ok(link.clone());
+        }
+        let waiting = Arc::new(Waiting::default());
+        let (told, ends) = (waiting.clone(), waiting.clone());
+        let (mut conn, task) = node.open_pushed(move |push| told.told(&push), move || ends.end()).await?;
+        let tracking = conn.send_packed_command(cmd("CLIENT").arg("TRACKING").arg("ON")).await;
+        let refusal = match tracking {
+            Ok(Value::Okay) => {
+                let new = Link { conn, waiting, task };
+                if let Some(old) = link.replace(new.clone()) {
+                    old.task.abort();
+                }
+                return Ok(new);
+            }
+            Ok(other) => format!("{other:?}"),
+            Err(error) => error.to_string(),
+        };
+        task.abort();
+        self.refused.store(true, Ordering::Relaxed);
+        Err(Error::new(ErrorKind::Unsupported, format!("the server tracks no keys (CLIENT TRACKING: {refusal})")))
+    }
+
+    /// Closes the connection, if there is one.
+    pub(crate) fn close(&self) {
+        // Whoever holds it opens one, and is about to be dropped with the node.
+        if let Some(link) = self.link.try_lock().ok().and_then(|mut link| link.take()) {
+            link.task.abort();
+            link.waiting.end();
+        }
+    }
+}
+
+fn all_changed(items: &[Watched]) -> Vec<Reply> {
+    vec![Reply::Changed; items.len()]
+}
+
+/// Whether the item is another than the one that was read, by its first bytes and its length.
+fn is_another(item: &Watched, answers: &[Value]) -> Result<bool> {
+    let [head, Value::Int(length)] = answers else { return Err(refused(answers)) };
+    let head = bytes_of(head).ok_or_else(|| refused(answers))?;
+    Ok(match item.seen {
+        None => *length != 0,
+        Some(cas) => match expected(cas) {
+            Some((was, bytes)) => head != was || u64::try_from(*length) != Ok(bytes),
+            // A token of another store.
+            None => true,
+        },
+    })
+}
+
+fn refused(answers: &[Value]) -> Error {
+    let said = answers.iter().find_map(|answer| match answer {
+        Value::ServerError(error) => Some(error.to_string()),
+        _ => None,
+    });
+    let said = said.unwrap_or_else(|| format!("{answers:?}"));
+    Error::new(ErrorKind::Protocol, format!("the server did not tell what a watched key holds: {said}"))
+}
+
+fn bytes_of(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}

@@ -93,6 +93,8 @@ pub struct Config {
     pub limits: Limits,
     /// Who may come in (`-Y`); everybody without.
     pub auth: Option<AuthFile>,
+    /// Whether SIGTERM and SIGINT end it.
+    pub signals: bool,
     /// The certificate chain and key, in PEM (`-Z`); TCP is then TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
@@ -107,6 +109,7 @@ impl Default for Config {
             runtime: Runtime::default(),
             limits: Limits::default(),
             auth: None,
+            signals: false,
             tls: None,
         }
     }

@@ -105,37 +105,47 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
 
     /// Reads once, and takes the requests that are there: false at the end of the stream.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
-        let bytes = if self.pending.is_empty() {
-            SCRATCH.with_borrow_mut(|(scratch, spare)| {
-                let mut buffer = ReadBuf::new(scratch);
-                ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-                let read = buffer.filled();
-                if self.session.out.capacity() == 0 {
-                    self.session.out = std::mem::take(spare);
-                }
-                let taken = self.session.feed(&self.env, self.worker, read);
-                if taken < read.len() {
-                    self.pending.extend_from_slice(&read[taken..]);
-                }
-                Poll::Ready(std::io::Result::Ok(read.len()))
-            })
-        } else {
-            // A body that is awaited is given room as it comes, not as it was promised: twice what is there, to no more than it needs.
-            let missing = self.session.need.saturating_sub(self.pending.len());
-            let room = if missing == 0 { READ_BYTES } else { missing.min(self.pending.len().max(READ_BYTES)) };
-            if self.pending.capacity() - self.pending.len() < room.min(READ_BYTES) {
-                self.pending.reserve(room);
-            }
-            let read = ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.pending))?;
-            if read > 0 {
-                self.feed_pending();
-            }
-            Poll::Ready(Ok(read))
-        };
-        let bytes = ready!(bytes)?;
+        // A large body is read to where it is gathered; all else goes by the thread's buffer, so that who has sent little holds little.
+        let read = if self.pending.len() < READ_BYTES { self.poll_read_some(cx) } else { self.poll_read_body(cx) };
+        let bytes = ready!(read)?;
         self.env.counters.of(self.worker).add(Count::BytesRead, bytes as u64);
         self.touch();
         Poll::Ready(Ok(bytes > 0))
+    }
+
+    fn poll_read_some(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        SCRATCH.with_borrow_mut(|(scratch, spare)| {
+            let mut buffer = ReadBuf::new(scratch);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+            let read = buffer.filled();
+            if self.session.out.capacity() == 0 {
+                self.session.out = std::mem::take(spare);
+            }
+            if !self.pending.is_empty() {
+                self.pending.extend_from_slice(read);
+                self.feed_pending();
+                return Poll::Ready(Ok(read.len()));
+            }
+            let taken = self.session.feed(&self.env, self.worker, read);
+            if taken < read.len() {
+                self.pending.extend_from_slice(&read[taken..]);
+            }
+            Poll::Ready(Ok(read.len()))
+        })
+    }
+
+    /// Room is made as a body comes, not as it was promised: twice what is there, to no more than it needs.
+    fn poll_read_body(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        let missing = self.session.need.saturating_sub(self.pending.len());
+        let room = if missing == 0 { READ_BYTES } else { missing.min(self.pending.len()) };
+        if self.pending.capacity() == self.pending.len() {
+            self.pending.reserve(room);
+        }
+        let read = ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.pending))?;
+        if read > 0 {
+            self.feed_pending();
+        }
+        Poll::Ready(Ok(read))
     }
 
     /// Counts what this connection holds; false if all together hold too much.

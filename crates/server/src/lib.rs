@@ -26,6 +26,7 @@
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed.
 #![deny(unsafe_code)]
 
+mod args;
 mod auth;
 mod config;
 mod conn;
@@ -40,9 +41,11 @@ mod server;
 mod session;
 mod tls;
 
+pub use args::Args;
 pub use auth::AuthFile;
 pub use config::{Config, Limits, Listen, Runtime};
 pub use engine::{Engine, Figures, MemoryEngine, Promises};
+pub use larder_store_memory::MemoryStore;
 pub use server::{Server, Stopper};
 
 /// The version that clients are told: that of the memcached whose protocol this is.

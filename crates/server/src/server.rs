@@ -96,7 +96,9 @@ impl Server {
         let workers = Workers::start(&env, &config, acceptor)?;
         let control = Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
         let thread = std::thread::Builder::new().name("larder-control".to_owned());
-        let control = thread.spawn(move || control.block_on(look_after(env, open, workers))).map_err(cannot_start)?;
+        let signals = config.signals;
+        let looking = move || control.block_on(look_after(env, open, workers, signals));
+        let control = thread.spawn(looking).map_err(cannot_start)?;
         Ok(Server { addrs, metrics, stop, control: Some(control) })
     }
 
@@ -306,7 +308,7 @@ async fn serve<E: Engine>(
 }
 
 /// Accepts, keeps time, and ends it all when told.
-async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Workers) {
+async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Workers, signals: bool) {
     let (given, mut accepted) = mpsc::channel(1);
     let mut acceptors = tokio::task::JoinSet::new();
     for (listener, name) in open.tcp {
@@ -317,6 +319,9 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
     }
     if let Some(Ok(listener)) = open.metrics.map(TcpListener::from_std) {
         acceptors.spawn(http::serve(env.clone(), listener));
+    }
+    if signals {
+        acceptors.spawn(stop_by_signal(env.stop.clone()));
     }
     let mut stop = env.stop.subscribe();
     let mut tick = tokio::time::interval(TICK);
@@ -339,6 +344,20 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
         let _ = tokio::task::spawn_blocking(move || thread.join()).await;
     }
     tracing::info!("ended");
+}
+
+/// Ends the server when the system asks for it.
+async fn stop_by_signal(stop: watch::Sender<bool>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::warn!("signals cannot be listened to: they end the process at once");
+        return;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    stop.send_replace(true);
 }
 
 /// Moves the clock on, and ends connections that are over a limit of time.

@@ -81,7 +81,18 @@ const RULES: &[Rule] = &[
         must_not_reach: &[],
         must_not_enable: &[],
     },
-    Rule { package: "larder-cli", may_use: Some(&["larder"]), must_not_reach: &[], must_not_enable: &[] },
+    Rule {
+        package: "larder-server",
+        may_use: Some(&["larder-core", "larder-proto", STORES]),
+        must_not_reach: &[],
+        must_not_enable: &[],
+    },
+    Rule {
+        package: "larder-cli",
+        may_use: Some(&["larder", "larder-server"]),
+        must_not_reach: &[],
+        must_not_enable: &[],
+    },
     Rule { package: "larder-bench", may_use: None, must_not_reach: &["larder-cli"], must_not_enable: &[] },
     Rule { package: "xtask", may_use: Some(&["larder-testkit"]), must_not_reach: &[], must_not_enable: &[] },
 ];

@@ -13,6 +13,7 @@ use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
 use crate::queue::LineVerb;
+use crate::serve;
 use crate::table::TableVerb;
 use crate::unique::UniqueVerb;
 use crate::visitors::VisitorsVerb;
@@ -209,6 +210,12 @@ Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visit
 Examples:
   larder drop hits")]
     Drop(Named),
+    /// Serve memcached's protocol over a store of this machine
+    #[command(after_help = serve::SERVE_HELP)]
+    Serve(serve::Serve),
+    /// Stand in for memcached: its command line as it is, evicting when full unless -M
+    #[command(after_help = serve::MEMCACHED_HELP)]
+    Memcached(serve::Serve),
     /// Drive every structure from several workers, check every total, and print a table
     #[command(after_help = DEMO_HELP)]
     Demo(Demo),

@@ -13,6 +13,7 @@ mod log;
 mod output;
 mod queue;
 mod run;
+mod serve;
 mod session;
 mod set;
 mod table;
@@ -33,6 +34,10 @@ use crate::output::{Out, bytes};
 use crate::session::Session;
 
 fn main() -> ExitCode {
+    // As `memcached`, by whatever link, it is one.
+    if serve::is_memcached() {
+        return serve::memcached(std::env::args_os().skip(1)).unwrap_or_else(|failure| failure.report(false));
+    }
     let cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -102,6 +107,8 @@ fn start(cli: Cli) -> Result<u8, Failure> {
             Out { json: cli.common.json }.answer(&exit::table(), &codes.collect())?;
             Ok(Exit::Ok as u8)
         }
+        Command::Serve(serve) => serve::serve(&cli.common, &serve.args),
+        Command::Memcached(serve) => serve::run(serve.args.iter().cloned(), true).map(|()| Exit::Ok as u8),
         Command::Demo(_) => runtime(tokio::runtime::Builder::new_multi_thread())?.block_on(dispatch(cli)),
         // One command asks one thing at a time: a thread less to start.
         _ => runtime(tokio::runtime::Builder::new_current_thread())?.block_on(dispatch(cli)),
@@ -132,7 +139,11 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,
         Command::Stack(verb) => queue::run(&session, queue::Which::Stack, verb).await,
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),
-        Command::Demo(_) | Command::Completions { .. } | Command::ExitCodes => Ok(Exit::Ok as u8),
+        Command::Demo(_)
+        | Command::Completions { .. }
+        | Command::ExitCodes
+        | Command::Serve(_)
+        | Command::Memcached(_) => Ok(Exit::Ok as u8),
     };
     session.report_cost();
     outcome

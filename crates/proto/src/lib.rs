@@ -13,6 +13,7 @@
 //! | [`request`] | which command an op becomes, byte by byte |
 //! | [`reply`] | the incremental parser of replies |
 //! | [`mod@line`] | lines: the bounded reading that everything else stands on |
+//! | [`server`] | the other half: requests parsed, replies written |
 //! | [`stats`] | `version`, `stats` and `stats settings`, for the handshake |
 //!
 //! # Which command an op becomes
@@ -42,6 +43,7 @@ pub mod line;
 pub mod metadump;
 pub mod reply;
 pub mod request;
+pub mod server;
 pub mod stats;
 
 pub use abilities::Abilities;

@@ -53,6 +53,8 @@ pub struct Stats {
     pub cas: Option<bool>,
     /// `maxbytes`, of the settings: the memory for items.
     pub memory_bytes_max: Option<u64>,
+    /// `durability`, of the settings: a word that only Larder's own server says.
+    pub durability: Option<String>,
     /// `time`: the server's clock, in seconds since 1970.
     pub time_s: Option<u64>,
     /// `pid` of the server.
@@ -87,6 +89,7 @@ impl Stats {
             // `stats` has a count of the same name.
             "evictions" => self.evicts = switch(value).or(self.evicts),
             "cas_enabled" => self.cas = switch(value),
+            "durability" => self.durability = Some(value.to_owned()),
             "maxbytes" => self.memory_bytes_max = value.parse().ok(),
             "time" => self.time_s = value.parse().ok(),
             "pid" => self.pid = value.parse().ok(),

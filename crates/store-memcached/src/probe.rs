@@ -27,6 +27,8 @@ pub(crate) struct ServerInfo {
     pub(crate) version: Option<Version>,
     /// Whether it evicts, if it told.
     pub(crate) evicts: Option<bool>,
+    /// True if it said that a crash takes nothing that it has acknowledged, as Larder's own server does over files.
+    pub(crate) durable: bool,
     /// Its clock, in seconds since 1970, and when it was read.
     time: (u64, Instant),
     /// True if a second op must not be sent before the first is answered.
@@ -190,7 +192,9 @@ pub(crate) async fn probe(exchange: &mut Exchange, config: &Config, item: &Op) -
         abilities.item_bytes_max = bytes;
     }
     let lockstep = config.tls.is_some() && version.is_some_and(|version| version < Version::TLS_PIPELINES);
-    let server = ServerInfo { abilities, version, evicts: stats.evicts, time: (time, Instant::now()), lockstep };
+    let durable = stats.durability.as_deref() == Some("disk");
+    let time = (time, Instant::now());
+    let server = ServerInfo { abilities, version, evicts: stats.evicts, durable, time, lockstep };
     Ok(Probed { server, item })
 }
 

@@ -18,6 +18,8 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
     let meta = all(|server| server.dialect.is_meta());
     let ttl = all(|server| server.ttl);
     let evictions: Vec<Option<bool>> = infos.iter().map(|info| info.evicts).collect();
+    // A fleet is as durable as the least of its servers.
+    let durable = !infos.is_empty() && infos.iter().all(|info| info.durable);
     Profile {
         store: describe(infos, nodes),
         key_bytes_max: Key::BYTES_MAX,
@@ -40,7 +42,7 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         ranges: if all(|server| server.cas) { Ranges::ByCas } else { Ranges::No },
         natives: Families::empty(),
         watch: false,
-        durability: Durability::Server,
+        durability: if durable { Durability::Disk } else { Durability::Server },
         eviction: if evictions.contains(&Some(true)) {
             Eviction::WhenFull
         } else if evictions.iter().all(|evicts| *evicts == Some(false)) {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[repr(align(128))]
 pub(crate) struct Budget {
     used: AtomicUsize,
-    max: usize,
+    /// Whether there is a limit does not change, since nothing is counted without.
+    limited: bool,
+    max: AtomicUsize,
 }
 
 /// The bytes that are missing for a write.
@@ -17,12 +19,21 @@ pub(crate) struct Short(pub(crate) usize);
 
 impl Budget {
     pub(crate) fn new(bytes_max: Option<usize>) -> Budget {
-        Budget { used: AtomicUsize::new(0), max: bytes_max.unwrap_or(usize::MAX) }
+        let max = AtomicUsize::new(bytes_max.unwrap_or(usize::MAX));
+        Budget { used: AtomicUsize::new(0), limited: bytes_max.is_some(), max }
+    }
+
+    /// Changes the limit; false if there was none. What is over a smaller one is not given back here.
+    pub(crate) fn set_max(&self, bytes_max: usize) -> bool {
+        if self.limited {
+            self.max.store(bytes_max, Ordering::Relaxed);
+        }
+        self.limited
     }
 
     /// The limit, if there is one.
     pub(crate) fn max(&self) -> Option<usize> {
-        (self.max != usize::MAX).then_some(self.max)
+        self.limited.then(|| self.max.load(Ordering::Relaxed))
     }
 
     /// The bytes taken, where there is a limit.
@@ -32,22 +43,20 @@ impl Budget {
 
     /// True if `bytes` more would fit right now.
     pub(crate) fn fits(&self, bytes: usize) -> bool {
-        self.max == usize::MAX || self.used().checked_add(bytes).is_some_and(|sum| sum <= self.max)
+        self.max().is_none_or(|max| self.used().checked_add(bytes).is_some_and(|sum| sum <= max))
     }
 
     /// Takes `bytes`, or nothing: the sum never passes the limit, not for a moment.
     // Relaxed is enough: the number guards no other memory, and a read-modify-write always sees the latest value.
     pub(crate) fn take(&self, bytes: usize) -> Result<(), Short> {
-        if self.max == usize::MAX || bytes == 0 {
-            return Ok(());
-        }
-        let sum = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= self.max);
+        let Some(max) = self.max().filter(|_| bytes != 0) else { return Ok(()) };
+        let sum = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).map(drop).map_err(|_| Short(bytes))
     }
 
     /// Gives back what was taken.
     pub(crate) fn give(&self, bytes: usize) {
-        if self.max != usize::MAX && bytes != 0 {
+        if self.limited && bytes != 0 {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
         }
     }

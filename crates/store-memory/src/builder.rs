@@ -20,6 +20,7 @@ pub struct Builder {
     pub(crate) clock: ClockRef,
     pub(crate) value_bytes_max: usize,
     pub(crate) shards: Option<usize>,
+    pub(crate) tracks_access: bool,
 }
 
 impl Builder {
@@ -42,6 +43,7 @@ impl Builder {
             clock: SystemClock::shared(),
             value_bytes_max: Builder::VALUE_BYTES_MAX,
             shards: None,
+            tracks_access: false,
         }
     }
 
@@ -120,6 +122,19 @@ impl Builder {
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Builder {
         self.shards = Some(shards);
+        self
+    }
+
+    /// Whether items keep when they were last used, to the second, for [`Seen::accessed_s`](crate::Seen): 4 bytes an item. Off by default.
+    ///
+    /// ```
+    /// # use larder_store_memory::MemoryStore;
+    /// let store = MemoryStore::builder().track_access(true).build()?;
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn track_access(mut self, track: bool) -> Builder {
+        self.tracks_access = track;
         self
     }
 

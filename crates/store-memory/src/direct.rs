@@ -9,6 +9,7 @@ use larder_core::{Arith, Cas, Error, ErrorKind, Initial, Item, Key, PutMode, Rep
 
 use crate::ops::{Halt, Hashed, Put, View};
 use crate::store::Inner;
+use crate::update::{Next, Seen};
 
 /// The ops of a [`MemoryStore`](crate::MemoryStore) on borrowed bytes, answered at once. Keys of 0 or over 250 bytes are
 /// [`ErrorKind::BadInput`]; the other errors are those of [`apply`](crate::MemoryStore::apply). **Round trips: 0** each.
@@ -162,6 +163,85 @@ impl<'a> Direct<'a> {
         checked(key)?;
         let expiry_ms = self.inner.expiry_ms(ttl)?;
         self.inner.run(key, |shard, at| shard.touch(at, expiry_ms).map_err(Halt::Stop))
+    }
+
+    /// Shows an item to `see` where it lies, as [`read`](Direct::read), and notes that it was fetched.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length.
+    ///
+    /// ```
+    /// # use larder_core::{PutMode, Ttl};
+    /// use larder_store_memory::Marks;
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// store.direct().put(b"k", PutMode::Set, b"v", 0, Ttl::Never)?;
+    /// let marks = || store.direct().fetch(b"k", |item| item.marks);
+    /// assert_eq!(marks()?, Some(Marks::empty()));
+    /// assert_eq!(marks()?, Some(Marks::FETCHED));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    #[inline]
+    pub fn fetch<T>(&self, key: &[u8], see: impl FnOnce(Seen<'_>) -> T) -> Result<Option<T>> {
+        checked(key)?;
+        let shared = &self.inner.shared;
+        let at = Hashed { hash: shared.hash(key), key };
+        Ok(self.inner.slot(at.hash).lock(shared).fetch(at, see))
+    }
+
+    /// Changes one item by a closure, in one piece: it is shown the item, if there is one, and a token that nobody has had, and says what
+    /// becomes of the item. The item's shard is locked meanwhile: be brief, and do not use the store in there.
+    ///
+    /// The closure runs again where room had to be made first, so a run must overwrite what an earlier one left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a key of no valid length and a value over the limit; [`ErrorKind::Full`] without room. Nothing has changed then.
+    ///
+    /// ```
+    /// use larder_store_memory::{Marks, MemoryStore, Next, Token, Value};
+    /// let store = MemoryStore::new();
+    /// let mut found = false;
+    /// store.direct().update(b"k", |seen, _fresh| {
+    ///     found = seen.is_some();
+    ///     Next::Write { value: Value::Whole(b"v"), flags: 0, expiry_ms: None, marks: Marks::empty(), token: Token::Given(1 << 63) }
+    /// })?;
+    /// assert!(!found);
+    /// assert_eq!(store.direct().fetch(b"k", |item| item.cas)?, Some(1 << 63));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn update<'n>(&self, key: &[u8], mut decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
+        checked(key)?;
+        let value_bytes_max = self.inner.shared.item_bytes_max - key.len();
+        let mut over = None;
+        let decide = std::cell::RefCell::new(|seen: Option<Seen<'_>>, fresh: u64| {
+            let old_bytes = seen.map_or(0, |seen| seen.value.len());
+            let next = decide(seen, fresh);
+            if let Next::Write { value, expiry_ms, .. } = next {
+                if expiry_ms.is_some() {
+                    self.inner.start_sweeping();
+                }
+                let bytes = value.bytes_after(old_bytes);
+                if bytes > value_bytes_max {
+                    over = Some(bytes);
+                    return Next::Keep;
+                }
+            }
+            next
+        });
+        self.inner.run(key, |shard, at| shard.update(at, &mut *decide.borrow_mut()).map_err(Halt::Stop))?;
+        drop(decide);
+        let Some(bytes) = over else { return Ok(()) };
+        let detail = format!("a value has {bytes} bytes; the limit beside a key of {} is {value_bytes_max}", key.len());
+        Err(bad_input(detail))
+    }
+
+    /// Now, in ms of the store's clock: what expiries count from.
+    ///
+    /// ```
+    /// # let store = larder_store_memory::MemoryStore::new();
+    /// assert!(store.direct().now_ms() < 60_000);
+    /// ```
+    pub fn now_ms(&self) -> u64 {
+        self.inner.shared.now_ms()
     }
 
     /// Adds to or subtracts from a number; `initial` is stored, and answered, where there is none.

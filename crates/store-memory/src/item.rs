@@ -1,14 +1,16 @@
 //! One item, one allocation: header, key and value behind a thin pointer.
 //!
 //! ```text
-//!  0        8       12      16        22     22+k       used      class
-//!  | header | width | flags | expiry  | key  | value ... | slack ... |
+//!  0        8       12      16       22     30         34    34+k       used      class
+//!  | header | width | flags | expiry | cas  | accessed | key | value ... | slack ... |
 //!             only if value > 255 bytes
 //!                     only if flags != 0
 //!                             only if it was stored, or touched, with a life
+//!                                      only if the token was given, and does not fit into the header
+//!                                             only if the store keeps times of access
 //! ```
 //!
-//! The header is one word: 8 bits of key length, 5 of tags, the low 8 of the value's length, 43 of cas. The capacity of the
+//! The header is one word: 8 bits of key length, 10 of tags, the low 8 of the value's length, 38 of cas. The capacity of the
 //! allocation is not stored: it is a function of the bytes in use ([`class_bytes`]) and a tag, so an append inside the class costs no
 //! reallocation and an item of 16 + 32 bytes takes 64 bytes of the heap, 8 of which are malloc's own.
 //!
@@ -23,7 +25,7 @@ use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::ptr::NonNull;
 
 /// Bits of a cas token; what a wrap means is told at [`Shard::next_cas`](crate::shard::Shard::next_cas).
-pub(crate) const CAS_BITS: u32 = 43;
+pub(crate) const CAS_BITS: u32 = 38;
 /// The latest expiry that can be stored, in ms of the store's clock: 48 bits, less the mark of "never".
 pub(crate) const EXPIRY_MS_MAX: u64 = EXPIRY_NEVER - 1;
 /// The largest value an item can have; the width field has 32 bits, and half of that keeps sums from overflowing anywhere.
@@ -33,6 +35,8 @@ const HEADER_BYTES: usize = 8;
 const WIDTH_BYTES: usize = 4;
 const FLAGS_BYTES: usize = 4;
 const EXPIRY_BYTES: usize = 6;
+const LONG_CAS_BYTES: usize = 8;
+const ACCESSED_BYTES: usize = 4;
 const EXPIRY_NEVER: u64 = (1 << 48) - 1;
 const NARROW_MAX: usize = 255;
 
@@ -41,7 +45,14 @@ const TAG_FLAGGED: u64 = 1 << 9;
 const TAG_WIDE: u64 = 1 << 10;
 const TAG_REFERENCED: u64 = 1 << 11;
 const TAG_GROWN: u64 = 1 << 12;
-const VALUE_SHIFT: u32 = 13;
+const TAG_FETCHED: u64 = 1 << 13;
+const TAG_WON: u64 = 1 << 14;
+const TAG_STALE: u64 = 1 << 15;
+const TAG_LONG_CAS: u64 = 1 << 16;
+const TAG_TIMED: u64 = 1 << 17;
+const TAGS_OF_MARKS: u64 = TAG_FETCHED | TAG_WON | TAG_STALE;
+const MARKS_SHIFT: u32 = 13;
+const VALUE_SHIFT: u32 = 18;
 const CAS_SHIFT: u32 = 64 - CAS_BITS;
 
 const ALIGN: usize = 8;
@@ -66,6 +77,9 @@ pub(crate) struct Parts<'a> {
     pub(crate) flags: u32,
     pub(crate) expiry_ms: Option<u64>,
     pub(crate) cas: u64,
+    pub(crate) marks: Marks,
+    /// When it was last used, in seconds of the store's clock, where the store keeps that.
+    pub(crate) accessed_s: Option<u32>,
     /// True if the item takes the classes of one that grows: see [`class_bytes`].
     pub(crate) grown: bool,
 }
@@ -82,6 +96,8 @@ impl Parts<'_> {
             value_bytes: self.value[0].len() + self.value[1].len(),
             expires: self.expiry_ms.is_some(),
             flagged: self.flags != 0,
+            long_cas: is_long(self.cas),
+            timed: self.accessed_s.is_some(),
             grown: self.grown,
         }
     }
@@ -110,10 +126,17 @@ struct Shape {
     value_bytes: usize,
     expires: bool,
     flagged: bool,
+    long_cas: bool,
+    timed: bool,
     grown: bool,
 }
 
 impl Shape {
+    /// The shape with another expiry and token.
+    fn beside(self, expiry_ms: Option<u64>, cas: u64) -> Shape {
+        Shape { expires: self.expires || expiry_ms.is_some(), long_cas: is_long(cas), ..self }
+    }
+
     /// The shape with a value that grew by `more` bytes.
     fn joined(self, more: usize) -> Shape {
         let new = Shape { value_bytes: self.value_bytes + more, ..self };
@@ -141,8 +164,16 @@ impl Shape {
         self.flags_at() + if self.flagged { FLAGS_BYTES } else { 0 }
     }
 
-    fn key_at(self) -> usize {
+    fn long_cas_at(self) -> usize {
         self.expiry_at() + if self.expires { EXPIRY_BYTES } else { 0 }
+    }
+
+    fn accessed_at(self) -> usize {
+        self.long_cas_at() + if self.long_cas { LONG_CAS_BYTES } else { 0 }
+    }
+
+    fn key_at(self) -> usize {
+        self.accessed_at() + if self.timed { ACCESSED_BYTES } else { 0 }
     }
 
     fn value_at(self) -> usize {
@@ -153,16 +184,43 @@ impl Shape {
         self.value_at() + self.value_bytes
     }
 
-    fn header(self, cas: u64) -> u64 {
+    fn header(self, cas: u64, marks: Marks) -> u64 {
         let tag = |on: bool, tag: u64| if on { tag } else { 0 };
+        let cas = if self.long_cas { 0 } else { cas };
         (self.key_bytes as u64 & 0xff)
             | tag(self.expires, TAG_EXPIRES)
             | tag(self.flagged, TAG_FLAGGED)
             | tag(self.wide(), TAG_WIDE)
             | tag(self.grown, TAG_GROWN)
+            | tag(self.long_cas, TAG_LONG_CAS)
+            | tag(self.timed, TAG_TIMED)
+            | (u64::from(marks.bits()) << MARKS_SHIFT)
             | ((self.value_bytes as u64 & 0xff) << VALUE_SHIFT)
             | (cas << CAS_SHIFT)
     }
+}
+
+bitflags::bitflags! {
+    /// What an item remembers of how it was used: for the memcached protocol's `h` and its recache flags. Any new value clears them.
+    ///
+    /// ```
+    /// use larder_store_memory::Marks;
+    /// assert!((Marks::STALE | Marks::WON).contains(Marks::WON));
+    /// ```
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Marks: u8 {
+        /// It has been read.
+        const FETCHED = 1;
+        /// Somebody was told to make it anew.
+        const WON = 2;
+        /// Its value is out of date.
+        const STALE = 4;
+    }
+}
+
+/// True for a token that does not fit into the header. Only a caller that sets tokens of its own makes such.
+fn is_long(cas: u64) -> bool {
+    cas >> CAS_BITS != 0
 }
 
 /// An item: eight bytes that own one allocation.
@@ -195,13 +253,14 @@ impl Item {
     pub(crate) fn append(&mut self, tail: &[u8], cas: u64) -> Result<(), NoMemory> {
         let old = self.shape();
         let new = old.joined(tail.len());
-        if old.wide() != new.wide() {
-            *self = Item::new(&Parts { value: [self.value(), tail], cas, grown: new.grown, ..self.parts() })?;
+        if old.wide() != new.wide() || old.long_cas != is_long(cas) {
+            let value = [self.value(), tail];
+            *self = Item::new(&Parts { value, cas, marks: Marks::empty(), grown: new.grown, ..self.parts() })?;
             return Ok(());
         }
         self.grow(old, new)?;
         self.put(old.used(), tail);
-        self.set_length(new, cas);
+        self.set_length(new, cas, Marks::empty());
         Ok(())
     }
 
@@ -209,8 +268,9 @@ impl Item {
     pub(crate) fn prepend(&mut self, head: &[u8], cas: u64) -> Result<(), NoMemory> {
         let old = self.shape();
         let new = old.joined(head.len());
-        if old.wide() != new.wide() {
-            *self = Item::new(&Parts { value: [head, self.value()], cas, grown: new.grown, ..self.parts() })?;
+        if old.wide() != new.wide() || old.long_cas != is_long(cas) {
+            let value = [head, self.value()];
+            *self = Item::new(&Parts { value, cas, marks: Marks::empty(), grown: new.grown, ..self.parts() })?;
             return Ok(());
         }
         self.grow(old, new)?;
@@ -222,20 +282,20 @@ impl Item {
             std::ptr::copy(from, from.add(head.len()), old.value_bytes);
         }
         self.put(at, head);
-        self.set_length(new, cas);
+        self.set_length(new, cas, Marks::empty());
         Ok(())
     }
 
-    /// Replaces the value, keeping life and flags. It is unchanged after an error.
+    /// Replaces the value, keeping life, flags and marks. It is unchanged after an error.
     pub(crate) fn set_value(&mut self, value: &[u8], cas: u64) -> Result<(), NoMemory> {
         let old = self.shape();
-        let new = Shape { value_bytes: value.len(), ..old };
-        if old.wide() != new.wide() || old.class_bytes() != new.class_bytes() {
+        let new = Shape { value_bytes: value.len(), long_cas: is_long(cas), ..old };
+        if old.wide() != new.wide() || old.long_cas != new.long_cas || old.class_bytes() != new.class_bytes() {
             *self = Item::new(&Parts { value: [value, &[]], cas, ..self.parts() })?;
             return Ok(());
         }
         self.put(old.value_at(), value);
-        self.set_length(new, cas);
+        self.set_length(new, cas, self.marks());
         Ok(())
     }
 
@@ -244,7 +304,7 @@ impl Item {
         let shape = self.shape();
         assert!(at + bytes.len() <= shape.value_bytes, "the range is inside the value");
         self.put(shape.value_at() + at, bytes);
-        self.set_length(shape, cas);
+        self.set_length(shape, cas, Marks::empty());
     }
 
     /// Sets the expiry; everything else, the cas token too, stays. It is unchanged after an error.
@@ -256,6 +316,51 @@ impl Item {
             *self = Item::new(&Parts { expiry_ms, ..self.parts() })?;
         }
         Ok(())
+    }
+
+    /// Changes what stands beside value and flags. It is unchanged after an error.
+    pub(crate) fn set_beside(&mut self, expiry_ms: Option<u64>, cas: u64, marks: Marks) -> Result<(), NoMemory> {
+        let shape = self.shape();
+        let expiry_ms = if shape.expires { Some(expiry_ms.unwrap_or(EXPIRY_NEVER)) } else { expiry_ms };
+        if shape != shape.beside(expiry_ms, cas) {
+            *self = Item::new(&Parts { expiry_ms, cas, marks, ..self.parts() })?;
+            return Ok(());
+        }
+        if let Some(expiry_ms) = expiry_ms {
+            self.put(shape.expiry_at(), &expiry_field(expiry_ms));
+        }
+        self.set_length(shape, cas, marks);
+        Ok(())
+    }
+
+    /// The marks.
+    #[inline]
+    pub(crate) fn marks(&self) -> Marks {
+        Marks::from_bits_truncate(((self.header() & TAGS_OF_MARKS) >> MARKS_SHIFT) as u8)
+    }
+
+    /// Sets the marks; writes nothing if they are these already.
+    #[inline]
+    pub(crate) fn set_marks(&mut self, marks: Marks) {
+        let header = self.header();
+        let new = header & !TAGS_OF_MARKS | (u64::from(marks.bits()) << MARKS_SHIFT);
+        if new != header {
+            self.set_header(new);
+        }
+    }
+
+    /// When it was last used, in seconds of the store's clock, where that is kept.
+    pub(crate) fn accessed_s(&self) -> Option<u32> {
+        let shape = self.shape();
+        shape.timed.then(|| u32::from_le_bytes(self.field(shape.accessed_at())))
+    }
+
+    /// Notes when it was used, if it has the field.
+    pub(crate) fn set_accessed_s(&mut self, seconds: u32) {
+        if self.accessed_s().is_some_and(|old| old != seconds) {
+            let at = self.shape().accessed_at();
+            self.put(at, &seconds.to_le_bytes());
+        }
     }
 
     /// Sets or clears the bit that says the item was read since the clock's hand passed.
@@ -316,7 +421,11 @@ impl Item {
 
     /// The cas token.
     pub(crate) fn cas(&self) -> u64 {
-        self.header() >> CAS_SHIFT
+        let header = self.header();
+        if header & TAG_LONG_CAS == 0 {
+            return header >> CAS_SHIFT;
+        }
+        u64::from_le_bytes(self.field(self.shape().long_cas_at()))
     }
 
     /// The bytes the item takes of the heap, the allocator's header included.
@@ -324,14 +433,19 @@ impl Item {
         self.shape().class_bytes()
     }
 
-    /// The bytes it would take with `more` bytes joined to its value.
-    pub(crate) fn class_joined(&self, more: usize) -> usize {
-        self.shape().joined(more).class_bytes()
+    /// The bytes it would take with `more` bytes joined to its value, and that token.
+    pub(crate) fn class_joined(&self, more: usize, cas: u64) -> usize {
+        Shape { long_cas: is_long(cas), ..self.shape().joined(more) }.class_bytes()
     }
 
-    /// The bytes it would take with another value of `value_bytes`.
-    pub(crate) fn class_with_value(&self, value_bytes: usize) -> usize {
-        Shape { value_bytes, ..self.shape() }.class_bytes()
+    /// The bytes it would take with another value of `value_bytes`, and that token.
+    pub(crate) fn class_with_value(&self, value_bytes: usize, cas: u64) -> usize {
+        Shape { value_bytes, long_cas: is_long(cas), ..self.shape() }.class_bytes()
+    }
+
+    /// The bytes it would take with that expiry and token.
+    pub(crate) fn class_beside(&self, expiry_ms: Option<u64>, cas: u64) -> usize {
+        self.shape().beside(expiry_ms, cas).class_bytes()
     }
 
     /// The bytes it would take with that expiry.
@@ -347,6 +461,8 @@ impl Item {
             flags: self.flags(),
             expiry_ms: self.expiry_stored(),
             cas: self.cas(),
+            marks: self.marks(),
+            accessed_s: self.accessed_s(),
             grown: self.header() & TAG_GROWN != 0,
         }
     }
@@ -365,6 +481,8 @@ impl Item {
             value_bytes,
             expires: header & TAG_EXPIRES != 0,
             flagged: header & TAG_FLAGGED != 0,
+            long_cas: header & TAG_LONG_CAS != 0,
+            timed: header & TAG_TIMED != 0,
             grown: header & TAG_GROWN != 0,
         }
     }
@@ -379,18 +497,24 @@ impl Item {
         if let Some(expiry_ms) = parts.expiry_ms {
             self.put(shape.expiry_at(), &expiry_field(expiry_ms));
         }
+        if let Some(accessed_s) = parts.accessed_s {
+            self.put(shape.accessed_at(), &accessed_s.to_le_bytes());
+        }
         self.put(shape.key_at(), parts.key);
         self.put(shape.value_at(), parts.value[0]);
         self.put(shape.value_at() + parts.value[0].len(), parts.value[1]);
-        self.set_length(shape, parts.cas);
+        self.set_length(shape, parts.cas, parts.marks);
     }
 
     /// Writes the header and width of a shape whose bytes are all in place: the item is of that shape from here on.
-    fn set_length(&mut self, shape: Shape, cas: u64) {
+    fn set_length(&mut self, shape: Shape, cas: u64, marks: Marks) {
+        if shape.long_cas {
+            self.put(shape.long_cas_at(), &cas.to_le_bytes());
+        }
         if shape.wide() {
             self.put(HEADER_BYTES, &(shape.value_bytes as u32).to_ne_bytes());
         }
-        self.set_header(shape.header(cas));
+        self.set_header(shape.header(cas, marks));
     }
 
     /// Makes the allocation as large as `new` needs. The header still says `old`: the caller sets it, and cannot fail before.

@@ -16,6 +16,8 @@ struct Plain {
     flags: u32,
     expiry_ms: Option<u64>,
     cas: u64,
+    marks: Marks,
+    accessed_s: Option<u32>,
 }
 
 impl Plain {
@@ -27,6 +29,8 @@ impl Plain {
             flags: self.flags,
             expiry_ms: self.expiry_ms,
             cas: self.cas,
+            marks: self.marks,
+            accessed_s: self.accessed_s,
             grown: false,
         }
     }
@@ -36,6 +40,7 @@ impl Plain {
         assert_eq!(item.key(), self.key);
         assert_eq!(item.value(), self.value);
         assert_eq!((item.flags(), item.expiry_ms(), item.cas()), (self.flags, self.expiry_ms, self.cas));
+        assert_eq!((item.marks(), item.accessed_s()), (self.marks, self.accessed_s));
         assert!(item.has_key(&self.key));
         let mut other = self.key.clone();
         other[0] ^= 1;
@@ -43,6 +48,16 @@ impl Plain {
         assert!(item.class_bytes() >= self.key.len() + self.value.len() + HEADER_BYTES + 8);
     }
 }
+
+const PLAIN: Plain = Plain {
+    key: Vec::new(),
+    value: Vec::new(),
+    flags: 0,
+    expiry_ms: None,
+    cas: 0,
+    marks: Marks::empty(),
+    accessed_s: None,
+};
 
 /// Bytes that differ from their neighbours and between calls, so that a byte moved to the wrong place shows.
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
@@ -61,7 +76,8 @@ fn every_key_length_and_value_width_is_kept() {
         for value_bytes in [0, 1, 31, 254, 255, 256, 257, 65_535, 65_536] {
             for (flags, expiry_ms) in extras() {
                 let cas = (1 << CAS_BITS) - 1 - key_bytes as u64;
-                let plain = Plain { key: bytes(key_bytes, 1), value: bytes(value_bytes, 2), flags, expiry_ms, cas };
+                let plain =
+                    Plain { key: bytes(key_bytes, 1), value: bytes(value_bytes, 2), flags, expiry_ms, cas, ..PLAIN };
                 plain.check(&Item::new(&plain.parts()).unwrap());
             }
         }
@@ -71,7 +87,8 @@ fn every_key_length_and_value_width_is_kept() {
 #[test]
 fn every_length_around_the_class_borders_grows_and_shrinks() {
     for from in (0..600).chain(3_980..4_200) {
-        let mut plain = Plain { key: bytes(9, 1), value: bytes(from, 2), flags: 7, expiry_ms: Some(5), cas: 1 };
+        let mut plain =
+            Plain { key: bytes(9, 1), value: bytes(from, 2), flags: 7, expiry_ms: Some(5), cas: 1, ..PLAIN };
         let mut item = Item::new(&plain.parts()).unwrap();
         for more in [0, 1, 7, 16, 200, 256, 1] {
             let tail = bytes(more, from);
@@ -93,7 +110,7 @@ fn every_length_around_the_class_borders_grows_and_shrinks() {
 
 #[test]
 fn large_items_move_by_realloc_and_keep_their_bytes() {
-    let mut plain = Plain { key: bytes(250, 1), value: bytes(10, 2), flags: 0, expiry_ms: None, cas: 1 };
+    let mut plain = Plain { key: bytes(250, 1), value: bytes(10, 2), flags: 0, expiry_ms: None, cas: 1, ..PLAIN };
     let mut item = Item::new(&plain.parts()).unwrap();
     let tail = bytes(5_003, 3);
     while plain.value.len() < 400_000 {
@@ -126,12 +143,12 @@ fn classes_hold_their_bytes_waste_little_and_never_shrink_as_bytes_grow() {
 
 #[test]
 fn appends_move_an_item_a_logarithmic_number_of_times() {
-    let plain = Plain { key: bytes(16, 1), value: Vec::new(), flags: 0, expiry_ms: None, cas: 1 };
+    let plain = Plain { key: bytes(16, 1), value: Vec::new(), flags: 0, expiry_ms: None, cas: 1, ..PLAIN };
     let mut item = Item::new(&plain.parts()).unwrap();
     let mut moves = 0;
     for _ in 0..100_000 {
         let class = item.class_bytes();
-        let expected = item.class_joined(8);
+        let expected = item.class_joined(8, 1);
         item.append(b"12345678", 1).unwrap();
         assert_eq!(item.class_bytes(), expected);
         moves += usize::from(class != expected);
@@ -142,7 +159,7 @@ fn appends_move_an_item_a_logarithmic_number_of_times() {
 
 #[test]
 fn the_referenced_bit_is_apart_from_everything_else() {
-    let plain = Plain { key: bytes(3, 1), value: bytes(300, 2), flags: 9, expiry_ms: Some(77), cas: 5 };
+    let plain = Plain { key: bytes(3, 1), value: bytes(300, 2), flags: 9, expiry_ms: Some(77), cas: 5, ..PLAIN };
     let mut item = Item::new(&plain.parts()).unwrap();
     assert!(!item.is_referenced());
     item.set_referenced(true);
@@ -161,6 +178,8 @@ enum Step {
     SetExpiry(Option<u64>),
     Rewrite(usize, u32, Option<u64>),
     Reference(bool),
+    Beside(Option<u64>, u8),
+    Access(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -174,6 +193,8 @@ fn step() -> impl Strategy<Value = Step> {
         (len(), prop_oneof![Just(0), any::<u32>()], expiry())
             .prop_map(|(len, flags, ms)| Step::Rewrite(len, flags, ms)),
         any::<bool>().prop_map(Step::Reference),
+        (expiry(), 0..8u8).prop_map(|(ms, marks)| Step::Beside(ms, marks)),
+        any::<u32>().prop_map(Step::Access),
     ]
 }
 
@@ -181,26 +202,31 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_changes_keeps_the_item(key_bytes in 1..=250usize, steps in prop::collection::vec(step(), 1..40)) {
-        let mut plain = Plain { key: bytes(key_bytes, 1), value: Vec::new(), flags: 0, expiry_ms: None, cas: 0 };
+    fn any_sequence_of_changes_keeps_the_item(
+        key_bytes in 1..=250usize,
+        timed in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let mut plain = Plain { key: bytes(key_bytes, 1), accessed_s: timed.then_some(7), ..PLAIN };
         let mut item = Item::new(&plain.parts()).unwrap();
         for (at, step) in steps.into_iter().enumerate() {
-            let cas = at as u64 + 1;
+            // Tokens of callers' own come and go, and take a field then.
+            let cas = if at % 3 == 0 { at as u64 + 1 } else { u64::MAX - at as u64 };
             let promised = match step {
                 Step::Append(len) => {
-                    let (more, class) = (bytes(len, at), item.class_joined(len));
+                    let (more, class) = (bytes(len, at), item.class_joined(len, cas));
                     item.append(&more, cas).unwrap();
-                    plain = Plain { value: [&plain.value[..], &more].concat(), cas, ..plain };
+                    plain = Plain { value: [&plain.value[..], &more].concat(), cas, marks: Marks::empty(), ..plain };
                     class
                 }
                 Step::Prepend(len) => {
-                    let (more, class) = (bytes(len, at), item.class_joined(len));
+                    let (more, class) = (bytes(len, at), item.class_joined(len, cas));
                     item.prepend(&more, cas).unwrap();
-                    plain = Plain { value: [&more, &plain.value[..]].concat(), cas, ..plain };
+                    plain = Plain { value: [&more, &plain.value[..]].concat(), cas, marks: Marks::empty(), ..plain };
                     class
                 }
                 Step::SetValue(len) => {
-                    let class = item.class_with_value(len);
+                    let class = item.class_with_value(len, cas);
                     plain = Plain { value: bytes(len, at), cas, ..plain };
                     item.set_value(&plain.value, cas).unwrap();
                     class
@@ -212,9 +238,20 @@ proptest! {
                     class
                 }
                 Step::Rewrite(len, flags, expiry_ms) => {
-                    plain = Plain { value: bytes(len, at), flags, expiry_ms, cas, ..plain };
+                    plain = Plain { value: bytes(len, at), flags, expiry_ms, cas, marks: Marks::STALE, ..plain };
                     item.rewrite(&plain.parts()).unwrap();
                     plain.parts().class_bytes()
+                }
+                Step::Beside(expiry_ms, marks) => {
+                    plain = Plain { expiry_ms, cas, marks: Marks::from_bits_truncate(marks), ..plain };
+                    let class = item.class_beside(expiry_ms, cas);
+                    item.set_beside(expiry_ms, cas, plain.marks).unwrap();
+                    class
+                }
+                Step::Access(seconds) => {
+                    plain.accessed_s = plain.accessed_s.map(|_| seconds);
+                    item.set_accessed_s(seconds);
+                    item.class_bytes()
                 }
                 Step::Reference(on) => {
                     item.set_referenced(on);

@@ -20,6 +20,7 @@
 //! | `item` | one item, one allocation: an 8-byte header, key, value; the only `unsafe` |
 //! | `shard` | a table of item pointers under a lock: growth, sweeping, eviction |
 //! | `ops` | what each op does to a locked shard |
+//! | `update` | one item changed by a closure, for whoever needs more than the ops |
 //! | `budget` | the byte budget |
 //! | `sweep` | the thread that removes what has expired |
 //! | `list` | which keys there are |
@@ -44,11 +45,14 @@ mod ops;
 mod shard;
 mod store;
 mod sweep;
+mod update;
 
 pub use builder::Builder;
 pub use direct::Direct;
+pub use item::Marks;
 pub use ops::View;
 pub use store::{MemoryStore, Stats};
+pub use update::{Next, Seen, Token, Value};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use larder_core::text::Shown;
 use larder_core::{Arith, Cas, Error, ErrorKind, Item, PutMode, Remaining, Reply, Want};
 
-use crate::item::{Item as Stored, NoMemory, Parts};
+use crate::item::{Item as Stored, Marks, NoMemory, Parts};
 use crate::shard::{Locked, Shared, Stop};
 
 /// Why an op has no reply.
@@ -152,6 +152,8 @@ impl Locked<'_> {
             flags: put.flags,
             expiry_ms: put.expiry_ms,
             cas,
+            marks: Marks::empty(),
+            accessed_s: self.shared.stamp(),
             grown: false,
         };
         match (self.find(at.hash, at.key), put.mode) {
@@ -175,7 +177,7 @@ impl Locked<'_> {
         if value_bytes > value_bytes_max {
             return Ok(Done::NotStored);
         }
-        let class = change.item.class_joined(more.len());
+        let class = change.item.class_joined(more.len(), cas);
         change.resized(class, |item| if before { item.prepend(more, cas) } else { item.append(more, cas) })?;
         Ok(Done::Stored)
     }
@@ -199,7 +201,7 @@ impl Locked<'_> {
         let mut value = value.to_vec();
         value.resize(offset, 0); // shorter or longer: what is written ends it
         value.extend_from_slice(bytes);
-        let class = change.item.class_with_value(value.len());
+        let class = change.item.class_with_value(value.len(), cas);
         change.resized(class, |item| item.set_value(&value, cas))?;
         Ok(Done::Stored)
     }
@@ -236,7 +238,9 @@ impl Locked<'_> {
         let Some(change) = self.find(at.hash, at.key) else {
             let Some((number, expiry_ms)) = initial else { return Ok(Done::Miss) };
             let value = [digits.format(number).as_bytes(), &[]];
-            self.insert(at.hash, &Parts { key: at.key, value, flags: 0, expiry_ms, cas, grown: false })?;
+            let (marks, accessed_s) = (Marks::empty(), self.shared.stamp());
+            let parts = Parts { key: at.key, value, flags: 0, expiry_ms, cas, marks, accessed_s, grown: false };
+            self.insert(at.hash, &parts)?;
             return Ok(Done::Number(number));
         };
         let old = number(change.item.value()).map_err(Halt::Fault)?;
@@ -245,7 +249,7 @@ impl Locked<'_> {
             Arith::Decr(by) => old.saturating_sub(by),
         };
         let value = digits.format(new).as_bytes();
-        let class = change.item.class_with_value(value.len());
+        let class = change.item.class_with_value(value.len(), cas);
         change.resized(class, |item| item.set_value(value, cas))?;
         Ok(Done::Number(new))
     }

@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) item_bytes_max: usize,
     /// True if the store evicts when it is full.
     pub(crate) evicts: bool,
+    /// True if items keep when they were last used.
+    pub(crate) tracks_access: bool,
     /// The session of this store's cas tokens.
     pub(crate) session: u64,
 }
@@ -46,6 +48,11 @@ impl Shared {
     /// The store's time in whole ms.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The time for an item that keeps when it was last used.
+    pub(crate) fn stamp(&self) -> Option<u32> {
+        self.tracks_access.then(|| u32::try_from(self.clock.monotonic().as_secs()).unwrap_or(u32::MAX))
     }
 
     /// The token as callers see it.
@@ -192,10 +199,11 @@ impl Locked<'_> {
 
     /// The next cas token. Items never change shards, so a count a shard is unique for a key.
     ///
-    /// It wraps after 2^43 changes of one shard: 12 days of 8 million a second. Then a token that was kept all that time
-    /// matches by accident if its item's latest change happens to be the very 2^43rd since.
+    /// It wraps after 2^38 changes of one shard: 3 days of a million a second. Then a token that was kept all that time
+    /// matches by accident if its item's latest change happens to be the very 2^38th since. It is never 0, which memcached's
+    /// protocol takes for no token.
     pub(crate) fn next_cas(&mut self) -> u64 {
-        self.shard.cas = (self.shard.cas + 1) & ((1 << CAS_BITS) - 1);
+        self.shard.cas = self.shard.cas % ((1 << CAS_BITS) - 1) + 1;
         self.shard.cas
     }
 
@@ -285,6 +293,24 @@ impl Locked<'_> {
             self.shrink();
         }
         (removed, done)
+    }
+
+    /// Removes all items, and gives the table back: how many.
+    pub(crate) fn clear(&mut self) -> usize {
+        let Locked { shard, shared, .. } = self;
+        let removed = shard.table.len();
+        shared.budget.give(shard.bytes);
+        shard.bytes = 0;
+        shard.table = HashTable::new();
+        shard.hand = 0;
+        shard.restart_sweep();
+        self.earliest_ms.store(NEVER_MS, Ordering::Relaxed);
+        removed
+    }
+
+    /// Shows every item of the shard, expired ones included.
+    pub(crate) fn each(&self, mut see: impl FnMut(&Item)) {
+        self.shard.table.iter().for_each(&mut see);
     }
 
     /// The keys that begin with `prefix` and have not expired, and how many items were looked at.

@@ -18,6 +18,7 @@ use crate::item::EXPIRY_MS_MAX;
 use crate::ops::{Done, Halt, Hashed};
 use crate::shard::{Locked, Shared, Slot, Stop};
 use crate::sweep;
+use crate::update::Seen;
 
 /// The longest life: 100 years of 365 days.
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -126,6 +127,7 @@ impl MemoryStore {
             clock: builder.clock,
             item_bytes_max,
             evicts: builder.evict,
+            tracks_access: builder.tracks_access,
             session: new_session(),
         };
         let inner = Inner {
@@ -204,6 +206,63 @@ impl MemoryStore {
     /// ```
     pub fn reclaim_expired(&self) -> usize {
         self.inner.reclaim(0, |_| false)
+    }
+
+    /// Removes every item that is there when it is called: how many. Shard by shard, so that what is stored meanwhile may stay or go.
+    ///
+    /// ```
+    /// # use larder_core::{PutMode, Ttl};
+    /// let store = larder_store_memory::MemoryStore::new();
+    /// store.direct().put(b"k", PutMode::Set, b"v", 0, Ttl::Never)?;
+    /// assert_eq!(store.clear(), 1);
+    /// assert_eq!(store.stats().bytes, 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn clear(&self) -> usize {
+        self.inner.slots.iter().map(|slot| slot.lock(&self.inner.shared).clear()).sum()
+    }
+
+    /// Changes the byte budget; false, and nothing changed, for a store that was built without one. A store that holds more refuses writes,
+    /// or evicts, until it holds less.
+    ///
+    /// ```
+    /// # use larder_store_memory::MemoryStore;
+    /// let store = MemoryStore::builder().bytes_max(64 << 20).build()?;
+    /// assert!(store.set_bytes_max(128 << 20));
+    /// assert!(!MemoryStore::new().set_bytes_max(128 << 20));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn set_bytes_max(&self, bytes: usize) -> bool {
+        self.inner.shared.budget.set_max(bytes.max(Builder::BYTES_MAX_MIN))
+    }
+
+    /// The number of shards: [`each_of_shard`](MemoryStore::each_of_shard) walks them one by one.
+    pub fn shards(&self) -> usize {
+        self.inner.slots.len()
+    }
+
+    /// Shows every living item of one shard, which is locked meanwhile: be brief, and do not use the store in there. A shard beyond the
+    /// last has none.
+    ///
+    /// ```
+    /// # use larder_core::{PutMode, Ttl};
+    /// let store = larder_store_memory::MemoryStore::new();
+    /// store.direct().put(b"k", PutMode::Set, b"v", 0, Ttl::Never)?;
+    /// let mut keys = Vec::new();
+    /// for shard in 0..store.shards() {
+    ///     store.each_of_shard(shard, |key, _| keys.push(key.to_vec()));
+    /// }
+    /// assert_eq!(keys, [b"k"]);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn each_of_shard(&self, shard: usize, mut see: impl FnMut(&[u8], Seen<'_>)) {
+        let Some(slot) = self.inner.slots.get(shard) else { return };
+        let now_ms = self.inner.shared.now_ms();
+        slot.lock(&self.inner.shared).each(|item| {
+            if item.expiry_ms().is_none_or(|expiry_ms| expiry_ms > now_ms) {
+                see(item.key(), Seen::of(item));
+            }
+        });
     }
 
     /// What the store holds. Costs a lock a shard, no walk. Locks the shards one after the other: the sum of a busy store is of no single moment.
@@ -369,14 +428,20 @@ impl Inner {
             let detail = format!("a ttl is {ttl:?}; it takes more than 0 and at most {} s", TTL_MAX.as_secs());
             return Err(Error::new(ErrorKind::BadInput, detail).store("memory"));
         }
+        self.start_sweeping();
+        let ns = self.shared.clock.monotonic().saturating_add(ttl).as_nanos();
+        Ok(Some(u64::try_from(ns.div_ceil(1_000_000)).unwrap_or(u64::MAX).min(EXPIRY_MS_MAX)))
+    }
+
+    /// Starts the sweeper, if it does not run yet.
+    #[inline]
+    pub(crate) fn start_sweeping(self: &Arc<Inner>) {
         if !self.sweeping.load(Ordering::Relaxed) && !self.sweeping.swap(true, Ordering::Relaxed) {
             match sweep::start(self) {
                 Some(thread) => _ = self.sweeper.set(thread),
                 None => self.sweeping.store(false, Ordering::Relaxed),
             }
         }
-        let ns = self.shared.clock.monotonic().saturating_add(ttl).as_nanos();
-        Ok(Some(u64::try_from(ns.div_ceil(1_000_000)).unwrap_or(u64::MAX).min(EXPIRY_MS_MAX)))
     }
 
     pub(crate) fn count_expired(&self, items: usize) {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_layers::{Counting, Namespace, Retry, Timeout};
+use larder_server::{Config, Listen, MemoryEngine, Server};
+use larder_store_memory::MemoryStore;
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -49,6 +51,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "redis-7", open: || Box::pin(redis(RedisVersion::Redis7)) },
     Column { name: "redis-8", open: || Box::pin(redis(RedisVersion::Redis8)) },
     Column { name: "valkey", open: || Box::pin(redis(RedisVersion::Valkey)) },
+    Column { name: "larder-serve-memory", open: || Box::pin(larder_serve()) },
     Column { name: "classic-bare", open: || Box::pin(classic_bare()) },
 ];
 
@@ -93,6 +96,16 @@ async fn memcached(version: Version, count: usize, options: &str) -> Opened {
 async fn redis(version: RedisVersion) -> Opened {
     let server = RedisServer::start(version, &RedisOptions::new());
     let store = open(&format!("{}?{PATIENCE}", server.url())).await;
+    Opened { store, _servers: Box::new(server) }
+}
+
+/// Our own server over the store in the process, through our own client.
+async fn larder_serve() -> Opened {
+    let store = MemoryStore::builder().bytes_max(64 << 20).build().expect("a store");
+    let listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+    let config = Config { listen, threads: 2, ..Config::default() };
+    let server = Server::start(MemoryEngine::new(store), config).expect("it listens");
+    let store = open(&format!("memcached://{}?{PATIENCE}", server.addrs()[0])).await;
     Opened { store, _servers: Box::new(server) }
 }
 

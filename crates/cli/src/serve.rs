@@ -1,0 +1,160 @@
+//! `larder serve` and `larder memcached`: the server.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use clap::Args;
+use larder_server::{Args as ServerArgs, Listen, MemoryEngine, Server};
+
+use crate::args::Common;
+use crate::exit::{Exit, Failure};
+
+/// Tells a process in the background that it is there already.
+const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
+
+/// What the server is told, in memcached's words and ours.
+#[derive(Args, Debug)]
+pub(crate) struct Serve {
+    /// The options, as below
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS", num_args = 0..)]
+    pub(crate) args: Vec<OsString>,
+}
+
+pub(crate) const SERVE_HELP: &str = "\
+Options, memcached's own letters among them:
+  -l, --listen ADDR[:PORT]|unix:PATH   where to listen, more than once or joined by commas [127.0.0.1:11211]
+  -p, --port N                         the TCP port of addresses that name none
+  -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]
+  -m, --memory-limit MB                memory for items and their index [64]
+  --evict                              drop items when full; without it writes are refused, since structures live here
+  -c N, -t N, -I SIZE                  connections [1024], threads [4], largest item [1m]
+  -Y FILE                              users and passwords, user:password a line
+  -Z --tls-cert FILE --tls-key FILE    TLS on TCP
+  -A, -F, -X                           allow shutdown, forbid flush_all, forbid listings
+  --metrics ADDR:PORT                  answer /metrics (Prometheus) and /healthz there
+  --runtime per-core|shared            a runtime for each thread, or one for all [per-core]
+  -o idle_timeout=S                    close connections that are idle for so long
+  -o slow_timeout_ms=MS                close those that take nothing of their replies for so long [30000]
+  -o read_buf_mem_limit=MB             what all connections may hold of what is not finished [256]
+  -o track_access                      keep when each item was last used, for mg's flag l
+  -d, -P FILE, -v, -V                  background, file for the process id, log more, version
+
+SIGTERM takes no more connections, lets requests under way finish, and ends.
+
+Examples:
+  larder serve -m 256
+  larder serve --listen unix:/run/user/1000/larder.sock --metrics 127.0.0.1:9100";
+
+pub(crate) const MEMCACHED_HELP: &str = "\
+Takes memcached's command line. What has no meaning here is passed over with a warning. It listens on every address unless told \
+otherwise, and evicts when it is full unless -M, as memcached does. The same happens when the command is started by the name memcached.
+
+Examples:
+  larder memcached -m 64 -l 127.0.0.1 -p 11211 -c 1024";
+
+/// True if the command was started by the name of memcached.
+pub(crate) fn is_memcached() -> bool {
+    let name = std::env::args_os().next();
+    name.is_some_and(|name| Path::new(&name).file_name().is_some_and(|name| name == "memcached"))
+}
+
+pub(crate) fn memcached(words: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    run(words, true).map(|()| ExitCode::from(Exit::Ok as u8))
+}
+
+/// A store that is named in the environment for clients is not the one to serve.
+pub(crate) fn serve(common: &Common, words: &[OsString]) -> Result<u8, Failure> {
+    let url = common.store.clone().filter(|url| !url.starts_with("memcached"));
+    let store = url.map(|url| [OsString::from("--store"), OsString::from(url)]);
+    run(store.into_iter().flatten().chain(words.iter().cloned()), false)?;
+    Ok(Exit::Ok as u8)
+}
+
+/// Runs a server until it is told to end.
+pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> Result<(), Failure> {
+    let words: Vec<OsString> = words.collect();
+    let mut args = ServerArgs::parse(words.clone())?;
+    if args.help {
+        anstream::println!("{}", if as_memcached { MEMCACHED_HELP } else { SERVE_HELP });
+        return Ok(());
+    }
+    if args.version {
+        anstream::println!("memcached {}", larder_server::VERSION);
+        return Ok(());
+    }
+    log(args.config.limits.verbosity);
+    for ignored in &args.ignored {
+        tracing::warn!("{ignored} has no meaning here, and is passed over");
+    }
+    if let Some(user) = args.user.as_deref().filter(|user| *user != "root" && rustix::process::geteuid().is_root()) {
+        let message = format!("-u {user}: this server does not change its user");
+        return Err(Failure::usage(message).hint("start it as that user: User= in a unit file, or setpriv"));
+    }
+    if args.daemon && std::env::var_os(IN_BACKGROUND).is_none() {
+        return go_to_background(&words, as_memcached);
+    }
+    if let Some(port) = args.unnamed.filter(|_| as_memcached) {
+        args.config.listen = vec![Listen::Tcp(([0, 0, 0, 0], port).into())];
+    }
+    inherit(&mut args);
+    let engine = engine(&args, as_memcached)?;
+    args.config.signals = true;
+    let server = Server::start(engine, args.config)?;
+    if let Some(path) = &args.pid_file {
+        std::fs::write(path, format!("{}\n", std::process::id()))?;
+    }
+    server.wait();
+    if let Some(path) = &args.pid_file {
+        // Somebody may have removed it already.
+        _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
+fn engine(args: &ServerArgs, as_memcached: bool) -> Result<MemoryEngine, Failure> {
+    let limits = &args.config.limits;
+    let url = args.store.as_deref().unwrap_or("memory:");
+    if url != "memory:" {
+        return Err(Failure::usage(format!("{url:?} cannot be served")).hint("memory: can; -m sets its size"));
+    }
+    let store = larder_server::MemoryStore::builder()
+        .bytes_max(limits.memory_bytes_max)
+        .value_bytes_max(limits.item_bytes_max)
+        .evict(args.evict.unwrap_or(as_memcached))
+        .track_access(limits.track_access);
+    Ok(MemoryEngine::new(store.build()?))
+}
+
+/// Sockets that systemd opened for us are instead of our own.
+fn inherit(args: &mut ServerArgs) {
+    let mut passed = listenfd::ListenFd::from_env();
+    let tcp: Vec<_> = (0..passed.len()).filter_map(|at| passed.take_tcp_listener(at).ok().flatten()).collect();
+    if !tcp.is_empty() {
+        args.config.listen.clear();
+        args.config.inherited = tcp.into_iter().map(Arc::new).collect();
+    }
+}
+
+fn go_to_background(words: &[OsString], as_memcached: bool) -> Result<(), Failure> {
+    use std::os::unix::process::CommandExt;
+    let (name, verb): (_, &[&str]) = if as_memcached { ("memcached", &[]) } else { ("larder", &["serve"]) };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg0(name).args(verb).args(words).env(IN_BACKGROUND, "1").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    Ok(())
+}
+
+/// Events to standard error: warnings, and with each `-v` more.
+fn log(verbosity: u32) {
+    use tracing::Level;
+    let level = match verbosity {
+        0 => Level::WARN,
+        1 => Level::INFO,
+        2 => Level::DEBUG,
+        _ => Level::TRACE,
+    };
+    // Somebody who set one before us keeps it.
+    _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
+}

@@ -1,0 +1,380 @@
+//! The command line: memcached's own options, and ours beside them.
+//!
+//! It is read as `getopt_long` reads it, so that a line that was written for memcached does here what it does there: letters may stand
+//! together (`-vv`, `-m64`), a value may be the next word, `--name=value` is `--name value`.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use larder_core::{Error, ErrorKind, Result};
+
+use crate::auth::AuthFile;
+use crate::config::{Config, Listen, Runtime};
+
+/// The port that clients try first.
+const PORT: u16 = 11_211;
+const ITEM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
+
+/// What a command line asks for.
+#[derive(Clone, Debug)]
+pub struct Args {
+    /// The server, but for listeners that are inherited.
+    pub config: Config,
+    /// The store to serve, by its URL, if it was named.
+    pub store: Option<String>,
+    /// Whether the store drops items when it is full, if that was said.
+    pub evict: Option<bool>,
+    /// True if the user that was named is to be taken on. Not done: whoever asks for it is told.
+    pub user: Option<String>,
+    /// True for `-d`: go to the background.
+    pub daemon: bool,
+    /// Where to write the process id.
+    pub pid_file: Option<PathBuf>,
+    /// True for `-h`, `-V`.
+    pub help: bool,
+    /// True for `-V`.
+    pub version: bool,
+    /// The port to listen on where no address was named: memcached then listens everywhere.
+    pub unnamed: Option<u16>,
+    /// What was passed over because it means nothing here, a line each.
+    pub ignored: Vec<String>,
+}
+
+/// An option: its letter, its long name, and whether it takes a value.
+struct Known(char, &'static str, bool);
+
+/// All that are known. Letters are memcached's; those without one are ours.
+const KNOWN: &[Known] = &[
+    Known('p', "port", true),
+    Known('U', "udp-port", true),
+    Known('s', "unix-socket", true),
+    Known('a', "unix-mask", true),
+    Known('A', "enable-shutdown", false),
+    Known('l', "listen", true),
+    Known('d', "daemon", false),
+    Known('r', "enable-coredumps", false),
+    Known('u', "user", true),
+    Known('m', "memory-limit", true),
+    Known('M', "disable-evictions", false),
+    Known('c', "conn-limit", true),
+    Known('k', "lock-memory", false),
+    Known('v', "verbose", false),
+    Known('h', "help", false),
+    Known('i', "license", false),
+    Known('V', "version", false),
+    Known('P', "pidfile", true),
+    Known('f', "slab-growth-factor", true),
+    Known('n', "slab-min-size", true),
+    Known('L', "enable-largepages", false),
+    Known('D', "", true),
+    Known('t', "threads", true),
+    Known('R', "max-reqs-per-event", true),
+    Known('C', "disable-cas", false),
+    Known('b', "listen-backlog", true),
+    Known('B', "protocol", true),
+    Known('I', "max-item-size", true),
+    Known('S', "enable-sasl", false),
+    Known('F', "disable-flush-all", false),
+    Known('X', "disable-dumping", false),
+    Known('W', "disable-watch", false),
+    Known('Y', "auth-file", true),
+    Known('e', "memory-file", true),
+    Known('Z', "enable-ssl", false),
+    Known('o', "extended", true),
+    Known('N', "napi-ids", true),
+    Known('\0', "store", true),
+    Known('\0', "evict", false),
+    Known('\0', "metrics", true),
+    Known('\0', "tls-cert", true),
+    Known('\0', "tls-key", true),
+    Known('\0', "runtime", true),
+];
+
+/// What is gathered before it becomes listeners.
+#[derive(Debug, Default)]
+struct Gathered {
+    port: Option<u16>,
+    unix: Option<PathBuf>,
+    unix_mode: Option<u32>,
+    listen: Vec<String>,
+    tls: bool,
+    chain: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Args {
+    /// Reads the words behind the command's name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for an option that is not known, a value that it does not take, and what cannot be had here: SASL, the binary
+    /// protocol alone, a memory file.
+    ///
+    /// ```
+    /// use larder_server::Args;
+    /// let args = Args::parse(["-vvm64", "-t", "2", "--port=0", "-o", "idle_timeout=30,modern"])?;
+    /// assert_eq!(args.config.limits.memory_bytes_max, 64 << 20);
+    /// assert_eq!((args.config.threads, args.config.limits.idle_timeout_ms), (2, 30_000));
+    /// assert!(Args::parse(["--no-such"]).is_err());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Args> {
+        let mut args = Args {
+            config: Config::default(),
+            store: None,
+            evict: None,
+            user: None,
+            daemon: false,
+            pid_file: None,
+            help: false,
+            version: false,
+            unnamed: None,
+            ignored: Vec::new(),
+        };
+        let mut gathered = Gathered::default();
+        let mut words = words.into_iter().map(Into::into);
+        while let Some(word) = words.next() {
+            let Some(text) = word.to_str() else { return config(format!("not an option: {}", shown(&word))) };
+            if let Some(long) = text.strip_prefix("--") {
+                let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+                let Some(known) = KNOWN.iter().find(|known| known.1 == name && !name.is_empty()) else {
+                    return config(format!("no option --{name}; --help tells which there are"));
+                };
+                let value = match (known.2, value) {
+                    (true, None) => words.next(),
+                    (_, value) => value.map(OsString::from),
+                };
+                args.take(&mut gathered, known, value)?;
+            } else if let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+                args.take_letters(&mut gathered, letters, &mut words)?;
+            } else {
+                return config(format!("not an option: {text:?}"));
+            }
+        }
+        args.listeners(gathered)?;
+        Ok(args)
+    }
+
+    fn take_letters(
+        &mut self,
+        gathered: &mut Gathered,
+        letters: &str,
+        words: &mut impl Iterator<Item = OsString>,
+    ) -> Result<()> {
+        for (at, letter) in letters.char_indices() {
+            let Some(known) = KNOWN.iter().find(|known| known.0 == letter && letter != '\0') else {
+                return config(format!("no option -{letter}; --help tells which there are"));
+            };
+            if known.2 {
+                let rest = &letters[at + letter.len_utf8()..];
+                let value = if rest.is_empty() { words.next() } else { Some(OsString::from(rest)) };
+                return self.take(gathered, known, value);
+            }
+            self.take(gathered, known, None)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, gathered: &mut Gathered, known: &Known, value: Option<OsString>) -> Result<()> {
+        let name = if known.1.is_empty() { format!("-{}", known.0) } else { format!("--{}", known.1) };
+        if known.2 && value.is_none() {
+            return config(format!("{name} takes a value"));
+        }
+        let path = value.clone().map(PathBuf::from);
+        let value = value.as_deref().map(shown).unwrap_or_default();
+        let limits = &mut self.config.limits;
+        match known.1 {
+            "port" => gathered.port = Some(number(&name, &value)?),
+            "unix-socket" => gathered.unix = path,
+            "unix-mask" => gathered.unix_mode = Some(octal(&name, &value)?),
+            "listen" => gathered.listen.extend(value.split(',').map(str::to_owned)),
+            "enable-shutdown" => limits.shutdown_enabled = true,
+            "daemon" => self.daemon = true,
+            "user" => self.user = Some(value),
+            "memory-limit" => limits.memory_bytes_max = number::<usize>(&name, &value)?.saturating_mul(1 << 20),
+            "disable-evictions" => self.evict = Some(false),
+            "evict" => self.evict = Some(true),
+            "conn-limit" => limits.connections_max = number(&name, &value)?,
+            "verbose" => limits.verbosity += 1,
+            "help" | "license" => self.help = true,
+            "version" => self.version = true,
+            "pidfile" => self.pid_file = path,
+            "threads" => self.config.threads = number(&name, &value)?,
+            "max-item-size" => limits.item_bytes_max = item_bytes(&name, &value)?,
+            "disable-flush-all" => limits.flush_enabled = false,
+            "disable-dumping" => limits.dump_enabled = false,
+            "auth-file" => self.config.auth = Some(auth_file(&value)?),
+            "enable-ssl" => gathered.tls = true,
+            "extended" => self.extended(gathered, &value)?,
+            "store" => self.store = Some(value),
+            "metrics" => self.config.metrics = Some(address(&value, 0)?),
+            "tls-cert" => (gathered.tls, gathered.chain) = (true, path),
+            "tls-key" => (gathered.tls, gathered.key) = (true, path),
+            "runtime" => self.config.runtime = runtime(&value)?,
+            "udp-port" if value == "0" => {}
+            "disable-watch" => {}
+            "enable-sasl" => return config("SASL is not known here; --auth-file is".to_owned()),
+            "memory-file" => return config("a memory file is not known here; --store file:PATH keeps data".to_owned()),
+            "protocol" if value == "binary" => return config("the binary protocol is not spoken here".to_owned()),
+            _ => self.ignored.push(format!("{name} {value}").trim().to_owned()),
+        }
+        Ok(())
+    }
+
+    /// The list behind `-o`.
+    fn extended(&mut self, gathered: &mut Gathered, list: &str) -> Result<()> {
+        let limits = &mut self.config.limits;
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let whole = format!("-o {name}");
+            match name {
+                "idle_timeout" => limits.idle_timeout_ms = number::<u64>(&whole, value)?.saturating_mul(1_000),
+                "read_buf_mem_limit" if value != "0" => {
+                    limits.held_bytes_max = number::<usize>(&whole, value)?.saturating_mul(1 << 20);
+                }
+                "ssl_chain_cert" => gathered.chain = Some(PathBuf::from(value)),
+                "ssl_key" => gathered.key = Some(PathBuf::from(value)),
+                "track_access" => limits.track_access = true,
+                "no_track_access" => limits.track_access = false,
+                "slow_timeout_ms" => limits.slow_timeout_ms = number(&whole, value)?,
+                "drain_timeout_ms" => limits.drain_timeout_ms = number(&whole, value)?,
+                "line_bytes_max" => limits.line_bytes_max = number(&whole, value)?,
+                "modern" | "no_modern" | "maxconns_fast" => {}
+                _ => self.ignored.push(format!("-o {option}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn listeners(&mut self, gathered: Gathered) -> Result<()> {
+        if gathered.tls {
+            let Some(chain) = gathered.chain else {
+                return config("TLS needs a certificate: --tls-cert, or -o ssl_chain_cert".to_owned());
+            };
+            let key = gathered.key.unwrap_or_else(|| chain.clone());
+            self.config.tls = Some((chain, key));
+        }
+        let mode = gathered.unix_mode.unwrap_or(0o700);
+        let port = gathered.port.unwrap_or(PORT);
+        for place in &gathered.listen {
+            self.config.listen.push(match place.strip_prefix("unix:") {
+                Some(path) => Listen::Unix(PathBuf::from(path), mode),
+                None => Listen::Tcp(address(place, port)?),
+            });
+        }
+        match gathered.unix {
+            // As in memcached, a socket is instead of the network.
+            Some(path) => self.config.listen.push(Listen::Unix(path, mode)),
+            // Loopback, unlike memcached: whoever wants the world to come in says so.
+            None if gathered.listen.is_empty() => {
+                self.unnamed = Some(port);
+                self.config.listen.push(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+fn config<T>(detail: String) -> Result<T> {
+    Err(Error::new(ErrorKind::Config, detail))
+}
+
+fn shown(word: &OsStr) -> String {
+    word.to_string_lossy().into_owned()
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T> {
+    value.parse().or_else(|_| config(format!("{name} takes a number, not {value:?}")))
+}
+
+fn octal(name: &str, value: &str) -> Result<u32> {
+    let mode = u32::from_str_radix(value, 8).ok().filter(|&mode| mode <= 0o777);
+    mode.map_or_else(|| config(format!("{name} takes an octal mode up to 777, not {value:?}")), Ok)
+}
+
+/// A size of an item: bytes, or with `k` or `m` behind it.
+fn item_bytes(name: &str, value: &str) -> Result<usize> {
+    let (digits, unit) = match value.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&value[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&value[..at], 1 << 20),
+        _ => (value, 1),
+    };
+    let bytes = number::<usize>(name, digits)?.saturating_mul(unit);
+    if ITEM_BYTES.contains(&bytes) { Ok(bytes) } else { config(format!("{name} takes 1k to 1024m, not {value:?}")) }
+}
+
+fn runtime(value: &str) -> Result<Runtime> {
+    match value {
+        "per-core" => Ok(Runtime::PerCore),
+        "shared" => Ok(Runtime::Shared),
+        _ => config(format!("--runtime takes per-core or shared, not {value:?}")),
+    }
+}
+
+fn auth_file(path: &str) -> Result<AuthFile> {
+    let text =
+        std::fs::read(path).map_err(|error| Error::new(ErrorKind::Config, format!("{path}: {error}")).source(error))?;
+    AuthFile::parse(&text)
+}
+
+/// An address with a port, or one that takes the port given.
+fn address(place: &str, port: u16) -> Result<SocketAddr> {
+    let place = place.trim();
+    let with_port = place.to_socket_addrs().ok().and_then(|mut found| found.next());
+    let bare = place.trim_start_matches('[').trim_end_matches(']');
+    let found = with_port.or_else(|| (bare, port).to_socket_addrs().ok()?.next());
+    found.map_or_else(|| config(format!("{place:?} is no address to listen on")), Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args> {
+        Args::parse(line.split_whitespace())
+    }
+
+    #[test]
+    fn a_line_written_for_memcached_means_what_it_means_there() {
+        let args = parse(
+            "-d -m 128 -c4096 -u nobody -l 127.0.0.1,::1 -p 0 -P /run/m.pid -I 2m -MAFX -f 1.25 -o modern,hashpower=20",
+        )
+        .unwrap();
+        let limits = &args.config.limits;
+        assert_eq!(
+            (limits.memory_bytes_max, limits.connections_max, limits.item_bytes_max),
+            (128 << 20, 4096, 2 << 20)
+        );
+        assert!(limits.shutdown_enabled && !limits.flush_enabled && !limits.dump_enabled);
+        assert_eq!((args.evict, args.daemon, args.user.as_deref()), (Some(false), true, Some("nobody")));
+        assert_eq!(args.ignored, ["--slab-growth-factor 1.25", "-o hashpower=20"]);
+        assert!(matches!(&args.config.listen[..], [Listen::Tcp(v4), Listen::Tcp(v6)] if v4.is_ipv4() && v6.is_ipv6()));
+        let args = parse("-s /tmp/x.sock -a 0770").unwrap();
+        assert!(matches!(&args.config.listen[..], [Listen::Unix(_, 0o770)]));
+        let args = parse("--listen 127.0.0.1:5 --listen=unix:/tmp/y").unwrap();
+        assert!(matches!(&args.config.listen[..], [Listen::Tcp(tcp), Listen::Unix(..)] if tcp.port() == 5));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_named() {
+        for (line, part) in [
+            ("-m x", "--memory-limit takes a number, not \"x\""),
+            ("-m", "--memory-limit takes a value"),
+            ("-I 512", "1k to 1024m"),
+            ("-a 999", "octal"),
+            ("-S", "SASL"),
+            ("-B binary", "binary"),
+            ("-e /dev/shm/x", "--store file:"),
+            ("-Z", "--tls-cert"),
+            ("-Y /no/such/file", "/no/such/file"),
+            ("-q", "no option -q"),
+            ("stray", "not an option"),
+            ("-l no.such.host.invalid", "no address"),
+            ("--runtime x", "per-core or shared"),
+        ] {
+            let error = parse(line).expect_err(line).to_string();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The file of users and passwords (`-Y`): `user:password`, one a line.
+
+use larder_core::{Error, ErrorKind, Result};
+
+/// The most users; memcached has 8.
+const USERS_MAX: usize = 1_024;
+
+/// Who may come in.
+#[derive(Clone)]
+pub struct AuthFile {
+    users: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for AuthFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AuthFile").field("users", &self.users.len()).finish_non_exhaustive()
+    }
+}
+
+impl AuthFile {
+    /// Reads the text of such a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a line without a colon, a file without users, and one of over 1,024. No error shows a password.
+    ///
+    /// ```
+    /// let file = larder_server::AuthFile::parse(b"joe:secret\nann:other\n")?;
+    /// assert!(file.allows(b"ann", b"other") && !file.allows(b"ann", b"secret"));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn parse(text: &[u8]) -> Result<AuthFile> {
+        let config = |detail: String| Err(Error::new(ErrorKind::Config, detail));
+        let mut users = Vec::new();
+        for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.is_empty() {
+                continue;
+            }
+            let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+                return config(format!("line {} of the auth file is not user:password", number + 1));
+            };
+            users.push((line[..colon].to_vec(), line[colon + 1..].to_vec()));
+        }
+        if users.is_empty() || users.len() > USERS_MAX {
+            return config(format!("the auth file has {} users; it takes 1 to {USERS_MAX}", users.len()));
+        }
+        Ok(AuthFile { users })
+    }
+
+    /// True if the user has that password. Takes as long for a wrong one as for a right one of its length.
+    pub fn allows(&self, user: &[u8], password: &[u8]) -> bool {
+        self.users.iter().fold(false, |found, (name, secret)| found | (same(name, user) & same(secret, password)))
+    }
+}
+
+fn same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}

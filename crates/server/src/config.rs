@@ -1,0 +1,116 @@
+//! What a server is told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::auth::AuthFile;
+
+/// Limits, and what is allowed.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at once (`-c`). One more is told so, and closed.
+    pub connections_max: usize,
+    /// The largest item as memcached counts it (`-I`): key, value and 59 bytes.
+    pub item_bytes_max: usize,
+    /// The memory limit as it is told in `stats` (`-m`). The store holds it.
+    pub memory_bytes_max: usize,
+    /// The longest line of a `get`; others are held to 2,048 bytes.
+    pub line_bytes_max: usize,
+    /// Bytes that all connections together may hold of what is not finished: requests without their end, replies that nobody takes.
+    pub held_bytes_max: usize,
+    /// A connection that sends nothing for so long is closed; 0 for never.
+    pub idle_timeout_ms: u64,
+    /// A connection that takes nothing of its replies for so long is closed; 0 for never.
+    pub slow_timeout_ms: u64,
+    /// How long an end that was asked for waits for requests under way.
+    pub drain_timeout_ms: u64,
+    /// Whether a client may end the server (`-A`).
+    pub shutdown_enabled: bool,
+    /// Whether `flush_all` is allowed (`-F` forbids it).
+    pub flush_enabled: bool,
+    /// Whether keys may be listed (`-X` forbids it).
+    pub dump_enabled: bool,
+    /// Whether the store keeps times of access, for `l` and `la`.
+    pub track_access: bool,
+    /// How much is logged (`-v`).
+    pub verbosity: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: 1_024,
+            item_bytes_max: 1 << 20,
+            memory_bytes_max: 64 << 20,
+            line_bytes_max: 1 << 20,
+            held_bytes_max: 256 << 20,
+            idle_timeout_ms: 0,
+            slow_timeout_ms: 30_000,
+            drain_timeout_ms: 5_000,
+            shutdown_enabled: false,
+            flush_enabled: true,
+            dump_enabled: true,
+            track_access: false,
+            verbosity: 0,
+        }
+    }
+}
+
+/// A place to listen.
+#[derive(Clone, Debug)]
+pub enum Listen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A unix socket, and the access it gets, as in `chmod`.
+    Unix(PathBuf, u32),
+}
+
+/// Who runs connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Runtime {
+    /// A thread with a runtime of its own for each worker; a connection stays with one.
+    #[default]
+    PerCore,
+    /// One runtime that moves connections between its threads.
+    Shared,
+}
+
+/// What a server is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it listens.
+    pub listen: Vec<Listen>,
+    /// Listeners that were opened by whoever started it.
+    pub inherited: Vec<Arc<std::net::TcpListener>>,
+    /// Where it answers `/metrics` and `/healthz`, if anywhere.
+    pub metrics: Option<SocketAddr>,
+    /// Threads that serve connections (`-t`).
+    pub threads: usize,
+    /// How they share the work.
+    pub runtime: Runtime,
+    /// Limits.
+    pub limits: Limits,
+    /// Who may come in (`-Y`); everybody without.
+    pub auth: Option<AuthFile>,
+    /// Whether SIGTERM and SIGINT end it.
+    pub signals: bool,
+    /// The certificate chain and key, in PEM (`-Z`); TCP is then TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: Vec::new(),
+            inherited: Vec::new(),
+            metrics: None,
+            threads: 4,
+            runtime: Runtime::default(),
+            limits: Limits::default(),
+            auth: None,
+            signals: false,
+            tls: None,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A connection: reads when there is something, answers a batch with one write, and holds nothing while it waits.
+//!
+//! Bytes are read into a buffer of the thread, and replies gathered in another; only what is not finished, a request without its end or a
+//! reply that the client does not take, is moved to the connection. So 10,000 idle connections hold no buffers at all.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::io::poll_read_buf;
+
+use crate::conns::{ConnState, Phase};
+use crate::counters::Count;
+use crate::engine::Engine;
+use crate::env::Env;
+use crate::session::Session;
+
+/// What is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// A buffer for replies that has grown beyond this is not kept by its thread.
+const OUT_BYTES_KEPT: usize = 512 << 10;
+/// A connection may hold so much however full the others are.
+const HELD_BYTES_FREE: usize = 4 << 10;
+
+thread_local! {
+    /// The buffers of this thread: what is read, and where replies are gathered.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = RefCell::new((vec![0; READ_BYTES], Vec::new()));
+}
+
+pub(crate) struct Connection<E: Engine, S> {
+    env: Arc<Env<E>>,
+    state: Arc<ConnState>,
+    worker: usize,
+    stream: S,
+    session: Session,
+    /// A request that is not all there, or requests that wait until replies were taken.
+    pending: BytesMut,
+    /// How much of the replies was sent.
+    sent: usize,
+    /// What is counted of this connection in the bytes that all hold.
+    held: usize,
+}
+
+impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
+    pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, worker: usize, stream: S) -> Connection<E, S> {
+        let session = Session::new(env.auth.is_some());
+        Connection { env, state, worker, stream, session, pending: BytesMut::new(), sent: 0, held: 0 }
+    }
+
+    /// Sends what there is to send.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let mut wrote = false;
+        while self.sent < self.session.out.len() {
+            match Pin::new(&mut self.stream).poll_write(cx, &self.session.out[self.sent..])? {
+                Poll::Ready(0) => return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
+                Poll::Ready(bytes) => {
+                    self.sent += bytes;
+                    wrote = true;
+                    self.env.counters.of(self.worker).add(Count::BytesWritten, bytes as u64);
+                    self.touch();
+                }
+                Poll::Pending => {
+                    self.state.set_phase(Phase::Writing);
+                    return Poll::Pending;
+                }
+            }
+        }
+        if wrote {
+            self.give_back();
+            // Plain sockets have nothing to flush; TLS may have.
+            return Pin::new(&mut self.stream).poll_flush(cx);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Gives the buffer of sent replies to the thread, or to the heap.
+    fn give_back(&mut self) {
+        self.sent = 0;
+        let mut out = std::mem::take(&mut self.session.out);
+        out.clear();
+        SCRATCH.with_borrow_mut(|(_, spare)| {
+            if spare.capacity() == 0 && out.capacity() <= OUT_BYTES_KEPT {
+                *spare = out;
+            }
+        });
+    }
+
+    fn touch(&self) {
+        self.state.last_ms.store(self.env.coarse_ms.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Takes requests from what is pending.
+    fn feed_pending(&mut self) {
+        let taken = self.session.feed(&self.env, self.worker, &self.pending);
+        self.pending.advance(taken);
+        if self.pending.is_empty() {
+            self.pending = BytesMut::new();
+        }
+    }
+
+    /// Reads once, and takes the requests that are there: false at the end of the stream.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+        // A large body is read to where it is gathered; all else goes by the thread's buffer, so that who has sent little holds little.
+        let read = if self.pending.len() < READ_BYTES { self.poll_read_some(cx) } else { self.poll_read_body(cx) };
+        let bytes = ready!(read)?;
+        self.env.counters.of(self.worker).add(Count::BytesRead, bytes as u64);
+        self.touch();
+        Poll::Ready(Ok(bytes > 0))
+    }
+
+    fn poll_read_some(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        SCRATCH.with_borrow_mut(|(scratch, spare)| {
+            let mut buffer = ReadBuf::new(scratch);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+            let read = buffer.filled();
+            if self.session.out.capacity() == 0 {
+                self.session.out = std::mem::take(spare);
+            }
+            if !self.pending.is_empty() {
+                self.pending.extend_from_slice(read);
+                self.feed_pending();
+                return Poll::Ready(Ok(read.len()));
+            }
+            let taken = self.session.feed(&self.env, self.worker, read);
+            if taken < read.len() {
+                self.pending.extend_from_slice(&read[taken..]);
+            }
+            Poll::Ready(Ok(read.len()))
+        })
+    }
+
+    /// Room is made as a body comes, not as it was promised: twice what is there, to no more than it needs.
+    fn poll_read_body(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        let missing = self.session.need.saturating_sub(self.pending.len());
+        let room = if missing == 0 { READ_BYTES } else { missing.min(self.pending.len()) };
+        if self.pending.capacity() == self.pending.len() {
+            self.pending.reserve(room);
+        }
+        let read = ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.pending))?;
+        if read > 0 {
+            self.feed_pending();
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    /// Counts what this connection holds; false if all together hold too much.
+    fn hold(&mut self) -> bool {
+        let held = self.pending.capacity() + self.session.out.capacity();
+        if held == self.held {
+            return true;
+        }
+        let more = held.saturating_sub(self.held);
+        let all = if more > 0 {
+            self.env.held_bytes.fetch_add(more, Ordering::Relaxed) + more
+        } else {
+            self.env.held_bytes.fetch_sub(self.held - held, Ordering::Relaxed) - (self.held - held)
+        };
+        self.held = held;
+        more == 0 || held <= HELD_BYTES_FREE || all <= self.env.limits.held_bytes_max
+    }
+
+    fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        loop {
+            ready!(self.poll_flush(cx))?;
+            if self.session.closing {
+                return Pin::new(&mut self.stream).poll_shutdown(cx);
+            }
+            if self.session.blocked {
+                self.feed_pending();
+                continue;
+            }
+            let idle = self.pending.is_empty() && self.session.is_idle();
+            if idle && self.env.draining.load(Ordering::Relaxed) {
+                self.session.closing = true;
+                continue;
+            }
+            self.state.set_phase(if idle { Phase::Idle } else { Phase::Half });
+            if !ready!(self.poll_read(cx))? {
+                self.session.closing = true;
+            }
+        }
+    }
+}
+
+impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Future for Connection<E, S> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        match this.poll_serve(cx) {
+            Poll::Ready(end) => {
+                if let Err(error) = end {
+                    tracing::debug!(conn = this.state.id, %error, "connection lost");
+                }
+                Poll::Ready(())
+            }
+            Poll::Pending if this.hold() => Poll::Pending,
+            Poll::Pending => {
+                this.env.counters.of(this.worker).add(Count::HeldKicks, 1);
+                tracing::warn!(conn = this.state.id, held_bytes = this.held, "closed: connections hold too much");
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl<E: Engine, S> Drop for Connection<E, S> {
+    fn drop(&mut self) {
+        self.env.held_bytes.fetch_sub(self.held, Ordering::Relaxed);
+        self.env.conns.closed(self.state.id);
+        tracing::debug!(conn = self.state.id, peer = %self.state.peer, "closed");
+    }
+}

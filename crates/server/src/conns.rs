@@ -1,0 +1,101 @@
+//! The connections there are: to list them, and to end those that are over a limit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// It waits for a request, and has nothing of one.
+    Idle = 0,
+    /// It has a part of a request.
+    Half = 1,
+    /// It has a reply that the client does not take.
+    Writing = 2,
+}
+
+/// What others may know of a connection.
+#[derive(Debug)]
+pub(crate) struct ConnState {
+    pub(crate) id: u64,
+    pub(crate) peer: String,
+    pub(crate) listener: String,
+    /// When it last got or gave bytes, in ms since the start.
+    pub(crate) last_ms: AtomicU64,
+    phase: AtomicU8,
+}
+
+impl ConnState {
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Idle,
+            1 => Phase::Half,
+            _ => Phase::Writing,
+        }
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Conns {
+    /// The lock protects the map; it is held for an insertion or removal a connection, and for a walk a tick.
+    open: Mutex<HashMap<u64, (Arc<ConnState>, Option<AbortHandle>)>>,
+    count: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+impl Conns {
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Notes a new connection; `None` if there are `max` already.
+    pub(crate) fn admit(self: &Conns, max: usize, peer: String, listener: &str, now_ms: u64) -> Option<Arc<ConnState>> {
+        let room = |count: usize| (count < max).then_some(count + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let state = Arc::new(ConnState {
+            id,
+            peer,
+            listener: listener.to_owned(),
+            last_ms: AtomicU64::new(now_ms),
+            phase: AtomicU8::new(Phase::Idle as u8),
+        });
+        self.open.lock().insert(id, (state.clone(), None));
+        Some(state)
+    }
+
+    /// Gives the handle that ends a connection's task.
+    pub(crate) fn started(&self, id: u64, abort: AbortHandle) {
+        if let Some((_, handle)) = self.open.lock().get_mut(&id) {
+            *handle = Some(abort);
+        }
+    }
+
+    pub(crate) fn closed(&self, id: u64) {
+        if self.open.lock().remove(&id).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends those that `over` says: how many. They go when their task is dropped.
+    pub(crate) fn end(&self, over: impl Fn(&ConnState) -> bool) -> usize {
+        let open = self.open.lock();
+        let ended = open.values().filter(|(state, abort)| abort.is_some() && over(state));
+        ended.filter_map(|(_, abort)| abort.as_ref()).map(AbortHandle::abort).count()
+    }
+
+    /// Each of them, for a listing.
+    pub(crate) fn all(&self) -> Vec<Arc<ConnState>> {
+        self.open.lock().values().map(|(state, _)| state.clone()).collect()
+    }
+}

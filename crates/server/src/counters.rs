@@ -1,0 +1,227 @@
+//! Counts: gathered by a connection while it works, added up a batch, summed when somebody asks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub(crate) enum Count { $($(#[$doc])* $name,)* }
+
+        impl Count {
+            pub(crate) const ALL: &[Count] = &[$(Count::$name,)*];
+            /// The name in `stats`, and behind `larder_` and before `_total` in the metrics.
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Count::$name => $text,)* }
+            }
+        }
+    };
+}
+
+counts! {
+    CmdGet = "cmd_get",
+    CmdSet = "cmd_set",
+    CmdFlush = "cmd_flush",
+    CmdTouch = "cmd_touch",
+    CmdMeta = "cmd_meta",
+    GetHits = "get_hits",
+    GetMisses = "get_misses",
+    DeleteMisses = "delete_misses",
+    DeleteHits = "delete_hits",
+    IncrMisses = "incr_misses",
+    IncrHits = "incr_hits",
+    DecrMisses = "decr_misses",
+    DecrHits = "decr_hits",
+    CasMisses = "cas_misses",
+    CasHits = "cas_hits",
+    CasBadval = "cas_badval",
+    TouchHits = "touch_hits",
+    TouchMisses = "touch_misses",
+    StoreTooLarge = "store_too_large",
+    StoreNoMemory = "store_no_memory",
+    AuthCmds = "auth_cmds",
+    AuthErrors = "auth_errors",
+    BytesRead = "bytes_read",
+    BytesWritten = "bytes_written",
+    TotalItems = "total_items",
+    TotalConnections = "total_connections",
+    RejectedConnections = "rejected_connections",
+    IdleKicks = "idle_kicks",
+    /// Connections that were dropped because they did not read what they had asked for.
+    SlowKicks = "slow_kicks",
+    /// Connections that were dropped because all together held too much of what was not finished.
+    HeldKicks = "held_kicks",
+    TlsErrors = "ssl_handshake_errors",
+    Errors = "request_errors",
+}
+
+const COUNTS: usize = Count::ALL.len();
+
+/// What one batch counted.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    counts: [u64; COUNTS],
+}
+
+impl Tally {
+    pub(crate) fn new() -> Tally {
+        Tally { counts: [0; COUNTS] }
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, count: Count, number: u64) {
+        self.counts[count as usize] += number;
+    }
+}
+
+/// The counts of one worker, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    counts: [AtomicU64; COUNTS],
+    latency: [Histogram; LATENCY_CLASSES.len()],
+}
+
+/// Whose time a sample is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Read,
+    Write,
+    Other,
+}
+
+pub(crate) const LATENCY_CLASSES: [(Class, &str); 3] =
+    [(Class::Read, "read"), (Class::Write, "write"), (Class::Other, "other")];
+
+/// Upper bounds of the histogram, in ns: doubling from 250 ns.
+pub(crate) const BUCKETS: usize = 22;
+
+pub(crate) fn bucket_bound_ns(bucket: usize) -> u64 {
+    250 << bucket
+}
+
+/// Times, in buckets that double.
+#[derive(Debug)]
+struct Histogram {
+    buckets: [AtomicU64; BUCKETS + 1],
+    sum_ns: AtomicU64,
+}
+
+/// The sum of histograms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) buckets: [u64; BUCKETS + 1],
+    pub(crate) sum_ns: u64,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        Counters {
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            latency: std::array::from_fn(|_| Histogram {
+                buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+                sum_ns: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    pub(crate) fn add(&self, count: Count, number: u64) {
+        self.counts[count as usize].fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// Adds what a batch counted, and empties it.
+    pub(crate) fn absorb(&self, tally: &mut Tally) {
+        for (sum, count) in self.counts.iter().zip(&mut tally.counts) {
+            if *count != 0 {
+                sum.fetch_add(std::mem::take(count), Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn time(&self, class: Class, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = (0..BUCKETS).find(|&bucket| ns <= bucket_bound_ns(bucket)).unwrap_or(BUCKETS);
+        let histogram = &self.latency[class as usize];
+        histogram.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        histogram.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+/// The counts of all workers.
+#[derive(Debug)]
+pub(crate) struct AllCounters {
+    pub(crate) workers: Vec<Counters>,
+    /// What the counts were when `stats reset` was last asked for.
+    base: [AtomicU64; COUNTS],
+}
+
+impl AllCounters {
+    pub(crate) fn new(workers: usize) -> AllCounters {
+        let workers = (0..workers.max(1)).map(|_| Counters::new()).collect();
+        AllCounters { workers, base: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    pub(crate) fn of(&self, worker: usize) -> &Counters {
+        &self.workers[worker % self.workers.len()]
+    }
+
+    /// Since the start.
+    pub(crate) fn sum(&self, count: Count) -> u64 {
+        self.workers.iter().map(|worker| worker.counts[count as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    /// Since the last reset.
+    pub(crate) fn since_reset(&self, count: Count) -> u64 {
+        self.sum(count).saturating_sub(self.base[count as usize].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn reset(&self) {
+        for &count in Count::ALL {
+            self.base[count as usize].store(self.sum(count), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn times(&self, class: Class) -> Times {
+        let mut times = Times::default();
+        for worker in &self.workers {
+            let histogram = &worker.latency[class as usize];
+            for (sum, bucket) in times.buckets.iter_mut().zip(&histogram.buckets) {
+                *sum += bucket.load(Ordering::Relaxed);
+            }
+            times.sum_ns += histogram.sum_ns.load(Ordering::Relaxed);
+        }
+        times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_summed_over_workers_and_since_a_reset() {
+        let all = AllCounters::new(2);
+        let mut tally = Tally::new();
+        tally.add(Count::CmdGet, 3);
+        all.of(0).absorb(&mut tally);
+        all.of(0).absorb(&mut tally);
+        all.of(3).add(Count::CmdGet, 4);
+        assert_eq!((all.sum(Count::CmdGet), all.since_reset(Count::CmdGet)), (7, 7));
+        all.reset();
+        all.of(1).add(Count::CmdGet, 1);
+        assert_eq!((all.sum(Count::CmdGet), all.since_reset(Count::CmdGet)), (8, 1));
+    }
+
+    #[test]
+    fn times_fall_into_the_bucket_that_bounds_them() {
+        let all = AllCounters::new(1);
+        all.of(0).time(Class::Write, Duration::from_nanos(250));
+        all.of(0).time(Class::Write, Duration::from_nanos(251));
+        all.of(0).time(Class::Write, Duration::from_secs(3_600));
+        let times = all.times(Class::Write);
+        assert_eq!((times.buckets[0], times.buckets[1], times.buckets[BUCKETS]), (1, 1, 1));
+        assert_eq!(all.times(Class::Read), Times::default());
+    }
+}

@@ -1,0 +1,124 @@
+//! What all connections share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+
+use crate::auth::AuthFile;
+use crate::config::Limits;
+use crate::conns::Conns;
+use crate::counters::AllCounters;
+use crate::engine::Engine;
+
+/// A delayed flush that is not asked for.
+const NO_FLUSH: i64 = i64::MAX;
+
+/// What all connections share.
+pub(crate) struct Env<E> {
+    pub(crate) engine: E,
+    pub(crate) limits: Limits,
+    pub(crate) counters: AllCounters,
+    pub(crate) conns: Conns,
+    pub(crate) started: Instant,
+    /// The names and values of the settings that only the command line knows, for `stats settings`.
+    pub(crate) listeners: Vec<String>,
+    pub(crate) threads: usize,
+    pub(crate) auth: Option<AuthFile>,
+    pub(crate) memory_bytes_max: AtomicUsize,
+    pub(crate) verbosity: AtomicU32,
+    /// Bytes of requests and replies that connections hold because they are not finished.
+    pub(crate) held_bytes: AtomicUsize,
+    /// Ms since the start, as of the last tick: for what need not be exact.
+    pub(crate) coarse_ms: AtomicU64,
+    /// When what was stored before it is to go, in ms since the start.
+    flush_at_ms: AtomicI64,
+    /// True once no new work is begun.
+    pub(crate) draining: AtomicBool,
+    /// Told to end.
+    pub(crate) stop: watch::Sender<bool>,
+}
+
+impl<E: Engine> Env<E> {
+    pub(crate) fn new(
+        engine: E,
+        limits: Limits,
+        threads: usize,
+        auth: Option<AuthFile>,
+        listeners: Vec<String>,
+    ) -> Arc<Env<E>> {
+        Arc::new(Env {
+            memory_bytes_max: AtomicUsize::new(limits.memory_bytes_max),
+            verbosity: AtomicU32::new(limits.verbosity),
+            engine,
+            limits,
+            counters: AllCounters::new(threads),
+            conns: Conns::default(),
+            started: Instant::now(),
+            listeners,
+            threads,
+            auth,
+            held_bytes: AtomicUsize::new(0),
+            coarse_ms: AtomicU64::new(0),
+            flush_at_ms: AtomicI64::new(NO_FLUSH),
+            draining: AtomicBool::new(false),
+            stop: watch::Sender::new(false),
+        })
+    }
+
+    /// The wall clock, in ms since 1970.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn since_start_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Removes everything in so many seconds; now for none. The last one asked for counts.
+    pub(crate) fn flush_in(&self, delay_s: u64) {
+        if delay_s == 0 {
+            self.flush_at_ms.store(NO_FLUSH, Ordering::Relaxed);
+            self.engine.flush();
+            return;
+        }
+        let at_ms = self.since_start_ms().saturating_add(delay_s.saturating_mul(1_000));
+        self.flush_at_ms.store(i64::try_from(at_ms).unwrap_or(NO_FLUSH - 1), Ordering::Relaxed);
+    }
+
+    /// Moves the coarse clock on, and does what is due.
+    pub(crate) fn tick(&self) {
+        let now_ms = self.since_start_ms();
+        self.coarse_ms.store(now_ms, Ordering::Relaxed);
+        let due_ms = self.flush_at_ms.load(Ordering::Relaxed);
+        let is_due = i64::try_from(now_ms).is_ok_and(|now_ms| due_ms <= now_ms);
+        // Whoever asked for another moment meanwhile has that one.
+        if is_due && self.flush_at_ms.compare_exchange(due_ms, NO_FLUSH, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.engine.flush();
+        }
+    }
+
+    /// When an item expires that is stored now with this life, in ms of the store's clock: memcached's reading of the number. A moment that
+    /// has passed is 0.
+    pub(crate) fn expiry_ms(&self, exptime: i32) -> Option<u64> {
+        match u64::try_from(exptime) {
+            Ok(0) => None,
+            Ok(seconds) if seconds <= RELATIVE_S_MAX => Some(self.engine.now_ms() + seconds * 1_000),
+            Ok(seconds) => Some(match (seconds * 1_000).checked_sub(self.wall_ms()) {
+                Some(left_ms) if left_ms > 0 => self.engine.now_ms() + left_ms,
+                _ => 0,
+            }),
+            Err(_) => Some(0),
+        }
+    }
+}
+
+/// The largest number that is a life and not a moment: 30 days.
+pub(crate) const RELATIVE_S_MAX: u64 = larder_proto::exptime::RELATIVE_S_MAX;
+
+/// Whole seconds that are left, parts of one counted whole.
+pub(crate) fn left_s(expiry_ms: u64, now_ms: u64) -> u64 {
+    expiry_ms.saturating_sub(now_ms).div_ceil(1_000)
+}

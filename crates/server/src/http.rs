@@ -1,0 +1,114 @@
+//! `/metrics` and `/healthz`: a request a connection, read to its head's end, answered and closed.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::counters::{BUCKETS, Count, LATENCY_CLASSES, bucket_bound_ns};
+use crate::engine::Engine;
+use crate::env::Env;
+
+/// The longest head of a request.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests at once.
+const REQUESTS_MAX: usize = 16;
+
+pub(crate) async fn serve<E: Engine>(env: Arc<Env<E>>, listener: TcpListener) {
+    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let env = env.clone();
+        tokio::spawn(async move {
+            // Whoever is slow, or gone, gets nothing.
+            let _ = tokio::time::timeout(TIMEOUT, answer(&env, stream)).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream) -> std::io::Result<()> {
+    let mut head = Vec::with_capacity(1 << 10);
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() > HEAD_BYTES_MAX || stream.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    }
+    let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|&byte| byte == b' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = path.split(|&byte| byte == b'?').next().unwrap_or_default();
+    let (status, kind, body) = match (method, path) {
+        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", metrics(env)),
+        (b"GET" | b"HEAD", b"/healthz") if env.draining.load(Ordering::Relaxed) => {
+            ("503 Service Unavailable", "text/plain", "ending\n".to_owned())
+        }
+        (b"GET" | b"HEAD", b"/healthz") => ("200 OK", "text/plain", "ok\n".to_owned()),
+        (b"GET" | b"HEAD", _) => ("404 Not Found", "text/plain", "/metrics or /healthz\n".to_owned()),
+        _ => ("405 Method Not Allowed", "text/plain", "GET it\n".to_owned()),
+    };
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    if method == b"GET" {
+        stream.write_all(body.as_bytes()).await?;
+    }
+    stream.shutdown().await
+}
+
+/// All there is to tell, in the text format of Prometheus.
+fn metrics<E: Engine>(env: &Env<E>) -> String {
+    let mut text = String::with_capacity(16 << 10);
+    let mut put = |name: &str, kind: &str, value: &dyn std::fmt::Display| {
+        // A String takes whatever is written.
+        let _ = writeln!(text, "# TYPE larder_{name} {kind}\nlarder_{name} {value}");
+    };
+    let figures = env.engine.figures();
+    let usage = crate::process::usage();
+    for &count in Count::ALL {
+        put(&format!("{}_total", count.name()), "counter", &env.counters.sum(count));
+    }
+    put("connections", "gauge", &env.conns.count());
+    put("connections_max", "gauge", &env.limits.connections_max);
+    put("held_bytes", "gauge", &env.held_bytes.load(Ordering::Relaxed));
+    put("items", "gauge", &figures.items);
+    put("item_bytes", "gauge", &figures.bytes);
+    put("item_bytes_max", "gauge", &env.memory_bytes_max.load(Ordering::Relaxed));
+    put("evicted_total", "counter", &figures.evicted);
+    put("expired_total", "counter", &figures.expired);
+    put("uptime_seconds", "gauge", &env.started.elapsed().as_secs());
+    put("cpu_seconds_total", "counter", &(usage.user_s + usage.system_s));
+    put("resident_bytes", "gauge", &crate::process::resident_bytes());
+    histograms(env, &mut text);
+    text
+}
+
+/// Times of one request in 16: from its line being found to its reply being written into the buffer.
+fn histograms<E: Engine>(env: &Env<E>, text: &mut String) {
+    const NAME: &str = "larder_request_seconds";
+    const NS: f64 = 1e9;
+    let _ = writeln!(text, "# TYPE {NAME} histogram");
+    for (class, word) in LATENCY_CLASSES {
+        let times = env.counters.times(class);
+        let mut sum = 0;
+        for (bucket, count) in times.buckets.iter().enumerate() {
+            sum += count;
+            let bound =
+                if bucket < BUCKETS { (bucket_bound_ns(bucket) as f64 / NS).to_string() } else { "+Inf".to_owned() };
+            let _ = writeln!(text, "{NAME}_bucket{{class=\"{word}\",le=\"{bound}\"}} {sum}");
+        }
+        let _ = writeln!(text, "{NAME}_sum{{class=\"{word}\"}} {}", times.sum_ns as f64 / NS);
+        let _ = writeln!(text, "{NAME}_count{{class=\"{word}\"}} {sum}");
+    }
+}

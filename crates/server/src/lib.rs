@@ -1,0 +1,53 @@
+//! The memcached protocol over Larder's embedded stores: classic text and meta, as the newest memcached speaks them.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `server` | listeners, workers, limits of time, the end |
+//! | `conn` | one connection: when to read, when to write, what to hold |
+//! | `session` | one connection's requests, without a socket: what each command does |
+//! | `engine` | what is needed of a store |
+//! | `env`, `conns`, `counters` | what all connections share |
+//! | `http` | `/metrics`, `/healthz` |
+//! | `auth`, `tls`, `notify` | who may come in; TLS; systemd |
+//!
+//! # What differs from memcached
+//!
+//! Replies are equal byte for byte to those of memcached 1.6.45, held by `tests/differential.rs`, but for tokens, times and statistics, and:
+//!
+//! - lives are kept to the millisecond: an item lives at least as long as it was told, where memcached may end it a second early;
+//! - `ms` that is too large, or finds no room, deletes the item that was there in set mode only, where memcached does in every mode;
+//! - a key comes back by `k` in the form it was asked for; in memcached in the form it was stored in;
+//! - `me key b` takes the key as base64, as its documentation says; memcached 1.6.45 wants another word behind it;
+//! - `ma` with `E` and `T` gives token and life also where the number grows by a digit;
+//! - a `get` with a key that is too long is answered with the error alone; memcached drops the replies before it, and adds an empty line;
+//! - an opaque token that is too long is found before anything is done;
+//! - there are no slabs, no lists of use and no crawler: `slabs automove` and `lru_crawler` take what is well formed, and do nothing; `lru` is
+//!   `ERROR`. `lru_crawler metadump` and `mgdump` list the items. `watch`, `stats detail` and `stats cachedump` are refused as memcached refuses them with `-W` and `-X`;
+//! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed.
+#![deny(unsafe_code)]
+
+mod args;
+mod auth;
+mod config;
+mod conn;
+mod conns;
+mod counters;
+mod engine;
+mod env;
+mod http;
+mod notify;
+mod process;
+mod server;
+mod session;
+mod tls;
+
+pub use args::Args;
+pub use auth::AuthFile;
+pub use config::{Config, Limits, Listen, Runtime};
+pub use engine::{Engine, Figures, MemoryEngine, Promises};
+pub use larder_store_memory::MemoryStore;
+pub use server::{Server, Stopper};
+
+/// The version that clients are told: that of the memcached whose protocol this is.
+pub const VERSION: &str = "1.6.45-larder";
+const VERSION_LINE: &str = "VERSION 1.6.45-larder";

@@ -1,0 +1,442 @@
+//! The server: listeners, workers, and the thread that looks after both.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use larder_core::{Error, ErrorKind, Result};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::{Config, Listen, Runtime};
+use crate::conn::Connection;
+use crate::conns::{ConnState, Phase};
+use crate::counters::Count;
+use crate::engine::Engine;
+use crate::env::Env;
+use crate::{http, notify, tls};
+
+/// How often limits of time are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a listener rests that could not accept, for want of file descriptors mostly.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How long a client may take for the TLS handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+/// The most threads.
+const THREADS_MAX: usize = 256;
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Server {
+    addrs: Vec<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    stop: watch::Sender<bool>,
+    control: Option<JoinHandle<()>>,
+}
+
+/// A connection that was accepted, on its way to a worker.
+enum Accepted {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// Listeners that are open, and not served yet.
+struct Open {
+    tcp: Vec<(std::net::TcpListener, String)>,
+    unix: Vec<(std::os::unix::net::UnixListener, String)>,
+    metrics: Option<std::net::TcpListener>,
+}
+
+impl Server {
+    /// Opens the listeners, starts the threads and returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for what cannot be listened on, files that cannot be read, and threads of 0 or over 256.
+    ///
+    /// ```
+    /// use larder_server::{Config, Listen, MemoryEngine, Server};
+    /// use larder_store_memory::MemoryStore;
+    /// use std::io::{Read, Write};
+    ///
+    /// let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    /// let engine = MemoryEngine::new(MemoryStore::builder().bytes_max(64 << 20).build()?);
+    /// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+    /// let mut client = std::net::TcpStream::connect(server.addrs()[0]).unwrap();
+    /// client.write_all(b"set k 0 0 5\r\nhello\r\nquit\r\n").unwrap();
+    /// let mut reply = String::new();
+    /// client.read_to_string(&mut reply).unwrap();
+    /// assert_eq!(reply, "STORED\r\n");
+    /// server.stop();
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn start<E: Engine>(engine: E, config: Config) -> Result<Server> {
+        if !(1..=THREADS_MAX).contains(&config.threads) {
+            let detail = format!("{} threads; it takes 1 to {THREADS_MAX}", config.threads);
+            return Err(Error::new(ErrorKind::Config, detail));
+        }
+        let acceptor = match &config.tls {
+            Some((chain, key)) => Some(tls::acceptor(chain, key)?),
+            None => None,
+        };
+        let open = Open::all(&config)?;
+        let local = |listener: &std::net::TcpListener| listener.local_addr().ok();
+        let addrs = open.tcp.iter().filter_map(|(listener, _)| local(listener)).collect();
+        let metrics = open.metrics.as_ref().and_then(local);
+        let names = open.tcp.iter().map(|(_, name)| name.clone()).chain(open.unix.iter().map(|(_, name)| name.clone()));
+        let env = Env::new(engine, config.limits.clone(), config.threads, config.auth.clone(), names.collect());
+        let stop = env.stop.clone();
+        let workers = Workers::start(&env, &config, acceptor)?;
+        let control = Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
+        let thread = std::thread::Builder::new().name("larder-control".to_owned());
+        let signals = config.signals;
+        let looking = move || control.block_on(look_after(env, open, workers, signals));
+        let control = thread.spawn(looking).map_err(cannot_start)?;
+        Ok(Server { addrs, metrics, stop, control: Some(control) })
+    }
+
+    /// The TCP addresses it listens on, in the order of the configuration.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// Where it answers `/metrics`.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// Takes no more connections, lets requests under way finish, and ends.
+    pub fn stop(mut self) {
+        self.stop.send_replace(true);
+        self.join();
+    }
+
+    /// Something that tells it to end, from elsewhere.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { stop: self.stop.clone() }
+    }
+
+    /// Waits until it has ended, by [`Stopper::stop`] or by a client's `shutdown`.
+    pub fn wait(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(control) = self.control.take() {
+            // The thread has said what it had to say.
+            let _ = control.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        self.join();
+    }
+}
+
+/// Tells a server to end.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    stop: watch::Sender<bool>,
+}
+
+impl Stopper {
+    /// Tells it.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+}
+
+fn cannot_start(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Config, format!("a thread could not be started: {error}")).source(error)
+}
+
+impl Open {
+    fn all(config: &Config) -> Result<Open> {
+        let mut open = Open { tcp: Vec::new(), unix: Vec::new(), metrics: None };
+        let failed = |place: &dyn std::fmt::Display, error: std::io::Error| {
+            Error::new(ErrorKind::Config, format!("could not listen on {place}: {error}")).source(error)
+        };
+        for listen in &config.listen {
+            match listen {
+                Listen::Tcp(addr) => {
+                    let listener = std::net::TcpListener::bind(addr).map_err(|error| failed(addr, error))?;
+                    open.add_tcp(listener)?;
+                }
+                Listen::Unix(path, mode) => {
+                    let listener = bind_unix(path, *mode).map_err(|error| failed(&path.display(), error))?;
+                    open.unix.push((listener, format!("unix:{}", path.display())));
+                }
+            }
+        }
+        for listener in &config.inherited {
+            open.add_tcp(listener.try_clone().map_err(|error| failed(&"an inherited socket", error))?)?;
+        }
+        if let Some(addr) = config.metrics {
+            let listener = std::net::TcpListener::bind(addr).map_err(|error| failed(&addr, error))?;
+            listener.set_nonblocking(true).map_err(|error| failed(&addr, error))?;
+            open.metrics = Some(listener);
+        }
+        Ok(open)
+    }
+
+    fn add_tcp(&mut self, listener: std::net::TcpListener) -> Result<()> {
+        let named = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
+        let addr =
+            named.map_err(|error| Error::new(ErrorKind::Config, format!("a listener: {error}")).source(error))?;
+        self.tcp.push((listener, format!("tcp:{addr}")));
+        Ok(())
+    }
+}
+
+/// A socket that a server before us left is removed; anything else in its place is not.
+fn bind_unix(path: &Path, mode: u32) -> std::io::Result<std::os::unix::net::UnixListener> {
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, "another server listens there"));
+        }
+        fs::remove_file(path)?;
+    }
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The threads that serve connections.
+struct Workers {
+    /// One queue each; each holds no more than there may be connections.
+    queues: Vec<mpsc::UnboundedSender<(Accepted, Arc<ConnState>)>>,
+    threads: Vec<JoinHandle<()>>,
+    next: usize,
+}
+
+impl Workers {
+    fn start<E: Engine>(env: &Arc<Env<E>>, config: &Config, tls: Option<TlsAcceptor>) -> Result<Workers> {
+        let (mut queues, mut threads) = (Vec::new(), Vec::new());
+        let runtimes = match config.runtime {
+            Runtime::PerCore => config.threads,
+            Runtime::Shared => 1,
+        };
+        for worker in 0..runtimes {
+            let (queue, jobs) = mpsc::unbounded_channel();
+            let mut builder = match config.runtime {
+                Runtime::PerCore => Builder::new_current_thread(),
+                Runtime::Shared => Builder::new_multi_thread(),
+            };
+            let runtime = builder.worker_threads(config.threads).enable_all().build().map_err(cannot_start)?;
+            let (env, tls) = (env.clone(), tls.clone());
+            let thread = std::thread::Builder::new().name(format!("larder-{worker}"));
+            let serving = thread.spawn(move || runtime.block_on(work(env, worker, tls, jobs))).map_err(cannot_start)?;
+            queues.push(queue);
+            threads.push(serving);
+        }
+        Ok(Workers { queues, threads, next: 0 })
+    }
+
+    fn give(&mut self, accepted: Accepted, state: Arc<ConnState>) {
+        self.next = (self.next + 1) % self.queues.len();
+        // A worker ends only after this.
+        let _ = self.queues[self.next].send((accepted, state));
+    }
+}
+
+/// Starts a task for each connection that is given, until there are none to come and all are over.
+async fn work<E: Engine>(
+    env: Arc<Env<E>>,
+    worker: usize,
+    tls: Option<TlsAcceptor>,
+    mut jobs: mpsc::UnboundedReceiver<(Accepted, Arc<ConnState>)>,
+) {
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            job = jobs.recv() => {
+                let Some((accepted, state)) = job else { break };
+                let id = state.id;
+                let abort = tasks.spawn(serve(env.clone(), worker, tls.clone(), accepted, state));
+                env.conns.started(id, abort);
+            }
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Takes a connection off the list, however its task ends.
+struct Listed<E: Engine>(Arc<Env<E>>, u64);
+
+impl<E: Engine> Drop for Listed<E> {
+    fn drop(&mut self) {
+        self.0.conns.closed(self.1);
+    }
+}
+
+async fn serve<E: Engine>(
+    env: Arc<Env<E>>,
+    worker: usize,
+    tls: Option<TlsAcceptor>,
+    accepted: Accepted,
+    state: Arc<ConnState>,
+) {
+    let _listed = Listed(env.clone(), state.id);
+    match accepted {
+        Accepted::Unix(stream) => {
+            if let Ok(stream) = UnixStream::from_std(stream) {
+                Connection::new(env, state, worker, stream).await;
+            }
+        }
+        Accepted::Tcp(stream) => {
+            // Replies are gathered already; waiting for more would only delay them.
+            let Ok(stream) = stream.set_nodelay(true).and_then(|()| TcpStream::from_std(stream)) else { return };
+            let Some(tls) = tls else { return Connection::new(env, state, worker, stream).await };
+            match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+                Ok(Ok(stream)) => Connection::new(env, state, worker, stream).await,
+                _ => env.counters.of(worker).add(Count::TlsErrors, 1),
+            }
+        }
+    }
+}
+
+/// Accepts, keeps time, and ends it all when told.
+async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Workers, signals: bool) {
+    let (given, mut accepted) = mpsc::channel(1);
+    let mut acceptors = tokio::task::JoinSet::new();
+    for (listener, name) in open.tcp {
+        acceptors.spawn(accept_tcp(env.clone(), listener, name, given.clone()));
+    }
+    for (listener, name) in open.unix {
+        acceptors.spawn(accept_unix(env.clone(), listener, name, given.clone()));
+    }
+    if let Some(Ok(listener)) = open.metrics.map(TcpListener::from_std) {
+        acceptors.spawn(http::serve(env.clone(), listener));
+    }
+    if signals {
+        acceptors.spawn(stop_by_signal(env.stop.clone()));
+    }
+    let mut stop = env.stop.subscribe();
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tracing::info!(listeners = ?env.listeners, threads = env.threads, "serving");
+    notify::tell("READY=1");
+    loop {
+        tokio::select! {
+            Some((stream, state)) = accepted.recv() => workers.give(stream, state),
+            _ = tick.tick() => keep_time(&env),
+            _ = stop.wait_for(|&stop| stop) => break,
+        }
+    }
+    notify::tell("STOPPING=1");
+    acceptors.shutdown().await;
+    drain(&env).await;
+    workers.queues.clear();
+    for thread in workers.threads {
+        // A worker that panicked has said so.
+        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+    }
+    tracing::info!("ended");
+}
+
+/// Ends the server when the system asks for it.
+async fn stop_by_signal(stop: watch::Sender<bool>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::warn!("signals cannot be listened to: they end the process at once");
+        return;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    stop.send_replace(true);
+}
+
+/// Moves the clock on, and ends connections that are over a limit of time.
+fn keep_time<E: Engine>(env: &Env<E>) {
+    env.tick();
+    let now_ms = env.coarse_ms.load(Ordering::Relaxed);
+    let silent_ms = |conn: &ConnState| now_ms.saturating_sub(conn.last_ms.load(Ordering::Relaxed));
+    let (idle_ms, slow_ms) = (env.limits.idle_timeout_ms, env.limits.slow_timeout_ms);
+    let counters = env.counters.of(0);
+    if slow_ms > 0 {
+        let slow = env.conns.end(|conn| conn.phase() == Phase::Writing && silent_ms(conn) > slow_ms);
+        counters.add(Count::SlowKicks, slow as u64);
+    }
+    if idle_ms > 0 {
+        let idle = env.conns.end(|conn| conn.phase() != Phase::Writing && silent_ms(conn) > idle_ms);
+        counters.add(Count::IdleKicks, idle as u64);
+    }
+}
+
+/// Lets requests under way finish; ends idle connections at once, and all when the time is up.
+async fn drain<E: Engine>(env: &Env<E>) {
+    env.draining.store(true, Ordering::Relaxed);
+    let began_ms = env.since_start_ms();
+    tracing::info!(connections = env.conns.count(), "draining");
+    while env.conns.count() > 0 {
+        let late = env.since_start_ms().saturating_sub(began_ms) >= env.limits.drain_timeout_ms;
+        env.conns.end(|conn| late || conn.phase() == Phase::Idle);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+type Given = mpsc::Sender<(Accepted, Arc<ConnState>)>;
+
+async fn accept_tcp<E: Engine>(env: Arc<Env<E>>, listener: std::net::TcpListener, name: String, given: Given) {
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    loop {
+        let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
+        match accepted {
+            Ok((stream, peer)) => match admit(&env, format!("tcp:{peer}"), &name) {
+                Some(state) => _ = given.send((Accepted::Tcp(stream), state)).await,
+                None => refuse(stream),
+            },
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+async fn accept_unix<E: Engine>(
+    env: Arc<Env<E>>,
+    listener: std::os::unix::net::UnixListener,
+    name: String,
+    given: Given,
+) {
+    let Ok(listener) = UnixListener::from_std(listener) else { return };
+    loop {
+        match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
+            Ok(stream) => match admit(&env, name.clone(), &name) {
+                Some(state) => _ = given.send((Accepted::Unix(stream), state)).await,
+                None => refuse(stream),
+            },
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+fn admit<E: Engine>(env: &Env<E>, peer: String, listener: &str) -> Option<Arc<ConnState>> {
+    let now_ms = env.coarse_ms.load(Ordering::Relaxed);
+    let state = env.conns.admit(env.limits.connections_max, peer, listener, now_ms);
+    let count = if state.is_some() { Count::TotalConnections } else { Count::RejectedConnections };
+    env.counters.of(0).add(count, 1);
+    state
+}
+
+/// Says why, as memcached does; a client whose socket takes nothing is not waited for.
+fn refuse(mut stream: impl std::io::Write) {
+    let _ = stream.write(TOO_MANY);
+}
+
+async fn rest(error: &std::io::Error) {
+    tracing::warn!(%error, "could not accept a connection");
+    tokio::time::sleep(ACCEPT_REST).await;
+}

@@ -1,0 +1,188 @@
+//! Commands that are not about one item.
+
+use larder_proto::key::is_printable;
+use larder_proto::server::words::Words;
+use larder_proto::server::{Admin, flush_delay, number, write};
+use larder_store_memory::Marks;
+
+use super::meta::idle_s;
+use super::{Session, memcached_bytes};
+use crate::counters::{Count, Tally};
+use crate::engine::Engine;
+use crate::env::Env;
+
+const BAD: &str = "CLIENT_ERROR bad command line format";
+const MEGABYTES_MAX: u32 = 1_000_000_000;
+const MEGABYTES_MIN: u32 = 8;
+/// The highest verbosity there is.
+const VERBOSITY_MAX: u32 = 3;
+
+/// A listing of all items, part by part, so that it takes no more room than a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dump {
+    part: usize,
+    /// True for `mgdump`: lines to send back as they are.
+    as_requests: bool,
+}
+
+impl Dump {
+    /// Writes a part; what remains.
+    pub(super) fn step<E: Engine>(self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Dump> {
+        if self.part >= env.engine.parts() {
+            out.extend_from_slice(if self.as_requests { b"EN\r\n" } else { b"END\r\n" });
+            return None;
+        }
+        let (now_ms, wall_s) = (env.engine.now_ms(), env.wall_ms() / 1_000);
+        env.engine.each(self.part, |key, seen| {
+            use std::io::Write;
+            if self.as_requests {
+                let base64 = !is_printable(key);
+                out.extend_from_slice(b"mg ");
+                write::key_text(out, key, base64);
+                out.extend_from_slice(if base64 { b" b\r\n" } else { b"\r\n" });
+                return;
+            }
+            out.extend_from_slice(b"key=");
+            write::key_escaped(out, key);
+            let until = seen
+                .expiry_ms
+                .map_or(-1, |ms| i64::try_from(wall_s + crate::env::left_s(ms, now_ms)).unwrap_or(i64::MAX));
+            let last_s = wall_s.saturating_sub(idle_s(&seen, now_ms));
+            let fetch = if seen.marks.contains(Marks::FETCHED) { "yes" } else { "no" };
+            let size = memcached_bytes(key, seen.flags, seen.value.len());
+            let (cas, flags) = (seen.cas, seen.flags);
+            // A Vec takes whatever is written.
+            let _ = writeln!(out, " exp={until} la={last_s} cas={cas} fetch={fetch} cls=1 size={size} flags={flags}");
+        });
+        Some(Dump { part: self.part + 1, ..self })
+    }
+}
+
+impl Session {
+    pub(super) fn admin<E: Engine>(
+        &mut self,
+        env: &Env<E>,
+        admin: Admin,
+        words: Words<'_>,
+        noreply: bool,
+        tally: &mut Tally,
+    ) {
+        let reply = match admin {
+            Admin::FlushAll => flush_all(env, words, noreply, tally),
+            Admin::Verbosity => verbosity(env, words),
+            Admin::CacheMemlimit => memlimit(env, words),
+            Admin::LruCrawler => return self.lru_crawler(env, words, noreply),
+            // There are no lists to tune: what memcached answers without its maintainer.
+            Admin::Lru => "ERROR",
+            Admin::Slabs => slabs(words),
+            Admin::Watch => "CLIENT_ERROR watch commands not allowed",
+            Admin::Shutdown => return self.shutdown(env, words, noreply),
+        };
+        self.answer(reply, noreply);
+    }
+
+    fn shutdown<E: Engine>(&mut self, env: &Env<E>, words: Words<'_>, noreply: bool) {
+        let reply = if !env.limits.shutdown_enabled {
+            "SERVER_ERROR: shutdown not enabled"
+        } else {
+            match ({ words }.next(), { words }.count()) {
+                (None, _) => "",
+                (Some(mode), 1) if b"graceful".starts_with(mode) => "",
+                _ => "CLIENT_ERROR invalid shutdown mode",
+            }
+        };
+        if reply.is_empty() {
+            self.closing = true;
+            tracing::info!("a client asked for the shutdown");
+            env.stop.send_replace(true);
+        } else {
+            self.answer(reply, noreply);
+        }
+    }
+
+    /// There is no crawler to be turned on or off: what expires goes by itself. Its listings are what clients use it for.
+    fn lru_crawler<E: Engine>(&mut self, env: &Env<E>, mut words: Words<'_>, noreply: bool) {
+        let (verb, argument, more) = (words.next(), words.next(), words.next());
+        let is = |name: &[u8]| verb.is_some_and(|verb| name.starts_with(verb));
+        let reply = match (argument, more) {
+            (Some(_), None) if is(b"crawl") => "OK",
+            (Some(_), None) if is(b"metadump") || is(b"mgdump") => {
+                let as_requests = !is(b"metadump");
+                if env.limits.dump_enabled {
+                    self.out.extend_from_slice(b"OK\r\n");
+                    self.dump = Some(Dump { part: 0, as_requests });
+                    return;
+                }
+                if as_requests { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" }
+            }
+            (Some(argument), None) if is(b"tocrawl") => number(Some(argument)).map_or(BAD, |_| "OK"),
+            (Some(argument), None) if is(b"sleep") => match number(Some(argument)) {
+                None => BAD,
+                Some(..=1_000_000) => "OK",
+                Some(_) => "CLIENT_ERROR sleep must be one second or less",
+            },
+            (None, None) if is(b"enable") || is(b"disable") => "OK",
+            _ => "ERROR",
+        };
+        self.answer(reply, noreply);
+    }
+}
+
+fn flush_all<E: Engine>(env: &Env<E>, words: Words<'_>, noreply: bool, tally: &mut Tally) -> &'static str {
+    tally.add(Count::CmdFlush, 1);
+    if !env.limits.flush_enabled {
+        return "CLIENT_ERROR flush_all not allowed";
+    }
+    match flush_delay(words, noreply) {
+        Ok(delay_s) => {
+            let delay_s = u64::try_from(delay_s).unwrap_or(0);
+            // A large number is a moment, as everywhere.
+            let wall_s = env.wall_ms() / 1_000;
+            let is_moment = delay_s > crate::env::RELATIVE_S_MAX;
+            env.flush_in(if is_moment { delay_s.saturating_sub(wall_s) } else { delay_s });
+            "OK"
+        }
+        Err(reply) => reply,
+    }
+}
+
+fn verbosity<E: Engine>(env: &Env<E>, mut words: Words<'_>) -> &'static str {
+    match number(words.next()) {
+        Some(level) => {
+            env.verbosity.store(level.min(VERBOSITY_MAX), std::sync::atomic::Ordering::Relaxed);
+            "OK"
+        }
+        None => BAD,
+    }
+}
+
+fn memlimit<E: Engine>(env: &Env<E>, mut words: Words<'_>) -> &'static str {
+    match number(words.next()) {
+        None => "ERROR",
+        Some(..MEGABYTES_MIN) => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+        Some(megabytes) if megabytes > MEGABYTES_MAX => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
+        Some(megabytes) => {
+            let bytes = usize::try_from(u64::from(megabytes) << 20).unwrap_or(usize::MAX);
+            if !env.engine.set_bytes_max(bytes) {
+                return "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
+            }
+            env.memory_bytes_max.store(bytes, std::sync::atomic::Ordering::Relaxed);
+            "OK"
+        }
+    }
+}
+
+/// There are no slabs.
+fn slabs(mut words: Words<'_>) -> &'static str {
+    let verb = words.next();
+    let is = |name: &[u8]| verb.is_some_and(|verb| name.starts_with(verb));
+    match { words }.count() {
+        2 if is(b"reassign") => "CLIENT_ERROR slab reassignment disabled",
+        1.. if is(b"automove") => match number(words.next()) {
+            Some(0..=2) => "OK",
+            Some(_) => "ERROR",
+            None => BAD,
+        },
+        _ => "ERROR",
+    }
+}

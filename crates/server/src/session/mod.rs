@@ -1,0 +1,222 @@
+//! One connection's requests: bytes in, replies out, whatever the pieces they come in. No socket and no waiting.
+
+mod admin;
+mod classic;
+mod login;
+mod meta;
+mod stats;
+
+use std::time::Instant;
+
+use larder_proto::server::{Command, KeyScratch, Unended, parse, unended, write};
+use memchr::memchr;
+
+use crate::counters::{Class, Count, Tally};
+use crate::engine::Engine;
+use crate::env::Env;
+
+/// A connection takes no further request while it has so many bytes to give.
+const OUT_BYTES_SOFT: usize = 256 << 10;
+/// One request in so many is timed.
+const TIMED_EVERY: u32 = 16;
+
+/// What became of a request.
+enum Step {
+    /// It is done, and so many bytes behind its line were its body.
+    Done(usize),
+    /// Its body is not all there: so many bytes are needed behind its line.
+    Body(usize),
+    /// It goes on when the replies so far were taken.
+    Paused,
+}
+
+const DONE: Step = Step::Done(0);
+
+/// The state of one connection between requests.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// Replies that are to be sent.
+    pub(crate) out: Vec<u8>,
+    /// True if no more requests are to be taken, and the connection closed once the replies are sent.
+    pub(crate) closing: bool,
+    /// True if requests wait until replies were sent, rather than for more bytes.
+    pub(crate) blocked: bool,
+    /// Bytes that are needed, from the beginning of the request that is not all there.
+    pub(crate) need: usize,
+    /// Bytes of that request that hold no line end.
+    searched: usize,
+    /// Bytes to pass over.
+    swallow: usize,
+    /// Where in its words a `get` goes on that was paused.
+    resume: usize,
+    /// A listing under way.
+    dump: Option<admin::Dump>,
+    login: login::Login,
+    /// True once a byte was seen.
+    begun: bool,
+    requests: u32,
+    tally: Option<Box<Tally>>,
+}
+
+impl Session {
+    /// A session; one that must log in first if there is an auth file.
+    pub(crate) fn new(needs_login: bool) -> Session {
+        Session { login: login::Login::new(needs_login), ..Session::default() }
+    }
+
+    /// True if nothing of a request is there, and nothing under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.need == 0 && self.searched == 0 && self.swallow == 0 && self.dump.is_none() && self.login.is_idle()
+    }
+
+    /// Takes requests off the front of `input`: how many bytes it is done with. The rest is to be given again, with more behind it, or,
+    /// if the session is [`blocked`](Session::blocked), once the replies were sent.
+    pub(crate) fn feed<E: Engine>(&mut self, env: &Env<E>, worker: usize, input: &[u8]) -> usize {
+        let mut tally = self.tally.take().unwrap_or_else(|| Box::new(Tally::new()));
+        let mut at = 0;
+        self.blocked = false;
+        while !self.closing {
+            if self.out.len() >= OUT_BYTES_SOFT {
+                self.blocked = true;
+                break;
+            }
+            if let Some(dump) = self.dump.take() {
+                self.dump = dump.step(env, &mut self.out);
+                continue;
+            }
+            let rest = &input[at..];
+            if rest.is_empty() {
+                break;
+            }
+            let passed = self.swallow.min(rest.len());
+            if passed > 0 {
+                self.swallow -= passed;
+                at += passed;
+                continue;
+            }
+            match self.take(env, worker, rest, &mut tally) {
+                Some(taken) => at += taken,
+                None => break,
+            }
+        }
+        env.counters.of(worker).absorb(&mut tally);
+        self.tally = Some(tally);
+        if self.closing { input.len() } else { at }
+    }
+
+    /// Takes one request: its bytes, if it is done.
+    fn take<E: Engine>(&mut self, env: &Env<E>, worker: usize, rest: &[u8], tally: &mut Tally) -> Option<usize> {
+        if !self.begun {
+            self.begun = true;
+            // memcached's binary protocol is not spoken here.
+            if rest.first() == Some(&0x80) {
+                self.closing = true;
+                return None;
+            }
+        }
+        if rest.len() < self.need {
+            return None;
+        }
+        if !self.login.is_in() {
+            return self.log_in(env, rest, tally);
+        }
+        let Some(end) = memchr(b'\n', &rest[self.searched..]).map(|end| self.searched + end + 1) else {
+            if unended(rest) == Unended::Close || rest.len() >= env.limits.line_bytes_max {
+                tally.add(Count::Errors, 1);
+                self.closing = true;
+            }
+            self.searched = rest.len();
+            return None;
+        };
+        let (line, body) = rest.split_at(end);
+        self.requests = self.requests.wrapping_add(1);
+        let timed = self.requests.is_multiple_of(TIMED_EVERY).then(Instant::now);
+        let mut scratch = KeyScratch::new();
+        let command = parse(line, &mut scratch);
+        let class = class(&command);
+        let step = self.execute(env, &command, body, tally);
+        if let Some(began) = timed {
+            env.counters.of(worker).time(class, began.elapsed());
+        }
+        self.searched = 0;
+        match step {
+            Step::Done(body_bytes) => {
+                self.need = 0;
+                Some(end + body_bytes)
+            }
+            Step::Body(body_bytes) => {
+                self.need = end + body_bytes;
+                None
+            }
+            Step::Paused => {
+                self.blocked = true;
+                None
+            }
+        }
+    }
+
+    fn execute<E: Engine>(&mut self, env: &Env<E>, command: &Command<'_>, body: &[u8], tally: &mut Tally) -> Step {
+        match command {
+            Command::Get { keys, cas, touch: None } => return self.get(env, *keys, *cas, tally),
+            Command::Get { keys, cas, touch: Some(exptime) } => {
+                return self.get_and_touch(env, *keys, *cas, *exptime, tally);
+            }
+            Command::Put(put) => return self.put(env, put, body, tally),
+            Command::MetaGet(meta) => self.meta_get(env, meta, tally),
+            Command::MetaPut(meta, bytes) => return self.meta_put(env, meta, *bytes, body, tally),
+            Command::MetaDelete(meta) => self.meta_delete(env, meta, tally),
+            Command::MetaArith(meta) => self.meta_arith(env, meta, tally),
+            Command::MetaDebug(meta) => self.meta_debug(env, meta, tally),
+            Command::MetaNoop => write::line(&mut self.out, "MN"),
+            Command::Delete { key, noreply } => self.delete(env, key, *noreply, tally),
+            Command::Arith { key, incr, delta, noreply } => self.arith(env, key, *incr, *delta, *noreply, tally),
+            Command::Touch { key, exptime, noreply } => self.touch(env, key, *exptime, *noreply, tally),
+            Command::Stats(words) => self.stats(env, *words),
+            Command::Version => write::line(&mut self.out, crate::VERSION_LINE),
+            Command::Quit => self.closing = true,
+            Command::Admin(admin, words, noreply) => self.admin(env, *admin, *words, *noreply, tally),
+            Command::Refuse { reply, silent, swallow } => {
+                tally.add(Count::Errors, 1);
+                self.swallow = *swallow;
+                self.answer(reply, *silent);
+            }
+            Command::Close => self.closing = true,
+        }
+        DONE
+    }
+
+    fn answer(&mut self, reply: &str, silent: bool) {
+        if !silent {
+            write::line(&mut self.out, reply);
+        }
+    }
+
+    /// Answers an error of a request whose body is still to come, and passes that over.
+    fn refuse_body(&mut self, reply: &str, silent: bool, bytes: usize, tally: &mut Tally) -> Step {
+        tally.add(Count::Errors, 1);
+        self.swallow = bytes + 2;
+        self.answer(reply, silent);
+        DONE
+    }
+}
+
+fn class(command: &Command<'_>) -> Class {
+    match command {
+        Command::Get { .. } | Command::MetaGet(_) | Command::MetaDebug(_) => Class::Read,
+        Command::Put(_)
+        | Command::MetaPut(..)
+        | Command::MetaDelete(_)
+        | Command::MetaArith(_)
+        | Command::Delete { .. }
+        | Command::Arith { .. }
+        | Command::Touch { .. } => Class::Write,
+        _ => Class::Other,
+    }
+}
+
+/// What an item takes in memcached, for `item_size_max` and the sizes it tells.
+fn memcached_bytes(key: &[u8], flags: u32, value_bytes: usize) -> usize {
+    const HEADER: usize = larder_proto::Abilities::ITEM_OVERHEAD_BYTES;
+    let flags = if flags == 0 { 0 } else { larder_proto::Abilities::FLAGS_BYTES };
+    HEADER + key.len() + flags + value_bytes
+}

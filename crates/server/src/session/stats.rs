@@ -1,0 +1,150 @@
+//! `stats`: memcached's names, as far as they mean something here.
+
+use std::sync::atomic::Ordering;
+
+use larder_proto::server::words::Words;
+use larder_proto::server::write::{self, stat};
+
+use super::{Session, memcached_bytes};
+use crate::conns::Phase;
+use crate::counters::Count;
+use crate::engine::Engine;
+use crate::env::Env;
+
+/// Sizes are told in steps of so many bytes.
+const SIZE_STEP: usize = 32;
+
+impl Session {
+    pub(super) fn stats<E: Engine>(&mut self, env: &Env<E>, mut words: Words<'_>) {
+        let Some(what) = words.next() else { return self.general(env) };
+        // The first that it may be short for, as in memcached.
+        let is = |name: &[u8]| name.starts_with(what);
+        let out = &mut self.out;
+        if is(b"reset") {
+            env.counters.reset();
+            return write::line(out, "RESET");
+        } else if is(b"detail") {
+            return write::line(out, "CLIENT_ERROR stats detail not allowed");
+        } else if is(b"settings") {
+            settings(env, out);
+        } else if is(b"cachedump") {
+            return write::line(out, "CLIENT_ERROR stats cachedump not allowed");
+        } else if is(b"conns") {
+            conns(env, out);
+        } else if what == b"items" {
+            items(env, out);
+        } else if what == b"slabs" {
+            stat(out, "active_slabs", 0);
+            stat(out, "total_malloced", env.engine.figures().bytes);
+        } else if what == b"sizes" {
+            sizes(env, out);
+        } else {
+            return write::line(out, "ERROR");
+        }
+        write::line(out, "END");
+    }
+
+    fn general<E: Engine>(&mut self, env: &Env<E>) {
+        let out = &mut self.out;
+        let figures = env.engine.figures();
+        let process = crate::process::usage();
+        stat(out, "pid", std::process::id());
+        stat(out, "uptime", env.started.elapsed().as_secs());
+        stat(out, "time", env.wall_ms() / 1_000);
+        stat(out, "version", crate::VERSION);
+        stat(out, "pointer_size", usize::BITS);
+        stat(out, "rusage_user", format_args!("{:.6}", process.user_s));
+        stat(out, "rusage_system", format_args!("{:.6}", process.system_s));
+        stat(out, "max_connections", env.limits.connections_max);
+        stat(out, "curr_connections", env.conns.count());
+        stat(out, "connection_structures", env.conns.count());
+        stat(out, "read_buf_bytes", env.held_bytes.load(Ordering::Relaxed));
+        for &count in Count::ALL {
+            stat(out, count.name(), env.counters.since_reset(count));
+        }
+        stat(out, "limit_maxbytes", env.memory_bytes_max.load(Ordering::Relaxed));
+        stat(out, "accepting_conns", u8::from(!env.draining.load(Ordering::Relaxed)));
+        stat(out, "threads", env.threads);
+        stat(out, "bytes", figures.bytes);
+        stat(out, "curr_items", figures.items);
+        stat(out, "evictions", figures.evicted);
+        stat(out, "reclaimed", figures.expired);
+        write::line(out, "END");
+    }
+}
+
+fn settings<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+    let limits = &env.limits;
+    let promises = env.engine.promises();
+    let on = |on: bool| if on { "on" } else { "off" };
+    let yes = |yes: bool| if yes { "yes" } else { "no" };
+    stat(out, "maxbytes", env.memory_bytes_max.load(Ordering::Relaxed));
+    stat(out, "maxconns", limits.connections_max);
+    stat(out, "inter", env.listeners.join(","));
+    stat(out, "verbosity", env.verbosity.load(Ordering::Relaxed));
+    stat(out, "evictions", on(promises.evicts));
+    stat(out, "shutdown_command", yes(limits.shutdown_enabled));
+    stat(out, "num_threads", env.threads);
+    stat(out, "cas_enabled", "yes");
+    stat(out, "auth_enabled_ascii", yes(env.auth.is_some()));
+    stat(out, "item_size_max", limits.item_bytes_max);
+    stat(out, "maxconns_fast", "yes");
+    stat(out, "flush_enabled", yes(limits.flush_enabled));
+    stat(out, "dump_enabled", yes(limits.dump_enabled));
+    stat(out, "idle_timeout", limits.idle_timeout_ms / 1_000);
+    stat(out, "client_flags_size", 4);
+    // Ours, behind memcached's.
+    stat(out, "larder_version", env!("CARGO_PKG_VERSION"));
+    stat(out, "incarnation", format_args!("{:016x}", promises.incarnation));
+    stat(out, "durability", promises.durability);
+    stat(out, "slow_timeout_ms", limits.slow_timeout_ms);
+    stat(out, "held_bytes_max", limits.held_bytes_max);
+    stat(out, "line_bytes_max", limits.line_bytes_max);
+    stat(out, "track_access", yes(limits.track_access));
+}
+
+fn items<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+    let figures = env.engine.figures();
+    if figures.items == 0 {
+        return;
+    }
+    // There are no slab classes: all items are of one.
+    stat(out, "items:1:number", figures.items);
+    stat(out, "items:1:mem_requested", figures.bytes);
+    stat(out, "items:1:evicted", figures.evicted);
+    stat(out, "items:1:reclaimed", figures.expired);
+    stat(out, "items:1:outofmemory", env.counters.since_reset(Count::StoreNoMemory));
+}
+
+/// How many items there are of which size, in memcached's bytes, rounded up to 32. Walks all of them.
+fn sizes<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+    let mut counts = std::collections::BTreeMap::new();
+    for part in 0..env.engine.parts() {
+        env.engine.each(part, |key, seen| {
+            let bytes = memcached_bytes(key, seen.flags, seen.value.len()).next_multiple_of(SIZE_STEP);
+            *counts.entry(bytes).or_insert(0u64) += 1;
+        });
+    }
+    for (bytes, count) in counts {
+        stat(out, &bytes.to_string(), count);
+    }
+}
+
+fn conns<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+    let now_ms = env.coarse_ms.load(Ordering::Relaxed);
+    let mut all = env.conns.all();
+    all.sort_by_key(|conn| conn.id);
+    for conn in all {
+        let name = |what: &str| format!("{}:{what}", conn.id);
+        let phase = match conn.phase() {
+            Phase::Idle => "conn_waiting",
+            Phase::Half => "conn_nread",
+            Phase::Writing => "conn_mwrite",
+        };
+        stat(out, &name("addr"), &conn.peer);
+        stat(out, &name("listen_addr"), &conn.listener);
+        stat(out, &name("state"), phase);
+        let idle_ms = now_ms.saturating_sub(conn.last_ms.load(Ordering::Relaxed));
+        stat(out, &name("secs_since_last_cmd"), idle_ms / 1_000);
+    }
+}

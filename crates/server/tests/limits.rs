@@ -1,0 +1,275 @@
+//! Limits, back-pressure and the end: whatever a client does, others are served and memory stays bounded.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::{ask, connect, exchange, finish, read_until, start, start_with};
+use larder_server::{AuthFile, Config, Limits, Listen, Server};
+
+fn stat(addr: SocketAddr, name: &str) -> u64 {
+    let mut stream = connect(addr);
+    let text = String::from_utf8(ask(&mut stream, b"stats\r\n", b"END\r\n")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
+}
+
+/// Waits for what another thread is about to do.
+#[track_caller]
+fn eventually(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// True once the server has closed.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    !matches!(stream.read(&mut [0; 4096]), Ok(1..))
+}
+
+#[test]
+fn a_reader_that_never_reads_is_dropped_and_counted_and_holds_little() {
+    let server = start(Limits { slow_timeout_ms: 400, ..Limits::default() });
+    let addr = server.addrs()[0];
+    let mut other = connect(addr);
+    let value = vec![b'v'; 500_000];
+    ask(&mut other, &[&b"set big 0 0 500000\r\n"[..], &value, b"\r\n"].concat(), b"STORED\r\n");
+    let mut deaf = connect(addr);
+    // A gigabyte is asked for, and none of it read.
+    let request = b"get big big big big big big big big big big\r\n".repeat(200);
+    deaf.write_all(&request).unwrap();
+    eventually(|| stat(addr, "read_buf_bytes") > 500_000);
+    assert!(stat(addr, "read_buf_bytes") < 3_000_000, "one value, and what the soft limit lets be gathered");
+    assert_eq!(ask(&mut other, b"mn\r\n", b"MN\r\n"), b"MN\r\n");
+    eventually(|| stat(addr, "slow_kicks") == 1);
+    eventually(|| stat(addr, "read_buf_bytes") == 0);
+    assert_eq!(ask(&mut other, b"mn\r\n", b"MN\r\n"), b"MN\r\n");
+}
+
+#[test]
+fn a_get_of_more_than_fits_the_buffers_goes_on_as_it_is_read() {
+    let server = start(Limits::default());
+    let mut stream = connect(server.addrs()[0]);
+    let value = "v".repeat(100_000);
+    for key in 0..20 {
+        ask(&mut stream, format!("set k{key} 0 0 100000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+    }
+    let keys: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
+    let request = format!("get {}\r\nmn\r\n", keys.join(" "));
+    let expected: String = keys.iter().map(|key| format!("VALUE {key} 0 100000\r\n{value}\r\n")).collect();
+    for _ in 0..3 {
+        let reply = ask(&mut stream, request.as_bytes(), b"MN\r\n");
+        assert!(reply == format!("{expected}END\r\nMN\r\n").as_bytes(), "{} bytes", reply.len());
+    }
+}
+
+#[test]
+fn a_thousand_half_requests_hold_what_they_sent_and_disturb_nobody() {
+    let server = start(Limits { connections_max: 1_200, ..Limits::default() });
+    let addr = server.addrs()[0];
+    let mut halves: Vec<TcpStream> = (0..300).map(|_| connect(addr)).collect();
+    for (at, half) in halves.iter_mut().enumerate() {
+        // A megabyte is promised, ten bytes are sent.
+        let request: &[u8] = match at % 3 {
+            0 => b"set k 0 0 1000000\r\n0123456789",
+            1 => b"ms k 1000000 T0\r\n0123456789",
+            _ => b"get a b c d",
+        };
+        half.write_all(request).unwrap();
+    }
+    let mut other = connect(addr);
+    eventually(|| stat(addr, "curr_connections") >= 301);
+    for _ in 0..100 {
+        assert_eq!(
+            ask(&mut other, b"set o 0 0 1\r\nx\r\nget o\r\n", b"END\r\n"),
+            b"STORED\r\nVALUE o 0 1\r\nx\r\nEND\r\n"
+        );
+    }
+    assert!(stat(addr, "read_buf_bytes") < 300 * 1_024, "{}", stat(addr, "read_buf_bytes"));
+    let reply = finish(halves.swap_remove(2), [&b" e\r\n"[..]]);
+    assert_eq!(reply, b"END\r\n", "and each may still be finished");
+}
+
+#[test]
+fn connections_that_together_hold_too_much_are_closed() {
+    let server = start(Limits { held_bytes_max: 1 << 20, ..Limits::default() });
+    let addr = server.addrs()[0];
+    let mut hoarders: Vec<TcpStream> = (0..8).map(|_| connect(addr)).collect();
+    for hoarder in &mut hoarders {
+        let _ = hoarder.write_all(&[&b"set k 0 0 1000000\r\n"[..], &[b'x'; 600_000]].concat());
+    }
+    eventually(|| stat(addr, "held_kicks") > 0);
+    eventually(|| stat(addr, "read_buf_bytes") <= 1 << 20);
+    assert_eq!(exchange(addr, [&b"set k 0 0 1\r\nx\r\nget k\r\n"[..]]), b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let server = start(Limits { connections_max: 2, ..Limits::default() });
+    let addr = server.addrs()[0];
+    let (mut one, two) = (connect(addr), connect(addr));
+    ask(&mut one, b"mn\r\n", b"MN\r\n");
+    let mut three = connect(addr);
+    assert_eq!(read_until(&mut three, b"\n"), b"ERROR Too many open connections\r\n");
+    assert!(is_closed(&mut three));
+    drop(two);
+    eventually(|| exchange(addr, [&b"mn\r\n"[..]]) == b"MN\r\n");
+}
+
+#[test]
+fn the_idle_are_closed_and_the_busy_are_not() {
+    let server = start(Limits { idle_timeout_ms: 500, ..Limits::default() });
+    let addr = server.addrs()[0];
+    let (mut idle, mut busy) = (connect(addr), connect(addr));
+    ask(&mut idle, b"mn\r\n", b"MN\r\n");
+    let until = Instant::now() + Duration::from_millis(1_200);
+    while Instant::now() < until {
+        ask(&mut busy, b"mn\r\n", b"MN\r\n");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(is_closed(&mut idle));
+    ask(&mut busy, b"mn\r\n", b"MN\r\n");
+    assert_eq!(stat(addr, "idle_kicks"), 1);
+}
+
+#[test]
+fn what_is_no_memcached_client_is_closed_and_disturbs_nobody() {
+    let server = start(Limits::default());
+    let addr = server.addrs()[0];
+    let mut other = connect(addr);
+    let binary_noop = [&[0x80, 0x0a][..], &[0; 22]].concat();
+    let client_hello = [&[0x16, 0x03, 0x01, 0x02, 0x00][..], &[7; 4_000]].concat();
+    let endless = vec![b'x'; 1 << 20];
+    let endless_get = [&b"get "[..], &vec![b'x'; 2 << 20]].concat();
+    let http = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec();
+    for request in [binary_noop, client_hello, endless, endless_get, http] {
+        let mut stream = connect(addr);
+        // The server may have closed before all was sent.
+        let _ = stream.write_all(&request);
+        assert!(is_closed(&mut stream), "{:?}", request[..8].escape_ascii().to_string());
+        assert_eq!(ask(&mut other, b"mn\r\n", b"MN\r\n"), b"MN\r\n");
+    }
+    assert_eq!(
+        exchange(addr, [&b"get a too-long-"[..], &[b'k'; 250], b"\r\nmn\r\n"]),
+        b"CLIENT_ERROR bad command line format\r\nMN\r\n"
+    );
+    assert_eq!(
+        exchange(addr, [&b"set k 0 0 2147483645\r\nmn\r\n"[..]]),
+        b"SERVER_ERROR object too large for cache\r\n"
+    );
+}
+
+#[test]
+fn an_end_lets_requests_under_way_finish() {
+    let server = start(Limits { drain_timeout_ms: 8_000, ..Limits::default() });
+    let addr = server.addrs()[0];
+    let (mut half, mut idle) = (connect(addr), connect(addr));
+    ask(&mut idle, b"mn\r\n", b"MN\r\n");
+    half.write_all(b"mn\r\nset k 0 0 5\r\nhel").unwrap();
+    read_until(&mut half, b"MN\r\n");
+    let stopping = std::thread::spawn(move || server.stop());
+    assert!(is_closed(&mut idle));
+    assert!(TcpStream::connect_timeout(&addr, Duration::from_millis(500)).is_err(), "it takes no more connections");
+    half.write_all(b"lo\r\n").unwrap();
+    assert_eq!(read_until(&mut half, b"\n"), b"STORED\r\n");
+    assert!(is_closed(&mut half));
+    stopping.join().unwrap();
+}
+
+#[test]
+fn a_client_may_end_it_only_where_that_is_allowed() {
+    let server = start(Limits { shutdown_enabled: true, ..Limits::default() });
+    let addr = server.addrs()[0];
+    assert_eq!(exchange(addr, [&b"shutdown now\r\n"[..]]), b"CLIENT_ERROR invalid shutdown mode\r\n");
+    assert_eq!(exchange(addr, [&b"shutdown\r\n"[..]]), b"");
+    server.wait();
+    assert!(TcpStream::connect(addr).is_err());
+}
+
+#[test]
+fn a_unix_socket_and_an_auth_file_let_in_whom_they_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("larder.sock");
+    let auth = AuthFile::parse(b"joe:secret\n").unwrap();
+    let config =
+        || Config { listen: vec![Listen::Unix(path.clone(), 0o600)], auth: Some(auth.clone()), ..Config::default() };
+    let server = start_with(config());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let ask = |pieces: &[&[u8]]| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        pieces.iter().for_each(|piece| stream.write_all(piece).unwrap());
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    };
+    const OUT: &str = "CLIENT_ERROR unauthenticated\r\n";
+    assert_eq!(ask(&[b"get key\r\n"]), OUT);
+    assert_eq!(
+        ask(&[b"set x 0 0 9\r\njoe wrong\r\nversion\r\n"]),
+        format!("CLIENT_ERROR authentication failure\r\n{OUT}")
+    );
+    assert_eq!(ask(&[b"set x 0 0 10\r\njoe se", b"cret\r\nmn\r\n"]), "STORED\r\nMN\r\n");
+    assert_eq!(
+        ask(&[b"set x 0 0 3\r\njoe\r\nset x 0 0 10\r\njoe secret\r\nmn\r\n"]),
+        "CLIENT_ERROR bad authentication token format\r\nSTORED\r\nMN\r\n"
+    );
+    assert_eq!(ask(&[b"set x 0 0 99999\r\n"]), "CLIENT_ERROR auth token too long\r\n");
+    assert!(Server::start(common::engine(&Limits::default()), config()).is_err(), "one that lives is not pushed aside");
+    drop(server);
+    drop(start_with(config()));
+}
+
+#[test]
+fn metrics_and_health_are_told_over_http() {
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    let server = start_with(Config { metrics, ..Config::default() });
+    let (addr, http) = (server.addrs()[0], server.metrics_addr().unwrap());
+    exchange(addr, [&b"set k 0 0 1\r\nx\r\nget k\r\nget l\r\n"[..], &b"get k\r\n".repeat(64)]);
+    let ask = |request: &str| String::from_utf8(exchange(http, [request.as_bytes()])).unwrap();
+    let text = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    for line in [
+        "larder_get_hits_total 65",
+        "larder_get_misses_total 1",
+        "larder_items 1",
+        "# TYPE larder_request_seconds histogram",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+    let timed = text.lines().find_map(|line| line.strip_prefix("larder_request_seconds_count{class=\"read\"} "));
+    assert!(timed.unwrap().parse::<u64>().unwrap() >= 4, "one request in 16 is timed");
+    assert!(ask("GET /healthz HTTP/1.0\r\n\r\n").ends_with("\r\n\r\nok\n"));
+    assert!(ask("GET /other HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(ask("DELETE /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 405"));
+}
+
+#[test]
+fn everything_can_be_listed_and_flushed_later() {
+    let server = start(Limits { track_access: true, ..Limits::default() });
+    let mut stream = connect(server.addrs()[0]);
+    ask(&mut stream, b"set a%b 7 100 3\r\nabc\r\nms AAEC 1 b\r\nx\r\n", b"HD\r\n");
+    let dump = String::from_utf8(ask(&mut stream, b"lru_crawler metadump all\r\n", b"END\r\n")).unwrap();
+    assert!(dump.starts_with("OK\r\n") && dump.contains("key=a%25b exp=") && dump.contains(" flags=7\n"), "{dump}");
+    let dump = String::from_utf8(ask(&mut stream, b"lru_crawler mgdump hash\r\n", b"EN\r\n")).unwrap();
+    assert!(dump.contains("mg a%b\r\n") && dump.contains("mg AAEC b\r\n"), "{dump}");
+    let settings = String::from_utf8(ask(&mut stream, b"stats settings\r\n", b"END\r\n")).unwrap();
+    for setting in ["STAT durability process", "STAT evictions off", "STAT incarnation ", "STAT item_size_max 1048576"]
+    {
+        assert!(settings.contains(setting), "{setting} in {settings}");
+    }
+    let sizes = String::from_utf8(ask(&mut stream, b"stats sizes\r\n", b"END\r\n")).unwrap();
+    assert_eq!(sizes, "STAT 64 1\r\nSTAT 96 1\r\nEND\r\n");
+    assert_eq!(ask(&mut stream, b"flush_all 1\r\nmg a%b v\r\n", b"abc\r\n"), b"OK\r\nVA 3\r\nabc\r\n");
+    std::thread::sleep(Duration::from_millis(1_300));
+    assert_eq!(ask(&mut stream, b"mg a%b v\r\n", b"EN\r\n"), b"EN\r\n");
+    ask(&mut stream, b"set l 0 0 1\r\nx\r\n", b"STORED\r\n");
+    std::thread::sleep(Duration::from_millis(1_100));
+    let reply = String::from_utf8(ask(&mut stream, b"mg l l u\r\n", b"\r\n")).unwrap();
+    assert!(reply == "HD l1\r\n" || reply == "HD l2\r\n", "{reply}");
+    assert_eq!(ask(&mut stream, b"mg l l\r\nmg l l\r\n", b"l0\r\n").len(), reply.len() * 2);
+}

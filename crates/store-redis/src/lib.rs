@@ -4,6 +4,7 @@
 //! (`layout`), where it lives (`place`), how ops become commands and scripts and replies become outcomes (`codec`, without a
 //! connection), and the keeping of a connection (`node`, `link`). See [`RedisStore`] for how to use it and [`Config::from_url`] for the options.
 
+mod cluster;
 mod codec;
 mod config;
 mod counters;
@@ -19,6 +20,7 @@ mod store;
 mod traffic;
 mod url;
 
+pub use cluster::{ClusterConfig, RedisClusterStore};
 pub use config::Config;
 pub use counters::Stats;
 pub use larder_net::{Address, Auth, Tls};

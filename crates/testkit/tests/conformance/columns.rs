@@ -9,7 +9,7 @@ use std::time::Duration;
 use larder_core::StoreRef;
 use larder_layers::{Counting, Namespace, Retry, Timeout};
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, shared_cluster};
 use larder_testkit::servers::{Memcached, Version};
 
 /// A store under test.
@@ -45,6 +45,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "redis-7", open: || Box::pin(redis(RedisVersion::Redis7)) },
     Column { name: "redis-8", open: || Box::pin(redis(RedisVersion::Redis8)) },
     Column { name: "valkey", open: || Box::pin(redis(RedisVersion::Valkey)) },
+    Column { name: "redis-8-cluster", open: || Box::pin(redis_cluster(RedisVersion::Redis8)) },
     Column { name: "classic-bare", open: || Box::pin(classic_bare()) },
 ];
 
@@ -76,6 +77,13 @@ async fn redis(version: RedisVersion) -> Opened {
     let server = RedisServer::start(version, &RedisOptions::new());
     let store = open(&format!("{}?{PATIENCE}", server.url())).await;
     Opened { store, _servers: Box::new(server) }
+}
+
+/// The cluster that all processes of the run share: each case has keys of its own.
+async fn redis_cluster(version: RedisVersion) -> Opened {
+    let cluster = tokio::task::spawn_blocking(move || shared_cluster(version)).await.expect("a cluster");
+    let store = open(&format!("{}?{PATIENCE}", cluster.url())).await;
+    Opened { store, _servers: Box::new(cluster) }
 }
 
 /// A server that knows only get, set, add, replace, append, prepend, incr, decr and delete, without expiry and cas.

@@ -43,7 +43,10 @@ const STORES: &[Store] = &[
     }),
     ("memcached, several", |column| column.ends_with("x3")),
     ("memcached, classic dialect", |column| column.starts_with("memcached") && column.contains("classic")),
-    ("Redis or Valkey, one", |column| column.starts_with("redis-") || column == "valkey"),
+    ("Redis or Valkey, one", |column| {
+        (column.starts_with("redis") || column.starts_with("valkey")) && !column.ends_with("cluster")
+    }),
+    ("Redis or Valkey, cluster", |column| column.ends_with("-cluster")),
     ("without cas and expiry", |column| column == "classic-bare"),
 ];
 

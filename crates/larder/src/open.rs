@@ -31,6 +31,10 @@ pub const SCHEMES: &[&str] = &[
     "rediss",
     #[cfg(feature = "redis")]
     "redis+unix",
+    #[cfg(feature = "redis")]
+    "redis-cluster",
+    #[cfg(feature = "redis")]
+    "rediss-cluster",
 ];
 
 /// Opens the store that a URL names.
@@ -45,6 +49,8 @@ pub const SCHEMES: &[&str] = &[
 /// | `redis://[user:password@]host:port[/database]` | Redis or Valkey, one server | see the Redis store |
 /// | `rediss://host:port` | the same over TLS | the same |
 /// | `redis+unix:///path` | the same over a unix socket | the same |
+/// | `redis-cluster://host:port[,host:port…]` | a Redis or Valkey cluster; any of its nodes name the others | see the Redis store |
+/// | `rediss-cluster://host:port` | the same over TLS | the same |
 ///
 /// Options follow a `?`, joined by `&`: `memory:?bytes_max=64m&evict=true`. Sizes take `k`, `m` and `g`, of 1,024 each.
 ///
@@ -104,6 +110,10 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
         ("redis" | "rediss" | "redis+unix", place) if place.starts_with("//") => {
             redis(&format!("{scheme}:{place}")).await
         }
+        #[cfg(feature = "redis")]
+        ("redis-cluster" | "rediss-cluster", place) if place.starts_with("//") => {
+            redis_cluster(&format!("{scheme}:{place}")).await
+        }
         _ => Err(unknown_scheme(&scheme, url)),
     }
 }
@@ -125,6 +135,12 @@ async fn memcached(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
 async fn redis(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
     let config = larder_store_redis::Config::from_url(url)?;
     Ok(both(larder_store_redis::RedisStore::connect(config).await?))
+}
+
+#[cfg(feature = "redis")]
+async fn redis_cluster(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
+    let config = larder_store_redis::ClusterConfig::from_url(url)?;
+    Ok(both(larder_store_redis::RedisClusterStore::connect(config).await?))
 }
 
 fn unknown_scheme(scheme: &str, url: &str) -> Error {

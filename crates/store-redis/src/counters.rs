@@ -27,6 +27,10 @@ pub struct Stats {
     pub timeouts: u64,
     /// Times that the server had forgotten a script, and it was loaded again.
     pub scripts_reloaded: u64,
+    /// Ops that a node of a cluster sent elsewhere (`MOVED`, `ASK`).
+    pub redirections: u64,
+    /// Times that a cluster was asked who serves what.
+    pub maps_read: u64,
     /// Bytes handed to the system to send.
     pub sent_bytes: u64,
     /// Bytes received.
@@ -55,6 +59,8 @@ counters!(
     round_trips,
     timeouts,
     scripts_reloaded,
+    redirections,
+    maps_read,
     sent_bytes,
     received_bytes
 );

@@ -4,6 +4,7 @@ use larder_core::{Encodings, Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, ServerError, Value};
 
 use crate::codec::refused;
+use crate::node::Role;
 use crate::scripts::Script;
 
 /// The settings that are asked for, one `CONFIG GET` each: several at once are known from 7.0 on.
@@ -91,14 +92,14 @@ pub(crate) fn load(script: Script) -> Cmd {
 ///
 /// # Errors
 /// [`ErrorKind::Config`] for a server that cannot serve as a store: a replica, a sentinel, a node of a cluster, one that forbids scripts.
-pub(crate) fn understood(answers: Vec<Value>) -> Result<ServerInfo> {
+pub(crate) fn understood(answers: Vec<Value>, role: Role) -> Result<ServerInfo> {
     let mut answers = answers.into_iter();
     let mut info = ServerInfo::default();
     let mut is_aof = None;
     match answers.next() {
         Some(Value::ServerError(error)) if is_forbidden(&error) => info.untold = Some(words("INFO", &error)),
         Some(Value::ServerError(error)) => return Err(refused(&error)),
-        Some(value) => is_aof = take_info(&mut info, &text(&value))?,
+        Some(value) => is_aof = take_info(&mut info, &text(&value), role)?,
         None => {}
     }
     let mut settings = Vec::new();
@@ -144,7 +145,7 @@ fn words(command: &str, error: &ServerError) -> String {
 }
 
 /// Takes in `INFO`; says whether there is an append-only file.
-fn take_info(info: &mut ServerInfo, text: &str) -> Result<Option<bool>> {
+fn take_info(info: &mut ServerInfo, text: &str, role: Role) -> Result<Option<bool>> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok());
     let wrong = |detail: String| Err(Error::new(ErrorKind::Config, detail));
@@ -156,10 +157,16 @@ fn take_info(info: &mut ServerInfo, text: &str) -> Result<Option<bool>> {
     if field("redis_mode") == Some("sentinel") {
         return wrong("this is a sentinel, which holds no data; name the primary that it watches".to_owned());
     }
-    if field("cluster_enabled") == Some("1") {
+    let is_member = field("cluster_enabled") == Some("1");
+    if role == Role::Member && !is_member {
+        return wrong(
+            "this server is no node of a cluster (cluster-enabled no); open it as redis://host:port".to_owned(),
+        );
+    }
+    if role == Role::Single && is_member {
         return wrong("this is a node of a cluster; open it as redis-cluster://host:port".to_owned());
     }
-    if matches!(field("role"), Some("slave" | "replica")) {
+    if role == Role::Single && matches!(field("role"), Some("slave" | "replica")) {
         let (host, port) = (field("master_host").unwrap_or("?"), field("master_port").unwrap_or("?"));
         return wrong(format!(
             "this server is a replica (role {}), which refuses writes; connect to its primary {host}:{port}",
@@ -234,7 +241,7 @@ mod tests {
         let map = settings.iter().map(|(name, value)| (bulk(name), bulk(value))).collect();
         let mut answers = vec![bulk(info), Value::Map(map)];
         answers.resize(SETTINGS.len() + 1, Value::Map(Vec::new()));
-        understood(answers)
+        understood(answers, Role::Single)
     }
 
     #[test]
@@ -265,6 +272,15 @@ mod tests {
         let forbidden = found("valkey_version:8.1.3\r\nredis_version:7.2.4\r\naof_enabled:1\r\n", &[]).unwrap();
         assert_eq!((forbidden.flavour, forbidden.version.as_str()), (Flavour::Valkey, "8.1.3"));
         assert_eq!(forbidden.persistence, Persistence::AppendOnly);
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_may_be_a_replica_and_must_be_one_of_a_cluster() {
+        let mut info = ServerInfo::default();
+        let replica = "cluster_enabled:1\r\nrole:slave\r\n";
+        assert!(take_info(&mut info, replica, Role::Member).is_ok());
+        let error = take_info(&mut info, "role:master\r\ncluster_enabled:0\r\n", Role::Member).unwrap_err();
+        assert!(error.to_string().contains("redis://host:port"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! (`layout`), where it lives (`place`), how ops become commands and scripts and replies become outcomes (`codec`, without a
 //! connection), and the keeping of a connection (`node`, `link`). See [`RedisStore`] for how to use it and [`Config::from_url`] for the options.
 
+mod cluster;
 mod codec;
 mod config;
 mod counters;
@@ -20,6 +21,7 @@ mod traffic;
 mod url;
 mod watch;
 
+pub use cluster::{ClusterConfig, RedisClusterStore};
 pub use config::Config;
 pub use counters::Stats;
 pub use larder_net::{Address, Auth, Tls};

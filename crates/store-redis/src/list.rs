@@ -7,6 +7,7 @@ use larder_core::{Ctx, Error, ErrorKind, Result};
 use redis::Value;
 
 use crate::codec::refused;
+use crate::node::Node;
 use crate::place::{escaped, logical};
 use crate::{RedisStore, handshake::text};
 
@@ -25,52 +26,60 @@ const SCAN_COUNT: usize = 1_000;
 impl List for RedisStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
         Box::pin(async move {
-            let mut cursor = b"0".to_vec();
-            let mut looked_at = 0;
-            loop {
-                let (next, keys) =
-                    self.scan(ctx, &cursor, prefix).await.map_err(|error| error.store(self.node().name()))?;
-                for key in &keys {
-                    if let Some(key) = logical(key).filter(|key| key.starts_with(prefix)) {
-                        tell(Listed::Key(&key));
-                    }
-                }
-                looked_at += SCAN_COUNT as u64;
-                tell(Listed::LookedAt(looked_at));
-                if next == b"0" {
-                    return Ok(());
-                }
-                cursor = next;
-            }
+            let listed = list_node(self.node(), ctx, prefix, &mut 0, tell).await;
+            listed.map_err(|error| error.store(self.node().name()))
         })
     }
 }
 
-impl RedisStore {
-    async fn scan(&self, ctx: Ctx, cursor: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
-        let mut cmd = redis::cmd("SCAN");
-        cmd.arg(cursor).arg("COUNT").arg(SCAN_COUNT);
-        if !prefix.is_empty() {
-            cmd.arg("MATCH").arg(pattern(prefix));
-        }
-        // Each piece has the timeout of an op, all together the deadline.
-        let deadline = ctx.at_most(self.node().config.timeout).deadline.unwrap_or_else(Instant::now);
-        let answered = self.node().run(std::iter::once(&cmd), deadline).await;
-        let mut values = answered.map_err(|fault| fault.error)?;
-        match values.pop() {
-            Some(Value::Array(parts)) => match <[Value; 2]>::try_from(parts) {
-                Ok([Value::BulkString(next), Value::Array(keys)]) => {
-                    Ok((next, keys.into_iter().filter_map(bytes).collect()))
-                }
-                _ => Err(Error::new(ErrorKind::Protocol, "the server answered SCAN with something else")),
-            },
-            Some(Value::ServerError(error)) => {
-                let refusal = refused(&error);
-                let detail = format!("the server does not list its keys (SCAN): {}", refusal.detail());
-                Err(Error::new(refusal.kind(), detail))
+/// Tells the keys of one server; `looked_at` goes on counting.
+pub(crate) async fn list_node(
+    node: &Node,
+    ctx: Ctx,
+    prefix: &[u8],
+    looked_at: &mut u64,
+    tell: &mut (dyn FnMut(Listed<'_>) + Send),
+) -> Result<()> {
+    let mut cursor = b"0".to_vec();
+    loop {
+        let (next, keys) = scan(node, ctx, &cursor, prefix).await?;
+        for key in &keys {
+            if let Some(key) = logical(key).filter(|key| key.starts_with(prefix)) {
+                tell(Listed::Key(&key));
             }
-            other => Err(Error::new(ErrorKind::Protocol, format!("the server answered SCAN with {other:?}"))),
         }
+        *looked_at += SCAN_COUNT as u64;
+        tell(Listed::LookedAt(*looked_at));
+        if next == b"0" {
+            return Ok(());
+        }
+        cursor = next;
+    }
+}
+
+async fn scan(node: &Node, ctx: Ctx, cursor: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
+    let mut cmd = redis::cmd("SCAN");
+    cmd.arg(cursor).arg("COUNT").arg(SCAN_COUNT);
+    if !prefix.is_empty() {
+        cmd.arg("MATCH").arg(pattern(prefix));
+    }
+    // Each piece has the timeout of an op, all together the deadline.
+    let deadline = ctx.at_most(node.config.timeout).deadline.unwrap_or_else(Instant::now);
+    let answered = node.run(std::iter::once(&cmd), deadline).await;
+    let mut values = answered.map_err(|fault| fault.error)?;
+    match values.pop() {
+        Some(Value::Array(parts)) => match <[Value; 2]>::try_from(parts) {
+            Ok([Value::BulkString(next), Value::Array(keys)]) => {
+                Ok((next, keys.into_iter().filter_map(bytes).collect()))
+            }
+            _ => Err(Error::new(ErrorKind::Protocol, "the server answered SCAN with something else")),
+        },
+        Some(Value::ServerError(error)) => {
+            let refusal = refused(&error);
+            let detail = format!("the server does not list its keys (SCAN): {}", refusal.detail());
+            Err(Error::new(refusal.kind(), detail))
+        }
+        other => Err(Error::new(ErrorKind::Protocol, format!("the server answered SCAN with {other:?}"))),
     }
 }
 

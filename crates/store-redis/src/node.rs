@@ -28,9 +28,19 @@ const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// Batches that may wait to be encoded onto the connection; further callers wait in line.
 const QUEUE_BATCHES_MAX: usize = 1_024;
 
+/// What a server is expected to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// One server on its own, and no replica.
+    Single,
+    /// A node of a cluster, whatever its part there.
+    Member,
+}
+
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
+    role: Role,
     pub(crate) config: Config,
     pub(crate) counters: Arc<Counters>,
     tls: Option<Connector>,
@@ -60,8 +70,9 @@ enum Health {
 }
 
 impl Node {
-    pub(crate) fn new(config: Config, counters: Arc<Counters>) -> Result<Node> {
+    pub(crate) fn new(config: Config, counters: Arc<Counters>, role: Role) -> Result<Node> {
         Ok(Node {
+            role,
             tls: config.tls.as_ref().map(Connector::new).transpose()?,
             config,
             counters,
@@ -88,11 +99,15 @@ impl Node {
     /// What has been done so far, with the traffic of the present connection.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = self.counters.snapshot();
-        if let Some(link) = self.link() {
-            stats.sent_bytes += link.traffic.sent_bytes();
-            stats.received_bytes += link.traffic.received_bytes();
-        }
+        let (sent, received) = self.traffic();
+        stats.sent_bytes += sent;
+        stats.received_bytes += received;
         stats
+    }
+
+    /// Bytes sent and received over the present connection.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        self.link().map_or((0, 0), |link| (link.traffic.sent_bytes(), link.traffic.received_bytes()))
     }
 
     /// Runs commands on the connection, one round trip; waits for a dial that is under way.
@@ -190,11 +205,11 @@ impl Node {
             match self.dial().await {
                 Ok((link, info)) => {
                     failures = 0;
+                    *self.info.lock() = Some(Arc::new(info));
                     count(&self.counters.connections, 1);
                     if std::mem::replace(&mut was_open, true) {
                         count(&self.counters.reconnects, 1);
                     }
-                    *self.info.lock() = Some(Arc::new(info));
                     *self.link.write() = Some(Arc::new(link));
                     *self.health.lock() = Health::Up;
                     self.dialled.notify_waiters();
@@ -274,7 +289,7 @@ impl Node {
         let mut asked = link.conn.clone();
         let answers = asked.send_packed_commands(&questions, 0, questions.len()).await;
         let answers = answers.map_err(|error| unavailable("the handshake failed", error))?;
-        Ok((link, understood(answers)?))
+        Ok((link, understood(answers, self.role)?))
     }
 
     /// A connection apart from the one that ops run on, for what the server pushes: `told` hears of that, `ended` of its end. The task that keeps it

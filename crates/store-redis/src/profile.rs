@@ -45,6 +45,45 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
     }
 }
 
+/// What a cluster promises, by what its primaries told: of each thing the least.
+pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_bytes_max: usize) -> Profile {
+    let mut told = infos.iter().map(|info| profile(info, value_bytes_max));
+    let mut all = told.next().unwrap_or_else(|| profile(&ServerInfo::default(), value_bytes_max));
+    for one in told {
+        all.item_bytes_max = all.item_bytes_max.min(one.item_bytes_max);
+        all.durability = lesser(all.durability, one.durability);
+        all.eviction = match (all.eviction, one.eviction) {
+            (Eviction::WhenFull, _) | (_, Eviction::WhenFull) => Eviction::WhenFull,
+            (Eviction::Unknown, _) | (_, Eviction::Unknown) => Eviction::Unknown,
+            (Eviction::Never, Eviction::Never) => Eviction::Never,
+        };
+        all.encodings = all.encodings.filter(|encodings| one.encodings.as_ref() == Some(encodings));
+        all.warnings.extend(one.warnings);
+    }
+    all.warnings.sort();
+    all.warnings.dedup();
+    let replicas: u32 = infos.iter().map(|info| info.replicas).sum();
+    if replicas > 0 && all.durability == Durability::Disk {
+        // A failover loses what had not reached the replica.
+        all.durability = Durability::Recent;
+    }
+    let bare = infos.iter().filter(|info| info.replicas == 0).count();
+    if bare > 0 {
+        all.warnings.push(format!("{bare} of {primaries} primaries had no replica: nobody takes their place"));
+    }
+    let one = infos.first().map_or_else(|| "redis".to_owned(), |info| version(info));
+    all.store = format!("{one}, cluster of {primaries} primaries, {replicas} replicas");
+    all
+}
+
+/// What a crash takes from either of two.
+fn lesser(one: Durability, other: Durability) -> Durability {
+    [Durability::Unknown, Durability::Process, Durability::Server, Durability::Recent]
+        .into_iter()
+        .find(|durability| *durability == one || *durability == other)
+        .unwrap_or(one)
+}
+
 /// The largest item: what the configuration allows beside the longest key, and no more than the server takes.
 pub(crate) fn item_bytes_max(info: &ServerInfo, value_bytes_max: usize) -> usize {
     let wanted = value_bytes_max + HEADER_BYTES_MAX + Key::BYTES_MAX;
@@ -54,17 +93,21 @@ pub(crate) fn item_bytes_max(info: &ServerInfo, value_bytes_max: usize) -> usize
 
 /// `redis 7.0.15`, `valkey 8.1.3, 1 replica`.
 fn describe(info: &ServerInfo) -> String {
-    let flavour = match info.flavour {
-        Flavour::Redis => "redis",
-        Flavour::Valkey => "valkey",
-    };
-    let version = if info.version.is_empty() { String::new() } else { format!(" {}", info.version) };
     let replicas = match info.replicas {
         0 => String::new(),
         1 => ", 1 replica".to_owned(),
         replicas => format!(", {replicas} replicas"),
     };
-    format!("{flavour}{version}{replicas}")
+    format!("{}{replicas}", version(info))
+}
+
+fn version(info: &ServerInfo) -> String {
+    let flavour = match info.flavour {
+        Flavour::Redis => "redis",
+        Flavour::Valkey => "valkey",
+    };
+    let version = if info.version.is_empty() { String::new() } else { format!(" {}", info.version) };
+    format!("{flavour}{version}")
 }
 
 /// What is set up so that it endangers structures.

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
 use crate::handshake::{ServerInfo, load};
 use crate::link::{Fault, Values};
-use crate::node::Node;
+use crate::node::{Node, Role};
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
 use crate::scripts::Script;
 use crate::watch::Watched;
@@ -86,7 +86,7 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn connect(config: Config) -> Result<RedisStore> {
-        let node = Arc::new(Node::new(config, Arc::new(Counters::default()))?);
+        let node = Arc::new(Node::new(config, Arc::new(Counters::default()), Role::Single)?);
         let keeper = tokio::spawn(node.clone().keep());
         let empty = profile(&ServerInfo::default(), node.config.value_bytes_max);
         let store = RedisStore { node, keeper, profile: Mutex::new((None, Arc::new(empty))) };

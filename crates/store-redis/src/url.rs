@@ -7,16 +7,63 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_options, suggestion};
 use larder_net::{Address, Auth, Tls};
 
+use crate::cluster::ClusterConfig;
 use crate::config::Config;
 
 const OPTIONS: [&str; 7] =
     ["database", "timeout_ms", "connect_timeout_ms", "value_bytes_max", "tls_ca", "tls_name", "tls_insecure"];
+const CLUSTER_SCHEMES: [&str; 2] = ["redis-cluster", "rediss-cluster"];
 const SCHEMES: [&str; 3] = ["redis", "rediss", "redis+unix"];
 /// Servers have 16 databases unless they are told otherwise.
 const DATABASE_MAX: u64 = 1_000_000;
 
 pub(crate) fn parse(url: &str) -> Result<Config> {
     read(url).map_err(|detail| Error::new(ErrorKind::Config, format!("{detail}, in the URL {}", masked(url))))
+}
+
+pub(crate) fn parse_cluster(url: &str) -> Result<ClusterConfig> {
+    read_cluster(url).map_err(|detail| Error::new(ErrorKind::Config, format!("{detail}, in the URL {}", masked(url))))
+}
+
+fn read_cluster(url: &str) -> Result<ClusterConfig, Wrong> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(format!("a store is given as scheme://…, with one of the schemes {}", CLUSTER_SCHEMES.join(", ")));
+    };
+    if !CLUSTER_SCHEMES.contains(&scheme) {
+        return Err(format!("the scheme {scheme:?} is unknown{}", suggestion(scheme, &CLUSTER_SCHEMES)));
+    }
+    if rest.contains('#') {
+        return Err("a fragment (#…) has no meaning here".to_owned());
+    }
+    let (target, options) = split_options(rest);
+    let (auth, places) = user_information(target)?;
+    let places = places.strip_suffix('/').unwrap_or(places);
+    if places.contains('/') {
+        return Err("a cluster has one database: nothing stands behind the nodes but options".to_owned());
+    }
+    let mut seeds = Vec::new();
+    for text in places.split(',') {
+        match host(text, Config::PORT)? {
+            Address::Tcp { host, port } => seeds.push((host, port)),
+            Address::Unix(path) => return Err(format!("a node has a host and a port, not {}", path.display())),
+        }
+    }
+    if seeds.len() > ClusterConfig::SEEDS_MAX {
+        return Err(format!("{} nodes are named; the limit is {}", seeds.len(), ClusterConfig::SEEDS_MAX));
+    }
+    let mut node = Config::tcp(&seeds[0].0, seeds[0].1);
+    node.auth = auth;
+    if scheme == "rediss-cluster" {
+        node.tls = Some(Tls::default());
+    }
+    for pair in options.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name == "database" {
+            return Err("the option database has no meaning here: a cluster has one database".to_owned());
+        }
+        option(&mut node, name, &decoded(value)?)?;
+    }
+    Ok(ClusterConfig { seeds, node })
 }
 
 fn read(url: &str) -> Result<Config, Wrong> {
@@ -127,6 +174,26 @@ mod tests {
         let config = parse("rediss://h/?tls_ca=/a%20b.pem&tls_insecure=yes").unwrap();
         assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), name: None, insecure: true }));
         assert_eq!(config.address.to_string(), "h:6379");
+    }
+
+    #[test]
+    fn a_cluster_has_seeds_and_one_database() {
+        let config = parse_cluster("rediss-cluster://joe:pw@a,[::1]:7001/?tls_insecure=yes&timeout_ms=7").unwrap();
+        assert_eq!(config.seeds, [("a".to_owned(), 6_379), ("::1".to_owned(), 7_001)]);
+        assert_eq!(config.to_string(), "a:6379,[::1]:7001");
+        assert!(config.node.tls.is_some() && config.node.auth.is_some());
+        for (url, said) in [
+            ("redis-cluter://a", "did you mean redis-cluster?"),
+            ("redis-cluster://a/1", "one database"),
+            ("redis-cluster://a?database=1", "one database"),
+            ("redis-cluster://", "no host name"),
+            ("redis-cluster://a,,b", "no host name"),
+            ("redis-cluster://a?timout_ms=1", "did you mean timeout_ms?"),
+        ] {
+            let error = parse_cluster(url).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(!format!("{config:?}").contains("pw@") && !format!("{config:?}").contains("\"pw\""));
     }
 
     #[test]

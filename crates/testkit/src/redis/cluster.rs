@@ -159,11 +159,14 @@ impl RedisCluster {
         });
     }
 
-    /// Moves a slot with its keys to another primary.
+    /// Moves a slot with its keys to another primary. Does nothing where it is there already.
     ///
     /// # Panics
     /// When a node refuses; the message has its words.
     pub fn move_slot(&self, slot: u16, to: usize) {
+        if self.primary_of(slot) == to {
+            return;
+        }
         self.begin_move(slot, to);
         self.move_keys(slot, to);
         self.end_move(slot, to);
@@ -200,15 +203,25 @@ impl RedisCluster {
         }
     }
 
-    /// Ends the move of a slot: its primary is another one from now on.
+    /// Ends the move of a slot: its primary is another one from now on. Returns once every living node knows, replicas too: one that did not, and took
+    /// its primary's place, would take the slot back.
     ///
     /// # Panics
-    /// As [`move_slot`](Self::move_slot).
+    /// As [`move_slot`](Self::move_slot), and when that is not so after 20 s.
     pub fn end_move(&self, slot: u16, to: usize) {
         let from = self.primary_of(slot);
         // The receiver first: a slot that its old primary gave up would have none until the gossip comes round.
-        self.slot_command(to, slot, "NODE", &self.members[to].id);
-        self.slot_command(from, slot, "NODE", &self.members[to].id);
+        let others = (0..NODES).filter(|&node| node != to && node != from && self.is_primary(node));
+        for node in [to, from].into_iter().chain(others) {
+            self.slot_command(node, slot, "NODE", &self.members[to].id);
+        }
+        self.wait_until("agreed", |cluster| cluster.alive().all(|node| cluster.seen_by(node, slot) == Some(to)));
+    }
+
+    /// Whether a node lives and is a primary.
+    pub fn is_primary(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        node.process.is_some() && node.info("replication", "role") == "master"
     }
 
     fn slot_command(&self, node: usize, slot: u16, what: &str, id: &str) {
@@ -239,14 +252,22 @@ pub(super) fn prepared(version: RedisVersion, options: &RedisOptions) -> (Vec<Re
     (members.iter().enumerate().map(node).collect(), members)
 }
 
+/// Settings of a node; those that were given come last, and so win.
 fn clustered(options: &RedisOptions) -> RedisOptions {
-    let options = options
-        .clone()
+    let options = RedisOptions::new()
         .arg("cluster-enabled", "yes")
         .arg("cluster-config-file", "nodes.conf")
         .arg("cluster-node-timeout", &NODE_TIMEOUT_MS.to_string())
         .arg("cluster-allow-replica-migration", "no")
-        .arg("repl-diskless-sync-delay", "0");
+        .arg("repl-diskless-sync-delay", "0")
+        .and(options);
+    let options = match &options.admin {
+        Some((_, password)) => {
+            let password = password.clone();
+            options.arg("masterauth", &password)
+        }
+        None => options,
+    };
     if options.tls.is_some() { options.arg("tls-cluster", "yes").arg("tls-replication", "yes") } else { options }
 }
 

@@ -113,6 +113,12 @@ impl RedisOptions {
         self
     }
 
+    /// What `other` says, behind the settings of this one.
+    pub(super) fn and(self, other: &Self) -> Self {
+        let args = self.args.into_iter().chain(other.args.iter().cloned()).collect();
+        Self { args, ..other.clone() }
+    }
+
     /// The command line, for a server in `folder`.
     pub(super) fn arguments(&self, folder: &Path) -> Vec<String> {
         let mut args = self.args.clone();

@@ -19,6 +19,8 @@ use crate::servers::{Deadline, READY_MS_MAX};
 
 /// Nobody has asked for so long: longer than a test may take.
 const IDLE_S_MAX: u64 = 200;
+/// Silence after which a node would count as failed.
+const NODE_TIMEOUT_MS: &str = "60000";
 /// Clusters that did not come up before giving up.
 const ATTEMPTS_MAX: u32 = 5;
 
@@ -72,7 +74,9 @@ pub fn shared_cluster(version: RedisVersion) -> SharedCluster {
 /// Starts the servers under a keeper and waits until they serve; false if they do not.
 #[expect(clippy::zombie_processes, reason = "the keeper outlives this process, and is waited for where it fails")]
 fn start(version: RedisVersion, home: &Path, run: u32) -> bool {
-    let (nodes, _) = prepared(version, &RedisOptions::new());
+    // No failover is wanted here: on a loaded machine, a node that only waits for its turn would seem dead, and writes be lost.
+    let options = RedisOptions::new().arg("cluster-node-timeout", NODE_TIMEOUT_MS);
+    let (nodes, _) = prepared(version, &options);
     let script = home.join("keeper");
     fs::write(&script, keeper(&nodes, home, run)).expect("a file of the run's own");
     let mut command = Command::new("sh");

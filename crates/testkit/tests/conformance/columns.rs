@@ -11,7 +11,7 @@ use larder_layers::{Counting, Namespace, Retry, Timeout};
 use larder_server::{Config, Listen, MemoryEngine, Server};
 use larder_store_memory::MemoryStore;
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, shared_cluster};
 use larder_testkit::servers::{Memcached, Version};
 
 use crate::crashing::Crashing;
@@ -52,6 +52,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "redis-8", open: || Box::pin(redis(RedisVersion::Redis8)) },
     Column { name: "valkey", open: || Box::pin(redis(RedisVersion::Valkey)) },
     Column { name: "larder-serve-memory", open: || Box::pin(larder_serve()) },
+    Column { name: "redis-8-cluster", open: || Box::pin(redis_cluster(RedisVersion::Redis8)) },
     Column { name: "classic-bare", open: || Box::pin(classic_bare()) },
 ];
 
@@ -107,6 +108,13 @@ async fn larder_serve() -> Opened {
     let server = Server::start(MemoryEngine::new(store), config).expect("it listens");
     let store = open(&format!("memcached://{}?{PATIENCE}", server.addrs()[0])).await;
     Opened { store, _servers: Box::new(server) }
+}
+
+/// The cluster that all processes of the run share: each case has keys of its own.
+async fn redis_cluster(version: RedisVersion) -> Opened {
+    let cluster = tokio::task::spawn_blocking(move || shared_cluster(version)).await.expect("a cluster");
+    let store = open(&format!("{}?{PATIENCE}", cluster.url())).await;
+    Opened { store, _servers: Box::new(cluster) }
 }
 
 /// A server that knows only get, set, add, replace, append, prepend, incr, decr and delete, without expiry and cas.

@@ -1,0 +1,195 @@
+//! The store on a cluster: which node serves a key, what follows when that changes, and when a node is lost.
+//!
+//! The routing is our own, over the same node connections as the store on one server. The client crate's cluster connection sends again what
+//! was sent over a connection that broke, writes too, and a whole pipeline for one redirected command of it: a counter would count twice.
+
+mod config;
+mod map;
+mod nodes;
+mod parts;
+mod slot;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use larder_core::list::{List, Listed, Listing};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Profile, Replies, Result, Run, Store};
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use crate::codec::Limits;
+use crate::counters::{Counters, Stats};
+use crate::handshake::ServerInfo;
+use crate::list::list_node;
+use crate::profile::{BATCH_OPS_MAX, cluster_profile, item_bytes_max};
+
+pub use config::ClusterConfig;
+use nodes::Nodes;
+
+/// A store on a Redis or Valkey cluster.
+///
+/// # What is promised
+/// - A batch is split by node; each part is one pipeline on one connection that all callers share. **Round trips: 1** a node that serves a
+///   key of the batch, all nodes at once; one more for what a node redirects, when slots move, and after a node has forgotten the scripts.
+/// - Only primaries are asked, for reads too.
+/// - An error with [`Effect::NotApplied`](larder_core::Effect::NotApplied) is a promise: a node said no, or was sent nothing. A write that was sent
+///   and not answered is [`Effect::Unknown`](larder_core::Effect::Unknown), and never sent again. What a node redirects (`MOVED`, `ASK`) is followed; what it
+///   refuses for now (`TRYAGAIN`, `CLUSTERDOWN`, `LOADING`, `READONLY` of a primary that was demoted) is tried again with jittered pauses until the op's
+///   deadline, and so are reads.
+/// - One task looks at the map of slots, when a node redirects, refuses or is lost; a failover brings no storm of looks.
+/// - A key whose slot nobody serves: [`ErrorKind::Unavailable`], naming the slot, by the deadline.
+/// - Ops routed with another key ([`Route::with`](larder_core::Route)) share its slot.
+/// - For the rest, see [`RedisStore`](crate::RedisStore).
+///
+/// # What is not
+/// - **A failover may lose acknowledged writes**: replicas follow a little behind. Structures tell a handle that saw more (`RolledBack`, `Lost`); a
+///   fresh process cannot know. A primary that is cut off from the others may serve reads, and take writes that will be lost, until its
+///   `cluster-node-timeout`.
+/// - There are no ranks of a route: [`nodes`](Profile::nodes) is 1, since a cluster keeps its own copies.
+///
+/// ```no_run
+/// use larder_core::{Key, PutMode, StoreExt, Ttl};
+/// use larder_store_redis::{ClusterConfig, RedisClusterStore};
+/// # async fn example() -> larder_core::Result<()> {
+/// let config = ClusterConfig::from_url("redis-cluster://10.0.0.1:7000,10.0.0.2:7000")?;
+/// let store = RedisClusterStore::connect(config).await?;
+/// store.put(Key::new("greeting")?, PutMode::Set, "hello", Ttl::Never).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct RedisClusterStore {
+    nodes: Arc<Nodes>,
+    keeper: JoinHandle<()>,
+    /// The profile, and of which handshakes it was put together.
+    profile: Mutex<(Vec<Arc<ServerInfo>>, Arc<Profile>)>,
+    /// The limits, and how many handshakes there had been when they were put together.
+    limits: Mutex<(u64, Limits)>,
+}
+
+impl std::fmt::Debug for RedisClusterStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisClusterStore").field("config", &self.nodes.config).finish_non_exhaustive()
+    }
+}
+
+impl Drop for RedisClusterStore {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+impl RedisClusterStore {
+    /// Asks the seeds, one after the other, who serves what, and connects to every primary, all at once. Runs on the tokio runtime it is called
+    /// on, and needs it for as long as it lives. **Round trips: 3** at the first seed, 2 at each other primary.
+    ///
+    /// A cluster of which some primaries are down connects: ops on their slots wait for the failover, as long as their deadline allows.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Unavailable`], [`ErrorKind::Timeout`]: no seed could be reached, or none knows of a slot that is served;
+    /// - [`ErrorKind::Config`]: a node is not one of a cluster, wants a password or refuses the one that was given, or forbids a command that the
+    ///   store needs.
+    ///
+    /// ```no_run
+    /// # async fn example() -> larder_core::Result<()> {
+    /// use larder_store_redis::{ClusterConfig, RedisClusterStore};
+    /// let store = RedisClusterStore::connect(ClusterConfig::from_url("redis-cluster://:secret@cache")?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(config: ClusterConfig) -> Result<RedisClusterStore> {
+        let value_bytes_max = config.node.value_bytes_max;
+        let nodes = Arc::new(Nodes::new(config, Arc::new(Counters::default())));
+        nodes.look().await?;
+        let members = nodes.topology().members.clone();
+        for member in &members {
+            member.node.first_dial().await;
+            if let Some(error) = member.node.down().filter(|error| error.kind() == ErrorKind::Config) {
+                return Err(error.store(member.node.name()));
+            }
+        }
+        let keeper = tokio::spawn(nodes.clone().keep());
+        let profile = Mutex::new((Vec::new(), Arc::new(cluster_profile(&[], members.len(), value_bytes_max))));
+        let limits = Limits { item_bytes_max: item_bytes_max(&ServerInfo::default(), value_bytes_max) };
+        Ok(RedisClusterStore { nodes, keeper, profile, limits: Mutex::new((0, limits)) })
+    }
+
+    /// What the store has done so far, on all nodes.
+    ///
+    /// ```no_run
+    /// # fn example(store: &larder_store_redis::RedisClusterStore) {
+    /// println!("{} redirections", store.stats().redirections);
+    /// # }
+    /// ```
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.nodes.counters.snapshot();
+        for member in self.nodes.known() {
+            let (sent, received) = member.node.traffic();
+            stats.sent_bytes += sent;
+            stats.received_bytes += received;
+        }
+        stats
+    }
+
+    fn limits(&self) -> Limits {
+        let value_bytes_max = self.nodes.config.node.value_bytes_max;
+        let handshakes = self.nodes.counters.connections.load(Ordering::Relaxed);
+        let mut known = self.limits.lock();
+        if known.0 != handshakes {
+            let infos = self.infos();
+            let limits = infos.iter().map(|info| item_bytes_max(info, value_bytes_max));
+            *known = (handshakes, Limits { item_bytes_max: limits.min().unwrap_or(known.1.item_bytes_max) });
+        }
+        known.1
+    }
+
+    fn infos(&self) -> Vec<Arc<ServerInfo>> {
+        self.nodes.topology().members.iter().filter_map(|member| member.node.info()).collect()
+    }
+
+    async fn run_batch(&self, ctx: Ctx, batch: Batch) -> Replies {
+        let deadline = ctx.deadline.unwrap_or(Instant::now() + self.nodes.config.node.timeout);
+        parts::Run::new(&self.nodes, &batch, self.limits(), deadline).finish().await
+    }
+}
+
+impl Store for RedisClusterStore {
+    fn profile(&self) -> Arc<Profile> {
+        let infos = self.infos();
+        let mut known = self.profile.lock();
+        let is_same = known.0.len() == infos.len() && known.0.iter().zip(&infos).all(|(a, b)| Arc::ptr_eq(a, b));
+        if !is_same {
+            let refs: Vec<&ServerInfo> = infos.iter().map(AsRef::as_ref).collect();
+            let primaries = self.nodes.topology().members.len();
+            let profile = cluster_profile(&refs, primaries, self.nodes.config.node.value_bytes_max);
+            *known = (infos, Arc::new(profile));
+        }
+        known.1.clone()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        match batch.as_slice() {
+            [] => Run::Ready(Replies::new()),
+            ops if ops.len() > BATCH_OPS_MAX => {
+                let detail = format!("a batch has {} ops; the limit is {BATCH_OPS_MAX}", ops.len());
+                let error = Error::new(ErrorKind::BadInput, detail);
+                Run::Ready(ops.iter().map(|op| Err(error.clone().op(op))).collect())
+            }
+            _ => Run::pending(self.run_batch(ctx, batch)),
+        }
+    }
+}
+
+/// `SCAN` on one primary after the other. What holds of a single server holds of each; a key of a slot that moves meanwhile may be told twice, or missed.
+impl List for RedisClusterStore {
+    fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
+        Box::pin(async move {
+            let mut looked_at = 0;
+            for member in self.nodes.topology().members.iter() {
+                let listed = list_node(&member.node, ctx, prefix, &mut looked_at, tell).await;
+                listed.map_err(|error| error.store(member.node.name()))?;
+            }
+            Ok(())
+        })
+    }
+}

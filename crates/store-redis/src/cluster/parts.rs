@@ -1,0 +1,413 @@
+//! A batch under way: which op goes to which node, what came back, and what is tried again.
+//!
+//! An op is sent again only where it is known not to have run: the node redirected it (`MOVED`, `ASK`), refused it for now, or was sent nothing of
+//! it. Reads are sent again in any case. Ops on one key keep their order: they go to one node in one round, and an op that was refused is not tried
+//! again once a later one on its key has run, or may have.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder_core::{Batch, Effect, Error, ErrorKind, Op, Replies, Reply, Result};
+use redis::{Cmd, ServerError, Value};
+use smallvec::SmallVec;
+
+use super::map::Place;
+use super::nodes::{Member, Nodes, Topology};
+use super::slot::Slot;
+use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, refused};
+use crate::counters::count;
+use crate::handshake::load;
+use crate::link::{Fault, Values};
+use crate::place::physical;
+use crate::scripts::Script;
+
+/// Times that one op follows a redirection.
+const REDIRECTIONS_MAX: u32 = 8;
+/// Times that one op is tried again after a refusal or a lost connection, within its deadline.
+const TRIES_MAX: u32 = 40;
+/// The longest pause before the first try again; doubled for each further one, and drawn anew (full jitter).
+const PAUSE_FIRST: Duration = Duration::from_millis(4);
+/// The longest pause before any.
+const PAUSE_MAX: Duration = Duration::from_millis(150);
+
+/// An op that is not done.
+struct Pending {
+    /// Its place in the batch.
+    at: usize,
+    slot: Slot,
+    command: Command,
+    /// Where a node sent it, instead of where the map says.
+    redirected: Option<(Arc<Member>, Asking)>,
+    redirections: u32,
+    tries: u32,
+    /// Why it is not done: what is told if time runs out.
+    refusal: Option<Error>,
+}
+
+/// Whether the node is told that it was asked to (`ASKING`): it takes in the slot, which another still serves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    No,
+    Yes,
+}
+
+/// What goes to one node in one round: indices of the pending ops, in the order of the batch.
+struct Part {
+    member: Arc<Member>,
+    ops: SmallVec<[usize; 4]>,
+    asking: SmallVec<[Asking; 4]>,
+}
+
+/// A batch under way.
+pub(super) struct Run<'a> {
+    nodes: &'a Nodes,
+    batch: &'a Batch,
+    deadline: Instant,
+    replies: Replies,
+    pending: SmallVec<[Pending; 1]>,
+}
+
+impl<'a> Run<'a> {
+    /// Encodes the ops. What is wrong with one, or known without asking, is answered by now.
+    pub(super) fn new(nodes: &'a Nodes, batch: &'a Batch, limits: Limits, deadline: Instant) -> Run<'a> {
+        let mut run = Run { nodes, batch, deadline, replies: Replies::new(), pending: SmallVec::new() };
+        for (at, op) in batch.iter().enumerate() {
+            // The place of one that is pending is filled in later.
+            let reply = match encoded(op, limits) {
+                Ok(Encoded::Command(command)) => {
+                    run.pending.push(Pending::new(at, op, command));
+                    Ok(Reply::Miss)
+                }
+                Ok(Encoded::Known(reply)) => Ok(reply),
+                Err(error) => Err(error),
+            };
+            run.replies.push(reply);
+        }
+        run
+    }
+
+    /// Runs them all. **Round trips: 1** a node, all nodes at once; more for what is redirected or refused for now.
+    pub(super) async fn finish(mut self) -> Replies {
+        let mut round = 0;
+        while !self.pending.is_empty() {
+            if round > 0 && !self.wait(round).await {
+                break;
+            }
+            round += 1;
+            let topology = self.nodes.topology();
+            let parts = self.parts(&topology);
+            let answers = match &parts[..] {
+                [part] => vec![self.sent(part).await],
+                parts => all_of(parts.iter().map(|part| Box::pin(self.sent(part))).collect()).await,
+            };
+            for (part, answer) in parts.iter().zip(answers) {
+                self.take(part, answer);
+            }
+            self.keep_order();
+            self.pending.retain(|pending| pending.refusal.is_some());
+        }
+        for pending in std::mem::take(&mut self.pending) {
+            if let Some(refusal) = pending.refusal {
+                self.replies[pending.at] = Err(refusal);
+            }
+        }
+        self.replies
+    }
+
+    /// Waits before another round, where no redirection tells where to go; false if there is no time for one.
+    async fn wait(&self, round: u32) -> bool {
+        if self.pending.iter().any(|pending| pending.redirected.is_none()) {
+            let limit = PAUSE_FIRST.saturating_mul(1u32 << round.min(10)).min(PAUSE_MAX);
+            self.nodes.refreshed(limit, self.deadline).await;
+            let pause = limit.mul_f64(fastrand::f64());
+            let until = self.deadline.min(Instant::now() + pause);
+            tokio::time::sleep_until(until.into()).await;
+        }
+        Instant::now() < self.deadline
+    }
+
+    /// Sorts what is pending by node. What nobody serves stays pending, refused.
+    fn parts(&mut self, topology: &Topology) -> SmallVec<[Part; 1]> {
+        let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
+        for index in 0..self.pending.len() {
+            let pending = &self.pending[index];
+            // An earlier op on the same key says where this one goes: they must not overtake each other.
+            let first = match pending.redirected.is_some() || pending.tries > 0 {
+                true => (0..index).find(|&other| self.same_key(other, index)).unwrap_or(index),
+                false => index,
+            };
+            let (slot, redirected) = (pending.slot, self.pending[first].redirected.clone());
+            let target = redirected.or_else(|| {
+                let owner = topology.map.owner(slot)?;
+                Some((topology.members[owner].clone(), Asking::No))
+            });
+            let Some((member, asking)) = target else {
+                let error = uncovered(slot, topology).op(&self.batch[self.pending[index].at]);
+                self.again(index, error, true);
+                continue;
+            };
+            self.pending[index].refusal = None;
+            match parts.iter_mut().find(|part| Arc::ptr_eq(&part.member, &member)) {
+                Some(part) => {
+                    part.ops.push(index);
+                    part.asking.push(asking);
+                }
+                None => parts.push(Part {
+                    member,
+                    ops: SmallVec::from_iter([index]),
+                    asking: SmallVec::from_iter([asking]),
+                }),
+            }
+        }
+        parts
+    }
+
+    fn same_key(&self, one: usize, other: usize) -> bool {
+        let key = |index: usize| {
+            let op = &self.batch[self.pending[index].at];
+            (&op.key, &op.route.with)
+        };
+        key(one) == key(other)
+    }
+
+    /// Sends a part, one pipeline. Scripts that the node has forgotten are loaded, and what needs them sent once more.
+    async fn sent(&self, part: &Part) -> Result<Values, Fault> {
+        let node = &part.member.node;
+        let asking = redis::cmd("ASKING");
+        let answered = node.run(self.commands(part, &asking).into_iter(), self.deadline).await;
+        let mut values = without_asking(answered?, part);
+        if !values.iter().any(is_no_script) {
+            return Ok(values);
+        }
+        count(&self.nodes.counters.scripts_reloaded, 1);
+        let ran_after = |at: usize| {
+            (at + 1..values.len())
+                .any(|later| !is_no_script(&values[later]) && self.same_key(part.ops[at], part.ops[later]))
+        };
+        let again: Vec<usize> = (0..values.len()).filter(|&at| is_no_script(&values[at]) && !ran_after(at)).collect();
+        let rest = Part {
+            member: part.member.clone(),
+            ops: again.iter().map(|&at| part.ops[at]).collect(),
+            asking: again.iter().map(|&at| part.asking[at]).collect(),
+        };
+        let loads: Vec<Cmd> = Script::ALL.map(load).into();
+        let cmds: Vec<&Cmd> = loads.iter().chain(self.commands(&rest, &asking)).collect();
+        // What ran in the first place stays answered; the rest did not run, and is refused still if this fails unsent.
+        match node.run(cmds.into_iter(), self.deadline).await {
+            Ok(answers) => {
+                let answers = without_asking(answers.into_iter().skip(loads.len()).collect(), &rest);
+                for (at, answer) in again.into_iter().zip(answers) {
+                    values[at] = answer;
+                }
+                Ok(values)
+            }
+            Err(fault) if fault.effect == Effect::NotApplied => Ok(values),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn commands<'b>(&'b self, part: &Part, asking: &'b Cmd) -> Vec<&'b Cmd> {
+        let mut cmds = Vec::with_capacity(part.ops.len());
+        for (&index, &asks) in part.ops.iter().zip(&part.asking) {
+            if asks == Asking::Yes {
+                cmds.push(asking);
+            }
+            cmds.push(&self.pending[index].command.cmd);
+        }
+        cmds
+    }
+
+    /// Takes in what a node answered.
+    fn take(&mut self, part: &Part, answered: Result<Values, Fault>) {
+        match answered {
+            Ok(values) => {
+                for (&index, value) in part.ops.iter().zip(values) {
+                    match value {
+                        Value::ServerError(error) => self.refused(index, &part.member, &error),
+                        value => self.told(index, &part.member, value),
+                    }
+                }
+            }
+            Err(fault) => {
+                // Whatever it was, another node may serve its slots soon.
+                self.nodes.refresh();
+                for &index in &part.ops {
+                    self.unanswered(index, &part.member, &fault);
+                }
+            }
+        }
+    }
+
+    fn told(&mut self, index: usize, member: &Member, value: Value) {
+        let pending = &mut self.pending[index];
+        pending.refusal = None;
+        let op = &self.batch[pending.at];
+        let reply = decode(value, pending.command.expect);
+        self.replies[pending.at] = reply.map_err(|error| error.op(op).store(member.node.name()));
+    }
+
+    /// A node said no: where else to go, when to come again, or that it stays so.
+    fn refused(&mut self, index: usize, member: &Arc<Member>, error: &ServerError) {
+        let (code, words) = (error.code(), error.details().unwrap_or_default());
+        let named = refused(error).op(&self.batch[self.pending[index].at]).store(member.node.name());
+        match code {
+            "MOVED" | "ASK" => {
+                count(&self.nodes.counters.redirections, 1);
+                let asking = if code == "ASK" { Asking::Yes } else { Asking::No };
+                if asking == Asking::No {
+                    self.nodes.refresh();
+                }
+                let place = words.split(' ').nth(1).and_then(|place| Place::parse(place, &member.place));
+                let target = place.ok_or(named.clone()).and_then(|place| self.nodes.at(&place));
+                let pending = &mut self.pending[index];
+                pending.redirections += 1;
+                match target {
+                    Ok(target) if pending.redirections <= REDIRECTIONS_MAX => {
+                        pending.redirected = Some((target, asking));
+                        pending.refusal = Some(named);
+                    }
+                    // In circles, or nowhere: the map is looked at, and the op tried again by it.
+                    Ok(_) => {
+                        pending.redirections = 0;
+                        self.again(index, named, true);
+                    }
+                    Err(error) => self.again(index, error, true),
+                }
+            }
+            "CLUSTERDOWN" => {
+                let slot = self.pending[index].slot;
+                let detail = format!(
+                    "the cluster does not serve the slot {slot} of this key ({code} {words}): a primary is down and none has taken \
+                     its place yet, or the slot has no owner; bring the primary back, or assign the slot (redis-cli --cluster fix)"
+                );
+                let error = Error::new(ErrorKind::Unavailable, detail);
+                let error = error.op(&self.batch[self.pending[index].at]).store(member.node.name());
+                self.again(index, error, true);
+            }
+            "READONLY" => self.again(index, named, true),
+            "TRYAGAIN" | "LOADING" | "MASTERDOWN" => self.again(index, named, false),
+            "NOSCRIPT" => self.again(index, named, false),
+            _ => {
+                let pending = &mut self.pending[index];
+                pending.refusal = None;
+                self.replies[pending.at] = Err(named);
+            }
+        }
+    }
+
+    /// Nothing came back. What may have run is not sent again, unless it only reads.
+    fn unanswered(&mut self, index: usize, member: &Member, fault: &Fault) {
+        let op = &self.batch[self.pending[index].at];
+        let is_unknown = fault.effect == Effect::Unknown && !op.is_read();
+        let effect = if is_unknown { Effect::Unknown } else { Effect::NotApplied };
+        let error = fault.error.clone().effect(effect).op(op).store(member.node.name());
+        let is_hopeless = matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Config);
+        if is_unknown || is_hopeless {
+            let pending = &mut self.pending[index];
+            pending.refusal = None;
+            self.replies[pending.at] = Err(error);
+        } else {
+            self.again(index, error, true);
+        }
+    }
+
+    /// Leaves an op to the next round, by the map, if it may be tried again; else this is its outcome.
+    fn again(&mut self, index: usize, refusal: Error, look: bool) {
+        if look {
+            self.nodes.refresh();
+        }
+        let pending = &mut self.pending[index];
+        pending.tries += 1;
+        pending.redirected = None;
+        if pending.tries <= TRIES_MAX {
+            pending.refusal = Some(refusal);
+        } else {
+            pending.refusal = None;
+            self.replies[pending.at] = Err(refusal);
+        }
+    }
+
+    /// An op that was refused is not tried again where a later one on its key has run, or may have: the refusal is its outcome.
+    fn keep_order(&mut self) {
+        for index in 0..self.pending.len() {
+            if self.pending[index].refusal.is_none() {
+                continue;
+            }
+            let overtaken = (index + 1..self.pending.len()).any(|later| {
+                let outcome = &self.replies[self.pending[later].at];
+                let ran = match outcome {
+                    Ok(_) => true,
+                    Err(error) => error.is_unknown(),
+                };
+                self.pending[later].refusal.is_none() && ran && self.same_key(index, later)
+            });
+            if overtaken && let Some(refusal) = self.pending[index].refusal.take() {
+                self.replies[self.pending[index].at] = Err(refusal);
+            }
+        }
+    }
+}
+
+impl Pending {
+    fn new(at: usize, op: &Op, command: Command) -> Pending {
+        let slot = Slot::of(&physical(op));
+        Pending { at, slot, command, redirected: None, redirections: 0, tries: 0, refusal: None }
+    }
+}
+
+fn encoded(op: &Op, limits: Limits) -> Result<Encoded> {
+    if op.route.rank > 0 {
+        let detail =
+            format!("a route has rank {}; the limit is 0: a cluster keeps its own copies, on replicas", op.route.rank);
+        return Err(Error::new(ErrorKind::BadInput, detail).op(op));
+    }
+    encode(op, limits)
+}
+
+fn uncovered(slot: Slot, topology: &Topology) -> Error {
+    let served = topology.map.served();
+    let detail = format!(
+        "the slot {slot} of this key is served by no node of the cluster ({served} of 16384 slots are): bring its primary back, or assign \
+         the slot to another (CLUSTER ADDSLOTS, redis-cli --cluster fix)"
+    );
+    Error::new(ErrorKind::Unavailable, detail)
+}
+
+fn is_no_script(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if Refusal::is_no_script(error))
+}
+
+/// The answers to a part, without those to `ASKING`.
+fn without_asking(values: Values, part: &Part) -> Values {
+    if part.asking.iter().all(|&asking| asking == Asking::No) {
+        return values;
+    }
+    let mut values = values.into_iter();
+    let mut answers = Values::with_capacity(part.ops.len());
+    for &asking in &part.asking {
+        if asking == Asking::Yes {
+            values.next();
+        }
+        answers.extend(values.next());
+    }
+    answers
+}
+
+/// Waits for all of them at once; the results are in their order.
+async fn all_of<F: Future>(mut runs: Vec<std::pin::Pin<Box<F>>>) -> Vec<F::Output> {
+    let mut done: Vec<Option<F::Output>> = runs.iter().map(|_| None).collect();
+    std::future::poll_fn(|cx| {
+        let mut open = 0;
+        for (run, done) in runs.iter_mut().zip(&mut done) {
+            if done.is_none() {
+                match run.as_mut().poll(cx) {
+                    std::task::Poll::Ready(output) => *done = Some(output),
+                    std::task::Poll::Pending => open += 1,
+                }
+            }
+        }
+        if open == 0 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}

@@ -1,0 +1,251 @@
+//! The store on a real cluster: routing, redirections, lost nodes, and what is said of each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{
+    Arith, Batch, Ctx, Effect, Error, ErrorKind, Initial, Key, Op, PutMode, Reply, Route, Store, StoreExt, Ttl, Verb,
+    Want,
+};
+use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore};
+use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, shared_cluster};
+
+const PATIENCE: &str = "timeout_ms=10000&connect_timeout_ms=5000";
+
+async fn open(url: &str) -> RedisClusterStore {
+    let config = ClusterConfig::from_url(&format!("{url}?{PATIENCE}")).unwrap();
+    RedisClusterStore::connect(config).await.unwrap()
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name.to_owned()).unwrap()
+}
+
+/// Keys of this test alone.
+fn keys(name: &str, count: usize) -> Vec<Key> {
+    let unique = fastrand::u64(..);
+    (0..count).map(|at| key(&format!("{name}-{unique:x}-{at}"))).collect()
+}
+
+fn slot_of(cluster: &RedisCluster, key: &Key) -> u16 {
+    let said = cluster.nodes()[0].command(&[b"CLUSTER", b"KEYSLOT" as &[u8], key.as_bytes()]);
+    said.text().parse().unwrap()
+}
+
+fn incr(key: &Key) -> Op {
+    let initial = Some(Initial { value: 1, ttl: Ttl::Never });
+    Op::new(key.clone(), Verb::Arith { arith: Arith::Incr(1), initial })
+}
+
+async fn number(store: &RedisClusterStore, key: &Key) -> u64 {
+    match store.run_one(Ctx::default(), Op::arith(key.clone(), Arith::Incr(0))).await.unwrap() {
+        Reply::Number(number) => number,
+        Reply::Miss => 0,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_one_round_trip_a_node() {
+    let store = open(&shared_cluster(RedisVersion::Redis7).url()).await;
+    let keys = keys("batch", 300);
+    let put = |key: &Key| Op::put(key.clone(), PutMode::Set, key.clone().into_bytes(), Ttl::Never);
+    let before = store.stats().round_trips;
+    let puts = store.run(Ctx::default(), keys.iter().map(put).collect()).await;
+    assert!(puts.iter().all(|reply| *reply.as_ref().unwrap() == Reply::Stored));
+    let gets: Batch = keys.iter().map(|key| Op::get(key.clone(), Want::VALUE)).collect();
+    let replies = store.run(Ctx::default(), gets).await;
+    for (reply, key) in replies.into_iter().zip(&keys) {
+        assert_eq!(reply.unwrap().into_item().unwrap().value, key.as_bytes());
+    }
+    assert_eq!(store.stats().round_trips - before, 6, "two batches, three primaries");
+    let before = store.stats().round_trips;
+    assert!(store.get(keys[0].clone()).await.unwrap().is_some());
+    assert_eq!(store.stats().round_trips - before, 1);
+    assert_eq!(store.stats().redirections, 0);
+    let profile = store.profile();
+    assert_eq!((profile.nodes, profile.cas), (1, true));
+    assert!(profile.store.contains("cluster of 3 primaries, 3 replicas"), "{}", profile.store);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_nodes_of_a_batch_are_asked_at_once() {
+    let cluster = RedisCluster::start(RedisVersion::Redis7);
+    let store = Arc::new(open(&cluster.url()).await);
+    let keys = keys("once", 60);
+    // The first node stands still: the others answer what they were sent all the same.
+    cluster.nodes()[0].stop();
+    let before: Vec<u64> = [1, 2].iter().map(|&at| cluster.nodes()[at].calls("get")).collect();
+    let (reader, gets) = (store.clone(), keys.iter().map(|key| Op::get(key.clone(), Want::VALUE)).collect());
+    let read = tokio::spawn(async move { reader.run(Ctx::default(), gets).await });
+    for (at, before) in [1, 2].into_iter().zip(before) {
+        while cluster.nodes()[at].calls("get") == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(!read.is_finished());
+    cluster.nodes()[0].cont();
+    assert!(read.await.unwrap().iter().all(|reply| *reply.as_ref().unwrap() == Reply::Miss));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routes_share_a_slot_and_have_no_ranks() {
+    let store = open(&shared_cluster(RedisVersion::Redis7).url()).await;
+    let with = Route { with: Some(keys("family{1}", 1).remove(0)), rank: 0 };
+    let member = |at: u32| Op::put(key(&format!("member{at}")), PutMode::Set, "", Ttl::Never).routed(with.clone());
+    let before = store.stats().round_trips;
+    assert!(store.run(Ctx::default(), (0..20).map(member).collect()).await.iter().all(Result::is_ok));
+    assert_eq!(store.stats().round_trips - before, 1);
+    let rank = Op::get(key("k"), Want::VALUE).routed(Route { with: None, rank: 1 });
+    let error = store.run_one(Ctx::default(), rank).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ops_on_one_key_keep_their_order_while_its_slot_moves() {
+    let cluster = RedisCluster::start(RedisVersion::Redis8);
+    let store = open(&cluster.url()).await;
+    let many = key("many");
+    let slot = slot_of(&cluster, &many);
+    let mover = tokio::task::spawn_blocking(move || {
+        (0..6).for_each(|turn| cluster.move_slot(slot, turn % 3));
+        cluster
+    });
+    while !mover.is_finished() {
+        let set = Op::put(many.clone(), PutMode::Set, "0", Ttl::Never);
+        let append = |text: &'static str| Op::put(many.clone(), PutMode::Append, text, Ttl::Never);
+        let get = Op::get(many.clone(), Want::VALUE);
+        let replies = store.run(Ctx::default(), Batch::from_iter([set, append("1"), append("2"), get])).await;
+        let [Ok(Reply::Stored), Ok(Reply::Stored), Ok(Reply::Stored), Ok(Reply::Item(item))] = &replies[..] else {
+            panic!("{replies:?}")
+        };
+        assert_eq!(item.value, "012");
+    }
+    mover.await.unwrap();
+    assert!(store.stats().redirections > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_is_followed_and_then_known() {
+    let cluster = RedisCluster::start(RedisVersion::Valkey);
+    let store = open(&cluster.url()).await;
+    let moved = key("moved");
+    store.put(moved.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap();
+    let slot = slot_of(&cluster, &moved);
+    let to = (cluster.primary_of(slot) + 1) % 3;
+    let item = store.get(moved.clone()).await.unwrap().unwrap();
+
+    // Under way: what is there is served where it was, what is not yet made where it will be.
+    cluster.begin_move(slot, to);
+    assert!(store.get(moved.clone()).await.unwrap().is_some());
+    assert_eq!(store.stats().redirections, 0);
+    let fresh = Op::put(key("fresh"), PutMode::Add, "w", Ttl::Never);
+    let fresh = fresh.routed(Route { with: Some(moved.clone()), rank: 0 });
+    assert_eq!(store.run_one(Ctx::default(), fresh.clone()).await.unwrap(), Reply::Stored);
+    assert_eq!(store.stats().redirections, 1, "asked where it is taken in");
+    cluster.move_keys(slot, to);
+    let cas = PutMode::Cas(item.cas.unwrap());
+    assert_eq!(
+        store.put(moved.clone(), cas, "v2", Ttl::Never).await.unwrap(),
+        Reply::Stored,
+        "a token outlives a move"
+    );
+    assert_eq!(store.run_one(Ctx::default(), fresh).await.unwrap(), Reply::NotStored);
+    cluster.end_move(slot, to);
+
+    let before = store.stats();
+    assert_eq!(store.get(moved.clone()).await.unwrap().unwrap().value, "v2");
+    assert_eq!(store.stats().redirections, before.redirections + 1);
+    // The map is read anew meanwhile: soon there is no detour.
+    for _ in 0..100 {
+        let before = store.stats().redirections;
+        assert!(store.get(moved.clone()).await.unwrap().is_some());
+        if store.stats().redirections == before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the map was never read anew");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_primary_leaves_unknown_what_was_sent_and_its_replica_serves_on() {
+    let mut cluster = RedisCluster::start(RedisVersion::Redis7);
+    let store = Arc::new(open(&cluster.url()).await);
+    let counted = keys("counted", 1).remove(0);
+    let slot = slot_of(&cluster, &counted);
+    let primary = cluster.primary_of(slot);
+    for _ in 0..5 {
+        store.run_one(Ctx::default(), incr(&counted)).await.unwrap();
+    }
+    // What stands in the socket of a server that dies may have been run: it is not sent to another one.
+    cluster.nodes()[primary].stop();
+    let (sender, op) = (store.clone(), incr(&counted));
+    let sent = tokio::spawn(async move { sender.run_one(Ctx::default(), op).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!sent.is_finished());
+    cluster.node_mut(primary).kill9();
+    let error = sent.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
+    // What is sent from now on waits for the replica.
+    let now = store.run_one(Ctx::default(), incr(&counted)).await.unwrap();
+    let Reply::Number(now) = now else { panic!("{now:?}") };
+    assert!((1..=7).contains(&now), "{now}");
+    assert_eq!(number(&store, &counted).await, now);
+    cluster.node_mut(primary).restart();
+    cluster.wait_ok();
+    assert_eq!(number(&store, &counted).await, now, "it came back as a replica");
+    // And with consent, back to where it was: the one that was primary refuses, and that is followed.
+    cluster.fail_over_to(primary);
+    store.run_one(Ctx::default(), incr(&counted)).await.unwrap();
+    assert_eq!(number(&store, &counted).await, now + 1);
+}
+
+async fn error_of(url: &str) -> Error {
+    RedisClusterStore::connect(ClusterConfig::from_url(url).unwrap()).await.unwrap_err()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_nobody_serves_is_named() {
+    let options = RedisOptions::new().arg("cluster-require-full-coverage", "no");
+    let cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
+    let config = ClusterConfig::from_url(&format!("{}?timeout_ms=400", cluster.url())).unwrap();
+    let store = RedisClusterStore::connect(config).await.unwrap();
+    let gone = key("gone");
+    let slot = slot_of(&cluster, &gone);
+    for node in cluster.nodes() {
+        node.command(&["CLUSTER", "DELSLOTS", &slot.to_string()]);
+    }
+    let error = store.put(gone, PutMode::Set, "v", Ttl::Never).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    let said = error.to_string();
+    for part in [&format!("slot {slot}"), "key \"gone\"", "redis-cli --cluster fix"] {
+        assert!(said.contains(part), "{said}");
+    }
+    // The others are served.
+    let others: Batch = keys("other", 50).into_iter().map(|key| Op::get(key, Want::VALUE)).collect();
+    assert!(store.run(Ctx::default(), others).await.iter().all(Result::is_ok));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seeds_may_be_dead_or_replicas_and_single_servers_are_told_apart() {
+    let mut cluster = RedisCluster::start_with(RedisVersion::Redis7, &RedisOptions::new().password("secret"));
+    let [dead, replica] = [2, 4].map(|at| cluster.nodes()[at].addr());
+    let wrong = error_of(&format!("redis-cluster://{replica}")).await;
+    assert_eq!(wrong.kind(), ErrorKind::Config);
+    assert!(wrong.to_string().contains("password"), "{wrong}");
+    cluster.node_mut(2).kill9();
+    let store = open(&format!("redis-cluster://:secret@{dead},{replica}")).await;
+    let some: Batch = keys("seed", 30).into_iter().map(|key| Op::put(key, PutMode::Set, "v", Ttl::Never)).collect();
+    let replies = store.run(Ctx::default(), some).await;
+    assert!(replies.iter().all(Result::is_ok), "those of the dead wait for its replica: {replies:?}");
+
+    let node = RedisStore::connect(Config::from_url(&format!("redis://:secret@{replica}")).unwrap()).await.unwrap_err();
+    assert!(node.to_string().contains("redis-cluster://"), "{node}");
+    let single = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+    let error = error_of(&format!("redis-cluster://{}", single.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("open it as redis://"), "{error}");
+    let error = error_of("redis-cluster://127.0.0.1:1").await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}

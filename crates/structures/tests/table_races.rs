@@ -398,6 +398,37 @@ async fn a_listing_that_comes_too_late_does_not_outlive_a_newer_entry() {
     is_listed_for_good(&store, &table, "k").await;
 }
 
+/// A reader renews what a dead client left leaving; others remove it before that is listed, and the list forgets it.
+#[tokio::test]
+async fn a_renewal_that_is_listed_too_late_does_not_bring_the_key_back() {
+    let store = evicting();
+    let (table, hooked, dying) = two(&store).await;
+    for number in 0..1100u32 {
+        table.put(number.to_le_bytes(), "v").await.unwrap();
+    }
+    dying.put("k", "v").await.unwrap();
+    table.settle().await;
+    flagged(&store, "t", b"k").await;
+    dead_at(&hooked, 3, remove(&dying, "k")).await;
+    let hooked = Hooked::new(&store);
+    let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let reader = Table::options().clock(far_off).open(&hooked.shared(), "t").await.unwrap();
+    let others = table.clone();
+    // The list, the entry; the entry again, its rewriting, and the note.
+    before(&hooked, 5, move || async move {
+        assert!(others.remove("k").await.unwrap());
+        for number in 0..1100u32 {
+            others.settle().await;
+            assert!(others.remove(number.to_le_bytes()).await.unwrap());
+        }
+        others.settle().await;
+        tokio::time::sleep(Duration::from_millis(110)).await;
+    });
+    assert!(reader.keys().await.unwrap().contains(&"k".into()));
+    reader.settle().await;
+    is_gone_for_good(&table, "k").await;
+}
+
 /// A list that forgets nothing tells an entry that was lost from one that was removed.
 #[tokio::test]
 async fn an_entry_that_is_lost_before_it_is_listed_late_is_lost() {

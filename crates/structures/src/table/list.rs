@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,6 +14,7 @@ use larder_core::{
     Batch, Cas, Ctx, Error, ErrorKind, Item, Key, Op, PutMode, Remaining, Replies, Reply, Result, StoreRef, Ttl, Verb,
     Want,
 };
+use tokio::runtime::Handle;
 
 use super::layout::{self, ENTRY_BYTES, Entry, LISTING_BYTES, ListElements, Listing, Note, SLACK_S, Says, Spot, Stamp};
 use super::{KEY_BYTES_MAX, TableOptions};
@@ -59,6 +62,9 @@ pub(super) struct Inner {
     /// True on a store where an entry that is missing cannot have been lost.
     pub(super) is_lossless: bool,
 }
+
+/// Work beside the callers.
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An entry's item, and where it is.
 #[derive(Debug)]
@@ -314,17 +320,55 @@ impl Inner {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if let Some((runtime, work)) = self.work_behind(work) {
+            runtime.spawn(work);
+        }
+    }
+
+    /// The same, its first step taken at once: what it sends first is sent before whatever the caller does next.
+    fn begin_behind<F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F)
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let Some((runtime, mut work)) = self.work_behind(work) else { return };
+        // The task polls it again, whatever became ready meanwhile.
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            runtime.spawn(work);
+        }
+    }
+
+    fn work_behind<F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) -> Option<(Handle, Work)>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let runtime = Handle::try_current().ok()?;
         let busy = Busy(self.clone());
         if self.behind.fetch_add(1, Ordering::AcqRel) >= BEHIND_TASKS_MAX {
-            return;
+            return None;
         }
         let work = work(self.clone());
-        runtime.spawn(async move {
+        let work = Box::pin(async move {
             // Forgotten on purpose: what was not repaired now, the next reader repairs.
             _ = tokio::time::timeout(BEHIND_MAX, work).await;
             drop(busy);
         });
+        Some((runtime, work))
+    }
+
+    /// True if further work beside the callers would not be done.
+    fn is_busy(&self) -> bool {
+        self.behind.load(Ordering::Acquire) >= BEHIND_TASKS_MAX
+    }
+
+    /// After `incarnation` was noted *listed*: sees to it that the entry says so. Beside the caller, unless so much is under way there that it
+    /// would not be done: each later put of the entry would have to list it again.
+    pub(super) async fn flag(self: &Arc<Self>, effort: &Effort, key: &[u8], incarnation: u64) {
+        if !self.is_busy() {
+            return self.repair_behind(key, Some(incarnation));
+        }
+        let left = effort.deadline.saturating_duration_since(Instant::now());
+        // Forgotten on purpose: the put is done, and the next one repairs what this could not.
+        _ = tokio::time::timeout(left, self.repair(&self.spot(key), key, Some(incarnation))).await;
     }
 
     /// Waits until nothing is under way beside the callers.
@@ -411,7 +455,8 @@ impl Inner {
         if let (true, false, Some(cas), Ok(item_key)) = (is_dirty, self.has_lives, found.item.cas, self.item_key(&spot))
         {
             let op = Inner::cas_op(item_key, cas, entry.compacted(now_s), spot.flags(found.is_listed), Ttl::Never);
-            self.behind(move |table| async move {
+            // At once: behind the caller's next put its token would be a stale one, each time.
+            self.begin_behind(move |table| async move {
                 _ = table.run(Ctx::within(BEHIND_MAX), Batch::from_iter([op])).await;
                 Ok(())
             });

@@ -2,6 +2,7 @@
 //!
 //! See the [module](super) for the order of the steps, and what a crash after each leaves behind.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -63,7 +64,7 @@ impl Inner {
                     let notes = [self.listed_note(&put, made), Note::Gone { incarnation: gone }];
                     self.note(effort.deadline, put.spot.shard, &notes).await.map_err(unknown)?;
                     self.check_late(&mut effort, &put.spot, key, made, since).await.map_err(unknown)?;
-                    self.repair_behind(key, Some(made));
+                    self.flag(&effort, key, made).await;
                     return self.shards.vigil.check();
                 }
                 Tried::Joined(None) => return self.shards.vigil.check(),
@@ -204,7 +205,7 @@ impl Inner {
         match self.note(effort.deadline, put.spot.shard, &[note]).await {
             Ok(()) => {
                 self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
-                self.repair_behind(put.key, Some(incarnation));
+                self.flag(effort, put.key, incarnation).await;
                 self.shards.vigil.check()
             }
             Err(error) if error.is_unknown() => Err(error),
@@ -243,7 +244,7 @@ impl Inner {
         let note = Note::Listed { incarnation, expiry_s, key: put.key };
         self.note(effort.deadline, put.spot.shard, &[note]).await.map_err(unknown)?;
         self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
-        self.repair_behind(put.key, Some(incarnation));
+        self.flag(effort, put.key, incarnation).await;
         self.shards.vigil.check()
     }
 
@@ -280,7 +281,7 @@ impl Inner {
         };
         if let Some(newer) = newer {
             // Listed after the late one, its successor takes that along when it goes.
-            return self.renew(key, newer).await;
+            return self.renew(effort, key, newer).await;
         }
         let cannot_be_lost = self.is_lossless || may_be_over;
         if !cannot_be_lost && !may_forget {
@@ -391,29 +392,41 @@ impl Inner {
     /// from now on must have it listed for good.
     pub(super) fn renew_behind(self: &Arc<Self>, key: &[u8], stale: u64) {
         let key = key.to_vec();
-        self.behind(move |table| async move { table.renew(&key, stale).await });
+        self.behind(move |table| async move {
+            let mut effort = table.effort()?;
+            table.renew(&mut effort, &key, stale).await
+        });
     }
 
-    async fn renew(self: &Arc<Self>, key: &[u8], stale: u64) -> Result<()> {
-        let mut effort = self.effort()?;
-        let spot = self.spot(key);
-        let Some(found) = self.read(&mut effort, &spot, key).await? else { return Ok(()) };
-        let entry = self.entry(key, &found.item)?;
-        let Some(ttl) = self.left(entry.expiry_s, found.item.ttl).filter(|_| entry.incarnation == stale) else {
-            return Ok(());
-        };
-        let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
-        let item_key = self.item_key(&spot)?;
-        let flags = spot.flags(false);
-        let put = Put { key, value: &value, spot, item_key, stamp: self.stamp(), ttl, expiry_s };
-        let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
-        let written = entry.rewritten(&frame, self.now_s())?;
-        if self.cas(&effort, &put, &found, written, flags).await? {
-            let notes = [self.listed_note(&put, made), Note::Gone { incarnation: stale }];
-            self.note(effort.deadline, put.spot.shard, &notes).await?;
-            self.repair_behind(key, Some(made));
-        }
-        Ok(())
+    /// In a box, as [`check_late`](Inner::check_late) and this may call each other, until the call's time is over.
+    fn renew<'a>(
+        self: &'a Arc<Self>,
+        effort: &'a mut Effort,
+        key: &'a [u8],
+        stale: u64,
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>> {
+        Box::pin(async move {
+            let spot = self.spot(key);
+            let since = Instant::now();
+            let Some(found) = self.read(effort, &spot, key).await? else { return Ok(()) };
+            let entry = self.entry(key, &found.item)?;
+            let Some(ttl) = self.left(entry.expiry_s, found.item.ttl).filter(|_| entry.incarnation == stale) else {
+                return Ok(());
+            };
+            let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
+            let item_key = self.item_key(&spot)?;
+            let flags = spot.flags(false);
+            let put = Put { key, value: &value, spot, item_key, stamp: self.stamp(), ttl, expiry_s };
+            let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
+            let written = entry.rewritten(&frame, self.now_s())?;
+            if self.cas(effort, &put, &found, written, flags).await? {
+                let notes = [self.listed_note(&put, made), Note::Gone { incarnation: stale }];
+                self.note(effort.deadline, put.spot.shard, &notes).await?;
+                self.check_late(effort, &put.spot, key, made, since).await?;
+                self.repair_behind(key, Some(made));
+            }
+            Ok(())
+        })
     }
 }
 

@@ -80,8 +80,8 @@ pub use larder_store_redis as redis;
 #[doc(inline)]
 pub use larder_structures::{
     Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, Kind,
-    Lock, Manifest, Name, Queue, QueueOptions, QueueStat, Set, SetOptions, SetStat, Stack, Table, TableEntries,
-    TableOptions, Visitors, VisitorsOptions, array, cache, counter,
+    Lock, Manifest, Name, Queue, QueueOptions, QueueStat, Set, SetOptions, SetStat, Stack, StackOptions, Table,
+    TableEntries, TableOptions, Visitors, VisitorsOptions, array, cache, counter,
     inspect::{self, Inspection},
     lock::{self, LockGuard, LockOptions, LockStatus},
     log, queue,

@@ -63,7 +63,7 @@ pub use lock::Lock;
 pub use log::{EventLog, EventLogOptions};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
-pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack};
+pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack, StackOptions};
 pub use set::{Set, SetOptions, SetStat};
 pub use table::{Table, TableEntries, TableOptions};
 pub use visitors::{Visitors, VisitorsOptions};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use larder::queue::{Claim, ClaimId};
-use larder::{Queue, QueueOptions, QueueStat, Stack, StoreRef};
+use larder::{Queue, QueueOptions, QueueStat, Stack, StackOptions, StoreRef};
 use serde_json::json;
 
 use crate::args::{Named, positive_time};
@@ -192,8 +192,8 @@ macro_rules! each {
 impl Line {
     async fn open(which: Which, store: &StoreRef, name: &[u8], options: &QueueOptions) -> larder::Result<Line> {
         Ok(match which {
-            Which::Queue => Line::Queue(Queue::open_with(store, name, options).await?),
-            Which::Stack => Line::Stack(Stack::open_with(store, name, options).await?),
+            Which::Queue => Line::Queue(options.open(store, name).await?),
+            Which::Stack => Line::Stack(StackOptions::from(options.clone()).open(store, name).await?),
         })
     }
 
@@ -204,8 +204,8 @@ impl Line {
         options: &QueueOptions,
     ) -> larder::Result<Line> {
         Ok(match which {
-            Which::Queue => Line::Queue(Queue::open_or_create_with(store, name, options).await?),
-            Which::Stack => Line::Stack(Stack::open_or_create_with(store, name, options).await?),
+            Which::Queue => Line::Queue(options.open_or_create(store, name).await?),
+            Which::Stack => Line::Stack(StackOptions::from(options.clone()).open_or_create(store, name).await?),
         })
     }
 

@@ -87,8 +87,8 @@ pub use larder_store_redis as redis;
 pub use larder_structures::{
     Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, IdKind,
     Kind, Lock, Manifest, Name, Novelty, PackedRecords, Precision, Queue, QueueOptions, QueueStat, RecordsOptions, Set,
-    SetOptions, SetStat, Stack, Table, TableEntries, TableOptions, UniqueCount, UniqueStat, UniqueVisitors,
-    UniqueVisitorsOptions, VisitorId, Visitors, VisitorsOptions, array, cache, counter,
+    SetOptions, SetStat, Stack, StackOptions, Table, TableEntries, TableOptions, UniqueCount, UniqueStat,
+    UniqueVisitors, UniqueVisitorsOptions, VisitorId, Visitors, VisitorsOptions, array, cache, counter,
     inspect::{self, Inspection},
     lock::{self, LockGuard, LockOptions, LockStatus},
     log, queue, records,

@@ -68,7 +68,7 @@ pub use lock::Lock;
 pub use log::{EventLog, EventLogOptions};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
-pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack};
+pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack, StackOptions};
 pub use records::{PackedRecords, RecordsOptions};
 pub use set::{Set, SetOptions, SetStat};
 pub use table::{Table, TableEntries, TableOptions};

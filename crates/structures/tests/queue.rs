@@ -286,17 +286,20 @@ async fn wrong_options_and_stores_are_refused_by_name() {
     let store = memory();
     let refused = |options: QueueOptions| {
         let store = store.clone();
-        async move { Queue::open_or_create_with(&store, "q", &options).await.unwrap_err() }
+        async move { options.open_or_create(&store, "q").await.unwrap_err() }
     };
     for options in [
         Queue::options().segment_bytes(255),
         Queue::options().segment_bytes(u32::MAX),
         Queue::options().bytes_max(100),
+        Queue::options().segment_bytes(256).bytes_max(767),
         Queue::options().timeout(Duration::ZERO),
     ] {
         assert_eq!(refused(options).await.kind(), ErrorKind::BadInput);
     }
-    let queue = Queue::open_or_create_with(&store, "q", &Queue::options().segment_bytes(512)).await.unwrap();
+    let error = refused(Queue::options().segment_bytes(256).bytes_max(767)).await.to_string();
+    assert!(error.contains("767") && error.contains("768"), "{error}");
+    let queue = Queue::options().segment_bytes(512).open_or_create(&store, "q").await.unwrap();
     for options in [Queue::options().segment_bytes(1_024), Queue::options().bytes_max(1 << 20)] {
         assert_eq!(refused(options).await.kind(), ErrorKind::LayoutMismatch);
     }

@@ -140,7 +140,7 @@ async fn two_claims_at_once_after_a_lease_ran_out_are_settled_at_once() {
 #[tokio::test]
 async fn an_empty_one_has_room_however_few_segments_it_may_have() {
     for kind in BOTH {
-        for segments in 1..=3 {
+        for segments in 3..=5 {
             for size in [10, 300] {
                 let store = Watched::new().shared();
                 let line = Line::open(kind, &store, &small().bytes_max(256 * segments)).await;
@@ -230,4 +230,57 @@ async fn a_claim_that_does_not_fit_the_state_fails_alone() {
         assert_eq!(claim.await.unwrap().unwrap_err().kind(), ErrorKind::Full);
     }
     assert!(queue.claim(LEASE).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_stack_has_room_for_what_was_taken_before_anybody_takes_again() {
+    let store = Watched::new().shared();
+    let line = Line::open(Kind::Stack, &store, &small().bytes_max(4 * 256)).await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        line.push(vec![b'x'; 130]).await.unwrap();
+    }
+    // All of the upper segments is claimed, and acknowledged by another, who does not take again: they stay on record, used up.
+    while line.stat().await.ready > 2 {
+        held.push(line.take().await);
+    }
+    let other = Line::open(Kind::Stack, &store, &small().bytes_max(4 * 256)).await;
+    for claim in &held {
+        other.ack(claim.id()).await.unwrap();
+    }
+    // One segment is in use: there is room for three more, whoever pushes.
+    let mut pushed = 0;
+    while pushed < 5 {
+        line.push(vec![b'y'; 130]).await.unwrap_or_else(|error| panic!("after {pushed}: {error}"));
+        pushed += 1;
+    }
+    assert_eq!(line.drain().await.len(), 7);
+}
+
+#[tokio::test]
+async fn what_is_claimed_can_be_given_back_and_acknowledged_by_anybody_at_the_states_very_limit() {
+    for kind in BOTH {
+        let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(4_300).build().unwrap());
+        let line = Line::open(kind, &store, &small().segment_bytes(2_000)).await;
+        for n in 0..1_000 {
+            line.push(n.to_string()).await.unwrap();
+        }
+        let mut held = Vec::new();
+        let error = loop {
+            match line.claim(LEASE).await {
+                Ok(claim) => held.push(claim.unwrap()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        // Each is another writer, which the state notes.
+        for (n, claim) in held.iter().take(20).enumerate() {
+            let other = Line::open(kind, &store, &small().segment_bytes(2_000)).await;
+            match (&other, n % 4) {
+                (_, 3) => other.ack(claim.id()).await.unwrap(),
+                (Line::Queue(queue), _) => queue.release(claim.id()).await.unwrap(),
+                (Line::Stack(stack), _) => stack.release(claim.id()).await.unwrap(),
+            }
+        }
+    }
 }

@@ -308,17 +308,17 @@ impl Consumer {
         self.seq += 1;
         let mark = Mark { writer: self.writer, seq: self.seq };
         plan.state.mark(mark);
-        let full = match self.engine.encode(&plan.state) {
+        let is_taking = |change: &Change| matches!(change.what, What::Claim { .. } | What::Pop);
+        let full = match self.engine.encode(&plan.state, changes.iter().any(is_taking)) {
             Ok(value) => return Ok(Some((plan, value))),
             Err(_) if !self.is_fresh => return Ok(None),
             Err(full) => full,
         };
-        let is_taking = |change: &Change| matches!(change.what, What::Claim { .. } | What::Pop);
         let (true, Ok(mut rest)) = (changes.iter().any(is_taking), self.plan(base, changes, Some(&full))) else {
             return Err(full);
         };
         rest.state.mark(mark);
-        let value = self.engine.encode(&rest.state)?;
+        let value = self.engine.encode(&rest.state, false)?;
         Ok(Some((rest, value)))
     }
 

@@ -10,9 +10,10 @@ use larder_core::{
     SystemClock, Ttl, TtlSupport, Want,
 };
 
+use super::LEASE_MIN;
 use super::layout::{self, LAYOUT, State};
+use super::options::Settings;
 use super::plan::Order;
-use super::{LEASE_MIN, QueueOptions};
 use crate::append::layout::{FRAME_BYTES_MAX, HEADER_BYTES};
 use crate::cell::Cell;
 use crate::events;
@@ -27,6 +28,10 @@ pub(super) const SEGMENT_ITEMS: usize = 1_000;
 const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 256..=16 * 1024 * 1024;
 const SEGMENT_BYTES_DEFAULT: u32 = 32 * 1024;
 const BYTES_MAX_DEFAULT: u64 = 1 << 30;
+/// Of fewer, one that is being filled and one that is being emptied leave no room for a next.
+const SEGMENTS_MIN: u64 = 3;
+/// How much of the state's room is left to those who acknowledge or give back: they note who wrote, and never take.
+const STATE_BYTES_RESERVED: usize = 512;
 /// What a segment takes beside its one item, at the most: header, frame, lengths, the first note of a stack.
 const RESERVED_BYTES: usize = HEADER_BYTES + 2 * FRAME_BYTES_MAX + 64;
 /// Where items are smaller, nothing of use fits.
@@ -86,7 +91,7 @@ impl Engine {
         store: &StoreRef,
         name: &Name,
         kind: Kind,
-        options: &QueueOptions,
+        options: &Settings,
         may_create: bool,
     ) -> Result<(Engine, View)> {
         if options.timeout.is_zero() {
@@ -113,13 +118,7 @@ impl Engine {
         Ok((engine, view))
     }
 
-    fn new(
-        store: &StoreRef,
-        name: &Name,
-        manifest: &Manifest,
-        params: Params,
-        options: &QueueOptions,
-    ) -> Result<Engine> {
+    fn new(store: &StoreRef, name: &Name, manifest: &Manifest, params: Params, options: &Settings) -> Result<Engine> {
         let cell = Cell::new(manifest.data_key(name, 0)?);
         let key_bytes = manifest.data_key(name, segment_index(u64::MAX))?.as_bytes().len();
         let clock: ClockRef = options.clock.clone().unwrap_or_else(SystemClock::shared);
@@ -235,15 +234,13 @@ impl Engine {
         }
     }
 
-    /// The state's bytes, if they fit.
-    pub(super) fn encode(&self, state: &State) -> Result<Bytes> {
+    /// The state's bytes, if they fit. Who takes, or opens a segment, leaves room for those who acknowledge and give back.
+    pub(super) fn encode(&self, state: &State, leaves_room: bool) -> Result<Bytes> {
         let bytes = state.encode(self.generation());
-        if bytes.len() > self.value_bytes_max {
-            let detail = format!(
-                "its state would have {} bytes of at most {}: acknowledge what is claimed",
-                bytes.len(),
-                self.value_bytes_max
-            );
+        let max = self.value_bytes_max - if leaves_room { STATE_BYTES_RESERVED } else { 0 };
+        if bytes.len() > max {
+            let detail =
+                format!("its state would have {} bytes of at most {max}: acknowledge what is claimed", bytes.len());
             return Err(self.named(ErrorKind::Full, &detail));
         }
         Ok(bytes)
@@ -286,7 +283,7 @@ fn create_ops(name: &Name, manifest: &Manifest) -> Result<Batch> {
     [add("0".to_owned(), state), add(segment_index(incarnation), segment)].into_iter().collect()
 }
 
-impl QueueOptions {
+impl Settings {
     /// What one is made with.
     fn params(&self, profile: &Profile, name: &Name, kind: Kind) -> Result<Params> {
         let key_bytes = name.manifest_key()?.as_bytes().len() + 40;
@@ -307,8 +304,11 @@ impl QueueOptions {
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
         let bytes_max = self.bytes_max.unwrap_or(BYTES_MAX_DEFAULT);
-        if bytes_max < u64::from(segment_bytes) {
-            let detail = format!("at most {bytes_max} bytes in all; one segment takes {segment_bytes}");
+        let bytes_min = SEGMENTS_MIN * u64::from(segment_bytes);
+        if bytes_max < bytes_min {
+            let detail = format!(
+                "at most {bytes_max} bytes in all; it takes {bytes_min} or more, {SEGMENTS_MIN} segments of {segment_bytes}"
+            );
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
         Ok(Params { segment_bytes, bytes_max })

@@ -10,8 +10,9 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, Store
 
 use super::consume::{Change, Consumer, Given, What};
 use super::engine::{Engine, SEGMENT_ITEMS};
+use super::options::{QueueOptions, Settings, StackOptions};
 use super::push::{Answers, Push, Pusher};
-use super::{ClaimId, QueueOptions, QueueStat};
+use super::{ClaimId, QueueStat};
 use crate::append::{Action, layout as frames};
 use crate::combine::Combiner;
 use crate::ids::random_id;
@@ -36,11 +37,11 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    async fn open(
+    pub(super) async fn open(
         store: &StoreRef,
         name: impl AsRef<[u8]>,
         kind: Kind,
-        options: &QueueOptions,
+        options: &Settings,
         may_create: bool,
     ) -> Result<Arc<Shared>> {
         let (engine, view) = Engine::open(store, &Name::new(name)?, kind, options, may_create).await?;
@@ -268,7 +269,7 @@ impl Claim {
 macro_rules! example {
     ($name:expr; $($line:expr),*) => {
         concat!(
-            "\n```\n# use larder_core::{ErrorKind, StoreRef};\n# use larder_structures::{", $name, ", QueueOptions};\n",
+            "\n```\n# use larder_core::{ErrorKind, StoreRef};\n# use larder_structures::", $name, ";\n",
             "# use std::time::Duration;\n",
             "# #[tokio::main(flavor = \"current_thread\")]\n# async fn main() -> larder_core::Result<()> {\n",
             "# let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());\n",
@@ -281,16 +282,16 @@ macro_rules! example {
 
 /// The handle of a kind: the same methods, with examples of its own.
 macro_rules! handle {
-    ($(#[$doc:meta])* $name:ident, $kind:expr, $newest:literal) => {
+    ($(#[$doc:meta])* $name:ident, $options:ident, $newest:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
-        pub struct $name(Arc<Shared>);
+        pub struct $name(pub(super) Arc<Shared>);
 
         impl $name {
             /// Options, to open it otherwise than by default.
             #[doc = example!(stringify!($name); concat!("let options = ", stringify!($name), "::options().bytes_max(16 << 20);"))]
-            pub fn options() -> QueueOptions {
-                QueueOptions::default()
+            pub fn options() -> $options {
+                $options::default()
             }
 
             /// Opens one that is there. **Round trips: 2.**
@@ -298,22 +299,9 @@ macro_rules! handle {
                 concat!("let missing = ", stringify!($name), "::open(&store, \"none\").await.unwrap_err();"),
                 "assert_eq!(missing.kind(), ErrorKind::Absent);")]
             /// # Errors
-            /// As [`open_with`](Self::open_with).
+            #[doc = concat!("As [`", stringify!($options), "::open`].")]
             pub async fn open(store: &StoreRef, name: impl AsRef<[u8]>) -> Result<$name> {
-                $name::open_with(store, name, &QueueOptions::default()).await
-            }
-
-            /// Opens one that is there, with options. **Round trips: 2.**
-            #[doc = example!(stringify!($name);
-                "let options = QueueOptions::default().timeout(Duration::from_secs(1));",
-                concat!("let jobs = ", stringify!($name), "::open_with(&store, \"jobs\", &options).await?;"))]
-            /// # Errors
-            /// [`BadInput`](ErrorKind::BadInput) for a name of 0 or more than 64 bytes and for options that are out of range,
-            /// [`Absent`](ErrorKind::Absent) if there is none, [`LayoutMismatch`](ErrorKind::LayoutMismatch) for another structure or other
-            /// sizes, [`Unsupported`](ErrorKind::Unsupported) on a store without cas, deletes by token or lives,
-            /// [`Lost`](ErrorKind::Lost) if its state is gone.
-            pub async fn open_with(store: &StoreRef, name: impl AsRef<[u8]>, options: &QueueOptions) -> Result<$name> {
-                Ok($name(Shared::open(store, name, $kind, options, false).await?))
+                $name::options().open(store, name).await
             }
 
             /// Opens one, and makes it if there is none. **Round trips: 2**, 4 if it is made.
@@ -321,23 +309,9 @@ macro_rules! handle {
                 concat!("let other = ", stringify!($name), "::open_or_create(&store, \"other\").await?;"),
                 "assert_eq!(other.len().await?, 0);")]
             /// # Errors
-            /// As [`open_with`](Self::open_with), but for `Absent`.
+            #[doc = concat!("As [`", stringify!($options), "::open_or_create`].")]
             pub async fn open_or_create(store: &StoreRef, name: impl AsRef<[u8]>) -> Result<$name> {
-                $name::open_or_create_with(store, name, &QueueOptions::default()).await
-            }
-
-            /// Opens one with options, and makes it if there is none. **Round trips: 2**, 4 if it is made.
-            #[doc = example!(stringify!($name);
-                "let options = QueueOptions::default().segment_bytes(8 * 1024);",
-                concat!("let small = ", stringify!($name), "::open_or_create_with(&store, \"small\", &options).await?;"))]
-            /// # Errors
-            /// As [`open_with`](Self::open_with), but for `Absent`.
-            pub async fn open_or_create_with(
-                store: &StoreRef,
-                name: impl AsRef<[u8]>,
-                options: &QueueOptions,
-            ) -> Result<$name> {
-                Ok($name(Shared::open(store, name, $kind, options, true).await?))
+                $name::options().open_or_create(store, name).await
             }
 
             /// Pushes an item. **Round trips: 1**, 2 more where the next segment is opened.
@@ -457,7 +431,7 @@ handle! {
     /// # Ok(())
     /// # }
     /// ```
-    Queue, Kind::Queue, "a"
+    Queue, QueueOptions, "a"
 }
 
 handle! {
@@ -475,5 +449,5 @@ handle! {
     /// # Ok(())
     /// # }
     /// ```
-    Stack, Kind::Stack, "b"
+    Stack, StackOptions, "b"
 }

@@ -50,7 +50,7 @@
 //! # Limits and memory
 //! An item has 0 bytes up to [`Queue::item_bytes_max`]: the store's limit on a value less about 150. At most 1,024 claims are open at a
 //! time, and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
-//! [`Full`](larder_core::ErrorKind::Full). What is used up and about to be removed does not count. Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
+//! [`Full`](larder_core::ErrorKind::Full). Acknowledging and giving back always fits: taking stops earlier. What is used up and about to be removed does not count. Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
 //! 3 for its length, and each push 14 to 17 more; a segment that waits in the middle has a link of 12 bytes beside its key. The state takes about 60 bytes, 12 for each of the last 16 writers and about 14 a claim; a
 //! claim's marker some 50 more than its key, on a server, until the lease ends.
 
@@ -58,6 +58,7 @@ mod consume;
 mod engine;
 mod handle;
 mod layout;
+mod options;
 mod plan;
 mod push;
 mod stat;
@@ -66,88 +67,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use larder_core::{ClockRef, Error, ErrorKind, Result};
+use larder_core::{Error, ErrorKind, Result};
 
 pub use handle::{Claim, Queue, Stack};
+pub use options::{QueueOptions, StackOptions};
 pub(crate) use stat::pieces;
 
 /// The shortest lease.
 pub const LEASE_MIN: Duration = Duration::from_millis(1);
-
-/// The longest timeout of a call.
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// How a queue or a stack is opened and made.
-///
-/// ```
-/// # use larder_core::StoreRef;
-/// # use larder_structures::{Queue, QueueOptions};
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> larder_core::Result<()> {
-/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
-/// let options = QueueOptions::default().bytes_max(64 << 20);
-/// let jobs = Queue::open_or_create_with(&store, "jobs", &options).await?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct QueueOptions {
-    timeout: Duration,
-    segment_bytes: Option<u32>,
-    bytes_max: Option<u64>,
-    clock: Option<ClockRef>,
-}
-
-impl Default for QueueOptions {
-    fn default() -> QueueOptions {
-        QueueOptions { timeout: Duration::from_secs(5), segment_bytes: None, bytes_max: None, clock: None }
-    }
-}
-
-impl QueueOptions {
-    /// How long a call may take, with all it tries again; 5 s if not given, a day at the most.
-    ///
-    /// ```
-    /// let options = larder_structures::Queue::options().timeout(std::time::Duration::from_millis(200));
-    /// ```
-    pub fn timeout(mut self, timeout: Duration) -> QueueOptions {
-        self.timeout = timeout.min(TIMEOUT_MAX);
-        self
-    }
-
-    /// At which size a segment is closed, in bytes: 256 up to half of what the store takes; 32 KiB if not given. It is closed with 1,000
-    /// items, too. Fixed when it is made: opening with another is a [`LayoutMismatch`](ErrorKind::LayoutMismatch).
-    ///
-    /// ```
-    /// let options = larder_structures::Queue::options().segment_bytes(64 * 1024);
-    /// ```
-    pub fn segment_bytes(mut self, bytes: u32) -> QueueOptions {
-        self.segment_bytes = Some(bytes);
-        self
-    }
-
-    /// How many bytes of segments are held at the most, each counted with the size at which it is closed; 1 GiB if not given. Then pushing is
-    /// [`Full`](ErrorKind::Full). Fixed when it is made.
-    ///
-    /// ```
-    /// let options = larder_structures::Queue::options().bytes_max(16 << 20);
-    /// ```
-    pub fn bytes_max(mut self, bytes: u64) -> QueueOptions {
-        self.bytes_max = Some(bytes);
-        self
-    }
-
-    /// Where the time comes from that looks at the manifest go by; the system's clock if not given. Leases go by the store's.
-    ///
-    /// ```
-    /// let options = larder_structures::Queue::options().clock(larder_core::SystemClock::shared());
-    /// ```
-    pub fn clock(mut self, clock: ClockRef) -> QueueOptions {
-        self.clock = Some(clock);
-        self
-    }
-}
 
 /// The id of a claim, to acknowledge it by from another process: 16 hex digits.
 ///

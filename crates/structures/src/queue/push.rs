@@ -32,6 +32,8 @@ use crate::retry::Backoff;
 const STEPS_MAX: usize = 64;
 /// How often it may fail, in a way that passes, while nothing is in doubt.
 const FAULTS_MAX: u32 = 8;
+/// How many segments that a stack has left are looked at where it seems full.
+const LOOKED_AT_MAX: usize = 16;
 /// A handle looks at the tail this many times while it fills one.
 const LOOKS_A_SEGMENT: usize = 8;
 
@@ -202,18 +204,48 @@ impl Pusher {
     /// True if the limit leaves room for one more segment. What is used up does not count: it is about to be removed. `count`
     /// is how many items the tail has, where that is known.
     fn may_open(&self, state: &State, count: Option<u32>) -> bool {
-        let Params { segment_bytes, bytes_max } = self.engine.params;
         let order = self.engine.order;
         // Of a segment that a stack has left, only a look tells whether something was pushed to it since.
         let is_drained = |at: usize| order == Order::Fifo && plan::is_drained(state, order, at);
-        let is_used_up = |at: usize| {
-            let record = &state.records[at];
-            record.segment == state.tail
-                && count.is_some_and(|count| count > 0 && record.count() == count)
-                && state.opens.iter().all(|open| open.segment != state.tail)
-        };
-        let over = (0..state.records.len()).filter(|&at| is_drained(at) || is_used_up(at)).count() as u64;
-        state.live.saturating_sub(over).saturating_add(1).saturating_mul(segment_bytes.into()) <= bytes_max
+        let drained = (0..state.records.len()).filter(|&at| is_drained(at)).count() as u64;
+        let over = drained + u64::from(self.is_used_up(state, count));
+        self.has_room_beside(state.live.saturating_sub(over))
+    }
+
+    /// True if the limit leaves room for one more segment than these.
+    fn has_room_beside(&self, segments: u64) -> bool {
+        let Params { segment_bytes, bytes_max } = self.engine.params;
+        segments.saturating_add(1).saturating_mul(segment_bytes.into()) <= bytes_max
+    }
+
+    /// The same of a stack, after a look at the segments that it has left: those are removed by who takes, which nobody may do for long.
+    /// **Round trips: 1**, none of a queue.
+    async fn may_open_by_a_look(&self, ctx: Ctx, state: &State, count: Option<u32>) -> Result<bool> {
+        let order = self.engine.order;
+        let left: Vec<&Record> = (0..state.records.len())
+            .filter(|&at| order == Order::Lifo && plan::is_drained(state, order, at))
+            .map(|at| &state.records[at])
+            .take(LOOKED_AT_MAX)
+            .collect();
+        if left.is_empty() {
+            return Ok(false);
+        }
+        let reads: Result<Batch> = left.iter().map(|record| self.engine.segment_read(record.incarnation)).collect();
+        let mut answers = Answers::new(self.engine.store.run(ctx, reads?).await);
+        let mut over = u64::from(self.is_used_up(state, count));
+        for record in left {
+            let item = answers.next()?.into_item();
+            let content = item.map(|item| Content::parse(record.segment, &item, self.writer)).transpose()?;
+            over += u64::from(content.is_none_or(|content| content.count() == record.count()));
+        }
+        Ok(self.has_room_beside(state.live.saturating_sub(over)))
+    }
+
+    /// True if all of the tail's `count` items were taken and are done with.
+    fn is_used_up(&self, state: &State, count: Option<u32>) -> bool {
+        let record = state.record_at(state.tail).map(|at| &state.records[at]);
+        record.is_some_and(|record| count.is_some_and(|count| count > 0 && record.count() == count))
+            && state.opens.iter().all(|open| open.segment != state.tail)
     }
 
     /// True if the tail is not full; else tries to open the next segment. **Round trips: 1**, 3 if one is opened.
@@ -372,7 +404,8 @@ impl Pusher {
     /// [`ErrorKind::Full`], and those of the store.
     async fn open_next(&mut self, ctx: Ctx, view: View, content: Option<Content>) -> Result<()> {
         let state = view.state.clone();
-        if content.is_some() && !self.may_open(&state, content.as_ref().map(Content::count)) {
+        let count = content.as_ref().map(Content::count);
+        if content.is_some() && !self.may_open(&state, count) && !self.may_open_by_a_look(ctx, &state, count).await? {
             let Params { segment_bytes: each, bytes_max } = self.engine.params;
             let detail =
                 format!("it holds {} segments of {each} bytes; the limit is {bytes_max} bytes in all", state.live);
@@ -382,7 +415,7 @@ impl Pusher {
         self.tail = None;
         let base = state.seq;
         let tail = Tail { number: state.tail + 1, incarnation: random_id() };
-        let next = self.next(state, content.as_ref().map(Content::count), tail);
+        let next = self.next(state, count, tail);
         self.discard_spare(ctx, &view.state).await;
         self.spare = Some(Spare { tail, base });
         let named = self.name(ctx, view.cas, next, tail).await;
@@ -443,7 +476,7 @@ impl Pusher {
         }
         (state.tail, state.incarnation, state.is_tail_lost) = (tail.number, tail.incarnation, false);
         state.seq += 1;
-        let value = engine.encode(&state)?;
+        let value = engine.encode(&state, true)?;
         let newest = engine.newest();
         let ops = engine.cell.put_ops(PutMode::Cas(cas), value.clone(), Ttl::Never);
         let mut answers = Answers::new(engine.store.run(ctx, ops).await);

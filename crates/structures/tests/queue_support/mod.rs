@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::{Ctx, Key, Result, StoreRef};
 use larder_structures::queue::ClaimId;
-use larder_structures::{Claim, Name, Queue, QueueOptions, QueueStat, Stack, registry};
+use larder_structures::{Claim, Name, Queue, QueueOptions, QueueStat, Stack, StackOptions, registry};
 use larder_testkit::queue_bytes::segment_key;
 
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -39,8 +39,8 @@ macro_rules! each {
 impl Line {
     pub async fn try_open(kind: Kind, store: &StoreRef, options: &QueueOptions) -> Result<Line> {
         Ok(match kind {
-            Kind::Queue => Line::Queue(Queue::open_or_create_with(store, "q", options).await?),
-            Kind::Stack => Line::Stack(Stack::open_or_create_with(store, "q", options).await?),
+            Kind::Queue => Line::Queue(options.open_or_create(store, "q").await?),
+            Kind::Stack => Line::Stack(StackOptions::from(options.clone()).open_or_create(store, "q").await?),
         })
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_core::{Ctx, ErrorKind, Key, Op, StoreRef};
 use larder_layers::Counting;
 use larder_structures::registry::{drop_structure, find};
-use larder_structures::{Claim, Name, Queue, QueueOptions, Stack};
+use larder_structures::{Claim, Name, Queue, QueueOptions, Stack, StackOptions};
 
 use super::{Bench, cases};
 use crate::faulty::{Fault, Faulty};
@@ -45,11 +45,11 @@ fn small() -> QueueOptions {
 }
 
 async fn queue(store: &StoreRef, name: &str) -> Queue {
-    Queue::open_or_create_with(store, name, &small()).await.expect("a queue")
+    small().open_or_create(store, name).await.expect("a queue")
 }
 
 async fn stack(store: &StoreRef, name: &str) -> Stack {
-    Stack::open_or_create_with(store, name, &small()).await.expect("a stack")
+    StackOptions::from(small()).open_or_create(store, name).await.expect("a stack")
 }
 
 async fn claimed(queue: &Queue) -> Claim {
@@ -207,8 +207,8 @@ async fn queue_tells_a_lost_segment_once(t: Bench) {
 }
 
 async fn queue_says_full_and_takes_again_when_there_is_room(t: Bench) {
-    let options = small().bytes_max(512);
-    let queue = Queue::open_or_create_with(&t.store, t.name("a"), &options).await.expect("a queue");
+    let options = small().bytes_max(768);
+    let queue = options.open_or_create(&t.store, t.name("a")).await.expect("a queue");
     let mut pushed = 0;
     let error = loop {
         match queue.push(format!("item {pushed:04}")).await {
@@ -218,7 +218,7 @@ async fn queue_says_full_and_takes_again_when_there_is_room(t: Bench) {
         assert!(pushed < 100, "never full");
     };
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    assert!(error.to_string().contains("512") && !error.is_unknown(), "{error}");
+    assert!(error.to_string().contains("768") && !error.is_unknown(), "{error}");
     for _ in 0..pushed {
         assert!(queue.pop().await.expect("a pop").is_some());
     }
@@ -326,7 +326,7 @@ async fn budget_queue_len_takes_2(t: Bench) {
 
 async fn budget_queue_push_that_opens_a_segment_takes_3(t: Bench) {
     let m = Metered::new(&t);
-    let queue = Queue::open_or_create_with(&m.store, &m.name, &small()).await.expect("a queue");
+    let queue = small().open_or_create(&m.store, &m.name).await.expect("a queue");
     let mut costs = Vec::new();
     for item in numbered(40) {
         costs.push(m.cost(queue.push(item)).await.0);

@@ -25,6 +25,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("fast", "Counter, fast"),
     ("set", "Set"),
     ("visitors", "Visitors"),
+    ("unique", "Unique visitors"),
     ("log", "Event log"),
     ("array", "Array"),
     ("table", "Table"),

@@ -27,6 +27,7 @@
 //! | `retry` | how often, and with which pauses, a conflict is tried again |
 //! | `runtime` | the caller's Tokio runtime, or an error where there is none |
 //! | `timeout` | how long a call may take |
+//! | [`unique`] | [`UniqueVisitors`]: how many different visitors came in a day, and who is new |
 //! | [`visitors`] | [`Visitors`]: who came in windows of time, counted while they pass |
 //! | `vigil` | an open handle's eye on its manifest |
 
@@ -52,6 +53,7 @@ mod runtime;
 pub mod set;
 pub mod table;
 mod timeout;
+pub mod unique;
 mod vigil;
 pub mod visitors;
 
@@ -66,4 +68,7 @@ pub use name::Name;
 pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack};
 pub use set::{Set, SetOptions, SetStat};
 pub use table::{Table, TableEntries, TableOptions};
+pub use unique::{
+    IdKind, Novelty, Precision, UniqueCount, UniqueStat, UniqueVisitors, UniqueVisitorsOptions, VisitorId,
+};
 pub use visitors::{Visitors, VisitorsOptions};

@@ -52,10 +52,12 @@ pub enum Kind {
     Stack,
     /// A cache whose entries are rebuilt by one client at a time.
     Cache,
+    /// Different visitors, counted by periods.
+    UniqueVisitors,
 }
 
 impl Kind {
-    const ALL: [Row; 11] = [
+    const ALL: [Row; 12] = [
         Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
         Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
         Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
@@ -67,6 +69,7 @@ impl Kind {
         Row { kind: Kind::Queue, byte: 9, name: "queue", role: 'q' },
         Row { kind: Kind::Stack, byte: 10, name: "stack", role: 'k' },
         Row { kind: Kind::Cache, byte: 11, name: "cache", role: 'c' },
+        Row { kind: Kind::UniqueVisitors, byte: 16, name: "unique visitors", role: 'u' },
     ];
 
     /// The kind's name, for people.
@@ -77,7 +80,7 @@ impl Kind {
     fn with_article(self) -> String {
         let name = self.as_str();
         // Many of them.
-        if self == Kind::Visitors {
+        if matches!(self, Kind::Visitors | Kind::UniqueVisitors) {
             return name.to_owned();
         }
         let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };

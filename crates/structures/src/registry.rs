@@ -12,6 +12,7 @@ use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 use crate::queue;
 use crate::table;
+use crate::unique;
 use crate::visitors;
 
 /// What a name holds: its manifest, or `None`. **Round trips: 1**; 2 where a copy of it on another server is made again.
@@ -172,6 +173,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Table => table::pieces(store, ctx, name, manifest).await,
         Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
         Kind::Cache => Ok(Vec::new()),
+        Kind::UniqueVisitors => unique::pieces(store, ctx, name, manifest).await,
     }
 }
 

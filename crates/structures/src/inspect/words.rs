@@ -6,7 +6,7 @@ use larder_core::{Durability, Profile};
 
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
-use crate::{lock, log, queue, table, visitors};
+use crate::{lock, log, queue, table, unique, visitors};
 
 /// The parameters of a structure. `stored` is its manifest as it stands in the store.
 pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&'static str, String)> {
@@ -18,6 +18,7 @@ pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&
         Kind::Cache => vec![("keys are hashed by", "XXH3-128".to_owned())],
         Kind::Array => vec![("shards", manifest.shards.to_string()), ("elements are spread by", "XXH3-64".to_owned())],
         Kind::Visitors => visitors::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
+        Kind::UniqueVisitors => unique::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::EventLog => log::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::Table => table::describe(manifest).unwrap_or_else(|| raw(manifest)),
         Kind::Queue | Kind::Stack => queue::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
@@ -37,6 +38,7 @@ pub(super) fn guarantee(manifest: &Manifest, profile: &Profile) -> String {
         Kind::FastCounter => "each acknowledged add counts once; one whose reply is lost is reported as unknown",
         Kind::Set => "the changes of each handle in their order, each counting once",
         Kind::Visitors => "each acknowledged hit counts once in the window of its time",
+        Kind::UniqueVisitors => "each acknowledged visitor counts once in its period",
         Kind::EventLog => {
             "each acknowledged event stands once in the chunk of its time; a chunk that is lost is told as a gap"
         }

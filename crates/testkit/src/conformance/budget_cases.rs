@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_core::{Ctx, Error, ErrorKind, StoreRef};
 use larder_layers::Counting;
 use larder_structures::registry::drop_structure;
-use larder_structures::{Cache, Counter, EventLog, Lock, Name, Set, Table, Visitors};
+use larder_structures::{Cache, Counter, EventLog, Lock, Name, Set, Table, UniqueVisitors, Visitors};
 
 use super::{Bench, Case, Need};
 
@@ -94,6 +94,19 @@ budgets! {
     visitors_interpolated [] = 1;
     visitors_one_shot_hit [] = 2;
     drop_of_visitors [] = 5;
+    unique_open [Cas] = 1;
+    unique_create [Cas] = 3;
+    unique_add [Cas] = 2;
+    unique_add_of_who_is_known [Cas] = 1;
+    unique_add_of_a_thousand [Cas] = 2;
+    unique_add_of_a_days_first [Cas] = 8;
+    unique_add_of_a_handles_first [Cas] = 3;
+    unique_is_new [Cas] = 1;
+    unique_count [Cas] = 1;
+    unique_union_of_two_days [Cas] = 2;
+    unique_one_shot_add [Cas] = 4;
+    unique_forget [Cas] = 5;
+    drop_of_unique_visitors [Cas] = 6;
     table_open [Cas] = 1;
     table_create [Cas] = 3;
     table_get_of_what_is_there [Cas] = 1;
@@ -166,6 +179,18 @@ impl Metered {
     async fn fresh_visitors(&self) -> Visitors {
         let options = Visitors::options().period(Duration::from_secs(30 * 86_400)).shards(1);
         options.open_or_create(&self.store, &self.name).await.expect("visitors")
+    }
+
+    /// In a period of a year, with `v` in it. A test on the last of its milliseconds would take longer.
+    async fn unique(&self) -> UniqueVisitors {
+        let site = self.fresh_unique().await;
+        site.add(["v"]).await.expect("an add");
+        site
+    }
+
+    async fn fresh_unique(&self) -> UniqueVisitors {
+        let options = UniqueVisitors::options().period(Duration::from_secs(365 * 86_400)).expected(50_000);
+        options.open_or_create(&self.store, &self.name).await.expect("unique visitors")
     }
 
     async fn log(&self) -> EventLog {
@@ -491,6 +516,76 @@ async fn visitors_interpolated(m: Metered) -> u64 {
 async fn visitors_one_shot_hit(m: Metered) -> u64 {
     m.visitors().await;
     m.cost(async { Visitors::open_or_create(&m.store, &m.name).await?.hit().await }).await
+}
+
+async fn unique_open(m: Metered) -> u64 {
+    m.unique().await;
+    m.cost(UniqueVisitors::open(&m.store, &m.name)).await
+}
+
+async fn unique_create(m: Metered) -> u64 {
+    m.cost(UniqueVisitors::open_or_create(&m.store, &m.name)).await
+}
+
+async fn unique_add(m: Metered) -> u64 {
+    let site = m.unique().await;
+    m.cost(site.add(["w"])).await
+}
+
+async fn unique_add_of_who_is_known(m: Metered) -> u64 {
+    let site = m.unique().await;
+    m.cost(site.add(["v"])).await
+}
+
+async fn unique_add_of_a_thousand(m: Metered) -> u64 {
+    let site = m.unique().await;
+    m.cost(site.add(0..1_000u64)).await
+}
+
+async fn unique_add_of_a_days_first(m: Metered) -> u64 {
+    let site = m.fresh_unique().await;
+    m.cost(site.add(["v"])).await
+}
+
+async fn unique_add_of_a_handles_first(m: Metered) -> u64 {
+    m.unique().await;
+    let site = m.fresh_unique().await;
+    m.cost(site.add(["w"])).await
+}
+
+async fn unique_is_new(m: Metered) -> u64 {
+    let site = m.unique().await;
+    m.cost(site.is_new("w")).await
+}
+
+async fn unique_count(m: Metered) -> u64 {
+    let site = m.unique().await;
+    m.cost(site.count()).await
+}
+
+async fn unique_union_of_two_days(m: Metered) -> u64 {
+    let site = m.unique().await;
+    let today = site.current().expect("a day");
+    site.add_in(today - 1, ["w"]).await.expect("an add");
+    m.cost(UniqueVisitors::union([(&site, today), (&site, today - 1)])).await
+}
+
+/// What `larder unique add NAME ID` costs on a day that somebody came before.
+async fn unique_one_shot_add(m: Metered) -> u64 {
+    m.unique().await;
+    m.cost(async { UniqueVisitors::open_or_create(&m.store, &m.name).await?.add(["w"]).await }).await
+}
+
+async fn unique_forget(m: Metered) -> u64 {
+    let site = m.unique().await;
+    let today = site.current().expect("a day");
+    m.cost(site.forget(today)).await
+}
+
+async fn drop_of_unique_visitors(m: Metered) -> u64 {
+    m.unique().await;
+    let name = Name::new(&m.name).expect("a name");
+    m.cost(drop_structure(&m.store, Ctx::default(), &name)).await
 }
 
 async fn drop_of_visitors(m: Metered) -> u64 {

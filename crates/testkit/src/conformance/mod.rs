@@ -14,6 +14,7 @@ pub mod queue_cases;
 pub mod range_cases;
 pub mod structure_cases;
 pub mod table_cases;
+pub mod unique_cases;
 pub mod visitors_cases;
 
 use std::future::Future;
@@ -46,6 +47,7 @@ pub const CASES: &[&[Case]] = &[
     array_cases::CASES,
     cache_cases::CASES,
     visitors_cases::CASES,
+    unique_cases::CASES,
     log_cases::CASES,
     queue_cases::CASES,
     table_cases::CASES,

@@ -1,0 +1,314 @@
+//! What all parts of a handle share: periods, their heads and keys, the ledger.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want};
+
+use super::layout::{self, Head, PERIOD_MAX, Params};
+use crate::events;
+use crate::ledger::{CLOCKS_APART_MAX, Ledger, List, Piece};
+use crate::manifest::Manifest;
+use crate::name::Name;
+use crate::vigil::Vigil;
+
+/// How far ahead a period may begin: as far as two calendars of the earth are apart.
+const AHEAD_MAX: Duration = Duration::from_secs(26 * 60 * 60);
+/// What stores take off a life at the most: memcached counts whole seconds.
+const GRAIN_MS: u64 = 5_000;
+/// How many periods a handle remembers.
+const DAYS_MAX: usize = 64;
+/// Of several batches, how many ops one has: so much is in memory at a time, and on its way.
+const OPS_A_BATCH: usize = 4_096;
+
+/// Parts of a period, as the ledger lists them.
+pub(super) const MADE: u16 = 0;
+/// Being made, with the number of shards above the period's number. Only where nothing expires: what a crash leaves behind is found by it.
+pub(super) const PLANNED: u16 = 1;
+const PERIOD_BITS: u32 = 40;
+
+/// An opened structure, but for the writes under way.
+pub(super) struct Core {
+    pub(super) store: StoreRef,
+    pub(super) name: Name,
+    pub(super) manifest: Manifest,
+    pub(super) params: Params,
+    pub(super) ledger: Ledger,
+    pub(super) clock: ClockRef,
+    pub(super) timeout: Duration,
+    /// The longest key of a shard.
+    pub(super) key_bytes: usize,
+    pub(super) value_bytes_max: usize,
+    /// Protects what is known of periods, never held across an await: so a plain mutex.
+    days: Mutex<BTreeMap<u64, Arc<Day>>>,
+}
+
+/// A period that is there.
+#[derive(Debug)]
+pub(super) struct Day {
+    pub(super) period: u64,
+    pub(super) head: Head,
+}
+
+/// What opens a handle.
+pub(super) struct Opened {
+    pub(super) store: StoreRef,
+    pub(super) name: Name,
+    pub(super) manifest: Manifest,
+    pub(super) params: Params,
+    pub(super) ledger: Ledger,
+    pub(super) clock: ClockRef,
+    pub(super) timeout: Duration,
+}
+
+impl Core {
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a name without room for keys.
+    pub(super) fn new(opened: Opened) -> Result<Core> {
+        let Opened { store, name, manifest, params, ledger, clock, timeout } = opened;
+        let longest = Head { incarnation: u64::MAX, expected: 0, shards: 1, bits: 64, padded_bytes: 0 };
+        let key = manifest.data_key(&name, longest.index(layout::SHARDS_MAX))?;
+        let key_bytes = key.as_bytes().len();
+        let value_bytes_max = store.profile().value_bytes_max(key_bytes).min(u32::MAX as usize);
+        let days = Mutex::default();
+        Ok(Core { store, name, manifest, params, ledger, clock, timeout, key_bytes, value_bytes_max, days })
+    }
+
+    pub(super) fn vigil(&self) -> &Arc<Vigil> {
+        self.ledger.vigil()
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.timeout).unwrap_or(now)
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        as_ms(self.clock.wall())
+    }
+
+    /// How many ops one batch of many takes.
+    pub(super) fn ops_a_batch(&self) -> usize {
+        // One is left for a look at the manifest.
+        OPS_A_BATCH.min(self.store.profile().batch_ops_max.saturating_sub(1)).max(1)
+    }
+
+    pub(super) fn head_key(&self, period: u64) -> Result<Key> {
+        self.manifest.data_key(&self.name, layout::head_index(period))
+    }
+
+    pub(super) fn shard_key(&self, head: &Head, shard: u32) -> Result<Key> {
+        self.manifest.data_key(&self.name, head.index(shard))
+    }
+
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a period that is over, too far ahead, or has no number.
+    pub(super) fn expect_kept(&self, period: u64) -> Result<()> {
+        let bad = |detail: String| Err(Error::new(ErrorKind::BadInput, detail));
+        if period > PERIOD_MAX {
+            return bad(format!("the period is {period}; the last one is {PERIOD_MAX}"));
+        }
+        let (now_ms, begin_ms) = (self.now_ms(), self.params.begin_ms(period));
+        let ahead_ms = begin_ms.saturating_sub(now_ms);
+        if ahead_ms > as_ms(AHEAD_MAX) {
+            let max = as_ms(AHEAD_MAX);
+            return bad(format!("period {period} begins {ahead_ms} ms ahead of this clock; the limit is {max} ms"));
+        }
+        let until_ms = self.kept_until_ms(period);
+        if now_ms >= until_ms {
+            let (since, keep) = (now_ms - until_ms, self.params.keep_ms);
+            return bad(format!(
+                "period {period} is over: it was kept for {keep} ms after its end, and that was {since} ms ago"
+            ));
+        }
+        Ok(())
+    }
+
+    fn kept_until_ms(&self, period: u64) -> u64 {
+        match self.params.keep_ms {
+            0 => u64::MAX,
+            keep_ms => self.params.begin_ms(period.saturating_add(1)).saturating_add(keep_ms),
+        }
+    }
+
+    /// The life of what is made, or written anew, in a period now: it ends when the period is no longer kept, whenever it began, and for
+    /// clocks that are behind this one as much later as they may be.
+    pub(super) fn life(&self, period: u64) -> Ttl {
+        if self.params.keep_ms == 0 {
+            return Ttl::Never;
+        }
+        let end_ms = self.kept_until_ms(period).saturating_add(as_ms(CLOCKS_APART_MAX) + GRAIN_MS);
+        Ttl::After(Duration::from_millis(end_ms.saturating_sub(self.now_ms()).max(1_000)))
+    }
+
+    /// A period that is there; `None` for one that nobody came in. **Round trips: 0** for one that is known, else 1.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] for one whose head is gone, and those of the store.
+    pub(super) async fn day(&self, ctx: Ctx, period: u64) -> Result<Option<Arc<Day>>> {
+        match self.known(period) {
+            Some(day) => Ok(Some(day)),
+            None => Ok(self.look(ctx, period).await?.0),
+        }
+    }
+
+    pub(super) fn known(&self, period: u64) -> Option<Arc<Day>> {
+        self.lock_days().get(&period).cloned()
+    }
+
+    /// Reads a period's head, and the ledger. What the ledger lists is remembered. **Round trips: 1**, 2 where the head seems gone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] where the ledger lists a head that is gone.
+    pub(super) async fn look(&self, ctx: Ctx, period: u64) -> Result<(Option<Arc<Day>>, List)> {
+        let key = self.head_key(period)?;
+        let before = self.ledger.seen();
+        let batch = Batch::from_iter([Op::get(key.clone(), Want::VALUE), self.ledger.read_op()]);
+        let mut replies = self.vigil().run(ctx, batch).await.into_iter();
+        let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+        let (found, listed) = (next()?, next());
+        let list = self.ledger.list(listed, before)?;
+        let mut day = self.day_of(period, &key, found)?;
+        let is_strange = |day: &Option<Arc<Day>>| match day {
+            Some(day) => list.has(period, MADE) && !list.has_exactly(&day.piece()),
+            None => list.has(period, MADE),
+        };
+        if is_strange(&day) {
+            // The two were read in no order: what was listed by then was there before, and is now.
+            let get = Op::get(key.clone(), Want::VALUE);
+            day = self.day_of(period, &key, one(self.store.run(ctx, Batch::from_buf([get])).await)?)?;
+            if is_strange(&day) {
+                let what = if day.is_some() { "it was made again since" } else { "its head is gone" };
+                return Err(self.lost(period, what, Some(&key)));
+            }
+        }
+        if let Some(day) = day.as_ref().filter(|day| list.has_exactly(&day.piece())) {
+            self.remember(day);
+        }
+        Ok((day, list))
+    }
+
+    fn day_of(&self, period: u64, key: &Key, found: Reply) -> Result<Option<Arc<Day>>> {
+        let Some(item) = found.into_item() else { return Ok(None) };
+        let head = Head::decode(&item.value).map_err(|error| error.key(key))?;
+        Ok(Some(Arc::new(Day { period, head })))
+    }
+
+    pub(super) fn remember(&self, day: &Arc<Day>) {
+        let mut days = self.lock_days();
+        days.insert(day.period, day.clone());
+        if days.len() > DAYS_MAX {
+            // Not the one that was just asked for.
+            let first = days.keys().copied().find(|&period| period != day.period);
+            first.map(|first| days.remove(&first));
+        }
+    }
+
+    pub(super) fn forget(&self, period: u64) {
+        self.lock_days().remove(&period);
+    }
+
+    fn lock_days(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Day>>> {
+        // A panic while it was held (an allocation failed) leaves the map whole.
+        self.days.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error for a period of which something is gone. Others go on.
+    pub(super) fn lost(&self, period: u64, what: &str, key: Option<&Key>) -> Error {
+        self.forget(period);
+        let detail = format!(
+            "period {period} of {}: {what}: evicted, or lost in a restart; `forget` clears what is left of it",
+            self.name
+        );
+        let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());
+        let error = match key {
+            Some(key) => error.key(key),
+            None => error,
+        };
+        events::loss(self.vigil().subject(), error)
+    }
+
+    /// Reads shards of a period, all at once. A missing one is a loss. **Round trips: 1** for every 4,096.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`], and those of the store.
+    pub(super) async fn read_shards(
+        &self,
+        ctx: Ctx,
+        day: &Day,
+        shards: &[u32],
+        want: Want,
+    ) -> Result<Vec<larder_core::Item>> {
+        let mut items = Vec::with_capacity(shards.len());
+        for part in shards.chunks(self.ops_a_batch()) {
+            let gets: Result<Batch> =
+                part.iter().map(|&shard| Ok(Op::get(self.shard_key(&day.head, shard)?, want))).collect();
+            let replies: Replies = self.vigil().run(ctx, gets?).await;
+            for (&shard, reply) in part.iter().zip(replies) {
+                match reply?.into_item() {
+                    Some(item) => items.push(item),
+                    None => return Err(self.lost_shard(day, shard)),
+                }
+            }
+        }
+        Ok(items)
+    }
+
+    pub(super) fn lost_shard(&self, day: &Day, shard: u32) -> Error {
+        let what = format!("shard {shard} of {} is gone", day.head.shards);
+        self.lost(day.period, &what, self.shard_key(&day.head, shard).ok().as_ref())
+    }
+
+    /// Removes entries of periods that are over by everybody's clock, where there are many.
+    pub(super) async fn trim(&self, deadline: Instant, list: &List) {
+        const TRIM_MIN: usize = 16;
+        let slack_ms = 2 * as_ms(CLOCKS_APART_MAX) + GRAIN_MS;
+        let now_ms = self.now_ms();
+        let is_over = |piece: &&Piece| self.kept_until_ms(period_of(piece)).saturating_add(slack_ms) <= now_ms;
+        let over: Vec<Piece> = list.pieces().iter().filter(is_over).copied().collect();
+        if over.len() >= TRIM_MIN {
+            // The next one tries again.
+            _ = self.ledger.trim(deadline, &over, |piece| self.head_key(period_of(piece))).await;
+        }
+    }
+}
+
+impl Day {
+    pub(super) fn piece(&self) -> Piece {
+        Piece { number: self.period, part: MADE, incarnation: self.head.incarnation }
+    }
+
+    /// The entry of a period that is being made.
+    pub(super) fn plan(&self) -> Piece {
+        let number = self.period | u64::from(self.head.shards) << PERIOD_BITS;
+        Piece { number, part: PLANNED, incarnation: self.head.incarnation }
+    }
+}
+
+/// The period that an entry is of.
+pub(super) fn period_of(piece: &Piece) -> u64 {
+    piece.number & ((1 << PERIOD_BITS) - 1)
+}
+
+/// How many shards an entry says that there are.
+pub(super) fn planned_shards(piece: &Piece) -> u32 {
+    // 24 bits.
+    (piece.number >> PERIOD_BITS) as u32
+}
+
+/// The value of a reply that a read of one op brought.
+pub(super) fn one(replies: Replies) -> Result<Reply> {
+    replies.into_iter().next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UniqueVisitors").field("name", &self.name).field("params", &self.params).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,270 @@
+//! Making a period: its shards, then its head, then its entry in the ledger; and clearing one away.
+//!
+//! | step | what a crash after it leaves |
+//! |---|---|
+//! | plan it in the ledger (where nothing expires) | an entry that says which keys may be there |
+//! | create every shard, empty | shards that nobody reads; they expire, or the plan names them to whoever drops the structure |
+//! | add the head: of several that race one wins, the others remove their shards | a period that is there; the next writer enters it in its maker's place |
+//! | enter it in the ledger | a period whose loss is told from now on |
+//!
+//! A visitor is counted after the last step. So a shard that is missing was lost, and never was not there yet.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Want};
+
+use super::core::{Core, Day, MADE, one, period_of, planned_shards};
+use super::layout::{self, Head, Members, PERIOD_MAX, Precision};
+use super::sizing;
+use crate::ids::random_id;
+use crate::ledger::{self, List, Piece};
+use crate::manifest::{Manifest, unexpected};
+use crate::name::Name;
+use crate::retry::Backoff;
+
+/// How often making is tried where a reply is lost, or others get in between.
+const TRIES_MAX: usize = 8;
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+impl Core {
+    /// A period, made if nobody came in it yet. **Round trips: 0** for one that is known, 1 to find it, 6 to make it (5 where periods expire), and more where
+    /// its shards or those of the period before fill several batches.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] for one whose head is gone, and those of the store; what was made without success is nobody's.
+    pub(super) async fn open_day(&self, deadline: Instant, period: u64) -> Result<Arc<Day>> {
+        if let Some(day) = self.known(period) {
+            return Ok(day);
+        }
+        let ctx = Ctx { deadline: Some(deadline) };
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut last = None;
+        for _ in 0..TRIES_MAX {
+            match self.try_open(deadline, ctx, period).await {
+                Ok(Some(day)) => return Ok(day),
+                Ok(None) => {}
+                Err(error) if is_passing(&error) => last = Some(error),
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(backoff.next_pause()).await;
+        }
+        let conflict = || Error::new(ErrorKind::Conflict, format!("period {period} keeps being made and dropped"));
+        // Nobody is counted before the period is there.
+        Err(last.unwrap_or_else(conflict).effect(Effect::NotApplied))
+    }
+
+    /// `None` where others were first: look again.
+    async fn try_open(&self, deadline: Instant, ctx: Ctx, period: u64) -> Result<Option<Arc<Day>>> {
+        let (found, list) = self.look(ctx, period).await?;
+        if let Some(day) = found {
+            if !list.has_exactly(&day.piece()) {
+                self.enlist(deadline, &day).await?;
+            }
+            return Ok(Some(day));
+        }
+        self.trim(deadline, &list).await;
+        self.make(deadline, period, &list).await
+    }
+
+    /// Enters a period in the ledger. **Round trips: 1.**
+    async fn enlist(&self, deadline: Instant, day: &Arc<Day>) -> Result<()> {
+        self.ledger.register(deadline, &[day.piece()]).await?;
+        self.remember(day);
+        Ok(())
+    }
+
+    /// Makes a period. `None` where others were first, or nothing is known of the head: look again.
+    async fn make(&self, deadline: Instant, period: u64, list: &List) -> Result<Option<Arc<Day>>> {
+        let ctx = Ctx { deadline: Some(deadline) };
+        let expected = self.forecast(ctx, period).await?;
+        let incarnation = random_id();
+        // The lower half names its keys.
+        if list.pieces().iter().any(|piece| piece.incarnation as u32 == incarnation as u32) {
+            return Ok(None);
+        }
+        let head = sizing::head(&self.params, expected, incarnation, self.key_bytes);
+        let day = Arc::new(Day { period, head });
+        let is_planned = self.params.keep_ms == 0;
+        if is_planned {
+            self.ledger.register(deadline, &[day.plan()]).await?;
+        }
+        let created = self.create_shards(ctx, &day).await;
+        let may_come_late = created.is_err();
+        let made = match created {
+            Ok(()) => self.add_head(ctx, &day).await,
+            Err(error) => Err(error),
+        };
+        let is_ours = match &made {
+            Ok(is_ours) => *is_ours,
+            // It may have landed.
+            Err(error) => error.is_unknown(),
+        };
+        if !is_ours {
+            self.delete_shards(ctx, &head, head.shards).await;
+            if is_planned && !may_come_late {
+                let key = self.shard_key(&head, 0)?;
+                _ = self.ledger.trim(deadline, &[day.plan()], |_| Ok(key.clone())).await;
+            }
+        }
+        if !made? {
+            return Ok(None);
+        }
+        self.enlist(deadline, &day).await?;
+        Ok(Some(day))
+    }
+
+    /// How many are expected in a period: by how many came in the one before. **Round trips: 1 to 2**, and as many as its shards take.
+    ///
+    /// # Errors
+    /// Those of the store. A period before that was lost tells nothing, and is no error.
+    pub(super) async fn forecast(&self, ctx: Ctx, period: u64) -> Result<u64> {
+        let before = match period.checked_sub(1) {
+            Some(before) => match self.count(ctx, before).await {
+                Ok(count) => Some(count.visitors),
+                Err(error) if error.kind() == ErrorKind::Lost && self.vigil().check().is_ok() => None,
+                Err(error) => return Err(error),
+            },
+            None => None,
+        };
+        Ok(sizing::forecast(before, self.params.expected))
+    }
+
+    /// # Errors
+    /// With the effect "not applied": nobody can know of them yet.
+    async fn create_shards(&self, ctx: Ctx, day: &Day) -> Result<()> {
+        let shards: Vec<u32> = (0..day.head.shards).collect();
+        for part in shards.chunks(self.ops_a_batch()) {
+            let adds: Result<Batch> = part.iter().map(|&shard| self.add_op(day, shard)).collect();
+            for reply in self.store.run(ctx, adds?).await {
+                match reply.map_err(|error| error.effect(Effect::NotApplied))? {
+                    Reply::Stored => {}
+                    _ => return Err(Error::new(ErrorKind::Conflict, "another period has shards of this name")),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_op(&self, day: &Day, shard: u32) -> Result<Op> {
+        let value = match self.params.precision {
+            Precision::Sketch { .. } => layout::sketch_blob(&[], 0, 0),
+            _ => Members::default().encode(day.head.span(shard), 0, day.head.padded_bytes as usize),
+        };
+        Ok(Op::put(self.shard_key(&day.head, shard)?, PutMode::Add, value, self.life(day.period)))
+    }
+
+    /// Adds the head. True if it is ours that stands, false if another's does.
+    ///
+    /// # Errors
+    /// Unknown exactly where ours may have landed, or may yet.
+    async fn add_head(&self, ctx: Ctx, day: &Day) -> Result<bool> {
+        let key = self.head_key(day.period)?;
+        let add = Op::put(key.clone(), PutMode::Add, day.head.encode(), self.life(day.period));
+        let doubt = match one(self.store.run(ctx, Batch::from_buf([add.clone()])).await) {
+            Ok(Reply::Stored) => return Ok(true),
+            Ok(Reply::NotStored) => None,
+            Ok(other) => return Err(unexpected(&add, &other)),
+            Err(error) if error.is_unknown() => Some(error),
+            Err(error) => return Err(error),
+        };
+        let Some(doubt) = doubt else { return Ok(false) };
+        let found = one(self.store.run(ctx, Batch::from_buf([Op::get(key, Want::VALUE)])).await);
+        match found.map(Reply::into_item) {
+            Ok(Some(item)) => Ok(Head::decode(&item.value).is_ok_and(|head| head.incarnation == day.head.incarnation)),
+            _ => Err(doubt),
+        }
+    }
+
+    /// Removes shards. What cannot be removed expires, or is planned in the ledger.
+    async fn delete_shards(&self, ctx: Ctx, head: &Head, shards: u32) {
+        let shards: Vec<u32> = (0..shards).collect();
+        for part in shards.chunks(self.ops_a_batch()) {
+            let deletes: Result<Batch> =
+                part.iter().map(|&shard| Ok(Op::delete(self.shard_key(head, shard)?))).collect();
+            if let Ok(deletes) = deletes {
+                _ = self.store.run(ctx, deletes).await;
+            }
+        }
+    }
+
+    /// Removes a period: its shards, its head, its entries. **Round trips: 3**, and as many as its shards take.
+    ///
+    /// # Errors
+    /// Those of the store; what is left then says [`ErrorKind::Lost`], and can be removed again.
+    pub(super) async fn remove(&self, deadline: Instant, period: u64) -> Result<()> {
+        let ctx = Ctx { deadline: Some(deadline) };
+        self.forget(period);
+        let listed = self.ledger.read(ctx).await?;
+        let entries: Vec<Piece> = listed.pieces().iter().filter(|piece| period_of(piece) == period).copied().collect();
+        let mut keys = keys_of(&self.store, ctx, &self.name, &self.manifest, &entries).await?;
+        let head = self.head_key(period)?;
+        keys.retain(|key| *key != head);
+        keys.push(head.clone());
+        for part in keys.chunks(self.ops_a_batch()) {
+            for reply in self.store.run(ctx, part.iter().cloned().map(Op::delete).collect()).await {
+                reply.map_err(|error| error.effect(Effect::Unknown))?;
+            }
+        }
+        self.ledger.trim(deadline, &entries, |_| Ok(head.clone())).await
+    }
+}
+
+/// True where another try may fare better.
+fn is_passing(error: &Error) -> bool {
+    error.is_unknown() || matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict)
+}
+
+/// The keys that entries of the ledger stand for: heads last, so that a drop that stops midway can be begun again. **Round trips: 1** where there are
+/// any.
+async fn keys_of(
+    store: &larder_core::StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    manifest: &Manifest,
+    entries: &[Piece],
+) -> Result<Vec<Key>> {
+    let known = |piece: &&Piece| period_of(piece) <= PERIOD_MAX;
+    let mut heads: Vec<Key> = Vec::new();
+    for piece in entries.iter().filter(known).filter(|piece| piece.part == MADE) {
+        heads.push(manifest.data_key(name, layout::head_index(piece.number))?);
+    }
+    let mut shards: Vec<(u64, u32)> = Vec::new();
+    for part in heads.chunks(store.profile().batch_ops_max.min(4_096)) {
+        let gets = part.iter().map(|key| Op::get(key.clone(), Want::VALUE)).collect();
+        for reply in store.run(ctx, gets).await {
+            if let Some(Ok(head)) = reply?.into_item().map(|item| Head::decode(&item.value)) {
+                shards.push((head.incarnation, head.shards));
+            }
+        }
+    }
+    let planned = entries.iter().filter(known).filter(|piece| piece.part != MADE);
+    shards.extend(planned.map(|piece| (piece.incarnation, planned_shards(piece))));
+    shards.sort_unstable();
+    shards.dedup();
+    let mut keys = Vec::new();
+    for (incarnation, count) in shards {
+        let head = Head { incarnation, expected: 0, shards: count, bits: 64, padded_bytes: 0 };
+        for shard in 0..count {
+            keys.push(manifest.data_key(name, head.index(shard))?);
+        }
+    }
+    keys.extend(heads);
+    Ok(keys)
+}
+
+/// The keys of the periods that the ledger lists, for dropping them. **Round trips: 2.** Of a period that expires and whose head is gone, the shards end by
+/// themselves.
+///
+/// # Errors
+/// As [`ledger::pieces`].
+pub(super) async fn pieces(
+    store: &larder_core::StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    manifest: &Manifest,
+) -> Result<Vec<Key>> {
+    let listed = ledger::pieces(store, ctx, name, manifest).await?;
+    keys_of(store, ctx, name, manifest, &listed).await
+}

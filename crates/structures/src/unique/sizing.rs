@@ -1,0 +1,169 @@
+//! How many shards a period has, and how much of a hash is kept: by the visitors that are expected.
+//!
+//! Decided once, by whoever makes the period, and recorded in its head: to expect another number later moves nothing. One that outgrows it has
+//! more in each shard, and stays right.
+
+use super::layout::{BLOB_HEADER_BYTES, EXPECTED_MAX, Head, Params, Precision, SHARDS_MAX, Shape};
+
+/// Of the visitors of the period before, how many are expected of the next: half as many again.
+const GROWTH: (u64, u64) = (3, 2);
+/// A shard is written whole: beyond so many bytes one visitor costs too much, below them the keys do.
+const BLOB_BYTES: usize = 4_480;
+/// Chunk sizes of memcached as it is started: each a quarter more than the last, a multiple of 8.
+const CHUNK_BYTES_FIRST: usize = 96;
+const CHUNK_BYTES_MAX: usize = 524_288;
+/// What an item takes in a chunk beside key and value.
+const ITEM_BYTES: usize = 64;
+/// Rice codes take so much over the logarithm of the mean gap.
+const BITS_OVER_LOG: f64 = 1.55;
+
+/// What is expected of a period, if so many came in the one before it: half as many again, or `unless` where nobody came, or nothing is known.
+///
+/// Source: the chapter on memory in J. Carlson, "Redis in Action", 2013, which doubles that for its shards, and rounds it up to a power of two
+/// besides, so that they stay a quarter full; both are left out. Its day after a day without visitors is an error.
+pub(super) fn forecast(before: Option<u64>, unless: u64) -> u64 {
+    match before {
+        None | Some(0) => unless,
+        Some(before) => before.saturating_mul(GROWTH.0).div_ceil(GROWTH.1).min(EXPECTED_MAX),
+    }
+}
+
+/// The head of a period of so many expected visitors. `key_bytes`: how long the keys of its shards are.
+pub(super) fn head(params: &Params, expected: u64, incarnation: u64, key_bytes: usize) -> Head {
+    let expected = expected.clamp(1, EXPECTED_MAX);
+    if let Precision::Sketch { .. } = params.precision {
+        return Head { incarnation, expected, shards: 1, bits: 64, padded_bytes: 0 };
+    }
+    // Bits and shards depend on each other; both settle at once.
+    let mut head = Head { incarnation, expected, shards: 1, bits: bits_of(params.precision, 1), padded_bytes: 0 };
+    for _ in 0..3 {
+        let room = match params.shape {
+            Shape::Blob => BLOB_BYTES,
+            Shape::Padded => chunk(BLOB_BYTES) - ITEM_BYTES - key_bytes,
+        };
+        let a_shard = visitors_in(room, params, &head);
+        let shards = (expected as f64 / a_shard).ceil().clamp(1.0, f64::from(SHARDS_MAX));
+        // In range by the clamp.
+        head.shards = shards as u32;
+        head.bits = bits_of(params.precision, head.shards);
+    }
+    if params.shape == Shape::Padded {
+        let mean = expected as f64 / f64::from(head.shards);
+        let most = mean + 2.0 * mean.sqrt();
+        let needed = (most * bytes_a_visitor(params, &head)).ceil() as usize + BLOB_HEADER_BYTES;
+        let padded = chunk(needed + ITEM_BYTES + key_bytes) - ITEM_BYTES - key_bytes;
+        head.padded_bytes = u32::try_from(padded).unwrap_or(0);
+    }
+    head
+}
+
+/// How many bits of a hash are kept.
+fn bits_of(precision: Precision, shards: u32) -> u8 {
+    match precision {
+        Precision::Exact | Precision::Sketch { .. } => 64,
+        // 22 at the most, so it fits.
+        Precision::Compact => 35 + shards.max(1).ilog2() as u8,
+        Precision::NearExact { bits } => bits,
+    }
+}
+
+/// How many visitors a shard of so many bytes is made for: so that 19 in 20 shards stay within it.
+fn visitors_in(room: usize, params: &Params, head: &Head) -> f64 {
+    let most = room.saturating_sub(BLOB_HEADER_BYTES) as f64 / bytes_a_visitor(params, head);
+    (most - 2.0 * most.sqrt()).max(16.0)
+}
+
+fn bytes_a_visitor(params: &Params, head: &Head) -> f64 {
+    let gap = f64::from(head.bits) - (head.expected as f64).log2();
+    let bits = gap.max(0.0) + BITS_OVER_LOG;
+    bits / 8.0 + if params.is_wide() { 8.0 } else { 0.0 }
+}
+
+/// The smallest chunk of so many bytes.
+fn chunk(bytes: usize) -> usize {
+    let mut chunk = CHUNK_BYTES_FIRST;
+    while chunk < bytes && chunk < CHUNK_BYTES_MAX {
+        chunk = (chunk + chunk / 4).next_multiple_of(8);
+    }
+    // Larger items are cut into pieces by the server.
+    chunk.max(bytes)
+}
+
+/// How many visitors are expected not to be counted: `stored` hashes of `bits` bits.
+///
+/// Of *n* ids thrown into *M* places, *M* (1 - e^(-n/M)) are taken.
+pub(super) fn missed(stored: u64, bits: u32) -> f64 {
+    let places = (f64::from(bits)).exp2();
+    let stored = stored as f64;
+    let share = stored / places;
+    if share >= 1.0 {
+        return f64::INFINITY;
+    }
+    // The logarithm of a number near 1 loses its digits.
+    if share < 1e-4 { stored * share / 2.0 * (1.0 + share * 2.0 / 3.0) } else { -places * (-share).ln_1p() - stored }
+}
+
+/// The standard error of a count that is corrected by [`missed`].
+pub(super) fn spread(stored: u64, bits: u32) -> f64 {
+    missed(stored, bits).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::id::IdKind;
+    use super::*;
+
+    fn params(precision: Precision, shape: Shape) -> Params {
+        let ids = IdKind::Any;
+        Params { period_ms: 86_400_000, offset_ms: 0, seed: 0, precision, ids, shape, expected: 1_000, keep_ms: 0 }
+    }
+
+    #[test]
+    fn a_day_without_visitors_is_followed_by_what_was_said_first() {
+        assert_eq!([forecast(None, 700), forecast(Some(0), 700)], [700, 700]);
+        assert_eq!([1, 2, 1_000].map(|before| forecast(Some(before), 700)), [2, 3, 1_500]);
+        assert_eq!(forecast(Some(u64::MAX), 1), EXPECTED_MAX);
+    }
+
+    #[test]
+    fn golden_sizes() {
+        let size = |precision, shape, expected| {
+            let head = head(&params(precision, shape), expected, 1, 40);
+            (head.shards, head.bits, head.padded_bytes)
+        };
+        let many = 10_000_000;
+        let sizes = [
+            size(Precision::Compact, Shape::Blob, 1),
+            size(Precision::Compact, Shape::Blob, many),
+            size(Precision::Compact, Shape::Padded, many),
+            size(Precision::NEAR_EXACT, Shape::Padded, many),
+            size(Precision::Exact, Shape::Blob, many),
+            size(Precision::SKETCH, Shape::Padded, many),
+            size(Precision::Compact, Shape::Padded, 1),
+        ];
+        let golden = [
+            (1, 35, 0),
+            (7_482, 47, 0),
+            (7_552, 47, 4_440),
+            (3_013, 32, 4_440),
+            (33_411, 64, 0),
+            (1, 64, 0),
+            (1, 35, 48),
+        ];
+        assert_eq!(sizes, golden);
+    }
+
+    #[test]
+    fn the_correction_is_what_random_throws_show() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let thrown = 20_000u64;
+        let taken: std::collections::HashSet<u64> = (0..thrown).map(|_| random.u64(0..1 << 16)).collect();
+        let stored = taken.len() as u64;
+        let estimate = stored as f64 + missed(stored, 16);
+        assert!((estimate - thrown as f64).abs() < 4.0 * spread(stored, 16), "{estimate} of {thrown}");
+        // Both branches meet.
+        let (below, above) = (missed(429_400, 32), missed(429_600, 32));
+        assert!((below - 21.46).abs() < 0.1 && (above - 21.48).abs() < 0.1, "{below} {above}");
+        assert_eq!(missed(1 << 32, 32), f64::INFINITY);
+    }
+}

@@ -1,0 +1,106 @@
+//! What unique visitors take on real servers and in the process, and how fast they are added: a line a precision and store.
+//!
+//! `cargo run --release -p larder-testkit --example unique_memory -- 1000000 [memory|memcached|redis]`
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use larder::{IdKind, Precision, StoreRef, UniqueVisitors};
+use larder_store_memory::MemoryStore;
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::servers::{Memcached, Version};
+
+/// How many ids go out together.
+const BATCH: u64 = 65_536;
+
+#[tokio::main]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let visitors: u64 = args.next().and_then(|count| count.parse().ok()).unwrap_or(1_000_000);
+    let only = args.next();
+    let kinds = [
+        (Precision::Compact, IdKind::Any),
+        (Precision::NEAR_EXACT, IdKind::Any),
+        (Precision::Exact, IdKind::Integer),
+        (Precision::Exact, IdKind::Any),
+        (Precision::SKETCH, IdKind::Any),
+    ];
+    println!("| store | precision | ids | bytes a visitor, live | RSS | ids/s | count in |");
+    println!("|---|---|---|---|---|---|---|");
+    for (precision, ids) in kinds {
+        for store in ["memory", "memcached", "redis"] {
+            if only.as_deref().is_none_or(|only| only == store) {
+                measure(store, visitors, precision, ids).await;
+            }
+        }
+    }
+}
+
+async fn measure(on: &str, visitors: u64, precision: Precision, ids: IdKind) {
+    let server = (on == "memcached").then(|| Memcached::start(Version::Old, &["-m", "4096"]));
+    let redis = (on == "redis").then(|| RedisServer::start(RedisVersion::Redis7, &RedisOptions::new()));
+    let memory = Arc::new(MemoryStore::new());
+    let url = server.as_ref().map(Memcached::url).or_else(|| redis.as_ref().map(RedisServer::url));
+    let store: StoreRef = match url {
+        Some(url) => larder::open(&url).await.expect("a server"),
+        None => memory.clone(),
+    };
+    let rss = || match (&server, &redis) {
+        (Some(server), _) => server.rss_bytes(),
+        (_, Some(redis)) => redis.rss_bytes(),
+        _ => own_rss(),
+    };
+    let used = || redis.as_ref().map_or(0, |redis| redis.info("memory", "used_memory").parse::<u64>().unwrap_or(0));
+    let (before, used_before) = (rss(), used());
+    let options = UniqueVisitors::options().precision(precision).ids(ids).expected(visitors);
+    let site = options.open_or_create(&store, "site").await.expect("unique visitors");
+    let (start, mut random) = (Instant::now(), fastrand::Rng::with_seed(1));
+    let mut left = visitors;
+    while left > 0 {
+        let count = left.min(BATCH);
+        let batch: Vec<u64> = (0..count).map(|_| random.u64(..)).collect();
+        site.add(batch).await.expect("an add");
+        left -= count;
+    }
+    let rate = visitors as f64 / start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let count = site.count().await.expect("a count");
+    let took = start.elapsed();
+    let live = match (&server, &redis) {
+        // Whole chunks of the slabs in use.
+        (Some(server), _) => slab_bytes(server),
+        (_, Some(_)) => used().saturating_sub(used_before),
+        _ => memory.stats().bytes as u64,
+    };
+    let each = |bytes: u64| bytes as f64 / visitors as f64;
+    println!(
+        "| {on} | {} | {} | {:.3} | {:.3} | {rate:.0} | {took:.1?} | # counted {} of {visitors}, {:.2} missed",
+        precision.as_str(),
+        ids.as_str(),
+        each(live),
+        each(rss().saturating_sub(before)),
+        count.visitors,
+        count.missed
+    );
+}
+
+/// What the chunks in use take.
+fn slab_bytes(server: &Memcached) -> u64 {
+    let stats = server.stats("slabs");
+    let (mut size, mut bytes) = (0, 0);
+    for line in stats.lines() {
+        let number = || line.trim().rsplit(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        if line.contains(":chunk_size ") {
+            size = number();
+        } else if line.contains(":used_chunks ") {
+            bytes += size * number();
+        }
+    }
+    bytes
+}
+
+fn own_rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default().to_owned();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1_024
+}

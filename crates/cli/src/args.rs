@@ -14,6 +14,7 @@ use crate::inspect;
 use crate::log::LogVerb;
 use crate::queue::LineVerb;
 use crate::table::TableVerb;
+use crate::unique::UniqueVerb;
 use crate::visitors::VisitorsVerb;
 
 /// Shared data structures in the stores people already run.
@@ -139,6 +140,17 @@ Examples:
   larder visitors watch site"
     )]
     Visitors(VisitorsVerb),
+    /// How many different visitors came in a day, and who of them is new
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder unique add site alice bob
+  larder unique count site
+  larder unique union shop blog --days 7"
+    )]
+    Unique(UniqueVerb),
     /// Tell what a structure is, takes and promises, of whatever kind
     #[command(after_help = inspect::INSPECT_HELP)]
     Inspect(Named),
@@ -481,6 +493,8 @@ pub(crate) enum Subject {
     Cache,
     /// Visitors in windows of time.
     Visitors,
+    /// Different visitors a day.
+    Unique,
     /// The log.
     Log,
     /// The table.
@@ -494,7 +508,7 @@ pub(crate) enum Subject {
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
 exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
-count visitors, put events into a log and entries into a table, and push to, claim from and acknowledge a queue and a stack; then it \
+count visitors and different visitors, put events into a log and entries into a table, and push to, claim from and acknowledge a queue and a stack; then it \
 checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
 if every total is right, with 1 if any is off.
 

@@ -23,6 +23,16 @@ const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// Nothing is shown of what takes less.
 const PROGRESS_AFTER: Duration = Duration::from_millis(500);
 
+/// How much of standard input goes out together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchSize {
+    pub(crate) elements_max: usize,
+    /// Unless a single element has more.
+    pub(crate) bytes_max: usize,
+}
+
+const BATCH: BatchSize = BatchSize { elements_max: BATCH_ELEMENTS_MAX, bytes_max: BATCH_BYTES_MAX };
+
 /// Elements that belong together.
 pub(crate) type Elements = Vec<Vec<u8>>;
 
@@ -57,10 +67,22 @@ pub(crate) async fn for_each_batch<F>(source: Source, act: impl Fn(Elements) -> 
 where
     F: Future<Output = Result<(), Failure>> + Send + 'static,
 {
+    for_each_batch_of(BATCH, source, act).await
+}
+
+/// The same, with batches of another size.
+pub(crate) async fn for_each_batch_of<F>(
+    size: BatchSize,
+    source: Source,
+    act: impl Fn(Elements) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
     if let Source::Typed(elements) = source {
         return act(elements).await;
     }
-    let mut batches = read_batches();
+    let mut batches = read_batches_of(size);
     let mut under_way: JoinSet<Result<usize, Failure>> = JoinSet::new();
     let (progress, start) = (progress(), Instant::now());
     let show = |done| {
@@ -110,9 +132,13 @@ async fn take_one(under_way: &mut JoinSet<Result<usize, Failure>>, done: &mut u6
 
 /// Reads batches of lines on a thread of its own, since reading standard input blocks.
 pub(crate) fn read_batches() -> mpsc::Receiver<Result<Elements, Failure>> {
+    read_batches_of(BATCH)
+}
+
+fn read_batches_of(size: BatchSize) -> mpsc::Receiver<Result<Elements, Failure>> {
     let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
     std::thread::spawn(move || {
-        let mut lines = Lines { input: io::BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin()), ahead: None };
+        let mut lines = Lines { input: io::BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin()), size, ahead: None };
         loop {
             let batch = lines.next_batch();
             let is_last = batch.as_ref().is_ok_and(Vec::is_empty);
@@ -129,6 +155,7 @@ pub(crate) fn read_batches() -> mpsc::Receiver<Result<Elements, Failure>> {
 /// Lines, by the batch.
 struct Lines<R> {
     input: R,
+    size: BatchSize,
     /// A line that was read and found too long for the last batch.
     ahead: Option<Vec<u8>>,
 }
@@ -138,11 +165,11 @@ impl<R: BufRead> Lines<R> {
     fn next_batch(&mut self) -> Result<Elements, Failure> {
         let mut batch = Elements::new();
         let mut batch_bytes = 0;
-        while batch.len() < BATCH_ELEMENTS_MAX {
+        while batch.len() < self.size.elements_max {
             let next = if self.ahead.is_some() { self.ahead.take() } else { self.next_line()? };
             let Some(line) = next else { break };
             batch_bytes += line.len();
-            if batch_bytes > BATCH_BYTES_MAX && !batch.is_empty() {
+            if batch_bytes > self.size.bytes_max && !batch.is_empty() {
                 self.ahead = Some(line);
                 break;
             }
@@ -186,7 +213,7 @@ mod tests {
     use super::*;
 
     fn lines(input: &[u8]) -> Lines<&[u8]> {
-        Lines { input, ahead: None }
+        Lines { input, size: BATCH, ahead: None }
     }
 
     #[test]

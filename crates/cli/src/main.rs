@@ -16,6 +16,7 @@ mod run;
 mod session;
 mod set;
 mod table;
+mod unique;
 mod visitors;
 
 use std::ffi::OsString;
@@ -123,6 +124,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Set(verb) => set::run(&session, verb).await.map(|exit| exit as u8),
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
+        Command::Unique(verb) => unique::run(&session, verb).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),

@@ -322,7 +322,7 @@ fn sparkline(figures: &VecDeque<Option<u64>>) -> String {
 }
 
 /// A time such as `2026-01-31T12:00:00Z`, or seconds since 1970.
-fn moment(text: &str) -> Result<SystemTime, String> {
+pub(crate) fn moment(text: &str) -> Result<SystemTime, String> {
     if let Ok(seconds) = text.parse::<u64>() {
         let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
         return time.ok_or_else(|| "it is too far ahead".to_owned());

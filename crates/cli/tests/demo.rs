@@ -10,8 +10,20 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 11] =
-    ["lock", "exact counter", "fast counter", "set", "array", "cache", "visitors", "log", "table", "queue", "stack"];
+const STRUCTURES: [&str; 12] = [
+    "lock",
+    "exact counter",
+    "fast counter",
+    "set",
+    "array",
+    "cache",
+    "visitors",
+    "unique visitors",
+    "log",
+    "table",
+    "queue",
+    "stack",
+];
 
 fn rows(done: &Done) -> Vec<Value> {
     done.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -46,10 +58,22 @@ fn the_figures_come_as_json_too() {
 
 #[test]
 fn a_total_that_is_off_is_found() {
-    for (sabotaged, structure) in
-        ["lock", "counter", "fast-counter", "set", "array", "cache", "visitors", "log", "table", "queue", "stack"]
-            .into_iter()
-            .zip(STRUCTURES)
+    for (sabotaged, structure) in [
+        "lock",
+        "counter",
+        "fast-counter",
+        "set",
+        "array",
+        "cache",
+        "visitors",
+        "unique",
+        "log",
+        "table",
+        "queue",
+        "stack",
+    ]
+    .into_iter()
+    .zip(STRUCTURES)
     {
         let done = finish(&mut larder(["--json", "demo", "--ops", "100", "--sabotage", sabotaged]));
         done.exits(1);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 35] = [
+const VERBS: [&str; 40] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -29,6 +29,11 @@ const VERBS: [&str; 35] = [
     "visitors hit n",
     "visitors get n",
     "visitors watch n",
+    "unique add n a",
+    "unique count n",
+    "unique new n a",
+    "unique union n",
+    "unique forget n",
     "queue push n a",
     "queue pop n",
     "queue claim n",
@@ -66,6 +71,7 @@ fn help_has_examples_for_every_verb() {
         "set --help",
         "array --help",
         "visitors --help",
+        "unique --help",
         "queue --help",
         "stack --help",
     ];
@@ -141,6 +147,10 @@ fn wrong_usage_names_what_is_wrong() {
         ("visitors hit n --at noon", "'noon'"),
         ("visitors get n --current --interpolated", "--interpolated"),
         ("visitors watch n --every soon", "'soon'"),
+        ("unique add n a --offset 5", "'5'"),
+        ("unique add n a --precision rough", "'rough'"),
+        ("unique count n --at noon", "'noon'"),
+        ("unique union n --days 0", "'0'"),
         ("demo --workers 0", "0 is not in 1..=256"),
         ("demo --ops 0", "'0'"),
         ("demo --ops 5 --seconds 5", "--seconds"),

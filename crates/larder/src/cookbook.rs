@@ -21,6 +21,9 @@ struct Cache;
 #[doc = include_str!("../../../docs/cookbook/src/visitors.md")]
 struct Visitors;
 
+#[doc = include_str!("../../../docs/cookbook/src/unique.md")]
+struct UniqueVisitors;
+
 #[doc = include_str!("../../../docs/cookbook/src/array.md")]
 struct Array;
 

@@ -11,6 +11,7 @@ mod queue;
 mod set;
 mod stage;
 mod table;
+mod unique;
 mod visitors;
 
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 11] = [
+const SUBJECTS: [Subject; 12] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -37,6 +38,7 @@ const SUBJECTS: [Subject; 11] = [
     Subject::Array,
     Subject::Cache,
     Subject::Visitors,
+    Subject::Unique,
     Subject::Log,
     Subject::Table,
     Subject::Queue,
@@ -92,6 +94,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Array => array::drive(stage).await,
             Subject::Cache => cache::drive(stage).await,
             Subject::Visitors => visitors::drive(stage).await,
+            Subject::Unique => unique::drive(stage).await,
             Subject::Queue | Subject::Stack => queue::drive(stage).await,
             Subject::Log => log::drive(stage).await,
             Subject::Table => entries::drive(stage).await,

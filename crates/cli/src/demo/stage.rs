@@ -191,6 +191,7 @@ impl Subject {
             Subject::Array => "array",
             Subject::Cache => "cache",
             Subject::Visitors => "visitors",
+            Subject::Unique => "unique visitors",
             Subject::Queue => "queue",
             Subject::Stack => "stack",
             Subject::Log => "log",

@@ -1,0 +1,68 @@
+//! Unique visitors through the command, on real servers.
+
+mod common;
+
+use common::{on, on_with_input};
+use larder_testkit::servers::{Memcached, Version};
+use serde_json::json;
+
+/// Days of a year: a test on the last of its milliseconds would take longer.
+const NEW: &str = "--period 365d --expected 5000";
+
+#[test]
+fn visitors_are_added_counted_and_told_to_be_new() {
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let url = server.url();
+        let on = |line: &str| on(&url, line);
+        assert_eq!(on(&format!("unique add site {NEW} alice bob alice")).exits(0), "2\n");
+        assert_eq!(on("unique add site --each bob carol").exits(0), "known bob\nnew carol\n");
+        let told = on("--json unique add site dave bob --day 40").json();
+        assert_eq!(told, json!({"name": "site", "period": 40, "new": 2, "known": 0, "unknown": 0}));
+        assert_eq!(on("unique count site").exits(0), "3\n");
+        assert_eq!(on("unique count site --day 39").exits(0), "0\n", "a day on which nobody came");
+        assert_eq!(on("unique new site alice eve").exits(0), "eve\n");
+        assert_eq!(on("unique new site alice").code(), 1);
+        let stat = on("--json unique count site --stat").json();
+        assert_eq!(
+            (&stat["visitors"], &stat["expected"], &stat["outgrown"]),
+            (&json!(3), &json!(5_000), &json!(false))
+        );
+        on("unique add blog --period 365d frank bob").exits(0);
+        assert_eq!(on("unique union site blog").exits(0), "4\n");
+        assert_eq!(on("--json unique union site --day 41 --days 3").json()["visitors"], 2);
+        on("unique forget site --day 40").exits(0);
+        assert_eq!(on("unique count site --day 40").exits(0), "0\n");
+        assert_eq!(on("drop site").exits(0), "unique visitors\n");
+    }
+}
+
+#[test]
+fn visitors_come_from_standard_input() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    let ids: String = (0..40_000).map(|n| format!("{}\n", n % 21_000)).collect();
+    let add = format!("unique add site {NEW} --precision exact --ids-are integer -");
+    assert_eq!(on_with_input(&url, &add, ids.as_bytes()).exits(0), "21000\n");
+    assert_eq!(on(&url, "unique count site").exits(0), "21000\n");
+    assert_eq!(on_with_input(&url, "unique new site -", b"5\n21000\n").exits(0), "21000\n");
+    on_with_input(&url, "unique add site -", b"5\n-1\n").fails(2, "18446744073709551615");
+    on(&url, "unique add site - 5").fails(2, "stands alone");
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    for line in ["unique count n", "unique new n a", "unique union n", "unique add n --existing a"] {
+        on(&url, line).fails(3, "absent (never created, or lost)");
+        assert!(on(&url, line).stderr.contains("`larder unique add n ID` creates them"));
+    }
+    on(&url, &format!("unique add n {NEW} a")).exits(0);
+    on(&url, "unique add n --precision sketch a").fails(8, "precision");
+    on(&url, "unique add m --precision near:60 a").fails(2, "24 to 48");
+    on(&url, "unique add n a --day 99999").fails(2, "ahead");
+    on(&url, "set add n a").fails(8, "not a set");
+    on(&url, "unique add s --precision sketch a b").exits(0);
+    on(&url, "unique union n s").fails(2, "cannot be united");
+}

@@ -68,6 +68,7 @@ pub(crate) fn durability_word(durability: Durability) -> &'static str {
     match durability {
         Durability::Process => "process",
         Durability::Server => "server",
+        Durability::Recent => "recent",
         Durability::Disk => "disk",
         Durability::Unknown => "unknown",
     }

@@ -211,7 +211,7 @@ impl<'a> Direct<'a> {
     pub fn update<'n>(&self, key: &[u8], mut decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
         checked(key)?;
         let value_bytes_max = self.inner.shared.item_bytes_max - key.len();
-        let mut over = None;
+        let over = std::cell::Cell::new(None);
         let decide = std::cell::RefCell::new(|seen: Option<Seen<'_>>, fresh: u64| {
             let old_bytes = seen.map_or(0, |seen| seen.value.len());
             let next = decide(seen, fresh);
@@ -221,15 +221,14 @@ impl<'a> Direct<'a> {
                 }
                 let bytes = value.bytes_after(old_bytes);
                 if bytes > value_bytes_max {
-                    over = Some(bytes);
+                    over.set(Some(bytes));
                     return Next::Keep;
                 }
             }
             next
         });
         self.inner.run(key, |shard, at| shard.update(at, &mut *decide.borrow_mut()).map_err(Halt::Stop))?;
-        drop(decide);
-        let Some(bytes) = over else { return Ok(()) };
+        let Some(bytes) = over.get() else { return Ok(()) };
         let detail = format!("a value has {bytes} bytes; the limit beside a key of {} is {value_bytes_max}", key.len());
         Err(bad_input(detail))
     }

@@ -223,7 +223,7 @@ pub(super) fn sum(seen: &Seen<'_>, incr: bool, delta: u64) -> Summed {
 /// item remembers; a longer one makes the item anew.
 pub(super) fn summed_next<'n>(seen: &Seen<'_>, number: u64, expiry_ms: Option<u64>, token: Token) -> Next<'n> {
     let width = seen.value.len();
-    let fits = number.checked_ilog10().unwrap_or(0) as usize + 1 <= width;
+    let fits = (number.checked_ilog10().unwrap_or(0) as usize) < width;
     let marks = if fits { seen.marks } else { Marks::empty() };
     Next::Write { value: Value::Padded { number, width }, flags: seen.flags, expiry_ms, marks, token }
 }

@@ -44,11 +44,14 @@ impl ConnState {
     }
 }
 
+/// A connection, and what ends its task once that was started.
+type Entry = (Arc<ConnState>, Option<AbortHandle>);
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct Conns {
     /// The lock protects the map; it is held for an insertion or removal a connection, and for a walk a tick.
-    open: Mutex<HashMap<u64, (Arc<ConnState>, Option<AbortHandle>)>>,
+    open: Mutex<HashMap<u64, Entry>>,
     count: AtomicUsize,
     next_id: AtomicU64,
 }

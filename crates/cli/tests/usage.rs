@@ -173,7 +173,7 @@ fn a_url_with_a_typo_names_the_nearest() {
         ("localhost:11211", "did you mean memcached://localhost:11211"),
         ("memcached://localhost?timout_ms=5", "did you mean timeout_ms"),
         ("memory:?evcit=true", "did you mean evict"),
-        ("redis://cache", "known are memory:, memcached://host:port"),
+        ("mongodb://cache", "known are memory:, file:PATH, memcached://host:port"),
         ("memcached://", ""),
         ("memcached://cache:99999", "99999"),
     ] {

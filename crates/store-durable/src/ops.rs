@@ -60,7 +60,7 @@ pub(crate) fn apply(op: &Op, item: Option<&Record>, rules: &Rules) -> Result<(Re
             Ok((item.map_or(Reply::Miss, |record| Reply::Item(part(record))), Change::Keep))
         }
         Verb::PutRange { offset, value } => put_range(&op.key, *offset, value, item, rules),
-        Verb::Native(_) => Err(op.lacking()),
+        Verb::Watch { .. } | Verb::Native(_) => Err(op.lacking()),
         Verb::Arith { arith, initial } => self::arith(*arith, *initial, item, rules),
     };
     done.map_err(|error| error.op(op))

@@ -117,8 +117,8 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role) -> Result<ServerInfo> 
         let is_key = error.code() == "NOPERM" && !words.contains("command");
         match command {
             "SCRIPT LOAD" => true,
-            // Keys may be granted by pattern.
-            "EVALSHA" => !is_key,
+            // Keys may be granted by pattern; in a cluster another node has the key.
+            "EVALSHA" => !is_key && !matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"),
             _ => words.contains("unknown command"),
         }
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_core::StoreRef;
+use larder_core::{Key, StoreExt, StoreRef};
 use larder_layers::Counting;
 use larder_store_redis::{Config, RedisStore};
 use larder_structures::cache::Lookup;
@@ -82,12 +82,16 @@ async fn a_rebuilt_value_reaches_those_who_wait_for_it() {
 async fn a_server_that_restarts_leaves_no_waiter_behind() {
     let mut server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new().appendonly());
     let (holder, waiter) = (client(&server).await, client(&server).await);
-    let guard = Lock::open(&(holder as StoreRef), "l").await.unwrap().acquire(PATIENCE).await.unwrap();
+    let guard = Lock::open(&(holder.clone() as StoreRef), "l").await.unwrap().acquire(PATIENCE).await.unwrap();
     let lock = Lock::open(&(waiter as StoreRef), "l").await.unwrap();
     let waiting = tokio::spawn(async move { lock.acquire(PATIENCE).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     server.kill9();
     server.restart();
+    while holder.get(Key::new("any").unwrap()).await.is_err() {
+        // Its prober redials within 2 s.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::map::Place;
 use super::nodes::{Member, Nodes, Topology};
 use super::slot::Slot;
-use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, refused};
+use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, refused_to};
 use crate::counters::count;
 use crate::handshake::load;
 use crate::link::{Fault, Values};
@@ -249,7 +249,8 @@ impl<'a> Run<'a> {
     /// A node said no: where else to go, when to come again, or that it stays so.
     fn refused(&mut self, index: usize, member: &Arc<Member>, error: &ServerError) {
         let (code, words) = (error.code(), error.details().unwrap_or_default());
-        let named = refused(error).op(&self.batch[self.pending[index].at]).store(member.node.name());
+        let pending = &self.pending[index];
+        let named = refused_to(error, pending.command.expect).op(&self.batch[pending.at]).store(member.node.name());
         match code {
             "MOVED" | "ASK" => {
                 count(&self.nodes.counters.redirections, 1);

@@ -9,6 +9,7 @@ use larder_core::Want;
 
 pub(crate) use decode::decode;
 pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode};
+use redis::ServerError;
 pub(crate) use refusal::{Refusal, refused};
 
 /// A command on one key.
@@ -42,4 +43,12 @@ pub(crate) enum Expect {
     Range,
     /// What a native command answers.
     Native(native::Shape),
+}
+
+/// What a server says no with to a command that was to answer `expect`.
+pub(crate) fn refused_to(error: &ServerError, expect: Expect) -> larder_core::Error {
+    match expect {
+        Expect::Native(_) => native::no(error),
+        _ => refused(error),
+    }
 }

@@ -275,7 +275,7 @@ fn read(shape: Shape, value: Value) -> Option<NativeReply> {
 }
 
 /// What the server says no with, where it means another thing for a native op.
-fn no(error: &ServerError) -> Error {
+pub(super) fn no(error: &ServerError) -> Error {
     let words = error.details().unwrap_or_default();
     let told = |kind: ErrorKind| Error::new(kind, format!("the server answered: {} {words}", error.code()));
     if words.contains("would overflow") || words.contains("is not a number (NaN)") {

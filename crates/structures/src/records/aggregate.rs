@@ -259,6 +259,8 @@ impl Inner {
                 _ => None,
             };
             let found = match &bytes {
+                // A key of bits that was lost, and made again by a late write, has no mark.
+                Some(bytes) if self.is_native() && !is_marked(bytes) => None,
                 Some(bytes) => Some(self.header(shard, bytes)?.incarnation),
                 None => None,
             };
@@ -285,6 +287,12 @@ impl Inner {
         }
         tally.done(&self.params.schema)
     }
+}
+
+/// True if a shard in bits says of itself which one it is.
+fn is_marked(bytes: &Bytes) -> bool {
+    let (at, width) = layout::INCARNATION_BITS;
+    bytes.len() >= layout::HEADER_BYTES && layout::read_bits(bytes, at, width) != 0
 }
 
 /// A block that is being read.

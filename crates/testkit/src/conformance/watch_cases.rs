@@ -28,15 +28,15 @@ async fn watch(t: &Bench, key: &Key, seen: Option<Cas>, patience: Duration) -> R
 }
 
 async fn a_watch_ends_with_whatever_changes_the_item(t: Bench) {
-    let life = Ttl::After(Duration::from_millis(100));
-    let put = |mode, ttl| move |key: Key| Op::put(key, mode, "x", ttl);
-    let changes: [(&str, bool, &dyn Fn(Key) -> Op); 6] = [
-        ("set", true, &put(PutMode::Set, Ttl::Never)),
-        ("append", true, &put(PutMode::Append, Ttl::Never)),
-        ("delete", true, &Op::delete),
-        ("add", false, &put(PutMode::Add, Ttl::Never)),
-        ("replace", true, &put(PutMode::Replace, Ttl::Never)),
-        ("expiry", true, &|key| Op::touch(key, life)),
+    let put = |key, mode| Op::put(key, mode, "x", Ttl::Never);
+    let key = |name| t.key(name);
+    let changes = [
+        ("set", true, put(key("set"), PutMode::Set)),
+        ("append", true, put(key("append"), PutMode::Append)),
+        ("delete", true, Op::delete(key("delete"))),
+        ("add", false, put(key("add"), PutMode::Add)),
+        ("replace", true, put(key("replace"), PutMode::Replace)),
+        ("expiry", true, Op::touch(key("expiry"), Ttl::After(Duration::from_millis(100)))),
     ];
     for (name, is_there, change) in changes {
         let key = t.key(name);
@@ -45,7 +45,7 @@ async fn a_watch_ends_with_whatever_changes_the_item(t: Bench) {
         }
         let seen = token(&t, &key).await;
         // Whichever comes first, the watch or the change: it is told.
-        let (told, done) = tokio::join!(watch(&t, &key, seen, PATIENCE), t.run(change(key.clone())));
+        let (told, done) = tokio::join!(watch(&t, &key, seen, PATIENCE), t.run(change));
         done.unwrap();
         assert_eq!(told, Reply::Changed, "{name}");
     }

@@ -10,7 +10,7 @@
 //! as full as they are meant to be; loss is told.
 //!
 //! # Four precisions
-//! | | kept of an id | bytes a visitor at 10 million | what is missing there |
+//! | | kept of an id | bytes a visitor at 10 million, coded | what is missing there |
 //! |---|---|---|---|
 //! | [`Exact`](Precision::Exact), numbers | a bijection of its 64 bits | 5.3 | nothing |
 //! | [`Exact`](Precision::Exact), any | its whole 128-bit hash | 13.3 | 1.5 in 10^25 |

@@ -46,6 +46,8 @@ async fn windows_round_trips_loss_and_drop() {
         registry::drop_structure(&store, Ctx::default(), &Name::new(NAME).unwrap()).await.unwrap().unwrap();
         assert_eq!(kind(site.hit().await), ErrorKind::Lost, "{column}");
         assert_eq!(kind(site.get().await), ErrorKind::Lost, "{column}");
+        // In the classic dialect a delete by token leaves an empty item that is over, until it is asked for.
+        assert!(registry::find(&store, Ctx::default(), &Name::new(NAME).unwrap()).await.unwrap().is_none());
         assert_eq!(server.stat("curr_items"), 0, "{column}");
     }
 }

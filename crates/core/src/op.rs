@@ -80,7 +80,7 @@ pub enum Verb {
         initial: Option<Initial>,
     },
     /// Read a part of the value. Answers [`Item`](crate::Reply::Item) with those bytes of the range that there are, none behind the
-    /// end, or [`Miss`](crate::Reply::Miss). Optional: see [`Ranges`](crate::Ranges) and [`range`](crate::range).
+    /// end, or [`Miss`](crate::Reply::Miss). Optional: see [`Ranges`] and [`range`](crate::range).
     GetRange {
         /// From which byte.
         offset: u64,
@@ -90,7 +90,7 @@ pub enum Verb {
     /// Write over a part of the value of an item that is there. Answers [`Stored`](crate::Reply::Stored), or
     /// [`Miss`](crate::Reply::Miss) where there is none: what was lost is never made again of a part. A gap behind the end is filled
     /// with zeros; over the limit of a value it is [`ErrorKind::BadInput`]. Life and flags stay, the cas token changes; an empty value
-    /// changes no byte. Optional: see [`Ranges`](crate::Ranges) and [`range`](crate::range).
+    /// changes no byte. Optional: see [`Ranges`] and [`range`](crate::range).
     PutRange {
         /// From which byte.
         offset: u64,

@@ -48,7 +48,7 @@ fn a_shard_has_golden_bytes() {
     Header::raise_known(&mut shard, 1);
     let mut expected = b"\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x02\x0a\x0b\x0c\x0d".to_vec();
     // Bits 79 to 157: 1 1010101 11101 11 and the eight bytes of the tag.
-    let record = 0b1_1010101_11101_11u128 << 64 | 0x80_74_61_67_67_65_64_01;
+    let record = 0b110_1010_1111_0111_u128 << 64 | 0x80_74_61_67_67_65_64_01;
     let mut records = [0; 30];
     records[4..20].copy_from_slice(&(record << 2).to_be_bytes());
     expected.extend(records);

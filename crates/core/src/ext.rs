@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::op::{Arith, Batch, Op, PutMode, Ttl, Want};
-use crate::reply::{Item, Reply};
+use crate::reply::{Item, Replies, Reply};
 use crate::store::{Ctx, Store};
 
 /// One call an op, with the store's default deadline. Every store has these.
@@ -135,6 +135,27 @@ pub trait StoreExt: Store {
 }
 
 impl<S: Store + ?Sized> StoreExt for S {}
+
+/// What a store answers at once: nothing to a batch of nothing, and a refusal of every op to one of more than `ops_max`. `None` for a batch
+/// that is to be run.
+///
+/// ```
+/// use larder_core::{Batch, Key, Op, ext::answered_at_once};
+/// let batch = Batch::from_iter([Op::delete(Key::new("k")?)]);
+/// assert!(answered_at_once(&batch, 1).is_none());
+/// assert!(answered_at_once(&batch, 0).is_some_and(|replies| replies[0].is_err()));
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+pub fn answered_at_once(ops: &[Op], ops_max: usize) -> Option<Replies> {
+    if ops.is_empty() {
+        return Some(Replies::new());
+    }
+    (ops.len() > ops_max).then(|| {
+        let detail = format!("a batch has {} ops; the limit is {ops_max}", ops.len());
+        let error = Error::new(ErrorKind::BadInput, detail);
+        ops.iter().map(|op| Err(error.clone().op(op))).collect()
+    })
+}
 
 /// The error for a store that broke its contract of one result an op.
 ///

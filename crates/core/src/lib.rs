@@ -21,6 +21,7 @@
 //!
 //! This crate knows no runtime and no socket.
 
+mod arith;
 pub mod clock;
 pub mod error;
 pub mod ext;

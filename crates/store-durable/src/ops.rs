@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_core::range;
-use larder_core::text::Shown;
 use larder_core::{
     Arith, Cas, Error, ErrorKind, Initial, Item, Key, Op, PutMode, Remaining, Reply, Result, Ttl, Verb, Want,
 };
@@ -164,11 +163,7 @@ fn arith(arith: Arith, initial: Option<Initial>, item: Option<&Record>, rules: &
         let record = Record { expiry_ms, cas: rules.cas, value: digits(number), ..Record::default() };
         return Ok((Reply::Number(number), Change::Put(record)));
     };
-    let old = number(&item.value)?;
-    let new = match arith {
-        Arith::Incr(by) => old.wrapping_add(by),
-        Arith::Decr(by) => old.saturating_sub(by),
-    };
+    let new = arith.of(&item.value)?;
     let record = Record { cas: rules.cas, value: digits(new), ..item.clone() };
     Ok((Reply::Number(new), Change::Put(record)))
 }
@@ -183,20 +178,4 @@ pub(crate) fn expiry_ms(ttl: Ttl, rules: &Rules) -> Result<Option<u64>> {
     // Rounded up: a life is never cut short.
     let ms = rules.now.saturating_add(ttl).as_nanos().div_ceil(1_000_000);
     Ok(Some(u64::try_from(ms).unwrap_or(u64::MAX)))
-}
-
-/// A value as memcached's arithmetic reads it: 1 to 20 ASCII digits, at most 2^64 - 1.
-fn number(value: &[u8]) -> Result<u64> {
-    let digits = (1..=20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
-    let number = |value: &[u8]| {
-        value.iter().try_fold(0u64, |sum, &digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
-    };
-    digits.then(|| number(value)).flatten().ok_or_else(|| {
-        let detail = format!(
-            "arithmetic on a value that is no number: {}; it takes 1 to 20 ASCII digits, at most {}",
-            Shown(value),
-            u64::MAX
-        );
-        Error::new(ErrorKind::BadInput, detail)
-    })
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use larder_core::{Error, ErrorKind, Result};
-use larder_net::{Connector, Stream};
+use larder_net::{Backoff, Connector, Stream};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -17,13 +17,6 @@ use crate::driver::Driver;
 use crate::fleet;
 use crate::probe::{Exchange, Probed, ServerInfo, probe, within};
 use crate::stream::split;
-
-/// The longest wait before the first redial; doubled for each further one, and drawn anew between 0 and that (full jitter).
-const BACKOFF_FIRST: Duration = Duration::from_millis(50);
-/// The longest wait before any redial.
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// The shortest, so that a server which refuses at once is not hammered.
-const BACKOFF_MIN: Duration = Duration::from_millis(5);
 
 /// One server.
 #[derive(Debug)]
@@ -167,7 +160,7 @@ impl Node {
                     count(&self.shared.counters.dials_failed, 1);
                     self.mark_down(error);
                     self.dialled.notify_waiters();
-                    tokio::time::sleep(backoff(failures)).await;
+                    tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
                     failures = failures.saturating_add(1);
                 }
             }
@@ -283,9 +276,4 @@ fn next_session() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static START: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     START.get_or_init(|| fastrand::u64(..)).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-fn backoff(failures: u32) -> Duration {
-    let limit = BACKOFF_FIRST.saturating_mul(1u32 << failures.min(10)).min(BACKOFF_MAX);
-    limit.mul_f64(fastrand::f64()).max(BACKOFF_MIN)
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Instant;
 
+use larder_core::ext::answered_at_once;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
@@ -229,13 +230,10 @@ impl Store for MemcachedStore {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        if let Some(replies) = answered_at_once(&batch, BATCH_OPS_MAX) {
+            return Run::Ready(replies);
+        }
         match batch.as_slice() {
-            [] => Run::Ready(Replies::new()),
-            ops if ops.len() > BATCH_OPS_MAX => {
-                let detail = format!("a batch has {} ops; the limit is {BATCH_OPS_MAX}", ops.len());
-                let error = Error::new(ErrorKind::BadInput, detail);
-                Run::Ready(ops.iter().map(|op| Err(error.clone().op(op))).collect())
-            }
             [op] => match self.place(op) {
                 Some(place) => Run::pending(self.run_on(&self.nodes[place], ctx, batch)),
                 None => Run::Ready(Replies::from_iter([Err(self.no_such_rank(op))])),

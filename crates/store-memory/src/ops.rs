@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::text::Shown;
-use larder_core::{Arith, Cas, Error, ErrorKind, Item, PutMode, Remaining, Reply, Want};
+use larder_core::{Arith, Cas, Error, Item, PutMode, Remaining, Reply, Want};
 
 use crate::item::{Item as Stored, Marks, NoMemory, Parts};
 use crate::shard::{Locked, Shared, Stop};
@@ -243,54 +242,10 @@ impl Locked<'_> {
             self.insert(at.hash, &parts)?;
             return Ok(Done::Number(number));
         };
-        let old = number(change.item.value()).map_err(Halt::Fault)?;
-        let new = match arith {
-            Arith::Incr(by) => old.wrapping_add(by),
-            Arith::Decr(by) => old.saturating_sub(by),
-        };
+        let new = arith.of(change.item.value()).map_err(Halt::Fault)?;
         let value = digits.format(new).as_bytes();
         let class = change.item.class_with_value(value.len(), cas);
         change.resized(class, |item| item.set_value(value, cas))?;
         Ok(Done::Number(new))
-    }
-}
-
-/// A value as memcached's arithmetic reads it: 1 to 20 ASCII digits, at most 2^64 - 1.
-fn number(value: &[u8]) -> Result<u64, Error> {
-    let digits = (1..=20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
-    let number = |value: &[u8]| {
-        value.iter().try_fold(0u64, |sum, &digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
-    };
-    digits.then(|| number(value)).flatten().ok_or_else(|| {
-        let detail = format!(
-            "arithmetic on a value that is no number: {}; it takes 1 to 20 ASCII digits, at most {}",
-            Shown(value),
-            u64::MAX
-        );
-        Error::new(ErrorKind::BadInput, detail)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_what_memcached_takes() {
-        for (value, expected) in [
-            (&b"0"[..], Some(0)),
-            (b"007", Some(7)),
-            (b"18446744073709551615", Some(u64::MAX)),
-            (b"00000000000000000001", Some(1)),
-            (b"18446744073709551616", None),
-            (b"000000000000000000001", None),
-            (b"", None),
-            (b"-1", None),
-            (b"+1", None),
-            (b"1 ", None),
-            (b"\xff", None),
-        ] {
-            assert_eq!(number(value).ok(), expected, "{value:?}");
-        }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use larder_core::{Effect, Error, ErrorKind, Result};
-use larder_net::Connector;
+use larder_net::{Backoff, Connector};
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
@@ -19,12 +19,6 @@ use crate::link::{Fault, Link, Values};
 use crate::traffic::{Counted, Traffic};
 use crate::watch::Watcher;
 
-/// The longest wait before the first redial; doubled for each further one, and drawn anew between 0 and that (full jitter).
-const BACKOFF_FIRST: Duration = Duration::from_millis(50);
-/// The longest wait before any redial.
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// The shortest, so that a server which refuses at once is not hammered.
-const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// Batches that may wait to be encoded onto the connection; further callers wait in line.
 const QUEUE_BATCHES_MAX: usize = 1_024;
 
@@ -218,7 +212,7 @@ impl Node {
                     count(&self.counters.dials_failed, 1);
                     self.mark_down(error);
                     self.dialled.notify_waiters();
-                    tokio::time::sleep(backoff(failures)).await;
+                    tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
                     failures = failures.saturating_add(1);
                 }
             }
@@ -380,9 +374,4 @@ impl Drop for TellNode {
 
 fn unavailable(what: &str, error: RedisError) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{what}: {error}")).source(error)
-}
-
-fn backoff(failures: u32) -> Duration {
-    let limit = BACKOFF_FIRST.saturating_mul(1u32 << failures.min(10)).min(BACKOFF_MAX);
-    limit.mul_f64(fastrand::f64()).max(BACKOFF_MIN)
 }

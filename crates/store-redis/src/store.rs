@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use larder_core::ext::answered_at_once;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store, Verb};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
@@ -263,13 +264,10 @@ impl Store for RedisStore {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        if let Some(replies) = answered_at_once(&batch, BATCH_OPS_MAX) {
+            return Run::Ready(replies);
+        }
         match batch.as_slice() {
-            [] => Run::Ready(Replies::new()),
-            ops if ops.len() > BATCH_OPS_MAX => {
-                let detail = format!("a batch has {} ops; the limit is {BATCH_OPS_MAX}", ops.len());
-                let error = Error::new(ErrorKind::BadInput, detail);
-                Run::Ready(ops.iter().map(|op| Err(error.clone().op(op))).collect())
-            }
             ops if ops.iter().all(is_watch) => Run::pending(self.watch(ctx, batch)),
             _ => Run::pending(self.run_batch(ctx, batch)),
         }

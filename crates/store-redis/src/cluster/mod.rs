@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use larder_core::ext::answered_at_once;
 use larder_core::list::{List, Listed, Listing};
-use larder_core::{Batch, Ctx, Error, ErrorKind, Profile, Replies, Result, Run, Store};
+use larder_core::{Batch, Ctx, ErrorKind, Profile, Replies, Result, Run, Store};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -168,14 +169,9 @@ impl Store for RedisClusterStore {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        match batch.as_slice() {
-            [] => Run::Ready(Replies::new()),
-            ops if ops.len() > BATCH_OPS_MAX => {
-                let detail = format!("a batch has {} ops; the limit is {BATCH_OPS_MAX}", ops.len());
-                let error = Error::new(ErrorKind::BadInput, detail);
-                Run::Ready(ops.iter().map(|op| Err(error.clone().op(op))).collect())
-            }
-            _ => Run::pending(self.run_batch(ctx, batch)),
+        match answered_at_once(&batch, BATCH_OPS_MAX) {
+            Some(replies) => Run::Ready(replies),
+            None => Run::pending(self.run_batch(ctx, batch)),
         }
     }
 }

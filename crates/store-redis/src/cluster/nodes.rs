@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_core::{Error, ErrorKind, Result};
+use larder_net::Backoff;
 use parking_lot::{Mutex, RwLock};
 use redis::Value;
 use tokio::sync::Notify;
@@ -16,12 +17,9 @@ use crate::codec::refused;
 use crate::counters::{Counters, count};
 use crate::node::{Node, Role};
 
-/// The longest pause before the next look after one that found nothing; doubled for each further one, and drawn anew (full jitter).
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-/// The longest pause before any look.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The shortest between two looks, however often one is asked for.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Between two looks at the map, of which the last ones found nothing. Never shorter than its shortest, however often a look is asked for.
+const LOOKS: Backoff =
+    Backoff { first: Duration::from_millis(20), max: Duration::from_secs(1), min: Duration::from_millis(10) };
 /// How long a node is kept that serves no slot any more: what was sent to it may still be answered.
 const RETIRED: Duration = Duration::from_secs(30);
 /// Nodes that are known at once: primaries, seeds, those that redirections named, and retired ones.
@@ -131,7 +129,7 @@ impl Nodes {
             count(&self.counters.maps_read, 1);
             failures = if self.look().await.is_ok() { 0 } else { failures.saturating_add(1) };
             self.looked.notify_waiters();
-            tokio::time::sleep(pause(failures)).await;
+            tokio::time::sleep(LOOKS.wait(failures)).await;
         }
     }
 
@@ -204,10 +202,4 @@ impl Nodes {
         *self.topology.write() = Arc::new(Topology { map, members });
         Ok(())
     }
-}
-
-/// How long to wait before the next look.
-fn pause(failures: u32) -> Duration {
-    let limit = PAUSE_FIRST.saturating_mul(1u32 << failures.min(10)).min(PAUSE_MAX);
-    limit.mul_f64(fastrand::f64()).max(PAUSE_MIN)
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Effect, Error, ErrorKind, Op, Replies, Reply, Result};
+use larder_net::Backoff;
 use redis::{Cmd, ServerError, Value};
 use smallvec::SmallVec;
 
@@ -25,10 +26,9 @@ use crate::scripts::Script;
 const REDIRECTIONS_MAX: u32 = 8;
 /// Times that one op is tried again after a refusal or a lost connection, within its deadline.
 const TRIES_MAX: u32 = 40;
-/// The longest pause before the first try again; doubled for each further one, and drawn anew (full jitter).
-const PAUSE_FIRST: Duration = Duration::from_millis(4);
-/// The longest pause before any.
-const PAUSE_MAX: Duration = Duration::from_millis(150);
+/// Between two tries of an op that no node took.
+const TRIES: Backoff =
+    Backoff { first: Duration::from_millis(4), max: Duration::from_millis(150), min: Duration::ZERO };
 
 /// An op that is not done.
 struct Pending {
@@ -117,10 +117,8 @@ impl<'a> Run<'a> {
     /// Waits before another round, where no redirection tells where to go; false if there is no time for one.
     async fn wait(&self, round: u32) -> bool {
         if self.pending.iter().any(|pending| pending.redirected.is_none()) {
-            let limit = PAUSE_FIRST.saturating_mul(1u32 << round.min(10)).min(PAUSE_MAX);
-            self.nodes.refreshed(limit, self.deadline).await;
-            let pause = limit.mul_f64(fastrand::f64());
-            let until = self.deadline.min(Instant::now() + pause);
+            self.nodes.refreshed(TRIES.bound(round), self.deadline).await;
+            let until = self.deadline.min(Instant::now() + TRIES.wait(round));
             tokio::time::sleep_until(until.into()).await;
         }
         Instant::now() < self.deadline

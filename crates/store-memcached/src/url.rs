@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(config.servers[0].name, "/run/m.sock");
         assert_eq!(config.connections, 4);
         let config = parse("memcached+tls://h/?tls_ca=/a%20b.pem&tls_insecure=yes").unwrap();
-        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), name: None, insecure: true }));
+        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), insecure: true, ..Tls::default() }));
     }
 
     #[test]

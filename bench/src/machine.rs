@@ -27,7 +27,8 @@ pub(crate) struct Machine {
 }
 
 /// The crates whose versions a reader wants to know.
-const CRATES: [&str; 6] = ["async-memcached", "memcache", "moka", "dashmap", "quick_cache", "tokio"];
+const CRATES: [&str; 10] =
+    ["async-memcached", "memcache", "redis", "fred", "rslock", "distkit", "moka", "dashmap", "quick_cache", "tokio"];
 
 impl Machine {
     pub(crate) fn read() -> Machine {

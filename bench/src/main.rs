@@ -7,6 +7,7 @@ mod machine;
 mod memcached;
 mod memory;
 mod progress;
+mod redis;
 mod report;
 mod stats;
 mod structures;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use larder_testkit::redis::RedisVersion;
 use larder_testkit::servers::Version;
 
 use crate::progress::Progress;
@@ -43,6 +45,8 @@ enum Command {
     All(Options),
     /// Reads and writes through memcached, against the crates memcache and async-memcached
     Memcached(Options),
+    /// Reads, writes and structures on Redis or Valkey, against the crates redis, fred, rslock and distkit
+    Redis(Options),
     /// The store in the process, against moka, dashmap and quick_cache
     Memory(Options),
     /// Its memory an item, against theirs
@@ -79,6 +83,12 @@ struct Options {
     /// Which memcached
     #[arg(long, default_value = "old")]
     server: ServerChoice,
+    /// Which Redis or Valkey
+    #[arg(long, default_value = "redis7")]
+    redis: RedisChoice,
+    /// On Redis, measure pottery and walrus as well: makes a Python environment in target/bench and installs them there
+    #[arg(long)]
+    python: bool,
     /// Where every round is written
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -102,6 +112,17 @@ enum ServerChoice {
     New,
 }
 
+/// The Redis servers of the test kit.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RedisChoice {
+    /// Redis 7.0
+    Redis7,
+    /// Redis 8
+    Redis8,
+    /// Valkey 8 or later
+    Valkey,
+}
+
 /// How to measure, with defaults filled in.
 #[derive(Clone, Debug)]
 struct Plan {
@@ -111,6 +132,8 @@ struct Plan {
     /// Ops a thread and round on the stores in the process.
     ops: u64,
     server: Version,
+    redis: RedisVersion,
+    python: bool,
     only: Option<String>,
 }
 
@@ -135,6 +158,12 @@ impl Options {
                 ServerChoice::Old => Version::Old,
                 ServerChoice::New => Version::New,
             },
+            redis: match self.redis {
+                RedisChoice::Redis7 => RedisVersion::Redis7,
+                RedisChoice::Redis8 => RedisVersion::Redis8,
+                RedisChoice::Valkey => RedisVersion::Valkey,
+            },
+            python: self.python,
         }
     }
 }
@@ -151,6 +180,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::All(options) => measure(&options, &Section::ALL),
         Command::Memcached(options) => measure(&options, &[Section::Memcached]),
+        Command::Redis(options) => measure(&options, &[Section::Redis]),
         Command::Memory(options) => measure(&options, &[Section::Memory]),
         Command::Overhead(options) => measure(&options, &[Section::Overhead]),
         Command::Structures(options) => measure(&options, &[Section::Structures]),
@@ -180,6 +210,7 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
         let progress = Progress::new();
         let findings = match section {
             Section::Memcached => memcached::measure(&plan, &progress),
+            Section::Redis => redis::measure(&plan, &progress),
             Section::Memory => memory::measure(&plan, &progress),
             Section::Overhead => memory::measure_overhead(&plan, &progress),
             Section::Structures => structures::measure(&plan, &progress),

@@ -16,6 +16,8 @@ use crate::machine::Machine;
 pub(crate) enum Section {
     /// Reads and writes through the network, against other clients.
     Memcached,
+    /// The same on Redis, and structures against those of other crates.
+    Redis,
     /// The store in the process, against maps and caches.
     Memory,
     /// Its memory, against theirs.
@@ -27,12 +29,13 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    pub(crate) const ALL: [Section; 5] =
-        [Section::Memcached, Section::Memory, Section::Overhead, Section::Structures, Section::Growth];
+    pub(crate) const ALL: [Section; 6] =
+        [Section::Memcached, Section::Redis, Section::Memory, Section::Overhead, Section::Structures, Section::Growth];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
             Section::Memcached => "The memcached client",
+            Section::Redis => "Redis and Valkey",
             Section::Memory => "The store in the process",
             Section::Overhead => "Memory an item",
             Section::Structures => "Structures over raw ops",

@@ -13,7 +13,7 @@ use super::load::Load;
 use crate::Result;
 
 /// A client for tokio's tasks. Every call checks what it got.
-pub(super) trait Tasks: Send + Sync + 'static {
+pub(crate) trait Tasks: Send + Sync + 'static {
     /// Reads the value of a key of the load.
     fn get(&self, task: usize, at: usize) -> impl Future<Output = Result<()>> + Send;
     /// Writes it.
@@ -29,7 +29,7 @@ pub(super) trait Threads: Send + Sync {
 }
 
 /// Ours, as every structure uses it: through `dyn Store`.
-pub(super) struct Larder {
+pub(crate) struct Larder {
     store: StoreRef,
     load: Arc<Load>,
 }
@@ -37,7 +37,11 @@ pub(super) struct Larder {
 impl Larder {
     pub(super) async fn connect(addr: SocketAddr, connections: usize, load: Arc<Load>) -> Result<Larder> {
         let config = Config::from_url(&format!("memcached://{addr}?connections={connections}"))?;
-        Ok(Larder { store: Arc::new(MemcachedStore::connect(config).await?), load })
+        Ok(Larder::over(Arc::new(MemcachedStore::connect(config).await?), load))
+    }
+
+    pub(crate) fn over(store: StoreRef, load: Arc<Load>) -> Larder {
+        Larder { store, load }
     }
 }
 

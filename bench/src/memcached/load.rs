@@ -11,34 +11,35 @@ use super::clients::Tasks;
 use crate::Result;
 use crate::drive::Step;
 
-pub(super) const KEYS: usize = 10_000;
+pub(crate) const KEYS: usize = 10_000;
 const VALUE_BYTES: usize = 100;
 
 /// Keys and their values.
-pub(super) struct Load {
-    pub(super) keys: Vec<Key>,
-    pub(super) text_keys: Vec<String>,
-    pub(super) values: Vec<Bytes>,
+pub(crate) struct Load {
+    pub(crate) keys: Vec<Key>,
+    pub(crate) text_keys: Vec<String>,
+    pub(crate) values: Vec<Bytes>,
 }
 
 /// Reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(crate) enum Verb {
     Get,
     Set,
 }
 
 impl Load {
-    pub(super) fn new() -> Result<Load> {
-        let text_keys: Vec<String> = (0..KEYS).map(|at| format!("bench:{at:06}")).collect();
-        let keys = text_keys.iter().map(|key| Key::new(key.clone())).collect::<larder_core::Result<_>>()?;
+    /// `ours` and `theirs` begin the keys: the same, unless a store keeps its values otherwise than others do.
+    pub(crate) fn new(ours: &str, theirs: &str) -> Result<Load> {
+        let text_keys: Vec<String> = (0..KEYS).map(|at| format!("{theirs}:{at:06}")).collect();
+        let keys = (0..KEYS).map(|at| Key::new(format!("{ours}:{at:06}"))).collect::<larder_core::Result<_>>()?;
         let mut rng = fastrand::Rng::with_seed(7);
         let values = (0..KEYS).map(|_| (0..VALUE_BYTES).map(|_| rng.u8(..)).collect()).collect();
         Ok(Load { keys, text_keys, values })
     }
 
     /// Every value is compared, byte for byte.
-    pub(super) fn check(&self, at: usize, value: &[u8]) -> Result<()> {
+    pub(crate) fn check(&self, at: usize, value: &[u8]) -> Result<()> {
         if value == &self.values[at][..] {
             return Ok(());
         }
@@ -64,7 +65,7 @@ impl Load {
 }
 
 /// A task's share of the work.
-pub(super) struct Share<C> {
+pub(crate) struct Share<C> {
     client: Arc<C>,
     verb: Verb,
     task: usize,
@@ -72,7 +73,7 @@ pub(super) struct Share<C> {
 }
 
 /// One for each task.
-pub(super) fn shares<C: Tasks>(client: &Arc<C>, verb: Verb, tasks: usize) -> Vec<Share<C>> {
+pub(crate) fn shares<C: Tasks>(client: &Arc<C>, verb: Verb, tasks: usize) -> Vec<Share<C>> {
     let share = |task| Share { client: client.clone(), verb, task, rng: fastrand::Rng::with_seed(task as u64) };
     (0..tasks).map(share).collect()
 }

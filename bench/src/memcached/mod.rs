@@ -1,7 +1,7 @@
 //! The memcached client against the crates `memcache` and `async-memcached`, on one server.
 
-mod clients;
-mod load;
+pub(crate) mod clients;
+pub(crate) mod load;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,8 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
     let machine = Machine::read();
     let server = Memcached::start(plan.server, &["-m", "256", "-c", "4096"]);
     let version = server_version(&server)?;
-    let ground = Ground { runtime: runtime()?, addr: server.addr(), load: Arc::new(Load::new()?), plan };
+    let ground =
+        Ground { runtime: runtime()?, addr: server.addr(), load: Arc::new(Load::new("bench", "bench")?), plan };
     ground.load.fill(ground.addr)?;
     let how = format!(
         "memcached {version} on loopback (-m 256 -c 4096), {} keys, values of 100 bytes, tokio with {} workers, {} rounds of {:?} each.",
@@ -93,7 +94,7 @@ pub(crate) fn server_version(server: &Memcached) -> Result<String> {
     Ok(version.ok_or("the server does not say its version")?.trim().to_owned())
 }
 
-fn name(verb: Verb, tasks: usize) -> String {
+pub(crate) fn name(verb: Verb, tasks: usize) -> String {
     let verb = if verb == Verb::Get { "get" } else { "set" };
     if tasks == 1 { format!("{verb}, 1 task") } else { format!("{verb}, {tasks} tasks") }
 }

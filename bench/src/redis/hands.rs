@@ -1,0 +1,237 @@
+//! Those who do a job, step by step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distkit::DistkitRedisKey;
+use distkit::counter::{CounterOptions, CounterTrait, StrictCounter};
+use distkit::lock::{LockOptions, Mutex};
+use larder_core::StoreRef;
+use larder_structures::lock::Released;
+use larder_structures::{Counter, Lock, Set, UniqueVisitors};
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, Value};
+use rslock::LockManager;
+
+use super::clients;
+use super::jobs::Job;
+use crate::Result;
+use crate::drive::Step;
+
+/// No run outlasts it.
+const LEASE: Duration = Duration::from_secs(3600);
+/// Members of a set.
+const MEMBERS: u64 = 100;
+/// Visitors that a day is made for; those who are counted.
+const EXPECTED: u64 = 1_000_000;
+const COUNTED: u64 = 10_000;
+
+const UNLOCK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// Somebody with a structure.
+pub(super) enum Hand {
+    Lock(Lock),
+    Counter(Counter),
+    SetAdd(Set, u64),
+    SetRead(Set),
+    UniqueAdd(UniqueVisitors, u64),
+    UniqueCount(UniqueVisitors),
+    Rslock(LockManager, String),
+    DistkitLock(Arc<Mutex>),
+    DistkitCounter(Arc<StrictCounter>, DistkitRedisKey),
+}
+
+fn member(at: u64) -> String {
+    format!("member:{:03}", at % MEMBERS)
+}
+
+/// Tasks draw from ranges of their own.
+fn first_of(task: usize) -> u64 {
+    task as u64 * 1_000_000_000
+}
+
+impl Hand {
+    /// Ours: a lock a task, one handle of everything else for all of them.
+    pub(super) async fn ours(store: &StoreRef, job: Job, stem: &str, tasks: usize) -> Result<Vec<Hand>> {
+        let mut hands = Vec::with_capacity(tasks);
+        match job {
+            Job::LockCycle => {
+                for task in 0..tasks {
+                    hands.push(Hand::Lock(Lock::options().lease(LEASE).open(store, format!("{stem}-{task}")).await?));
+                }
+            }
+            Job::CounterAdd | Job::FastAdd => {
+                let options = if job == Job::FastAdd { Counter::options().fast() } else { Counter::options() };
+                let counter = options.open_or_create(store, stem).await?;
+                hands.extend((0..tasks).map(|_| Hand::Counter(counter.clone())));
+            }
+            Job::SetAdd | Job::SetRead => {
+                let set = Set::open_or_create(store, stem).await?;
+                set.add((0..MEMBERS).map(member)).await?;
+                let hand = |task| match job {
+                    Job::SetAdd => Hand::SetAdd(set.clone(), task as u64),
+                    _ => Hand::SetRead(set.clone()),
+                };
+                hands.extend((0..tasks).map(hand));
+            }
+            Job::UniqueAdd | Job::UniqueCount => {
+                let options = UniqueVisitors::options().expected(EXPECTED);
+                let visitors = options.open_or_create(store, stem).await?;
+                // The day is made by the first.
+                let counted = if job == Job::UniqueAdd { 1 } else { COUNTED };
+                visitors.add((0..counted).map(|at| u64::MAX - at)).await?;
+                let hand = |task| match job {
+                    Job::UniqueAdd => Hand::UniqueAdd(visitors.clone(), first_of(task)),
+                    _ => Hand::UniqueCount(visitors.clone()),
+                };
+                hands.extend((0..tasks).map(hand));
+            }
+        }
+        Ok(hands)
+    }
+
+    /// A resource a task, one manager of one connection.
+    pub(super) async fn rslock(url: &str, stem: &str, tasks: usize) -> Result<Vec<Hand>> {
+        let manager = LockManager::new(vec![url]);
+        Ok((0..tasks).map(|task| Hand::Rslock(manager.clone(), format!("rslock-{stem}-{task}"))).collect())
+    }
+
+    /// `None` for what it does not have.
+    pub(super) async fn distkit(url: &str, job: Job, stem: &str, tasks: usize) -> Result<Option<Vec<Hand>>> {
+        let conn = clients::manager(url).await?;
+        let key = |text: String| DistkitRedisKey::try_from(text);
+        Ok(match job {
+            Job::LockCycle => {
+                let lock = |task| -> Result<Hand> {
+                    let options = LockOptions::builder(key(format!("distkit-{stem}-{task}"))?, conn.clone());
+                    Ok(Hand::DistkitLock(Mutex::new(options.ttl(LEASE).build())))
+                };
+                Some((0..tasks).map(lock).collect::<Result<_>>()?)
+            }
+            Job::CounterAdd | Job::FastAdd => {
+                let counter = StrictCounter::new(CounterOptions::new(key("distkit".to_owned())?, conn));
+                let key = key(stem.to_owned())?;
+                Some((0..tasks).map(|_| Hand::DistkitCounter(counter.clone(), key.clone())).collect())
+            }
+            _ => None,
+        })
+    }
+}
+
+impl Step for Hand {
+    async fn step(&mut self) -> Result<()> {
+        let is_right = match self {
+            Hand::Lock(lock) => {
+                let guard = lock.try_acquire().await?.ok_or("nobody else wants this lock")?;
+                guard.release().await? == Released::Released
+            }
+            Hand::Counter(counter) => {
+                counter.add(1).await?;
+                true
+            }
+            Hand::SetAdd(set, at) => {
+                *at += 1;
+                set.add([member(*at)]).await?;
+                true
+            }
+            Hand::SetRead(set) => {
+                // Each is looked at: a list that nobody reads would be no work.
+                let members = set.members().await?;
+                members.iter().filter(|member| member.starts_with(b"member:")).count() as u64 == MEMBERS
+            }
+            Hand::UniqueAdd(visitors, at) => {
+                *at += 1;
+                visitors.add([*at]).await?.len() == 1
+            }
+            Hand::UniqueCount(visitors) => visitors.count().await?.visitors >= COUNTED - 1,
+            Hand::Rslock(manager, resource) => {
+                let lock = manager.lock(resource.as_str(), LEASE).await?;
+                manager.unlock(&lock).await;
+                true
+            }
+            Hand::DistkitLock(mutex) => {
+                mutex.try_lock().await?.release().await?;
+                true
+            }
+            Hand::DistkitCounter(counter, key) => counter.inc(key, 1).await? > 0,
+        };
+        if is_right { Ok(()) } else { Err("a structure answered what it must not".into()) }
+    }
+}
+
+/// Somebody with nothing but commands.
+pub(super) struct Bare {
+    conn: MultiplexedConnection,
+    job: Job,
+    key: String,
+    at: u64,
+    unlock: String,
+}
+
+impl Bare {
+    pub(super) async fn all(mut conn: MultiplexedConnection, job: Job, stem: &str, tasks: usize) -> Result<Vec<Bare>> {
+        let unlock: String = redis::cmd("SCRIPT").arg("LOAD").arg(UNLOCK).query_async(&mut conn).await?;
+        let key = |task: usize| match job {
+            Job::LockCycle | Job::CounterAdd => format!("bare-{stem}-{task}"),
+            _ => format!("bare-{stem}"),
+        };
+        let filled = match job {
+            Job::SetRead => (0..MEMBERS).map(member).collect(),
+            Job::UniqueCount => (0..COUNTED).map(|at| at.to_string()).collect(),
+            _ => Vec::new(),
+        };
+        for member in filled {
+            redis::cmd("SADD").arg(key(0)).arg(member).exec_async(&mut conn).await?;
+        }
+        let bare = |task| Bare { conn: conn.clone(), job, key: key(task), at: first_of(task), unlock: unlock.clone() };
+        Ok((0..tasks).map(bare).collect())
+    }
+
+    /// The commands of a step: a pipeline a round trip.
+    fn trips(&self) -> Vec<Pipeline> {
+        let one = |words: &[&str]| {
+            let mut trip = Pipeline::with_capacity(1);
+            trip.cmd(words[0]);
+            for word in &words[1..] {
+                trip.arg(*word);
+            }
+            trip
+        };
+        let (key, at) = (self.key.as_str(), self.at.to_string());
+        match self.job {
+            Job::LockCycle => {
+                vec![one(&["SET", key, &at, "NX", "PX", "3600000"]), one(&["EVALSHA", &self.unlock, "1", key, &at])]
+            }
+            Job::CounterAdd => {
+                let mut trip = one(&["SET", key, &at]);
+                trip.cmd("GET").arg(key);
+                vec![trip]
+            }
+            Job::FastAdd => vec![one(&["INCRBY", key, "1"])],
+            Job::SetAdd => vec![one(&["SADD", key, &member(self.at)])],
+            Job::SetRead => vec![one(&["SMEMBERS", key])],
+            Job::UniqueAdd => vec![one(&["SADD", key, &at])],
+            Job::UniqueCount => vec![one(&["SCARD", key])],
+        }
+    }
+}
+
+impl Step for Bare {
+    async fn step(&mut self) -> Result<()> {
+        self.at += 1;
+        for trip in self.trips() {
+            let values: Vec<Value> = trip.query_async(&mut self.conn).await?;
+            let is_right = match (self.job, values.first()) {
+                (_, None | Some(Value::ServerError(_) | Value::Nil)) => false,
+                (Job::SetRead, Some(Value::Array(members))) => members.len() as u64 == MEMBERS,
+                (Job::UniqueCount, Some(Value::Int(count))) => *count as u64 == COUNTED,
+                (Job::LockCycle, Some(Value::Int(freed))) => *freed == 1,
+                _ => true,
+            };
+            if !is_right {
+                return Err(format!("{values:?} to {:?}", self.job).into());
+            }
+        }
+        Ok(())
+    }
+}

@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::engine::Engine;
 use crate::expiry::Expiry;
 use crate::fault::{Fault, Harm};
+use crate::journal::Newest;
 use crate::layout::{self, Commit, Record};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
@@ -181,6 +182,7 @@ pub(crate) struct SharedParts {
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     commit: Commit,
+    journal: Newest,
     /// The cas token that was given out last.
     cas: u64,
     overlay: HashMap<Bytes, Pending, RandomState>,
@@ -197,12 +199,13 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, last: Commit, incarnation: u64) -> Committer {
+    pub(crate) fn new(shared: Arc<Shared>, last: Commit, incarnation: u64, journal: Newest) -> Committer {
         let commit = Commit { store: incarnation, ..last };
         Committer {
             now: shared.time.now(),
             shared,
             commit,
+            journal,
             cas: commit.cas_limit,
             overlay: HashMap::default(),
             answers: Vec::new(),
@@ -434,7 +437,8 @@ impl Committer {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
-        let is_synced = takes_lot || self.shared.sync == Sync::Always;
+        let begins_file = self.journal.has_next();
+        let is_synced = takes_lot || begins_file || self.shared.sync == Sync::Always;
         let next = Commit {
             sequence: self.commit.sequence + 1,
             synced: self.shared.synced.load(Ordering::Acquire),
@@ -450,6 +454,12 @@ impl Committer {
         }
         self.shared.has_written.store(true, Ordering::Release);
         self.shared.room.wrote(bytes);
+        if begins_file {
+            self.journal.advance();
+        } else if !is_synced && self.journal.has_next() {
+            // Begun meanwhile: this batch is its first, or the next one is, which finds it begun.
+            self.shared.sync_now()?;
+        }
         Ok(())
     }
 }

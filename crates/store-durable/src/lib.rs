@@ -30,6 +30,7 @@ mod room;
 mod store;
 mod time;
 mod timer;
+mod versions;
 
 pub use alter::{Altered, Entry, NextCas, NextTtl};
 pub use options::{NoSync, Options, Sync};

@@ -160,7 +160,7 @@ impl Place {
                 return gone(path);
             }
         }
-        for keyspace in ["0", "1"] {
+        for keyspace in crate::versions::KEYSPACES {
             let current = engine.join("keyspaces").join(keyspace).join("current");
             if !current.is_file() {
                 return gone(current);

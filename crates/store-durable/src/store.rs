@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
 use crate::engine::Engine;
 use crate::fault::Fault;
-use crate::journal;
+use crate::journal::{self, Newest};
 use crate::layout::Commit;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
@@ -25,6 +25,7 @@ use crate::place::{Identity, Noted, Place};
 use crate::room::Room;
 use crate::time::Timekeeper;
 use crate::timer::Timer;
+use crate::versions;
 
 /// Requests that carry fewer bytes are counted by the queue alone.
 const LARGE_BYTES_MIN: usize = 64 << 10;
@@ -94,7 +95,8 @@ impl DurableStore {
         };
         let shared = Arc::new(Shared::new(engine, parts, &last));
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        let committer = Committer::new(shared.clone(), last, identity.incarnation);
+        let journal = Newest::find(place.engine()).map_err(|fault| fault.error(&name))?;
+        let committer = Committer::new(shared.clone(), last, identity.incarnation, journal);
         let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run(requests));
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
@@ -344,6 +346,7 @@ fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened
     if strange {
         return corrupt(format!("the journal in {} is another store's", folder.display()));
     }
+    versions::verify(&folder).map_err(plain)?;
     journal::verify(&folder, true).map_err(plain)?;
     let engine = Engine::open(&folder, false, options.cache_bytes).map_err(plain)?;
     let Some(last) = engine.last_commit().map_err(plain)? else {

@@ -5,7 +5,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,11 +115,16 @@ struct Recording {
 }
 
 /// Writes `count` values, each once as a batch of its own, and a counter that says how many, and keeps the files as they are then.
-async fn record(count: usize) -> Recording {
-    let (folder, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let store = Options::new(folder.path()).sync(Sync::Always).open().unwrap();
-    let journal = folder.path().join("engine").join("1.jnl");
-    let journal = if journal.exists() { journal } else { folder.path().join("engine").join("0.jnl") };
+async fn record(count: usize, sync: Sync) -> Recording {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(sync).open().unwrap();
+    record_on(folder, store, count).await
+}
+
+/// As [`record`], on a store that may hold something. The journal must not go on in another file meanwhile.
+async fn record_on(folder: tempfile::TempDir, store: DurableStore, count: usize) -> Recording {
+    let kept = tempfile::tempdir().unwrap();
+    let journal = newest_journal(folder.path());
     let state = || std::fs::read(folder.path().join("state")).ok();
     let (mut ends, mut states) = (vec![common::without_zeros(&journal).len()], vec![state()]);
     for number in 1..=count {
@@ -133,6 +138,12 @@ async fn record(count: usize) -> Recording {
     drop(store);
     let journal = common::without_zeros(&kept.path().join("engine").join(journal.file_name().unwrap()));
     Recording { folder: kept, journal, ends, states }
+}
+
+fn newest_journal(folder: &Path) -> PathBuf {
+    let journals = common::files(&folder.join("engine")).into_iter();
+    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
 }
 
 /// The files as a power cut may leave them: whole up to the write `synced`, and behind it, up to byte `written`, some of the sectors.
@@ -154,9 +165,7 @@ fn cut_power(recording: &Recording, write: usize, written: usize) -> tempfile::T
         // The file's new length may be on disk before what it holds, or not.
         bytes.truncate(fastrand::usize(synced..=written));
     }
-    let journals = std::fs::read_dir(image.path().join("engine")).unwrap().map(|entry| entry.unwrap().path());
-    let journal = journals.into_iter().find(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
-    std::fs::write(journal, bytes).unwrap();
+    std::fs::write(newest_journal(image.path()), bytes).unwrap();
     match &recording.states[write] {
         Some(state) => std::fs::write(image.path().join("state"), state).unwrap(),
         None => _ = std::fs::remove_file(image.path().join("state")),
@@ -184,7 +193,7 @@ async fn count_in_image(image: &Path) -> usize {
 #[tokio::test]
 async fn a_power_cut_takes_nothing_that_was_synced_wherever_it_cuts() {
     const WRITES: usize = 60;
-    let recording = record(WRITES).await;
+    let recording = record(WRITES, Sync::Always).await;
     for cut in 0..times("LARDER_CUTS", 40) {
         let acknowledged = fastrand::usize(0..WRITES);
         let (synced, written) = (recording.ends[acknowledged], recording.ends[acknowledged + 1]);
@@ -192,4 +201,50 @@ async fn a_power_cut_takes_nothing_that_was_synced_wherever_it_cuts() {
         let count = count_in_image(image.path()).await;
         assert!((acknowledged..=acknowledged + 1).contains(&count), "cut {cut}: {count} of {acknowledged}");
     }
+}
+
+#[tokio::test]
+async fn a_power_cut_takes_only_an_end_of_what_was_never_synced() {
+    const WRITES: usize = 60;
+    take_ends(&record(WRITES, Sync::Never).await, WRITES).await;
+}
+
+#[tokio::test]
+async fn a_power_cut_in_a_journal_s_later_file_takes_only_an_end_of_what_was_never_synced() {
+    const WRITES: usize = 60;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(Sync::Never).open().unwrap();
+    let first = newest_journal(folder.path());
+    // The engine begins another file behind 64 MB.
+    for _ in 0..66 {
+        set(&store, "large", vec![7; 1_000_000]).await.unwrap();
+    }
+    store.settle().unwrap();
+    assert_ne!(newest_journal(folder.path()), first);
+    // What is in tables is in no journal any more, a moment later.
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while first.exists() {
+        assert!(std::time::Instant::now() < until, "the engine keeps the journal of what is in tables");
+        store.settle().unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    set(&store, "first of its file", "v").await.unwrap();
+    let stats = store.stats().unwrap();
+    assert_eq!(stats.synced, stats.sequence, "the first batch of a file is on disk before the second is written");
+    take_ends(&record_on(folder, store, WRITES).await, WRITES).await;
+}
+
+/// Cuts the power again and again after the first write, with none behind it synced: the store opens by itself, with all up to some write.
+async fn take_ends(recording: &Recording, writes: usize) {
+    let mut taken = 0;
+    for cut in 0..times("LARDER_CUTS", 40) {
+        // The first batch of a file is on disk before anything is written behind it.
+        let synced = fastrand::usize(1..writes);
+        let written = fastrand::usize(recording.ends[synced]..=recording.ends[writes]);
+        let image = cut_power(recording, synced, written);
+        let count = count_in_image(image.path()).await;
+        assert!(count >= synced, "cut {cut}: {count} of {synced} that the system had written");
+        taken += writes - count;
+    }
+    assert!(taken > 0, "no cut took anything");
 }

@@ -135,6 +135,16 @@ impl Engine {
 }
 
 impl Moment {
+    /// The value under an engine key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        Ok(self.snapshot.get(&self.keyspace, key).map_err(fault)?.map(Bytes::from))
+    }
+
+    /// True if there is something under an engine key.
+    pub(crate) fn has(&self, key: &[u8]) -> Result<bool, Fault> {
+        self.snapshot.contains_key(&self.keyspace, key).map_err(fault)
+    }
+
     /// As [`Engine::scan`], of this moment.
     pub(crate) fn scan(&self, from: &[u8], to: &[u8], tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
         tell_all(self.snapshot.range(&self.keyspace, from..to), tell)

@@ -7,6 +7,7 @@
 //! | cas tokens | never given out twice, over restarts too |
 //! | lives | to the ms, by a time that never goes back, over restarts too |
 //! | damage | [`Corrupt`](larder_core::ErrorKind::Corrupt), with its place; never a miss |
+//! | an older copy that was put back | [`RolledBack`](larder_core::ErrorKind::RolledBack), where a [witness](Options::witness) is kept |
 //! | a write or a sync that fails | is unknown; nothing is written from then on until the store is opened anew; reads go on |
 //! | two processes | the second gets an error that names the first |
 //!
@@ -16,6 +17,8 @@
 #![deny(unsafe_code)]
 
 mod alter;
+mod backup;
+mod check;
 mod committer;
 mod engine;
 mod expiry;
@@ -31,7 +34,9 @@ mod store;
 mod time;
 mod timer;
 mod versions;
+mod witness;
 
 pub use alter::{Altered, Entry, NextCas, NextTtl};
+pub use check::Checked;
 pub use options::{NoSync, Options, Sync};
 pub use store::{DurableStore, Stats};

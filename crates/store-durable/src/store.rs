@@ -26,6 +26,7 @@ use crate::room::Room;
 use crate::time::Timekeeper;
 use crate::timer::Timer;
 use crate::versions;
+use crate::witness::Witness;
 
 /// Requests that carry fewer bytes are counted by the queue alone.
 const LARGE_BYTES_MIN: usize = 64 << 10;
@@ -60,9 +61,10 @@ pub struct DurableStore {
     shared: Arc<Shared>,
     large: Arc<Semaphore>,
     profile: Arc<Profile>,
-    identity: Identity,
+    pub(crate) identity: Identity,
     torn_bytes: u64,
     place: Arc<Place>,
+    witness: Option<Arc<Witness>>,
 }
 
 /// What a store says of itself, by [`DurableStore::stats`].
@@ -82,7 +84,8 @@ impl DurableStore {
     pub(crate) fn open(options: &Options) -> Result<DurableStore> {
         let place = Arc::new(Place::lock(&options.folder, options.wait)?);
         let name = format!("file:{}", options.folder.display());
-        let opened = open_engine(&place, &name, options)?;
+        let witness = options.witness.clone().map(|path| Arc::new(Witness::new(path)));
+        let opened = open_engine(&place, &name, options, witness.as_deref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
         let parts = SharedParts {
             name: name.clone(),
@@ -101,10 +104,13 @@ impl DurableStore {
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
         let committer = spawned.map_err(threads)?;
+        if witness.is_some() {
+            note(&shared, &place, witness.as_deref(), identity)?;
+        }
         let note = {
-            let (shared, place) = (shared.clone(), place.clone());
+            let (shared, place, witness) = (shared.clone(), place.clone(), witness.clone());
             // A note that cannot be written leaves an older one, which only knows less.
-            move || _ = note(&shared, &place, identity)
+            move || _ = note(&shared, &place, witness.as_deref(), identity)
         };
         let timer = Timer::start(shared.clone(), queue.downgrade(), note).map_err(threads)?;
         Ok(DurableStore {
@@ -117,6 +123,7 @@ impl DurableStore {
             identity,
             torn_bytes,
             place,
+            witness,
         })
     }
 
@@ -288,7 +295,7 @@ impl Drop for DurableStore {
         }
         self.timer.stop();
         if self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok() {
-            _ = note(&self.shared, &self.place, self.identity);
+            _ = note(&self.shared, &self.place, self.witness.as_deref(), self.identity);
         }
     }
 }
@@ -307,16 +314,24 @@ struct Opened {
     torn_bytes: u64,
 }
 
-fn open_engine(place: &Place, name: &str, options: &Options) -> Result<Opened> {
-    match place.identity()? {
-        Some(identity) => reopen(place, identity, options).map_err(|error| error.store(name)),
-        None => create(place, name, options),
+fn open_engine(place: &Place, name: &str, options: &Options, witness: Option<&Witness>) -> Result<Opened> {
+    let named = |error: Error| error.store(name);
+    match place.identity().map_err(named)? {
+        Some(identity) => {
+            let opened = reopen(place, identity, options).map_err(named)?;
+            witness.map_or(Ok(()), |witness| witness.agrees(identity, opened.last.sequence)).map_err(named)?;
+            Ok(opened)
+        }
+        None => {
+            witness.map_or(Ok(()), Witness::knows_nothing).map_err(named)?;
+            create(place, name, options)
+        }
     }
 }
 
 fn create(place: &Place, name: &str, options: &Options) -> Result<Opened> {
     let identity = Identity { store: random()?, incarnation: random()?, restores: 0 };
-    place.begin(identity)?;
+    place.begin(identity, false)?;
     let named = |fault: Fault| fault.error(name);
     let engine = Engine::open(&place.engine(), true, options.cache_bytes).map_err(named)?;
     let time_ms = u64::try_from(options.clock.wall().as_millis()).unwrap_or(0);
@@ -380,11 +395,13 @@ fn shorter(sequence: u64, noted: u64, folder: &Path) -> String {
 }
 
 /// Notes how far the store is on disk.
-fn note(shared: &Shared, place: &Place, identity: Identity) -> Result<()> {
+fn note(shared: &Shared, place: &Place, witness: Option<&Witness>, identity: Identity) -> Result<()> {
     let sequence = shared.synced.load(Ordering::Acquire);
     let files = journal::files(&place.engine()).map_err(|fault| fault.error(&shared.name))?;
     let journal = files.last().map_or(0, |(number, _)| *number);
-    place.note(&Noted { identity, sequence, journal })
+    let noted = Noted { identity, sequence, journal };
+    witness.map_or(Ok(()), |witness| witness.note(&noted))?;
+    place.note(&noted)
 }
 
 fn profile(name: &str, options: &Options) -> Profile {
@@ -402,6 +419,6 @@ fn profile(name: &str, options: &Options) -> Profile {
     }
 }
 
-fn random() -> Result<u64> {
+pub(crate) fn random() -> Result<u64> {
     getrandom::u64().map_err(|error| Error::new(ErrorKind::Unavailable, format!("no random numbers: {error}")))
 }

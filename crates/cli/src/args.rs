@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::archive;
 use crate::array::ArrayVerb;
 use crate::cache::CacheVerb;
 use crate::exit;
@@ -41,22 +42,26 @@ same one. The store is set by --store or LARDER_STORE:
   redis://host:port[/database]         Redis or Valkey, one server
   rediss://host:port                   the same over TLS
   redis+unix:///path                   the same over a unix socket
+  file:PATH                            a durable store in a folder of this machine
+
+Without one, it is the durable store in $XDG_DATA_HOME/larder, or ~/.local/share/larder. Several commands use a durable store in turns: each has it open for one operation \
+at a time, and waits up to 5 s for the others.
 
 Names and elements are taken as the bytes that the shell hands over; they need not be text.";
 
 const AFTER_HELP: &str = "\
 Examples:
   larder demo                                    try every structure, here and now, without a server
+  larder counter add hits 5                      in this user's own store
   export LARDER_STORE=memcached://localhost:11211
-  larder counter add hits 5
-  larder set add tags red green
+  larder set add tags red green                  in one that machines share
   larder lock run nightly -- ./report.sh
 
 `larder --help` says more, as does --help after any verb; `larder exit-codes` lists the exit codes.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// The store's URL, such as memcached://localhost:11211 or redis://localhost:6379
+    /// The store's URL, such as memcached://localhost:11211 or redis://localhost:6379 [default: this user's own, on disk]
     #[arg(long, global = true, env = "LARDER_STORE", hide_env_values = true, value_name = "URL")]
     #[arg(value_hint = ValueHint::Url, help_heading = "Common options")]
     pub(crate) store: Option<String>,
@@ -210,6 +215,21 @@ Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visit
 Examples:
   larder drop hits")]
     Drop(Named),
+    /// Write all that a store holds to a file, from any store
+    #[command(after_help = archive::EXPORT_HELP)]
+    Export(archive::Export),
+    /// Put what a file holds into a store, any store
+    #[command(after_help = archive::IMPORT_HELP)]
+    Import(archive::Import),
+    /// Write one moment of a durable store to a file
+    #[command(after_help = archive::BACKUP_HELP)]
+    Backup(archive::Archive),
+    /// Make a durable store of a backup
+    #[command(after_help = archive::RESTORE_HELP)]
+    Restore(archive::Archive),
+    /// Read all of a durable store, and look for damage
+    #[command(after_help = archive::CHECK_HELP)]
+    Check,
     /// Serve memcached's protocol over a store of this machine
     #[command(after_help = serve::SERVE_HELP)]
     Serve(serve::Serve),

@@ -1,5 +1,6 @@
 //! The `larder` command: structures in a shared store, from a shell.
 
+mod archive;
 mod args;
 mod array;
 mod cache;
@@ -108,6 +109,9 @@ fn start(cli: Cli) -> Result<u8, Failure> {
             Ok(Exit::Ok as u8)
         }
         Command::Serve(serve) => serve::serve(&cli.common, &serve.args),
+        Command::Backup(args) => archive::backup(&cli.common, args).map(|exit| exit as u8),
+        Command::Restore(args) => archive::restore(&cli.common, args).map(|exit| exit as u8),
+        Command::Check => archive::check(&cli.common).map(|exit| exit as u8),
         Command::Memcached(serve) => serve::run(serve.args.iter().cloned(), true).map(|()| Exit::Ok as u8),
         Command::Demo(_) => runtime(tokio::runtime::Builder::new_multi_thread())?.block_on(dispatch(cli)),
         // One command asks one thing at a time: a thread less to start.
@@ -134,6 +138,8 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Unique(verb) => unique::run(&session, verb).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Export(args) => archive::export(&session, &args).await.map(|exit| exit as u8),
+        Command::Import(args) => archive::import(&session, &args).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,
@@ -143,6 +149,9 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         | Command::Completions { .. }
         | Command::ExitCodes
         | Command::Serve(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
+        | Command::Check
         | Command::Memcached(_) => Ok(Exit::Ok as u8),
     };
     session.report_cost();

@@ -1,5 +1,8 @@
 //! The store that a command works on.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,15 +33,14 @@ impl Session {
     /// Opens the store that the command line or the environment names. One that ends with this process is refused:
     /// whatever a command left there would be gone before the next command.
     pub(crate) async fn open(common: &Common) -> Result<Session, Failure> {
-        let url = common.store.as_deref().filter(|url| !url.is_empty());
-        let url = url.ok_or_else(|| Failure::usage("no store is set").hint(HOW_TO_SET_ONE))?;
+        let url = store_url(common)?;
         let timeout = common.timeout.unwrap_or(TIMEOUT);
-        let (opened, list) = connect_with_list(url, timeout).await?;
+        let (opened, list) = connect_with_list(&url, timeout).await?;
         let counting = Counting::new(opened);
         let store: StoreRef = Arc::new(counting.clone());
         if store.profile().durability == Durability::Process {
             let message =
-                format!("the store {} ends with this command, and the data with it", larder::text::masked_url(url));
+                format!("the store {} ends with this command, and the data with it", larder::text::masked_url(&url));
             return Err(Failure::usage(message).hint(HOW_TO_SET_ONE));
         }
         Ok(Session { store, list, timeout, out: Out { json: common.json }, counting, trace: common.trace })
@@ -78,7 +80,45 @@ impl Session {
 }
 
 const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://localhost:11211 …`, or `export LARDER_STORE=memcached://…`; \
-    only `larder demo` runs without one";
+    without one, it is the durable store in $XDG_DATA_HOME/larder";
+
+/// The store's URL: the one that the command line or the environment names, or else the durable store of this user. A durable one is opened for one operation at
+/// a time, and another process that has it open is waited for, unless the URL says otherwise.
+pub(crate) fn store_url(common: &Common) -> Result<String, Failure> {
+    let named = common.store.clone().filter(|url| !url.is_empty());
+    let url = named.map_or_else(default_url, Ok)?;
+    if !url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
+        return Ok(url);
+    }
+    let mut url = url;
+    for (option, value) in [("share", "yes".to_owned()), ("wait_ms", TIMEOUT.as_millis().to_string())] {
+        let options = url.split_once('?').map_or("", |(_, options)| options);
+        if !options.split('&').any(|given| given.split('=').next() == Some(option)) {
+            let mark = if url.contains('?') { '&' } else { '?' };
+            url.push_str(&format!("{mark}{option}={value}"));
+        }
+    }
+    Ok(url)
+}
+
+/// The durable store of this user, whose folder is made if need be.
+fn default_url() -> Result<String, Failure> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+    let none = || {
+        Failure::usage("no store is set, and neither XDG_DATA_HOME nor HOME says where this user's is")
+            .hint(HOW_TO_SET_ONE)
+    };
+    let folder = data.ok_or_else(none)?.join("larder");
+    let odd = || {
+        let message = format!("{} has characters that no URL of a store takes", folder.display());
+        Failure::usage(message).hint(HOW_TO_SET_ONE)
+    };
+    let path = folder.to_str().filter(|path| !path.contains('?')).ok_or_else(odd)?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| Failure::usage(format!("{path} cannot be made: {error}")).hint(HOW_TO_SET_ONE))?;
+    Ok(format!("file:{path}"))
+}
 
 /// Opens a store, in `timeout` at the most.
 pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<StoreRef, Error> {

@@ -37,6 +37,8 @@ pub struct Importing {
 pub struct Imported {
     /// Items that were written.
     pub stored: u64,
+    /// Bytes of the values that were read.
+    pub value_bytes: u64,
     /// Items whose key was taken, and were left out.
     pub kept: u64,
     /// Items whose life is over.
@@ -104,6 +106,7 @@ pub async fn import<R: Read>(
             }
         }
         so_far.blocks = number;
+        so_far.value_bytes = reader.totals().value_bytes;
         tell(so_far);
     }
     Ok(())

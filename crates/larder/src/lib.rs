@@ -39,6 +39,7 @@
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
 //! | `blocking` | the structures for programs without async; behind the feature of its name |
 //! | `typed` | values of types in the structures, through JSON, postcard or a codec of one's own; behind the feature of its name |
+//! | [`mod@dump`] | what a store holds as one file, from any store to any store |
 //! | `layers`, `memory`, `durable`, `memcached`, `redis` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
 //! # Outcomes and faults
@@ -73,6 +74,8 @@ pub use larder_core::{
     list::{List, ListRef, Listed},
     observe, text,
 };
+#[doc(inline)]
+pub use larder_dump as dump;
 #[cfg(feature = "layers")]
 pub use larder_layers as layers;
 #[cfg(feature = "durable")]
@@ -97,4 +100,6 @@ pub use larder_structures::{
 };
 #[cfg(feature = "typed")]
 pub use larder_typed as typed;
+#[cfg(feature = "durable")]
+pub use open::durable_options;
 pub use open::{SCHEMES, open, open_with_list};

@@ -404,7 +404,7 @@ fn note(shared: &Shared, place: &Place, witness: Option<&Witness>, identity: Ide
     place.note(&noted)
 }
 
-fn profile(name: &str, options: &Options) -> Profile {
+pub(crate) fn profile(name: &str, options: &Options) -> Profile {
     Profile {
         item_bytes_max: options.item_bytes_max(),
         ttl: TtlSupport::Millis,

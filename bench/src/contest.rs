@@ -15,6 +15,10 @@ pub(crate) enum Unit {
     MicrosPerOp,
     /// Bytes an item beyond its key and value: less is better.
     OverheadBytes,
+    /// Milliseconds: less is better.
+    Millis,
+    /// Times as much as the least there could be: less is better.
+    Times,
 }
 
 impl Unit {
@@ -23,6 +27,8 @@ impl Unit {
             Unit::OpsPerSecond => "ops/s",
             Unit::MicrosPerOp => "us/op",
             Unit::OverheadBytes => "bytes of overhead an item",
+            Unit::Millis => "ms",
+            Unit::Times => "times the least",
         }
     }
 
@@ -38,6 +44,8 @@ impl Unit {
             Unit::MicrosPerOp if figure < 10.0 => format!("{figure:.2} us"),
             Unit::MicrosPerOp => format!("{figure:.1} us"),
             Unit::OverheadBytes => format!("{figure:.1} B"),
+            Unit::Millis => format!("{figure:.2} ms"),
+            Unit::Times => format!("{figure:.2}x"),
         }
     }
 }

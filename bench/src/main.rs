@@ -2,6 +2,7 @@
 
 mod contest;
 mod drive;
+mod durable;
 mod growth;
 mod machine;
 mod memcached;
@@ -47,6 +48,8 @@ enum Command {
     Memory(Options),
     /// Its memory an item, against theirs
     Overhead(Options),
+    /// The store in a folder, against a bare log and Redis with a file
+    Durable(Options),
     /// Each structure, against the raw ops it needs
     Structures(Options),
     /// What an op costs as its structure grows to a million elements
@@ -153,6 +156,7 @@ fn main() -> ExitCode {
         Command::Memcached(options) => measure(&options, &[Section::Memcached]),
         Command::Memory(options) => measure(&options, &[Section::Memory]),
         Command::Overhead(options) => measure(&options, &[Section::Overhead]),
+        Command::Durable(options) => measure(&options, &[Section::Durable]),
         Command::Structures(options) => measure(&options, &[Section::Structures]),
         Command::Growth(options) => measure(&options, &[Section::Growth]),
         Command::Page(options) => Places::of(&options).and_then(|places| places.write()),
@@ -182,6 +186,7 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
             Section::Memcached => memcached::measure(&plan, &progress),
             Section::Memory => memory::measure(&plan, &progress),
             Section::Overhead => memory::measure_overhead(&plan, &progress),
+            Section::Durable => durable::measure(&plan, &progress),
             Section::Structures => structures::measure(&plan, &progress),
             Section::Growth => growth::measure(&plan, &progress),
         }?;

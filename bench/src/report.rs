@@ -20,6 +20,8 @@ pub(crate) enum Section {
     Memory,
     /// Its memory, against theirs.
     Overhead,
+    /// The store in a folder, against a bare log and Redis.
+    Durable,
     /// Each structure, against the raw ops it needs.
     Structures,
     /// An op's cost, by the size of its structure.
@@ -27,14 +29,21 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    pub(crate) const ALL: [Section; 5] =
-        [Section::Memcached, Section::Memory, Section::Overhead, Section::Structures, Section::Growth];
+    pub(crate) const ALL: [Section; 6] = [
+        Section::Memcached,
+        Section::Memory,
+        Section::Overhead,
+        Section::Durable,
+        Section::Structures,
+        Section::Growth,
+    ];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
             Section::Memcached => "The memcached client",
             Section::Memory => "The store in the process",
             Section::Overhead => "Memory an item",
+            Section::Durable => "The store in a folder",
             Section::Structures => "Structures over raw ops",
             Section::Growth => "As structures grow",
         }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{count_of, get, incr, set, times};
+use larder_core::ErrorKind;
 use larder_store_durable::{DurableStore, Options, Sync};
 
 /// Writers of a child.
@@ -102,6 +103,98 @@ async fn a_process_killed_under_load_loses_nothing_it_acknowledged() {
             }
         }
     }
+}
+
+/// As large as the system lets a file of a child grow: past what the engine prepares for its journal, so that a write fails in its middle.
+const FILE_BYTES_MAX: usize = (66 << 20) + 512 * 101;
+
+/// The values that fill it: some that fit, and then one that does not.
+fn filling(number: usize) -> Vec<u8> {
+    vec![number as u8; if number <= 20 { 300_000 + number } else { 62 << 20 }]
+}
+
+#[tokio::test]
+async fn child_that_writes_until_the_disk_refuses() {
+    let Some(store) = childs_store() else { return };
+    let mut acknowledged = 0;
+    let error = loop {
+        match set(&store, &format!("v{}", acknowledged + 1), filling(acknowledged + 1)).await {
+            Ok(_) => acknowledged += 1,
+            Err(error) => break error,
+        }
+        assert!(acknowledged < 400, "the limit was never met");
+    };
+    assert!(error.is_unknown(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    for number in 1..=acknowledged {
+        assert_eq!(get(&store, &format!("v{number}")).await.unwrap(), filling(number), "reads go on");
+    }
+    let error = set(&store, "small", "v").await.unwrap_err();
+    assert!(!error.is_unknown() && error.to_string().contains("open the store anew"), "{error}");
+    println!("acknowledged {acknowledged}");
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_up_in_the_middle_of_a_write_takes_nothing_that_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = child("child_that_writes_until_the_disk_refuses", folder.path(), Sync::Always);
+    // A limit of the system stands in for a disk: the write that meets it is cut short, as there.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", FILE_BYTES_MAX / 512), "sh"]);
+    limited.arg(child.get_program()).args(child.get_args());
+    limited.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = limited.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let acknowledged: usize = text.lines().find_map(|line| line.strip_prefix("acknowledged ")?.parse().ok()).unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    assert!(store.stats().unwrap().torn_bytes > 0, "the write was cut short");
+    for number in 1..=acknowledged {
+        assert_eq!(get(&store, &format!("v{number}")).await.unwrap(), filling(number));
+    }
+    assert_eq!(get(&store, &format!("v{}", acknowledged + 1)).await, None);
+    set(&store, "small", "v").await.unwrap();
+}
+
+/// From here on the system refuses to sync, as a disk does that fails.
+fn refuse_syncs() {
+    use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
+    // The numbers of the calls, by architecture.
+    let (syncs, arch) =
+        if cfg!(target_arch = "aarch64") { ([82, 83], TargetArch::aarch64) } else { ([74, 75], TargetArch::x86_64) };
+    let rules = syncs.into_iter().map(|call| (call, Vec::new())).collect();
+    let (allow, refuse) = (SeccompAction::Allow, SeccompAction::Errno(rustix::io::Errno::IO.raw_os_error() as u32));
+    let filter = SeccompFilter::new(rules, allow, refuse, arch).unwrap();
+    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&program).unwrap();
+}
+
+#[tokio::test]
+async fn child_whose_disk_refuses_to_sync() {
+    let Some(store) = childs_store() else { return };
+    for number in 1..=50 {
+        assert_eq!(incr(&store, "n").await.unwrap(), number);
+    }
+    refuse_syncs();
+    let error = incr(&store, "n").await.unwrap_err();
+    assert!(error.is_unknown() && error.kind() == ErrorKind::Unavailable, "{error}");
+    for _ in 0..3 {
+        let error = incr(&store, "n").await.unwrap_err();
+        assert!(!error.is_unknown() && error.to_string().contains("open the store anew"), "{error}");
+    }
+    assert_eq!(count_of(&store, "n").await, 50, "nobody sees what may not be on disk");
+    println!("acknowledged 50");
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_ends_all_writing_until_the_store_is_opened_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = child("child_whose_disk_refuses_to_sync", folder.path(), Sync::Always).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 50"), "{output:?}");
+    let store = Options::new(folder.path()).open().unwrap();
+    let count = count_of(&store, "n").await;
+    assert!((50..=51).contains(&count), "{count}");
+    assert_eq!(incr(&store, "n").await.unwrap(), count + 1);
 }
 
 /// The journal of a store, and where it ends; how far each write went.

@@ -25,6 +25,7 @@
 //! | `events` | what structures tell the process's observer |
 //! | `ids` | random ids that no two machines share |
 //! | `ledger` | the list of the pieces a structure has made, so that one that is gone is told from one that never was |
+//! | `renew` | keeping a lease: renewed at a third of it |
 //! | `retry` | how often, and with which pauses, a conflict is tried again |
 //! | `runtime` | the caller's Tokio runtime, or an error where there is none |
 //! | `timeout` | how long a call may take |
@@ -50,6 +51,7 @@ pub mod name;
 pub mod queue;
 pub mod records;
 pub mod registry;
+mod renew;
 mod retry;
 mod runtime;
 pub mod set;

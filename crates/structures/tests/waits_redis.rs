@@ -1,8 +1,11 @@
 //! Waits that end as the thing waited for happens, on servers that tell of changes.
 
+mod cache_support;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cache_support::long_rebuild;
 use larder_core::{Key, StoreExt, StoreRef};
 use larder_layers::Counting;
 use larder_store_redis::{Config, RedisStore};
@@ -76,6 +79,22 @@ async fn a_rebuilt_value_reaches_those_who_wait_for_it() {
     rebuild.finish("page").await;
     let Lookup::Found(cached) = waiting.await.unwrap().unwrap() else { panic!("it was rebuilt") };
     assert_eq!(cached.value, "page");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_of_three_leases_is_made_once_and_those_who_wait_do_not_take_a_renewal_for_its_end() {
+    let lease = Duration::from_secs(1);
+    for version in RedisVersion::ALL {
+        let server = server(version);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let store = client(&server).await as StoreRef;
+            clients.push(Cache::options().lease(lease).open_or_create(&store, "pages").await.unwrap());
+        }
+        let (rebuilds, got) = long_rebuild(clients, lease).await;
+        assert_eq!(rebuilds, 1, "{version:?}: {got:?}");
+        assert!(got.iter().all(|cached| cached.value == "0" && cached.is_kept()), "{version:?}: {got:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

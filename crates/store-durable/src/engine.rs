@@ -128,6 +128,11 @@ impl Engine {
         self.keyspace.rotate_memtable_and_wait().map_err(fault)
     }
 
+    /// How many entries there are, about.
+    pub(crate) fn entries_about(&self) -> u64 {
+        u64::try_from(self.keyspace.approximate_len()).unwrap_or(u64::MAX)
+    }
+
     /// Bytes that the engine's files take.
     pub(crate) fn disk_bytes(&self) -> Result<u64, Fault> {
         self.database.disk_space().map_err(fault)

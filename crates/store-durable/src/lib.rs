@@ -20,6 +20,7 @@ mod alter;
 mod backup;
 mod check;
 mod committer;
+mod direct;
 mod engine;
 mod expiry;
 mod fault;
@@ -39,6 +40,7 @@ mod witness;
 
 pub use alter::{Altered, Entry, NextCas, NextTtl};
 pub use check::Checked;
+pub use direct::{Direct, DirectItem, DirectNext, Ticket};
 pub use options::{NoSync, Options, Sync};
 pub use shared::SharedStore;
 pub use store::{DurableStore, Stats};

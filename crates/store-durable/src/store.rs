@@ -62,6 +62,8 @@ pub struct DurableStore {
     large: Arc<Semaphore>,
     profile: Arc<Profile>,
     pub(crate) identity: Identity,
+    /// No cas token up to here was ever given out.
+    pub(crate) first_cas: u64,
     torn_bytes: u64,
     place: Arc<Place>,
     witness: Option<Arc<Witness>>,
@@ -121,6 +123,7 @@ impl DurableStore {
             profile: Arc::new(profile(&name, options)),
             shared,
             identity,
+            first_cas: last.cas_limit,
             torn_bytes,
             place,
             witness,
@@ -149,6 +152,19 @@ impl DurableStore {
             disk_bytes: self.shared.engine.disk_bytes().map_err(|fault| fault.error(&self.shared.name))?,
             torn_bytes: self.torn_bytes,
         })
+    }
+
+    /// Drawn when the store was made, and anew by each restore: two stores with one incarnation hold the same data, or one is a copy of the other.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use larder_store_durable::Options;
+    /// let first = Options::new(folder.path()).open()?.incarnation();
+    /// assert_eq!(Options::new(folder.path()).open()?.incarnation(), first);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn incarnation(&self) -> u64 {
+        self.identity.incarnation
     }
 
     /// Has all on disk that was acknowledged so far.
@@ -205,6 +221,13 @@ impl DurableStore {
     /// ```
     pub fn settle(&self) -> Result<()> {
         self.shared.engine.settle().map_err(|fault| fault.error(&self.shared.name))
+    }
+
+    /// Has the committer look around. One that has much to do does so by itself.
+    pub(crate) fn nudge(&self, request: Request) {
+        if let Some(queue) = &self.queue {
+            _ = queue.try_send(request);
+        }
     }
 
     /// Hands the committer a request.

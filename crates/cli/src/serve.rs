@@ -70,7 +70,11 @@ pub(crate) fn memcached(words: impl Iterator<Item = OsString>) -> Result<ExitCod
 
 /// A store that is named in the environment for clients is not the one to serve.
 pub(crate) fn serve(common: &Common, words: &[OsString]) -> Result<u8, Failure> {
-    let url = common.store.clone().filter(|url| !url.starts_with("memcached") && !url.starts_with("redis"));
+    let named_for_clients = |url: &String| {
+        let is_served = ["memory:", "file:"].iter().any(|scheme| url.starts_with(scheme));
+        !is_served && std::env::var("LARDER_STORE").is_ok_and(|set| set == *url)
+    };
+    let url = common.store.clone().filter(|url| !named_for_clients(url));
     let store = url.map(|url| [OsString::from("--store"), OsString::from(url)]);
     run(store.into_iter().flatten().chain(words.iter().cloned()), false)?;
     Ok(Exit::Ok as u8)

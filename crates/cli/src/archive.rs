@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::Common;
 use crate::exit::{Exit, Failure, say};
 use crate::output::Out;
-use crate::session::{Session, store_url};
+use crate::session::{Session, files_url};
 
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
@@ -260,7 +260,7 @@ fn told(common: &Common, totals: Totals) -> Result<Exit, Failure> {
 
 /// The durable store that the command is about, waited for as the others are.
 fn durable(common: &Common) -> Result<larder::durable::Options, Failure> {
-    let options = larder::durable_options(&store_url(common)?);
+    let options = larder::durable_options(&files_url(common)?);
     options.map_err(|error| Failure::from(error).hint("another store is moved by `larder export` and `larder import`"))
 }
 

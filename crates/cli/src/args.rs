@@ -44,8 +44,8 @@ same one. The store is set by --store or LARDER_STORE:
   redis+unix:///path                   the same over a unix socket
   file:PATH                            a durable store in a folder of this machine
 
-Without one, it is the durable store in $XDG_DATA_HOME/larder, or ~/.local/share/larder. Several commands use a durable store in turns: each has it open for one operation \
-at a time, and waits up to 5 s for the others.
+Without one, it is this user's own: a durable store in $XDG_DATA_HOME/larder, or ~/.local/share/larder, behind a server on a unix socket beside it that the first command starts, and that ends when \
+nobody was connected for a minute (--direct opens the files instead). Several commands use files in turns: each has them open for one operation at a time, and waits up to 5 s for the others.
 
 Names and elements are taken as the bytes that the shell hands over; they need not be text.";
 
@@ -65,6 +65,9 @@ pub(crate) struct Common {
     #[arg(long, global = true, env = "LARDER_STORE", hide_env_values = true, value_name = "URL")]
     #[arg(value_hint = ValueHint::Url, help_heading = "Common options")]
     pub(crate) store: Option<String>,
+    /// Without a store: open the files of this user's own, not by its server
+    #[arg(long, global = true, help_heading = "Common options")]
+    pub(crate) direct: bool,
     /// Print JSON, one object or array a line; errors too, to standard error
     #[arg(long, global = true, help_heading = "Common options")]
     pub(crate) json: bool,

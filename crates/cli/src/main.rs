@@ -12,6 +12,7 @@ mod inspect;
 mod lock;
 mod log;
 mod output;
+mod own;
 mod queue;
 mod run;
 mod serve;

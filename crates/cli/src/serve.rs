@@ -41,6 +41,7 @@ Options, memcached's own letters among them:
   -o idle_timeout=S                    close connections that are idle for so long
   -o slow_timeout_ms=MS                close those that take nothing of their replies for so long [30000]
   -o read_buf_mem_limit=MB             what all connections may hold of what is not finished [256]
+  -o exit_when_idle=S                  end when nobody was connected for so long
   -o track_access                      keep when each item was last used, for mg's flag l
   -d, -P FILE, -v, -V                  background, file for the process id, log more, version
 
@@ -125,7 +126,7 @@ fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
     let config = std::mem::take(&mut args.config);
     let limits = &config.limits;
     let url = args.store.as_deref().unwrap_or("memory:");
-    if url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
+    if crate::own::is_file(url) {
         if args.evict == Some(true) {
             return Err(Failure::usage("a store in a folder drops nothing: --evict is for memory:"));
         }

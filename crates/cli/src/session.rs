@@ -1,8 +1,5 @@
 //! The store that a command works on.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +10,7 @@ use serde_json::json;
 use crate::args::{Common, Named};
 use crate::exit::{Failure, say};
 use crate::output::{Out, argument};
+use crate::own::{Own, is_file};
 
 /// How long one operation may take, unless --timeout says otherwise.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,9 +31,15 @@ impl Session {
     /// Opens the store that the command line or the environment names. One that ends with this process is refused:
     /// whatever a command left there would be gone before the next command.
     pub(crate) async fn open(common: &Common) -> Result<Session, Failure> {
-        let url = store_url(common)?;
         let timeout = common.timeout.unwrap_or(TIMEOUT);
-        let (opened, list) = connect_with_list(&url, timeout).await?;
+        let mut url = store_url(common)?;
+        let mut connected = connect_with_list(&url, timeout).await;
+        if connected.is_err() && named(common).is_none() {
+            // This user's server may have ended for want of work just when it was asked.
+            url = store_url(common)?;
+            connected = connect_with_list(&url, timeout).await;
+        }
+        let (opened, list) = connected?;
         let counting = Counting::new(opened);
         let store: StoreRef = Arc::new(counting.clone());
         if store.profile().durability == Durability::Process {
@@ -79,18 +83,43 @@ impl Session {
     }
 }
 
-const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://localhost:11211 …`, or `export LARDER_STORE=memcached://…`; \
+pub(crate) const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://localhost:11211 …`, or `export LARDER_STORE=memcached://…`; \
     without one, it is the durable store in $XDG_DATA_HOME/larder";
 
-/// The store's URL: the one that the command line or the environment names, or else the durable store of this user. A durable one is opened for one operation at
-/// a time, and another process that has it open is waited for, unless the URL says otherwise.
-pub(crate) fn store_url(common: &Common) -> Result<String, Failure> {
-    let named = common.store.clone().filter(|url| !url.is_empty());
-    let url = named.map_or_else(default_url, Ok)?;
-    if !url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
-        return Ok(url);
+/// The store's URL: the one that the command line or the environment names, or else this user's own, by its server or with --direct by its files. Files are opened for
+/// one operation at a time, and another process that has them open is waited for, unless the URL says otherwise.
+fn store_url(common: &Common) -> Result<String, Failure> {
+    match named(common) {
+        Some(url) if is_file(&url) => Ok(in_turns(url)),
+        Some(url) => Ok(url),
+        None if common.direct => {
+            let own = Own::find()?;
+            own.end_server()?;
+            Ok(in_turns(own.files()))
+        }
+        None => Own::find()?.served(),
     }
-    let mut url = url;
+}
+
+/// The URL of a durable store's files, for what is no op.
+pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
+    let url = match named(common) {
+        Some(url) => url,
+        None => {
+            let own = Own::find()?;
+            own.end_server()?;
+            own.files()
+        }
+    };
+    Ok(if is_file(&url) { in_turns(url) } else { url })
+}
+
+fn named(common: &Common) -> Option<String> {
+    common.store.clone().filter(|url| !url.is_empty())
+}
+
+/// For use in turns with other processes, unless the URL says otherwise.
+fn in_turns(mut url: String) -> String {
     for (option, value) in [("share", "yes".to_owned()), ("wait_ms", TIMEOUT.as_millis().to_string())] {
         let options = url.split_once('?').map_or("", |(_, options)| options);
         if !options.split('&').any(|given| given.split('=').next() == Some(option)) {
@@ -98,26 +127,7 @@ pub(crate) fn store_url(common: &Common) -> Result<String, Failure> {
             url.push_str(&format!("{mark}{option}={value}"));
         }
     }
-    Ok(url)
-}
-
-/// The durable store of this user, whose folder is made if need be.
-fn default_url() -> Result<String, Failure> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
-    let none = || {
-        Failure::usage("no store is set, and neither XDG_DATA_HOME nor HOME says where this user's is")
-            .hint(HOW_TO_SET_ONE)
-    };
-    let folder = data.ok_or_else(none)?.join("larder");
-    let odd = || {
-        let message = format!("{} has characters that no URL of a store takes", folder.display());
-        Failure::usage(message).hint(HOW_TO_SET_ONE)
-    };
-    let path = folder.to_str().filter(|path| !path.contains('?')).ok_or_else(odd)?;
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-    made.map_err(|error| Failure::usage(format!("{path} cannot be made: {error}")).hint(HOW_TO_SET_ONE))?;
-    Ok(format!("file:{path}"))
+    url
 }
 
 /// Opens a store, in `timeout` at the most.

@@ -32,7 +32,7 @@ enum Task {
     Check,
     /// Write the table at the head of docs/guarantees.md
     Guarantees,
-    /// Fetch the real servers that the tests need, into .servers/
+    /// Fetch the real servers and shells that the tests need, into .servers/
     Servers {
         /// Fetch again what is already there
         #[arg(long)]

@@ -4,6 +4,7 @@ mod apt;
 mod command;
 mod directions;
 mod evidence;
+mod links;
 mod servers;
 mod steps;
 mod style;

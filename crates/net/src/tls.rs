@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use larder_core::{Error, ErrorKind, Result};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -25,6 +25,10 @@ use crate::stream::Stream;
 pub struct Tls {
     /// A PEM file of certificates to trust instead of the system's.
     pub ca: Option<PathBuf>,
+    /// A PEM file with the client's own certificate, and those that lead to who signed it, for servers that ask for one. Goes with `key`.
+    pub cert: Option<PathBuf>,
+    /// A PEM file with the private key of `cert`.
+    pub key: Option<PathBuf>,
     /// The name to expect in the certificate instead of the host.
     pub name: Option<String>,
     /// Trust any certificate. For tests: it keeps out nobody.
@@ -65,11 +69,21 @@ impl Connector {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| config_error(format!("TLS: {error}")))?;
-        let config = if tls.insecure {
-            let verifier = Arc::new(TrustAnyone(provider));
-            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+        let builder = if tls.insecure {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider)))
         } else {
-            builder.with_root_certificates(roots(tls.ca.as_deref())?).with_no_client_auth()
+            builder.with_root_certificates(roots(tls.ca.as_deref())?)
+        };
+        let config = match (&tls.cert, &tls.key) {
+            (None, None) => builder.with_no_client_auth(),
+            (Some(cert), Some(key)) => {
+                let wrong = |error: &dyn std::fmt::Display| config_error(format!("tls_key={}: {error}", key.display()));
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(&error))?;
+                let chain = certificates("tls_cert", cert)?;
+                builder.with_client_auth_cert(chain, secret).map_err(|error| wrong(&error))?
+            }
+            (Some(_), None) => return Err(config_error("tls_cert goes with tls_key, which is not given".to_owned())),
+            (None, Some(_)) => return Err(config_error("tls_key goes with tls_cert, which is not given".to_owned())),
         };
         Ok(Connector { connector: TlsConnector::from(Arc::new(config)), name: tls.name.clone() })
     }
@@ -93,7 +107,9 @@ impl Connector {
         let stream = self.connector.connect(name, stream).await.map_err(|error| {
             // What rustls itself found wrong is a matter of certificates or of the wrong port; the rest is the network's.
             let kind = if error.get_ref().is_some() { ErrorKind::Config } else { ErrorKind::Unavailable };
-            Error::new(kind, format!("the TLS handshake failed: {error}")).source(error)
+            let is_no_tls = error.to_string().contains("InvalidContentType");
+            let mend = if is_no_tls { "; is this the port on which the server speaks TLS?" } else { "" };
+            Error::new(kind, format!("the TLS handshake failed: {error}{mend}")).source(error)
         })?;
         Ok(Stream::Tls(Box::new(stream)))
     }
@@ -103,13 +119,9 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
-            let wrong = |error: &dyn std::fmt::Display| config_error(format!("tls_ca={}: {error}", path.display()));
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
-                let certificate = certificate.map_err(|error| wrong(&error))?;
-                roots.add(certificate).map_err(|error| wrong(&error))?;
-            }
-            if roots.is_empty() {
-                return Err(wrong(&"there is no certificate in it"));
+            for certificate in certificates("tls_ca", path)? {
+                let wrong = |error| config_error(format!("tls_ca={}: {error}", path.display()));
+                roots.add(certificate).map_err(wrong)?;
             }
         }
         None => {
@@ -121,6 +133,17 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
         }
     }
     Ok(roots)
+}
+
+/// The certificates of a PEM file that an option names.
+fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let wrong = |error: &dyn std::fmt::Display| config_error(format!("{option}={}: {error}", path.display()));
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
+    let certificates = read.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
+    if certificates.is_empty() {
+        return Err(wrong(&"there is no certificate in it"));
+    }
+    Ok(certificates)
 }
 
 fn config_error(detail: String) -> Error {

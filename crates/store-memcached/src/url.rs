@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(config.connections, Connections::Exactly(4));
         assert_eq!(parse("memcached://h?connections=auto").unwrap().connections, Connections::Auto);
         let config = parse("memcached+tls://h/?tls_ca=/a%20b.pem&tls_insecure=yes").unwrap();
-        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), name: None, insecure: true }));
+        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), insecure: true, ..Tls::default() }));
     }
 
     #[test]

@@ -82,6 +82,8 @@ impl Config {
     /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
     /// | `value_bytes_max` | 1024 to 536869888 | 4194304 | the largest value; less where the server takes less |
     /// | `tls_ca` | a path | the system's roots | certificates (PEM) to trust, with `rediss` |
+    /// | `tls_cert` | a path | | the client's own certificate (PEM), for servers that ask for one; goes with `tls_key` |
+    /// | `tls_key` | a path | | its private key (PEM) |
     /// | `tls_name` | a host name | the host | the name to expect in the certificate |
     /// | `tls_insecure` | `yes`, `no` | `no` | trust any certificate: for tests |
     ///

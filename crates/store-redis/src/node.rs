@@ -259,7 +259,8 @@ impl Node {
         match tokio::time::timeout(limit, self.shake_hands()).await {
             Ok(done) => done,
             Err(_) => {
-                let detail = format!("the dial with its handshake took more than {} ms", limit.as_millis());
+                let mend = if self.tls.is_some() { "; is this the port on which the server speaks TLS?" } else { "" };
+                let detail = format!("the dial with its handshake took more than {} ms{mend}", limit.as_millis());
                 Err(Error::new(ErrorKind::Timeout, detail))
             }
         }
@@ -346,6 +347,11 @@ impl Node {
             return config(format!("the server has no database {} (SELECT: {said})", self.config.database));
         }
         match error.kind() {
+            redis::ErrorKind::Io if self.tls.is_none() => {
+                let what =
+                    "the handshake failed (where the server speaks TLS, open it as rediss:// or rediss-cluster://)";
+                unavailable(what, error)
+            }
             redis::ErrorKind::Io => unavailable("the handshake failed", error),
             _ => config(format!("this is no Redis 6 or later, or it forbids HELLO: {said}")),
         }

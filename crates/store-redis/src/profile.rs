@@ -60,8 +60,6 @@ pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_byt
         all.encodings = all.encodings.filter(|encodings| one.encodings.as_ref() == Some(encodings));
         all.warnings.extend(one.warnings);
     }
-    // No connection of its own watches there yet.
-    all.watch = false;
     all.warnings.sort();
     all.warnings.dedup();
     let replicas: u32 = infos.iter().map(|info| info.replicas).sum();

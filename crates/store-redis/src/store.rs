@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_core::ext::answered_at_once;
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store, Verb};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -18,7 +18,7 @@ use crate::link::{Fault, Values};
 use crate::node::{Node, Role};
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
 use crate::scripts::Script;
-use crate::watch::Watched;
+use crate::watch::{Watched, is_watch};
 
 /// A store on one Redis or Valkey server.
 ///
@@ -238,10 +238,6 @@ impl RedisStore {
     fn named(&self, error: Error, op: &Op) -> Error {
         error.op(op).store(self.node.name())
     }
-}
-
-fn is_watch(op: &Op) -> bool {
-    matches!(op.verb, Verb::Watch { .. })
 }
 
 fn is_no_script(value: &Value) -> bool {

@@ -10,8 +10,17 @@ use larder_net::{Address, Auth, Tls};
 use crate::cluster::ClusterConfig;
 use crate::config::Config;
 
-const OPTIONS: [&str; 7] =
-    ["database", "timeout_ms", "connect_timeout_ms", "value_bytes_max", "tls_ca", "tls_name", "tls_insecure"];
+const OPTIONS: [&str; 9] = [
+    "database",
+    "timeout_ms",
+    "connect_timeout_ms",
+    "value_bytes_max",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_name",
+    "tls_insecure",
+];
 const CLUSTER_SCHEMES: [&str; 2] = ["redis-cluster", "rediss-cluster"];
 const SCHEMES: [&str; 3] = ["redis", "rediss", "redis+unix"];
 /// Servers have 16 databases unless they are told otherwise.
@@ -137,6 +146,8 @@ fn option(config: &mut Config, name: &str, value: &str) -> Result<(), Wrong> {
             config.value_bytes_max = number(name, value, 1_024, Config::VALUE_BYTES_MAX as u64)? as usize;
         }
         "tls_ca" => tls(config, name)?.ca = Some(PathBuf::from(value)),
+        "tls_cert" => tls(config, name)?.cert = Some(PathBuf::from(value)),
+        "tls_key" => tls(config, name)?.key = Some(PathBuf::from(value)),
         "tls_name" => tls(config, name)?.name = Some(value.to_owned()),
         "tls_insecure" => tls(config, name)?.insecure = one_of(name, value, &[("yes", true), ("no", false)])?,
         _ => return Err(format!("the option {name:?} is unknown{}", suggestion(name, &OPTIONS))),
@@ -172,7 +183,7 @@ mod tests {
         assert_eq!((config.address.to_string().as_str(), config.database), ("/run/r.sock", 4));
         assert_eq!(config.auth, Some(Auth { user: String::new(), password: "pw".into() }));
         let config = parse("rediss://h/?tls_ca=/a%20b.pem&tls_insecure=yes").unwrap();
-        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), name: None, insecure: true }));
+        assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), insecure: true, ..Tls::default() }));
         assert_eq!(config.address.to_string(), "h:6379");
     }
 

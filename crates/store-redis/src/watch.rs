@@ -40,6 +40,11 @@ impl Watched {
     }
 }
 
+/// Whether an op is a watch. A batch of watches alone runs on the connection that tracks.
+pub(crate) fn is_watch(op: &Op) -> bool {
+    matches!(op.verb, Verb::Watch { .. })
+}
+
 /// The watching connection of a node; none before the first watch.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
@@ -155,8 +160,10 @@ impl Watcher {
         if self.refused.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Unsupported, "the server tracks no keys"));
         }
-        let late = || Error::new(ErrorKind::Timeout, "no connection that watches before the deadline");
-        let link = tokio::time::timeout_at(deadline.into(), self.link(node)).await.map_err(|_| late())??;
+        let Ok(link) = tokio::time::timeout_at(deadline.into(), self.link(node)).await else {
+            return Ok(vec![Reply::Unchanged; items.len()]);
+        };
+        let link = link?;
         let mut waiter = Waiter::new(&link.waiting, items);
         if link.waiting.has_ended() {
             return Ok(all_changed(items));
@@ -243,13 +250,16 @@ fn is_another(item: &Watched, answers: &[Value]) -> Result<bool> {
     })
 }
 
+/// A key of another type, a slot that is served elsewhere: what an op on that key would be told.
 fn refused(answers: &[Value]) -> Error {
     let said = answers.iter().find_map(|answer| match answer {
-        Value::ServerError(error) => Some(error.to_string()),
+        Value::ServerError(error) => Some(crate::codec::refused(error)),
         _ => None,
     });
-    let said = said.unwrap_or_else(|| format!("{answers:?}"));
-    Error::new(ErrorKind::Protocol, format!("the server did not tell what a watched key holds: {said}"))
+    said.unwrap_or_else(|| {
+        let detail = format!("the server did not tell what a watched key holds: {answers:?}");
+        Error::new(ErrorKind::Protocol, detail)
+    })
 }
 
 fn bytes_of(value: &Value) -> Option<&[u8]> {

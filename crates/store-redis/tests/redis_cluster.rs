@@ -249,3 +249,50 @@ async fn seeds_may_be_dead_or_replicas_and_single_servers_are_told_apart() {
     let error = error_of("redis-cluster://127.0.0.1:1").await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
+
+/// A watch of keys as they stand, which waits by the time that this returns.
+async fn watching(store: &Arc<RedisClusterStore>, keys: &[Key]) -> tokio::task::JoinHandle<Vec<Reply>> {
+    let mut watches = Batch::new();
+    for key in keys {
+        let item = store.run_one(Ctx::default(), Op::get(key.clone(), Want::CAS)).await.unwrap().into_item();
+        watches.push(Op::watch(key.clone(), item.and_then(|item| item.cas)));
+    }
+    let store = store.clone();
+    let watch = tokio::spawn(async move {
+        let replies = store.run(Ctx::within(Duration::from_secs(30)), watches).await;
+        replies.into_iter().map(Result::unwrap).collect()
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!watch.is_finished(), "nothing has changed");
+    watch
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_ends_when_its_slot_moves_or_its_primary_dies() {
+    let mut cluster = RedisCluster::start(RedisVersion::Redis8);
+    let store = Arc::new(open(&cluster.url()).await);
+    let keys = keys("watched", 8);
+    for key in &keys {
+        store.put(key.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap();
+    }
+    // On all nodes at once; one changes.
+    let watch = watching(&store, &keys).await;
+    store.put(keys[5].clone(), PutMode::Set, "w", Ttl::Never).await.unwrap();
+    let told = watch.await.unwrap();
+    assert_eq!((told.len(), &told[5]), (8, &Reply::Changed));
+
+    let slot = slot_of(&cluster, &keys[0]);
+    let watch = watching(&store, &keys[..1]).await;
+    tokio::task::block_in_place(|| cluster.move_slot(slot, (cluster.primary_of(slot) + 1) % 3));
+    assert_eq!(watch.await.unwrap(), [Reply::Changed], "its slot has moved");
+
+    // Watched where it is now.
+    let watch = watching(&store, &keys[..1]).await;
+    let primary = cluster.primary_of(slot);
+    cluster.node_mut(primary).kill9();
+    assert_eq!(watch.await.unwrap(), [Reply::Changed], "its primary is gone");
+    tokio::task::block_in_place(|| cluster.wait_failover(slot, primary));
+    let watch = watching(&store, &keys[..1]).await;
+    store.put(keys[0].clone(), PutMode::Append, "x", Ttl::Never).await.unwrap();
+    assert_eq!(watch.await.unwrap(), [Reply::Changed], "told by the one that took over");
+}

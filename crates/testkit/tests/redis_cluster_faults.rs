@@ -219,9 +219,17 @@ fn number(text: &[u8]) -> u64 {
     std::str::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// Kills a primary, has its replica take over, brings it back, moves slots and hands the place back; round after round until it is told to stop.
-fn break_things(cluster: &mut RedisCluster, slots: &[u16], stop: &AtomicBool) -> u32 {
-    let mut rounds = 0;
+/// What was done to a cluster.
+#[derive(Default)]
+struct Done {
+    killed: u32,
+    moved: u32,
+}
+
+/// Kills a primary, has its replica take over, brings it back as a replica, and moves slots between all primaries; round after round until it is told to
+/// stop, once at the least.
+fn break_things(cluster: &mut RedisCluster, slots: &[u16], stop: &AtomicBool) -> Done {
+    let (mut rounds, mut moved) = (0, 0);
     while rounds == 0 || !stop.load(Ordering::Relaxed) {
         let victim = rounds as usize % 3;
         let slot = 5_500 * victim as u16;
@@ -233,11 +241,13 @@ fn break_things(cluster: &mut RedisCluster, slots: &[u16], stop: &AtomicBool) ->
         let primaries: Vec<usize> = (0..6).filter(|&node| cluster.is_primary(node)).collect();
         for turn in 0..MOVES {
             let slot = slots[fastrand::usize(..slots.len())];
-            cluster.move_slot(slot, primaries[turn as usize % primaries.len()]);
+            let to = primaries[turn as usize % primaries.len()];
+            moved += u32::from(cluster.primary_of(slot) != to);
+            cluster.move_slot(slot, to);
         }
         rounds += 1;
     }
-    rounds
+    Done { killed: rounds, moved }
 }
 
 /// Tries until it works: the cluster is whole again.
@@ -268,8 +278,8 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
     let breaker = {
         let stop = stop.clone();
         tokio::task::spawn_blocking(move || {
-            let rounds = break_things(&mut cluster, &slots, &stop);
-            (cluster, rounds)
+            let broken = break_things(&mut cluster, &slots, &stop);
+            (cluster, broken)
         })
     };
     let next = Arc::new(AtomicU64::new(1));
@@ -286,15 +296,20 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
             }
         })
     };
+    let mut told = start;
     let workers: Vec<_> = (0..TASKS).map(work).collect();
     while world.done.load(Ordering::Relaxed) < ops
         && !breaker.is_finished()
         && !workers.iter().any(tokio::task::JoinHandle::is_finished)
     {
         tokio::time::sleep(Duration::from_millis(20)).await;
+        if told.elapsed() > Duration::from_secs(60) {
+            println!("{} ops in {:.0} s", world.done.load(Ordering::Relaxed), start.elapsed().as_secs_f64());
+            told = Instant::now();
+        }
     }
     stop.store(true, Ordering::Relaxed);
-    let (cluster, rounds) = breaker.await.unwrap();
+    let (cluster, broken) = breaker.await.unwrap();
     over.store(true, Ordering::Relaxed);
     for worker in workers {
         worker.await.unwrap();
@@ -303,7 +318,12 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
     assert!(done >= ops);
     let store = larder::open(&cluster.url()).await.unwrap();
     let lost = settle(&world, &store).await;
-    println!("{done} ops in {:.1} s, {rounds} primaries killed; acknowledged and lost: {lost:?}", took.as_secs_f64());
+    let Done { killed, moved } = broken;
+    assert!(killed > 0 && moved > 0, "{killed} primaries killed, {moved} slots moved: nothing was shown");
+    println!(
+        "{done} ops in {:.1} s, {killed} primaries killed, {moved} slots moved; acknowledged and lost: {lost:?}",
+        took.as_secs_f64()
+    );
     drop(cluster);
 }
 

@@ -8,6 +8,7 @@ mod map;
 mod nodes;
 mod parts;
 mod slot;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,7 @@ use crate::counters::{Counters, Stats};
 use crate::handshake::ServerInfo;
 use crate::list::list_node;
 use crate::profile::{BATCH_OPS_MAX, cluster_profile, item_bytes_max};
+use crate::watch::is_watch;
 
 pub use config::ClusterConfig;
 use nodes::Nodes;
@@ -152,6 +154,12 @@ impl RedisClusterStore {
         let deadline = ctx.deadline.unwrap_or(Instant::now() + self.nodes.config.node.timeout);
         parts::Run::new(&self.nodes, &batch, self.limits(), deadline).finish().await
     }
+
+    /// Waits until one of the items is another.
+    async fn watch(&self, ctx: Ctx, batch: Batch) -> Replies {
+        let deadline = ctx.deadline.unwrap_or(Instant::now() + self.nodes.config.node.timeout);
+        watch::watch(&self.nodes, &batch, deadline).await
+    }
 }
 
 impl Store for RedisClusterStore {
@@ -169,9 +177,12 @@ impl Store for RedisClusterStore {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        match answered_at_once(&batch, BATCH_OPS_MAX) {
-            Some(replies) => Run::Ready(replies),
-            None => Run::pending(self.run_batch(ctx, batch)),
+        if let Some(replies) = answered_at_once(&batch, BATCH_OPS_MAX) {
+            return Run::Ready(replies);
+        }
+        match batch.as_slice() {
+            ops if ops.iter().all(is_watch) => Run::pending(self.watch(ctx, batch)),
+            _ => Run::pending(self.run_batch(ctx, batch)),
         }
     }
 }

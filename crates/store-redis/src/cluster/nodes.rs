@@ -9,6 +9,7 @@ use larder_net::Backoff;
 use parking_lot::{Mutex, RwLock};
 use redis::Value;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::task::JoinHandle;
 
 use super::config::ClusterConfig;
@@ -103,6 +104,11 @@ impl Nodes {
     /// Every node that is known.
     pub(crate) fn known(&self) -> Vec<Arc<Member>> {
         self.known.lock().values().map(|(member, _)| member.clone()).collect()
+    }
+
+    /// Ends with the next look at the map that ends after this was called.
+    pub(crate) fn looked(&self) -> Notified<'_> {
+        self.looked.notified()
     }
 
     /// Has the map looked at again, soon.

@@ -24,8 +24,9 @@ use crate::scripts::Script;
 
 /// Times that one op follows a redirection.
 const REDIRECTIONS_MAX: u32 = 8;
-/// Times that one op is tried again after a refusal or a lost connection, within its deadline.
-const TRIES_MAX: u32 = 40;
+/// Times that one op is tried again after a refusal or a lost connection, within its deadline: no fewer than the longest timeout has room for, so that it
+/// is the deadline that ends them. (A failover takes as long as it takes, and a count of tries that passes quickly would end before it.)
+const TRIES_MAX: u32 = 10_000;
 /// Between two tries of an op that no node took.
 const TRIES: Backoff =
     Backoff { first: Duration::from_millis(4), max: Duration::from_millis(150), min: Duration::ZERO };
@@ -363,7 +364,7 @@ fn encoded(op: &Op, limits: Limits) -> Result<Encoded> {
     encode(op, limits)
 }
 
-fn uncovered(slot: Slot, topology: &Topology) -> Error {
+pub(super) fn uncovered(slot: Slot, topology: &Topology) -> Error {
     let served = topology.map.served();
     let detail = format!(
         "the slot {slot} of this key is served by no node of the cluster ({served} of 16384 slots are): bring its primary back, or assign \

@@ -109,7 +109,10 @@ fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_by
     let command = match mode {
         PutMode::Set | PutMode::Replace => {
             let mut command = script(Script::Set, key, Expect::Stored);
-            command.cmd.arg(item()).arg(ttl_ms).arg(if mode == PutMode::Set { "set" } else { "replace" });
+            command.cmd.arg(item()).arg(ttl_ms);
+            if mode == PutMode::Replace {
+                command.cmd.arg("");
+            }
             command
         }
         // The one write that needs no look before it: it writes only where there is nothing at all.

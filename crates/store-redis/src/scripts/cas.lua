@@ -1,15 +1,25 @@
 -- Writes an item over the version that was read.
 -- ARGV: the item; its life in ms, or 0; the first 9 bytes of what was read; its length.
 -- 1: stored. 0: there is no item. -1: there is another. -2: the value there is not an item.
-local head = redis.call('GETRANGE', KEYS[1], 0, 8)
-if #head ~= 9 or head:byte() ~= 193 then
-  if head == '' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+-- Of a short item one call tells both whether it is long enough and whether it is longer; a long one is not copied for that.
+local call, key, length = redis.call, KEYS[1], tonumber(ARGV[4])
+local last = length
+if length > 1024 then last = 8 end
+local old = call('GETRANGE', key, 0, last)
+local head = old:sub(1, 9)
+if head ~= ARGV[3] then
+  if #head == 9 and head:byte() == 193 then return -1 end
+  if old == '' and call('EXISTS', key) == 0 then return 0 end
   return -2
 end
-if head ~= ARGV[3] or redis.call('STRLEN', KEYS[1]) ~= tonumber(ARGV[4]) then return -1 end
+if last == 8 then
+  if call('STRLEN', key) ~= length then return -1 end
+elseif #old ~= length then
+  return -1
+end
 if ARGV[2] == '0' then
-  redis.call('SET', KEYS[1], ARGV[1])
+  call('SET', key, ARGV[1])
 else
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  call('SET', key, ARGV[1], 'PX', ARGV[2])
 end
 return 1

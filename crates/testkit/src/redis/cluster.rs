@@ -212,10 +212,20 @@ impl RedisCluster {
         let from = self.primary_of(slot);
         // The receiver first: a slot that its old primary gave up would have none until the gossip comes round.
         let others = (0..NODES).filter(|&node| node != to && node != from && self.is_primary(node));
-        for node in [to, from].into_iter().chain(others) {
-            self.slot_command(node, slot, "NODE", &self.members[to].id);
-        }
-        self.wait_until("agreed", |cluster| cluster.alive().all(|node| cluster.seen_by(node, slot) == Some(to)));
+        let order: Vec<usize> = [to, from].into_iter().chain(others).collect();
+        order.iter().for_each(|&node| self.slot_command(node, slot, "NODE", &self.members[to].id));
+        let told = std::cell::Cell::new(Instant::now());
+        self.wait_until("agreed", |cluster| {
+            let is_wrong = |node: &RedisServer| cluster.seen_by(node, slot) != Some(to);
+            // A message under way, in which the old primary still claims the slot by a later epoch than the receiver knew to draw, has the receiver give the
+            // slot back, and then nobody serves it: who sees it so is told again.
+            if told.get().elapsed() > Duration::from_millis(NODE_TIMEOUT_MS) {
+                let wrong = order.iter().filter(|&&node| is_wrong(&cluster.nodes[node]) && cluster.is_primary(node));
+                wrong.for_each(|&node| cluster.slot_command(node, slot, "NODE", &cluster.members[to].id));
+                told.set(Instant::now());
+            }
+            !cluster.alive().any(is_wrong)
+        });
     }
 
     /// Whether a node lives and is a primary.

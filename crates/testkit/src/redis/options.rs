@@ -92,7 +92,8 @@ impl RedisOptions {
         self.arg("replicaof", &format!("{} {}", primary.ip(), primary.port())).arg("repl-diskless-sync-delay", "0")
     }
 
-    /// TLS only, with a certificate, its key and who is trusted, as PEM files. Clients need no certificate.
+    /// TLS only, with a certificate, its key and who is trusted, as PEM files. Clients need no certificate,
+    /// unless `tls-auth-clients` says otherwise.
     #[must_use]
     pub fn tls(mut self, cert: &Path, key: &Path, ca: &Path) -> Self {
         self.tls = Some(TlsFiles { cert: cert.to_owned(), key: key.to_owned(), ca: ca.to_owned() });
@@ -121,19 +122,21 @@ impl RedisOptions {
 
     /// The command line, for a server in `folder`.
     pub(super) fn arguments(&self, folder: &Path) -> Vec<String> {
-        let mut args = self.args.clone();
+        let mut args = Vec::new();
         let mut pair = |name: &str, value: String| args.extend([format!("--{name}"), value]);
-        if let Some(acl) = &self.acl {
-            let path = folder.join("users.acl");
-            fs::write(&path, acl).expect("an ACL file in a folder of our own");
-            pair("aclfile", path.display().to_string());
-        }
         if let Some(tls) = &self.tls {
             pair("tls-cert-file", tls.cert.display().to_string());
             pair("tls-key-file", tls.key.display().to_string());
             pair("tls-ca-cert-file", tls.ca.display().to_string());
             pair("tls-auth-clients", "no".to_owned());
         }
+        if let Some(acl) = &self.acl {
+            let path = folder.join("users.acl");
+            fs::write(&path, acl).expect("an ACL file in a folder of our own");
+            pair("aclfile", path.display().to_string());
+        }
+        // Last, so that they win.
+        args.extend(self.args.iter().cloned());
         args
     }
 }

@@ -9,6 +9,7 @@ mod memcached;
 mod memory;
 mod progress;
 mod report;
+mod server;
 mod stats;
 mod structures;
 mod svg;
@@ -50,6 +51,8 @@ enum Command {
     Overhead(Options),
     /// The store in a folder, against a bare log and Redis with a file
     Durable(Options),
+    /// Our server, against memcached, and over a folder against Redis
+    Server(Options),
     /// Each structure, against the raw ops it needs
     Structures(Options),
     /// What an op costs as its structure grows to a million elements
@@ -59,6 +62,9 @@ enum Command {
     /// One candidate in a process of its own
     #[command(hide = true)]
     Worker(memory::WorkerArgs),
+    /// A server of ours in a process of its own
+    #[command(hide = true)]
+    Serve(server::ServeArgs),
 }
 
 /// How to measure, and where to put the results.
@@ -157,10 +163,12 @@ fn main() -> ExitCode {
         Command::Memory(options) => measure(&options, &[Section::Memory]),
         Command::Overhead(options) => measure(&options, &[Section::Overhead]),
         Command::Durable(options) => measure(&options, &[Section::Durable]),
+        Command::Server(options) => measure(&options, &[Section::Server]),
         Command::Structures(options) => measure(&options, &[Section::Structures]),
         Command::Growth(options) => measure(&options, &[Section::Growth]),
         Command::Page(options) => Places::of(&options).and_then(|places| places.write()),
         Command::Worker(args) => memory::work(&args),
+        Command::Serve(args) => server::serve(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -187,6 +195,7 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
             Section::Memory => memory::measure(&plan, &progress),
             Section::Overhead => memory::measure_overhead(&plan, &progress),
             Section::Durable => durable::measure(&plan, &progress),
+            Section::Server => server::measure(&plan, &progress),
             Section::Structures => structures::measure(&plan, &progress),
             Section::Growth => growth::measure(&plan, &progress),
         }?;

@@ -22,6 +22,8 @@ pub(crate) enum Section {
     Overhead,
     /// The store in a folder, against a bare log and Redis.
     Durable,
+    /// Our server, against memcached.
+    Server,
     /// Each structure, against the raw ops it needs.
     Structures,
     /// An op's cost, by the size of its structure.
@@ -29,11 +31,12 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    pub(crate) const ALL: [Section; 6] = [
+    pub(crate) const ALL: [Section; 7] = [
         Section::Memcached,
         Section::Memory,
         Section::Overhead,
         Section::Durable,
+        Section::Server,
         Section::Structures,
         Section::Growth,
     ];
@@ -44,6 +47,7 @@ impl Section {
             Section::Memory => "The store in the process",
             Section::Overhead => "Memory an item",
             Section::Durable => "The store in a folder",
+            Section::Server => "The server",
             Section::Structures => "Structures over raw ops",
             Section::Growth => "As structures grow",
         }

@@ -406,7 +406,11 @@ pub(crate) fn continue_process(pid: u32) {
 }
 
 /// The memory a process really occupies (RSS), in bytes.
-pub(crate) fn rss_bytes_of(pid: u32) -> u64 {
+///
+/// ```
+/// assert!(larder_testkit::servers::rss_bytes_of(std::process::id()) > 0);
+/// ```
+pub fn rss_bytes_of(pid: u32) -> u64 {
     let rss = status_of(pid, "VmRSS:");
     let kib = rss.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
     kib.expect("VmRSS is a number of kB") * 1024

@@ -19,6 +19,7 @@
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
 //! | [`table`] | [`Table`]: values by keys, each an item of its own, and a list of the keys |
 //! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
+//! | `behind` | work beside the caller, one piece at a time |
 //! | `cell` | one key under chained conditional writes, and what landed of them |
 //! | `combine` | many callers' changes in one write, safe to cancel |
 //! | `copies` | manifests that stand on several servers |
@@ -35,6 +36,7 @@
 
 mod append;
 pub mod array;
+mod behind;
 pub mod cache;
 mod cell;
 mod combine;

@@ -104,11 +104,11 @@ impl Rebuild {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> larder_core::Result<()> {
     /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
-    /// let options = Cache::options().lease(Duration::from_millis(300)).wait(Duration::ZERO);
+    /// let options = Cache::options().lease(Duration::from_secs(1)).wait(Duration::ZERO);
     /// let cache = options.open_or_create(&store, "pages").await?;
     /// let Lookup::Rebuild(rebuild) = cache.lookup("/index").await? else { panic!("it is new") };
     /// let rebuild = rebuild.renewing();
-    /// tokio::time::sleep(Duration::from_millis(500)).await;
+    /// tokio::time::sleep(Duration::from_millis(1_500)).await;
     /// assert!(cache.lookup("/index").await.is_err()); // somebody still makes it
     /// assert!(rebuild.finish("<html>").await.is_kept());
     /// # Ok(())

@@ -197,11 +197,11 @@ impl Shared {
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
-        let most = most.saturating_sub(begin.elapsed()).min(wait::WATCH_MAX);
+        let most = most.saturating_sub(begin.elapsed());
         let watching = Instant::now();
         wait::changed(&self.engine.store, self.engine.sight(), poll, most).await;
         if self.engine.store.profile().watch {
-            if watching.elapsed() < most {
+            if watching.elapsed() < most.min(wait::WATCH_MAX) {
                 self.rest().is_woken = true;
             } else {
                 *self.rest() = Rest::new();
@@ -471,9 +471,9 @@ macro_rules! handle {
                 self.0.claim(lease, wait).await
             }
 
-            /// Waits until there may be something to take that was not there when this handle last found nothing; `most` at the most, and 2 s. Takes nothing, so it may be dropped at any time.
+            /// Waits until there may be something to take that was not there when this handle last found nothing; `most` at the most. Takes nothing, so it may be dropped at any time.
             ///
-            /// Where the store does not tell of changes it is a pause, drawn from the upper half of `poll`. **Round trips: 1** where the store tells, else 0.
+            /// Where the store tells of changes it ends with one, or after 2 s; elsewhere it is a pause, drawn from the upper half of `poll`. **Round trips: 1** where the store tells, else 0.
             #[doc = example!(stringify!($name);
                 "assert!(jobs.pop().await?.is_none());",
                 "jobs.changed(Duration::from_millis(20), Duration::from_secs(1)).await?;")]

@@ -154,6 +154,8 @@ impl Step for Raw {
                             *token = cas;
                         }
                     }
+                    // A look whether a claim's marker is there: it was just removed.
+                    (Verb::Get { want }, Reply::Miss) if want.is_empty() => {}
                     // A table's put: appends, else adds.
                     (Verb::Put { mode: PutMode::Add, .. }, Reply::NotStored) => {}
                     (Verb::Put { .. }, Reply::Stored) | (Verb::Arith { .. }, Reply::Number(_)) => {}

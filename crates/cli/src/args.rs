@@ -252,6 +252,17 @@ Examples:
         /// The shell
         shell: Shell,
     },
+    /// Write the manual pages to a folder
+    #[command(after_help = "\
+A page for larder and one for each verb, in section 1.
+
+Examples:
+  larder man /usr/local/share/man/man1")]
+    Man {
+        /// The folder, which must be there
+        #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        folder: std::path::PathBuf,
+    },
     /// List the exit codes
     #[command(name = "exit-codes", long_about = exit::table())]
     ExitCodes,

@@ -104,6 +104,11 @@ fn start(cli: Cli) -> Result<u8, Failure> {
             io::stdout().write_all(&script)?;
             Ok(Exit::Ok as u8)
         }
+        Command::Man { folder } => {
+            let written = clap_mangen::generate_to(Cli::command(), folder);
+            written.map_err(|error| Failure::usage(format!("{} cannot be written to: {error}", folder.display())))?;
+            Ok(Exit::Ok as u8)
+        }
         Command::ExitCodes => {
             let codes = exit::CODES.iter().map(|(code, meaning)| json!({"code": code, "meaning": meaning}));
             Out { json: cli.common.json }.answer(&exit::table(), &codes.collect())?;
@@ -149,6 +154,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Demo(_)
         | Command::Completions { .. }
         | Command::ExitCodes
+        | Command::Man { .. }
         | Command::Serve(_)
         | Command::Backup(_)
         | Command::Restore(_)

@@ -108,6 +108,16 @@ fn completions_know_every_shell_and_the_verbs() {
 }
 
 #[test]
+fn manual_pages_tell_of_every_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    finish(larder(["man"]).arg(folder.path())).exits(0);
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(page("larder.1").contains("file:PATH"));
+    assert!(page("larder-counter-add.1").contains("Round trips"));
+    finish(larder(["man"]).arg(folder.path().join("none"))).fails(2, "cannot be written to");
+}
+
+#[test]
 fn without_a_store_every_verb_says_how_to_set_one() {
     for verb in VERBS {
         for store in ["", "memory:", "memory:?bytes_max=64m"] {

@@ -385,11 +385,14 @@ impl Direct {
 
     /// What was decided of an item and is not settled (`Some(None)`: it is gone), and what to wait for.
     fn look(&self, shard: &HashMap<Bytes, Pending, RandomState>, key: &[u8]) -> (Option<Option<Record>>, Ticket) {
-        if let Some(pending) = shard.get(key) {
-            return (Some(pending.record.clone()), pending.ticket);
-        }
+        let pending = shard.get(key);
         let cleared = self.unsettled.cleared.load(Ordering::Acquire);
-        if cleared > self.unsettled.settled.load(Ordering::Acquire) { (Some(None), cleared) } else { (None, 0) }
+        let is_clearing = cleared > self.unsettled.settled.load(Ordering::Acquire);
+        // What is not settled when a write has failed never is: the store goes on answering with what was before.
+        if (pending.is_none() && !is_clearing) || self.store.shared().failure().is_some() {
+            return (None, 0);
+        }
+        pending.map_or((Some(None), cleared), |pending| (Some(pending.record.clone()), pending.ticket))
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<Record>> {

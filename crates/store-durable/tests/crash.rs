@@ -8,11 +8,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use common::{count_of, get, incr, set, times};
 use larder_core::ErrorKind;
-use larder_store_durable::{DurableStore, Options, Sync};
+use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Sync};
 
 /// Writers of a child.
 const WRITERS: usize = 8;
@@ -184,6 +185,46 @@ async fn child_whose_disk_refuses_to_sync() {
     }
     assert_eq!(count_of(&store, "n").await, 50, "nobody sees what may not be on disk");
     println!("acknowledged 50");
+}
+
+#[tokio::test]
+async fn child_that_answers_requests_whose_disk_refuses_to_sync() {
+    let Some(store) = childs_store() else { return };
+    let direct = Direct::new(store);
+    let put = |value: &'static str| {
+        let next = move |_: Option<&DirectItem>, cas| {
+            DirectNext::Put(DirectItem { value: value.into(), flags: 0, marks: 0, cas, expiry_ms: None })
+        };
+        direct.update(b"k", next)
+    };
+    let settled = async |ticket| {
+        std::future::poll_fn(|cx| {
+            direct.poll_settled(ticket, cx).map_or_else(|error| Poll::Ready(Err(error)), |done| done.map(Ok))
+        })
+        .await
+    };
+    settled(put("1").unwrap()).await.unwrap();
+    refuse_syncs();
+    let (first, second) = (put("2").unwrap(), put("3"));
+    settled(first).await.unwrap_err();
+    if let Ok(second) = second {
+        settled(second).await.unwrap_err();
+    }
+    let (item, seen) = direct.get(b"k").unwrap();
+    assert_eq!((&item.unwrap().value[..], seen), (&b"1"[..], 0), "reads go on, with what is on disk");
+    assert!(put("4").unwrap_err().to_string().contains("open the store anew"));
+    assert!(direct.clear().is_err());
+    println!("acknowledged 1");
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_is_told_to_all_who_wait_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "child_that_answers_requests_whose_disk_refuses_to_sync";
+    let output = child(test, folder.path(), Sync::Always).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 1"), "{output:?}");
+    let value = get(&Options::new(folder.path()).open().unwrap(), "k").await.unwrap();
+    assert!(["1", "2", "3"].contains(&std::str::from_utf8(&value).unwrap()), "{value:?}");
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ pub use larder_core::{
     Key, ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
     SystemClock, Ttl, TtlSupport, Verb, Want,
     list::{List, ListRef, Listed},
-    observe, text,
+    native, observe, text,
 };
 #[doc(inline)]
 pub use larder_dump as dump;

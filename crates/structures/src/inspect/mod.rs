@@ -10,6 +10,7 @@ use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
 use crate::records;
 use crate::registry;
+use crate::unique;
 use crate::{Array, Queue, Set, Stack};
 
 /// How many values one batch reads: they come whole, and may be large.
@@ -138,7 +139,11 @@ impl Inspection {
         let named = gets.len();
         // Where data are lost, the list of the pieces may be too: then what can still be found is counted.
         let pieces = registry::pieces(store, ctx, &self.name, &self.manifest).await.unwrap_or_default();
-        let is_native = self.manifest.kind == Kind::Records && records::is_native(&self.manifest);
+        let is_native = match self.manifest.kind {
+            Kind::Records => records::is_native(&self.manifest),
+            Kind::UniqueVisitors => unique::is_native(&self.manifest),
+            _ => false,
+        };
         gets.extend(pieces.into_iter().map(|key| match is_native {
             true => Op::native(key, Native::MemoryBytes),
             false => Op::get(key, Want::VALUE),

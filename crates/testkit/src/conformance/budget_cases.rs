@@ -107,15 +107,20 @@ budgets! {
     drop_of_visitors [] = 5;
     unique_open [Cas] = 1;
     unique_create [Cas] = 3;
-    unique_add [Cas] = 2;
+    unique_add [Cas, Lacks(SETS)] = 2;
+    unique_add_native [Native(SETS)] = 1;
     unique_add_of_who_is_known [Cas] = 1;
-    unique_add_of_a_thousand [Cas] = 2;
-    unique_add_of_a_days_first [Cas] = 8;
-    unique_add_of_a_handles_first [Cas] = 3;
+    unique_add_of_a_thousand [Cas, Lacks(SETS)] = 2;
+    unique_add_of_a_thousand_native [Native(SETS)] = 1;
+    unique_add_of_a_days_first [Cas, Lacks(SETS)] = 8;
+    unique_add_of_a_days_first_native [Native(SETS)] = 7;
+    unique_add_of_a_handles_first [Cas, Lacks(SETS)] = 3;
+    unique_add_of_a_handles_first_native [Native(SETS)] = 2;
     unique_is_new [Cas] = 1;
     unique_count [Cas] = 1;
     unique_union_of_two_days [Cas] = 2;
-    unique_one_shot_add [Cas] = 4;
+    unique_one_shot_add [Cas, Lacks(SETS)] = 4;
+    unique_one_shot_add_native [Native(SETS)] = 3;
     unique_forget [Cas] = 5;
     drop_of_unique_visitors [Cas] = 6;
     table_open [Cas] = 1;
@@ -476,6 +481,9 @@ async fn drop_of_a_log(m: Metered) -> u64 {
 /// What records need of a store to be kept in bit fields.
 const BITS: Families = Families::BITS.union(Families::SORTED);
 
+/// What unique visitors need of a store to be kept in its own sets.
+const SETS: Families = Families::SET.union(Families::KEYS);
+
 /// Three shards of 40 records each, known to the handle.
 async fn records(m: &Metered) -> PackedRecords {
     let schema = Schema::parse(["place:CA|US|FR", "paid:bit", "visits:u5", "debt:i5"]).expect("a schema");
@@ -601,6 +609,26 @@ async fn unique_create(m: Metered) -> u64 {
 async fn unique_add(m: Metered) -> u64 {
     let site = m.unique().await;
     m.cost(site.add(["w"])).await
+}
+
+async fn unique_add_native(m: Metered) -> u64 {
+    unique_add(m).await
+}
+
+async fn unique_add_of_a_thousand_native(m: Metered) -> u64 {
+    unique_add_of_a_thousand(m).await
+}
+
+async fn unique_add_of_a_days_first_native(m: Metered) -> u64 {
+    unique_add_of_a_days_first(m).await
+}
+
+async fn unique_add_of_a_handles_first_native(m: Metered) -> u64 {
+    unique_add_of_a_handles_first(m).await
+}
+
+async fn unique_one_shot_add_native(m: Metered) -> u64 {
+    unique_one_shot_add(m).await
 }
 
 async fn unique_add_of_who_is_known(m: Metered) -> u64 {

@@ -27,6 +27,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("visitors", "Visitors"),
     ("unique", "Unique visitors"),
     ("records", "Packed records"),
+    ("sharded", "Sharded hash, sharded set"),
     ("log", "Event log"),
     ("array", "Array"),
     ("table", "Table"),

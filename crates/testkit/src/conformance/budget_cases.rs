@@ -10,6 +10,12 @@ use larder_structures::records::{Schema, Value};
 use larder_structures::registry::drop_structure;
 use larder_structures::{Cache, Counter, EventLog, Lock, Name, PackedRecords, Set, Table, UniqueVisitors, Visitors};
 
+use self::{
+    records_highest as records_highest_native, unique_add as unique_add_native,
+    unique_add_of_a_days_first as unique_add_of_a_days_first_native,
+    unique_add_of_a_handles_first as unique_add_of_a_handles_first_native,
+    unique_add_of_a_thousand as unique_add_of_a_thousand_native, unique_one_shot_add as unique_one_shot_add_native,
+};
 use super::{Bench, Case, Need};
 
 /// How often a case is counted, each time on a structure of its own, until it is found right. Now and then a handle that has just
@@ -107,20 +113,20 @@ budgets! {
     drop_of_visitors [] = 5;
     unique_open [Cas] = 1;
     unique_create [Cas] = 3;
-    unique_add [Cas, Lacks(SETS)] = 2;
-    unique_add_native [Native(SETS)] = 1;
+    unique_add [Cas, Lacks(Families::SET)] = 2;
+    unique_add_native [Native(Families::SET)] = 1;
     unique_add_of_who_is_known [Cas] = 1;
-    unique_add_of_a_thousand [Cas, Lacks(SETS)] = 2;
-    unique_add_of_a_thousand_native [Native(SETS)] = 1;
-    unique_add_of_a_days_first [Cas, Lacks(SETS)] = 8;
-    unique_add_of_a_days_first_native [Native(SETS)] = 7;
-    unique_add_of_a_handles_first [Cas, Lacks(SETS)] = 3;
-    unique_add_of_a_handles_first_native [Native(SETS)] = 2;
+    unique_add_of_a_thousand [Cas, Lacks(Families::SET)] = 2;
+    unique_add_of_a_thousand_native [Native(Families::SET)] = 1;
+    unique_add_of_a_days_first [Cas, Lacks(Families::SET)] = 8;
+    unique_add_of_a_days_first_native [Native(Families::SET)] = 7;
+    unique_add_of_a_handles_first [Cas, Lacks(Families::SET)] = 3;
+    unique_add_of_a_handles_first_native [Native(Families::SET)] = 2;
     unique_is_new [Cas] = 1;
     unique_count [Cas] = 1;
     unique_union_of_two_days [Cas] = 2;
-    unique_one_shot_add [Cas, Lacks(SETS)] = 4;
-    unique_one_shot_add_native [Native(SETS)] = 3;
+    unique_one_shot_add [Cas, Lacks(Families::SET)] = 4;
+    unique_one_shot_add_native [Native(Families::SET)] = 3;
     unique_forget [Cas] = 5;
     drop_of_unique_visitors [Cas] = 6;
     table_open [Cas] = 1;
@@ -481,9 +487,6 @@ async fn drop_of_a_log(m: Metered) -> u64 {
 /// What records need of a store to be kept in bit fields.
 const BITS: Families = Families::BITS.union(Families::SORTED);
 
-/// What unique visitors need of a store to be kept in its own sets.
-const SETS: Families = Families::SET.union(Families::KEYS);
-
 /// Three shards of 40 records each, known to the handle.
 async fn records(m: &Metered) -> PackedRecords {
     let schema = Schema::parse(["place:CA|US|FR", "paid:bit", "visits:u5", "debt:i5"]).expect("a schema");
@@ -530,10 +533,6 @@ async fn records_get_many(m: Metered) -> u64 {
 async fn records_highest(m: Metered) -> u64 {
     let records = records(&m).await;
     m.cost(records.highest()).await
-}
-
-async fn records_highest_native(m: Metered) -> u64 {
-    records_highest(m).await
 }
 
 async fn records_aggregate(m: Metered) -> u64 {
@@ -609,26 +608,6 @@ async fn unique_create(m: Metered) -> u64 {
 async fn unique_add(m: Metered) -> u64 {
     let site = m.unique().await;
     m.cost(site.add(["w"])).await
-}
-
-async fn unique_add_native(m: Metered) -> u64 {
-    unique_add(m).await
-}
-
-async fn unique_add_of_a_thousand_native(m: Metered) -> u64 {
-    unique_add_of_a_thousand(m).await
-}
-
-async fn unique_add_of_a_days_first_native(m: Metered) -> u64 {
-    unique_add_of_a_days_first(m).await
-}
-
-async fn unique_add_of_a_handles_first_native(m: Metered) -> u64 {
-    unique_add_of_a_handles_first(m).await
-}
-
-async fn unique_one_shot_add_native(m: Metered) -> u64 {
-    unique_one_shot_add(m).await
 }
 
 async fn unique_add_of_who_is_known(m: Metered) -> u64 {

@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn hashes_of_numbers_are_spread_as_by_chance() {
         let rounds = Rounds::new(5);
-        let kinds: [(&str, fn(u64) -> u64); 4] = [
+        type Ids = fn(u64) -> u64;
+        let kinds: [(&str, Ids); 4] = [
             ("dense", |n| n),
             ("clock", |n| (1_700_000_000_000 + n * 7) << 22 | (n % 32) << 12),
             ("spaced", |n| n * 4_096),

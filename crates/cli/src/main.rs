@@ -12,6 +12,7 @@ mod lock;
 mod log;
 mod output;
 mod queue;
+mod records;
 mod run;
 mod serve;
 mod session;
@@ -132,6 +133,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
         Command::Unique(verb) => unique::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),

@@ -14,6 +14,7 @@ use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
 use crate::queue::LineVerb;
+use crate::records::RecordsVerb;
 use crate::serve;
 use crate::table::TableVerb;
 use crate::unique::UniqueVerb;
@@ -160,6 +161,17 @@ Examples:
   larder unique union shop blog --days 7"
     )]
     Unique(UniqueVerb),
+    /// A few bits for each of millions of dense ids: set, read, and counted by any field
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder records define users 'place:CA-ON|US-NY' visits:u7
+  larder records set users 17 place=US-NY visits=3
+  larder records aggregate users place"
+    )]
+    Records(RecordsVerb),
     /// Tell what a structure is, takes and promises, of whatever kind
     #[command(after_help = inspect::INSPECT_HELP)]
     Inspect(Named),
@@ -538,6 +550,8 @@ pub(crate) enum Subject {
     Unique,
     /// The log.
     Log,
+    /// Packed records.
+    Records,
     /// The table.
     Table,
     /// The queue.
@@ -549,7 +563,7 @@ pub(crate) enum Subject {
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
 exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
-count visitors and different visitors, put events into a log and entries into a table, and push to, claim from and acknowledge a queue and a stack; then it \
+count visitors and different visitors, put events into a log and entries into a table, set packed records, and push to, claim from and acknowledge a queue and a stack; then it \
 checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
 if every total is right, with 1 if any is off.
 

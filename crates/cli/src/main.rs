@@ -14,6 +14,7 @@ mod log;
 mod output;
 mod own;
 mod queue;
+mod records;
 mod run;
 mod serve;
 mod session;
@@ -142,6 +143,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
         Command::Unique(verb) => unique::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Export(args) => archive::export(&session, &args).await.map(|exit| exit as u8),

@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 12] = [
+const STRUCTURES: [&str; 13] = [
     "lock",
     "exact counter",
     "fast counter",
@@ -20,6 +20,7 @@ const STRUCTURES: [&str; 12] = [
     "visitors",
     "unique visitors",
     "log",
+    "packed records",
     "table",
     "queue",
     "stack",
@@ -68,6 +69,7 @@ fn a_total_that_is_off_is_found() {
         "visitors",
         "unique",
         "log",
+        "records",
         "table",
         "queue",
         "stack",

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 40] = [
+const VERBS: [&str; 46] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -34,6 +34,12 @@ const VERBS: [&str; 40] = [
     "unique new n a",
     "unique union n",
     "unique forget n",
+    "records define n a:bit",
+    "records set n 1 a=1",
+    "records get n 1",
+    "records max n",
+    "records aggregate n a",
+    "records bits n 1",
     "queue push n a",
     "queue pop n",
     "queue claim n",
@@ -72,6 +78,7 @@ fn help_has_examples_for_every_verb() {
         "array --help",
         "visitors --help",
         "unique --help",
+        "records --help",
         "queue --help",
         "stack --help",
     ];

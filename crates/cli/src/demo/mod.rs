@@ -8,6 +8,7 @@ mod footprint;
 mod lock;
 mod log;
 mod queue;
+mod records;
 mod set;
 mod stage;
 mod table;
@@ -30,7 +31,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 12] = [
+const SUBJECTS: [Subject; 13] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -40,6 +41,7 @@ const SUBJECTS: [Subject; 12] = [
     Subject::Visitors,
     Subject::Unique,
     Subject::Log,
+    Subject::Records,
     Subject::Table,
     Subject::Queue,
     Subject::Stack,
@@ -97,6 +99,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Unique => unique::drive(stage).await,
             Subject::Queue | Subject::Stack => queue::drive(stage).await,
             Subject::Log => log::drive(stage).await,
+            Subject::Records => records::drive(stage).await,
             Subject::Table => entries::drive(stage).await,
         };
         rows.push(match row {

@@ -195,6 +195,7 @@ impl Subject {
             Subject::Queue => "queue",
             Subject::Stack => "stack",
             Subject::Log => "log",
+            Subject::Records => "packed records",
             Subject::Table => "table",
         }
     }

@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 12] = [
+const STRUCTURES: [&str; 14] = [
     "lock",
     "exact counter",
     "fast counter",
@@ -23,6 +23,8 @@ const STRUCTURES: [&str; 12] = [
     "table",
     "queue",
     "stack",
+    "sharded hash",
+    "sharded set",
 ];
 
 fn rows(done: &Done) -> Vec<Value> {
@@ -71,6 +73,8 @@ fn a_total_that_is_off_is_found() {
         "table",
         "queue",
         "stack",
+        "hash",
+        "sharded-set",
     ]
     .into_iter()
     .zip(STRUCTURES)

@@ -71,7 +71,7 @@ pub use larder_core::{
     Key, ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
     SystemClock, Ttl, TtlSupport, Verb, Want,
     list::{List, ListRef, Listed},
-    observe, text,
+    native, observe, text,
 };
 #[cfg(feature = "layers")]
 pub use larder_layers as layers;

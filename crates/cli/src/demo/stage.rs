@@ -196,6 +196,8 @@ impl Subject {
             Subject::Stack => "stack",
             Subject::Log => "log",
             Subject::Table => "table",
+            Subject::Hash => "sharded hash",
+            Subject::ShardedSet => "sharded set",
         }
     }
 }

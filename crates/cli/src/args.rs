@@ -16,6 +16,7 @@ use crate::log::LogVerb;
 use crate::queue::LineVerb;
 use crate::records::RecordsVerb;
 use crate::serve;
+use crate::sharded;
 use crate::table::TableVerb;
 use crate::unique::UniqueVerb;
 use crate::visitors::VisitorsVerb;
@@ -172,6 +173,31 @@ Examples:
   larder records aggregate users place"
     )]
     Records(RecordsVerb),
+    /// Values by fields, as many as you like, in many small shards
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder hash set cities 17 Lund 18 Umeå
+  larder hash get cities 17
+  larder hash len cities"
+    )]
+    Hash(sharded::HashVerb),
+    /// A set as large as you like, in many small shards, that tells who is new
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder sharded-set add seen a b c
+  larder sharded-set has seen a
+  larder sharded-set len seen"
+    )]
+    ShardedSet(sharded::ShardedSetVerb),
+    /// Spread a sharded hash or set over another number of shards, while it is used
+    #[command(after_help = sharded::RESHARD_HELP)]
+    Reshard(sharded::Reshard),
     /// Tell what a structure is, takes and promises, of whatever kind
     #[command(after_help = inspect::INSPECT_HELP)]
     Inspect(Named),
@@ -558,12 +584,16 @@ pub(crate) enum Subject {
     Queue,
     /// The stack.
     Stack,
+    /// The sharded hash.
+    Hash,
+    /// The sharded set.
+    ShardedSet,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
 exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
-count visitors and different visitors, put events into a log and entries into a table, set packed records, and push to, claim from and acknowledge a queue and a stack; then it \
+count visitors and different visitors, put events into a log and entries into a table, set packed records, push to, claim from and acknowledge a queue and a stack, and change a sharded hash and set while they are resharded; then it \
 checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
 if every total is right, with 1 if any is off.
 

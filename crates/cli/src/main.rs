@@ -19,6 +19,7 @@ mod run;
 mod serve;
 mod session;
 mod set;
+mod sharded;
 mod table;
 mod unique;
 mod visitors;
@@ -144,6 +145,9 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Visitors(verb) => visitors::run(&session, verb).await,
         Command::Unique(verb) => unique::run(&session, verb).await.map(|exit| exit as u8),
         Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Hash(verb) => sharded::hash(&session, verb).await.map(|exit| exit as u8),
+        Command::ShardedSet(verb) => sharded::set_of_shards(&session, verb).await.map(|exit| exit as u8),
+        Command::Reshard(args) => sharded::reshard(&session, &args).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Export(args) => archive::export(&session, &args).await.map(|exit| exit as u8),

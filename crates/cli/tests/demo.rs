@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 13] = [
+const STRUCTURES: [&str; 15] = [
     "lock",
     "exact counter",
     "fast counter",
@@ -24,6 +24,8 @@ const STRUCTURES: [&str; 13] = [
     "table",
     "queue",
     "stack",
+    "sharded hash",
+    "sharded set",
 ];
 
 fn rows(done: &Done) -> Vec<Value> {
@@ -73,6 +75,8 @@ fn a_total_that_is_off_is_found() {
         "table",
         "queue",
         "stack",
+        "hash",
+        "sharded-set",
     ]
     .into_iter()
     .zip(STRUCTURES)

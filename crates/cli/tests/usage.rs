@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 46] = [
+const VERBS: [&str; 59] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -51,6 +51,19 @@ const VERBS: [&str; 46] = [
     "queue work n -- true",
     "stack push n a",
     "stack pop n",
+    "hash set n a b",
+    "hash get n a",
+    "hash remove n a",
+    "hash len n",
+    "hash entries n",
+    "hash stat n",
+    "sharded-set add n a",
+    "sharded-set remove n a",
+    "sharded-set has n a",
+    "sharded-set len n",
+    "sharded-set members n",
+    "sharded-set stat n",
+    "reshard n --shards 2",
     "inspect n",
     "drop n",
     "drop n --json",
@@ -81,6 +94,9 @@ fn help_has_examples_for_every_verb() {
         "records --help",
         "queue --help",
         "stack --help",
+        "hash --help",
+        "sharded-set --help",
+        "reshard --help",
     ];
     for line in others {
         let words: Vec<&str> = line.split(' ').collect();

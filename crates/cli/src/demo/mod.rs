@@ -10,6 +10,7 @@ mod log;
 mod queue;
 mod records;
 mod set;
+mod sharded;
 mod stage;
 mod table;
 mod unique;
@@ -31,7 +32,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 13] = [
+const SUBJECTS: [Subject; 15] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -45,6 +46,8 @@ const SUBJECTS: [Subject; 13] = [
     Subject::Table,
     Subject::Queue,
     Subject::Stack,
+    Subject::Hash,
+    Subject::ShardedSet,
 ];
 
 /// Drives the structures; the exit code says whether every total was right.
@@ -98,6 +101,8 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Visitors => visitors::drive(stage).await,
             Subject::Unique => unique::drive(stage).await,
             Subject::Queue | Subject::Stack => queue::drive(stage).await,
+            Subject::Hash => sharded::drive_hash(stage).await,
+            Subject::ShardedSet => sharded::drive_set(stage).await,
             Subject::Log => log::drive(stage).await,
             Subject::Records => records::drive(stage).await,
             Subject::Table => entries::drive(stage).await,

@@ -197,6 +197,8 @@ impl Subject {
             Subject::Log => "log",
             Subject::Records => "packed records",
             Subject::Table => "table",
+            Subject::Hash => "sharded hash",
+            Subject::ShardedSet => "sharded set",
         }
     }
 }

@@ -15,6 +15,12 @@ pub(crate) enum Unit {
     MicrosPerOp,
     /// Bytes an item beyond its key and value: less is better.
     OverheadBytes,
+    /// Bytes: less is better.
+    Bytes,
+    /// Milliseconds: less is better.
+    Millis,
+    /// Times as much as the least there could be: less is better.
+    Times,
 }
 
 impl Unit {
@@ -23,6 +29,9 @@ impl Unit {
             Unit::OpsPerSecond => "ops/s",
             Unit::MicrosPerOp => "us/op",
             Unit::OverheadBytes => "bytes of overhead an item",
+            Unit::Bytes => "bytes an item",
+            Unit::Millis => "ms",
+            Unit::Times => "times the least",
         }
     }
 
@@ -38,6 +47,9 @@ impl Unit {
             Unit::MicrosPerOp if figure < 10.0 => format!("{figure:.2} us"),
             Unit::MicrosPerOp => format!("{figure:.1} us"),
             Unit::OverheadBytes => format!("{figure:.1} B"),
+            Unit::Bytes => format!("{figure:.0} B"),
+            Unit::Millis => format!("{figure:.2} ms"),
+            Unit::Times => format!("{figure:.2}x"),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod contest;
 mod drive;
+mod durable;
 mod growth;
 mod machine;
 mod memcached;
@@ -9,6 +10,7 @@ mod memory;
 mod progress;
 mod redis;
 mod report;
+mod server;
 mod stats;
 mod structures;
 mod svg;
@@ -51,6 +53,10 @@ enum Command {
     Memory(Options),
     /// Its memory an item, against theirs
     Overhead(Options),
+    /// The store in a folder, against a bare log and Redis with a file
+    Durable(Options),
+    /// Our server, against memcached, and over a folder against Redis
+    Server(Options),
     /// Each structure, against the raw ops it needs
     Structures(Options),
     /// What an op costs as its structure grows to a million elements
@@ -60,6 +66,9 @@ enum Command {
     /// One candidate in a process of its own
     #[command(hide = true)]
     Worker(memory::WorkerArgs),
+    /// A server of ours in a process of its own
+    #[command(hide = true)]
+    Serve(server::ServeArgs),
 }
 
 /// How to measure, and where to put the results.
@@ -183,10 +192,13 @@ fn main() -> ExitCode {
         Command::Redis(options) => measure(&options, &[Section::Redis]),
         Command::Memory(options) => measure(&options, &[Section::Memory]),
         Command::Overhead(options) => measure(&options, &[Section::Overhead]),
+        Command::Durable(options) => measure(&options, &[Section::Durable]),
+        Command::Server(options) => measure(&options, &[Section::Server]),
         Command::Structures(options) => measure(&options, &[Section::Structures]),
         Command::Growth(options) => measure(&options, &[Section::Growth]),
         Command::Page(options) => Places::of(&options).and_then(|places| places.write()),
         Command::Worker(args) => memory::work(&args),
+        Command::Serve(args) => server::serve(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -213,6 +225,8 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
             Section::Redis => redis::measure(&plan, &progress),
             Section::Memory => memory::measure(&plan, &progress),
             Section::Overhead => memory::measure_overhead(&plan, &progress),
+            Section::Durable => durable::measure(&plan, &progress),
+            Section::Server => server::measure(&plan, &progress),
             Section::Structures => structures::measure(&plan, &progress),
             Section::Growth => growth::measure(&plan, &progress),
         }?;

@@ -22,6 +22,10 @@ pub(crate) enum Section {
     Memory,
     /// Its memory, against theirs.
     Overhead,
+    /// The store in a folder, against a bare log and Redis.
+    Durable,
+    /// Our server, against memcached.
+    Server,
     /// Each structure, against the raw ops it needs.
     Structures,
     /// An op's cost, by the size of its structure.
@@ -29,8 +33,16 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    pub(crate) const ALL: [Section; 6] =
-        [Section::Memcached, Section::Redis, Section::Memory, Section::Overhead, Section::Structures, Section::Growth];
+    pub(crate) const ALL: [Section; 8] = [
+        Section::Memcached,
+        Section::Redis,
+        Section::Memory,
+        Section::Overhead,
+        Section::Durable,
+        Section::Server,
+        Section::Structures,
+        Section::Growth,
+    ];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
@@ -38,6 +50,8 @@ impl Section {
             Section::Redis => "Redis and Valkey",
             Section::Memory => "The store in the process",
             Section::Overhead => "Memory an item",
+            Section::Durable => "The store in a folder",
+            Section::Server => "The server",
             Section::Structures => "Structures over raw ops",
             Section::Growth => "As structures grow",
         }

@@ -31,7 +31,7 @@ impl Spread {
 }
 
 /// Between the two nearest, in proportion (R's type 7).
-fn quantile(sorted: &[f64], part: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * sorted.len().saturating_sub(1) as f64;
     let (below, above) = (sorted.get(place.floor() as usize), sorted.get(place.ceil() as usize));
     match (below, above) {

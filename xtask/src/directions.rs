@@ -30,6 +30,7 @@ struct Rule {
 const RULES: &[Rule] = &[
     Rule { package: "larder-core", may_use: Some(&[]), must_not_reach: RUNTIMES, must_not_enable: &[] },
     Rule { package: "larder-proto", may_use: Some(&["larder-core"]), must_not_reach: RUNTIMES, must_not_enable: &[] },
+    Rule { package: "larder-dump", may_use: Some(&["larder-core"]), must_not_reach: RUNTIMES, must_not_enable: &[] },
     Rule { package: "larder-net", may_use: Some(&["larder-core"]), must_not_reach: &[], must_not_enable: &[] },
     // A program that uses one of the two has nothing of the other.
     Rule {
@@ -46,7 +47,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: STORES,
-        may_use: Some(&["larder-core", "larder-net", "larder-proto"]),
+        may_use: Some(&["larder-core", "larder-dump", "larder-net", "larder-proto"]),
         must_not_reach: &[],
         must_not_enable: &[],
     },
@@ -70,7 +71,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "larder",
-        may_use: Some(&["larder-core", "larder-structures", "larder-layers", "larder-typed", STORES]),
+        may_use: Some(&["larder-core", "larder-dump", "larder-structures", "larder-layers", "larder-typed", STORES]),
         must_not_reach: &[],
         must_not_enable: &[],
     },

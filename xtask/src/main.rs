@@ -3,7 +3,9 @@
 mod apt;
 mod command;
 mod directions;
+mod dist;
 mod evidence;
+mod links;
 mod servers;
 mod steps;
 mod style;
@@ -32,7 +34,9 @@ enum Task {
     Check,
     /// Write the table at the head of docs/guarantees.md
     Guarantees,
-    /// Fetch the real servers that the tests need, into .servers/
+    /// Build what is handed out, into target/dist: a static binary, manual pages, completions, unit files
+    Dist,
+    /// Fetch the real servers and shells that the tests need, into .servers/
     Servers {
         /// Fetch again what is already there
         #[arg(long)]
@@ -56,6 +60,7 @@ fn run(task: &Task, root: &Path) -> Result<()> {
         Task::Test => steps::test(root),
         Task::Check => steps::check(root),
         Task::Guarantees => summary::write(root),
+        Task::Dist => dist::build(root),
         Task::Servers { refresh } => servers::ensure(root, *refresh),
     }
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask servers`: an old and a new memcached, Redis 7, Redis 8 and Valkey under `.servers/`, got and started in
-//! the same way.
+//! `cargo xtask servers`: an old and a new memcached, Redis 7, Redis 8 and Valkey under `.servers/`, and zsh and fish, which must load
+//! the completions; got and started in the same way.
 //!
 //! Each is unpacked from a Debian suite with the libraries of that suite, and started through that suite's own dynamic
 //! loader, so a server newer (or older) than the machine's C library runs all the same. `.servers/<name>/run` hides
@@ -24,6 +24,8 @@ enum Kind {
     Memcached,
     Redis,
     Valkey,
+    Zsh,
+    Fish,
 }
 
 impl Kind {
@@ -33,6 +35,8 @@ impl Kind {
             Self::Memcached => "memcached",
             Self::Redis => "redis-server",
             Self::Valkey => "valkey-server",
+            Self::Zsh => "zsh",
+            Self::Fish => "fish",
         }
     }
 
@@ -42,6 +46,8 @@ impl Kind {
             Self::Memcached => &["memcached"],
             Self::Redis => &["redis-server", "redis-tools"],
             Self::Valkey => &["valkey-server", "valkey-tools"],
+            Self::Zsh => &["zsh", "zsh-common"],
+            Self::Fish => &["fish", "fish-common"],
         }
     }
 
@@ -50,7 +56,7 @@ impl Kind {
     }
 }
 
-/// A server that the tests need.
+/// A server, or a shell, that the tests need.
 struct Wanted {
     /// Its folder under `.servers/`.
     name: &'static str,
@@ -64,7 +70,7 @@ struct Wanted {
     accepts: fn(Version) -> bool,
 }
 
-const WANTED: [Wanted; 5] = [
+const WANTED: [Wanted; 7] = [
     Wanted {
         name: "memcached-old",
         kind: Kind::Memcached,
@@ -104,6 +110,22 @@ const WANTED: [Wanted; 5] = [
         suites: &["sid", "testing", "trixie"],
         versions: "8 or later",
         accepts: |version| version.0 >= 8,
+    },
+    Wanted {
+        name: "zsh",
+        kind: Kind::Zsh,
+        env: "LARDER_ZSH",
+        suites: &["bookworm", "trixie"],
+        versions: "5.8 or later",
+        accepts: |version| version >= (5, 8, 0),
+    },
+    Wanted {
+        name: "fish",
+        kind: Kind::Fish,
+        env: "LARDER_FISH",
+        suites: &["bookworm", "trixie"],
+        versions: "3.4 or later",
+        accepts: |version| version >= (3, 4, 0),
     },
 ];
 
@@ -195,8 +217,8 @@ fn unpack(wanted: &Wanted, suite: &str, mirror: &str, scratch: &Path) -> Result<
         .ok_or_else(|| Failure(format!("no dynamic loader in the libc6 of {}", suite.name())))?;
     let server = named(&|name| name == executable)
         .into_iter()
-        .find(|path| path.parent().is_some_and(|folder| folder.ends_with("usr/bin")))
-        .ok_or_else(|| Failure(format!("no usr/bin/{executable} in the packages of {}", suite.name())))?;
+        .find(|path| path.parent().is_some_and(|folder| folder.ends_with("bin")))
+        .ok_or_else(|| Failure(format!("no bin/{executable} in the packages of {}", suite.name())))?;
     let mut libraries: Vec<String> =
         named(&|name| name.contains(".so")).into_iter().filter_map(|path| path.parent()).map(relative).collect();
     libraries.sort();
@@ -219,17 +241,19 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the script that starts the server. memcached refuses to run as root unless told so with `-u`.
+/// Writes the script that starts the server. memcached refuses to run as root unless told so with `-u`; a shell is told where its
+/// functions and modules are, which it looks for below `/usr`.
 fn write_run(home: &Path, kind: Kind, command: &str) -> Result<()> {
-    let as_root = match kind {
+    let before = match kind {
         Kind::Memcached => "if [ \"$(id -u)\" = 0 ]; then set -- -u root \"$@\"; fi\n",
         Kind::Redis | Kind::Valkey => "",
+        Kind::Zsh | Kind::Fish => "export LARDER_SHELL_ROOT=\"$here/root\"\n",
     };
     let script = format!(
         "#!/bin/sh\n\
          # Written by `cargo xtask servers`. Ends in exec: the process one starts is the server.\n\
          here=$(cd \"${{0%/*}}\" && pwd)\n\
-         {as_root}\
+         {before}\
          exec {command} \"$@\"\n"
     );
     let run = home.join("run");
@@ -260,16 +284,18 @@ fn tls(wanted: &Wanted, home: &Path) -> &'static str {
     }
 }
 
-/// `memcached 1.6.18` gives (1, 6, 18), as would `Redis server v=1.6.18 sha=…`; a suffix such as `_beta1` is left out.
+/// `memcached 1.6.18` gives (1, 6, 18), as would `Redis server v=1.6.18 sha=…`; a suffix such as `_beta1` is left out, and where there is no
+/// third number, as in `zsh 5.9`, it is 0.
 fn parse_version(said: &str) -> Option<Version> {
     let mut words = said.split_whitespace();
     let text = match words.next()? {
-        "memcached" => words.next()?,
+        "memcached" | "zsh" => words.next()?,
+        "fish," => words.nth(1)?,
         "Redis" | "Valkey" => words.find_map(|word| word.strip_prefix("v="))?,
         _ => return None,
     };
     let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
-    Some((parts.next()??, parts.next()??, parts.next()??))
+    Some((parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 
 fn remove(folder: &Path) -> Result<()> {
@@ -298,6 +324,8 @@ mod tests {
         assert_eq!(parse_version("memcached 1.6.45_beta1\n"), Some((1, 6, 45)));
         assert_eq!(parse_version("memcached\n"), None);
         assert_eq!(parse_version("redis_server v=7.0\n"), None);
+        assert_eq!(parse_version("zsh 5.9 (x86_64-debian-linux-gnu)\n"), Some((5, 9, 0)));
+        assert_eq!(parse_version("fish, version 3.6.0\n"), Some((3, 6, 0)));
         let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=0\n";
         assert_eq!(parse_version(redis), Some((7, 0, 15)));
         assert_eq!(parse_version("Valkey server v=9.1.2 sha=00000000:1 malloc=jemalloc\n"), Some((9, 1, 2)));

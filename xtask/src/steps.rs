@@ -11,7 +11,7 @@ use anstream::adapter::strip_str;
 use anstream::{eprintln, println};
 
 use crate::command::{Context, Failure, Result, show};
-use crate::{directions, evidence, servers, style, summary};
+use crate::{directions, evidence, links, servers, style, summary};
 
 const BOLD: &str = "\x1b[1m";
 const GREEN: &str = "\x1b[1;32m";
@@ -32,7 +32,7 @@ struct Steps<'a> {
     summaries: Vec<String>,
 }
 
-/// Directions of dependencies, style, and that the guarantees' evidence exists.
+/// Directions of dependencies, style, that the guarantees' evidence exists and that the documents' links lead somewhere.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut steps = Steps::new(root);
     steps.checks();
@@ -80,6 +80,7 @@ impl<'a> Steps<'a> {
         self.run("dependency directions", || none("points the wrong way", directions::violations(root)?));
         self.run("style", || none("breaks the style", style::violations(root)?));
         self.run("evidence", || none("has no evidence", evidence::violations(root)?));
+        self.run("links", || none("leads nowhere", links::violations(root)?));
         self.run("guarantees", || none("is stale", summary::violations(root)?));
     }
 

@@ -27,6 +27,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("visitors", "Visitors"),
     ("unique", "Unique visitors"),
     ("records", "Packed records"),
+    ("sharded", "Sharded hash, sharded set"),
     ("log", "Event log"),
     ("array", "Array"),
     ("table", "Table"),
@@ -132,7 +133,9 @@ fn rendered(matrix: &Matrix, columns: &[String], cases: &BTreeMap<&str, Vec<Stri
 
 /// What a structure's cases come to on one column.
 fn cell(matrix: &Matrix, column: &str, cases: &[String]) -> String {
-    let reason = |case: &String| matrix.get(column).and_then(|of| of.get(case)).map(String::as_str);
+    // What is native has a portable twin, with cases of its own: a store without lacks nothing.
+    let cases: Vec<&String> = cases.iter().filter(|case| !case.ends_with("_native")).collect();
+    let reason = |case: &&String| matrix.get(column).and_then(|of| of.get(case.as_str())).map(String::as_str);
     // A case that shows a refusal does not apply where there is nothing to refuse: that is no lack.
     let is_lack = |reason: &&str| !reason.starts_with("has ") && !reason.starts_with("keeps ");
     let lacks: BTreeSet<&str> = cases.iter().filter_map(reason).filter(is_lack).collect();
@@ -223,10 +226,11 @@ mod tests {
     #[test]
     fn a_cell_says_what_the_matrix_says() {
         let matrix = matrix_of(
-            "# comment\nbare | lock_a | no cas\nbare | lock_b | no ttl\nbare | set_b | no cas\nplain | set_r | has cas\n",
+            "# comment\nbare | lock_a | no cas\nbare | lock_b | no ttl\nbare | set_b | no cas\nplain | set_r | has cas\nbare | set_b_native | no native ops for it\n",
         );
         assert_eq!(cell(&matrix, "plain", &names(&["set_a", "set_b", "set_r"])), "yes");
         assert_eq!(cell(&matrix, "bare", &names(&["set_a", "set_b", "set_c"])), "yes, but: no cas");
+        assert_eq!(cell(&matrix, "bare", &names(&["set_a", "set_b_native"])), "yes");
         assert_eq!(cell(&matrix, "bare", &names(&["lock_a", "lock_b"])), "no: no cas, no ttl");
         assert_eq!(cell(&matrix, "unheard of", &names(&["lock_a"])), "yes");
     }

@@ -35,7 +35,7 @@ pub(crate) struct Larder {
 }
 
 impl Larder {
-    pub(super) async fn connect(addr: SocketAddr, connections: usize, load: Arc<Load>) -> Result<Larder> {
+    pub(super) async fn connect(addr: SocketAddr, connections: &str, load: Arc<Load>) -> Result<Larder> {
         let config = Config::from_url(&format!("memcached://{addr}?connections={connections}"))?;
         Ok(Larder::over(Arc::new(MemcachedStore::connect(config).await?), load))
     }

@@ -25,7 +25,9 @@ const POOLS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
 const POOL_ROUNDS: usize = 5;
 
 const OURS: &str = "larder";
-const OURS_ON_TWO: &str = "larder, 2 connections";
+/// On the one connection that carries writes, without the lane for reads.
+const OURS_ON_ONE: &str = "larder, connections=1";
+const OURS_ON_TWO: &str = "larder, connections=2";
 
 /// The peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +138,11 @@ fn hold(
     chosen: &[(Peer, usize)],
 ) -> Result<Contest> {
     let stint = Stint { verb, tasks, window: ground.plan.window };
-    let mut contestants = vec![ours(ground, OURS, 1, stint)?, ours(ground, OURS_ON_TWO, 2, stint)?];
+    let mut contestants = vec![
+        ours(ground, OURS, "auto", stint)?,
+        ours(ground, OURS_ON_ONE, "1", stint)?,
+        ours(ground, OURS_ON_TWO, "2", stint)?,
+    ];
     for &(peer, size) in chosen {
         contestants.push(enter(ground, peer, size, stint)?);
     }
@@ -157,7 +163,7 @@ struct Stint {
     window: Duration,
 }
 
-fn ours<'a>(ground: &'a Ground<'_>, label: &'static str, connections: usize, stint: Stint) -> Result<Contestant<'a>> {
+fn ours<'a>(ground: &'a Ground<'_>, label: &'static str, connections: &str, stint: Stint) -> Result<Contestant<'a>> {
     let client = ground.runtime.block_on(Larder::connect(ground.addr, connections, ground.load.clone()))?;
     Ok(on_tasks(ground, label, String::new(), client, stint))
 }

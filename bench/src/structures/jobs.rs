@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_structures::lock::{LockGuard, Released};
-use larder_structures::{Array, Cache, Counter, EventLog, Lock, Set, Table, Visitors};
+use larder_structures::{Array, Cache, Counter, EventLog, Lock, Queue, Set, Stack, Table, Visitors};
 
 use crate::Result;
 use crate::drive::Step;
@@ -18,6 +18,8 @@ const MEMBERS: usize = 100;
 const ARRAY_PUSHES_MAX: usize = 1_000;
 /// Visitors that are named beforehand: so many that they meet each of 256 shards.
 const NAMED: u64 = 4_000;
+/// Items that are pushed at a time for those who take one at a time.
+const PUSHED: usize = 1_000;
 /// The value that a cache holds.
 const VALUE_BYTES: usize = 100;
 
@@ -42,10 +44,14 @@ pub(super) enum Job {
     VisitorsGet,
     TablePut,
     TableGet,
+    QueuePush,
+    QueueTake,
+    StackPush,
+    StackPop,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 18] = [
+    pub(super) const ALL: [Job; 22] = [
         Job::CounterAdd,
         Job::CounterGet,
         Job::FastAdd,
@@ -64,6 +70,10 @@ impl Job {
         Job::VisitorsGet,
         Job::TablePut,
         Job::TableGet,
+        Job::QueuePush,
+        Job::QueueTake,
+        Job::StackPush,
+        Job::StackPop,
     ];
     /// Those that many tasks may do on one handle at the same time.
     pub(super) const SHARED: [Job; 5] = [Job::CounterAdd, Job::FastAdd, Job::SetAdd, Job::LogPut, Job::VisitorsHit];
@@ -88,13 +98,17 @@ impl Job {
             Job::VisitorsGet => "visitors get (100 named)",
             Job::TablePut => "table put of an existing entry",
             Job::TableGet => "table get",
+            Job::QueuePush => "queue push of 1 item",
+            Job::QueueTake => "queue claim and ack",
+            Job::StackPush => "stack push of 1 item",
+            Job::StackPop => "stack pop",
         }
     }
 
     /// The round trips that the documentation promises a handle in use.
     pub(super) fn round_trips(self) -> usize {
         match self {
-            Job::LockCycle | Job::LogFetch => 2,
+            Job::LockCycle | Job::LogFetch | Job::QueueTake | Job::StackPop => 2,
             _ => 1,
         }
     }
@@ -142,6 +156,10 @@ impl Job {
                 table.settle().await;
                 if self == Job::TablePut { Work::TablePut(table) } else { Work::TableGet(table) }
             }
+            Job::QueuePush => Work::QueuePush(Queue::open_or_create(store, name).await?),
+            Job::QueueTake => Work::QueueTake(Queue::open_or_create(store, name).await?, 0),
+            Job::StackPush => Work::StackPush(Stack::open_or_create(store, name).await?),
+            Job::StackPop => Work::StackPop(Stack::open_or_create(store, name).await?, 0),
             Job::VisitorsHit | Job::VisitorsHitNamed | Job::VisitorsGet => {
                 // One window lasts longer than the run, and its shards stay small. Each was hit before the measurement begins.
                 let shards = if self == Job::VisitorsHitNamed { 256 } else { 1 };
@@ -186,10 +204,49 @@ pub(super) enum Work {
     VisitorsGet(Visitors),
     TablePut(Table),
     TableGet(Table),
+    QueuePush(Queue),
+    /// And how many items it has.
+    QueueTake(Queue, usize),
+    StackPush(Stack),
+    StackPop(Stack, usize),
 }
 
 fn member(at: usize) -> String {
     format!("member:{:03}", at % MEMBERS)
+}
+
+impl Work {
+    /// A step of a queue or a stack; false if it answered what it must not.
+    async fn take_or_push(&mut self) -> Result<bool> {
+        Ok(match self {
+            Work::QueuePush(queue) => {
+                queue.push(member(0)).await?;
+                true
+            }
+            Work::QueueTake(queue, left) => {
+                if *left == 0 {
+                    queue.push_all((0..PUSHED).map(member)).await?;
+                    *left = PUSHED;
+                }
+                *left -= 1;
+                queue.claim(LEASE).await?.ok_or("a queue has lost its items")?.ack().await?;
+                true
+            }
+            Work::StackPush(stack) => {
+                stack.push(member(0)).await?;
+                true
+            }
+            Work::StackPop(stack, left) => {
+                if *left == 0 {
+                    stack.push_all((0..PUSHED).map(member)).await?;
+                    *left = PUSHED;
+                }
+                *left -= 1;
+                stack.pop().await?.is_some_and(|item| item.starts_with(b"member:"))
+            }
+            _ => false,
+        })
+    }
 }
 
 impl Step for Work {
@@ -261,6 +318,7 @@ impl Step for Work {
                 let events = log.fetch(..).await?.whole()?;
                 events.iter().filter(|event| event.bytes.starts_with(b"member:")).count() == MEMBERS
             }
+            _ => self.take_or_push().await?,
         };
         if is_right { Ok(()) } else { Err("a structure answered what it must not".into()) }
     }

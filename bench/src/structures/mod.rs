@@ -1,6 +1,7 @@
 //! Each structure's cost over the raw ops it needs: the same batches, recorded from it, through the same store.
 
 mod jobs;
+mod observed;
 mod raw;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::progress::Progress;
 use crate::report::{Findings, Section};
 use crate::{Plan, Result};
 use jobs::{Job, Work};
+use observed::Told;
 use raw::{Raw, Recorder};
 
 const STRUCTURE: &str = "structure";
@@ -53,6 +55,14 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
         if plan.wants(&name) {
             let limit = (store_name == MEMCACHED && tasks == 1).then_some(Limit::AtMost(RATIO_MAX));
             contests.push(hold(&ground, store, &name, job, tasks, limit)?);
+        }
+    }
+    for (store, store_name) in [(&memcached, MEMCACHED), (&memory, "memory")] {
+        for told in Told::ALL {
+            let name = told.name(store_name);
+            if plan.wants(&name) {
+                contests.push(observed::hold(&ground, store, &name, told)?);
+            }
         }
     }
     let how = format!(

@@ -80,11 +80,22 @@ impl Raw {
                 raw.prepare(&recorded, key).await?;
             }
         }
+        raw.remove_what_is_put();
         Ok(raw)
     }
 
+    /// A claim puts its marker and removes the one of the claim before it. Repeated, its marker is the same each time.
+    fn remove_what_is_put(&mut self) {
+        let is_marker = |op: &&Op| matches!(op.verb, Verb::Put { mode: PutMode::Set | PutMode::Add, .. });
+        let Some(marker) = self.batches.iter().flatten().find(is_marker).map(|op| op.key.clone()) else { return };
+        for op in self.batches.iter_mut().flatten().filter(|op| matches!(op.verb, Verb::Delete { cas: None })) {
+            op.key = marker.clone();
+        }
+    }
+
     async fn prepare(&mut self, recorded: &Key, key: Key) -> Result<()> {
-        let item = self.store.get(recorded.clone()).await?.ok_or("a recorded key holds nothing")?;
+        // A claim's marker goes with its acknowledgement: the raw ops add and remove one, too.
+        let Some(item) = self.store.get(recorded.clone()).await? else { return Ok(()) };
         if *recorded != key {
             self.store.put(key.clone(), PutMode::Set, item.value.clone(), Ttl::Never).await?;
         }
@@ -143,9 +154,12 @@ impl Step for Raw {
                             *token = cas;
                         }
                     }
+                    // A look whether a claim's marker is there: it was just removed.
+                    (Verb::Get { want }, Reply::Miss) if want.is_empty() => {}
                     // A table's put: appends, else adds.
                     (Verb::Put { mode: PutMode::Add, .. }, Reply::NotStored) => {}
                     (Verb::Put { .. }, Reply::Stored) | (Verb::Arith { .. }, Reply::Number(_)) => {}
+                    (Verb::Delete { cas: None }, Reply::Deleted) => {}
                     (verb, other) => return Err(format!("{verb:?} answered {other:?}").into()),
                 }
             }

@@ -7,13 +7,16 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::archive;
 use crate::array::ArrayVerb;
 use crate::cache::CacheVerb;
 use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
 use crate::queue::LineVerb;
+use crate::records::RecordsVerb;
 use crate::serve;
+use crate::sharded;
 use crate::table::TableVerb;
 use crate::unique::UniqueVerb;
 use crate::visitors::VisitorsVerb;
@@ -41,25 +44,32 @@ same one. The store is set by --store or LARDER_STORE:
   redis://host:port[/database]         Redis or Valkey, one server
   rediss://host:port                   the same over TLS
   redis+unix:///path                   the same over a unix socket
+  file:PATH                            a durable store in a folder of this machine
+
+Without one, it is this user's own: a durable store in $XDG_DATA_HOME/larder, or ~/.local/share/larder, behind a server on a unix socket beside it that the first command starts, and that ends when \
+nobody was connected for a minute (--direct opens the files instead). Several commands use files in turns: each has them open for one operation at a time, and waits up to 5 s for the others.
 
 Names and elements are taken as the bytes that the shell hands over; they need not be text.";
 
 const AFTER_HELP: &str = "\
 Examples:
   larder demo                                    try every structure, here and now, without a server
+  larder counter add hits 5                      in this user's own store
   export LARDER_STORE=memcached://localhost:11211
-  larder counter add hits 5
-  larder set add tags red green
+  larder set add tags red green                  in one that machines share
   larder lock run nightly -- ./report.sh
 
 `larder --help` says more, as does --help after any verb; `larder exit-codes` lists the exit codes.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// The store's URL, such as memcached://localhost:11211 or redis://localhost:6379
+    /// The store's URL, such as memcached://localhost:11211 or redis://localhost:6379 [default: this user's own, on disk]
     #[arg(long, global = true, env = "LARDER_STORE", hide_env_values = true, value_name = "URL")]
     #[arg(value_hint = ValueHint::Url, help_heading = "Common options")]
     pub(crate) store: Option<String>,
+    /// Without a store: open the files of this user's own, not by its server
+    #[arg(long, global = true, help_heading = "Common options")]
+    pub(crate) direct: bool,
     /// Print JSON, one object or array a line; errors too, to standard error
     #[arg(long, global = true, help_heading = "Common options")]
     pub(crate) json: bool,
@@ -152,6 +162,42 @@ Examples:
   larder unique union shop blog --days 7"
     )]
     Unique(UniqueVerb),
+    /// A few bits for each of millions of dense ids: set, read, and counted by any field
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder records define users 'place:CA-ON|US-NY' visits:u7
+  larder records set users 17 place=US-NY visits=3
+  larder records aggregate users place"
+    )]
+    Records(RecordsVerb),
+    /// Values by fields, as many as you like, in many small shards
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder hash set cities 17 Lund 18 Umeå
+  larder hash get cities 17
+  larder hash len cities"
+    )]
+    Hash(sharded::HashVerb),
+    /// A set as large as you like, in many small shards, that tells who is new
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder sharded-set add seen a b c
+  larder sharded-set has seen a
+  larder sharded-set len seen"
+    )]
+    ShardedSet(sharded::ShardedSetVerb),
+    /// Spread a sharded hash or set over another number of shards, while it is used
+    #[command(after_help = sharded::RESHARD_HELP)]
+    Reshard(sharded::Reshard),
     /// Tell what a structure is, takes and promises, of whatever kind
     #[command(after_help = inspect::INSPECT_HELP)]
     Inspect(Named),
@@ -210,6 +256,21 @@ Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visit
 Examples:
   larder drop hits")]
     Drop(Named),
+    /// Write all that a store holds to a file, from any store
+    #[command(after_help = archive::EXPORT_HELP)]
+    Export(archive::Export),
+    /// Put what a file holds into a store, any store
+    #[command(after_help = archive::IMPORT_HELP)]
+    Import(archive::Import),
+    /// Write one moment of a durable store to a file
+    #[command(after_help = archive::BACKUP_HELP)]
+    Backup(archive::Archive),
+    /// Make a durable store of a backup
+    #[command(after_help = archive::RESTORE_HELP)]
+    Restore(archive::Archive),
+    /// Read all of a durable store, and look for damage
+    #[command(after_help = archive::CHECK_HELP)]
+    Check,
     /// Serve memcached's protocol over a store of this machine
     #[command(after_help = serve::SERVE_HELP)]
     Serve(serve::Serve),
@@ -228,6 +289,17 @@ Examples:
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// Write the manual pages to a folder
+    #[command(after_help = "\
+A page for larder and one for each verb, in section 1.
+
+Examples:
+  larder man /usr/local/share/man/man1")]
+    Man {
+        /// The folder, which must be there
+        #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        folder: std::path::PathBuf,
     },
     /// List the exit codes
     #[command(name = "exit-codes", long_about = exit::table())]
@@ -504,18 +576,24 @@ pub(crate) enum Subject {
     Unique,
     /// The log.
     Log,
+    /// Packed records.
+    Records,
     /// The table.
     Table,
     /// The queue.
     Queue,
     /// The stack.
     Stack,
+    /// The sharded hash.
+    Hash,
+    /// The sharded set.
+    ShardedSet,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
 exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
-count visitors and different visitors, put events into a log and entries into a table, and push to, claim from and acknowledge a queue and a stack; then it \
+count visitors and different visitors, put events into a log and entries into a table, set packed records, push to, claim from and acknowledge a queue and a stack, and change a sharded hash and set while they are resharded; then it \
 checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
 if every total is right, with 1 if any is off.
 

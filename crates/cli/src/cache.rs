@@ -54,7 +54,7 @@ pub(crate) struct CacheGet {
     /// How much longer others are served the value while one makes it anew; else they wait
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = time)]
     pub(crate) stale: Duration,
-    /// How long others leave it to this command: longer than it takes
+    /// How long others leave it to this command when it is heard of no more: it is renewed at each third
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_time)]
     pub(crate) lease: Duration,
     /// How long to wait for somebody else's command; 0: not at all
@@ -75,7 +75,7 @@ that fails caches nothing: its output is passed on, its exit code returned, and 
 A cached value may be gone at any time: the server evicts what it has no room for. A value that could not be cached is printed all the same, \
 with a warning on standard error; exit code 0. Nobody's command ended within --wait: exit code 6.
 
-Round trips: open 1 (2 when the cache is created), a hit 1; with the command 3: the look, the lease, the value.
+Round trips: open 1 (2 when the cache is created), a hit 1; with the command 3: the look, the lease, the value, and 1 more at each third of --lease.
 
 Examples:
   larder cache get pages /index --ttl 5m --else ./render /index
@@ -108,7 +108,7 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
     };
     let rebuild = match lookup {
         Ok(Lookup::Found(cached)) => return print(session, args, &cached),
-        Ok(Lookup::Rebuild(rebuild)) => rebuild,
+        Ok(Lookup::Rebuild(rebuild)) => rebuild.renewing(),
         Err(error) if error.kind() == ErrorKind::Timeout && !error.is_unknown() => {
             return Err(Failure::from(error).hint("--wait waits longer, --stale serves the last value meanwhile"));
         }

@@ -56,9 +56,9 @@ pub(crate) fn table() -> String {
 pub(crate) const AFTER_LONG_HELP: &str = "\
 Examples:
   larder demo                                    try every structure, here and now, without a server
+  larder counter add hits 5                      in this user's own store
   export LARDER_STORE=memcached://localhost:11211
-  larder counter add hits 5
-  larder set add tags red green
+  larder set add tags red green                  in one that machines share
   larder lock run nightly -- ./report.sh
 
 Exit codes (`larder exit-codes`): 0 done, 1 no, 2 usage, 3 absent, 4 lost, 5 lock not obtained or lost, 6 store unreachable, \

@@ -196,6 +196,37 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+/// A bar of what is done of how much, on standard error, if that is a terminal and it takes long; gone when dropped.
+pub(crate) struct ShareBar {
+    bar: ProgressBar,
+    start: Instant,
+}
+
+pub(crate) fn share_bar(what: &'static str) -> ShareBar {
+    let bar = progress();
+    if let Ok(style) =
+        ProgressStyle::with_template(&format!("{{bar:40}} {{human_pos}} of {{human_len}} {what}, {{eta}}"))
+    {
+        bar.set_style(style);
+    }
+    ShareBar { bar, start: Instant::now() }
+}
+
+impl ShareBar {
+    pub(crate) fn show(&self, done: u64, all: u64) {
+        if self.start.elapsed() > PROGRESS_AFTER {
+            self.bar.set_length(all);
+            self.bar.set_position(done);
+        }
+    }
+}
+
+impl Drop for ShareBar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 /// A count on standard error, if that is a terminal and it takes long.
 fn progress() -> ProgressBar {
     if !io::stderr().is_terminal() {

@@ -205,28 +205,48 @@ async fn fetch(session: &Session, args: &LogFetch) -> Result<Exit, Failure> {
     let now_ms = log.now_ms();
     let since_ms = args.since.map_or(0, |since| since.ms(now_ms));
     let until_ms = args.until.map_or(u64::MAX, |until| until.ms(now_ms));
-    let found = log.fetch(since_ms..=until_ms).await?;
-    Ok(print(session, args.times, None, found)?)
+    let (events, gaps) = log.fetch(since_ms..=until_ms).await?.with_gaps();
+    Ok(print(session, args.times, &events, &gaps)?)
 }
 
 async fn tail(session: &Session, args: &LogTail) -> Result<Exit, Failure> {
     let log = open(session, &args.named).await?;
     let kept = args.cursor.as_deref().map(kept).transpose()?.flatten();
-    let mut lines = match (args.lines, &args.cursor) {
+    let lines = match (args.lines, &args.cursor) {
         (None, None) => Some(LINES),
         (lines, _) => lines,
     };
     let mut tail = log.tail(kept.unwrap_or_default())?.every(args.every);
-    let mut found = tail.poll().await?;
+    let (events, gaps) = match lines {
+        Some(lines) => last_of(&mut tail, lines).await?,
+        None => tail.poll().await?.with_gaps(),
+    };
+    let mut exit = print(session, args.times, &events, &gaps)?;
     loop {
-        let exit = print(session, args.times, lines.take(), found)?;
         if let Some(file) = &args.cursor {
             keep(file, &tail)?;
         }
-        if !args.follow {
+        if !args.follow && !tail.is_behind() {
             return Ok(exit);
         }
-        found = next(&mut tail).await?;
+        let found = if args.follow { next(&mut tail).await? } else { tail.poll().await? };
+        let (events, gaps) = found.with_gaps();
+        let more = print(session, args.times, &events, &gaps)?;
+        exit = if more == Exit::Lost { more } else { exit };
+    }
+}
+
+/// The last events of all that is there, look by look: a log may be larger than the memory of this process.
+async fn last_of(tail: &mut Tail, lines: usize) -> Result<(Vec<Event>, Vec<Gap>), Failure> {
+    let (mut events, mut gaps) = (Vec::new(), Vec::new());
+    loop {
+        let (more, lost) = tail.poll().await?.with_gaps();
+        gaps.extend(lost);
+        events.extend(more);
+        events.drain(..events.len().saturating_sub(lines));
+        if !tail.is_behind() {
+            return Ok((events, gaps));
+        }
     }
 }
 
@@ -263,19 +283,17 @@ fn keep(file: &Path, tail: &Tail) -> Result<(), Failure> {
     written.map_err(|error| Failure::usage(format!("the file {} cannot be written: {error}", file.display())))
 }
 
-/// Prints events, or the last of them, and tells the gaps.
-fn print(session: &Session, times: bool, last: Option<usize>, found: Events) -> io::Result<Exit> {
-    let (events, gaps) = found.with_gaps();
-    let skipped = last.map_or(0, |last| events.len().saturating_sub(last));
+/// Prints events, and tells the gaps.
+fn print(session: &Session, times: bool, events: &[Event], gaps: &[Gap]) -> io::Result<Exit> {
     let mut out = BufWriter::new(io::stdout().lock());
-    for gap in &gaps {
+    for gap in gaps {
         if session.out.json {
             writeln!(out, "{}", json!({"gap": gap_object(gap)}))?;
         } else {
             say(&format!("lost: events of {} to {} ({})", date(gap.first_ms), date(gap.last_ms), cause(gap)));
         }
     }
-    for Event { time_ms, bytes: event } in &events[skipped..] {
+    for Event { time_ms, bytes: event } in events {
         if session.out.json {
             writeln!(out, "{}", json!({"time_ms": time_ms, "event": bytes(event)}))?;
             continue;

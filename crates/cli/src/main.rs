@@ -1,5 +1,6 @@
 //! The `larder` command: structures in a shared store, from a shell.
 
+mod archive;
 mod args;
 mod array;
 mod cache;
@@ -11,11 +12,14 @@ mod inspect;
 mod lock;
 mod log;
 mod output;
+mod own;
 mod queue;
+mod records;
 mod run;
 mod serve;
 mod session;
 mod set;
+mod sharded;
 mod table;
 mod unique;
 mod visitors;
@@ -102,12 +106,20 @@ fn start(cli: Cli) -> Result<u8, Failure> {
             io::stdout().write_all(&script)?;
             Ok(Exit::Ok as u8)
         }
+        Command::Man { folder } => {
+            let written = clap_mangen::generate_to(Cli::command(), folder);
+            written.map_err(|error| Failure::usage(format!("{} cannot be written to: {error}", folder.display())))?;
+            Ok(Exit::Ok as u8)
+        }
         Command::ExitCodes => {
             let codes = exit::CODES.iter().map(|(code, meaning)| json!({"code": code, "meaning": meaning}));
             Out { json: cli.common.json }.answer(&exit::table(), &codes.collect())?;
             Ok(Exit::Ok as u8)
         }
         Command::Serve(serve) => serve::serve(&cli.common, &serve.args),
+        Command::Backup(args) => archive::backup(&cli.common, args).map(|exit| exit as u8),
+        Command::Restore(args) => archive::restore(&cli.common, args).map(|exit| exit as u8),
+        Command::Check => archive::check(&cli.common).map(|exit| exit as u8),
         Command::Memcached(serve) => serve::run(serve.args.iter().cloned(), true).map(|()| Exit::Ok as u8),
         Command::Demo(_) => runtime(tokio::runtime::Builder::new_multi_thread())?.block_on(dispatch(cli)),
         // One command asks one thing at a time: a thread less to start.
@@ -132,8 +144,14 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
         Command::Unique(verb) => unique::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Hash(verb) => sharded::hash(&session, verb).await.map(|exit| exit as u8),
+        Command::ShardedSet(verb) => sharded::set_of_shards(&session, verb).await.map(|exit| exit as u8),
+        Command::Reshard(args) => sharded::reshard(&session, &args).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Export(args) => archive::export(&session, &args).await.map(|exit| exit as u8),
+        Command::Import(args) => archive::import(&session, &args).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,
@@ -142,7 +160,11 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Demo(_)
         | Command::Completions { .. }
         | Command::ExitCodes
+        | Command::Man { .. }
         | Command::Serve(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
+        | Command::Check
         | Command::Memcached(_) => Ok(Exit::Ok as u8),
     };
     session.report_cost();

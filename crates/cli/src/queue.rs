@@ -11,7 +11,7 @@ use larder::queue::{Claim, ClaimId};
 use larder::{Queue, QueueOptions, QueueStat, Stack, StackOptions, StoreRef};
 use serde_json::json;
 
-use crate::args::{Named, positive_time};
+use crate::args::{Named, positive_time, time};
 use crate::exit::{Exit, Failure};
 use crate::input::{Elements, Source, read_batches};
 use crate::output::bytes;
@@ -26,24 +26,28 @@ pub(crate) enum LineVerb {
     /// Take an item for good and print it
     #[command(after_help = "\
 Prints the item and a line end. The item is gone: should whoever reads it die before it is done, it is lost (`claim` and `work` do \
-not lose it). Nothing to take: exit code 1.
+not lose it). Nothing to take, or nothing that came within --wait: exit code 1.
 
-Round trips: open 2, pop 2; 1 where there is nothing.
+With --wait it ends as an item comes where the store tells of changes (one Redis or Valkey); elsewhere it looks every 250 ms at the least.
+
+Round trips: open 2, pop 2; 1 where there is nothing, and 1 for each look of --wait.
 
 Examples:
   larder queue pop jobs
+  larder queue pop jobs --wait 1m
   larder stack pop undo")]
-    Pop(Named),
+    Pop(Popping),
     /// Take an item until it is acknowledged; print its id and the item
     #[command(after_help = "\
 Prints the claim's id, a tab, the item and a line end. Until the lease ends nobody else is given the item; then, unless it was \
-acknowledged, somebody is. The lease goes by the server's clock, in whole seconds, and ends up to 2 s late. Nothing to take: exit \
-code 1.
+acknowledged, somebody is. The lease goes by the server's clock, in whole seconds, and ends up to 2 s late. Nothing to take, or nothing \
+that came within --wait: exit code 1.
 
-Round trips: open 2, claim 2; 1 where there is nothing.
+Round trips: open 2, claim 2; 1 where there is nothing, and 1 for each look of --wait.
 
 Examples:
   larder queue claim jobs --lease 1m
+  larder queue claim jobs --wait 10m
   IFS=$'\\t' read -r id item < <(larder queue claim jobs) && ./job \"$item\" && larder queue ack jobs \"$id\"")]
     Claim(Taking),
     /// Acknowledge a claim: the item is done with
@@ -123,12 +127,24 @@ Examples:
   larder stack push undo \"$state\"";
 
 #[derive(Args, Debug)]
+pub(crate) struct Popping {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// How long to wait for an item if there is none; 0: not at all
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = time)]
+    pub(crate) wait: Duration,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Taking {
     #[command(flatten)]
     pub(crate) named: Named,
     /// How long the item is nobody else's
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_time)]
     pub(crate) lease: Duration,
+    /// How long to wait for an item if there is none; 0: not at all
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = time)]
+    pub(crate) wait: Duration,
 }
 
 #[derive(Args, Debug)]
@@ -217,8 +233,20 @@ impl Line {
         each!(self, line => line.pop().await)
     }
 
+    async fn pop_within(&self, wait: Duration) -> larder::Result<Option<Bytes>> {
+        each!(self, line => line.pop_within(wait).await)
+    }
+
     pub(crate) async fn claim(&self, lease: Duration) -> larder::Result<Option<Claim>> {
         each!(self, line => line.claim(lease).await)
+    }
+
+    async fn claim_within(&self, lease: Duration, wait: Duration) -> larder::Result<Option<Claim>> {
+        each!(self, line => line.claim_within(lease, wait).await)
+    }
+
+    async fn changed(&self, poll: Duration, most: Duration) -> larder::Result<()> {
+        each!(self, line => line.changed(poll, most).await)
     }
 
     async fn ack(&self, id: ClaimId) -> larder::Result<()> {
@@ -245,8 +273,8 @@ impl Line {
 pub(crate) async fn run(session: &Session, which: Which, verb: LineVerb) -> Result<u8, Failure> {
     let exit = match verb {
         LineVerb::Push(args) => push(session, which, &args).await?,
-        LineVerb::Pop(named) => {
-            let item = open(session, which, &named).await?.pop().await?;
+        LineVerb::Pop(args) => {
+            let item = open(session, which, &args.named).await?.pop_within(args.wait).await?;
             match item {
                 Some(item) if session.out.json => session.out.answer("", &json!({"item": bytes(&item)}))?,
                 Some(item) => session.out.list(&[item])?,
@@ -336,7 +364,7 @@ async fn push_parts(line: &Line, items: Elements, done: &mut usize) -> Result<()
 
 async fn claim(session: &Session, which: Which, args: &Taking) -> Result<u8, Failure> {
     let line = open(session, which, &args.named).await?;
-    let Some(claim) = line.claim(args.lease).await? else { return nothing(session) };
+    let Some(claim) = line.claim_within(args.lease, args.wait).await? else { return nothing(session) };
     if session.out.json {
         let id = claim.id().to_string();
         let object = json!({"id": id, "attempts": claim.attempts(), "item": bytes(claim.item())});

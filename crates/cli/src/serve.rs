@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use clap::Args;
-use larder_server::{Args as ServerArgs, Listen, MemoryEngine, Server};
+use larder_server::{Args as ServerArgs, DurableEngine, Listen, MemoryEngine, Server};
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure};
@@ -23,7 +23,10 @@ pub(crate) struct Serve {
 }
 
 pub(crate) const SERVE_HELP: &str = "\
+Serves memory, or with --store file:PATH a durable store in a folder, whose replies come when what they say is as durable as the store promises (docs/durability.md).
+
 Options, memcached's own letters among them:
+      --store memory:|file:PATH        what to serve; options of file: as in a URL: file:PATH?sync=every:100ms [memory:]
   -l, --listen ADDR[:PORT]|unix:PATH   where to listen, more than once or joined by commas [127.0.0.1:11211]
   -p, --port N                         the TCP port of addresses that name none
   -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]
@@ -38,6 +41,7 @@ Options, memcached's own letters among them:
   -o idle_timeout=S                    close connections that are idle for so long
   -o slow_timeout_ms=MS                close those that take nothing of their replies for so long [30000]
   -o read_buf_mem_limit=MB             what all connections may hold of what is not finished [256]
+  -o exit_when_idle=S                  end when nobody was connected for so long
   -o track_access                      keep when each item was last used, for mg's flag l
   -d, -P FILE, -v, -V                  background, file for the process id, log more, version
 
@@ -45,6 +49,7 @@ SIGTERM takes no more connections, lets requests under way finish, and ends.
 
 Examples:
   larder serve -m 256
+  larder serve --store file:/var/lib/larder
   larder serve --listen unix:/run/user/1000/larder.sock --metrics 127.0.0.1:9100";
 
 pub(crate) const MEMCACHED_HELP: &str = "\
@@ -66,7 +71,11 @@ pub(crate) fn memcached(words: impl Iterator<Item = OsString>) -> Result<ExitCod
 
 /// A store that is named in the environment for clients is not the one to serve.
 pub(crate) fn serve(common: &Common, words: &[OsString]) -> Result<u8, Failure> {
-    let url = common.store.clone().filter(|url| !url.starts_with("memcached"));
+    let named_for_clients = |url: &String| {
+        let is_served = ["memory:", "file:"].iter().any(|scheme| url.starts_with(scheme));
+        !is_served && std::env::var("LARDER_STORE").is_ok_and(|set| set == *url)
+    };
+    let url = common.store.clone().filter(|url| !named_for_clients(url));
     let store = url.map(|url| [OsString::from("--store"), OsString::from(url)]);
     run(store.into_iter().flatten().chain(words.iter().cloned()), false)?;
     Ok(Exit::Ok as u8)
@@ -99,9 +108,8 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
         args.config.listen = vec![Listen::Tcp(([0, 0, 0, 0], port).into())];
     }
     inherit(&mut args);
-    let engine = engine(&args, as_memcached)?;
     args.config.signals = true;
-    let server = Server::start(engine, args.config)?;
+    let server = start(&mut args, as_memcached)?;
     if let Some(path) = &args.pid_file {
         std::fs::write(path, format!("{}\n", std::process::id()))?;
     }
@@ -113,18 +121,28 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     Ok(())
 }
 
-fn engine(args: &ServerArgs, as_memcached: bool) -> Result<MemoryEngine, Failure> {
-    let limits = &args.config.limits;
+/// Starts a server over the store that is named.
+fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
+    let config = std::mem::take(&mut args.config);
+    let limits = &config.limits;
     let url = args.store.as_deref().unwrap_or("memory:");
+    if crate::own::is_file(url) {
+        if args.evict == Some(true) {
+            return Err(Failure::usage("a store in a folder drops nothing: --evict is for memory:"));
+        }
+        let store = larder::durable_options(url)?.open()?;
+        return Ok(Server::start(DurableEngine::new(store), config)?);
+    }
     if url != "memory:" {
-        return Err(Failure::usage(format!("{url:?} cannot be served")).hint("memory: can; -m sets its size"));
+        let message = format!("{} cannot be served", larder::text::masked_url(url));
+        return Err(Failure::usage(message).hint("memory: and file:PATH can; -m sets the size of memory:"));
     }
     let store = larder_server::MemoryStore::builder()
         .bytes_max(limits.memory_bytes_max)
         .value_bytes_max(limits.item_bytes_max)
         .evict(args.evict.unwrap_or(as_memcached))
         .track_access(limits.track_access);
-    Ok(MemoryEngine::new(store.build()?))
+    Ok(Server::start(MemoryEngine::new(store.build()?), config)?)
 }
 
 /// Sockets that systemd opened for us are instead of our own.

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::args::{Common, Named};
 use crate::exit::{Failure, say};
 use crate::output::{Out, argument};
+use crate::own::{Own, is_file};
 
 /// How long one operation may take, unless --timeout says otherwise.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,15 +31,20 @@ impl Session {
     /// Opens the store that the command line or the environment names. One that ends with this process is refused:
     /// whatever a command left there would be gone before the next command.
     pub(crate) async fn open(common: &Common) -> Result<Session, Failure> {
-        let url = common.store.as_deref().filter(|url| !url.is_empty());
-        let url = url.ok_or_else(|| Failure::usage("no store is set").hint(HOW_TO_SET_ONE))?;
         let timeout = common.timeout.unwrap_or(TIMEOUT);
-        let (opened, list) = connect_with_list(url, timeout).await?;
+        let mut url = store_url(common)?;
+        let mut connected = connect_with_list(&url, timeout).await;
+        if connected.is_err() && named(common).is_none() {
+            // This user's server may have ended for want of work just when it was asked.
+            url = store_url(common)?;
+            connected = connect_with_list(&url, timeout).await;
+        }
+        let (opened, list) = connected?;
         let counting = Counting::new(opened);
         let store: StoreRef = Arc::new(counting.clone());
         if store.profile().durability == Durability::Process {
             let message =
-                format!("the store {} ends with this command, and the data with it", larder::text::masked_url(url));
+                format!("the store {} ends with this command, and the data with it", larder::text::masked_url(&url));
             return Err(Failure::usage(message).hint(HOW_TO_SET_ONE));
         }
         Ok(Session { store, list, timeout, out: Out { json: common.json }, counting, trace: common.trace })
@@ -77,8 +83,52 @@ impl Session {
     }
 }
 
-const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://localhost:11211 …`, or `export LARDER_STORE=memcached://…`; \
-    only `larder demo` runs without one";
+pub(crate) const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://localhost:11211 …`, or `export LARDER_STORE=memcached://…`; \
+    without one, it is the durable store in $XDG_DATA_HOME/larder";
+
+/// The store's URL: the one that the command line or the environment names, or else this user's own, by its server or with --direct by its files. Files are opened for
+/// one operation at a time, and another process that has them open is waited for, unless the URL says otherwise.
+fn store_url(common: &Common) -> Result<String, Failure> {
+    match named(common) {
+        Some(url) if is_file(&url) => Ok(in_turns(url)),
+        Some(url) => Ok(url),
+        None if common.direct => {
+            let own = Own::find()?;
+            own.end_server()?;
+            Ok(in_turns(own.files()))
+        }
+        None => Own::find()?.served(),
+    }
+}
+
+/// The URL of a durable store's files, for what is no op.
+pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
+    let url = match named(common) {
+        Some(url) => url,
+        None => {
+            let own = Own::find()?;
+            own.end_server()?;
+            own.files()
+        }
+    };
+    Ok(if is_file(&url) { in_turns(url) } else { url })
+}
+
+fn named(common: &Common) -> Option<String> {
+    common.store.clone().filter(|url| !url.is_empty())
+}
+
+/// For use in turns with other processes, unless the URL says otherwise.
+fn in_turns(mut url: String) -> String {
+    for (option, value) in [("share", "yes".to_owned()), ("wait_ms", TIMEOUT.as_millis().to_string())] {
+        let options = url.split_once('?').map_or("", |(_, options)| options);
+        if !options.split('&').any(|given| given.split('=').next() == Some(option)) {
+            let mark = if url.contains('?') { '&' } else { '?' };
+            url.push_str(&format!("{mark}{option}={value}"));
+        }
+    }
+    url
+}
 
 /// Opens a store, in `timeout` at the most.
 pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<StoreRef, Error> {

@@ -16,8 +16,8 @@ use crate::output::bytes;
 use crate::session::Session;
 use crate::visitors::moment;
 
-/// What is written anew for each batch is less for each id, the more there are.
-const BATCH: BatchSize = BatchSize { elements_max: 16_384, bytes_max: 1024 * 1024 };
+/// What is written anew for each batch, or asked of each shard, is less for each id, the more there are.
+const BATCH: BatchSize = BatchSize { elements_max: 65_536, bytes_max: 4 * 1024 * 1024 };
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum UniqueVerb {
@@ -78,7 +78,7 @@ A day is made for half as many again as came the day before; after a day without
 
 An outcome that is unknown is exit code 7; to add the same again does no harm.
 
-Round trips: open 1 (3 when they are created), add 3 (8 for a day's first), 2 for each further batch.
+Round trips: open 1 (3 when they are created), add 3 (8 for a day's first), 2 for each further batch; on Redis and Valkey, compact and exact numbers, one less each.
 
 Examples:
   larder unique add site alice bob
@@ -304,12 +304,19 @@ async fn count(session: &Session, args: &UniqueCountArgs) -> Result<(), Failure>
         ("bits", json!(stat.bits)),
         ("padded_bytes", json!(stat.padded_bytes)),
         ("largest_shard", json!(stat.largest_shard)),
+        ("unpacked_shards", json!(stat.unpacked_shards)),
         ("outgrown", json!(stat.is_outgrown())),
     ] {
         object[field] = value;
     }
+    let unpacked = match stat.unpacked_shards {
+        0 => String::new(),
+        many => format!(
+            "\n{many} of them have more members than the server packs (set-max-intset-entries), and take ten times as much"
+        ),
+    };
     let plain = format!(
-        "visitors {}\nprecision {}\nperiod {day}\nexpected {}{}\nmissing, expected {:.2}\nstandard error {:.1}\nshards {}, the fullest of {} visitors",
+        "visitors {}\nprecision {}\nperiod {day}\nexpected {}{}\nmissing, expected {:.2}\nstandard error {:.1}\nshards {}, the fullest of {} visitors{unpacked}",
         stat.count.visitors,
         site.precision().as_str(),
         stat.expected,

@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 12] = [
+const STRUCTURES: [&str; 15] = [
     "lock",
     "exact counter",
     "fast counter",
@@ -20,9 +20,12 @@ const STRUCTURES: [&str; 12] = [
     "visitors",
     "unique visitors",
     "log",
+    "packed records",
     "table",
     "queue",
     "stack",
+    "sharded hash",
+    "sharded set",
 ];
 
 fn rows(done: &Done) -> Vec<Value> {
@@ -68,9 +71,12 @@ fn a_total_that_is_off_is_found() {
         "visitors",
         "unique",
         "log",
+        "records",
         "table",
         "queue",
         "stack",
+        "hash",
+        "sharded-set",
     ]
     .into_iter()
     .zip(STRUCTURES)

@@ -136,6 +136,23 @@ fn larder_not_found(url: &str) {
 }
 
 #[test]
+fn a_taking_that_waits_gets_what_comes_and_says_so_if_nothing_does() {
+    let (_server, url) = server();
+    on(&url, "queue push jobs first").exits(0);
+    assert_eq!(on(&url, "queue pop jobs --wait 1m").exits(0), "first\n");
+    let began = Instant::now();
+    assert_eq!(on(&url, "queue pop jobs --wait 500ms").exits(1), "");
+    assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
+    let waiting = ["queue", "claim", "jobs", "--wait", "1m"];
+    let waiting = larder(waiting).env("LARDER_STORE", &url).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    on(&url, "queue push jobs second").exits(0);
+    let claimed = wait(waiting).exits(0);
+    assert!(claimed.ends_with("\tsecond\n"), "{claimed}");
+    on(&url, "queue pop jobs --wait soon").exits(2);
+}
+
+#[test]
 fn several_commands_run_at_once() {
     let (_server, url) = server();
     on(&url, "queue push jobs 1 2 3 4 5 6 7 8").exits(0);

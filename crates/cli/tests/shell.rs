@@ -4,10 +4,12 @@ mod common;
 
 use std::fs;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{finish, larder, on, wait};
-use larder_testkit::servers::{Memcached, Version};
+use larder_testkit::servers::{Memcached, Version, executable};
+use tempfile::TempDir;
 
 /// What bash would offer for the words typed so far.
 fn offered(words: &str) -> String {
@@ -33,6 +35,76 @@ fn bash_loads_the_completions_and_offers_structures_verbs_and_options() {
     assert!(["add", "remove", "has", "members", "compact", "stat"].iter().all(|word| verbs.contains(word)), "{verbs}");
     let options = offered("larder counter add");
     assert!(options.contains("--copies") && options.contains("--existing"), "{options}");
+}
+
+/// A folder of its own with the completions for a shell, and the file they are in.
+fn completions(shell: &str, file: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(file);
+    fs::write(&path, finish(&mut larder(["completions", shell])).exits(0)).unwrap();
+    (folder, path)
+}
+
+/// A shell that `cargo xtask servers` has put in place, with nothing of the user's.
+fn shell(name: &str, home: &TempDir) -> Command {
+    let mut command = Command::new(executable(name));
+    command.env("HOME", home.path()).env("XDG_CONFIG_HOME", home.path()).env("TERM", "dumb");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What a shell offers for a line, without what it says of each.
+fn offers(mut command: Command) -> Vec<String> {
+    let done = finish(&mut command);
+    assert_eq!(done.stderr, "");
+    done.exits(0).lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// What fish offers for a line.
+fn fish_offers(line: &str) -> Vec<String> {
+    let (home, script) = completions("fish", "larder.fish");
+    // Unpacked beside the machine's own files, it looks for its functions there.
+    let program = "if test -d \"$LARDER_SHELL_ROOT/usr/share/fish\"
+                       set -g fish_function_path $LARDER_SHELL_ROOT/usr/share/fish/functions
+                   end
+                   source $argv[1]; complete --do-complete $argv[2]";
+    let mut fish = shell("fish", &home);
+    fish.args(["--no-config", "--command", program]).arg(script).arg(line);
+    offers(fish)
+}
+
+/// What zsh offers for a line.
+fn zsh_offers(line: &str) -> Vec<String> {
+    let (home, script) = completions("zsh", "_larder");
+    let mut zsh = shell("zsh", &home);
+    zsh.args(["-f", "-o", "extendedglob"]).arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/complete.zsh"));
+    zsh.arg(executable("zsh")).arg(script).arg(line);
+    offers(zsh)
+}
+
+/// Held by every shell whose completions can be told a line.
+fn completes(offers: impl Fn(&str) -> Vec<String>) {
+    let has_all = |line: &str, words: &[&str]| {
+        let offered = offers(line);
+        assert!(words.iter().all(|word| offered.iter().any(|offer| offer == word)), "{line:?}: {offered:?}");
+    };
+    has_all("larder ", &["lock", "counter", "set", "drop", "demo"]);
+    has_all("larder set ", &["add", "remove", "has", "members", "compact", "stat"]);
+    has_all("larder counter add --", &["--copies", "--existing"]);
+    // A word that was begun goes on as it began.
+    let begun = offers("larder set rem");
+    assert_eq!(begun, ["remove"]);
+    assert!(offers("larder set x").is_empty());
+}
+
+#[test]
+fn fish_loads_the_completions_and_offers_structures_verbs_and_options() {
+    completes(fish_offers);
+}
+
+#[test]
+fn zsh_loads_the_completions_and_offers_structures_verbs_and_options() {
+    completes(zsh_offers);
 }
 
 /// The most memory that a process has had, in KiB.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 40] = [
+const VERBS: [&str; 59] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -34,6 +34,12 @@ const VERBS: [&str; 40] = [
     "unique new n a",
     "unique union n",
     "unique forget n",
+    "records define n a:bit",
+    "records set n 1 a=1",
+    "records get n 1",
+    "records max n",
+    "records aggregate n a",
+    "records bits n 1",
     "queue push n a",
     "queue pop n",
     "queue claim n",
@@ -45,6 +51,19 @@ const VERBS: [&str; 40] = [
     "queue work n -- true",
     "stack push n a",
     "stack pop n",
+    "hash set n a b",
+    "hash get n a",
+    "hash remove n a",
+    "hash len n",
+    "hash entries n",
+    "hash stat n",
+    "sharded-set add n a",
+    "sharded-set remove n a",
+    "sharded-set has n a",
+    "sharded-set len n",
+    "sharded-set members n",
+    "sharded-set stat n",
+    "reshard n --shards 2",
     "inspect n",
     "drop n",
     "drop n --json",
@@ -72,8 +91,12 @@ fn help_has_examples_for_every_verb() {
         "array --help",
         "visitors --help",
         "unique --help",
+        "records --help",
         "queue --help",
         "stack --help",
+        "hash --help",
+        "sharded-set --help",
+        "reshard --help",
     ];
     for line in others {
         let words: Vec<&str> = line.split(' ').collect();
@@ -105,6 +128,16 @@ fn completions_know_every_shell_and_the_verbs() {
         assert!(script.contains("compact") && script.contains("existing"), "{shell}");
     }
     finish(&mut larder(["completions", "tcsh"])).fails(2, "possible values: bash");
+}
+
+#[test]
+fn manual_pages_tell_of_every_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    finish(larder(["man"]).arg(folder.path())).exits(0);
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(page("larder.1").contains("file:PATH"));
+    assert!(page("larder-counter-add.1").contains("Round trips"));
+    finish(larder(["man"]).arg(folder.path().join("none"))).fails(2, "cannot be written to");
 }
 
 #[test]

@@ -28,6 +28,11 @@ use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind, Result};
 
+#[path = "native_guarded.rs"]
+mod guarded;
+
+pub use guarded::{Collection, Guarded, GuardedAct};
+
 bitflags::bitflags! {
     /// The families of native ops.
     ///
@@ -163,6 +168,9 @@ pub enum Native {
     },
     /// How many members a sorted set has. Answers [`Count`](NativeReply::Count).
     SortedLen,
+    /// Changes a collection that carries a mark, and no other. Answers [`Flags`](NativeReply::Flags), one for each change, or
+    /// [`Unmarked`](NativeReply::Unmarked): nothing was written then, and no key made.
+    Guarded(Guarded),
     /// Reads and writes numbers in the bits of a value, in order and as a whole. Answers [`Numbers`](NativeReply::Numbers), one each.
     Bits(Vec<BitField>),
     /// Makes the value of bits if there is none. Answers [`Flag`](NativeReply::Flag): true if it was made.
@@ -564,6 +572,8 @@ pub enum NativeReply {
     Text(Option<String>),
     /// A size in bytes; `None` where there is no such key.
     Size(Option<u64>),
+    /// There is no such key, or it does not carry the mark.
+    Unmarked,
 }
 
 impl Native {
@@ -593,6 +603,7 @@ impl Native {
             | SortedScores { .. }
             | SortedRank { .. }
             | SortedLen => Families::SORTED,
+            Guarded(guarded) => guarded.of.family(),
             Bits(_) | BitsMake { .. } | BitsRead { .. } | BitsLen => Families::BITS,
             StreamAppend { .. } | StreamRange { .. } | StreamLen => Families::STREAM,
             Encoding | MemoryBytes => Families::LOOK,
@@ -618,7 +629,7 @@ impl Native {
             HashSet { .. } | HashAdd { .. } | HashRemove { .. } | HashIncr { .. } => false,
             SetAdd { .. } | SetRemove { .. } | StreamAppend { .. } | BitsMake { .. } => false,
             SortedAdd { .. } | SortedIncr { .. } | SortedRemove { .. } | SortedTrim(_) => false,
-            Remove | Expire { .. } => false,
+            Guarded(_) | Remove | Expire { .. } => false,
         }
     }
 
@@ -652,6 +663,7 @@ impl Native {
             SortedScores { .. } => "sorted scores",
             SortedRank { .. } => "sorted rank",
             SortedLen => "sorted len",
+            Guarded(_) => "guarded change",
             Bits(_) => "bits",
             BitsMake { .. } => "bits make",
             BitsRead { .. } => "bits read",
@@ -685,6 +697,11 @@ impl Native {
                 only.check()?;
                 entries.is_empty()
             }
+            Guarded(guarded) => match &guarded.act {
+                GuardedAct::Put { entries } => entries.is_empty(),
+                GuardedAct::Remove { names } => names.is_empty(),
+                GuardedAct::Turn { .. } => false,
+            },
             StreamAppend { fields, .. } => fields.is_empty(),
             Bits(fields) => {
                 fields.iter().try_for_each(|field| field.check())?;
@@ -731,6 +748,10 @@ impl Native {
             BitsMake { value } => value.len(),
             Bits(fields) => fields.len() * 8,
             StreamAppend { fields, .. } => pairs(fields),
+            Guarded(guarded) => match &guarded.act {
+                GuardedAct::Put { entries } | GuardedAct::Turn { entries, .. } => pairs(entries),
+                GuardedAct::Remove { names } => all(names),
+            },
             _ => 0,
         }
     }
@@ -757,6 +778,7 @@ impl NativeReply {
             Bytes(bytes) => bytes.len(),
             Entries(entries) => entries.iter().map(|entry| pairs(&entry.fields)).sum(),
             Text(text) => text.as_ref().map_or(0, String::len),
+            Unmarked => 0,
             Count(_) | Flag(_) | Number(_) | Flags(_) | Rank(_) | Id(_) | Size(_) => 0,
         }
     }

@@ -24,6 +24,12 @@ struct Visitors;
 #[doc = include_str!("../../../docs/cookbook/src/unique.md")]
 struct UniqueVisitors;
 
+#[doc = include_str!("../../../docs/cookbook/src/records.md")]
+struct PackedRecords;
+
+#[doc = include_str!("../../../docs/cookbook/src/sharded.md")]
+struct Sharded;
+
 #[doc = include_str!("../../../docs/cookbook/src/array.md")]
 struct Array;
 

@@ -3,27 +3,29 @@
 use std::time::Duration;
 
 use larder_core::{Error, Result};
-use larder_store_durable::{DurableStore, Options};
+use larder_store_durable::Options;
 
 use crate::spelling::nearest;
 use crate::url_options::{config, not_taken, parsed, size};
 
-const OPTIONS: &[&str] = &["cache_bytes", "reserve_bytes", "sync", "value_bytes_max", "wait_ms"];
+const OPTIONS: &[&str] = &["cache_bytes", "reserve_bytes", "share", "sync", "value_bytes_max", "wait_ms", "witness"];
 
-/// Opens the store that stands behind `file:`.
-pub(crate) fn open(rest: &str) -> Result<DurableStore> {
-    options(rest)?.open()
+/// What stands behind `file:`.
+pub(crate) struct Place {
+    pub(crate) options: Options,
+    /// To be used in turns with other processes.
+    pub(crate) is_shared: bool,
 }
 
-/// The options that stand behind `file:`.
-pub(crate) fn options(rest: &str) -> Result<Options> {
+/// Reads what stands behind `file:`.
+pub(crate) fn parse(rest: &str) -> Result<Place> {
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
     // `file:///var/lib/larder` is `file:/var/lib/larder`.
     let path = path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path);
     if path.is_empty() || path.starts_with("//") {
         return Err(config("file: takes the path of a folder: file:/var/lib/larder, file:larder.store".to_owned()));
     }
-    let mut store = Options::new(path);
+    let (mut store, mut is_shared) = (Options::new(path), false);
     for option in options.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         store = match name {
@@ -32,10 +34,20 @@ pub(crate) fn options(rest: &str) -> Result<Options> {
             "cache_bytes" => store.cache_bytes(size(name, value)? as u64),
             "reserve_bytes" => store.reserve_bytes(size(name, value)? as u64),
             "wait_ms" => store.wait(Duration::from_millis(parsed(name, value, "a number of ms")?)),
+            "share" => {
+                is_shared = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err(not_taken(name, value, "yes or no")),
+                };
+                store
+            }
+            "witness" if !value.is_empty() => store.witness(value),
+            "witness" => return Err(not_taken(name, value, "the path of a file")),
             _ => return Err(unknown(name)),
         };
     }
-    Ok(store)
+    Ok(Place { options: store, is_shared })
 }
 
 fn unknown(name: &str) -> Error {
@@ -53,11 +65,17 @@ mod tests {
     fn options_reach_the_store() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s").display().to_string();
+        let open = |rest: &str| parse(rest).unwrap().options.open();
         let profile = |options: &str| open(&format!("{path}{options}")).unwrap().profile();
         assert_eq!(profile("?sync=every:50ms").durability, Durability::Recent);
         let large = profile("?value_bytes_max=2m&cache_bytes=1m&reserve_bytes=0&wait_ms=5");
         assert_eq!((large.durability, large.item_bytes_max), (Durability::Disk, (2 << 20) + 250));
         assert!(open(&format!("//{path}")).is_ok());
+        let witness = folder.path().join("witness");
+        let place = parse(&format!("{path}?share=yes&witness={}", witness.display())).unwrap();
+        assert!(place.is_shared);
+        place.options.open_shared().unwrap();
+        assert!(witness.exists());
     }
 
     #[test]
@@ -67,13 +85,15 @@ mod tests {
             ("//host/path", "takes the path of a folder"),
             (
                 "x?snyc=always",
-                "no option \"snyc\"; it has cache_bytes, reserve_bytes, sync, value_bytes_max, wait_ms; did you mean sync",
+                "no option \"snyc\"; it has cache_bytes, reserve_bytes, share, sync, value_bytes_max, wait_ms, witness; did you mean sync",
             ),
             ("x?sync=sometimes", "sync takes always, never or every:100ms, not \"sometimes\""),
+            ("x?share=maybe", "share takes yes or no, not \"maybe\""),
+            ("x?witness=", "witness takes the path of a file"),
             ("x?sync=every:0ms", "not \"every:0ms\""),
             ("x?value_bytes_max=65m", "value_bytes_max is 68157440; it takes 1 to 67108864"),
         ] {
-            let error = open(rest).expect_err(rest);
+            let error = parse(rest).and_then(|place| place.options.open()).expect_err(rest);
             assert_eq!(error.kind(), ErrorKind::Config);
             assert!(error.to_string().contains(named), "{error}");
         }

@@ -33,12 +33,13 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`open`], [`open_with_list`] | a store by its URL, and what lists its keys |
-//! | [`Lock`], [`Counter`], [`Set`], [`Visitors`], [`UniqueVisitors`], [`EventLog`], [`Table`], [`Queue`], [`Stack`], [`Cache`], [`PackedRecords`] | the structures; each documents its guarantee on every store, and its round trips |
+//! | [`Lock`], [`Counter`], [`Set`], [`Visitors`], [`UniqueVisitors`], [`EventLog`], [`Table`], [`Queue`], [`Stack`], [`Cache`], [`PackedRecords`], [`ShardedHash`], [`ShardedSet`] | the structures; each documents its guarantee on every store, and its round trips |
 //! | [`find`], [`mod@inspect`], [`drop_structure`] | what a name holds, what that takes and promises, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
 //! | `blocking` | the structures for programs without async; behind the feature of its name |
 //! | `typed` | values of types in the structures, through JSON, postcard or a codec of one's own; behind the feature of its name |
+//! | [`mod@dump`] | what a store holds as one file, from any store to any store |
 //! | `layers`, `memory`, `durable`, `memcached`, `redis` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
 //! # Outcomes and faults
@@ -71,8 +72,10 @@ pub use larder_core::{
     Key, ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
     SystemClock, Ttl, TtlSupport, Verb, Want,
     list::{List, ListRef, Listed},
-    observe, text,
+    native, observe, text,
 };
+#[doc(inline)]
+pub use larder_dump as dump;
 #[cfg(feature = "layers")]
 pub use larder_layers as layers;
 #[cfg(feature = "durable")]
@@ -87,14 +90,17 @@ pub use larder_store_redis as redis;
 pub use larder_structures::{
     Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, IdKind,
     Kind, Lock, Manifest, Name, Novelty, PackedRecords, Precision, Queue, QueueOptions, QueueStat, RecordsOptions, Set,
-    SetOptions, SetStat, Stack, StackOptions, Table, TableEntries, TableOptions, UniqueCount, UniqueStat,
-    UniqueVisitors, UniqueVisitorsOptions, VisitorId, Visitors, VisitorsOptions, array, cache, counter,
+    SetOptions, SetStat, ShardedHash, ShardedOptions, ShardedSet, ShardedStat, Stack, StackOptions, Table,
+    TableEntries, TableOptions, UniqueCount, UniqueStat, UniqueVisitors, UniqueVisitorsOptions, VisitorId, Visitors,
+    VisitorsOptions, array, cache, counter,
     inspect::{self, Inspection},
     lock::{self, LockGuard, LockOptions, LockStatus},
     log, queue, records,
     registry::{self, drop_structure, find, list},
-    set, table, unique, visitors,
+    set, sharded, table, unique, visitors,
 };
 #[cfg(feature = "typed")]
 pub use larder_typed as typed;
+#[cfg(feature = "durable")]
+pub use open::durable_options;
 pub use open::{SCHEMES, open, open_with_list};

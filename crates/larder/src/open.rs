@@ -101,7 +101,10 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
         #[cfg(feature = "memory")]
         ("memory", options) => Ok(both(crate::memory_url::open(options)?)),
         #[cfg(feature = "durable")]
-        ("file", place) => Ok(both(crate::durable_url::open(place)?)),
+        ("file", place) => {
+            let place = crate::durable_url::parse(place)?;
+            if place.is_shared { Ok(both(place.options.open_shared()?)) } else { Ok(both(place.options.open()?)) }
+        }
         #[cfg(feature = "memcached")]
         ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
             memcached(&format!("{scheme}:{place}")).await
@@ -115,6 +118,26 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
             redis_cluster(&format!("{scheme}:{place}")).await
         }
         _ => Err(unknown_scheme(&scheme, url)),
+    }
+}
+
+/// The options of a durable store by its URL, `file:PATH[?options]`: for what is no op, such as backups and restores. The option `share` says nothing here.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for another URL, or an option that there is not.
+///
+/// ```
+/// let options = larder::durable_options("file:/var/lib/larder?sync=every:100ms")?;
+/// # Ok::<(), larder::Error>(())
+/// ```
+#[cfg(feature = "durable")]
+pub fn durable_options(url: &str) -> Result<larder_store_durable::Options> {
+    match url.split_once(':') {
+        Some((scheme, place)) if scheme.eq_ignore_ascii_case("file") => Ok(crate::durable_url::parse(place)?.options),
+        _ => {
+            let detail = format!("{} is no durable store; that is file:PATH", larder_core::text::masked_url(url));
+            Err(Error::new(ErrorKind::Config, detail))
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where a server listens, and dialling it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use larder_core::{Error, ErrorKind, Result};
@@ -73,13 +74,34 @@ impl Address {
     /// # }
     /// ```
     pub async fn dial(&self, tls: Option<&Connector>) -> Result<Stream> {
+        self.dial_at(None, tls).await
+    }
+
+    /// Connects to the very address that another connection has reached ([`Stream::peer`]), since a name may stand for several
+    /// machines. Without one, and for a unix socket, as [`dial`](Address::dial).
+    ///
+    /// # Errors
+    /// As [`dial`](Address::dial).
+    ///
+    /// ```no_run
+    /// # async fn example(address: larder_net::Address) -> larder_core::Result<()> {
+    /// let first = address.dial(None).await?;
+    /// let second = address.dial_at(first.peer(), None).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn dial_at(&self, peer: Option<SocketAddr>, tls: Option<&Connector>) -> Result<Stream> {
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, format!("the dial failed: {error}")).source(error)
         };
         match self {
             Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await.map_err(failed)?)),
             Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
+                let connected = match peer {
+                    None => TcpStream::connect((host.as_str(), *port)).await,
+                    Some(peer) => TcpStream::connect(peer).await,
+                };
+                let stream = connected.map_err(failed)?;
                 stream.set_nodelay(true).map_err(failed)?;
                 match tls {
                     None => Ok(Stream::Tcp(stream)),

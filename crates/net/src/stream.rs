@@ -1,6 +1,7 @@
 //! The transports: TCP, unix sockets, TLS.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -23,6 +24,24 @@ pub enum Stream {
     Unix(UnixStream),
     /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// The address at the other end; `None` for a unix socket, and for a connection that has ended.
+    ///
+    /// ```no_run
+    /// # async fn example(address: larder_net::Address) -> larder_core::Result<()> {
+    /// println!("reached {:?}", address.dial(None).await?.peer());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Unix(_) => None,
+            Stream::Tls(stream) => stream.get_ref().0.peer_addr().ok(),
+        }
+    }
 }
 
 macro_rules! each {

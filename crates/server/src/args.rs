@@ -229,6 +229,7 @@ impl Args {
             let whole = format!("-o {name}");
             match name {
                 "idle_timeout" => limits.idle_timeout_ms = number::<u64>(&whole, value)?.saturating_mul(1_000),
+                "exit_when_idle" => limits.exit_when_idle_ms = number::<u64>(&whole, value)?.saturating_mul(1_000),
                 "read_buf_mem_limit" if value != "0" => {
                     limits.held_bytes_max = number::<usize>(&whole, value)?.saturating_mul(1 << 20);
                 }

@@ -23,6 +23,8 @@ pub struct Limits {
     pub idle_timeout_ms: u64,
     /// A connection that takes nothing of its replies for so long is closed; 0 for never.
     pub slow_timeout_ms: u64,
+    /// The server ends when nobody was connected for so long; 0 for never.
+    pub exit_when_idle_ms: u64,
     /// How long an end that was asked for waits for requests under way.
     pub drain_timeout_ms: u64,
     /// Whether a client may end the server (`-A`).
@@ -47,6 +49,7 @@ impl Default for Limits {
             held_bytes_max: 256 << 20,
             idle_timeout_ms: 0,
             slow_timeout_ms: 30_000,
+            exit_when_idle_ms: 0,
             drain_timeout_ms: 5_000,
             shutdown_enabled: false,
             flush_enabled: true,

@@ -61,6 +61,11 @@ impl Conns {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// How many there have been.
+    pub(crate) fn admitted(&self) -> u64 {
+        self.next_id.load(Ordering::Relaxed)
+    }
+
     /// Notes a new connection; `None` if there are `max` already.
     pub(crate) fn admit(self: &Conns, max: usize, peer: String, listener: &str, now_ms: u64) -> Option<Arc<ConnState>> {
         let room = |count: usize| (count < max).then_some(count + 1);

@@ -23,6 +23,8 @@
 //! - an opaque token that is too long is found before anything is done;
 //! - there are no slabs, no lists of use and no crawler: `slabs automove` and `lru_crawler` take what is well formed, and do nothing; `lru` is
 //!   `ERROR`. `lru_crawler metadump` and `mgdump` list the items. `watch`, `stats detail` and `stats cachedump` are refused as memcached refuses them with `-W` and `-X`;
+//! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
+//!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed.
 #![deny(unsafe_code)]
 
@@ -44,7 +46,8 @@ mod tls;
 pub use args::Args;
 pub use auth::AuthFile;
 pub use config::{Config, Limits, Listen, Runtime};
-pub use engine::{Engine, Figures, MemoryEngine, Promises};
+pub use engine::{DurableEngine, Engine, Figures, MemoryEngine, Promises, Walk};
+pub use larder_store_durable::{DurableStore, Options as DurableOptions};
 pub use larder_store_memory::MemoryStore;
 pub use server::{Server, Stopper};
 

@@ -328,10 +328,17 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tracing::info!(listeners = ?env.listeners, threads = env.threads, "serving");
     notify::tell("READY=1");
+    let mut used = (env.since_start_ms(), 0);
     loop {
         tokio::select! {
             Some((stream, state)) = accepted.recv() => workers.give(stream, state),
-            _ = tick.tick() => keep_time(&env),
+            _ = tick.tick() => {
+                keep_time(&env);
+                if is_unused(&env, &mut used) {
+                    tracing::info!("nobody is connected");
+                    break;
+                }
+            }
             _ = stop.wait_for(|&stop| stop) => break,
         }
     }
@@ -375,6 +382,15 @@ fn keep_time<E: Engine>(env: &Env<E>) {
         let idle = env.conns.end(|conn| conn.phase() != Phase::Writing && silent_ms(conn) > idle_ms);
         counters.add(Count::IdleKicks, idle as u64);
     }
+}
+
+/// True if the server is to end because nobody was connected for as long as it was told. `used`: when somebody last was, and how many had been.
+fn is_unused<E: Engine>(env: &Env<E>, used: &mut (u64, u64)) -> bool {
+    let (now_ms, admitted, limit_ms) = (env.since_start_ms(), env.conns.admitted(), env.limits.exit_when_idle_ms);
+    if env.conns.count() > 0 || admitted != used.1 {
+        *used = (now_ms, admitted);
+    }
+    limit_ms > 0 && now_ms.saturating_sub(used.0) >= limit_ms
 }
 
 /// Lets requests under way finish; ends idle connections at once, and all when the time is up.

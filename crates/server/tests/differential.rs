@@ -5,7 +5,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{ask, connect, exchange, finish, start};
+use common::{ask, connect, exchange, finish, start, start_in_folder};
 use fastrand::Rng;
 use larder_server::{Limits, Server};
 use larder_testkit::servers::{Memcached, Version};
@@ -16,13 +16,18 @@ const TOKENS: std::ops::Range<u64> = 1_000_000..2_000_000;
 struct Pair {
     theirs: Memcached,
     ours: Server,
+    /// Where ours keeps its items, if in a folder. It does not remember there that an item was fetched.
+    folder: Option<tempfile::TempDir>,
 }
 
 impl Pair {
     fn start() -> Pair {
-        // Its background threads take hold of items now and then, and arithmetic makes an item anew that somebody holds.
-        let quiet = ["-m", "64", "-o", "no_lru_maintainer,no_lru_crawler"];
-        Pair { theirs: Memcached::start(Version::New, &quiet), ours: start(Limits::default()) }
+        Pair { theirs: theirs(), ours: start(Limits::default()), folder: None }
+    }
+
+    fn start_in_folder() -> Pair {
+        let folder = tempfile::tempdir().expect("a folder");
+        Pair { theirs: theirs(), ours: start_in_folder(folder.path()), folder: Some(folder) }
     }
 
     fn addrs(&self) -> [SocketAddr; 2] {
@@ -33,12 +38,18 @@ impl Pair {
     /// sent already (arithmetic on an item that a reply still holds makes it anew, without its marks); ours all at once, cut anywhere.
     fn differs(&self, requests: &[Vec<u8>], rng: &mut Rng) -> Option<String> {
         let [theirs, ours] = self.addrs();
-        let expected = normal(&one_by_one(theirs, requests));
+        let remembers = self.folder.is_none();
+        let expected = normal(&one_by_one(theirs, requests), remembers);
         let request = &requests.concat();
-        let got = normal(&exchange(ours, pieces(request, rng)));
+        let got = normal(&exchange(ours, pieces(request, rng)), remembers);
         let (request, expected, got) = (Shown(request), Shown(&expected), Shown(&got));
         (got.0 != expected.0).then(|| format!("request:   {request}\nmemcached: {expected}\nours:      {got}\n"))
     }
+}
+
+fn theirs() -> Memcached {
+    // Its background threads take hold of items now and then, and arithmetic makes an item anew that somebody holds.
+    Memcached::start(Version::New, &["-m", "64", "-o", "no_lru_maintainer,no_lru_crawler"])
 }
 
 /// Each request is answered before the next is sent; the last one may leave the connection waiting.
@@ -72,8 +83,8 @@ fn pieces<'a>(bytes: &'a [u8], rng: &mut Rng) -> Vec<&'a [u8]> {
     cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
-/// Tokens that a server drew, and times, replaced by what all of them become.
-fn normal(reply: &[u8]) -> Vec<u8> {
+/// Tokens that a server drew, and times, replaced by what all of them become; and whether an item was fetched, unless both servers remember that.
+fn normal(reply: &[u8], remembers: bool) -> Vec<u8> {
     let lines = reply.split_inclusive(|&byte| byte == b'\n').map(|line| {
         let (line, end) = match line.strip_suffix(b"\r\n") {
             Some(line) => (line, &b"\r\n"[..]),
@@ -82,9 +93,20 @@ fn normal(reply: &[u8]) -> Vec<u8> {
         let kind = line.split(|&byte| byte == b' ').next().unwrap_or_default().to_vec();
         let words: Vec<Vec<u8>> =
             line.split(|&byte| byte == b' ').enumerate().map(|(at, word)| normal_word(&kind, at, word)).collect();
+        let words: Vec<Vec<u8>> =
+            words.into_iter().map(|word| if remembers { word } else { unfetched(&kind, word) }).collect();
         [&words.join(&b' ')[..], end].concat()
     });
     lines.collect::<Vec<_>>().concat()
+}
+
+/// A word without what it says of the item's having been fetched.
+fn unfetched(kind: &[u8], word: Vec<u8>) -> Vec<u8> {
+    match (kind, &word[..]) {
+        (b"HD" | b"VA", b"h0" | b"h1") => b"h#".to_vec(),
+        (b"ME", b"fetch=yes" | b"fetch=no") => b"fetch=#".to_vec(),
+        _ => word,
+    }
 }
 
 fn normal_word(kind: &[u8], at: usize, word: &[u8]) -> Vec<u8> {
@@ -145,9 +167,21 @@ fn unescaped(line: &str) -> String {
 
 #[test]
 fn odd_requests_get_what_memcached_answers() {
-    let pair = Pair::start();
+    odd_requests(&Pair::start());
+}
+
+#[test]
+fn odd_requests_get_what_memcached_answers_from_a_folder() {
+    odd_requests(&Pair::start_in_folder());
+}
+
+fn odd_requests(pair: &Pair) {
     let (mut rng, mut differing) = (Rng::with_seed(1), Vec::new());
     for request in odd() {
+        // A folder has no limit of memory to set.
+        if pair.folder.is_some() && request.starts_with(b"cache_memlimit") {
+            continue;
+        }
         // Each begins with the same items, and none from the one before.
         for addr in pair.addrs() {
             exchange(addr, [&b"flush_all\r\nset n 0 0 2\r\n10\r\nset s 5 0 3\r\nabc\r\n"[..]]);
@@ -298,7 +332,15 @@ impl Generator {
 
 #[test]
 fn generated_sessions_get_what_memcached_answers() {
-    let pair = Pair::start();
+    generated_sessions(&Pair::start());
+}
+
+#[test]
+fn generated_sessions_get_what_memcached_answers_from_a_folder() {
+    generated_sessions(&Pair::start_in_folder());
+}
+
+fn generated_sessions(pair: &Pair) {
     let seed = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
     let mut generator = Generator { rng: Rng::with_seed(seed), token: TOKENS.start };
     let mut cuts = Rng::with_seed(seed + 1);

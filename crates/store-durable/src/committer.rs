@@ -8,8 +8,8 @@
 //! a crash could still take back at `sync=always`. A reader may see a write a moment before its writer is told of it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,9 +19,11 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::direct::{Ticket, Unsettled, What, Write};
 use crate::engine::Engine;
 use crate::expiry::Expiry;
 use crate::fault::{Fault, Harm};
+use crate::journal::Newest;
 use crate::layout::{self, Commit, Record};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
@@ -58,6 +60,8 @@ pub(crate) struct Shared {
     /// Bytes that must stay free on the disk.
     pub(crate) room: crate::room::Room,
     pub(crate) expiry: Expiry,
+    /// What a server decided of items and is not written, where there is one.
+    pub(crate) unsettled: OnceLock<Arc<Unsettled>>,
 }
 
 /// An alteration of one item by the caller's own code, on the committer.
@@ -84,6 +88,8 @@ pub(crate) enum Request {
     Sync {
         reply: oneshot::Sender<Result<()>>,
     },
+    /// Look what a server has decided: that is looked at in each round.
+    Inbox,
 }
 
 /// An answer that waits for the round's batch.
@@ -116,6 +122,7 @@ impl Shared {
             failure: Mutex::new(None),
             room,
             expiry: Expiry::default(),
+            unsettled: OnceLock::new(),
         }
     }
 
@@ -145,10 +152,13 @@ impl Shared {
     /// Nothing is written from here on.
     pub(crate) fn fail(&self, fault: &Fault) {
         self.failure.lock().get_or_insert_with(|| fault.clone());
+        if let Some(unsettled) = self.unsettled.get() {
+            unsettled.fail();
+        }
     }
 
     /// The error of a write that was refused because an earlier one failed.
-    fn refused(&self, earlier: &Fault) -> Error {
+    pub(crate) fn refused(&self, earlier: &Fault) -> Error {
         let detail = format!("nothing is written since a write failed; open the store anew ({})", earlier.detail);
         Error::new(ErrorKind::Unavailable, detail).store(&self.name)
     }
@@ -181,10 +191,14 @@ pub(crate) struct SharedParts {
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     commit: Commit,
+    journal: Newest,
     /// The cas token that was given out last.
     cas: u64,
     overlay: HashMap<Bytes, Pending, RandomState>,
     answers: Vec<Answer>,
+    /// What a server decided, and this round writes: where, and by which ticket.
+    decided: Vec<(usize, Bytes, Ticket)>,
+    last_ticket: Ticket,
     /// Expiries whose time has come, to be removed with the round's batch.
     over: Vec<Vec<u8>>,
     ops: usize,
@@ -197,15 +211,18 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, last: Commit, incarnation: u64) -> Committer {
+    pub(crate) fn new(shared: Arc<Shared>, last: Commit, incarnation: u64, journal: Newest) -> Committer {
         let commit = Commit { store: incarnation, ..last };
         Committer {
             now: shared.time.now(),
             shared,
             commit,
+            journal,
             cas: commit.cas_limit,
             overlay: HashMap::default(),
             answers: Vec::new(),
+            decided: Vec::new(),
+            last_ticket: 0,
             over: Vec::new(),
             ops: 0,
             bytes: 0,
@@ -218,18 +235,69 @@ impl Committer {
     pub(crate) fn run(mut self, mut queue: Receiver<Request>) {
         let mut requests = Vec::new();
         loop {
-            if queue.blocking_recv_many(&mut requests, QUEUE_REQUESTS_MAX) == 0 {
-                return;
-            }
+            let is_last = queue.blocking_recv_many(&mut requests, QUEUE_REQUESTS_MAX) == 0;
             self.begin_round();
             for request in requests.drain(..) {
                 self.take(request);
-                if self.ops >= ROUND_OPS_MAX || self.bytes >= ROUND_BYTES_MAX {
-                    self.end_round();
-                    self.begin_round();
-                }
+                self.end_full_round();
+            }
+            let decided = self.shared.unsettled.get().map(|unsettled| unsettled.take());
+            for write in decided.into_iter().flatten() {
+                self.take_decided(write);
+                self.end_full_round();
             }
             self.end_round();
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    fn end_full_round(&mut self) {
+        if self.ops >= ROUND_OPS_MAX || self.bytes >= ROUND_BYTES_MAX {
+            self.end_round();
+            self.begin_round();
+        }
+    }
+
+    /// Takes in what a server has decided.
+    fn take_decided(&mut self, write: Write) {
+        match write.what {
+            What::Item { shard, key, record, cas } => {
+                self.ops += 1;
+                self.bytes += record.as_ref().map_or(0, |record| record.value.len());
+                self.cas = self.cas.max(cas);
+                self.decided.push((shard, key.clone(), write.ticket));
+                self.overlay.insert(key, Pending { record, is_dirty: true });
+            }
+            What::Clear => {
+                self.end_round();
+                if let Err(fault) = self.clear() {
+                    self.shared.fail(&fault);
+                }
+                self.begin_round();
+            }
+        }
+        self.last_ticket = write.ticket;
+    }
+
+    /// Removes every item, and every end of a life.
+    fn clear(&mut self) -> Result<(), Fault> {
+        if let Some(fault) = self.shared.failure() {
+            return Err(fault);
+        }
+        loop {
+            let mut keys = Vec::new();
+            self.shared.engine.scan(&[layout::EXPIRY], &[layout::ITEM + 1], &mut |key, _| {
+                keys.push(key.to_vec());
+                keys.len() < ROUND_OPS_MAX
+            })?;
+            let is_last = keys.len() < ROUND_OPS_MAX;
+            self.over = keys;
+            self.commit()?;
+            if is_last {
+                return Ok(());
+            }
         }
     }
 
@@ -266,6 +334,7 @@ impl Committer {
                 self.must_sync = true;
                 self.answers.push(Answer::Sync { reply });
             }
+            Request::Inbox => {}
         }
     }
 
@@ -407,6 +476,13 @@ impl Committer {
             self.failed.get_or_insert(fault);
         }
         let done = self.failed.clone().map_or(Ok(()), Err);
+        let decided = std::mem::take(&mut self.decided);
+        if let Some(unsettled) = self.shared.unsettled.get()
+            && done.is_ok()
+            && self.shared.failure().is_none()
+        {
+            unsettled.settle(&decided, self.last_ticket);
+        }
         for answer in self.answers.drain(..) {
             answer.send(&done, &self.shared.name);
         }
@@ -434,7 +510,8 @@ impl Committer {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
-        let is_synced = takes_lot || self.shared.sync == Sync::Always;
+        let begins_file = self.journal.has_next();
+        let is_synced = takes_lot || begins_file || self.shared.sync == Sync::Always;
         let next = Commit {
             sequence: self.commit.sequence + 1,
             synced: self.shared.synced.load(Ordering::Acquire),
@@ -450,6 +527,12 @@ impl Committer {
         }
         self.shared.has_written.store(true, Ordering::Release);
         self.shared.room.wrote(bytes);
+        if begins_file {
+            self.journal.advance();
+        } else if !is_synced && self.journal.has_next() {
+            // Begun meanwhile: this batch is its first, or the next one is, which finds it begun.
+            self.shared.sync_now()?;
+        }
         Ok(())
     }
 }

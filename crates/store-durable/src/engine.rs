@@ -128,6 +128,11 @@ impl Engine {
         self.keyspace.rotate_memtable_and_wait().map_err(fault)
     }
 
+    /// How many entries there are, about.
+    pub(crate) fn entries_about(&self) -> u64 {
+        u64::try_from(self.keyspace.approximate_len()).unwrap_or(u64::MAX)
+    }
+
     /// Bytes that the engine's files take.
     pub(crate) fn disk_bytes(&self) -> Result<u64, Fault> {
         self.database.disk_space().map_err(fault)
@@ -135,6 +140,16 @@ impl Engine {
 }
 
 impl Moment {
+    /// The value under an engine key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        Ok(self.snapshot.get(&self.keyspace, key).map_err(fault)?.map(Bytes::from))
+    }
+
+    /// True if there is something under an engine key.
+    pub(crate) fn has(&self, key: &[u8]) -> Result<bool, Fault> {
+        self.snapshot.contains_key(&self.keyspace, key).map_err(fault)
+    }
+
     /// As [`Engine::scan`], of this moment.
     pub(crate) fn scan(&self, from: &[u8], to: &[u8], tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
         tell_all(self.snapshot.range(&self.keyspace, from..to), tell)

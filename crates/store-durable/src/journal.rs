@@ -7,6 +7,8 @@
 //! - A file that was closed (all but the newest) must be whole: the engine syncs it before it begins the next.
 //! - What cannot be read at the end of the newest file is a torn tail: a write that a crash cut short. It is cut off, unless a valid
 //!   batch stands behind it that says the missing one was on disk: then the file is damaged, and nothing is changed.
+//! - The first batch of a file is on disk before the second is written ([`Newest`]), at every setting: where the first cannot be read and others
+//!   follow, the file is damaged.
 //!
 //! The format is the engine's (fjall 3): a batch is `1 items(4) number(8)`, then for each entry `2 type(1) compression(1) keyspace(8)
 //! key-length(2) value-length(4) stored-length(4) key value`, then `3 xxh3-64-of-the-entries(8) "FJL" 3`, all little-endian. A new file is 64 MiB of zeros.
@@ -44,6 +46,30 @@ pub(crate) struct Found {
     pub(crate) torn_bytes: u64,
     /// The newest file's number.
     pub(crate) newest: u64,
+}
+
+/// The newest journal file while the store is open. The engine begins the next one by itself.
+pub(crate) struct Newest {
+    folder: PathBuf,
+    number: u64,
+}
+
+impl Newest {
+    /// Looks which it is.
+    pub(crate) fn find(folder: PathBuf) -> Result<Newest, Fault> {
+        let number = files(&folder)?.last().map_or(0, |(number, _)| *number);
+        Ok(Newest { folder, number })
+    }
+
+    /// True if the engine has begun another one.
+    pub(crate) fn has_next(&self) -> bool {
+        self.folder.join(format!("{}.jnl", self.number + 1)).exists()
+    }
+
+    /// Goes on to the one that was begun.
+    pub(crate) fn advance(&mut self) {
+        self.number += 1;
+    }
 }
 
 /// A batch as it stands in a file.
@@ -164,7 +190,7 @@ fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), repair: bool, found:
         let mut slice = Reader { inner: io::Cursor::new(&rest[at..]), at: 0, file_bytes: (rest.len() - at) as u64 };
         let Ok(frame) = read_batch(&mut slice) else { continue };
         // The batches of an unsynced window may reach the disk in any order; one that was known to be there cannot be missing.
-        if found.last.is_none() && frame.commit.sequence > 1 || frame.commit.synced >= expected {
+        if found.last.is_none() || frame.commit.synced >= expected {
             return Err(damaged(path, start, &format!("{why}, and whole batches follow")));
         }
     }

@@ -7,6 +7,7 @@
 //! | cas tokens | never given out twice, over restarts too |
 //! | lives | to the ms, by a time that never goes back, over restarts too |
 //! | damage | [`Corrupt`](larder_core::ErrorKind::Corrupt), with its place; never a miss |
+//! | an older copy that was put back | [`RolledBack`](larder_core::ErrorKind::RolledBack), where a [witness](Options::witness) is kept |
 //! | a write or a sync that fails | is unknown; nothing is written from then on until the store is opened anew; reads go on |
 //! | two processes | the second gets an error that names the first |
 //!
@@ -16,7 +17,10 @@
 #![deny(unsafe_code)]
 
 mod alter;
+mod backup;
+mod check;
 mod committer;
+mod direct;
 mod engine;
 mod expiry;
 mod fault;
@@ -27,10 +31,16 @@ mod ops;
 mod options;
 mod place;
 mod room;
+mod shared;
 mod store;
 mod time;
 mod timer;
+mod versions;
+mod witness;
 
 pub use alter::{Altered, Entry, NextCas, NextTtl};
+pub use check::Checked;
+pub use direct::{Direct, DirectItem, DirectNext, Ticket};
 pub use options::{NoSync, Options, Sync};
+pub use shared::SharedStore;
 pub use store::{DurableStore, Stats};

@@ -89,6 +89,7 @@ pub struct Options {
     pub(crate) reserve_bytes: u64,
     pub(crate) wait: Duration,
     pub(crate) clock: ClockRef,
+    pub(crate) witness: Option<PathBuf>,
 }
 
 impl Options {
@@ -109,6 +110,7 @@ impl Options {
             reserve_bytes: 64 << 20,
             wait: Duration::ZERO,
             clock: SystemClock::shared(),
+            witness: None,
         }
     }
 
@@ -185,12 +187,27 @@ impl Options {
         self
     }
 
+    /// A file that says how far the store was, kept elsewhere: brought up to date every second, and when the store is closed. A store that is older than its
+    /// witness, such as a copy that was put back, is [`ErrorKind::RolledBack`] when it is opened, and one that is gone [`ErrorKind::Lost`]; one that was
+    /// [restored](Options::restore) is as it should be. What the last second wrote, the witness may not know.
+    ///
+    /// ```
+    /// # use larder_store_durable::Options;
+    /// let options = Options::new("store").witness("/elsewhere/store.witness");
+    /// ```
+    #[must_use]
+    pub fn witness(mut self, file: impl AsRef<Path>) -> Options {
+        self.witness = Some(file.as_ref().to_owned());
+        self
+    }
+
     /// Opens the store, or makes it where the folder is empty or not there. Blocks while it reads what the journal holds: some 0.1 s for each 64 MiB.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for a path that is a file, is read-only, or holds something else; [`ErrorKind::Unavailable`], naming the process, where
     /// another has it open; [`ErrorKind::LayoutMismatch`] for one of a newer layout; [`ErrorKind::Corrupt`], with the place, for one
-    /// that is damaged. Nothing is changed by an open that fails.
+    /// that is damaged; [`ErrorKind::RolledBack`] or [`ErrorKind::Lost`] for one that its [witness](Options::witness) saw further on.
+    /// Nothing is changed by an open that fails.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -198,12 +215,17 @@ impl Options {
     /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn open(self) -> Result<DurableStore> {
+        self.check()?;
+        DurableStore::open(&self)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
         let most = Options::VALUE_BYTES_MAX;
         if !(1..=most).contains(&self.value_bytes_max) {
             let detail = format!("value_bytes_max is {}; it takes 1 to {most}", self.value_bytes_max);
             return Err(Error::new(ErrorKind::Config, detail));
         }
-        DurableStore::open(&self)
+        Ok(())
     }
 
     /// The largest key and value together.

@@ -1,7 +1,7 @@
 //! The folder: who may open it, what it is, and what was known of it when it was last closed.
 //!
 //! ```text
-//! PATH/larder   what this is: version, the store's number, its incarnation, whether it was made to the end
+//! PATH/larder   what this is: version, the store's number, its incarnation, how far its making came
 //! PATH/lock     locked by the process that has the store open; holds its process id
 //! PATH/state    how far the store was on disk when that was last noted: a store that has less has lost something
 //! PATH/engine/  the engine's files
@@ -51,6 +51,19 @@ pub(crate) struct Noted {
     /// The newest journal file.
     pub(crate) journal: u64,
 }
+
+/// How far the making of a store came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// It was begun, and holds nothing: an open makes it anew.
+    Begun,
+    /// A restore was begun: only another restore may take the folder.
+    Restoring,
+    /// To the end.
+    Whole,
+}
+
+const MADE: [(Made, &str); 3] = [(Made::Begun, "no"), (Made::Restoring, "restoring"), (Made::Whole, "yes")];
 
 /// A folder that this process has locked.
 #[derive(Debug)]
@@ -104,14 +117,36 @@ impl Place {
                 format!("{} holds something, but no store: the file {IDENTITY:?} is missing", self.folder.display());
             return Err(Error::new(ErrorKind::Corrupt, detail));
         };
-        let (fields, ready) = parse_identity(&path, &text)?;
-        Ok(ready.then_some(fields))
+        match parse_identity(&path, &text)? {
+            (identity, Made::Whole) => Ok(Some(identity)),
+            (_, Made::Begun) => Ok(None),
+            (_, Made::Restoring) => {
+                let detail = format!("a restore into {} did not come to its end; restore again", self.folder.display());
+                Err(Error::new(ErrorKind::Corrupt, detail))
+            }
+        }
+    }
+
+    /// Looks whether a restore may take the folder: it holds nothing, or what a restore before left.
+    pub(crate) fn may_restore(&self) -> Result<()> {
+        let path = self.folder.join(IDENTITY);
+        let text = read_small(&path).map_err(|error| failed(&path, "cannot be read", error))?;
+        match text.map(|text| parse_identity(&path, &text)).transpose()? {
+            None | Some((_, Made::Begun | Made::Restoring)) => Ok(()),
+            Some((_, Made::Whole)) => {
+                let detail = format!(
+                    "{} holds a store; restore into a folder that is not there, or empty",
+                    self.folder.display()
+                );
+                Err(config(detail))
+            }
+        }
     }
 
     /// Begins to make a store here: what an earlier attempt left is removed. To be followed by [`finish`](Place::finish).
-    pub(crate) fn begin(&self, identity: Identity) -> Result<()> {
+    pub(crate) fn begin(&self, identity: Identity, is_restore: bool) -> Result<()> {
         let engine = self.engine();
-        self.write_identity(identity, false)?;
+        self.write_identity(identity, if is_restore { Made::Restoring } else { Made::Begun })?;
         match fs::remove_dir_all(&engine) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(failed(&engine, "cannot be removed", error))
@@ -122,15 +157,24 @@ impl Place {
 
     /// The store is made to the end.
     pub(crate) fn finish(&self, identity: Identity) -> Result<()> {
-        self.write_identity(identity, true)?;
+        self.write_identity(identity, Made::Whole)?;
         let parent = self.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));
         sync_folder(parent)
     }
 
-    fn write_identity(&self, identity: Identity, is_ready: bool) -> Result<()> {
+    /// Removes what was made so far, and the folder where it was not there before.
+    pub(crate) fn abandon(self, with_folder: bool) {
+        // Where that fails, the folder still says that it is no store.
+        let removed = fs::remove_dir_all(self.engine()).and_then(|()| fs::remove_file(self.folder.join(IDENTITY)));
+        if with_folder && removed.is_ok() {
+            _ = fs::remove_file(self.folder.join(LOCK)).and_then(|()| fs::remove_dir(&self.folder));
+        }
+    }
+
+    fn write_identity(&self, identity: Identity, made: Made) -> Result<()> {
         let Identity { store, incarnation, restores } = identity;
-        let ready = if is_ready { "yes" } else { "no" };
+        let ready = MADE.iter().find(|(it, _)| *it == made).map_or("no", |(_, word)| word);
         let text = format!(
             "{MAGIC}\nversion {VERSION}\nstore {store:016x}\nincarnation {incarnation:016x}\nrestores {restores}\nready {ready}\n"
         );
@@ -160,7 +204,7 @@ impl Place {
                 return gone(path);
             }
         }
-        for keyspace in ["0", "1"] {
+        for keyspace in crate::versions::KEYSPACES {
             let current = engine.join("keyspaces").join(keyspace).join("current");
             if !current.is_file() {
                 return gone(current);
@@ -225,7 +269,7 @@ fn prepare(folder: &Path) -> Result<bool> {
     Err(config(format!("{} is not empty and no durable store: it holds {}, …", folder.display(), names.join(", "))))
 }
 
-fn parse_identity(path: &Path, text: &str) -> Result<(Identity, bool)> {
+fn parse_identity(path: &Path, text: &str) -> Result<(Identity, Made)> {
     let damaged = || Error::new(ErrorKind::Corrupt, format!("{} is damaged", path.display()));
     if !text.starts_with(MAGIC) {
         return Err(config(format!("{} is no file of a durable store", path.display())));
@@ -243,7 +287,9 @@ fn parse_identity(path: &Path, text: &str) -> Result<(Identity, bool)> {
         incarnation: hex(next()?, "incarnation").ok_or_else(damaged)?,
         restores: decimal(next()?, "restores").ok_or_else(damaged)?,
     };
-    Ok((identity, next()? == "ready yes"))
+    let ready = next()?.strip_prefix("ready ");
+    let made = MADE.iter().find(|(_, word)| Some(*word) == ready).ok_or_else(damaged)?;
+    Ok((identity, made.0))
 }
 
 /// The text without its last line, which is the checksum of the others.

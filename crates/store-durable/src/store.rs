@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
 use crate::engine::Engine;
 use crate::fault::Fault;
-use crate::journal;
+use crate::journal::{self, Newest};
 use crate::layout::Commit;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
@@ -25,6 +25,8 @@ use crate::place::{Identity, Noted, Place};
 use crate::room::Room;
 use crate::time::Timekeeper;
 use crate::timer::Timer;
+use crate::versions;
+use crate::witness::Witness;
 
 /// Requests that carry fewer bytes are counted by the queue alone.
 const LARGE_BYTES_MIN: usize = 64 << 10;
@@ -59,9 +61,12 @@ pub struct DurableStore {
     shared: Arc<Shared>,
     large: Arc<Semaphore>,
     profile: Arc<Profile>,
-    identity: Identity,
+    pub(crate) identity: Identity,
+    /// No cas token up to here was ever given out.
+    pub(crate) first_cas: u64,
     torn_bytes: u64,
     place: Arc<Place>,
+    witness: Option<Arc<Witness>>,
 }
 
 /// What a store says of itself, by [`DurableStore::stats`].
@@ -81,7 +86,8 @@ impl DurableStore {
     pub(crate) fn open(options: &Options) -> Result<DurableStore> {
         let place = Arc::new(Place::lock(&options.folder, options.wait)?);
         let name = format!("file:{}", options.folder.display());
-        let opened = open_engine(&place, &name, options)?;
+        let witness = options.witness.clone().map(|path| Arc::new(Witness::new(path)));
+        let opened = open_engine(&place, &name, options, witness.as_deref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
         let parts = SharedParts {
             name: name.clone(),
@@ -94,15 +100,19 @@ impl DurableStore {
         };
         let shared = Arc::new(Shared::new(engine, parts, &last));
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        let committer = Committer::new(shared.clone(), last, identity.incarnation);
+        let journal = Newest::find(place.engine()).map_err(|fault| fault.error(&name))?;
+        let committer = Committer::new(shared.clone(), last, identity.incarnation, journal);
         let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run(requests));
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
         let committer = spawned.map_err(threads)?;
+        if witness.is_some() {
+            note(&shared, &place, witness.as_deref(), identity)?;
+        }
         let note = {
-            let (shared, place) = (shared.clone(), place.clone());
+            let (shared, place, witness) = (shared.clone(), place.clone(), witness.clone());
             // A note that cannot be written leaves an older one, which only knows less.
-            move || _ = note(&shared, &place, identity)
+            move || _ = note(&shared, &place, witness.as_deref(), identity)
         };
         let timer = Timer::start(shared.clone(), queue.downgrade(), note).map_err(threads)?;
         Ok(DurableStore {
@@ -113,8 +123,10 @@ impl DurableStore {
             profile: Arc::new(profile(&name, options)),
             shared,
             identity,
+            first_cas: last.cas_limit,
             torn_bytes,
             place,
+            witness,
         })
     }
 
@@ -140,6 +152,19 @@ impl DurableStore {
             disk_bytes: self.shared.engine.disk_bytes().map_err(|fault| fault.error(&self.shared.name))?,
             torn_bytes: self.torn_bytes,
         })
+    }
+
+    /// Drawn when the store was made, and anew by each restore: two stores with one incarnation hold the same data, or one is a copy of the other.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use larder_store_durable::Options;
+    /// let first = Options::new(folder.path()).open()?.incarnation();
+    /// assert_eq!(Options::new(folder.path()).open()?.incarnation(), first);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn incarnation(&self) -> u64 {
+        self.identity.incarnation
     }
 
     /// Has all on disk that was acknowledged so far.
@@ -196,6 +221,13 @@ impl DurableStore {
     /// ```
     pub fn settle(&self) -> Result<()> {
         self.shared.engine.settle().map_err(|fault| fault.error(&self.shared.name))
+    }
+
+    /// Has the committer look around. One that has much to do does so by itself.
+    pub(crate) fn nudge(&self, request: Request) {
+        if let Some(queue) = &self.queue {
+            _ = queue.try_send(request);
+        }
     }
 
     /// Hands the committer a request.
@@ -286,7 +318,7 @@ impl Drop for DurableStore {
         }
         self.timer.stop();
         if self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok() {
-            _ = note(&self.shared, &self.place, self.identity);
+            _ = note(&self.shared, &self.place, self.witness.as_deref(), self.identity);
         }
     }
 }
@@ -305,16 +337,24 @@ struct Opened {
     torn_bytes: u64,
 }
 
-fn open_engine(place: &Place, name: &str, options: &Options) -> Result<Opened> {
-    match place.identity()? {
-        Some(identity) => reopen(place, identity, options).map_err(|error| error.store(name)),
-        None => create(place, name, options),
+fn open_engine(place: &Place, name: &str, options: &Options, witness: Option<&Witness>) -> Result<Opened> {
+    let named = |error: Error| error.store(name);
+    match place.identity().map_err(named)? {
+        Some(identity) => {
+            let opened = reopen(place, identity, options).map_err(named)?;
+            witness.map_or(Ok(()), |witness| witness.agrees(identity, opened.last.sequence)).map_err(named)?;
+            Ok(opened)
+        }
+        None => {
+            witness.map_or(Ok(()), Witness::knows_nothing).map_err(named)?;
+            create(place, name, options)
+        }
     }
 }
 
 fn create(place: &Place, name: &str, options: &Options) -> Result<Opened> {
     let identity = Identity { store: random()?, incarnation: random()?, restores: 0 };
-    place.begin(identity)?;
+    place.begin(identity, false)?;
     let named = |fault: Fault| fault.error(name);
     let engine = Engine::open(&place.engine(), true, options.cache_bytes).map_err(named)?;
     let time_ms = u64::try_from(options.clock.wall().as_millis()).unwrap_or(0);
@@ -344,6 +384,7 @@ fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened
     if strange {
         return corrupt(format!("the journal in {} is another store's", folder.display()));
     }
+    versions::verify(&folder).map_err(plain)?;
     journal::verify(&folder, true).map_err(plain)?;
     let engine = Engine::open(&folder, false, options.cache_bytes).map_err(plain)?;
     let Some(last) = engine.last_commit().map_err(plain)? else {
@@ -377,14 +418,16 @@ fn shorter(sequence: u64, noted: u64, folder: &Path) -> String {
 }
 
 /// Notes how far the store is on disk.
-fn note(shared: &Shared, place: &Place, identity: Identity) -> Result<()> {
+fn note(shared: &Shared, place: &Place, witness: Option<&Witness>, identity: Identity) -> Result<()> {
     let sequence = shared.synced.load(Ordering::Acquire);
     let files = journal::files(&place.engine()).map_err(|fault| fault.error(&shared.name))?;
     let journal = files.last().map_or(0, |(number, _)| *number);
-    place.note(&Noted { identity, sequence, journal })
+    let noted = Noted { identity, sequence, journal };
+    witness.map_or(Ok(()), |witness| witness.note(&noted))?;
+    place.note(&noted)
 }
 
-fn profile(name: &str, options: &Options) -> Profile {
+pub(crate) fn profile(name: &str, options: &Options) -> Profile {
     Profile {
         item_bytes_max: options.item_bytes_max(),
         ttl: TtlSupport::Millis,
@@ -399,6 +442,6 @@ fn profile(name: &str, options: &Options) -> Profile {
     }
 }
 
-fn random() -> Result<u64> {
+pub(crate) fn random() -> Result<u64> {
     getrandom::u64().map_err(|error| Error::new(ErrorKind::Unavailable, format!("no random numbers: {error}")))
 }

@@ -5,13 +5,15 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use common::{count_of, get, incr, set, times};
-use larder_store_durable::{DurableStore, Options, Sync};
+use larder_core::ErrorKind;
+use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Sync};
 
 /// Writers of a child.
 const WRITERS: usize = 8;
@@ -104,6 +106,138 @@ async fn a_process_killed_under_load_loses_nothing_it_acknowledged() {
     }
 }
 
+/// As large as the system lets a file of a child grow: past what the engine prepares for its journal, so that a write fails in its middle.
+const FILE_BYTES_MAX: usize = (66 << 20) + 512 * 101;
+
+/// The values that fill it: some that fit, and then one that does not.
+fn filling(number: usize) -> Vec<u8> {
+    vec![number as u8; if number <= 20 { 300_000 + number } else { 62 << 20 }]
+}
+
+#[tokio::test]
+async fn child_that_writes_until_the_disk_refuses() {
+    let Some(store) = childs_store() else { return };
+    let mut acknowledged = 0;
+    let error = loop {
+        match set(&store, &format!("v{}", acknowledged + 1), filling(acknowledged + 1)).await {
+            Ok(_) => acknowledged += 1,
+            Err(error) => break error,
+        }
+        assert!(acknowledged < 400, "the limit was never met");
+    };
+    assert!(error.is_unknown(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    for number in 1..=acknowledged {
+        assert_eq!(get(&store, &format!("v{number}")).await.unwrap(), filling(number), "reads go on");
+    }
+    let error = set(&store, "small", "v").await.unwrap_err();
+    assert!(!error.is_unknown() && error.to_string().contains("open the store anew"), "{error}");
+    println!("acknowledged {acknowledged}");
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_up_in_the_middle_of_a_write_takes_nothing_that_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = child("child_that_writes_until_the_disk_refuses", folder.path(), Sync::Always);
+    // A limit of the system stands in for a disk: the write that meets it is cut short, as there.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", FILE_BYTES_MAX / 512), "sh"]);
+    limited.arg(child.get_program()).args(child.get_args());
+    limited.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = limited.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let acknowledged: usize = text.lines().find_map(|line| line.strip_prefix("acknowledged ")?.parse().ok()).unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    assert!(store.stats().unwrap().torn_bytes > 0, "the write was cut short");
+    for number in 1..=acknowledged {
+        assert_eq!(get(&store, &format!("v{number}")).await.unwrap(), filling(number));
+    }
+    assert_eq!(get(&store, &format!("v{}", acknowledged + 1)).await, None);
+    set(&store, "small", "v").await.unwrap();
+}
+
+/// From here on the system refuses to sync, as a disk does that fails.
+fn refuse_syncs() {
+    use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
+    // The numbers of the calls, by architecture.
+    let (syncs, arch) =
+        if cfg!(target_arch = "aarch64") { ([82, 83], TargetArch::aarch64) } else { ([74, 75], TargetArch::x86_64) };
+    let rules = syncs.into_iter().map(|call| (call, Vec::new())).collect();
+    let (allow, refuse) = (SeccompAction::Allow, SeccompAction::Errno(rustix::io::Errno::IO.raw_os_error() as u32));
+    let filter = SeccompFilter::new(rules, allow, refuse, arch).unwrap();
+    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&program).unwrap();
+}
+
+#[tokio::test]
+async fn child_whose_disk_refuses_to_sync() {
+    let Some(store) = childs_store() else { return };
+    for number in 1..=50 {
+        assert_eq!(incr(&store, "n").await.unwrap(), number);
+    }
+    refuse_syncs();
+    let error = incr(&store, "n").await.unwrap_err();
+    assert!(error.is_unknown() && error.kind() == ErrorKind::Unavailable, "{error}");
+    for _ in 0..3 {
+        let error = incr(&store, "n").await.unwrap_err();
+        assert!(!error.is_unknown() && error.to_string().contains("open the store anew"), "{error}");
+    }
+    assert_eq!(count_of(&store, "n").await, 50, "nobody sees what may not be on disk");
+    println!("acknowledged 50");
+}
+
+#[tokio::test]
+async fn child_that_answers_requests_whose_disk_refuses_to_sync() {
+    let Some(store) = childs_store() else { return };
+    let direct = Direct::new(store);
+    let put = |value: &'static str| {
+        let next = move |_: Option<&DirectItem>, cas| {
+            DirectNext::Put(DirectItem { value: value.into(), flags: 0, marks: 0, cas, expiry_ms: None })
+        };
+        direct.update(b"k", next)
+    };
+    let settled = async |ticket| {
+        std::future::poll_fn(|cx| {
+            direct.poll_settled(ticket, cx).map_or_else(|error| Poll::Ready(Err(error)), |done| done.map(Ok))
+        })
+        .await
+    };
+    settled(put("1").unwrap()).await.unwrap();
+    refuse_syncs();
+    let (first, second) = (put("2").unwrap(), put("3"));
+    settled(first).await.unwrap_err();
+    if let Ok(second) = second {
+        settled(second).await.unwrap_err();
+    }
+    let (item, seen) = direct.get(b"k").unwrap();
+    assert_eq!((&item.unwrap().value[..], seen), (&b"1"[..], 0), "reads go on, with what is on disk");
+    assert!(put("4").unwrap_err().to_string().contains("open the store anew"));
+    assert!(direct.clear().is_err());
+    println!("acknowledged 1");
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_is_told_to_all_who_wait_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = "child_that_answers_requests_whose_disk_refuses_to_sync";
+    let output = child(test, folder.path(), Sync::Always).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 1"), "{output:?}");
+    let value = get(&Options::new(folder.path()).open().unwrap(), "k").await.unwrap();
+    assert!(["1", "2", "3"].contains(&std::str::from_utf8(&value).unwrap()), "{value:?}");
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_ends_all_writing_until_the_store_is_opened_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = child("child_whose_disk_refuses_to_sync", folder.path(), Sync::Always).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 50"), "{output:?}");
+    let store = Options::new(folder.path()).open().unwrap();
+    let count = count_of(&store, "n").await;
+    assert!((50..=51).contains(&count), "{count}");
+    assert_eq!(incr(&store, "n").await.unwrap(), count + 1);
+}
+
 /// The journal of a store, and where it ends; how far each write went.
 struct Recording {
     folder: tempfile::TempDir,
@@ -115,11 +249,16 @@ struct Recording {
 }
 
 /// Writes `count` values, each once as a batch of its own, and a counter that says how many, and keeps the files as they are then.
-async fn record(count: usize) -> Recording {
-    let (folder, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let store = Options::new(folder.path()).sync(Sync::Always).open().unwrap();
-    let journal = folder.path().join("engine").join("1.jnl");
-    let journal = if journal.exists() { journal } else { folder.path().join("engine").join("0.jnl") };
+async fn record(count: usize, sync: Sync) -> Recording {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(sync).open().unwrap();
+    record_on(folder, store, count).await
+}
+
+/// As [`record`], on a store that may hold something. The journal must not go on in another file meanwhile.
+async fn record_on(folder: tempfile::TempDir, store: DurableStore, count: usize) -> Recording {
+    let kept = tempfile::tempdir().unwrap();
+    let journal = newest_journal(folder.path());
     let state = || std::fs::read(folder.path().join("state")).ok();
     let (mut ends, mut states) = (vec![common::without_zeros(&journal).len()], vec![state()]);
     for number in 1..=count {
@@ -133,6 +272,12 @@ async fn record(count: usize) -> Recording {
     drop(store);
     let journal = common::without_zeros(&kept.path().join("engine").join(journal.file_name().unwrap()));
     Recording { folder: kept, journal, ends, states }
+}
+
+fn newest_journal(folder: &Path) -> PathBuf {
+    let journals = common::files(&folder.join("engine")).into_iter();
+    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
 }
 
 /// The files as a power cut may leave them: whole up to the write `synced`, and behind it, up to byte `written`, some of the sectors.
@@ -154,9 +299,7 @@ fn cut_power(recording: &Recording, write: usize, written: usize) -> tempfile::T
         // The file's new length may be on disk before what it holds, or not.
         bytes.truncate(fastrand::usize(synced..=written));
     }
-    let journals = std::fs::read_dir(image.path().join("engine")).unwrap().map(|entry| entry.unwrap().path());
-    let journal = journals.into_iter().find(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
-    std::fs::write(journal, bytes).unwrap();
+    std::fs::write(newest_journal(image.path()), bytes).unwrap();
     match &recording.states[write] {
         Some(state) => std::fs::write(image.path().join("state"), state).unwrap(),
         None => _ = std::fs::remove_file(image.path().join("state")),
@@ -184,7 +327,7 @@ async fn count_in_image(image: &Path) -> usize {
 #[tokio::test]
 async fn a_power_cut_takes_nothing_that_was_synced_wherever_it_cuts() {
     const WRITES: usize = 60;
-    let recording = record(WRITES).await;
+    let recording = record(WRITES, Sync::Always).await;
     for cut in 0..times("LARDER_CUTS", 40) {
         let acknowledged = fastrand::usize(0..WRITES);
         let (synced, written) = (recording.ends[acknowledged], recording.ends[acknowledged + 1]);
@@ -192,4 +335,50 @@ async fn a_power_cut_takes_nothing_that_was_synced_wherever_it_cuts() {
         let count = count_in_image(image.path()).await;
         assert!((acknowledged..=acknowledged + 1).contains(&count), "cut {cut}: {count} of {acknowledged}");
     }
+}
+
+#[tokio::test]
+async fn a_power_cut_takes_only_an_end_of_what_was_never_synced() {
+    const WRITES: usize = 60;
+    take_ends(&record(WRITES, Sync::Never).await, WRITES).await;
+}
+
+#[tokio::test]
+async fn a_power_cut_in_a_journal_s_later_file_takes_only_an_end_of_what_was_never_synced() {
+    const WRITES: usize = 60;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(Sync::Never).open().unwrap();
+    let first = newest_journal(folder.path());
+    // The engine begins another file behind 64 MB.
+    for _ in 0..66 {
+        set(&store, "large", vec![7; 1_000_000]).await.unwrap();
+    }
+    store.settle().unwrap();
+    assert_ne!(newest_journal(folder.path()), first);
+    // What is in tables is in no journal any more, a moment later.
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while first.exists() {
+        assert!(std::time::Instant::now() < until, "the engine keeps the journal of what is in tables");
+        store.settle().unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    set(&store, "first of its file", "v").await.unwrap();
+    let stats = store.stats().unwrap();
+    assert_eq!(stats.synced, stats.sequence, "the first batch of a file is on disk before the second is written");
+    take_ends(&record_on(folder, store, WRITES).await, WRITES).await;
+}
+
+/// Cuts the power again and again after the first write, with none behind it synced: the store opens by itself, with all up to some write.
+async fn take_ends(recording: &Recording, writes: usize) {
+    let mut taken = 0;
+    for cut in 0..times("LARDER_CUTS", 40) {
+        // The first batch of a file is on disk before anything is written behind it.
+        let synced = fastrand::usize(1..writes);
+        let written = fastrand::usize(recording.ends[synced]..=recording.ends[writes]);
+        let image = cut_power(recording, synced, written);
+        let count = count_in_image(image.path()).await;
+        assert!(count >= synced, "cut {cut}: {count} of {synced} that the system had written");
+        taken += writes - count;
+    }
+    assert!(taken > 0, "no cut took anything");
 }

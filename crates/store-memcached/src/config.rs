@@ -19,8 +19,8 @@ pub struct Config {
     pub auth: Option<Auth>,
     /// TLS, if the servers speak it.
     pub tls: Option<Tls>,
-    /// Connections a server, 1 to [`Config::CONNECTIONS_MAX`].
-    pub connections: usize,
+    /// Connections a server.
+    pub connections: Connections,
     /// How long an op may take if its context has no deadline.
     pub timeout: Duration,
     /// How long a dial with its handshake may take.
@@ -40,7 +40,7 @@ pub struct Config {
 impl Config {
     /// The port of a server whose URL names none.
     pub const PORT: u16 = 11_211;
-    /// The most connections a server.
+    /// The most connections a server, where a number is given.
     pub const CONNECTIONS_MAX: usize = 4;
     /// The most servers of a fleet: the rank of a route is a byte.
     pub const SERVERS_MAX: usize = 256;
@@ -52,14 +52,14 @@ impl Config {
     /// ```
     /// use larder_store_memcached::{Config, Server};
     /// let config = Config::new(vec![Server::tcp("127.0.0.1", 11211)]);
-    /// assert_eq!(config.connections, 1);
+    /// assert_eq!(config.timeout, std::time::Duration::from_secs(1));
     /// ```
     pub fn new(servers: Vec<Server>) -> Config {
         Config {
             servers,
             auth: None,
             tls: None,
-            connections: 1,
+            connections: Connections::Auto,
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             hash: Hash::Rendezvous,
@@ -78,7 +78,7 @@ impl Config {
     ///
     /// | option | values | default | meaning |
     /// |---|---|---|---|
-    /// | `connections` | 1 to 4 | 1 | connections a server |
+    /// | `connections` | `auto`, 1 to 4 | `auto` | connections a server: one, and a second for reads while the first is busy; or so many, each for its share of the keys ([`Connections`]) |
     /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection that owes a reply and is silent for twice as long is closed |
     /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
     /// | `hash` | `rendezvous`, `ketama` | `rendezvous` | how keys are spread; `ketama` as libketama does |
@@ -118,6 +118,37 @@ impl fmt::Debug for Config {
             .field("tls", &self.tls)
             .field("hash", &self.hash)
             .finish_non_exhaustive()
+    }
+}
+
+/// How many connections a server gets.
+///
+/// ```
+/// use larder_store_memcached::{Config, Connections};
+/// assert_eq!(Config::from_url("memcached://a")?.connections, Connections::Auto);
+/// assert_eq!(Config::from_url("memcached://a?connections=2")?.connections, Connections::Exactly(2));
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connections {
+    /// One; and a second, the *read lane*, from when 1,000 reads of one second have found the first busy (8 ops or more without a
+    /// reply), until it has not been used for a minute.
+    ///
+    /// The lane carries nothing but reads without a cas token, of keys to which no write waits for its reply on the first connection.
+    /// So a read is behind every write to its key that was sent before it, one whose caller gave up included, as on one
+    /// connection. When the lane cannot be had, or ends, reads go over the first.
+    Auto,
+    /// So many, from 1 to [`Config::CONNECTIONS_MAX`]. All ops on a key go over the same one; a batch, over the one of its first key.
+    Exactly(usize),
+}
+
+impl Connections {
+    /// Those that are kept at all times.
+    pub(crate) fn kept(self) -> usize {
+        match self {
+            Connections::Auto => 1,
+            Connections::Exactly(count) => count,
+        }
     }
 }
 

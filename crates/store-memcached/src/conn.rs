@@ -5,6 +5,7 @@
 //! parts. The lock is held to encode (and, on an idle connection, for one write that cannot block), never across an await.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -17,6 +18,7 @@ use crate::counters::{Counters, count};
 use crate::part::{Part, Waiting};
 use crate::probe::ServerInfo;
 use crate::stream::DirectWriter;
+use crate::traffic::Traffic;
 
 /// A buffer that grew over this for one large value is given back when it is empty.
 pub(crate) const BUFFER_KEPT_BYTES: usize = 1024 * 1024;
@@ -27,10 +29,13 @@ pub(crate) struct Conn {
     /// The session of the cas tokens it reads.
     pub(crate) session: u64,
     pub(crate) server: ServerInfo,
+    /// The address at the other end; `None` for a unix socket.
+    pub(crate) peer: Option<SocketAddr>,
     pub(crate) limits: QueueLimits,
     pub(crate) counters: Arc<Counters>,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) direct: DirectWriter,
+    pub(crate) traffic: Traffic,
 }
 
 /// How much may wait on one connection. Over it, ops are refused at once: a queue that blocks hides an overload.
@@ -54,6 +59,8 @@ pub(crate) struct Queue {
     /// Bytes the task has taken over and not yet written; while there are some, nobody else may write.
     pub(crate) sending_bytes: usize,
     pub(crate) next_opaque: u32,
+    /// The number of the part that was pushed last.
+    pub(crate) last_number: u64,
     /// A moment before which no part that was pushed can be overdue.
     pub(crate) first_deadline: Option<Instant>,
     /// The task will look at the queue by itself: no need to wake it.
@@ -65,10 +72,11 @@ pub(crate) struct Queue {
     pub(crate) closed: Option<Error>,
 }
 
-/// A part and where its bytes begin in the stream.
+/// A part, its number in the order of this connection, from 1, and where its bytes begin in the stream.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) part: Arc<Part>,
+    pub(crate) number: u64,
     pub(crate) begin: u64,
 }
 
@@ -90,7 +98,7 @@ pub(crate) enum Reject {
 
 impl Conn {
     pub(crate) fn is_closed(&self) -> bool {
-        self.queue.lock().closed.is_some()
+        self.traffic.is_closed()
     }
 
     /// True if the op can go this way without looking further: it depends on no token, or on one that was read here.
@@ -116,10 +124,14 @@ impl Conn {
         let server_now_s = self.server.now_s(now);
         let mut expects = SmallVec::with_capacity(count_ops);
         let mut refused = Vec::new();
+        let number = queue.last_number + 1;
         let Queue { out, next_opaque, .. } = &mut *queue;
         for (place, op) in ops.enumerate() {
             match self.server.abilities.encode(op, *next_opaque, server_now_s, out) {
-                Ok(expect) => expects.push(expect),
+                Ok(expect) => {
+                    expects.push(expect);
+                    self.traffic.pushes(op, number);
+                }
                 Err(error) => refused.push((place, error)),
             }
             *next_opaque = next_opaque.wrapping_add(1);
@@ -129,10 +141,12 @@ impl Conn {
         }
         count(&self.counters.ops, expects.len() as u64);
         count(&self.counters.round_trips, 1);
+        queue.last_number = number;
         queue.unanswered_ops += expects.len();
+        self.traffic.set_unanswered(queue.unanswered_ops);
         queue.first_deadline = Some(queue.first_deadline.map_or(deadline, |first| first.min(deadline)));
         let part = Part::new(expects, deadline);
-        queue.parts.push_back(Queued { part: part.clone(), begin });
+        queue.parts.push_back(Queued { part: part.clone(), number, begin });
         if idle {
             self.write_directly(&mut queue);
         }

@@ -15,6 +15,8 @@ pub struct Stats {
     pub connections: u64,
     /// Of those, the ones that replaced a lost one.
     pub reconnects: u64,
+    /// Of the connections, the ones that were opened as read lanes.
+    pub lanes: u64,
     /// Dials that failed.
     pub dials_failed: u64,
     /// Connections given up because a reply made no sense, or none came.
@@ -44,7 +46,18 @@ macro_rules! counters {
     };
 }
 
-counters!(connections, reconnects, dials_failed, poisoned, ops, round_trips, timeouts, sent_bytes, received_bytes);
+counters!(
+    connections,
+    reconnects,
+    lanes,
+    dials_failed,
+    poisoned,
+    ops,
+    round_trips,
+    timeouts,
+    sent_bytes,
+    received_bytes
+);
 
 /// Adds to a counter. Relaxed: counters order nothing.
 pub(crate) fn count(counter: &AtomicU64, by: u64) {

@@ -46,6 +46,8 @@ pub(crate) struct Driver {
     /// The replies of the oldest part so far, and how many came (more, if the part had ended before).
     front: Replies,
     front_answered: usize,
+    /// The number of the last part whose last reply has come.
+    last_answered: u64,
     /// Parts whose last reply has come, until their callers are woken.
     finished: Vec<(Arc<Part>, Replies)>,
     first_deadline: Option<Instant>,
@@ -83,6 +85,7 @@ impl Driver {
             inflight: VecDeque::new(),
             front: Replies::new(),
             front_answered: 0,
+            last_answered: 0,
             finished: Vec::new(),
             first_deadline: None,
             tick: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -97,6 +100,7 @@ impl Driver {
 
     /// Runs until the connection ends.
     pub(crate) async fn run(mut self) {
+        self.conn.traffic.runs_here();
         loop {
             let turn = match poll_fn(|cx| self.poll_event(cx)).await {
                 Ok(Event::Received(bytes)) => self.on_received(bytes),
@@ -232,6 +236,7 @@ impl Driver {
     fn on_received(&mut self, bytes: usize) -> Result<()> {
         count(&self.conn.counters.received_bytes, bytes as u64);
         let conn = self.conn.clone();
+        conn.traffic.runs_here();
         let written = {
             let mut queue = conn.queue.lock();
             self.take_parts(&mut queue);
@@ -240,7 +245,12 @@ impl Driver {
         let mut answered = 0;
         let parsed = self.parse(written, &mut answered);
         self.quiet_since = None;
-        conn.queue.lock().unanswered_ops -= answered;
+        {
+            let mut queue = conn.queue.lock();
+            queue.unanswered_ops -= answered;
+            conn.traffic.set_unanswered(queue.unanswered_ops);
+        }
+        conn.traffic.answered(self.last_answered);
         for (part, replies) in self.finished.drain(..) {
             wake(part.finish(Outcome { replies, cut: None }));
         }
@@ -280,6 +290,7 @@ impl Driver {
                 self.front_answered = 0;
                 let replies = std::mem::take(&mut self.front);
                 if let Some(queued) = self.inflight.pop_front() {
+                    self.last_answered = queued.number;
                     self.finished.push((queued.part, replies));
                 }
             }
@@ -338,6 +349,7 @@ impl Driver {
             } else if queued.part.is_waiting() {
                 let replies = if place == 0 { std::mem::take(&mut self.front) } else { Replies::new() };
                 timeouts += queued.part.expects.len() - replies.len();
+                self.conn.traffic.overdue(queued.number);
                 let outcome = Outcome { replies, cut: Some(Cut::TimedOut { sent: true }) };
                 wakers.extend(queued.part.finish(outcome));
             }
@@ -345,6 +357,7 @@ impl Driver {
         let overdue = queue.parts.iter().any(|queued| queued.part.deadline <= now);
         if overdue {
             timeouts += remove_unsent(queue, now, wakers);
+            self.conn.traffic.set_unanswered(queue.unanswered_ops);
         }
         for queued in &queue.parts {
             next = Some(next.map_or(queued.part.deadline, |next| next.min(queued.part.deadline)));
@@ -384,6 +397,7 @@ impl Drop for Driver {
         let (written, unsent) = {
             let mut queue = conn.queue.lock();
             queue.closed = Some(self.cause.clone());
+            conn.traffic.close();
             let written = self.written(&queue);
             queue.out = Vec::new();
             queue.waker = None;

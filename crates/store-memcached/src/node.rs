@@ -1,38 +1,66 @@
 //! A server of the fleet: its connections, and the one task that dials.
 
+use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use larder_core::{Error, ErrorKind, Result};
-use larder_net::{Backoff, Connector, Stream};
+use larder_core::{Error, ErrorKind, Op, Result};
+use larder_net::{Backoff, Connector};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::config::{Config, Server};
+use crate::config::{Config, Connections, Server};
 use crate::conn::{Conn, Queue, QueueLimits};
 use crate::counters::{Counters, count};
 use crate::driver::Driver;
 use crate::fleet;
+use crate::lane::{self, Lane, Wanted};
 use crate::probe::{Exchange, Probed, ServerInfo, probe, within};
 use crate::stream::split;
+use crate::traffic::Traffic;
 
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) server: Server,
     pub(crate) shared: Arc<Shared>,
-    /// The connections by place; `None` where there is none. Filled by the keeper; a lost one is taken out at once, since its
-    /// socket closes with its last holder, and what it still carries should not arrive later than need be.
-    conns: RwLock<Vec<Option<Arc<Conn>>>>,
+    /// Filled by the keeper; a lost one is taken out at once, since its socket closes with its last holder, and what it still carries
+    /// should not arrive later than need be.
+    conns: RwLock<Conns>,
+    wanted: Wanted,
     health: Mutex<Health>,
     /// What the last handshake found.
     info: Mutex<Option<ServerInfo>>,
     /// Wakes callers when a dial has ended, well or not.
     dialled: Notify,
-    /// Wakes the keeper when a connection was lost.
+    /// Wakes the keeper when a connection was lost, or a lane is wanted.
     missing: Notify,
+}
+
+/// The connections to a server.
+#[derive(Debug)]
+struct Conns {
+    /// By place; `None` where there is none.
+    homes: Vec<Option<Arc<Conn>>>,
+    lane: Lane,
+}
+
+impl Conns {
+    /// A live connection; `choice` says which, if there are several.
+    fn home(&self, choice: usize) -> Option<&Arc<Conn>> {
+        let places = self.homes.len();
+        (0..places).filter_map(|step| self.homes[(choice + step) % places].as_ref()).find(|conn| !conn.is_closed())
+    }
+}
+
+/// What a lane must have in common with its home.
+struct Home {
+    session: u64,
+    peer: Option<SocketAddr>,
+    pid: Option<u64>,
 }
 
 /// What all servers of a store share.
@@ -59,11 +87,13 @@ enum Health {
 
 impl Node {
     pub(crate) fn new(server: Server, shared: Arc<Shared>) -> Node {
-        let conns = (0..shared.config.connections).map(|_| None).collect();
+        let homes = (0..shared.config.connections.kept()).map(|_| None).collect();
+        let lane = if shared.config.connections == Connections::Auto { Lane::None } else { Lane::Off };
         Node {
             server,
             shared,
-            conns: RwLock::new(conns),
+            conns: RwLock::new(Conns { homes, lane }),
+            wanted: Wanted::new(),
             health: Mutex::new(Health::Dialling),
             info: Mutex::new(None),
             dialled: Notify::new(),
@@ -77,14 +107,28 @@ impl Node {
 
     /// A live connection; `choice` says which, if there are several.
     pub(crate) fn conn(&self, choice: usize) -> Option<Arc<Conn>> {
+        self.conns.read().home(choice).cloned()
+    }
+
+    /// A live connection for these ops: the one that `choice` says, or its lane, if they are reads that may go there and it is busy.
+    pub(crate) fn conn_for<'o>(&self, choice: usize, ops: impl Iterator<Item = &'o Op> + Clone) -> Option<Arc<Conn>> {
         let conns = self.conns.read();
-        let places = conns.len();
-        (0..places).filter_map(|step| conns[(choice + step) % places].as_ref()).find(|conn| !conn.is_closed()).cloned()
+        let home = conns.home(choice)?;
+        if let Some(lane) = conns.lane.takes(home, ops.clone()) {
+            return Some(lane.clone());
+        }
+        let asks = conns.lane.may_open() && self.wanted.found(home, ops);
+        let home = home.clone();
+        drop(conns);
+        if asks {
+            self.missing.notify_one();
+        }
+        Some(home)
     }
 
     /// The connection that read a cas token, if it lives.
     pub(crate) fn conn_of(&self, session: u64) -> Option<Arc<Conn>> {
-        self.conns.read().iter().flatten().find(|conn| conn.session == session && !conn.is_closed()).cloned()
+        self.conns.read().homes.iter().flatten().find(|conn| conn.session == session && !conn.is_closed()).cloned()
     }
 
     /// A live connection, waiting for a dial that is under way; an error at once while the server is down.
@@ -133,23 +177,30 @@ impl Node {
         }
     }
 
-    /// Keeps the connections: the only one that dials this server, one dial at a time. Runs until it is aborted.
+    /// Keeps the connections: the only one that dials this server, one dial at a time, but for a lane's. Runs until it is aborted.
     pub(crate) async fn keep(self: Arc<Node>) {
         let tasks = Tasks(Mutex::new(Vec::new()));
-        let mut opened = vec![false; self.shared.config.connections];
+        let mut opened = vec![false; self.shared.config.connections.kept()];
         let mut failures = 0u32;
         loop {
             let missing = self.missing.notified();
             let Some(place) = self.vacant() else {
+                if let Some(home) = self.home_of_wanted() {
+                    tasks.spawn(self.clone().keep_lane(home));
+                }
                 missing.await;
                 continue;
             };
-            match self.dial().await {
+            match self.dial(None).await {
                 Ok((conn, driver)) => {
                     failures = 0;
-                    tasks.spawn(self.clone(), driver);
+                    let told = TellNode(self.clone());
+                    tasks.spawn(async move {
+                        driver.run().await;
+                        drop(told);
+                    });
                     *self.info.lock() = Some(conn.server.clone());
-                    self.conns.write()[place] = Some(conn);
+                    self.conns.write().homes[place] = Some(conn);
                     if std::mem::replace(&mut opened[place], true) {
                         count(&self.shared.counters.reconnects, 1);
                     }
@@ -170,7 +221,7 @@ impl Node {
     /// A place without a live connection.
     fn vacant(&self) -> Option<usize> {
         let conns = self.conns.read();
-        conns.iter().position(|conn| conn.as_ref().is_none_or(|conn| conn.is_closed()))
+        conns.homes.iter().position(|conn| conn.as_ref().is_none_or(|conn| conn.is_closed()))
     }
 
     fn mark_down(&self, error: Error) {
@@ -186,11 +237,17 @@ impl Node {
     }
 
     fn lost(&self) {
-        for conn in self.conns.write().iter_mut() {
+        let mut conns = self.conns.write();
+        for conn in &mut conns.homes {
             if conn.as_ref().is_some_and(|conn| conn.is_closed()) {
                 *conn = None;
             }
         }
+        // A lane goes with its home: it may be another server that comes next.
+        if conns.lane.home().is_some_and(|home| conns.homes.iter().flatten().all(|conn| conn.session != home)) {
+            conns.lane = Lane::None;
+        }
+        drop(conns);
         if self.conn(0).is_none() {
             let mut health = self.health.lock();
             if matches!(*health, Health::Up) {
@@ -200,42 +257,114 @@ impl Node {
         self.missing.notify_one();
     }
 
-    async fn dial(&self) -> Result<(Arc<Conn>, Driver)> {
+    /// A connection, to whatever server stands at the address, or to the very one that a home has reached.
+    async fn dial(&self, home: Option<&Home>) -> Result<(Arc<Conn>, Driver)> {
         let config = &self.shared.config;
         let work = async {
-            let mut exchange = Exchange::new(self.open().await?);
+            let stream = self.server.address.dial_at(home.and_then(|home| home.peer), self.shared.tls.as_ref()).await?;
+            let mut exchange = Exchange::new(stream);
             let Probed { server, item } = probe(&mut exchange, config, &fleet::read()?).await?;
+            if home.is_some_and(|home| home.pid != server.pid) {
+                return Err(Error::new(ErrorKind::Unavailable, "the read lane reached another server than its home"));
+            }
             fleet::check(&mut exchange, item, &self.shared.fingerprint, config.fleet).await?;
-            Ok((exchange.finish()?, server))
+            Ok((exchange.peer(), exchange.finish()?, server))
         };
-        let (stream, server) = within(config.connect_timeout, work).await?;
+        let (peer, stream, server) = within(config.connect_timeout, work).await?;
         let (task_stream, direct) = split(stream);
+        let has_lane = home.is_none() && config.connections == Connections::Auto;
         let conn = Arc::new(Conn {
             session: next_session(),
             server,
+            peer,
             limits: QueueLimits { ops_max: config.queue_ops_max, bytes_max: config.queue_bytes_max },
             counters: self.shared.counters.clone(),
             queue: Mutex::new(Queue::default()),
             direct,
+            traffic: Traffic::new(has_lane),
         });
         let driver = Driver::new(conn.clone(), task_stream, config.timeout * 2);
         count(&self.shared.counters.connections, 1);
         Ok((conn, driver))
     }
 
+    /// The home for which a lane was asked, if it was, and is not there.
+    fn home_of_wanted(&self) -> Option<Home> {
+        if !self.wanted.take() {
+            return None;
+        }
+        let mut conns = self.conns.write();
+        let home = conns.home(0)?;
+        let home = Home { session: home.session, peer: home.peer, pid: home.server.pid };
+        if !conns.lane.may_open() {
+            return None;
+        }
+        conns.lane = Lane::Dialling { home: home.session };
+        Some(home)
+    }
+
+    /// Dials a lane and keeps it until it ends, its home does, or nobody uses it.
+    async fn keep_lane(self: Arc<Node>, home: Home) {
+        let ended = LaneEnded { node: self.clone(), home: home.session };
+        let Ok((conn, driver)) = self.dial(Some(&home)).await else {
+            count(&self.shared.counters.dials_failed, 1);
+            return;
+        };
+        if !self.open_lane(home.session, conn.clone()) {
+            return;
+        }
+        count(&self.shared.counters.lanes, 1);
+        tokio::select! {
+            () = driver.run() => {}
+            () = self.lane_is_idle(&conn) => {}
+        }
+        drop(ended);
+    }
+
+    /// Puts a lane into use; false if its home has gone meanwhile.
+    fn open_lane(&self, home: u64, conn: Arc<Conn>) -> bool {
+        let mut conns = self.conns.write();
+        let waits = conns.lane.home() == Some(home);
+        if waits {
+            conns.lane = Lane::Open { home, conn };
+        }
+        waits
+    }
+
+    /// Waits until nothing is under way on a lane and nobody has used it for a while, or its home has gone; takes it out of use.
+    async fn lane_is_idle(&self, conn: &Conn) {
+        let (mut seen, mut seen_at) = (0, Instant::now());
+        loop {
+            tokio::time::sleep(lane::LOOK).await;
+            let (last, busy) = {
+                let queue = conn.queue.lock();
+                (queue.last_number, queue.unanswered_ops > 0)
+            };
+            if last != seen || busy {
+                (seen, seen_at) = (last, Instant::now());
+            }
+            let mut conns = self.conns.write();
+            let used = matches!(&conns.lane, Lane::Open { conn: open, .. } if open.session == conn.session);
+            if used && seen_at.elapsed() >= lane::UNUSED {
+                conns.lane = Lane::None;
+                return;
+            }
+            if !used && !busy {
+                return;
+            }
+        }
+    }
+
     /// A connection beside those of ops, for questions that they do not ask; closed when it is dropped.
     pub(crate) async fn exchange(&self) -> Result<Exchange> {
         let config = &self.shared.config;
         let work = async {
-            let mut exchange = Exchange::new(self.open().await?);
+            let stream = self.server.address.dial(self.shared.tls.as_ref()).await?;
+            let mut exchange = Exchange::new(stream);
             probe(&mut exchange, config, &fleet::read()?).await?;
             Ok(exchange)
         };
         within(config.connect_timeout, work).await
-    }
-
-    async fn open(&self) -> Result<Stream> {
-        self.server.address.dial(self.shared.tls.as_ref()).await
     }
 }
 
@@ -243,14 +372,10 @@ impl Node {
 struct Tasks(Mutex<Vec<JoinHandle<()>>>);
 
 impl Tasks {
-    fn spawn(&self, node: Arc<Node>, driver: Driver) {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.0.lock();
         tasks.retain(|task| !task.is_finished());
-        let told = TellNode(node);
-        tasks.push(tokio::spawn(async move {
-            driver.run().await;
-            drop(told);
-        }));
+        tasks.push(tokio::spawn(task));
     }
 }
 
@@ -260,6 +385,21 @@ struct TellNode(Arc<Node>);
 impl Drop for TellNode {
     fn drop(&mut self) {
         self.0.lost();
+    }
+}
+
+/// Takes a lane out of use when its task ends, however it does: reads then go over home, and after a rest it may be tried again.
+struct LaneEnded {
+    node: Arc<Node>,
+    home: u64,
+}
+
+impl Drop for LaneEnded {
+    fn drop(&mut self) {
+        let mut conns = self.node.conns.write();
+        if conns.lane.home() == Some(self.home) {
+            conns.lane = Lane::Resting { until: Instant::now() + lane::REST };
+        }
     }
 }
 

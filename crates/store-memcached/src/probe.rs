@@ -1,6 +1,7 @@
 //! The handshake: who is there, what it can do, and whether it may be used.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::BytesMut;
@@ -29,6 +30,8 @@ pub(crate) struct ServerInfo {
     pub(crate) evicts: Option<bool>,
     /// True if it said that a crash takes nothing that it has acknowledged, as Larder's own server does over files.
     pub(crate) durable: bool,
+    /// Its process, if it told.
+    pub(crate) pid: Option<u64>,
     /// Its clock, in seconds since 1970, and when it was read.
     time: (u64, Instant),
     /// True if a second op must not be sent before the first is answered.
@@ -51,6 +54,11 @@ pub(crate) struct Exchange {
 impl Exchange {
     pub(crate) fn new(stream: Stream) -> Exchange {
         Exchange { stream, received: BytesMut::with_capacity(8 * 1024) }
+    }
+
+    /// The address at the other end.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.stream.peer()
     }
 
     /// The transport, if the server has said nothing that was not asked for.
@@ -194,7 +202,7 @@ pub(crate) async fn probe(exchange: &mut Exchange, config: &Config, item: &Op) -
     let lockstep = config.tls.is_some() && version.is_some_and(|version| version < Version::TLS_PIPELINES);
     let durable = stats.durability.as_deref() == Some("disk");
     let time = (time, Instant::now());
-    let server = ServerInfo { abilities, version, evicts: stats.evicts, durable, time, lockstep };
+    let server = ServerInfo { abilities, version, evicts: stats.evicts, durable, pid: stats.pid, time, lockstep };
     Ok(Probed { server, item })
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct Sending<'a> {
     /// Which of a node's connections to use, if there are several.
     choice: usize,
     deadline: Instant,
+    /// The first time, the node's lane may be used. What failed there goes over home.
+    lane: bool,
     /// What is to be sent, or sent again.
     todo: Places,
     results: Vec<(usize, Result<Reply>)>,
@@ -46,7 +48,23 @@ struct Handed {
 
 impl<'a> Sending<'a> {
     pub(crate) fn new(node: &'a Node, batch: &'a Batch, choice: usize, deadline: Instant, todo: Places) -> Sending<'a> {
-        Sending { node, batch, choice, deadline, todo, results: Vec::new(), reads_resent: false, last: None }
+        Sending {
+            node,
+            batch,
+            choice,
+            deadline,
+            lane: false,
+            todo,
+            results: Vec::new(),
+            reads_resent: false,
+            last: None,
+        }
+    }
+
+    /// Lets reads use the node's lane.
+    pub(crate) fn over_lane(mut self) -> Sending<'a> {
+        self.lane = true;
+        self
     }
 
     /// Sends until every op has a result.
@@ -60,7 +78,16 @@ impl<'a> Sending<'a> {
                 todo.iter().for_each(|place| self.fail(*place, overdue()));
                 continue;
             }
-            match self.node.conn_by(self.choice, self.deadline).await {
+            let first = if std::mem::take(&mut self.lane) {
+                self.node.conn_for(self.choice, todo.iter().map(|place| &self.batch[*place]))
+            } else {
+                None
+            };
+            let conn = match first {
+                Some(conn) => Ok(conn),
+                None => self.node.conn_by(self.choice, self.deadline).await,
+            };
+            match conn {
                 Ok(conn) => {
                     let handed = self.hand_over(&conn, &todo);
                     for Handed { places, waiting } in handed {

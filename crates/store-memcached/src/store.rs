@@ -25,7 +25,8 @@ use larder_net::Connector;
 /// A store on one memcached server, or on a fleet of them.
 ///
 /// # What is promised
-/// - A batch is split by server; each part is written at once, on one connection, in the order of the batch. **Round trips: 1** a
+/// - A batch is split by server; each part is written at once, on one connection, in the order of the batch. A read is behind every
+///   write to its key that was sent before it, though reads may have a connection of their own ([`Connections::Auto`](crate::Connections::Auto)). **Round trips: 1** a
 ///   server, all servers at once. (One an op to a memcached before 1.6.39 over TLS: it may hang on pipelined sets.)
 /// - An error with [`Effect::NotApplied`](larder_core::Effect::NotApplied) is a promise. A write that was handed to the
 ///   system and not answered is [`Effect::Unknown`](larder_core::Effect::Unknown), and never sent again. A read is sent again once.
@@ -158,7 +159,7 @@ impl MemcachedStore {
 
     /// Which of a node's connections: the same for the same key, so that what is written on one is read on it.
     fn choice(&self, op: &Op) -> usize {
-        if self.shared.config.connections == 1 { 0 } else { fnv(op.key.as_bytes()) as usize }
+        if self.shared.config.connections.kept() == 1 { 0 } else { fnv(op.key.as_bytes()) as usize }
     }
 
     /// One node: no splitting, and no allocation a batch but the part's.
@@ -167,10 +168,11 @@ impl MemcachedStore {
         let deadline = ctx.deadline.unwrap_or(now + self.shared.config.timeout);
         let choice = self.choice(&batch[0]);
         let all = || (0..batch.len()).collect::<Places>();
+        // What fails there goes on over home.
         let sending = |todo: Places| Sending::new(node, &batch, choice, deadline, todo);
         // The fast path: a connection is there, no op wants another one, and nothing fails.
         if now < deadline
-            && let Some(conn) = node.conn(choice)
+            && let Some(conn) = node.conn_for(choice, batch.iter())
             && batch.iter().all(|op| conn.may_carry(op))
             && let Ok(enqueued) = conn.enqueue(batch.iter(), now, deadline)
         {
@@ -204,7 +206,7 @@ impl MemcachedStore {
         let parts = self.nodes.iter().zip(parts).filter(|(_, places)| !places.is_empty());
         let runs = parts.map(|(node, places)| {
             let choice = self.choice(&batch[places[0]]);
-            Box::pin(Sending::new(node, &batch, choice, deadline, places).run())
+            Box::pin(Sending::new(node, &batch, choice, deadline, places).over_lane().run())
         });
         for part in all_of(runs.collect()).await {
             results.extend(part);
@@ -275,8 +277,8 @@ fn check(config: &Config) -> Result<()> {
     if count == 0 || count > Config::SERVERS_MAX {
         return wrong(format!("there are {count} servers; there must be 1 to {}", Config::SERVERS_MAX));
     }
-    if !(1..=Config::CONNECTIONS_MAX).contains(&config.connections) {
-        let (given, limit) = (config.connections, Config::CONNECTIONS_MAX);
+    let (given, limit) = (config.connections.kept(), Config::CONNECTIONS_MAX);
+    if !(1..=limit).contains(&given) {
         return wrong(format!("connections is {given}; it must be 1 to {limit}"));
     }
     for (place, server) in config.servers.iter().enumerate() {

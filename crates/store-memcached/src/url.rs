@@ -8,7 +8,7 @@ use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_option
 use larder_net::{Address, Tls};
 use larder_proto::Dialect;
 
-use crate::config::{Config, DialectMode, FleetMode, Hash, Server};
+use crate::config::{Config, Connections, DialectMode, FleetMode, Hash, Server};
 
 const OPTIONS: [&str; 12] = [
     "connections",
@@ -86,7 +86,12 @@ fn hosts(target: &str) -> Result<Config, Wrong> {
 
 fn option(config: &mut Config, name: &str, value: &str) -> Result<(), Wrong> {
     match name {
-        "connections" => config.connections = number(name, value, 1, Config::CONNECTIONS_MAX as u64)? as usize,
+        "connections" if value == "auto" => config.connections = Connections::Auto,
+        "connections" => {
+            let count = number(name, value, 1, Config::CONNECTIONS_MAX as u64);
+            let count = count.map_err(|wrong| wrong.replace("takes a number", "takes auto or a number"))?;
+            config.connections = Connections::Exactly(count as usize);
+        }
         "timeout_ms" => config.timeout = Duration::from_millis(number(name, value, 1, 600_000)?),
         "connect_timeout_ms" => config.connect_timeout = Duration::from_millis(number(name, value, 1, 600_000)?),
         "queue_ops_max" => config.queue_ops_max = number(name, value, 1, 1_000_000)? as usize,
@@ -155,7 +160,8 @@ mod tests {
         assert_eq!(config.timeout, Duration::from_millis(7));
         let config = parse("memcached+unix:///run/m.sock?connections=4").unwrap();
         assert_eq!(config.servers[0].name, "/run/m.sock");
-        assert_eq!(config.connections, 4);
+        assert_eq!(config.connections, Connections::Exactly(4));
+        assert_eq!(parse("memcached://h?connections=auto").unwrap().connections, Connections::Auto);
         let config = parse("memcached+tls://h/?tls_ca=/a%20b.pem&tls_insecure=yes").unwrap();
         assert_eq!(config.tls, Some(Tls { ca: Some("/a b.pem".into()), insecure: true, ..Tls::default() }));
     }
@@ -171,7 +177,7 @@ mod tests {
 
     #[test]
     fn limits_are_named_with_the_value() {
-        assert!(wrong("memcached://h?connections=5").contains("a number of 1 to 4, not \"5\""));
+        assert!(wrong("memcached://h?connections=5").contains("takes auto or a number of 1 to 4, not \"5\""));
         assert!(wrong("memcached://h?timeout_ms=0").contains("1 to 600000"));
         assert!(wrong("memcached://h:70000").contains("\"70000\""));
         assert!(wrong("memcached://a,b?weights=1").contains("2 servers and 1 weights"));

@@ -1,6 +1,6 @@
 //! The Lua scripts: what Redis has no single command for.
 //!
-//! Each touches the one key in `KEYS[1]`, so it runs on the node of that key's slot. All begin by looking at the first bytes of what is
+//! Each touches the one key in `KEYS[1]`, so it runs on the node of that key's slot. All but the last begin by looking at the first bytes of what is
 //! there, so that nothing is written over a value of another program; a key of another type fails there, before anything is written.
 //! They are loaded at each handshake and called by their hash (`EVALSHA`).
 
@@ -21,10 +21,11 @@ pub(crate) enum Script {
     Read,
     RangeGet,
     RangePut,
+    Guarded,
 }
 
 impl Script {
-    pub(crate) const ALL: [Script; 11] = [
+    pub(crate) const ALL: [Script; 12] = [
         Script::Set,
         Script::Cas,
         Script::Append,
@@ -36,6 +37,7 @@ impl Script {
         Script::Read,
         Script::RangeGet,
         Script::RangePut,
+        Script::Guarded,
     ];
 
     /// What the server runs.
@@ -52,6 +54,7 @@ impl Script {
             Script::Read => include_str!("scripts/read.lua"),
             Script::RangeGet => include_str!("scripts/range_get.lua"),
             Script::RangePut => include_str!("scripts/range_put.lua"),
+            Script::Guarded => include_str!("scripts/guarded.lua"),
         }
     }
 

@@ -16,15 +16,18 @@
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
 //! | [`mod@array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
+//! | [`sharded`] | [`ShardedHash`] and [`ShardedSet`]: many small shards, whose number can be changed while they are used |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
 //! | [`table`] | [`Table`]: values by keys, each an item of its own, and a list of the keys |
 //! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
+//! | `behind` | work beside the caller, one piece at a time |
 //! | `cell` | one key under chained conditional writes, and what landed of them |
 //! | `combine` | many callers' changes in one write, safe to cancel |
 //! | `copies` | manifests that stand on several servers |
 //! | `events` | what structures tell the process's observer |
 //! | `ids` | random ids that no two machines share |
 //! | `ledger` | the list of the pieces a structure has made, so that one that is gone is told from one that never was |
+//! | `renew` | keeping a lease: renewed at a third of it |
 //! | `retry` | how often, and with which pauses, a conflict is tried again |
 //! | `runtime` | the caller's Tokio runtime, or an error where there is none |
 //! | `timeout` | how long a call may take |
@@ -34,6 +37,7 @@
 
 mod append;
 pub mod array;
+mod behind;
 pub mod cache;
 mod cell;
 mod combine;
@@ -50,9 +54,11 @@ pub mod name;
 pub mod queue;
 pub mod records;
 pub mod registry;
+mod renew;
 mod retry;
 mod runtime;
 pub mod set;
+pub mod sharded;
 pub mod table;
 mod timeout;
 pub mod unique;
@@ -71,6 +77,7 @@ pub use name::Name;
 pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack, StackOptions};
 pub use records::{PackedRecords, RecordsOptions};
 pub use set::{Set, SetOptions, SetStat};
+pub use sharded::{ShardedHash, ShardedOptions, ShardedSet, ShardedStat};
 pub use table::{Table, TableEntries, TableOptions};
 pub use unique::{
     IdKind, Novelty, Precision, UniqueCount, UniqueStat, UniqueVisitors, UniqueVisitorsOptions, VisitorId,

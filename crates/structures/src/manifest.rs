@@ -57,10 +57,14 @@ pub enum Kind {
     UniqueVisitors,
     /// Packed records: a few bits for each of many dense ids.
     Records,
+    /// A hash of shards whose number can be changed.
+    ShardedHash,
+    /// A set of shards whose number can be changed.
+    ShardedSet,
 }
 
 impl Kind {
-    const ALL: [Row; 13] = [
+    const ALL: [Row; 15] = [
         Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
         Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
         Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
@@ -74,6 +78,8 @@ impl Kind {
         Row { kind: Kind::Cache, byte: 11, name: "cache", role: 'c' },
         Row { kind: Kind::UniqueVisitors, byte: 16, name: "unique visitors", role: 'u' },
         Row { kind: Kind::Records, byte: 20, name: "packed records", role: 'r' },
+        Row { kind: Kind::ShardedHash, byte: 24, name: "sharded hash", role: 'h' },
+        Row { kind: Kind::ShardedSet, byte: 25, name: "sharded set", role: 'd' },
     ];
 
     /// The kind's name, for people.

@@ -13,6 +13,7 @@ use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 use crate::queue;
 use crate::records;
+use crate::sharded;
 use crate::table;
 use crate::unique;
 use crate::visitors;
@@ -183,6 +184,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Cache => Ok(Vec::new()),
         Kind::UniqueVisitors => unique::pieces(store, ctx, name, manifest).await,
         Kind::Records => records::pieces(store, ctx, name, manifest).await,
+        Kind::ShardedHash | Kind::ShardedSet => sharded::pieces(store, ctx, name, manifest).await,
     }
 }
 

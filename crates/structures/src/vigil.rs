@@ -24,6 +24,7 @@ use larder_core::{
     Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, Result, Route, StoreRef, Ttl, Want,
 };
 
+use crate::behind::Behind;
 use crate::events;
 use crate::manifest::Manifest;
 use crate::name::Name;
@@ -44,8 +45,8 @@ pub(crate) struct Vigil {
     next_look_ms: AtomicU64,
     /// True once another life of the name was seen; it stays so.
     is_over: AtomicBool,
-    /// True while the manifest is being put back.
-    is_busy: AtomicBool,
+    /// Puts the manifest back.
+    putting_back: Behind,
 }
 
 /// What a look found.
@@ -72,7 +73,7 @@ impl Vigil {
             manifest: manifest.clone(),
             next_look_ms,
             is_over: AtomicBool::new(false),
-            is_busy: AtomicBool::new(false),
+            putting_back: Behind::default(),
         }))
     }
 
@@ -197,15 +198,10 @@ impl Vigil {
 
     /// Puts the manifest back on the servers of these ranks, beside the caller. Never waits, never fails.
     fn put_back(self: &Arc<Self>, missing: Vec<u8>) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.is_busy.swap(true, Ordering::Acquire) {
-            return;
-        }
-        let busy = Busy(self.clone());
-        runtime.spawn(async move {
+        let vigil = self.clone();
+        self.putting_back.run(PUT_BACK_MAX, || async move {
             let ctx = Ctx::within(PUT_BACK_MAX);
             // After the manifest was seen missing: of what is being dropped, nothing is left by then.
-            let vigil = &busy.0;
             if vigil.are_data_there(ctx).await {
                 vigil.add(ctx, &missing).await;
                 // Where there are copies, a drop removes those of the manifest and of the data, and both once more.
@@ -213,6 +209,7 @@ impl Vigil {
                     vigil.remove(ctx, &missing).await;
                 }
             }
+            Ok(())
         });
     }
 
@@ -281,14 +278,5 @@ fn as_ms(time: Duration) -> u64 {
 impl fmt::Debug for Vigil {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vigil").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A manifest being put back; lets the next one in when it is dropped, however that comes.
-struct Busy(Arc<Vigil>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.is_busy.store(false, Ordering::Release);
     }
 }

@@ -149,6 +149,53 @@ async fn a_store_that_does_not_answer_is_told_in_time_and_the_value_comes_back()
     assert!(cache.invalidate("k").await.unwrap_err().is_unknown());
 }
 
+/// The store cannot be reached for more than a lease: another takes over, and the first is told why its value is not cached.
+#[tokio::test]
+async fn a_lease_that_could_not_be_renewed_is_followed_and_told() {
+    let inner: StoreRef = Arc::new(MemoryStore::new());
+    let faulty = Faulty::new(inner.clone());
+    let short = || brief().lease(Duration::from_millis(300)).wait(secs(20));
+    let cache = short().open_or_create(&faulty.shared(), "c").await.unwrap();
+    let other = short().open(&inner, "c").await.unwrap();
+    let slow = cache.get_or_rebuild("k", async || {
+        faulty.fail_always(Fault::NotSent);
+        assert!(cached(&other, "k", "new").await.is_kept());
+        faulty.heal();
+        Ok::<_, larder_core::Error>("old")
+    });
+    let made = slow.await.unwrap();
+    assert_eq!(made.value, "old");
+    let error = why_not(&made);
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied));
+    assert!(error.to_string().contains("the last renewal of its lease had failed: unavailable"), "{error}");
+    assert!(is_fresh(&found(&other, "k").await, "new"));
+}
+
+/// Whichever renewal breaks, in whatever way: the next one holds the lease, and the value is cached.
+#[tokio::test]
+async fn a_renewal_that_fails_once_is_tried_again_before_the_lease_is_over() {
+    for fault in FAULTS {
+        let inner: StoreRef = Arc::new(MemoryStore::new());
+        let faulty = Faulty::new(inner.clone());
+        let short = || brief().lease(Duration::from_millis(600)).wait(Duration::ZERO);
+        let cache = short().open_or_create(&faulty.shared(), "c").await.unwrap();
+        let other = short().open(&inner, "c").await.unwrap();
+        let made = cache.get_or_rebuild("k", async || {
+            for nth in 1..=2 {
+                faulty.fail_nth(nth, fault);
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let error = other.lookup("k").await.expect_err("it is leased");
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{fault:?}: {error}");
+            }
+            Ok::<_, larder_core::Error>("v")
+        });
+        let made = made.await.unwrap();
+        assert!(made.is_kept(), "{fault:?}: {made:?}");
+        assert_eq!(faulty.injected(), 2, "{fault:?}");
+        assert!(is_fresh(&found(&other, "k").await, "v"), "{fault:?}");
+    }
+}
+
 /// 8 tasks on 2 clients and one key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_invalidation_is_undone_at_random_faults() {

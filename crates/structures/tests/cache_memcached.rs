@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use cache_support::{Truth, cached, churn, found, is_fresh, is_stale, leased, secs, why_not};
+use cache_support::{Truth, cached, churn, found, is_fresh, is_stale, leased, long_rebuild, secs, why_not};
 use larder_core::{ErrorKind, ManualClock};
 use larder_structures::{Cache, CacheOptions};
 use larder_testkit::classic_fake::ClassicFake;
@@ -54,6 +54,22 @@ async fn of_eight_clients_exactly_one_rebuilds_on_a_server() {
             assert_eq!(asked.await.unwrap().value, "0");
         }
         assert_eq!(rebuilds.load(Ordering::SeqCst), 1, "{version:?} {dialect}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_of_three_leases_is_made_once_on_a_server() {
+    for (version, dialect) in COLUMNS {
+        let server = Memcached::start(version, &[]);
+        let (mut stores, mut clients) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            let store = client(server.addr(), &format!("dialect={dialect}")).await;
+            clients.push(options().open_or_create(&store, "c").await.unwrap());
+            stores.push(store);
+        }
+        let (rebuilds, got) = long_rebuild(clients, secs(2)).await;
+        assert_eq!(rebuilds, 1, "{version:?} {dialect}: {got:?}");
+        assert!(got.iter().all(|cached| cached.value == "0" && cached.is_kept()), "{version:?} {dialect}: {got:?}");
     }
 }
 

@@ -5,7 +5,7 @@ mod set_support;
 
 use std::time::Duration;
 
-use larder_core::{Effect, ErrorKind, StoreExt, StoreRef};
+use larder_core::{Ctx, Effect, ErrorKind, StoreExt, StoreRef};
 use larder_structures::log::{Cursor, GapCause};
 use larder_structures::{EventLog, Name, Set, registry};
 use log_support::*;
@@ -485,4 +485,51 @@ async fn eight_tasks_on_two_handles_lose_nothing_and_repeat_nothing() {
     expected.sort();
     assert_eq!(all, expected);
     assert_eq!(told, expected);
+}
+
+/// A look asks for no more than it was told to, and what the next one takes up costs one round trip.
+#[tokio::test]
+async fn a_look_is_bounded_and_the_next_takes_up_what_it_left() {
+    let probe = Probe::small(7_000);
+    let clock = clock();
+    let log = options(&clock).open_or_create(&probe.shared(), "l").await.unwrap();
+    for n in 0..10 {
+        // No two of them fit into a part; two chunks.
+        let time_ms = START_MS - if n % 2 == 0 { MINUTE_MS } else { 0 };
+        log.put_at(time_ms, format!("{n}{:0>4000}", 0)).await.unwrap();
+    }
+    let mut tail = log.tail(Cursor::default()).unwrap().parts_a_look(2);
+    let mut told = Vec::new();
+    let mut trips = Vec::new();
+    for _ in 0..6 {
+        probe.round_trips();
+        let found = texts(tail.poll().await.unwrap());
+        assert!(found.len() <= 2, "{}", found.len());
+        trips.push(probe.round_trips());
+        told.extend(found.iter().map(|text| text[..1].to_owned()));
+        if !tail.is_behind() {
+            break;
+        }
+    }
+    // The older chunk first, and a chunk that is too large for a look goes in several.
+    assert_eq!(told.concat(), "0246813579");
+    assert_eq!(trips, [2, 1, 1, 1, 1, 1]);
+    assert!(!tail.is_behind());
+    log.put("new").await.unwrap();
+    assert_eq!(texts(tail.poll().await.unwrap()), ["new"]);
+}
+
+/// 4,096 chunks need a list of some 80 KB.
+#[tokio::test]
+async fn a_retention_whose_list_of_chunks_does_not_fit_is_refused_at_open() {
+    let second = Duration::from_secs(1);
+    let wanted = || EventLog::options().chunk(second).retention(second * 4096);
+    let small = Probe::small(64 * 1024).shared();
+    let error = wanted().open_or_create(&small, "l").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("needs a list of 4761 of them; the limit on this store"), "{error}");
+    assert!(registry::find(&small, Ctx::default(), &Name::new("l").unwrap()).await.unwrap().is_none());
+    wanted().retention(second * 2048).open_or_create(&small, "l").await.unwrap();
+    let large = Probe::small(128 * 1024).shared();
+    wanted().open_or_create(&large, "l").await.unwrap();
 }

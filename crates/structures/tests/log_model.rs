@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use larder_core::StoreExt;
 use larder_structures::EventLog;
-use larder_structures::log::{Cursor, Events, Gap};
+use larder_structures::log::{Cursor, Events, Gap, Tail};
 use log_support::*;
 use proptest::prelude::*;
 use set_support::Probe;
@@ -17,8 +17,10 @@ enum Step {
     /// So long ago, so long.
     Put(u64, usize),
     Fetch(u64, u64),
-    /// One look, by the cursor that goes through its bytes or by the other.
-    Poll(bool),
+    /// Looks until nothing is left behind, of so many parts each, by the cursor that goes through its bytes or by the other.
+    Poll(bool, usize),
+    /// One look, which may leave something behind.
+    Glance,
     Evict(u64),
     Advance(u64),
     /// The handle is opened anew.
@@ -30,7 +32,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (prop_oneof![Just(0), ago_ms()], prop_oneof![0usize..50, Just(2_500)]).prop_map(|(ago, len)| Step::Put(ago, len)),
         2 => (ago_ms(), ago_ms()).prop_map(|(one, two)| Step::Fetch(one.max(two), one.min(two))),
-        3 => any::<bool>().prop_map(Step::Poll),
+        3 => (any::<bool>(), 1usize..4).prop_map(|(through_bytes, parts)| Step::Poll(through_bytes, parts)),
+        2 => Just(Step::Glance),
         1 => ago_ms().prop_map(Step::Evict),
         2 => prop_oneof![0..MINUTE_MS, Just(7 * MINUTE_MS)].prop_map(Step::Advance),
         1 => Just(Step::Reopen),
@@ -66,6 +69,16 @@ fn unique(events: Events) -> (BTreeSet<String>, Vec<Gap>) {
     (unique, gaps)
 }
 
+/// One look, held against what was put and lost, and what was told before.
+async fn look(tail: &mut Tail, (all, gaps_told): &mut (BTreeSet<String>, usize), model: &Model) {
+    let (events, gaps) = unique(tail.poll().await.unwrap());
+    for event in events {
+        assert!(all.insert(event), "an event is told twice");
+    }
+    *gaps_told += gaps.len();
+    assert!(*gaps_told <= model.gaps.values().sum());
+}
+
 async fn play(steps: Vec<(bool, Step)>) {
     let store = Probe::small(7_000).shared();
     let clock = clock();
@@ -74,7 +87,8 @@ async fn play(steps: Vec<(bool, Step)>) {
         handles.push(options(&clock).open_or_create(&store, "l").await.unwrap());
     }
     let mut model = Model::default();
-    let mut tails = [handles[0].tail(Cursor::default()).unwrap(), handles[1].tail(Cursor::default()).unwrap()];
+    let tail = |at: usize, parts| handles[at].tail(Cursor::default()).unwrap().parts_a_look(parts);
+    let mut tails = [tail(0, 1), tail(1, 3)];
     // Of each tail: what it told, and how many gaps.
     let mut told: [(BTreeSet<String>, usize); 2] = Default::default();
     for (second, step) in steps {
@@ -99,20 +113,22 @@ async fn play(steps: Vec<(bool, Step)>) {
                     assert_eq!(gaps.len(), model.gaps_between(first_ms.max(oldest_ms), last_ms));
                 }
             }
-            Step::Poll(through_bytes) => {
+            Step::Glance => look(&mut tails[at], &mut told[at], &model).await,
+            Step::Poll(through_bytes, parts) => {
                 if through_bytes {
                     let cursor = Cursor::from_bytes(&tails[at].cursor().to_bytes()).unwrap();
-                    tails[at] = handles[at].tail(cursor).unwrap();
+                    tails[at] = handles[at].tail(cursor).unwrap().parts_a_look(parts);
                 }
-                let (events, gaps) = unique(tails[at].poll().await.unwrap());
-                let (all, gaps_told) = &mut told[at];
-                for event in events {
-                    assert!(all.insert(event), "an event is told twice");
+                // What a look in between has left, and then all that came since.
+                while tails[at].is_behind() {
+                    look(&mut tails[at], &mut told[at], &model).await;
                 }
-                *gaps_told += gaps.len();
-                // All that is there is told, and what is told was put.
-                assert!(model.between(oldest_ms, u64::MAX).is_subset(all));
-                assert!(*gaps_told <= model.gaps.values().sum());
+                look(&mut tails[at], &mut told[at], &model).await;
+                while tails[at].is_behind() {
+                    look(&mut tails[at], &mut told[at], &model).await;
+                }
+                // All that is there is told.
+                assert!(model.between(oldest_ms, u64::MAX).is_subset(&told[at].0));
             }
             Step::Evict(ago_ms) => {
                 let time_ms = now_ms - ago_ms;

@@ -544,3 +544,43 @@ async fn a_caller_that_is_dropped_midway_leaves_nothing_lost_or_done_twice() {
         assert!(unique.contains(&"end".to_owned()));
     }
 }
+
+/// Four wait, on two handles; each push is one waiter's, and who waits for nothing is told so in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_those_who_wait_each_gets_an_item_of_its_own_and_the_last_gets_none() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let handles = [Queue::open_or_create(&store, "q").await.unwrap(), Queue::open(&store, "q").await.unwrap()];
+    let waiters: Vec<_> = (0..5)
+        .map(|n| {
+            let queue = handles[n % 2].clone();
+            tokio::spawn(async move { queue.pop_within(Duration::from_secs(3)).await.unwrap() })
+        })
+        .collect();
+    for item in ["a", "b", "c", "d"] {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        handles[0].push(item).await.unwrap();
+    }
+    let mut got = Vec::new();
+    for waiter in waiters {
+        got.push(waiter.await.unwrap());
+    }
+    got.sort();
+    let item = |item: &'static str| Some(bytes::Bytes::from_static(item.as_bytes()));
+    assert_eq!(got, [None, item("a"), item("b"), item("c"), item("d")]);
+    assert_eq!(handles[1].len().await.unwrap(), 0);
+}
+
+/// A lease that runs out changes nothing that could be watched: the next look finds it.
+#[tokio::test]
+async fn a_waiting_claim_gets_what_a_dead_consumer_left() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let stack = Stack::open_or_create(&store, "s").await.unwrap();
+    stack.push("a").await.unwrap();
+    let dead = stack.claim(Duration::from_millis(400)).await.unwrap().unwrap();
+    let again = stack.claim_within(Duration::from_secs(60), Duration::from_secs(20)).await.unwrap().unwrap();
+    assert_eq!((again.item(), again.attempts()), (dead.item(), 2));
+    assert_eq!(
+        stack.claim_within(Duration::ZERO, Duration::from_secs(20)).await.unwrap_err().kind(),
+        ErrorKind::BadInput
+    );
+}

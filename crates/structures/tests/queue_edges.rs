@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Verb};
+use larder_core::{
+    Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Reply, Run, Store, StoreExt, StoreRef, Ttl, Verb,
+};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Queue, registry};
-use queue_support::{BOTH, Kind, LEASE, Line, small};
+use queue_support::{BOTH, Kind, LEASE, Line, key, small};
 
 /// Counts round trips, lets others go first, and refuses appends when told to.
 #[derive(Debug)]
@@ -283,4 +285,20 @@ async fn what_is_claimed_can_be_given_back_and_acknowledged_by_anybody_at_the_st
             }
         }
     }
+}
+
+/// Why a claim reads before it writes: what it would leave that took the next item by guess, before it was pushed, is what a loss looks like.
+#[tokio::test]
+async fn a_claim_of_an_item_that_is_not_there_yet_would_be_a_loss_to_the_others() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let (one, other) = (Queue::open_or_create(&store, "q").await.unwrap(), Queue::open(&store, "q").await.unwrap());
+    one.push("a").await.unwrap();
+    let segment = key(Kind::Queue, &store, Some(0)).await;
+    let of_one_item = store.get(segment.clone()).await.unwrap().expect("the segment").value;
+    one.push("b").await.unwrap();
+    let claims = [one.claim(LEASE).await.unwrap().unwrap(), one.claim(LEASE).await.unwrap().unwrap()];
+    assert_eq!(claims.each_ref().map(|claim| claim.item().to_vec()), [b"a", b"b"]);
+    // The state says that two were taken; the segment has one, as it would have had.
+    store.put(segment, PutMode::Set, of_one_item, Ttl::Never).await.unwrap();
+    assert_eq!(other.claim(LEASE).await.unwrap_err().kind(), ErrorKind::Lost);
 }

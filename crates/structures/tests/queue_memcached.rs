@@ -241,3 +241,29 @@ async fn eight_healthy_tasks_on_two_clients_lose_and_repeat_nothing() {
         assert!(times.is_empty(), "{kind:?}: {times:?}");
     }
 }
+
+/// The server tells nothing: whoever waits looks, 250 ms apart at the most.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_claim_ends_within_the_bound_of_its_looks() {
+    for (version, url) in [(Version::Old, ""), (Version::New, ""), (Version::New, "dialect=classic")] {
+        let server = Memcached::start(version, &[]);
+        let (producer, consumer) = (client(server.addr(), url).await, client(server.addr(), url).await);
+        let pushed = Queue::open_or_create(&producer, "jobs").await.unwrap();
+        let taken = Queue::open(&consumer, "jobs").await.unwrap();
+        let begun = Instant::now();
+        assert!(taken.pop_within(Duration::from_millis(300)).await.unwrap().is_none());
+        assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+        let waiting = tokio::spawn(async move {
+            let claim = taken.claim_within(Duration::from_secs(60), Duration::from_secs(60)).await.unwrap();
+            (claim.expect("an item").item().clone(), Instant::now())
+        });
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let at = Instant::now();
+        pushed.push("a").await.unwrap();
+        let (item, ended) = waiting.await.unwrap();
+        assert_eq!(item, "a");
+        // The bound is 250 ms; the rest is for a machine that is busy.
+        let waited = ended.saturating_duration_since(at);
+        assert!(waited < Duration::from_secs(2), "{version:?} {url}: {waited:?}");
+    }
+}

@@ -259,6 +259,30 @@ async fn an_entry_that_is_put_over_is_compacted_behind() {
 }
 
 #[tokio::test]
+async fn a_compaction_by_those_who_put_takes_no_round_trip_of_its_own() {
+    let inner = memory();
+    let (store, counting) = counting(inner.clone());
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    table.put("k", "0").await.unwrap();
+    table.settle().await;
+    let item_key = entry_key(&inner, "t", b"k").await;
+    let bytes = || async { inner.get(item_key.clone()).await.unwrap().unwrap().value.len() };
+    let (mut longest, mut times_compacted) = (0, 0);
+    for round in 0..400u32 {
+        let (was, before) = (bytes().await, counting.counts());
+        table.put("k", round.to_string()).await.unwrap();
+        assert_eq!(counting.counts().since(&before).round_trips, 1);
+        let is = bytes().await;
+        times_compacted += u32::from(is < was);
+        longest = longest.max(is);
+    }
+    assert!(times_compacted > 5 && longest < 2_500, "compacted {times_compacted} times, up to {longest} bytes");
+    // What waits for another put is done by who waits for the table to settle.
+    table.settle().await;
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "399");
+}
+
+#[tokio::test]
 async fn a_program_that_ends_can_wait_for_what_is_done_behind_it() {
     let store = evicting();
     let table = Table::open_or_create(&store, "t").await.unwrap();

@@ -1,14 +1,17 @@
 //! Waits that end as the thing waited for happens, on servers that tell of changes.
 
+mod cache_support;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cache_support::long_rebuild;
 use larder_core::{Key, StoreExt, StoreRef};
 use larder_layers::Counting;
 use larder_store_redis::{Config, RedisStore};
 use larder_structures::cache::Lookup;
 use larder_structures::log::Cursor;
-use larder_structures::{Cache, EventLog, Lock};
+use larder_structures::{Cache, EventLog, Lock, Queue, Stack};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 
 /// Longer than any wait here should take.
@@ -76,6 +79,73 @@ async fn a_rebuilt_value_reaches_those_who_wait_for_it() {
     rebuild.finish("page").await;
     let Lookup::Found(cached) = waiting.await.unwrap().unwrap() else { panic!("it was rebuilt") };
     assert_eq!(cached.value, "page");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_of_three_leases_is_made_once_and_those_who_wait_do_not_take_a_renewal_for_its_end() {
+    let lease = Duration::from_secs(1);
+    for version in RedisVersion::ALL {
+        let server = server(version);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let store = client(&server).await as StoreRef;
+            clients.push(Cache::options().lease(lease).open_or_create(&store, "pages").await.unwrap());
+        }
+        let (rebuilds, got) = long_rebuild(clients, lease).await;
+        assert_eq!(rebuilds, 1, "{version:?}: {got:?}");
+        assert!(got.iter().all(|cached| cached.value == "0" && cached.is_kept()), "{version:?}: {got:?}");
+    }
+}
+
+/// One waits with `claim_within`, the other pushes now and then. Polling would look eight times in 1.5 s at the least, and take half of 250 ms on average to notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_claim_ends_as_another_client_pushes_and_does_not_poll() {
+    const ITEMS: u32 = 8;
+    for version in RedisVersion::ALL {
+        let server = server(version);
+        let (producer, consumer) = (client(&server).await, client(&server).await);
+        let pushed = Queue::open_or_create(&(producer as StoreRef), "jobs").await.unwrap();
+        let taken = Queue::open(&(consumer.clone() as StoreRef), "jobs").await.unwrap();
+        let (lease, mut waits) = (Duration::from_secs(60), Duration::ZERO);
+        for item in 0..ITEMS {
+            let taken = taken.clone();
+            let waiting = tokio::spawn(async move {
+                let claim = taken.claim_within(lease, PATIENCE).await.unwrap().expect("an item");
+                (claim.item().clone(), claim.ack().await.unwrap(), Instant::now())
+            });
+            let quiet = if item == 0 { 1_500 } else { 100 };
+            tokio::time::sleep(Duration::from_millis(quiet)).await;
+            if item == 0 {
+                let looks = consumer.counts().round_trips;
+                assert!(looks <= 6, "{version:?}: {looks} looks");
+            }
+            let at = Instant::now();
+            pushed.push(item.to_string()).await.unwrap();
+            let (found, (), ended) = waiting.await.unwrap();
+            assert_eq!(found, item.to_string());
+            waits += ended.saturating_duration_since(at);
+        }
+        assert!(waits < Duration::from_millis(100) * ITEMS, "{version:?}: {waits:?}");
+    }
+}
+
+/// What is given back, and what goes to a segment that is opened meanwhile, ends a wait too: both change the state.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_pop_of_a_stack_is_told_of_what_is_given_back() {
+    let server = server(RedisVersion::Redis8);
+    let (one, other) = (client(&server).await, client(&server).await);
+    let holder = Stack::open_or_create(&(one as StoreRef), "undo").await.unwrap();
+    holder.push("a").await.unwrap();
+    let claim = holder.claim(Duration::from_secs(600)).await.unwrap().expect("an item");
+    let waiter = Stack::open(&(other.clone() as StoreRef), "undo").await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.pop_within(PATIENCE).await });
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    let looks = other.counts().round_trips;
+    assert!(looks <= 6, "{looks} looks");
+    let at = Instant::now();
+    claim.release().await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap().expect("an item"), "a");
+    assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

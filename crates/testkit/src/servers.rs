@@ -58,10 +58,25 @@ impl Version {
             Self::Old => "memcached-old",
             Self::New => "memcached-new",
         };
-        let run = servers_dir().join(name).join("run");
-        assert!(run.exists(), "{} is missing: run cargo xtask servers", run.display());
-        run
+        executable(name)
     }
+}
+
+/// The script that starts what `cargo xtask servers` has put into the folder of this name: a server, or a shell (`zsh`, `fish`).
+///
+/// ```
+/// let zsh = larder_testkit::servers::executable("zsh");
+/// let said = std::process::Command::new(zsh).args(["-f", "-c", "print $ZSH_NAME"]).output()?;
+/// assert_eq!(said.stdout, b"zsh\n");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// When it is not there; the message says how to get it.
+pub fn executable(name: &str) -> PathBuf {
+    let run = servers_dir().join(name).join("run");
+    assert!(run.exists(), "{} is missing: run cargo xtask servers", run.display());
+    run
 }
 
 pub(crate) fn servers_dir() -> PathBuf {
@@ -391,7 +406,11 @@ pub(crate) fn continue_process(pid: u32) {
 }
 
 /// The memory a process really occupies (RSS), in bytes.
-pub(crate) fn rss_bytes_of(pid: u32) -> u64 {
+///
+/// ```
+/// assert!(larder_testkit::servers::rss_bytes_of(std::process::id()) > 0);
+/// ```
+pub fn rss_bytes_of(pid: u32) -> u64 {
     let rss = status_of(pid, "VmRSS:");
     let kib = rss.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
     kib.expect("VmRSS is a number of kB") * 1024

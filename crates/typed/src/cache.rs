@@ -89,7 +89,7 @@ impl<T, C: Codec<T>> TypedCache<T, C> {
         let key = key.as_ref();
         let lease = match self.raw.lookup(key).await? {
             Lookup::Found(cached) => return Ok(typed_cached::<T, C>(key, cached)?),
-            Lookup::Rebuild(lease) => lease,
+            Lookup::Rebuild(lease) => lease.renewing(),
         };
         let value = match rebuild().await {
             Ok(value) => value,

@@ -64,6 +64,28 @@ macro_rules! items {
                 self.raw.pop().await?.map(|item| decoded::<T, C>("an item", item)).transpose()
             }
 
+            #[doc = concat!("Takes an item for good, and waits for one if there is none, as [`", $kind, "::pop_within`](larder_structures::", $kind, "::pop_within) does. Round trips: as there.")]
+            #[doc = example!($kind, $typed; "assert_eq!(jobs.pop_within(Duration::from_millis(20)).await?, None);")]
+            ///
+            /// # Errors
+            /// As `pop`; else as there.
+            pub async fn pop_within(&self, wait: Duration) -> Result<Option<T>> {
+                self.raw.pop_within(wait).await?.map(|item| decoded::<T, C>("an item", item)).transpose()
+            }
+
+            #[doc = concat!("Takes an item for a time, and waits for one if there is none, as [`", $kind, "::claim_within`](larder_structures::", $kind, "::claim_within) does. Round trips: as there.")]
+            #[doc = example!($kind, $typed;
+                "jobs.push(&(1, \"mail\".to_owned())).await?;",
+                "let claim = jobs.claim_within(Duration::from_secs(30), Duration::from_secs(60)).await?.expect(\"a job\");",
+                "assert_eq!(claim.item()?.1, \"mail\");"
+            )]
+            ///
+            /// # Errors
+            /// As there; whether it is of the type is told by [`TypedClaim::item`].
+            pub async fn claim_within(&self, lease: Duration, wait: Duration) -> Result<Option<TypedClaim<T, C>>> {
+                Ok(self.raw.claim_within(lease, wait).await?.map(|raw| TypedClaim { raw, of: PhantomData }))
+            }
+
             #[doc = concat!("Takes an item for a time. Round trips: as [`", $kind, "::claim`](larder_structures::", $kind, "::claim).")]
             #[doc = example!($kind, $typed;
                 "jobs.push(&(1, \"mail\".to_owned())).await?;",

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use larder::{Batch, Ctx, Key, Op, Profile, Reply, Result, Route, Run, Store, StoreRef, Want};
+use larder::native::{Families, Native, NativeReply};
+use larder::{Batch, Ctx, ErrorKind, Key, Op, Profile, Reply, Result, Route, Run, Store, StoreRef, Want};
 
 /// A store that remembers which keys were written through it. It serves stores that keep no account themselves.
 pub(super) struct Footprint {
@@ -31,7 +32,7 @@ impl Footprint {
     }
 }
 
-/// The bytes of keys and values that stand under all the keys that were written.
+/// The bytes of keys and values that stand under all the keys that were written; of what is no item, what the store says that it takes.
 pub(super) async fn stored_bytes(footprints: &[Arc<Footprint>], ctx: Ctx) -> Result<u64> {
     let Some(first) = footprints.first() else { return Ok(0) };
     let places: HashSet<Place> = footprints.iter().flat_map(|footprint| footprint.places()).collect();
@@ -40,13 +41,32 @@ pub(super) async fn stored_bytes(footprints: &[Arc<Footprint>], ctx: Ctx) -> Res
         let route = Route { with: None, rank: *rank };
         batch.push(Op::get(Key::new(key.clone())?, Want::VALUE).routed(route));
     }
-    let mut bytes = 0;
-    for ((key, _), reply) in places.iter().zip(first.store.run(ctx, batch).await) {
-        if let Reply::Item(item) = reply? {
-            bytes += (key.len() + item.value.len()) as u64;
+    let (mut bytes, mut native) = (0, Batch::new());
+    for ((key, rank), reply) in places.iter().zip(first.store.run(ctx, batch).await) {
+        match reply {
+            Ok(Reply::Item(item)) => bytes += (key.len() + item.value.len()) as u64,
+            Ok(_) => {}
+            // No item, but a set or bits of the store's own.
+            Err(error) if error.kind() == ErrorKind::LayoutMismatch && has_look(&first.store) => {
+                let route = Route { with: None, rank: *rank };
+                native.push(Op::native(Key::new(key.clone())?, Native::MemoryBytes).routed(route));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if !native.is_empty() {
+        for reply in first.store.run(ctx, native).await {
+            if let Some(NativeReply::Size(Some(size))) = reply?.into_native() {
+                bytes += size;
+            }
         }
     }
     Ok(bytes)
+}
+
+/// True if the store tells what a key of whatever kind takes.
+fn has_look(store: &StoreRef) -> bool {
+    store.profile().natives.contains(Families::LOOK)
 }
 
 impl Store for Footprint {

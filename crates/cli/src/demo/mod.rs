@@ -8,7 +8,9 @@ mod footprint;
 mod lock;
 mod log;
 mod queue;
+mod records;
 mod set;
+mod sharded;
 mod stage;
 mod table;
 mod unique;
@@ -30,7 +32,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 12] = [
+const SUBJECTS: [Subject; 15] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -40,9 +42,12 @@ const SUBJECTS: [Subject; 12] = [
     Subject::Visitors,
     Subject::Unique,
     Subject::Log,
+    Subject::Records,
     Subject::Table,
     Subject::Queue,
     Subject::Stack,
+    Subject::Hash,
+    Subject::ShardedSet,
 ];
 
 /// Drives the structures; the exit code says whether every total was right.
@@ -96,7 +101,10 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Visitors => visitors::drive(stage).await,
             Subject::Unique => unique::drive(stage).await,
             Subject::Queue | Subject::Stack => queue::drive(stage).await,
+            Subject::Hash => sharded::drive_hash(stage).await,
+            Subject::ShardedSet => sharded::drive_set(stage).await,
             Subject::Log => log::drive(stage).await,
+            Subject::Records => records::drive(stage).await,
             Subject::Table => entries::drive(stage).await,
         };
         rows.push(match row {

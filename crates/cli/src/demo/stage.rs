@@ -195,7 +195,10 @@ impl Subject {
             Subject::Queue => "queue",
             Subject::Stack => "stack",
             Subject::Log => "log",
+            Subject::Records => "packed records",
             Subject::Table => "table",
+            Subject::Hash => "sharded hash",
+            Subject::ShardedSet => "sharded set",
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Work {
     /// Exit with 0 when there was nothing to take for so long; 0s: as soon as there is nothing
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) idle_exit: Option<Duration>,
-    /// How long to wait before looking again when there is nothing, and after a command that failed
+    /// How long to wait at the most before looking again when there is nothing, where the store does not tell of changes; and after a command that failed
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_time)]
     pub(crate) poll: Duration,
     /// Give an item up that failed so often: say so, and acknowledge it
@@ -67,7 +67,9 @@ that dies loses its item when the lease ends, up to 2 s late; so a command may r
 Runs until it is told to stop. SIGINT, SIGTERM and SIGHUP are handed on to the commands; when they have ended, larder exits with 128 + the signal. \
 With --once it exits as the command does.
 
-Round trips: open 2, claim 2, acknowledge 1, renew 1 for each third of the lease, look when there is nothing 1.
+When there is nothing it waits until an item comes where the store tells of changes (one Redis or Valkey); elsewhere it looks again after --poll, or half of it at the least.
+
+Round trips: open 2, claim 2, acknowledge 1, renew 1 for each third of the lease; when there is nothing, 1 for each look, and 1 for each wait.
 
 Examples:
   larder queue work jobs -- ./resize.sh
@@ -144,7 +146,10 @@ async fn work(line: Line, args: Arc<Work>, mut stopped: watch::Receiver<bool>) -
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(Exit::Ok as u8);
             }
-            pause(left.map_or(args.poll, |left| left.min(args.poll)), &mut stopped).await;
+            tokio::select! {
+                waited = line.changed(args.poll, left.unwrap_or(Duration::MAX)) => waited?,
+                _ = stopped.changed() => {}
+            }
             continue;
         };
         let fate = handle(&args, &claim).await?;

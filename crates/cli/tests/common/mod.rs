@@ -29,6 +29,8 @@ pub(crate) fn larder(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Comma
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_remove("LARDER_STORE").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+    // A test that names no store must not write into that of whoever runs it.
+    command.env_remove("XDG_DATA_HOME").env_remove("HOME");
     command
 }
 

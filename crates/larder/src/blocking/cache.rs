@@ -40,7 +40,7 @@ impl Cache {
     {
         let lease = match wait(self.handle().lookup(key))? {
             Lookup::Found(cached) => return Ok(cached),
-            Lookup::Rebuild(lease) => lease,
+            Lookup::Rebuild(lease) => lease.renewing(),
         };
         match rebuild() {
             Ok(value) => Ok(wait(async { Ok(lease.finish(value).await) })?),

@@ -8,72 +8,64 @@ use super::{twin, wait};
 use crate::queue::ClaimId;
 use crate::{QueueStat, Result};
 
-twin! {
+/// An example, in which `jobs` is an open queue or stack.
+macro_rules! example {
+    ($name:ident, $($line:literal),*) => {
+        concat!(
+            "\n```\n# #[cfg(feature = \"memory\")] {\n# use std::time::Duration;\n# let store = larder::blocking::open(\"memory:\").unwrap();\n",
+            "let jobs = larder::blocking::", stringify!($name), "::open_or_create(&store, \"jobs\").unwrap();\n",
+            $($line, "\n",)*
+            "# }\n```\n"
+        )
+    };
+}
+
+/// The twin of a queue or a stack: they differ in the order alone.
+macro_rules! items {
+    ($(#[$doc:meta])* $name:ident) => {
+        twin! {
+            $(#[$doc])*
+            $name(open_or_create);
+            fn push(&self, item: impl AsRef<[u8]>) -> () = "it.push(\"job\")?;";
+            fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.push_all([\"one\", \"two\"])?;";
+            fn pop(&self) -> Option<Bytes> = "it.push(\"job\")?;\nassert_eq!(it.pop()?.unwrap(), \"job\");";
+            fn pop_within(&self, wait: Duration) -> Option<Bytes> = "assert!(it.pop_within(std::time::Duration::from_millis(20))?.is_none());";
+            fn ack(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.ack(claim.id())?;";
+            fn release(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.release(claim.id())?;";
+            fn renew(&self, id: ClaimId, lease: Duration) -> () = "let lease = std::time::Duration::from_secs(30);\nit.push(\"job\")?;\nlet claim = it.claim(lease)?.unwrap();\nit.renew(claim.id(), lease)?;";
+            #[allow(clippy::len_without_is_empty, reason = "the twin of one without")]
+            fn len(&self) -> u64 = "assert_eq!(it.len()?, 0);";
+            fn stat(&self) -> QueueStat = "assert_eq!(it.stat()?.ready, 0);";
+        }
+
+        impl $name {
+            #[doc = concat!("[`", stringify!($name), "::claim`](crate::", stringify!($name), "::claim), waited for. Round trips: as there.")]
+            #[doc = example!($name, "jobs.push(\"job\").unwrap();", "let claim = jobs.claim(Duration::from_secs(30)).unwrap().expect(\"a job\");", "claim.ack().unwrap();")]
+            /// # Errors
+            /// As there; [`Unsupported`](crate::ErrorKind::Unsupported) on a thread that runs async code.
+            pub fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
+                Ok(wait(self.handle().claim(lease))?.map(Claim))
+            }
+
+            #[doc = concat!("[`", stringify!($name), "::claim_within`](crate::", stringify!($name), "::claim_within), waited for. Round trips: as there.")]
+            #[doc = example!($name, "let claim = jobs.claim_within(Duration::from_secs(30), Duration::from_millis(20)).unwrap();", "assert!(claim.is_none());")]
+            /// # Errors
+            /// As there; [`Unsupported`](crate::ErrorKind::Unsupported) on a thread that runs async code.
+            pub fn claim_within(&self, lease: Duration, within: Duration) -> Result<Option<Claim>> {
+                Ok(wait(self.handle().claim_within(lease, within))?.map(Claim))
+            }
+        }
+    };
+}
+
+items! {
     /// A [`Queue`](crate::Queue) without async: a cheap clone.
-    Queue(open_or_create);
-    fn push(&self, item: impl AsRef<[u8]>) -> () = "it.push(\"job\")?;";
-    fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.push_all([\"one\", \"two\"])?;";
-    fn pop(&self) -> Option<Bytes> = "it.push(\"job\")?;\nassert_eq!(it.pop()?.unwrap(), \"job\");";
-    fn ack(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.ack(claim.id())?;";
-    fn release(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.release(claim.id())?;";
-    fn renew(&self, id: ClaimId, lease: Duration) -> () = "let lease = std::time::Duration::from_secs(30);\nit.push(\"job\")?;\nlet claim = it.claim(lease)?.unwrap();\nit.renew(claim.id(), lease)?;";
-    #[allow(clippy::len_without_is_empty, reason = "the twin of one without")]
-    fn len(&self) -> u64 = "assert_eq!(it.len()?, 0);";
-    fn stat(&self) -> QueueStat = "assert_eq!(it.stat()?.ready, 0);";
+    Queue
 }
 
-impl Queue {
-    /// [`Queue::claim`](crate::Queue::claim), waited for. Round trips: as there.
-    ///
-    /// ```
-    /// # #[cfg(feature = "memory")] {
-    /// # let store = larder::blocking::open("memory:").unwrap();
-    /// let queue = larder::blocking::Queue::open_or_create(&store, "jobs").unwrap();
-    /// queue.push("job").unwrap();
-    /// let claim = queue.claim(std::time::Duration::from_secs(30)).unwrap().expect("a job");
-    /// claim.ack().unwrap();
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As there; [`Unsupported`](crate::ErrorKind::Unsupported) on a thread that runs async code.
-    pub fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
-        Ok(wait(self.handle().claim(lease))?.map(Claim))
-    }
-}
-
-twin! {
+items! {
     /// A [`Stack`](crate::Stack) without async: a cheap clone.
-    Stack(open_or_create);
-    fn push(&self, item: impl AsRef<[u8]>) -> () = "it.push(\"job\")?;";
-    fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.push_all([\"one\", \"two\"])?;";
-    fn pop(&self) -> Option<Bytes> = "it.push(\"job\")?;\nassert_eq!(it.pop()?.unwrap(), \"job\");";
-    fn ack(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.ack(claim.id())?;";
-    fn release(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.release(claim.id())?;";
-    fn renew(&self, id: ClaimId, lease: Duration) -> () = "let lease = std::time::Duration::from_secs(30);\nit.push(\"job\")?;\nlet claim = it.claim(lease)?.unwrap();\nit.renew(claim.id(), lease)?;";
-    #[allow(clippy::len_without_is_empty, reason = "the twin of one without")]
-    fn len(&self) -> u64 = "assert_eq!(it.len()?, 0);";
-    fn stat(&self) -> QueueStat = "assert_eq!(it.stat()?.ready, 0);";
-}
-
-impl Stack {
-    /// [`Stack::claim`](crate::Stack::claim), waited for. Round trips: as there.
-    ///
-    /// ```
-    /// # #[cfg(feature = "memory")] {
-    /// # let store = larder::blocking::open("memory:").unwrap();
-    /// let stack = larder::blocking::Stack::open_or_create(&store, "jobs").unwrap();
-    /// stack.push("job").unwrap();
-    /// let claim = stack.claim(std::time::Duration::from_secs(30)).unwrap().expect("a job");
-    /// claim.ack().unwrap();
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As there; [`Unsupported`](crate::ErrorKind::Unsupported) on a thread that runs async code.
-    pub fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
-        Ok(wait(self.handle().claim(lease))?.map(Claim))
-    }
+    Stack
 }
 
 /// An item that was claimed: a [`Claim`](crate::queue::Claim) without async.

@@ -8,7 +8,7 @@ use larder_store_memory::Marks;
 use super::meta::idle_s;
 use super::{Session, memcached_bytes};
 use crate::counters::{Count, Tally};
-use crate::engine::Engine;
+use crate::engine::{Engine, Walk};
 use crate::env::Env;
 
 const BAD: &str = "CLIENT_ERROR bad command line format";
@@ -18,9 +18,9 @@ const MEGABYTES_MIN: u32 = 8;
 const VERBOSITY_MAX: u32 = 3;
 
 /// A listing of all items, part by part, so that it takes no more room than a part.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Dump {
-    part: usize,
+    at: Walk,
     /// True for `mgdump`: lines to send back as they are.
     as_requests: bool,
 }
@@ -28,14 +28,11 @@ pub(super) struct Dump {
 impl Dump {
     /// Writes a part; what remains.
     pub(super) fn step<E: Engine>(self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Dump> {
-        if self.part >= env.engine.parts() {
-            out.extend_from_slice(if self.as_requests { b"EN\r\n" } else { b"END\r\n" });
-            return None;
-        }
+        let as_requests = self.as_requests;
         let (now_ms, wall_s) = (env.engine.now_ms(), env.wall_ms() / 1_000);
-        env.engine.each(self.part, |key, seen| {
+        let next = env.engine.walk(self.at, |key, seen| {
             use std::io::Write;
-            if self.as_requests {
+            if as_requests {
                 let base64 = !is_printable(key);
                 out.extend_from_slice(b"mg ");
                 write::key_text(out, key, base64);
@@ -54,7 +51,10 @@ impl Dump {
             // A Vec takes whatever is written.
             let _ = writeln!(out, " exp={until} la={last_s} cas={cas} fetch={fetch} cls=1 size={size} flags={flags}");
         });
-        Some(Dump { part: self.part + 1, ..self })
+        if next.is_none() {
+            out.extend_from_slice(if as_requests { b"EN\r\n" } else { b"END\r\n" });
+        }
+        next.map(|at| Dump { at, as_requests })
     }
 }
 
@@ -110,7 +110,7 @@ impl Session {
                 let as_requests = !is(b"metadump");
                 if env.limits.dump_enabled {
                     self.out.extend_from_slice(b"OK\r\n");
-                    self.dump = Some(Dump { part: 0, as_requests });
+                    self.dump = Some(Dump { at: Walk::default(), as_requests });
                     return;
                 }
                 if as_requests { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" }

@@ -8,7 +8,7 @@ use larder_proto::server::write::{self, stat};
 use super::{Session, memcached_bytes};
 use crate::conns::Phase;
 use crate::counters::Count;
-use crate::engine::Engine;
+use crate::engine::{Engine, Walk};
 use crate::env::Env;
 
 /// Sizes are told in steps of so many bytes.
@@ -119,8 +119,9 @@ fn items<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
 /// How many items there are of which size, in memcached's bytes, rounded up to 32. Walks all of them.
 fn sizes<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     let mut counts = std::collections::BTreeMap::new();
-    for part in 0..env.engine.parts() {
-        env.engine.each(part, |key, seen| {
+    let mut at = Some(Walk::default());
+    while let Some(here) = at {
+        at = env.engine.walk(here, |key, seen| {
             let bytes = memcached_bytes(key, seen.flags, seen.value.len()).next_multiple_of(SIZE_STEP);
             *counts.entry(bytes).or_insert(0u64) += 1;
         });

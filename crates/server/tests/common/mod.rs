@@ -26,6 +26,13 @@ pub(crate) fn start_with(config: Config) -> Server {
     Server::start(engine(&config.limits), Config { listen, threads: 2, ..config }).expect("it starts")
 }
 
+/// A server over a store in a folder.
+pub(crate) fn start_in_folder(folder: &std::path::Path) -> Server {
+    let store = larder_server::DurableOptions::new(folder).open().expect("a store");
+    let config = Config { listen: anywhere(), threads: 2, ..Config::default() };
+    Server::start(larder_server::DurableEngine::new(store), config).expect("it starts")
+}
+
 pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time");

@@ -3,12 +3,16 @@
 //! A native key has no header: its bytes, fields and members are Redis's own. Every op is one command, so it is applied as a whole.
 
 use bytes::Bytes;
-use larder_core::native::{BitAct, BitField, Native, NativeReply, Only, Ranks, Scan, Score, StreamEntry, StreamId};
+use larder_core::native::{
+    BitAct, BitField, Collection, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Scan, Score, StreamEntry,
+    StreamId,
+};
 use larder_core::{Effect, Error, ErrorKind, Reply, Result};
 use redis::{Cmd, ServerError, Value};
 
 use super::refusal::refused;
 use super::{Command, Expect};
+use crate::scripts::Script;
 
 /// What a native command answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +25,8 @@ pub(crate) enum Shape {
     Number,
     Values,
     Flags,
+    /// One for each change, or nil without the mark.
+    Guarded,
     Pairs,
     Members,
     Page,
@@ -74,6 +80,7 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
             line.with(if *from_top { "ZREVRANK" } else { "ZRANK" }, [member], Shape::Rank)
         }
         SortedLen => line.bare("ZCARD", Shape::Count),
+        Guarded(guarded) => line.guarded(guarded),
         Bits(fields) => line.bits(fields),
         BitsMake { value } => {
             line.begin("SET").arg(&value[..]).arg("NX");
@@ -152,6 +159,37 @@ impl Line<'_> {
         self.cmd.arg("CH");
         entries.iter().for_each(|(member, score)| _ = self.cmd.arg(text(*score)).arg(&member[..]));
         Shape::Count
+    }
+
+    fn guarded(&mut self, guarded: &Guarded) -> Shape {
+        let of = match guarded.of {
+            Collection::Hash => "hash",
+            Collection::Set => "set",
+            Collection::Sorted => "sorted",
+        };
+        self.cmd.arg("EVALSHA").arg(Script::Guarded.sha()).arg(1).arg(self.key).arg(of).arg(&guarded.mark[..]);
+        let entries = match &guarded.act {
+            GuardedAct::Remove { names } => {
+                self.cmd.arg("remove");
+                names.iter().for_each(|name| _ = self.cmd.arg(&name[..]));
+                return Shape::Guarded;
+            }
+            GuardedAct::Put { entries } => {
+                self.cmd.arg("put");
+                entries
+            }
+            GuardedAct::Turn { to, entries } => {
+                self.cmd.arg("turn").arg(&to[..]);
+                entries
+            }
+        };
+        for (name, value) in entries {
+            self.cmd.arg(&name[..]);
+            if guarded.of != Collection::Set {
+                self.cmd.arg(&value[..]);
+            }
+        }
+        Shape::Guarded
     }
 
     fn ranks(&mut self, name: &str, ranks: Ranks, shape: Shape) -> Shape {
@@ -238,6 +276,8 @@ fn read(shape: Shape, value: Value) -> Option<NativeReply> {
         Shape::Flags => {
             NativeReply::Flags(parts(value)?.iter().map(|value| Some(count(value)? > 0)).collect::<Option<_>>()?)
         }
+        Shape::Guarded if value == Value::Nil => NativeReply::Unmarked,
+        Shape::Guarded => return read(Shape::Flags, value),
         Shape::Pairs => NativeReply::Pairs(pairs(value)?),
         Shape::Members => NativeReply::Members(parts(value)?.into_iter().map(bytes).collect::<Option<_>>()?),
         Shape::Page => page(value)?,

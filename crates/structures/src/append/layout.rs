@@ -228,14 +228,17 @@ pub(crate) fn put_element(out: &mut Vec<u8>, action: Action, element: &[u8]) {
 
 /// A frame of elements that [`put_element`] encoded.
 pub(crate) fn frame(place: Place, writer: u64, seq: u64, elements: &[u8]) -> Bytes {
-    let mut body = Vec::with_capacity(WRITER_BYTES + VARINT_BYTES_MAX + elements.len());
-    body.extend_from_slice(&writer.to_le_bytes());
-    put_varint(&mut body, seq);
-    body.extend_from_slice(elements);
-    let mut out = Vec::with_capacity(VARINT_BYTES_MAX + CHECK_BYTES + body.len());
-    put_varint(&mut out, body.len() as u64);
-    out.extend_from_slice(&check(frame_seed(place), &body).to_le_bytes());
-    out.extend_from_slice(&body);
+    let body_bytes = WRITER_BYTES + varint_bytes(seq) + elements.len();
+    let body_at = varint_bytes(body_bytes as u64) + CHECK_BYTES;
+    let mut out = Vec::with_capacity(body_at + body_bytes);
+    put_varint(&mut out, body_bytes as u64);
+    // Filled in below: the check is of what follows.
+    out.extend_from_slice(&[0; CHECK_BYTES]);
+    out.extend_from_slice(&writer.to_le_bytes());
+    put_varint(&mut out, seq);
+    out.extend_from_slice(elements);
+    let check = check(frame_seed(place), &out[body_at..]);
+    out[body_at - CHECK_BYTES..body_at].copy_from_slice(&check.to_le_bytes());
     Bytes::from(out)
 }
 

@@ -1,6 +1,6 @@
 //! Reading and compacting the shards of a structure, and what this handle saw of them.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use larder_core::{
 };
 
 use super::layout::{self, Elements, Fold, Folded, Place, RESERVED_BYTES, Value};
+use crate::behind::Behind;
 use crate::cell::Cell;
 use crate::events;
 use crate::ids::random_id;
@@ -58,7 +59,7 @@ pub(crate) struct Shards<E: Elements> {
     /// writes without a pause would never be compacted.
     pub(crate) quiet: tokio::sync::Mutex<()>,
     /// True while a compaction runs beside the callers; there is one at a time.
-    compacting: AtomicBool,
+    compacting: Behind,
     /// What makes the states, where a value alone does not tell what it holds.
     elements: Option<Arc<E>>,
 }
@@ -158,7 +159,7 @@ impl<E: Elements> Shards<E> {
             look_bytes: AtomicUsize::new(tuning.dirty_bytes.saturating_mul(LOOK_EVERY_DIRTY_BYTES)),
             tuning,
             quiet: tokio::sync::Mutex::new(()),
-            compacting: AtomicBool::new(false),
+            compacting: Behind::default(),
             elements: None,
         })
     }
@@ -519,17 +520,10 @@ impl<E: Elements> Shards<E> {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.store.profile().cas || self.compacting.swap(true, Ordering::Acquire) {
-            return;
+        if self.store.profile().cas {
+            // Forgotten when it fails: a compaction that failed did no harm, and the next read that finds dirt tries again.
+            self.compacting.run(BEHIND_MAX, || work(self.clone(), Ctx::within(BEHIND_MAX)));
         }
-        let busy = Busy(self.clone());
-        let work = work(self.clone(), Ctx::within(BEHIND_MAX));
-        runtime.spawn(async move {
-            // Forgotten on purpose: a compaction that failed did no harm, and the next read that finds dirt tries again.
-            _ = tokio::time::timeout(BEHIND_MAX, work).await;
-            drop(busy);
-        });
     }
 
     async fn compact_once(&self, ctx: Ctx, mut readings: Vec<Reading>) -> Result<()> {
@@ -643,14 +637,5 @@ fn list(shards: &[u16]) -> String {
     match shards.len().checked_sub(SHOWN_MAX) {
         Some(more) if more > 0 => format!("{} and {more} more", shown.join(", ")),
         _ => shown.join(", "),
-    }
-}
-
-/// A compaction under way; lets the next one in when it is dropped, however that comes.
-struct Busy<E: Elements>(Arc<Shards<E>>);
-
-impl<E: Elements> Drop for Busy<E> {
-    fn drop(&mut self) {
-        self.0.compacting.store(false, Ordering::Release);
     }
 }

@@ -163,6 +163,7 @@ impl Handle {
         for reading in readings {
             let (folded, stat) = self.state(&reading, &commits)?;
             let value = self.shards.value(&reading);
+            elements.reserve(folded.state.len_max());
             elements.extend(folded.state.values().map(|element| value.slice_ref(element)));
             drop(folded);
             if self.shards.is_dirty(&stat) {

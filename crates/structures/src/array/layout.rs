@@ -99,6 +99,11 @@ impl<'v> Ordered<'v> {
         self.open != u64::MAX
     }
 
+    /// No more elements than this.
+    pub(crate) fn len_max(&self) -> usize {
+        self.items.len()
+    }
+
     /// The elements, in order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &'v [u8]> {
         self.elements().filter_map(element_of)

@@ -14,7 +14,8 @@
 //! # Guarantees, a store
 //! | | memory | memcached, meta dialects | memcached, classic dialect |
 //! |---|---|---|---|
-//! | rebuilds of a key at a time | one, while it takes no longer than its lease and the store keeps the lease | the same; a lease that is evicted lets another in | the same |
+//! | rebuilds of a key at a time | one, however long it takes: its lease is renewed at each third of it, as long as the store can be reached once a lease and keeps the lease | the same; a lease that is evicted lets another in | the same |
+//! | a lease that could not be renewed in time | is told with the value, which is not cached over what another made since | the same | the same |
 //! | fresh, stale and the end of a lease are judged by | the store's clock, in ms | the server's clock, in whole seconds: a ttl is rounded up, a lease may take one more | **the wall clocks of the readers**: one that is wrong by minutes takes fresh values for stale or stale ones for fresh. Nothing is served longer than ttl and stale window together in any case: the server's clock ends that |
 //! | a rebuilder that dies | is followed after its lease, by the same clock | the same | the same, or when the item expires |
 //! | an invalidation during a rebuild | is not undone by it: what it makes is not cached | the same | the same |
@@ -33,6 +34,7 @@
 //! |---|---|
 //! | a hit, fresh or stale | 1 |
 //! | a miss that this caller rebuilds | 3: the look, the lease, the value |
+//! | the same, of a rebuild that takes longer | 1 more at each third of the lease, beside it; a stale value travels with each |
 //! | a closure that fails | 3: the look, the lease, giving it up |
 //! | a miss that somebody else rebuilds | 1, and 1 for each look: the pauses are drawn between 0 and a bound that doubles from 10 ms to 250 ms |
 //! | invalidate | 1 |
@@ -199,7 +201,7 @@ pub enum Source {
 pub enum Lookup {
     /// The value, fresh, or stale while somebody else rebuilds it.
     Found(Cached),
-    /// It is this caller's turn to make the value, and nobody else's for the time of the lease.
+    /// It is this caller's turn to make the value, and nobody else's for the time of the lease, or as long as it is [renewed](Rebuild::renewing).
     Rebuild(Rebuild),
 }
 
@@ -263,8 +265,10 @@ impl CacheOptions {
         self
     }
 
-    /// How long others leave a rebuild to whoever began it; 30 s if not given, a day at the most. It should be longer than any rebuild takes: one that takes longer
-    /// is begun a second time, and its own value is no longer cached. After a rebuilder that died, it is how long the others wait.
+    /// How long others leave a rebuild to whoever began it and does not renew it; 30 s if not given, a day at the most. After a rebuilder that died, it is how long the others wait.
+    ///
+    /// [`get_or_rebuild`](Cache::get_or_rebuild) renews it at each third, so a rebuild may take longer. One that takes longer and could not be renewed in time is begun a second time, and its own
+    /// value is no longer cached.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -435,6 +439,9 @@ impl Cache {
     /// The value of a key; made by `rebuild` if it is missing or stale and this caller is the one whose turn it is. **Round trips: 1** for a hit, 3 with
     /// a rebuild; of a rebuild by somebody else, see [the module](crate::cache#round-trips).
     ///
+    /// While `rebuild` runs, its lease is renewed in the background at each third of it, also while it computes on its thread. A lease that is lost all the same (the store could not be reached,
+    /// evicted it, or somebody invalidated the value) does not end `rebuild`: its value comes back, and [`Source::Rebuilt`] says that it is not cached, and why.
+    ///
     /// An error of `rebuild` is handed on as it is, nothing is cached, and the lease is given up at once, so that another may try. So is the lease of a call
     /// that is dropped midway.
     ///
@@ -471,7 +478,7 @@ impl Cache {
     {
         let lease = match self.lookup(key).await? {
             Lookup::Found(cached) => return Ok(cached),
-            Lookup::Rebuild(lease) => lease,
+            Lookup::Rebuild(lease) => lease.renewing(),
         };
         match rebuild().await {
             Ok(value) => Ok(lease.finish(value).await),

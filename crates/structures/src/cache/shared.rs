@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::judge::{Scribe, Verdict, age, judge};
 use super::layout::{Content, HASH_XXH3_128, HEAD_BYTES_MAX, LAYOUT, Record, index_of};
-use super::rebuild::Rebuild;
+use super::rebuild::{Rebuild, Term};
 use super::{Cached, KEY_BYTES_MAX, Lookup, Source};
 use crate::cell::Cell;
 use crate::events::{self, Waiting};
@@ -28,8 +28,6 @@ use crate::wait::{self, Watched};
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// No pause is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// What a wait was for, for errors.
-const WAITED: &str = "waited for somebody else's rebuild";
 /// How often a delete whose outcome is unknown is sent.
 const INVALIDATE_TRIES_MAX: usize = 4;
 
@@ -76,6 +74,8 @@ struct Bid {
     wait_until: Instant,
     /// When trying to take the lease ends.
     try_until: Instant,
+    /// When the lease was last sent, by the monotonic clock.
+    sent: Duration,
     backoff: Backoff,
 }
 
@@ -144,6 +144,7 @@ impl Shared {
             draw: random_id(),
             wait_until: now + wait,
             try_until: now + wait.max(timeout),
+            sent: Duration::ZERO,
             backoff: Backoff::new(PAUSE_FIRST, PAUSE_MAX),
         };
         let mut view = self.read(&bid.key).await?;
@@ -161,7 +162,7 @@ impl Shared {
                 Verdict::Takeable(kept) => {
                     if tries > 0 {
                         events::conflict(self.subject());
-                        bid.pause(bid.try_until, "tried to take the lease").await?;
+                        bid.pause().await?;
                     }
                     tries += 1;
                     view = self.take(&mut bid, view, kept).await?;
@@ -172,13 +173,14 @@ impl Shared {
 
     fn rebuild(self: &Arc<Self>, bid: Bid, view: View, kept: Option<Content>) -> Result<Rebuild> {
         let cas = view.item.and_then(|item| item.cas).ok_or_else(no_token)?;
-        Ok(Rebuild::new(self.clone(), view.cell, cas, bid.key, bid.draw, kept))
+        Ok(Rebuild::new(Term::new(self.clone(), view.cell, cas, bid.key, bid.draw, kept, bid.sent)))
     }
 
     /// Writes the lease where there is none; what stands there then. Its draw tells whose it is, so the same lease may be written again.
     async fn take(&self, bid: &mut Bid, view: View, kept: Option<Content>) -> Result<View> {
         let lease = self.scribe(&bid.key, bid.draw).lease(self.terms.lease, kept);
         let (cell, bytes, ttl) = (view.cell, lease.encode(), lease.ttl());
+        bid.sent = self.terms.clock.monotonic();
         let wrote = match view.item {
             Some(item) => cell.write(&self.store, self.ctx(), item.cas.ok_or_else(no_token)?, bytes, ttl).await,
             None => cell.create(&self.store, self.ctx(), bytes, ttl).await,
@@ -189,7 +191,7 @@ impl Shared {
             // It may have landed: whoever reads it knows.
             (landed, Err(error)) => {
                 let mut fault = landed.err().unwrap_or(error);
-                while bid.pause(bid.try_until, "tried to take the lease").await.is_ok() {
+                while bid.pause().await.is_ok() {
                     match self.read(&bid.key).await {
                         Ok(view) => return Ok(view),
                         Err(error) => fault = error.effect(fault.known_effect()),
@@ -291,13 +293,11 @@ impl Bid {
     /// # Errors
     /// [`ErrorKind::Timeout`] where the time for that is over.
     async fn wait(&mut self, store: &StoreRef, view: &View) -> Result<()> {
-        if !store.profile().watch {
-            return self.pause(self.wait_until, WAITED).await;
-        }
         let left = self.wait_until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(self.over(WAITED));
+            return Err(self.over("waited for somebody else's rebuild"));
         }
+        runtime::current("waiting for a rebuild takes a timer")?;
         let watched = Watched::new(&view.cell.read_op(), view.item.as_ref().and_then(|item| item.cas));
         // The end of a dead rebuilder's lease is no change: it is found by a look.
         wait::changed(store, [watched], self.backoff.next_pause(), left.min(PAUSE_MAX)).await;
@@ -308,17 +308,17 @@ impl Bid {
         Error::new(ErrorKind::Timeout, format!("{what} of {} until the time was over", Shown(&self.key)))
     }
 
-    /// Pauses for a moment.
+    /// Pauses for a moment before the lease is tried for again.
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`] where that is over; `what` was done until then.
-    async fn pause(&mut self, until: Instant, what: &str) -> Result<()> {
+    /// [`ErrorKind::Timeout`] where the time for that is over.
+    async fn pause(&mut self) -> Result<()> {
         let now = Instant::now();
-        if now >= until {
-            return Err(self.over(what));
+        if now >= self.try_until {
+            return Err(self.over("tried to take the lease"));
         }
-        runtime::current("waiting for a rebuild takes a timer")?;
-        tokio::time::sleep_until(until.min(now + self.backoff.next_pause())).await;
+        runtime::current("a pause before the lease is tried for again takes a timer")?;
+        tokio::time::sleep_until(self.try_until.min(now + self.backoff.next_pause())).await;
         Ok(())
     }
 }

@@ -10,7 +10,9 @@ use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
 use crate::records;
 use crate::registry;
-use crate::{Array, Queue, Set, Stack};
+use crate::sharded;
+use crate::unique;
+use crate::{Array, Queue, Set, ShardedHash, ShardedSet, Stack};
 
 /// How many values one batch reads: they come whole, and may be large.
 const VALUES_A_BATCH: usize = 64;
@@ -120,9 +122,26 @@ impl Inspection {
                 (self.live_bytes, self.stale_bytes) = (Some(stat.live_bytes), Some(stat.stale_bytes));
                 self.elements = Some(stat.elements);
             }
+            Kind::ShardedHash => {
+                let hash = ShardedHash::open(store, name.as_bytes()).await?;
+                self.elements_of(hash.len().await)?;
+            }
+            Kind::ShardedSet => {
+                let set = ShardedSet::open(store, name.as_bytes()).await?;
+                self.elements_of(set.len().await)?;
+            }
             Kind::Queue => self.elements = Some(Queue::open(store, name.as_bytes()).await?.len().await?),
             Kind::Stack => self.elements = Some(Stack::open(store, name.as_bytes()).await?.len().await?),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Elements in shards that the manifest does not name: one that is lost is missing.
+    fn elements_of(&mut self, len: Result<u64>) -> Result<()> {
+        match len {
+            Err(error) if error.kind() == ErrorKind::Lost => self.missing += 1,
+            len => self.elements = Some(len?),
         }
         Ok(())
     }
@@ -138,7 +157,12 @@ impl Inspection {
         let named = gets.len();
         // Where data are lost, the list of the pieces may be too: then what can still be found is counted.
         let pieces = registry::pieces(store, ctx, &self.name, &self.manifest).await.unwrap_or_default();
-        let is_native = self.manifest.kind == Kind::Records && records::is_native(&self.manifest);
+        let is_native = match self.manifest.kind {
+            Kind::Records => records::is_native(&self.manifest),
+            Kind::UniqueVisitors => unique::is_native(&self.manifest),
+            Kind::ShardedHash | Kind::ShardedSet => sharded::are_native(&self.manifest),
+            _ => false,
+        };
         gets.extend(pieces.into_iter().map(|key| match is_native {
             true => Op::native(key, Native::MemoryBytes),
             false => Op::get(key, Want::VALUE),

@@ -72,6 +72,13 @@ impl Ledger {
         Ok(Ledger { store: store.clone(), shards, combiner })
     }
 
+    /// How many pieces fit into it at the least: compacted, or where the store has no cas to compact it with, each registered by a write of its own.
+    pub(crate) fn pieces_max(&self) -> usize {
+        let has_cas = self.store.profile().cas;
+        let piece_bytes = ENTRY_BYTES + 1 + if has_cas { 0 } else { engine::FRAME_BYTES_MAX };
+        self.shards.elements_bytes_max() / piece_bytes
+    }
+
     /// The eye on the manifest, for batches of the structure's own.
     pub(crate) fn vigil(&self) -> &Arc<Vigil> {
         &self.shards.vigil

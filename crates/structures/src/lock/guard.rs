@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use larder_core::observe::{self, Event};
+use larder_core::observe::{self, Event, Subject};
 use larder_core::{ClockRef, Ctx, Effect, Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -15,12 +15,8 @@ use tokio::task::AbortHandle;
 
 use super::layout::{Found, Record};
 use super::shared::{LetGo, Shared};
-use crate::events;
-use crate::retry::Backoff;
+use crate::renew::{self, Leased};
 use crate::runtime;
-
-/// Renewals in one lease.
-const RENEWALS_A_LEASE: u32 = 3;
 
 /// Writes that one renewal may take when an earlier one of its own, or a new connection, gets in between.
 const RENEW_WRITES_MAX: usize = 4;
@@ -269,11 +265,6 @@ impl Term {
         self.standing().deadline.saturating_sub(self.shared.clock.monotonic())
     }
 
-    fn until_renewal(&self) -> Duration {
-        let due = self.standing().sent + self.shared.lease / RENEWALS_A_LEASE;
-        due.saturating_sub(self.shared.clock.monotonic())
-    }
-
     /// A write that was sent at `sent` is confirmed. One that comes after the deadline does not bring the lease back.
     fn confirm(&self, sent: Duration) -> Result<()> {
         self.check()?;
@@ -366,36 +357,39 @@ impl Term {
         let start = self.writer.try_lock().ok().and_then(|mut writer| writer.found.take());
         self.shared.let_go(self.shared.ctx(), self.owner, start).await
     }
+}
 
-    /// Renews until the term is over.
-    async fn keep(self: Arc<Term>) {
-        let lease = self.shared.lease;
-        let fresh = Backoff::new(lease / 30, lease / 6);
-        let mut backoff = fresh.clone();
-        let mut pause = self.until_renewal();
-        while self.loss().is_none() {
-            tokio::time::sleep(pause.min(self.remaining())).await;
-            let limit = self.shared.timeout.min(lease / RENEWALS_A_LEASE).min(self.remaining());
-            pause = match tokio::time::timeout(limit, self.renew(Ctx::within(limit))).await {
-                Ok(Ok(())) => {
-                    backoff = fresh.clone();
-                    self.until_renewal()
-                }
-                Ok(Err(error)) if error.kind() == ErrorKind::Fenced => return,
-                failed => {
-                    let cause = failed.ok().and_then(Result::err).map_or(ErrorKind::Timeout, |error| error.kind());
-                    events::retry(self.shared.subject(), cause);
-                    backoff.next_pause()
-                }
-            };
-        }
+impl Leased for Term {
+    fn lease(&self) -> Duration {
+        self.shared.lease
+    }
+
+    fn timeout(&self) -> Duration {
+        self.shared.timeout
+    }
+
+    fn age(&self) -> Duration {
+        let sent = self.standing().sent;
+        self.shared.clock.monotonic().saturating_sub(sent)
+    }
+
+    fn left(&self) -> Duration {
+        self.loss().map_or_else(|| self.remaining(), |_| Duration::ZERO)
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        self.shared.subject()
+    }
+
+    async fn renew(&self, ctx: Ctx) -> Result<()> {
+        Term::renew(self, ctx).await
     }
 }
 
 impl LockGuard {
     pub(super) fn new(term: Term, runtime: Handle) -> LockGuard {
         let term = Arc::new(term);
-        let keeper = runtime.spawn(term.clone().keep()).abort_handle();
+        let keeper = runtime.spawn(renew::keep(term.clone())).abort_handle();
         LockGuard { term, keeper, runtime, settled: false }
     }
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::observe::Subject;
 use larder_core::{
-    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Ttl, TtlSupport, Want,
+    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, Reply, Result, StoreRef, Ttl, TtlSupport, Want,
 };
 
 use super::layout::{self, At, Params, PartFrame, PartValue};
+use super::writer::EXPIRED_MIN;
 use super::{Event, FUTURE_MAX, Gap, GapCause};
 use crate::append::Tuning;
 use crate::events;
@@ -59,6 +60,7 @@ impl Inner {
         let tuning = Tuning { clock: clock.clone(), dirty_bytes: LEDGER_DIRTY_BYTES };
         let ledger = Ledger::new(store, name, &manifest, tuning)?;
         let profile = store.profile();
+        check_list(name, params, ledger.pieces_max(), &profile)?;
         let life = Duration::from_millis(params.chunk_ms + params.retention_ms) + FUTURE_MAX + CLOCKS_APART_MAX;
         if profile.ttl != TtlSupport::None && life > profile.ttl_max {
             let detail =
@@ -208,6 +210,26 @@ impl Inner {
     pub(super) fn subject(&self) -> Subject<'_> {
         events::subject(Kind::EventLog, &self.name)
     }
+}
+
+/// Fails where a list cannot hold the chunks that are kept at a time: those of the retention, of the time that clocks may be apart and ahead, and those that are over and wait to be
+/// removed. One part a chunk is counted: a log whose chunks outgrow their parts needs more, which nobody knows when it is opened.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`], naming limit and value.
+fn check_list(name: &Name, params: Params, most: usize, profile: &Profile) -> Result<()> {
+    let apart_ms = 2 * u64::try_from(CLOCKS_APART_MAX.as_millis()).unwrap_or(u64::MAX);
+    let kept_ms = params.retention_ms.saturating_add(apart_ms);
+    let needed = kept_ms.div_ceil(params.chunk_ms).saturating_add(1 + EXPIRED_MIN as u64);
+    if needed <= most as u64 {
+        return Ok(());
+    }
+    let (chunk, retention) = (Duration::from_millis(params.chunk_ms), Duration::from_millis(params.retention_ms));
+    let detail = format!(
+        "log {name}, which keeps chunks of {chunk:?} for {retention:?}, needs a list of {needed} of them; the limit on this store, whose items have {} bytes, is {most}: make chunks longer, or the retention shorter",
+        profile.value_bytes_max(profile.key_bytes_max)
+    );
+    Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()))
 }
 
 /// The parts of listed pieces, each once, in order.

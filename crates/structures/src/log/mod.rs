@@ -25,9 +25,9 @@
 //!   see younger or older chunks as over, or makes chunks end early, which others are told of as gaps.
 //! - A putter that crashes between making a part and registering it leaves an event that nobody was promised: nobody sees it, until
 //!   another puts into the same part, and registers it. It ends with the chunk's life.
-//! - A part that was evicted, and made again by a putter that died before it registered it, may hold events of handles that knew the
-//!   first: a handle sees within a minute of putting, at its next put, what is there, and registers it. If it is evicted before that, and before a tail
-//!   looked, a tail that has told the first loss tells no second. A fetch tells a gap there in any case.
+//! - **What a gap stands for**: what was in its part, and what is put there for one more minute and one put's time by handles that have not noticed. A handle looks once a minute which incarnation it puts into. So where a part was
+//!   evicted, made again by a putter that died before it registered it, and evicted a second time within that minute, a tail that has told the gap tells no second one: what was lost with the second is in the
+//!   part and the time of the first. A fetch tells a gap there in any case.
 //! - A request that the network holds back until its part was evicted **and** made again, and its event put elsewhere, can
 //!   bring it back as a second one to a tail that has kept no mark of it; a fetch tells it once.
 //!
@@ -38,7 +38,7 @@
 //! | put, a part's first event: of a chunk, or after 64 KiB of it | 2; 3 to 4 where others make the same part at the same time; 2 more, once in 64 chunks or seldomer, for removing entries of the list |
 //! | put, where the part has no room | 2 to 3 more |
 //! | fetch | 1 for the list, 1 for all parts (one a batch that they fill) |
-//! | a look of a tail | 1 where nothing came, 2 where something did; one more for each further 64 parts that changed |
+//! | a look of a tail | 1 where nothing came, 2 where something did; it reads 64 parts at the most, and each further 64 that changed are a look of 1 |
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
@@ -46,7 +46,8 @@
 //! An event has 0 bytes up to [`EventLog::event_bytes_max`], the store's limit on a value less about 130 bytes. A log has at most
 //! [`CHUNKS_MAX`] chunks within its retention, a chunk 65,536 parts, and all chunks together about 54,000 parts (an item of 1 MiB lists so many):
 //! 3 GB of events that come one by one. Without cas the list cannot be compacted, and a log takes some 15,000 parts in its whole life. A put travels with those that wait on the same handle; each frame costs 14 to 17 bytes, each event 2 to 6
-//! beside its own, a part 34 and its key, and 19 in the list. A look of a tail asks for the token of every part within the retention.
+//! beside its own, a part 34 and its key, and 19 in the list. A look of a tail asks for the token of every part within the retention, and holds the 64 parts that it reads: so its memory
+//! does not grow with what the log keeps. A retention whose list of chunks this store's items cannot hold is refused at open.
 //! The first put of a handle into a part that is there, and one a minute, reads that part: mostly up to 64 KiB.
 
 mod cursor;
@@ -214,7 +215,7 @@ impl EventLog {
     }
 
     /// Follows the log from now on: what is there already is not told. **Round trips: 2**, and one more for
-    /// each further 64 parts that the log has: it reads them all, each 64 within a timeout of their own.
+    /// each further 64 parts that the log has: it reads them all, 64 at a time, each within a timeout of their own.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -235,8 +236,12 @@ impl EventLog {
     /// As [`Tail::poll`].
     pub async fn tail_from_now(&self) -> Result<Tail> {
         let mut tail = self.tail(Cursor::default())?;
-        let _before = tail.poll().await?;
-        Ok(tail)
+        loop {
+            let _before = tail.poll().await?;
+            if !tail.is_behind() {
+                return Ok(tail);
+            }
+        }
     }
 
     /// The time of this handle's clock, in milliseconds since the Unix epoch: what events are given that are given no time.

@@ -140,7 +140,7 @@ impl EventLogOptions {
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a name of 0 or more than 64 bytes, a timeout of 0, a chunk or retention out of range,
     /// [`Absent`](ErrorKind::Absent) if there is none, [`LayoutMismatch`](ErrorKind::LayoutMismatch) for another structure, another chunk or another
-    /// retention, [`Unsupported`](ErrorKind::Unsupported) where the store's items are too small.
+    /// retention, [`Unsupported`](ErrorKind::Unsupported) where the store's items are too small, to list the chunks of the retention too.
     pub async fn open(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<EventLog> {
         self.run(store, &Name::new(name)?, false).await
     }

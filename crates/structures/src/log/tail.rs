@@ -1,6 +1,7 @@
 //! Following a log: what came since the last look, wherever in its retention it came.
 //!
-//! A look asks for the ledger and for the tokens of all parts that are known, and reads only the parts that changed. What was
+//! A look asks for the ledger and for the tokens of all parts that are known, and reads only the parts that changed: so many, and leaves the rest to
+//! the looks that follow, by the list that it read. What was
 //! read of a part is a number of bytes of one incarnation: parts only grow. Events that come late, into old chunks, change those
 //! chunks' parts, and are found like any.
 
@@ -50,6 +51,10 @@ pub struct Tail {
     sights: BTreeMap<At, Sight>,
     /// The token of the list of chunks at the last look.
     list_cas: Option<Cas>,
+    /// How many parts a look reads at the most.
+    parts_a_look: usize,
+    /// What the last look found to read and left to the next.
+    left: Option<Survey>,
 }
 
 /// A shorter pause would be none.
@@ -69,27 +74,38 @@ struct Seen {
 /// How many tokens of a part are remembered: more connections than that a client does not have.
 const TOKENS_MAX: usize = 8;
 
-/// How many parts are read within one timeout: 4 MiB, mostly.
+/// How many parts are read within one timeout, and in one look if nothing else was said: 4 MiB, mostly.
 const PARTS_A_BATCH: usize = 64;
 
-/// What one look found of each part.
-struct Look {
-    list: List,
+/// What is to be read, by the list and the tokens.
+#[derive(Clone, Debug)]
+struct Survey {
+    list: Arc<List>,
     list_cas: Option<Cas>,
-    /// The parts to know of, in order.
-    wanted: Vec<At>,
-    /// Those that changed, or were never seen.
-    changed: Vec<Read>,
-    /// Parts that did not change, and may hold the first of a frame that is marked.
-    others: Vec<Read>,
+    /// The parts that did not change, in order.
+    unchanged: Vec<At>,
+    /// Those that changed, or were never seen, in order.
+    todo: Vec<At>,
 }
+
+/// Frames: chunk, writer, sequence.
+type Frames = BTreeSet<(u64, u64, u64)>;
 
 impl Tail {
     pub(super) fn new(inner: Arc<Inner>, timeout: Duration, cursor: Cursor) -> Result<Tail> {
         if cursor.generation != 0 && cursor.generation != inner.manifest.generation {
             return Err(inner.lost("was made anew since the cursor was kept: begin with a new one"));
         }
-        Ok(Tail { inner, timeout, every: EVERY, cursor, sights: BTreeMap::new(), list_cas: None })
+        Ok(Tail {
+            inner,
+            timeout,
+            every: EVERY,
+            cursor,
+            sights: BTreeMap::new(),
+            list_cas: None,
+            parts_a_look: PARTS_A_BATCH,
+            left: None,
+        })
     }
 
     /// How long [`next`](Tail::next) pauses between two looks, at the most; it draws from the upper half of that. A second if not
@@ -112,6 +128,51 @@ impl Tail {
         self
     }
 
+    /// How many parts one look reads at the most, so how much it may take in memory: a part has 64 KiB mostly, and an item of the store at the most. 64 if not given, 1 at the
+    /// least. What is beyond is told by the next looks; see [`is_behind`](Tail::is_behind).
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::{EventLog, log::Cursor};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let log = EventLog::open_or_create(&store, "audit").await?;
+    /// let tail = log.tail(Cursor::default())?.parts_a_look(16);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn parts_a_look(mut self, parts: usize) -> Tail {
+        self.parts_a_look = parts.max(1);
+        self
+    }
+
+    /// True if the last look left something unread for the next, which takes it up where it stood: there is no need to pause before it. **Round trips: 0.**
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::{EventLog, log::Cursor};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let log = EventLog::open_or_create(&store, "audit").await?;
+    /// let mut tail = log.tail(Cursor::default())?;
+    /// loop {
+    ///     for event in tail.poll().await?.whole()? {
+    ///         println!("{}", String::from_utf8_lossy(&event.bytes));
+    ///     }
+    ///     if !tail.is_behind() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_behind(&self) -> bool {
+        self.left.is_some()
+    }
+
     /// What has been read.
     ///
     /// ```
@@ -130,13 +191,14 @@ impl Tail {
         &self.cursor
     }
 
-    /// What came since the last look: events in the order of their time within what one look found, and gaps, each told once. Events
-    /// that were acknowledged before the look began are in it, or were told before. A cursor that failed, or was dropped, has not moved.
+    /// What came since the last look: events in the order of their time within what one look found, and gaps, each told once. A look
+    /// reads at most [`parts_a_look`](Tail::parts_a_look) parts; where more have changed the next ones take up what it left, and this tail
+    /// [`is_behind`](Tail::is_behind) until then. An event that was acknowledged before a look began of a tail that was not behind has been told when it is not behind again.
+    /// A cursor that failed, or was dropped, has not moved.
     ///
-    /// **Round trips: 1** where nothing came, 2 where something did; on a store without tokens always 2, and where the client has
+    /// **Round trips: 1** where nothing came, 2 where something did, 1 for a look that takes up what the last one left; on a store without tokens always 2, and where the client has
     /// several connections until each has told its own token. One more after a put was tried
-    /// in two places, and for each further 64 parts that changed: each 64 are read within a timeout of their own. The first look of a
-    /// cursor reads every part, and what it found is in memory at once.
+    /// in two places, and for each further 64 parts that a look was told to read: each 64 are read within a timeout of their own.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -159,13 +221,21 @@ impl Tail {
     pub async fn poll(&mut self) -> Result<Events> {
         self.inner.ledger.vigil().check()?;
         let now_ms = self.inner.now_ms();
-        let look = self.look(Ctx::within(self.timeout), now_ms).await?;
+        let survey = match &self.left {
+            Some(left) => left.clone(),
+            None => self.survey(Ctx::within(self.timeout), now_ms).await?,
+        };
+        let (some, rest) = survey.todo.split_at(self.first_few(&survey.todo));
+        let reads = self.read_values(some).await?;
+        let told = self.told_elsewhere(&reads).await?;
         self.inner.ledger.vigil().check()?;
         // Nothing is awaited from here on: what is told and what is noted go together.
-        let (cursor, sights, mut found) = self.judge(&look, now_ms)?;
+        let (cursor, sights, mut found) = self.judge(&survey, &reads, &told, now_ms)?;
         self.cursor = cursor;
         self.sights = sights;
-        self.list_cas = look.list_cas;
+        self.list_cas = survey.list_cas;
+        let left = rest.iter().filter(|at| self.inner.is_kept(at.chunk, now_ms)).copied().collect::<Vec<_>>();
+        self.left = (!left.is_empty()).then(|| Survey { unchanged: Vec::new(), todo: left, ..survey });
         found.events.sort_by_key(|event| event.time_ms);
         found.gaps.sort_by_key(|gap| (gap.first_ms, gap.part));
         Ok(found)
@@ -198,6 +268,9 @@ impl Tail {
             if !found.is_empty() {
                 return Ok(found);
             }
+            if self.is_behind() {
+                continue;
+            }
             // Of many that follow one log, not all look at once.
             let pause = self.every.mul_f64(0.5 + fastrand::f64() / 2.0);
             wait::changed(&self.inner.store, self.watched(), pause, pause).await;
@@ -214,7 +287,17 @@ impl Tail {
         std::iter::once(list).chain(self.sights.iter().rev().filter_map(part))
     }
 
-    async fn look(&self, ctx: Ctx, now_ms: u64) -> Result<Look> {
+    /// How many of the parts that are to be read this look reads. A chunk is not split over two looks if it can be helped: its events are told in order then.
+    fn first_few(&self, todo: &[At]) -> usize {
+        let Some(next) = todo.get(self.parts_a_look) else { return todo.len() };
+        match todo[..self.parts_a_look].partition_point(|at| at.chunk < next.chunk) {
+            0 => self.parts_a_look,
+            whole_chunks => whole_chunks,
+        }
+    }
+
+    /// Asks which parts there are, and which have changed.
+    async fn survey(&self, ctx: Ctx, now_ms: u64) -> Result<Survey> {
         let inner = &self.inner;
         let known: Vec<At> = self.sights.keys().copied().collect();
         // The first batch has a place for the ledger, and one for a look at the manifest.
@@ -240,18 +323,15 @@ impl Tail {
         // A token may be older than the list, on another server: a part that was made since is read again, before it is missing.
         let is_unchanged = |token: &&Read| self.is_as_before(token) && !self.lists_another(&list, token.at);
         let unchanged: BTreeSet<At> = tokens.iter().filter(is_unchanged).map(|read| read.at).collect();
-        let changed: Vec<At> = wanted.iter().filter(|at| !unchanged.contains(at)).copied().collect();
-        let changed = self.read_values(&changed, Want::VALUE | Want::CAS).await?;
-        let others = self.others(&changed, &unchanged)?;
-        let others = self.read_values(&others, Want::VALUE).await?;
-        Ok(Look { list, list_cas, wanted: wanted.into_iter().collect(), changed, others })
+        let (unchanged, todo) = wanted.into_iter().partition(|at| unchanged.contains(at));
+        Ok(Survey { list: Arc::new(list), list_cas, unchanged, todo })
     }
 
-    /// Reads parts, some at a time, each time within a timeout of its own: of a large log all together take longer.
-    async fn read_values(&self, all: &[At], want: Want) -> Result<Vec<Read>> {
+    /// Reads parts, some at a time, each time within a timeout of its own: of many all together take longer.
+    async fn read_values(&self, all: &[At]) -> Result<Vec<Read>> {
         let mut reads = Vec::with_capacity(all.len());
         for some in all.chunks(PARTS_A_BATCH) {
-            reads.extend(self.inner.read_parts(Ctx::within(self.timeout), some, want).await?);
+            reads.extend(self.inner.read_parts(Ctx::within(self.timeout), some, Want::VALUE | Want::CAS).await?);
         }
         Ok(reads)
     }
@@ -271,17 +351,30 @@ impl Tail {
         !list.incarnations(at.chunk, at.part).iter().all(is_met)
     }
 
-    /// The parts beside those that changed which may hold the first of a frame that is new and marked.
-    fn others(&self, changed: &[Read], unchanged: &BTreeSet<At>) -> Result<Vec<At>> {
-        let mut chunks = BTreeSet::new();
-        for read in changed {
+    /// Of the frames that are new in what was read and marked: those that were told before, from another part of their chunk. Of the other parts
+    /// no more is kept than that.
+    async fn told_elsewhere(&self, reads: &[Read]) -> Result<Frames> {
+        let mut marked = Frames::new();
+        for read in reads {
             let Some((value, _)) = &read.item else { continue };
             let part = self.inner.parse(read.at, value)?;
-            if self.new_frames(read.at, &part)?.iter().any(|frame| frame.is_marked) {
-                chunks.insert(read.at.chunk);
+            let frames = self.new_frames(read.at, &part)?;
+            let frames = frames.iter().filter(|frame| frame.is_marked);
+            marked.extend(frames.map(|frame| (read.at.chunk, frame.writer, frame.seq)));
+        }
+        let mut told = Frames::new();
+        let is_concerned = |at: &At| marked.range((at.chunk, 0, 0)..=(at.chunk, u64::MAX, u64::MAX)).next().is_some();
+        let is_read = |at: &At| reads.binary_search_by_key(at, |read| read.at).is_ok();
+        let places = self.cursor.places.iter().filter(|(_, read)| read.is_some()).map(|((at, _), _)| *at);
+        let mut others: Vec<At> = places.filter(|at| is_concerned(at) && !is_read(at)).collect();
+        others.dedup();
+        for some in others.chunks(PARTS_A_BATCH) {
+            for read in self.inner.read_parts(Ctx::within(self.timeout), some, Want::VALUE).await? {
+                let frames = self.told_frames(&read)?.into_iter().map(|(writer, seq)| (read.at.chunk, writer, seq));
+                told.extend(frames.filter(|frame| marked.contains(frame)));
             }
         }
-        Ok(unchanged.iter().filter(|at| chunks.contains(&at.chunk)).copied().collect())
+        Ok(told)
     }
 
     /// How far a part was read.
@@ -300,19 +393,23 @@ impl Tail {
     }
 
     /// What a look found that is new, and where the cursor stands behind it.
-    fn judge(&self, look: &Look, now_ms: u64) -> Result<(Cursor, BTreeMap<At, Sight>, Events)> {
+    fn judge(
+        &self,
+        survey: &Survey,
+        reads: &[Read],
+        told: &Frames,
+        now_ms: u64,
+    ) -> Result<(Cursor, BTreeMap<At, Sight>, Events)> {
         let inner = &self.inner;
         let mut cursor = Cursor { generation: inner.manifest.generation, ..self.cursor.clone() };
         let mut sights = self.sights.clone();
         let mut found = Events::default();
-        for of_chunk in look.changed.chunk_by(|one, next| one.at.chunk == next.at.chunk) {
-            let chunk = of_chunk[0].at.chunk;
-            let others = look.others.iter().filter(|read| read.at.chunk == chunk);
-            self.take(of_chunk, self.met(of_chunk.iter().chain(others))?, now_ms, &mut cursor, &mut found)?;
+        for of_chunk in reads.chunk_by(|one, next| one.at.chunk == next.at.chunk) {
+            self.take(of_chunk, told, now_ms, &mut cursor, &mut found)?;
         }
         let mut incarnations: BTreeMap<At, Option<u64>> =
             sights.iter().map(|(at, sight)| (*at, sight.as_ref().map(|seen| seen.incarnation))).collect();
-        for read in &look.changed {
+        for read in reads {
             let sight = match &read.item {
                 Some((value, cas)) => {
                     let part = inner.parse(read.at, value)?;
@@ -329,40 +426,41 @@ impl Tail {
                 None => _ = sights.remove(&read.at),
             }
         }
-        for &at_part in &look.wanted {
+        for at_part in survey.unchanged.iter().copied().chain(reads.iter().map(|read| read.at)) {
             let incarnation = incarnations.get(&at_part).copied().flatten();
-            self.take_gaps(at_part, incarnation, &look.list, &mut cursor, &mut found);
+            self.take_gaps(at_part, incarnation, &survey.list, &mut cursor, &mut found);
         }
-        sights.retain(|at, _| look.wanted.binary_search(at).is_ok());
+        sights.retain(|at, _| inner.is_kept(at.chunk, now_ms));
         // Kept for as long as clocks may be apart, and as a part is listed: a clock that was ahead and goes back must not tell it again.
-        cursor.places.retain(|(at, _), _| !inner.is_over(at.chunk, now_ms) || look.list.has(at.chunk, at.part));
-        let is_listed = |chunk: u64| !look.list.between(chunk, chunk).is_empty();
+        cursor.places.retain(|(at, _), _| !inner.is_over(at.chunk, now_ms) || survey.list.has(at.chunk, at.part));
+        let is_listed = |chunk: u64| !survey.list.between(chunk, chunk).is_empty();
         cursor.marked.retain(|(chunk, _, _)| !inner.is_over(*chunk, now_ms) || is_listed(*chunk));
         Ok((cursor, sights, found))
     }
 
-    /// The frames of a chunk that were told before.
-    fn met<'r>(&self, reads: impl Iterator<Item = &'r Read>) -> Result<Met> {
-        let mut met = Met::default();
-        for read in reads {
-            let Some((value, _)) = &read.item else { continue };
-            let part = self.inner.parse(read.at, value)?;
-            let told = self.read_of(read.at, &part).min(part.len());
-            let frames = part.cut(told).frames(HEADER_BYTES).map_err(|error| self.inner.named(error, read.at))?;
-            met.extend(frames.iter().map(|frame| (frame.writer, frame.seq)));
-        }
-        Ok(met)
+    /// The frames of a part that were told before: writer and sequence.
+    fn told_frames(&self, read: &Read) -> Result<Vec<(u64, u64)>> {
+        let Some((value, _)) = &read.item else { return Ok(Vec::new()) };
+        let part = self.inner.parse(read.at, value)?;
+        let told = self.read_of(read.at, &part).min(part.len());
+        let frames = part.cut(told).frames(HEADER_BYTES).map_err(|error| self.inner.named(error, read.at))?;
+        Ok(frames.iter().map(|frame| (frame.writer, frame.seq)).collect())
     }
 
     /// Adds what is new in the parts of a chunk.
-    fn take(&self, reads: &[Read], mut met: Met, now_ms: u64, cursor: &mut Cursor, found: &mut Events) -> Result<()> {
+    fn take(&self, reads: &[Read], told: &Frames, now_ms: u64, cursor: &mut Cursor, found: &mut Events) -> Result<()> {
+        let mut met = Met::default();
+        for read in reads {
+            met.extend(self.told_frames(read)?);
+        }
         let times = self.inner.oldest_ms(now_ms)..=u64::MAX;
         for read in reads {
             let Some((value, _)) = &read.item else { continue };
             let part = self.inner.parse(read.at, value)?;
             for frame in self.new_frames(read.at, &part)? {
                 let place = (read.at.chunk, frame.writer, frame.seq);
-                let is_told = !met.insert((frame.writer, frame.seq)) || cursor.marked.contains(&place);
+                let is_told =
+                    !met.insert((frame.writer, frame.seq)) || told.contains(&place) || cursor.marked.contains(&place);
                 if frame.is_marked {
                     cursor.marked.insert(place);
                 }

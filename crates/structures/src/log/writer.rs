@@ -54,7 +54,7 @@ const REFUSALS_BELIEVED_MAX: u32 = 2;
 /// Of how many chunks a handle remembers the part that it writes to.
 const KNOWN_MAX: usize = 1024;
 /// Entries past their life that are let be: removing them costs round trips.
-const EXPIRED_MIN: usize = 64;
+pub(super) const EXPIRED_MIN: usize = 64;
 /// How long a handle goes without a look at its ledger while it is used: the store must see it used, too, and its loss must be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(60);
 

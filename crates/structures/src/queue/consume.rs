@@ -16,6 +16,7 @@ use crate::combine::Driver;
 use crate::events;
 use crate::ids::random_id;
 use crate::retry::Backoff;
+use crate::wait::{WATCHED_MAX, Watched};
 
 /// How many steps one call may take in all; most are tries that met with others.
 const STEPS_MAX: usize = 512;
@@ -187,8 +188,11 @@ impl Driver for Consumer {
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
         let outcome = self.settle(changes, deadline).await;
         let tried = std::mem::take(&mut self.tried);
-        if outcome.is_ok() {
+        if let Ok(outcomes) = &outcome {
             self.end_markers(tried);
+            if outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing))) {
+                self.engine.note_sight(self.sight());
+            }
         }
         outcome.map_err(|error| {
             let is_unknown = !self.sent.is_empty();
@@ -214,6 +218,22 @@ impl Consumer {
             tried: Vec::new(),
             sent: Vec::new(),
         }
+    }
+
+    /// What there being nothing to take was seen from: the state, the tail, and segments that were passed, where a late push may go. What is not among them
+    /// (a lease that runs out, a segment too many) is found by a look.
+    fn sight(&self) -> Vec<Watched> {
+        let Some(View { state, cas }) = &self.view else { return Vec::new() };
+        let mut sight = vec![Watched::new(&self.engine.cell.read_op(), Some(*cas))];
+        let passed = state.records.iter().rev().map(|record| record.segment).filter(|&segment| segment != state.tail);
+        for segment in std::iter::once(state.tail).chain(passed).take(WATCHED_MAX - 1) {
+            if let Some(content) = self.shelf.get(segment).and_then(|seen| seen.content.as_ref())
+                && let Ok(read) = self.engine.segment_read(content.incarnation)
+            {
+                sight.push(Watched::new(&read, content.cas));
+            }
+        }
+        sight
     }
 
     async fn settle(&mut self, changes: &[Change], deadline: Instant) -> Result<Outcomes> {

@@ -1,7 +1,7 @@
 //! What every call needs of an opened queue or stack: its keys, its limits, and how its state is read.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::vigil::Vigil;
+use crate::wait::Watched;
 
 /// A segment is closed when it has so many items, or so many bytes as the manifest says.
 pub(super) const SEGMENT_ITEMS: usize = 1_000;
@@ -62,6 +63,9 @@ pub(super) struct Engine {
     pub(super) value_bytes_max: usize,
     /// The highest sequence of the state that was read: a lower one is a rollback.
     newest: AtomicU64,
+    pub(super) clock: ClockRef,
+    /// What was seen when there was nothing to take: something has come only once one of them changes. Held for a load or a store.
+    sight: Mutex<Vec<Watched>>,
 }
 
 /// The state as it was read.
@@ -123,7 +127,9 @@ impl Engine {
         let key_bytes = manifest.data_key(name, segment_index(u64::MAX))?.as_bytes().len();
         let clock: ClockRef = options.clock.clone().unwrap_or_else(SystemClock::shared);
         Ok(Engine {
-            vigil: Vigil::new(store, clock, name, manifest)?,
+            vigil: Vigil::new(store, clock.clone(), name, manifest)?,
+            clock,
+            sight: Mutex::default(),
             order: if manifest.kind == Kind::Stack { Order::Lifo } else { Order::Fifo },
             params,
             timeout: options.timeout,
@@ -135,6 +141,15 @@ impl Engine {
             newest: AtomicU64::new(0),
             store: store.clone(),
         })
+    }
+
+    /// What a wait for something to take depends on.
+    pub(super) fn sight(&self) -> Vec<Watched> {
+        self.sight.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn note_sight(&self, sight: Vec<Watched>) {
+        *self.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
     }
 
     pub(super) fn generation(&self) -> u64 {

@@ -1,10 +1,11 @@
 //! The handles of a queue and of a stack: the same calls, on one engine.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use larder_core::observe::WaitEnd;
 use larder_core::text::Shown;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Ttl};
 
@@ -15,19 +16,42 @@ use super::push::{Answers, Push, Pusher};
 use super::{ClaimId, QueueStat};
 use crate::append::{Action, layout as frames};
 use crate::combine::Combiner;
+use crate::events::Waiting;
 use crate::ids::random_id;
 use crate::manifest::Kind;
 use crate::name::Name;
-use crate::runtime;
+use crate::retry::Backoff;
+use crate::timeout::TIMEOUT_MAX;
+use crate::{runtime, wait};
 
 /// How many callers' takings travel in one write.
 const COMBINED_MAX: usize = 128;
+
+/// The first pause of those who wait for an item is at most this long, where the store does not tell of changes.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// No pause is longer.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// An opened queue or stack.
 pub(super) struct Shared {
     engine: Arc<Engine>,
     pusher: Combiner<Pusher>,
     consumer: Combiner<Consumer>,
+    /// Held for a look or a change.
+    rest: Mutex<Rest>,
+}
+
+/// How those rest who were woken for nothing: others write the state too, and each such write wakes all who wait.
+struct Rest {
+    backoff: Backoff,
+    /// True if the last wait was told of a change, and nothing was taken since.
+    is_woken: bool,
+}
+
+impl Rest {
+    fn new() -> Rest {
+        Rest { backoff: Backoff::new(PAUSE_FIRST, PAUSE_MAX), is_woken: false }
+    }
 }
 
 impl fmt::Debug for Shared {
@@ -48,7 +72,7 @@ impl Shared {
         let engine = Arc::new(engine);
         let pusher = Combiner::new(Pusher::new(engine.clone(), &view), engine.params.segment_bytes as usize);
         let consumer = Combiner::new(Consumer::new(engine.clone(), view), COMBINED_MAX);
-        Ok(Arc::new(Shared { engine, pusher, consumer }))
+        Ok(Arc::new(Shared { engine, pusher, consumer, rest: Mutex::new(Rest::new()) }))
     }
 
     async fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<()> {
@@ -114,22 +138,81 @@ impl Shared {
         outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))
     }
 
-    async fn pop(&self) -> Result<Option<Bytes>> {
-        Ok(match self.change(What::Pop).await? {
+    async fn pop(&self, wait: Duration) -> Result<Option<Bytes>> {
+        Ok(match self.take_within(wait, || What::Pop).await? {
             Given::Item { bytes, .. } => Some(bytes),
             Given::Nothing | Given::Done => None,
         })
     }
 
-    async fn claim(self: &Arc<Self>, lease: Duration) -> Result<Option<Claim>> {
+    async fn claim(self: &Arc<Self>, lease: Duration, wait: Duration) -> Result<Option<Claim>> {
         let life = self.engine.life(lease)?;
-        let id = random_id();
-        Ok(match self.change(What::Claim { id, life }).await? {
+        let mut id = 0;
+        let claim = || {
+            id = random_id();
+            What::Claim { id, life }
+        };
+        Ok(match self.take_within(wait, claim).await? {
             Given::Item { bytes, attempts } => {
                 Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease })
             }
             Given::Nothing | Given::Done => None,
         })
+    }
+
+    /// Takes an item, or what comes within a time.
+    async fn take_within(&self, wait: Duration, mut what: impl FnMut() -> What) -> Result<Given> {
+        let until = Instant::now() + wait.min(TIMEOUT_MAX);
+        let (mut waiting, mut backoff) = (None, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
+        loop {
+            let given = self.change(what()).await;
+            if matches!(given, Ok(Given::Item { .. })) {
+                *self.rest() = Rest::new();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if matches!(given, Ok(Given::Nothing)) && !left.is_zero() {
+                waiting.get_or_insert_with(|| Waiting::begin(self.engine.vigil.subject(), &self.engine.clock));
+                self.wait(backoff.next_pause(), left).await?;
+                continue;
+            }
+            if let Some(waiting) = waiting {
+                waiting.end(match &given {
+                    Ok(Given::Nothing) => WaitEnd::Busy,
+                    Ok(_) => WaitEnd::Got,
+                    Err(_) => WaitEnd::Failed,
+                });
+            }
+            return given;
+        }
+    }
+
+    /// Waits until something may have come since there was nothing to take.
+    async fn wait(&self, poll: Duration, most: Duration) -> Result<()> {
+        runtime::current("a wait for an item has pauses")?;
+        let begin = Instant::now();
+        let pause = {
+            let Rest { backoff, is_woken } = &mut *self.rest();
+            if *is_woken { backoff.next_pause().min(most) } else { Duration::ZERO }
+        };
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        let most = most.saturating_sub(begin.elapsed());
+        let watching = Instant::now();
+        wait::changed(&self.engine.store, self.engine.sight(), poll, most).await;
+        if self.engine.store.profile().watch {
+            if watching.elapsed() < most.min(wait::WATCH_MAX) {
+                self.rest().is_woken = true;
+            } else {
+                *self.rest() = Rest::new();
+            }
+        }
+        Ok(())
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        // Each change is an assignment: whole after a panic, too.
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ack(&self, id: ClaimId) -> Result<()> {
@@ -338,7 +421,24 @@ macro_rules! handle {
             /// [`Lost`](ErrorKind::Lost), once, where a segment with items is gone: try again, to go on behind it. With an effect that is
             /// unknown, an item may have been taken, and is lost then.
             pub async fn pop(&self) -> Result<Option<Bytes>> {
-                self.0.pop().await
+                self.0.pop(Duration::ZERO).await
+            }
+
+            /// Takes an item for good, and waits for one if there is none: a day at the most. `None` if none came in time.
+            ///
+            /// It ends at once as an item comes where the store tells of changes (`watch` in the profile: one Redis or Valkey). Elsewhere it looks after pauses that are drawn between 0 and a
+            /// bound that doubles from 10 ms to 250 ms. An item whose lease runs out is found by a look: within 2 s. Of many that wait one gets the item. Dropped midway, it may have taken an item,
+            /// which is lost then: what must not be lost is claimed.
+            ///
+            /// **Round trips:** as [`pop`](Self::pop), and 1 for each look in between; where the store tells, 1 more for each wait of 2 s.
+            #[doc = example!(stringify!($name); "let waiting = jobs.clone();",
+                "let popped = tokio::spawn(async move { waiting.pop_within(Duration::from_secs(60)).await });",
+                "jobs.push(\"a\").await?;",
+                "assert_eq!(popped.await.unwrap()?.as_deref(), Some(&b\"a\"[..]));")]
+            /// # Errors
+            /// As [`pop`](Self::pop), and at once; [`Unsupported`](ErrorKind::Unsupported) outside a Tokio runtime.
+            pub async fn pop_within(&self, wait: Duration) -> Result<Option<Bytes>> {
+                self.0.pop(wait).await
             }
 
             /// Takes an item until it is acknowledged: at least once. `None` if there is none to take now. **Round trips: 2**, 1 in a
@@ -353,7 +453,34 @@ macro_rules! handle {
             /// [`BadInput`](ErrorKind::BadInput) for a lease that is too short or too long, [`Full`](ErrorKind::Full) with 1,024 claims
             /// open, [`Lost`](ErrorKind::Lost), once, where a segment with items is gone: try again, to go on behind it.
             pub async fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
-                self.0.claim(lease).await
+                self.0.claim(lease, Duration::ZERO).await
+            }
+
+            /// Takes an item until it is acknowledged, and waits for one if there is none, as [`pop_within`](Self::pop_within) does. Dropped midway, it may have taken an item, which others get
+            /// when the lease ends. **Round trips:** as there.
+            #[doc = example!(stringify!($name);
+                "jobs.push(\"a\").await?;",
+                "let (lease, wait) = (Duration::from_secs(30), Duration::from_millis(20));",
+                "while let Some(claim) = jobs.claim_within(lease, wait).await? {",
+                "    // work",
+                "    claim.ack().await?;",
+                "}")]
+            /// # Errors
+            /// As [`claim`](Self::claim), and at once; [`Unsupported`](ErrorKind::Unsupported) outside a Tokio runtime.
+            pub async fn claim_within(&self, lease: Duration, wait: Duration) -> Result<Option<Claim>> {
+                self.0.claim(lease, wait).await
+            }
+
+            /// Waits until there may be something to take that was not there when this handle last found nothing; `most` at the most. Takes nothing, so it may be dropped at any time.
+            ///
+            /// Where the store tells of changes it ends with one, or after 2 s; elsewhere it is a pause, drawn from the upper half of `poll`. **Round trips: 1** where the store tells, else 0.
+            #[doc = example!(stringify!($name);
+                "assert!(jobs.pop().await?.is_none());",
+                "jobs.changed(Duration::from_millis(20), Duration::from_secs(1)).await?;")]
+            /// # Errors
+            /// [`Unsupported`](ErrorKind::Unsupported) outside a Tokio runtime.
+            pub async fn changed(&self, poll: Duration, most: Duration) -> Result<()> {
+                self.0.wait(poll.mul_f64(0.5 + fastrand::f64() / 2.0), most).await
             }
 
             /// Acknowledges a claim by its id. **Round trips: 1**, 2 where another handle wrote the state since.

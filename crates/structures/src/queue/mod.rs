@@ -39,6 +39,7 @@
 //! |---|---|
 //! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it |
 //! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. Once in a segment up to 2 more: for its link, and of a stack to remove it. Where there is nothing: 2 more for the one who removes what was used up |
+//! | `pop_within`, `claim_within` | as claim and pop, and 1 for each look while there is nothing; where the store tells of changes there is one more for each wait, of 2 s at the most, that ends as an item comes. Elsewhere the pauses between looks are drawn between 0 and a bound that doubles from 10 ms to 250 ms |
 //! | ack, release | 1 where the handle wrote the state last, else 2 |
 //! | renew | 1 |
 //! | len, stat | 1 and 1 for each 16 segments, and 1 for each 256 that are not partly taken; of a stack 1 more for each place where segments were removed |

@@ -18,6 +18,7 @@ use super::layout::{decode_text, put_text};
 use super::members::{Listing, Members};
 use super::{SetOptions, SetStat};
 use crate::append::{Action, Fold, LOOK_EVERY_DIRTY_BYTES};
+use crate::behind::Behind;
 use crate::events;
 use crate::manifest::{Kind, unexpected};
 use crate::runtime;
@@ -45,7 +46,7 @@ pub(super) struct Text {
     /// Bytes to append until the next look at the dirt.
     until_look: AtomicUsize,
     /// True while a compaction runs in the background; there is one at a time.
-    compacting: AtomicBool,
+    compacting: Behind,
 }
 
 impl fmt::Debug for Text {
@@ -73,7 +74,7 @@ impl Text {
             quiet: RwLock::new(()),
             // From a random start: of many short-lived handles, each that writes a little, some look.
             until_look: AtomicUsize::new(fastrand::usize(0..look_bytes(options.dirty_bytes))),
-            compacting: AtomicBool::new(false),
+            compacting: Behind::default(),
         }
     }
 
@@ -285,15 +286,11 @@ impl Text {
 
     /// Compacts the text in the background if it is dirty: the item that was read, or else as it is then.
     fn behind(self: &Arc<Self>, item: Option<Item>) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.store.profile().cas || self.compacting.swap(true, Ordering::Acquire) {
-            return;
+        if self.store.profile().cas {
+            let text = self.clone();
+            // Forgotten when it fails: a compaction that failed did no harm, and the next read that finds dirt tries again.
+            self.compacting.run(BEHIND_MAX, || async move { text.compact_once(item).await });
         }
-        let busy = Busy(self.clone());
-        runtime.spawn(async move {
-            // Forgotten on purpose: a compaction that failed did no harm, and the next read that finds dirt tries again.
-            _ = busy.0.compact_once(item).await;
-        });
     }
 
     async fn compact_once(&self, mut item: Option<Item>) -> Result<()> {
@@ -318,15 +315,6 @@ impl Text {
 
     pub(super) fn member_bytes_max(&self) -> usize {
         self.value_bytes_max.saturating_sub(2)
-    }
-}
-
-/// A compaction under way; lets the next one in when it is dropped, however that comes.
-struct Busy(Arc<Text>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.compacting.store(false, Ordering::Release);
     }
 }
 

@@ -26,7 +26,7 @@ use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-use crate::append::layout::{self, FRAME_BYTES_MAX, Folded, HEADER_BYTES, Place, Value, put_element};
+use crate::append::layout::{self, FRAME_BYTES_MAX, Folded, HEADER_BYTES, Place, Value, put_element, put_varint};
 use crate::append::{Action, Elements, Fold, Snapshot};
 
 /// The version of the layout, as the manifest records it.
@@ -119,11 +119,11 @@ fn head(incarnation: u64, expiry_s: u32, key: &[u8]) -> Vec<u8> {
 }
 
 fn put_value(out: &mut Vec<u8>, spot: &Spot, value: &[u8]) {
-    let mut element = Vec::with_capacity(TAG + MARK_BYTES + value.len());
-    element.push(1);
-    element.extend_from_slice(&spot.mark.to_le_bytes());
-    element.extend_from_slice(value);
-    put_element(out, Action::Put, &element);
+    // As `put_element` does, without a copy of the value in between.
+    put_varint(out, ((TAG + MARK_BYTES + value.len()) as u64) << 1);
+    out.push(1);
+    out.extend_from_slice(&spot.mark.to_le_bytes());
+    out.extend_from_slice(value);
 }
 
 /// What a put appends to an entry that is there.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ use crate::runtime;
 const COMBINED_BYTES_MAX: usize = 64 * 1024;
 /// How long work beside the caller may take.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
+/// The largest compaction that travels with another entry's put.
+const CARRIED_BYTES_MAX: usize = 4096;
 /// How many such pieces of work a handle has under way at the most; further ones are left to the next reader.
 const BEHIND_TASKS_MAX: usize = 64;
 /// How often a call may look again, or try again, before it gives up.
@@ -55,6 +57,8 @@ pub(super) struct Inner {
     rest: tokio::sync::Notify,
     /// The entries that are being repaired; protects nothing else, never held across an await.
     repairing: Mutex<HashSet<Key>>,
+    /// A compaction of an entry that travels with the next put; protects nothing else, never held across an await.
+    compaction: Mutex<Option<Op>>,
     /// When this handle last looked through each shard of the list, in seconds of its clock; at first, when it was opened.
     tended_s: Vec<AtomicU32>,
     /// True if entries have lives.
@@ -133,6 +137,7 @@ impl Inner {
             behind: AtomicUsize::new(0),
             rest: tokio::sync::Notify::new(),
             repairing: Mutex::default(),
+            compaction: Mutex::default(),
             is_lossless: durability && !profile.may_evict(),
         })
     }
@@ -371,8 +376,11 @@ impl Inner {
         _ = tokio::time::timeout(left, self.repair(&self.spot(key), key, Some(incarnation))).await;
     }
 
-    /// Waits until nothing is under way beside the callers.
-    pub(super) async fn settle(&self) {
+    /// Waits until nothing is under way beside the callers, and nothing waits for another put.
+    pub(super) async fn settle(self: &Arc<Self>) {
+        if let Some(op) = self.take_compaction() {
+            self.run_behind(op);
+        }
         loop {
             let rest = self.rest.notified();
             if self.behind.load(Ordering::Acquire) == 0 {
@@ -447,20 +455,62 @@ impl Inner {
 
     /// Compacts an entry beside the caller, if it is dirty.
     pub(super) fn compact_behind(self: &Arc<Self>, key: &[u8], found: &Found) {
+        if let Some(op) = self.compaction(key, found) {
+            self.run_behind(op);
+        }
+    }
+
+    /// Compacts an entry along with the handle's next put, if it is dirty: where one entry is put again and again that saves a round trip
+    /// for each. One that is large is compacted beside the caller, so that nobody's put waits for its bytes.
+    pub(super) fn compact_with_next(self: &Arc<Self>, key: &[u8], found: &Found) {
+        let Some(op) = self.compaction(key, found) else { return };
+        let before = match op.value_bytes() {
+            ..=CARRIED_BYTES_MAX => self.lock_compaction().replace(op),
+            _ => Some(op),
+        };
+        if let Some(before) = before {
+            self.run_behind(before);
+        }
+    }
+
+    /// The compaction that goes with a put of this item, in front of it: its token is good until the item is written. On several servers only
+    /// that of the same item: no put shall wait for another one's server.
+    pub(super) fn compaction_with(self: &Arc<Self>, item_key: &Key) -> Option<Op> {
+        let op = self.take_compaction()?;
+        if op.key == *item_key || self.store.profile().nodes == 1 {
+            return Some(op);
+        }
+        self.run_behind(op);
+        None
+    }
+
+    fn take_compaction(&self) -> Option<Op> {
+        self.lock_compaction().take()
+    }
+
+    fn lock_compaction(&self) -> MutexGuard<'_, Option<Op>> {
+        self.compaction.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The op that rewrites an entry without what is stale, if that is much.
+    fn compaction(&self, key: &[u8], found: &Found) -> Option<Op> {
         let now_s = self.now_s();
-        let Ok(mut entry) = self.entry(key, &found.item) else { return };
+        let mut entry = self.entry(key, &found.item).ok()?;
         let stale_bytes = entry.stale_bytes(now_s);
         let is_dirty = stale_bytes > super::DIRTY_BYTES.max(found.item.value.len() - stale_bytes);
+        let cas = found.item.cas.filter(|_| is_dirty && !self.has_lives)?;
         let spot = self.spot(key);
-        if let (true, false, Some(cas), Ok(item_key)) = (is_dirty, self.has_lives, found.item.cas, self.item_key(&spot))
-        {
-            let op = Inner::cas_op(item_key, cas, entry.compacted(now_s), spot.flags(found.is_listed), Ttl::Never);
-            // At once: behind the caller's next put its token would be a stale one, each time.
-            self.begin_behind(move |table| async move {
-                _ = table.run(Ctx::within(BEHIND_MAX), Batch::from_iter([op])).await;
-                Ok(())
-            });
-        }
+        let item_key = self.item_key(&spot).ok()?;
+        Some(Inner::cas_op(item_key, cas, entry.compacted(now_s), spot.flags(found.is_listed), Ttl::Never))
+    }
+
+    /// Runs an op that may come to nothing, beside the caller. At once: behind the caller's next put its token would be a stale one, each
+    /// time.
+    fn run_behind(self: &Arc<Self>, op: Op) {
+        self.begin_behind(move |table| async move {
+            _ = table.run(Ctx::within(BEHIND_MAX), Batch::from_iter([op])).await;
+            Ok(())
+        });
     }
 
     /// Looks through a shard of the list beside the caller, where this handle has not for long: who only gets and puts reads no list, and

@@ -78,7 +78,7 @@
 //! # Limits and memory
 //! A key has 0 bytes up to [`Table::key_bytes_max`] (65,536 on memcached), a value 0 up to [`Table::value_bytes_max`]: the store's limit less 310 bytes
 //! and the key. An entry costs key, value and 65 to 68 bytes, and the store's own cost of an item with a key of 36 bytes and the
-//! name; what was put over stays in the item until it is more than the entry and 256 bytes, then it is compacted behind the caller. The list takes a
+//! name; what was put over stays in the item until it is more than the entry and 256 bytes, then it is compacted behind the caller, or by a put along with the handle's next one. The list takes a
 //! key and 14 bytes for each, and must fit into the items of its [shards](TableOptions::shards): 1 MiB of memcached lists some 30,000 keys of 20 bytes, to be on the safe side
 //! with removals. An incarnation that is gone costs 10 bytes, at most 10 KB a shard.
 //!

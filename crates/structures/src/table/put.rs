@@ -82,7 +82,7 @@ impl Inner {
         Note::Listed { incarnation, expiry_s: put.expiry_s, key: put.key }
     }
 
-    async fn try_put(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+    async fn try_put(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
         if self.has_lives {
             return self.try_put_for(effort, put).await;
         }
@@ -94,7 +94,7 @@ impl Inner {
 
     /// In a table without lives: joins the value to the entry, else makes it. Nothing that others wrote is overwritten blindly,
     /// so an entry that says it is not listed goes on saying so.
-    async fn try_append(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+    async fn try_append(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
         let frame = layout::value_frame(put.stamp, &put.spot, put.value);
         let made = random_id();
         let mut want = Want::FLAGS;
@@ -103,8 +103,12 @@ impl Inner {
             want |= Want::VALUE | Want::CAS;
         }
         let append = Op::put(put.item_key.clone(), PutMode::Append, frame, Ttl::Never);
-        let batch = Batch::from_iter([append, self.add_op(put, made), Op::get(put.item_key.clone(), want)]);
-        let mut replies = self.run(effort.ctx(), batch).await.into_iter();
+        let mut batch = Batch::new();
+        batch.extend(self.compaction_with(&put.item_key));
+        let carried = batch.len();
+        batch.extend([append, self.add_op(put, made), Op::get(put.item_key.clone(), want)]);
+        // Whether a compaction came to something nobody asks.
+        let mut replies = self.run(effort.ctx(), batch).await.into_iter().skip(carried);
         let (append, add) = (next(&mut replies), next(&mut replies));
         match (append, add) {
             (Ok(Reply::Stored), _) => {
@@ -233,7 +237,7 @@ impl Inner {
     async fn joined(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>, found: Found) -> Result<()> {
         if found.is_listed {
             if !found.item.value.is_empty() {
-                self.compact_behind(put.key, &found);
+                self.compact_with_next(put.key, &found);
             }
             return self.shards.vigil.check();
         }

@@ -27,8 +27,8 @@ use crate::retry::Backoff;
 
 /// How often all shards that are open are gone through.
 const ROUNDS_MAX: usize = 64;
-const PAUSE_FIRST: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(50);
+pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(1);
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// How often a shard may fail, in a way that passes, while nothing is in doubt.
 const FAULTS_MAX: u32 = 8;
 /// How many ids of different callers travel in one write.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want};
 
 use super::layout::{self, Head, PERIOD_MAX, Params};
+use super::sizing::Room;
 use crate::events;
 use crate::ledger::{CLOCKS_APART_MAX, Ledger, List, Piece};
 use crate::manifest::Manifest;
@@ -52,22 +53,18 @@ pub(super) struct Day {
     pub(super) head: Head,
 }
 
-/// What opens a handle.
-pub(super) struct Opened {
-    pub(super) store: StoreRef,
-    pub(super) name: Name,
-    pub(super) manifest: Manifest,
-    pub(super) params: Params,
-    pub(super) ledger: Ledger,
-    pub(super) clock: ClockRef,
-    pub(super) timeout: Duration,
-}
-
 impl Core {
     /// # Errors
     /// [`ErrorKind::BadInput`] for a name without room for keys.
-    pub(super) fn new(opened: Opened) -> Result<Core> {
-        let Opened { store, name, manifest, params, ledger, clock, timeout } = opened;
+    pub(super) fn new(
+        store: StoreRef,
+        name: Name,
+        manifest: Manifest,
+        params: Params,
+        ledger: Ledger,
+        clock: ClockRef,
+        timeout: Duration,
+    ) -> Result<Core> {
         let longest = Head { incarnation: u64::MAX, expected: 0, shards: 1, bits: 64, padded_bytes: 0 };
         let key = manifest.data_key(&name, longest.index(layout::SHARDS_MAX))?;
         let key_bytes = key.as_bytes().len();
@@ -87,6 +84,11 @@ impl Core {
 
     pub(super) fn now_ms(&self) -> u64 {
         as_ms(self.clock.wall())
+    }
+
+    /// What sizes depend on.
+    pub(super) fn room(&self) -> Room {
+        Room { key_bytes: self.key_bytes, members_max: self.members_max() }
     }
 
     /// How many ops one batch of many takes.

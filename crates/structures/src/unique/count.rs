@@ -7,7 +7,7 @@ use larder_core::{Ctx, Error, ErrorKind, Result, Want};
 
 use super::core::{Core, Day};
 use super::id::Hash;
-use super::layout::{Blob, Members, Precision};
+use super::layout::{Blob, Members, Precision, Spot};
 use super::{Novelty, UniqueCount, UniqueStat, sizing, sketch};
 
 /// How many shards of each period a union has in memory at a time.
@@ -30,6 +30,9 @@ impl Core {
     /// How many each shard has.
     async fn counts(&self, ctx: Ctx, day: &Day) -> Result<Vec<u32>> {
         let shards: Vec<u32> = (0..day.head.shards).collect();
+        if self.is_native() {
+            return self.set_sizes(ctx, day, &shards).await;
+        }
         // The flags carry the number, so that no values travel.
         let items = self.read_shards(ctx, day, &shards, Want::FLAGS).await?;
         Ok(items.into_iter().map(|item| item.flags).collect())
@@ -50,10 +53,11 @@ impl Core {
             return Ok(vec![Novelty::Unknown; hashes.len()]);
         }
         let Some(day) = self.day(ctx, period).await? else { return Ok(vec![Novelty::New; hashes.len()]) };
-        let is_wide = self.params.is_wide();
-        let mut spots: Vec<_> =
-            hashes.iter().enumerate().map(|(at, &hash)| (day.head.spot(hash, is_wide), at)).collect();
+        let mut spots: Vec<_> = hashes.iter().enumerate().map(|(at, &hash)| (self.spot(&day.head, hash), at)).collect();
         spots.sort_unstable();
+        if self.is_native() {
+            return self.are_new_members(ctx, &day, &spots).await;
+        }
         let mut shards: Vec<u32> = spots.iter().map(|(spot, _)| spot.shard).collect();
         shards.dedup();
         let mut novelties = vec![Novelty::New; hashes.len()];
@@ -69,6 +73,21 @@ impl Core {
                         novelties[*at] = Novelty::Known;
                     }
                 }
+            }
+        }
+        Ok(novelties)
+    }
+
+    async fn are_new_members(&self, ctx: Ctx, day: &Day, spots: &[(Spot, usize)]) -> Result<Vec<Novelty>> {
+        let shards: Vec<(u32, Vec<u64>)> = spots
+            .chunk_by(|one, other| one.0.shard == other.0.shard)
+            .map(|of| (of[0].0.shard, of.iter().map(|(spot, _)| spot.offset).collect()))
+            .collect();
+        let mut novelties = vec![Novelty::New; spots.len()];
+        let found = self.are_members(ctx, day, &shards).await?.into_iter().flatten();
+        for ((_, at), is_there) in spots.iter().zip(found) {
+            if is_there {
+                novelties[*at] = Novelty::Known;
             }
         }
         Ok(novelties)
@@ -95,7 +114,12 @@ impl Core {
             shards: day.head.shards,
             bits: if self.params.is_wide() { 128 } else { u32::from(day.head.bits) },
             padded_bytes: day.head.padded_bytes,
-            largest_shard: counts.into_iter().max().unwrap_or(0),
+            largest_shard: counts.iter().copied().max().unwrap_or(0),
+            // One member more is the mark.
+            unpacked_shards: match self.is_native() {
+                true => counts.iter().filter(|&&count| u64::from(count) >= self.members_max()).count() as u64,
+                false => 0,
+            },
             count,
         }))
     }
@@ -224,8 +248,14 @@ impl Stream<'_> {
             self.ahead.clear();
             self.at = 0;
             let shards: Vec<u32> = (self.next..head.shards.min(self.next.saturating_add(UNION_SHARDS))).collect();
-            let items = self.core.read_shards(ctx, &self.day, &shards, Want::VALUE).await?;
             let cut = u32::from(head.bits).saturating_sub(bits);
+            if self.core.is_native() {
+                let hashes = self.core.set_hashes(ctx, &self.day, &shards).await?;
+                self.ahead.extend(hashes.into_iter().flatten().map(|hash| (hash >> cut, 0)));
+                self.next += u32::try_from(shards.len()).unwrap_or(u32::MAX);
+                continue;
+            }
+            let items = self.core.read_shards(ctx, &self.day, &shards, Want::VALUE).await?;
             for (&shard, item) in shards.iter().zip(items) {
                 let members = self.core.members(&self.day, shard, &item.value)?;
                 let first = head.first(shard);

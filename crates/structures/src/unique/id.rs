@@ -97,7 +97,7 @@ impl IdKind {
     }
 }
 
-/// A visitor's hash: the upper half is where it stands, the lower is kept only where everything is.
+/// A visitor's hash: the upper half is where it stands, the lower is kept only where everything is. Where ids are numbers, the lower half is the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Hash {
     pub(super) high: u64,
@@ -110,7 +110,7 @@ pub(super) struct Hash {
 /// [`ErrorKind::BadInput`] for what is no number where numbers are counted.
 pub(super) fn hash_of(id: VisitorId<'_>, kind: IdKind, seed: u64) -> Result<Hash> {
     match kind {
-        IdKind::Integer => Ok(Hash { high: mixed(integer(id)? ^ mixed(seed)), low: 0 }),
+        IdKind::Integer => Ok(Rounds::new(seed).hash(integer(id)?)),
         IdKind::Any => {
             let mut digits = [0; 20];
             let bytes = match id {
@@ -154,6 +154,53 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
+/// The hash of numbers: takes each to another one that looks random, no two to the same.
+///
+/// A Feistel network of two rounds over the halves of a number, the upper one with its bits reversed. So the upper half of the hash and the lower half of the number tell the
+/// upper half of the number, and the first bits of the one the last bits of the other: what a set of 32-bit members lives by ([`native`](super::native)). Numbers that share their lower
+/// half have different upper halves of the hash.
+///
+/// Source: M. Luby and C. Rackoff, "How to Construct Pseudorandom Permutations from Pseudorandom Functions", 1988.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rounds {
+    first: u64,
+    second: u64,
+}
+
+impl Rounds {
+    pub(super) fn new(seed: u64) -> Rounds {
+        let first = mixed(seed);
+        Rounds { first, second: mixed(!first) }
+    }
+
+    /// What the lower half of a number adds to the upper one.
+    pub(super) fn of(&self, lower: u32) -> u32 {
+        (mixed(u64::from(lower) ^ self.first) >> 32) as u32
+    }
+
+    pub(super) fn hash(&self, id: u64) -> Hash {
+        // The halves: truncation is meant.
+        let (upper, lower) = ((id >> 32) as u32, id as u32);
+        let left = upper.reverse_bits() ^ self.of(lower);
+        let right = mixed_half(lower ^ self.back(left));
+        Hash { high: u64::from(left) << 32 | u64::from(right), low: id }
+    }
+
+    /// What the upper half of a hash adds to the lower one.
+    fn back(&self, left: u32) -> u32 {
+        mixed(u64::from(left) ^ self.second) as u32
+    }
+}
+
+/// Takes each number of 32 bits to another, no two to the same.
+///
+/// Source: the finalizer of MurmurHash3.
+fn mixed_half(number: u32) -> u32 {
+    let number = (number ^ (number >> 16)).wrapping_mul(0x85eb_ca6b);
+    let number = (number ^ (number >> 13)).wrapping_mul(0xc2b2_ae35);
+    number ^ (number >> 16)
+}
+
 /// Takes each number to another one that looks random, no two to the same.
 ///
 /// Source: the finalizer of D. Stafford, "Better Bit Mixing", variant 13, as in SplitMix64.
@@ -167,25 +214,32 @@ fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The inverse, so `mixed` is a bijection.
-    fn unmixed(number: u64) -> u64 {
-        let unshift = |number: u64, by: u32| {
+    /// The inverse, so the hash is a bijection.
+    fn unhashed(rounds: &Rounds, high: u64) -> u64 {
+        let (left, right) = ((high >> 32) as u32, high as u32);
+        let lower = unmixed_half(right) ^ rounds.back(left);
+        let upper = (left ^ rounds.of(lower)).reverse_bits();
+        u64::from(upper) << 32 | u64::from(lower)
+    }
+
+    fn unmixed_half(number: u32) -> u32 {
+        let unshift = |number: u32, by: u32| {
             let mut all = number;
-            for _ in 0..64 / by {
+            for _ in 0..32 / by {
                 all = number ^ (all >> by);
             }
             all
         };
-        let number = unshift(number, 31).wrapping_mul(0x3196_42b2_d24d_8ec3);
-        let number = unshift(number, 27).wrapping_mul(0x96de_1b17_3f11_9089);
-        unshift(number, 30)
+        let number = unshift(number, 16).wrapping_mul(0x7ed1_b41d);
+        let number = unshift(number, 13).wrapping_mul(0xa5cb_9243);
+        unshift(number, 16)
     }
 
     #[test]
     fn golden_hashes() {
         let hash = |id: VisitorId<'_>, kind, seed| hash_of(id, kind, seed).unwrap();
         let one = hash(1u64.into(), IdKind::Integer, 0);
-        assert_eq!(one, Hash { high: 0x5692_161d_100b_05e5, low: 0 });
+        assert_eq!(one, Hash { high: 0x5692_161d_8fbb_d0ed, low: 1 });
         assert_ne!(one, hash(1u64.into(), IdKind::Integer, 1));
         let empty = hash("".into(), IdKind::Any, 0);
         // As XXH3's own test vector has it.
@@ -197,8 +251,40 @@ mod tests {
 
     #[test]
     fn no_two_numbers_have_one_hash() {
-        for number in [0, 1, 2, u64::MAX, 1 << 63, 0x0123_4567_89ab_cdef] {
-            assert_eq!(unmixed(mixed(number)), number);
+        for seed in [0, 1, u64::MAX] {
+            let rounds = Rounds::new(seed);
+            for number in [0, 1, 2, u64::MAX, 1 << 32, 1 << 63, 0x0123_4567_89ab_cdef] {
+                assert_eq!(unhashed(&rounds, rounds.hash(number).high), number);
+            }
+        }
+    }
+
+    /// Dense ids, ids of a clock with a worker behind it, ids that differ in their upper halves only: shards are as full as chance makes them, and hashes that are cut meet as
+    /// often as chance has it.
+    #[test]
+    fn hashes_of_numbers_are_spread_as_by_chance() {
+        let rounds = Rounds::new(5);
+        type Ids = fn(u64) -> u64;
+        let kinds: [(&str, Ids); 4] = [
+            ("dense", |n| n),
+            ("clock", |n| (1_700_000_000_000 + n * 7) << 22 | (n % 32) << 12),
+            ("spaced", |n| n * 4_096),
+            ("upper", |n| n << 32),
+        ];
+        for (kind, id) in kinds {
+            let hashes: Vec<u64> = (0..200_000).map(|n| rounds.hash(id(n)).high).collect();
+            let mut shards = [0u32; 500];
+            hashes.iter().for_each(|&hash| shards[((u128::from(hash) * 500) >> 64) as usize] += 1);
+            // 400 on average, 20 is a deviation.
+            let (least, most) = (shards.iter().min().unwrap(), shards.iter().max().unwrap());
+            assert!(*least > 300 && *most < 500, "{kind}: {least} to {most}");
+            if kind != "upper" {
+                for bits in [28, 36] {
+                    let cut: std::collections::HashSet<u64> = hashes.iter().map(|hash| hash >> (64 - bits)).collect();
+                    let (met, expected) = ((hashes.len() - cut.len()) as f64, 2e10 / f64::from(bits).exp2());
+                    assert!((met - expected).abs() <= 5.0 * expected.sqrt() + 2.0, "{kind} of {bits} bits: {met} met");
+                }
+            }
         }
     }
 

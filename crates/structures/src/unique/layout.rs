@@ -139,6 +139,8 @@ pub(super) enum Shape {
     Blob,
     /// The same, padded to a size class of the store.
     Padded,
+    /// A set of integers of the store's own.
+    Native,
 }
 
 /// What is fixed when unique visitors are made.
@@ -164,6 +166,7 @@ impl Params {
         let shape = match self.shape {
             Shape::Blob => 1,
             Shape::Padded => 2,
+            Shape::Native => 3,
         };
         let mut out = Vec::with_capacity(PARAMS_BYTES);
         out.extend_from_slice(&self.period_ms.to_le_bytes());
@@ -195,6 +198,7 @@ impl Params {
             shape: match shape {
                 1 => Shape::Blob,
                 2 => Shape::Padded,
+                3 => Shape::Native,
                 _ => return None,
             },
             expected: u64::from_le_bytes(*expected),

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use larder_core::native::{Native, NativeReply};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Want};
 
 use super::core::{Core, Day, MADE, one, period_of, planned_shards};
@@ -84,7 +85,7 @@ impl Core {
         if list.pieces().iter().any(|piece| piece.incarnation as u32 == incarnation as u32) {
             return Ok(None);
         }
-        let head = sizing::head(&self.params, expected, incarnation, self.key_bytes);
+        let head = sizing::head(&self.params, expected, incarnation, self.room());
         let day = Arc::new(Day { period, head });
         let is_planned = self.params.keep_ms == 0;
         if is_planned {
@@ -135,24 +136,38 @@ impl Core {
     /// With the effect "not applied": nobody can know of them yet.
     async fn create_shards(&self, ctx: Ctx, day: &Day) -> Result<()> {
         let shards: Vec<u32> = (0..day.head.shards).collect();
-        for part in shards.chunks(self.ops_a_batch()) {
-            let adds: Result<Batch> = part.iter().map(|&shard| self.add_op(day, shard)).collect();
-            for reply in self.store.run(ctx, adds?).await {
-                match reply.map_err(|error| error.effect(Effect::NotApplied))? {
-                    Reply::Stored => {}
-                    _ => return Err(Error::new(ErrorKind::Conflict, "another period has shards of this name")),
+        // A set that expires takes two ops.
+        let a_batch = self.ops_a_batch().min(self.store.profile().batch_ops_max / 2).max(1);
+        for part in shards.chunks(a_batch) {
+            let mut adds = Batch::new();
+            for &shard in part {
+                adds.extend(self.add_ops(day, shard)?);
+            }
+            for reply in self.store.run(ctx, adds).await {
+                let reply = reply.map_err(|error| error.effect(Effect::NotApplied))?;
+                let is_new = match &reply {
+                    Reply::Native(native) => **native == NativeReply::Count(1),
+                    reply => matches!(reply, Reply::Stored | Reply::Touched),
+                };
+                match is_new {
+                    true => {}
+                    false => return Err(Error::new(ErrorKind::Conflict, "another period has shards of this name")),
                 }
             }
         }
         Ok(())
     }
 
-    fn add_op(&self, day: &Day, shard: u32) -> Result<Op> {
+    fn add_ops(&self, day: &Day, shard: u32) -> Result<Batch> {
+        let key = self.shard_key(&day.head, shard)?;
+        if self.is_native() {
+            return Ok(self.make_set_ops(day, key));
+        }
         let value = match self.params.precision {
             Precision::Sketch { .. } => layout::sketch_blob(&[], 0, 0),
             _ => Members::default().encode(day.head.span(shard), 0, day.head.padded_bytes as usize),
         };
-        Ok(Op::put(self.shard_key(&day.head, shard)?, PutMode::Add, value, self.life(day.period)))
+        Ok(Batch::from_iter([Op::put(key, PutMode::Add, value, self.life(day.period))]))
     }
 
     /// Adds the head. True if it is ours that stands, false if another's does.
@@ -177,12 +192,17 @@ impl Core {
         }
     }
 
+    /// The op that removes a shard, or a head.
+    fn remove_op(&self, key: Key) -> Op {
+        if self.is_native() { Op::native(key, Native::Remove) } else { Op::delete(key) }
+    }
+
     /// Removes shards. What cannot be removed expires, or is planned in the ledger.
     async fn delete_shards(&self, ctx: Ctx, head: &Head, shards: u32) {
         let shards: Vec<u32> = (0..shards).collect();
         for part in shards.chunks(self.ops_a_batch()) {
             let deletes: Result<Batch> =
-                part.iter().map(|&shard| Ok(Op::delete(self.shard_key(head, shard)?))).collect();
+                part.iter().map(|&shard| Ok(self.remove_op(self.shard_key(head, shard)?))).collect();
             if let Ok(deletes) = deletes {
                 _ = self.store.run(ctx, deletes).await;
             }
@@ -203,7 +223,7 @@ impl Core {
         keys.retain(|key| *key != head);
         keys.push(head.clone());
         for part in keys.chunks(self.ops_a_batch()) {
-            for reply in self.store.run(ctx, part.iter().cloned().map(Op::delete).collect()).await {
+            for reply in self.store.run(ctx, part.iter().cloned().map(|key| self.remove_op(key)).collect()).await {
                 reply.map_err(|error| error.effect(Effect::Unknown))?;
             }
         }

@@ -19,14 +19,17 @@
 //! | [`Sketch`](Precision::Sketch) | a few bits in all | 2.5 KB in all | the count is off by 1.1 % |
 //!
 //! Of *n* ids with *b* bits of a hash kept, *n*²/2^(*b*+1) are expected to meet another and not to be counted; [`UniqueCount::missed`] tells how many.
-//! Compact keeps 35 bits, and one more for each doubling of the shards. Hashes are XXH3-128 from a seed, or for numbers the finalizer of SplitMix64.
+//! Compact keeps 35 bits, and one more for each doubling of the shards. Hashes are XXH3-128 from a seed, or for numbers a bijection.
+//!
+//! On Redis and Valkey compact periods, and exact ones of numbers, are kept in the server's own sets of integers (`native`): the reply to an add is the "new?". Members have 32 bits where
+//! compact (46 in all at 10 million) and where ids are below 2^45, 64 where one is larger: 4.5 and 8.6 bytes a visitor.
 //!
 //! # Guarantees, a store
 //! | | memory | memcached, Redis |
 //! |---|---|---|
 //! | an id that was acknowledged | counts once | counts once, or its period says [`Lost`](ErrorKind::Lost) |
 //! | "new?" of concurrent callers | exactly one of those that add an id is told [`New`](Novelty::New) | the same |
-//! | a lost reply | cannot be | tried again, counting once; "new?" is [`Unknown`](Novelty::Unknown) only where others wrote the same shard just then |
+//! | a lost reply | cannot be | tried again, counting once; "new?" is [`Unknown`](Novelty::Unknown) only where others wrote the same shard just then; in sets for the ids of that batch |
 //! | a shard that is gone | `Lost`, for that period only | the same |
 //! | a period in which nobody came | 0 | 0 |
 //! | a restart | the end | `Lost` to handles; [`Absent`](ErrorKind::Absent) to who has never seen it |
@@ -42,7 +45,7 @@
 //! # Round trips
 //! | of an opened handle | round trips |
 //! |---|---|
-//! | add | 2, for as many ids as touch 4,096 shards; 1 where all are known already |
+//! | add | 2, for as many ids as touch 4,096 shards; 1 where all are known already; in sets 1 for 16,383 ids and shards, four such at once |
 //! | is_new | 1 |
 //! | count, stat | 1 for every 4,096 shards; no values travel |
 //! | union | 1 for every 256 shards of each period |
@@ -60,7 +63,7 @@
 //!
 //! # Memory
 //! A shard takes 4.4 KB when the period is as full as expected. On a server that takes memory in size classes it takes that from the start, in one class:
-//! items that grow leave pages of each class behind. A store in the process holds it as it is.
+//! items that grow leave pages of each class behind. A set is made for 424 members where the server packs 512; [`stat`](UniqueVisitors::stat) tells how many it does not. A store in the process holds it as it is.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -71,6 +74,7 @@
 //! | `sketch` | CPC sketches |
 //! | `options` | opening and making |
 //! | `core` | periods, heads, the ledger |
+//! | `native` | periods on a server's own sets |
 //! | `make` | making a period, and clearing one away |
 //! | `add` | adding |
 //! | `count` | figures, "new?" without adding, unions |
@@ -81,6 +85,7 @@ mod count;
 mod id;
 mod layout;
 mod make;
+mod native;
 mod options;
 mod rice;
 mod sizing;
@@ -195,6 +200,8 @@ pub struct UniqueStat {
     pub padded_bytes: u32,
     /// How many visitors the fullest shard has.
     pub largest_shard: u32,
+    /// Where shards are sets of the server's own: how many have more members than it keeps packed, and so take some ten times as much memory; 0 elsewhere.
+    pub unpacked_shards: u64,
     /// How many came.
     pub count: UniqueCount,
 }
@@ -341,23 +348,32 @@ impl UniqueVisitors {
         runtime::current("an add has a timeout")?;
         let deadline = core.deadline();
         let day = within(deadline, core.timeout, core.open_day(deadline, period)).await?;
-        let is_wide = core.params.is_wide();
-        let spots = hashes.iter().map(|&hash| day.head.spot(hash, is_wide)).collect();
-        let ticket = self.0.tickets.fetch_add(1, Ordering::Relaxed);
-        let left = deadline.saturating_duration_since(Instant::now());
-        let outcome = self.0.combiner.submit_within(Change { ticket, day, spots, deadline }, left).await?;
-        core.vigil().check()?;
-        let Some(told) = outcome.get(&ticket) else {
-            return Err(Error::new(ErrorKind::Protocol, "a write told nothing of this caller").effect(Effect::Unknown));
+        let spots: Vec<_> = hashes.iter().map(|&hash| core.spot(&day.head, hash)).collect();
+        let told = match core.is_native() {
+            true => {
+                within(deadline, core.timeout, async { Ok(core.add_members(deadline, &day, &spots).await) }).await?
+            }
+            false => self.write(day, spots, deadline).await?,
         };
-        match &told.failed {
-            None => Ok(told.novelties.clone()),
-            Some((error, count)) if *count == hashes.len() => Err(error.clone()),
+        core.vigil().check()?;
+        match told.failed {
+            None => Ok(told.novelties),
+            Some((error, count)) if count == hashes.len() => Err(error),
             Some((error, count)) => {
                 let detail = format!("{count} of {} ids were not added: {}", hashes.len(), error.detail());
                 Err(Error::new(error.kind(), detail).effect(error.known_effect()).source(error.clone()))
             }
         }
+    }
+
+    /// Adds to shards that are written whole, with what others add meanwhile.
+    async fn write(&self, day: Arc<core::Day>, spots: Vec<layout::Spot>, deadline: Instant) -> Result<add::Told> {
+        let ticket = self.0.tickets.fetch_add(1, Ordering::Relaxed);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let outcome = self.0.combiner.submit_within(Change { ticket, day, spots, deadline }, left).await?;
+        outcome.get(&ticket).cloned().ok_or_else(|| {
+            Error::new(ErrorKind::Protocol, "a write told nothing of this caller").effect(Effect::Unknown)
+        })
     }
 
     /// Whether a visitor would be new in the period that it is now; adds nothing. **Round trips: 1.**
@@ -726,6 +742,11 @@ impl fmt::Debug for Shared {
 /// Those of the store, and [`ErrorKind::LayoutMismatch`].
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     make::pieces(store, ctx, name, manifest).await
+}
+
+/// True if its pieces are no items.
+pub(crate) fn is_native(manifest: &Manifest) -> bool {
+    layout::Params::decode(&manifest.params).is_some_and(|params| params.shape == layout::Shape::Native)
 }
 
 /// The parameters in words; `None` for what this release did not write.

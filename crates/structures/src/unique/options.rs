@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use larder_core::native::Families;
 use larder_core::{ClockRef, Ctx, Durability, Error, ErrorKind, Result, StoreRef, SystemClock, TtlSupport};
 
 use super::add::{Adder, COMBINED_IDS_MAX};
-use super::core::{Core, Opened, as_ms};
+use super::core::{Core, as_ms};
 use super::id::IdKind;
 use super::layout::{EXPECTED_MAX, LAYOUT, Params, Precision, Shape};
 use super::{Shared, UniqueVisitors};
@@ -28,6 +29,8 @@ const KEEP_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Of a list that changes with every period, dirt below a read's other costs.
 const LEDGER_DIRTY_BYTES: usize = 1_024;
+/// What the store must have for shards that are sets of its own.
+const SETS: Families = Families::SET.union(Families::KEYS);
 /// The smallest item that a shard can live in.
 const VALUE_BYTES_MIN: usize = 16_384;
 
@@ -226,15 +229,14 @@ impl UniqueVisitorsOptions {
         if keep > KEEP_MAX {
             return Err(bad(format!("periods are to be kept for {keep:?}; the limit is {KEEP_MAX:?}")));
         }
-        // Servers take memory in size classes: what grows through them leaves some of each behind.
-        let is_padded = store.profile().durability == Durability::Server && store.profile().may_evict();
+        let (precision, ids) = (self.precision.unwrap_or_default(), self.ids.unwrap_or_default());
         let params = Params {
             period_ms: as_ms(self.period.unwrap_or(PERIOD_DEFAULT)),
             offset_ms,
             seed: self.seed.unwrap_or(0),
-            precision: self.precision.unwrap_or_default(),
-            ids: self.ids.unwrap_or_default(),
-            shape: if is_padded { Shape::Padded } else { Shape::Blob },
+            precision,
+            ids,
+            shape: shape_on(store, precision, ids),
             expected,
             keep_ms: as_ms(keep),
         };
@@ -256,15 +258,9 @@ impl UniqueVisitorsOptions {
         can_carry(store, &params)?;
         let clock = self.clock.clone().unwrap_or_else(SystemClock::shared);
         let tuning = Tuning { clock: clock.clone(), dirty_bytes: LEDGER_DIRTY_BYTES };
-        let core = Arc::new(Core::new(Opened {
-            store: store.clone(),
-            ledger: Ledger::new(store, &name, &manifest, tuning)?,
-            name,
-            manifest,
-            params,
-            clock,
-            timeout: self.timeout.unwrap_or(TIMEOUT_DEFAULT),
-        })?);
+        let ledger = Ledger::new(store, &name, &manifest, tuning)?;
+        let timeout = self.timeout.unwrap_or(TIMEOUT_DEFAULT);
+        let core = Arc::new(Core::new(store.clone(), name, manifest, params, ledger, clock, timeout)?);
         let combiner = Combiner::new(Adder::new(core.clone()), COMBINED_IDS_MAX);
         Ok(UniqueVisitors(Arc::new(Shared { core, combiner, tickets: AtomicU64::new(0) })))
     }
@@ -309,6 +305,24 @@ fn bad(detail: String) -> Error {
     Error::new(ErrorKind::BadInput, detail)
 }
 
+/// What shards new ones have on a store.
+fn shape_on(store: &StoreRef, precision: Precision, ids: IdKind) -> Shape {
+    let profile = store.profile();
+    let fits = match precision {
+        Precision::Compact => true,
+        Precision::Exact => ids == IdKind::Integer,
+        Precision::NearExact { .. } | Precision::Sketch { .. } => false,
+    };
+    if fits && profile.natives.contains(SETS) {
+        return Shape::Native;
+    }
+    // Servers take memory in size classes: what grows through them leaves some of each behind.
+    match profile.durability == Durability::Server && profile.may_evict() {
+        true => Shape::Padded,
+        false => Shape::Blob,
+    }
+}
+
 /// What no release would write is not worked with.
 fn is_sound(params: &Params) -> bool {
     (as_ms(PERIOD_MIN)..=as_ms(PERIOD_MAX)).contains(&params.period_ms)
@@ -316,6 +330,9 @@ fn is_sound(params: &Params) -> bool {
         && (1..=EXPECTED_MAX).contains(&params.expected)
         && params.keep_ms <= as_ms(KEEP_MAX)
         && params.precision.is_sound()
+        && (params.shape != Shape::Native
+            || params.precision == Precision::Compact
+            || params.precision == Precision::Exact && params.ids == IdKind::Integer)
 }
 
 /// # Errors
@@ -325,6 +342,9 @@ fn can_carry(store: &StoreRef, params: &Params) -> Result<()> {
     let refuse = |detail: String| Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
     if !profile.cas {
         return refuse("unique visitors need conditional writes (cas)".to_owned());
+    }
+    if params.shape == Shape::Native && !profile.natives.contains(SETS) {
+        return refuse("these unique visitors are kept in sets of a Redis or Valkey server".to_owned());
     }
     if profile.value_bytes_max(larder_core::Key::BYTES_MAX) < VALUE_BYTES_MIN {
         return refuse(format!("unique visitors need items of {VALUE_BYTES_MIN} bytes"));

@@ -14,6 +14,12 @@ const CHUNK_BYTES_FIRST: usize = 96;
 const CHUNK_BYTES_MAX: usize = 524_288;
 /// What an item takes in a chunk beside key and value.
 const ITEM_BYTES: usize = 64;
+/// Of a set of integers, how many deviations over the mean stay packed: one in 90,000 shards has more.
+const SET_DEVIATIONS: f64 = 4.25;
+/// A member is put into the middle of an array: no more of them, whatever the server allows.
+const SET_MEMBERS_MAX: u64 = 4_096;
+/// Two shards would not tell enough of an exact id.
+const EXACT_SETS_MIN: u32 = 4;
 /// Rice codes take so much over the logarithm of the mean gap.
 const BITS_OVER_LOG: f64 = 1.55;
 
@@ -28,18 +34,31 @@ pub(super) fn forecast(before: Option<u64>, unless: u64) -> u64 {
     }
 }
 
-/// The head of a period of so many expected visitors. `key_bytes`: how long the keys of its shards are.
-pub(super) fn head(params: &Params, expected: u64, incarnation: u64, key_bytes: usize) -> Head {
+/// What a store is like, as far as sizes depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// How long the keys of shards are.
+    pub(super) key_bytes: usize,
+    /// How many members of a set of integers it keeps packed.
+    pub(super) members_max: u64,
+}
+
+/// The head of a period of so many expected visitors.
+pub(super) fn head(params: &Params, expected: u64, incarnation: u64, on: Room) -> Head {
     let expected = expected.clamp(1, EXPECTED_MAX);
+    let key_bytes = on.key_bytes;
     if let Precision::Sketch { .. } = params.precision {
         return Head { incarnation, expected, shards: 1, bits: 64, padded_bytes: 0 };
+    }
+    if params.shape == Shape::Native {
+        return head_of_sets(params, expected, incarnation, on.members_max);
     }
     // Bits and shards depend on each other; both settle at once.
     let mut head = Head { incarnation, expected, shards: 1, bits: bits_of(params.precision, 1), padded_bytes: 0 };
     for _ in 0..3 {
         let room = match params.shape {
             Shape::Blob => BLOB_BYTES,
-            Shape::Padded => chunk(BLOB_BYTES) - ITEM_BYTES - key_bytes,
+            Shape::Padded | Shape::Native => chunk(BLOB_BYTES) - ITEM_BYTES - key_bytes,
         };
         let a_shard = visitors_in(room, params, &head);
         let shards = (expected as f64 / a_shard).ceil().clamp(1.0, f64::from(SHARDS_MAX));
@@ -55,6 +74,22 @@ pub(super) fn head(params: &Params, expected: u64, incarnation: u64, key_bytes: 
         head.padded_bytes = u32::try_from(padded).unwrap_or(0);
     }
     head
+}
+
+/// The head of a period whose shards are sets.
+fn head_of_sets(params: &Params, expected: u64, incarnation: u64, members_max: u64) -> Head {
+    // One is the mark.
+    let most = members_max.clamp(8, SET_MEMBERS_MAX).saturating_sub(1) as f64;
+    // The mean of which `most` is so many deviations away.
+    let a_shard = ((SET_DEVIATIONS.powi(2) + 4.0 * most).sqrt() / 2.0 - SET_DEVIATIONS / 2.0).powi(2).max(1.0);
+    let is_exact = params.precision == Precision::Exact;
+    let least = if is_exact { EXACT_SETS_MIN } else { 1 };
+    let shards = (expected as f64 / a_shard).ceil().clamp(f64::from(least), f64::from(SHARDS_MAX));
+    // In range by the clamp.
+    let shards = shards as u32;
+    // A shard's offsets stay below 2^32 - 1: a member has 32 bits, and one of them is the mark.
+    let bits = if is_exact { 64 } else { 32 + shards.ilog2() as u8 - u8::from(shards.is_power_of_two()) };
+    Head { incarnation, expected, shards, bits, padded_bytes: 0 }
 }
 
 /// How many bits of a hash are kept.
@@ -128,7 +163,7 @@ mod tests {
     #[test]
     fn golden_sizes() {
         let size = |precision, shape, expected| {
-            let head = head(&params(precision, shape), expected, 1, 40);
+            let head = head(&params(precision, shape), expected, 1, Room { key_bytes: 40, members_max: 512 });
             (head.shards, head.bits, head.padded_bytes)
         };
         let many = 10_000_000;
@@ -140,6 +175,11 @@ mod tests {
             size(Precision::Exact, Shape::Blob, many),
             size(Precision::SKETCH, Shape::Padded, many),
             size(Precision::Compact, Shape::Padded, 1),
+            size(Precision::Compact, Shape::Native, many),
+            size(Precision::Compact, Shape::Native, 1),
+            size(Precision::Compact, Shape::Native, 800),
+            size(Precision::Exact, Shape::Native, many),
+            size(Precision::Exact, Shape::Native, 1),
         ];
         let golden = [
             (1, 35, 0),
@@ -149,8 +189,28 @@ mod tests {
             (33_411, 64, 0),
             (1, 64, 0),
             (1, 35, 48),
+            (23_611, 46, 0),
+            (1, 31, 0),
+            (2, 32, 0),
+            (23_611, 64, 0),
+            (4, 64, 0),
         ];
         assert_eq!(sizes, golden);
+    }
+
+    #[test]
+    fn sets_stay_within_what_the_server_packs_and_their_members_within_32_bits() {
+        for members_max in [8, 64, 512, 1_024, 100_000] {
+            for expected in [1, 100, 5_000, 1_000_000, 100_000_000] {
+                let params = params(Precision::Compact, Shape::Native);
+                let head = head(&params, expected, 1, Room { key_bytes: 40, members_max });
+                let mean = expected as f64 / f64::from(head.shards);
+                assert!(mean + 4.0 * mean.sqrt() < members_max as f64 || head.shards == SHARDS_MAX, "{head:?}");
+                for shard in [0, head.shards / 2, head.shards - 1] {
+                    assert!(head.span(shard) < u64::from(u32::MAX), "{head:?}");
+                }
+            }
+        }
     }
 
     #[test]

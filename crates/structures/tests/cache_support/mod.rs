@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use larder_core::{Ctx, Error, Key, ManualClock, StoreRef};
@@ -66,6 +66,30 @@ pub fn why_not(cached: &Cached) -> &Error {
 pub async fn entry_key(store: &StoreRef, name: &str, index: &str) -> Key {
     let manifest = registry::find(store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().unwrap();
     Key::new(format!("L.{name}.c.{:016x}.{index}", manifest.generation)).unwrap()
+}
+
+/// Four clients ask at once for a value whose making takes three leases; how often it was made, and what each got.
+pub async fn long_rebuild(clients: Vec<Cache>, lease: Duration) -> (usize, Vec<Cached>) {
+    let rebuilds = Arc::new(AtomicUsize::new(0));
+    let asking: Vec<_> = clients
+        .into_iter()
+        .map(|cache| {
+            let rebuilds = rebuilds.clone();
+            tokio::spawn(async move {
+                let rebuild = async || {
+                    let mine = rebuilds.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(lease * 3).await;
+                    Ok::<_, Error>(mine.to_string())
+                };
+                cache.get_or_rebuild("k", rebuild).await.unwrap()
+            })
+        })
+        .collect();
+    let mut got = Vec::new();
+    for asked in asking {
+        got.push(asked.await.unwrap());
+    }
+    (rebuilds.load(Ordering::SeqCst), got)
 }
 
 /// What is cached is a number that grows; whoever was told of an invalidation must never see a smaller one than stood then.

@@ -10,6 +10,12 @@ use larder_structures::records::{Schema, Value};
 use larder_structures::registry::drop_structure;
 use larder_structures::{Cache, Counter, EventLog, Lock, Name, PackedRecords, Set, Table, UniqueVisitors, Visitors};
 
+use self::{
+    records_highest as records_highest_native, unique_add as unique_add_native,
+    unique_add_of_a_days_first as unique_add_of_a_days_first_native,
+    unique_add_of_a_handles_first as unique_add_of_a_handles_first_native,
+    unique_add_of_a_thousand as unique_add_of_a_thousand_native, unique_one_shot_add as unique_one_shot_add_native,
+};
 use super::{Bench, Case, Need};
 
 /// How often a case is counted, each time on a structure of its own, until it is found right. Now and then a handle that has just
@@ -107,15 +113,20 @@ budgets! {
     drop_of_visitors [] = 5;
     unique_open [Cas] = 1;
     unique_create [Cas] = 3;
-    unique_add [Cas] = 2;
+    unique_add [Cas, Lacks(Families::SET)] = 2;
+    unique_add_native [Native(Families::SET)] = 1;
     unique_add_of_who_is_known [Cas] = 1;
-    unique_add_of_a_thousand [Cas] = 2;
-    unique_add_of_a_days_first [Cas] = 8;
-    unique_add_of_a_handles_first [Cas] = 3;
+    unique_add_of_a_thousand [Cas, Lacks(Families::SET)] = 2;
+    unique_add_of_a_thousand_native [Native(Families::SET)] = 1;
+    unique_add_of_a_days_first [Cas, Lacks(Families::SET)] = 8;
+    unique_add_of_a_days_first_native [Native(Families::SET)] = 7;
+    unique_add_of_a_handles_first [Cas, Lacks(Families::SET)] = 3;
+    unique_add_of_a_handles_first_native [Native(Families::SET)] = 2;
     unique_is_new [Cas] = 1;
     unique_count [Cas] = 1;
     unique_union_of_two_days [Cas] = 2;
-    unique_one_shot_add [Cas] = 4;
+    unique_one_shot_add [Cas, Lacks(Families::SET)] = 4;
+    unique_one_shot_add_native [Native(Families::SET)] = 3;
     unique_forget [Cas] = 5;
     drop_of_unique_visitors [Cas] = 6;
     table_open [Cas] = 1;
@@ -522,10 +533,6 @@ async fn records_get_many(m: Metered) -> u64 {
 async fn records_highest(m: Metered) -> u64 {
     let records = records(&m).await;
     m.cost(records.highest()).await
-}
-
-async fn records_highest_native(m: Metered) -> u64 {
-    records_highest(m).await
 }
 
 async fn records_aggregate(m: Metered) -> u64 {

@@ -14,6 +14,7 @@ pub mod op_cases;
 pub mod queue_cases;
 pub mod range_cases;
 pub mod records_cases;
+pub mod sharded_cases;
 pub mod structure_cases;
 pub mod table_cases;
 pub mod unique_cases;
@@ -56,6 +57,7 @@ pub const CASES: &[&[Case]] = &[
     log_cases::CASES,
     queue_cases::CASES,
     records_cases::CASES,
+    sharded_cases::CASES,
     table_cases::CASES,
     budget_cases::CASES,
 ];

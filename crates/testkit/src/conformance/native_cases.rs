@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::native::{BitField, Families, Native, NativeReply, Only, Ranks, Scan, Score, StreamId};
+use larder_core::native::{
+    BitField, Collection, Families, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Scan, Score, StreamId,
+};
 use larder_core::{Batch, Ctx, ErrorKind, Key, Op, Reply};
 
 use super::{Bench, cases};
@@ -16,6 +18,7 @@ cases! {
     native_bits_of_eight_writers_lose_nothing [Native(Families::BITS)];
     native_streams_are_appended_to [Native(Families::STREAM)];
     native_keys_are_looked_at_removed_and_expire [Native(Families::LOOK.union(Families::KEYS).union(Families::SET))];
+    native_changes_need_their_mark [Native(Families::HASH.union(Families::SET).union(Families::SORTED))];
     native_ops_and_items_keep_apart [Native(Families::HASH.union(Families::SET))];
 }
 
@@ -251,4 +254,41 @@ async fn native_ops_and_items_keep_apart(t: Bench) {
     assert_eq!(next().expect_err("an item").kind(), ErrorKind::LayoutMismatch);
     assert_eq!(next().expect("two").into_native(), Some(NativeReply::Count(2)));
     assert_eq!(t.value(&item).await.expect("untouched"), "value");
+}
+
+async fn native_changes_need_their_mark(t: Bench) {
+    let entries = |names: &[&'static str]| -> Vec<(Bytes, Bytes)> {
+        names.iter().map(|name| (Bytes::from_static(name.as_bytes()), Bytes::from_static(b"7"))).collect()
+    };
+    for of in [Collection::Hash, Collection::Set, Collection::Sorted] {
+        let key = t.key(&format!("{of:?}"));
+        let guarded = |mark: &'static str, act| Native::Guarded(Guarded { of, mark: mark.into(), act });
+        let (len, make) = match of {
+            Collection::Hash => (Native::HashLen, Native::HashAdd { field: "open".into(), value: "0".into() }),
+            Collection::Set => (Native::SetLen, Native::SetAdd { members: all(&["open"]) }),
+            Collection::Sorted => {
+                let entries = vec![("open".into(), Score::from(0))];
+                (Native::SortedLen, Native::SortedAdd { entries, only: Only::NEW })
+            }
+        };
+        let put = |names: &[&'static str]| GuardedAct::Put { entries: entries(names) };
+        assert_eq!(ask(&t, &key, guarded("open", put(&["a"]))).await, NativeReply::Unmarked, "no key is made");
+        assert_eq!(ask(&t, &key, len.clone()).await, NativeReply::Count(0));
+        ask(&t, &key, make).await;
+        let told = ask(&t, &key, guarded("open", put(&["a", "b", "a"]))).await;
+        assert_eq!(told, NativeReply::Flags(vec![true, true, false]), "{of:?}");
+        let gone = GuardedAct::Remove { names: all(&["a", "none"]) };
+        assert_eq!(ask(&t, &key, guarded("open", gone)).await, NativeReply::Flags(vec![true, false]));
+        assert_eq!(ask(&t, &key, guarded("closed", put(&["c"]))).await, NativeReply::Unmarked);
+        let turn = || GuardedAct::Turn { to: "closed".into(), entries: entries(&["c", "b"]) };
+        assert_eq!(ask(&t, &key, guarded("open", turn())).await, NativeReply::Flags(vec![true, false]));
+        assert_eq!(ask(&t, &key, guarded("open", turn())).await, NativeReply::Unmarked, "it was turned");
+        assert_eq!(ask(&t, &key, len).await, NativeReply::Count(3), "b, c and the mark");
+        assert_eq!(refused(&t, &key, guarded("closed", put(&[]))).await, ErrorKind::BadInput);
+    }
+    let key = t.key("other");
+    ask(&t, &key, Native::SetAdd { members: all(&["m"]) }).await;
+    let act = GuardedAct::Remove { names: all(&["m"]) };
+    let odd = Native::Guarded(Guarded { of: Collection::Hash, mark: "m".into(), act });
+    assert_eq!(refused(&t, &key, odd).await, ErrorKind::LayoutMismatch);
 }

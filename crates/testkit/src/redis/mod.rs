@@ -19,7 +19,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::servers::{
-    Deadline, PORT_ATTEMPTS_MAX, READY_MS_MAX, REPLY_MS_MAX, bound_to_us, continue_process, rss_bytes_of, servers_dir,
+    Deadline, PORT_ATTEMPTS_MAX, READY_MS_MAX, REPLY_MS_MAX, bound_to_us, continue_process, executable, rss_bytes_of,
     spawn_lasting, stop_process,
 };
 
@@ -66,8 +66,7 @@ impl RedisVersion {
             Self::Redis8 => "redis-8",
             Self::Valkey => "valkey",
         };
-        let run = servers_dir().join(name).join("run");
-        assert!(run.exists(), "{} is missing: run cargo xtask servers", run.display());
+        let run = executable(name);
         // Servers run in a folder of their own.
         fs::canonicalize(&run).unwrap_or(run)
     }

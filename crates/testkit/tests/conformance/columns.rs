@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_layers::{Counting, Namespace, Retry, Timeout};
-use larder_server::{Config, Listen, MemoryEngine, Server};
+use larder_server::{Config, DurableEngine, DurableOptions, Listen, MemoryEngine, Server};
 use larder_store_memory::MemoryStore;
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, shared_cluster};
@@ -52,6 +52,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "redis-8", open: || Box::pin(redis(RedisVersion::Redis8)) },
     Column { name: "valkey", open: || Box::pin(redis(RedisVersion::Valkey)) },
     Column { name: "larder-serve-memory", open: || Box::pin(larder_serve()) },
+    Column { name: "larder-serve-durable", open: || Box::pin(larder_serve_durable()) },
     Column { name: "redis-8-cluster", open: || Box::pin(redis_cluster(RedisVersion::Redis8)) },
     Column { name: "classic-bare", open: || Box::pin(classic_bare()) },
 ];
@@ -108,6 +109,17 @@ async fn larder_serve() -> Opened {
     let server = Server::start(MemoryEngine::new(store), config).expect("it listens");
     let store = open(&format!("memcached://{}?{PATIENCE}", server.addrs()[0])).await;
     Opened { store, _servers: Box::new(server) }
+}
+
+/// The same over a store in a folder.
+async fn larder_serve_durable() -> Opened {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = DurableOptions::new(folder.path()).open().expect("a store");
+    let listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+    let config = Config { listen, threads: 2, ..Config::default() };
+    let server = Server::start(DurableEngine::new(store), config).expect("it listens");
+    let store = open(&format!("memcached://{}?{PATIENCE}", server.addrs()[0])).await;
+    Opened { store, _servers: Box::new((server, folder)) }
 }
 
 /// The cluster that all processes of the run share: each case has keys of its own.

@@ -1,7 +1,15 @@
 //! What the server needs of a store: one item changed in one piece, and a look over all of them.
 
-use larder_core::{Durability, Eviction, Result, Store};
-use larder_store_memory::{MemoryStore, Next, Seen};
+mod durable;
+mod memory;
+
+use std::task::{Context, Poll};
+
+use larder_core::{Durability, Result};
+use larder_store_memory::{Next, Seen};
+
+pub use durable::DurableEngine;
+pub use memory::MemoryEngine;
 
 /// An embedded store that the server answers from.
 pub trait Engine: Send + Sync + 'static {
@@ -23,11 +31,22 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes all that is there.
     fn flush(&self);
 
-    /// Parts that [`each`](Engine::each) walks one by one.
-    fn parts(&self) -> usize;
+    /// The last of what the calls of this thread wrote or saw since this was asked last, and must be
+    /// [settled](Engine::poll_settled) before anybody is told of it; 0 for nothing.
+    fn touched(&self) -> u64 {
+        0
+    }
 
-    /// Shows every living item of a part.
-    fn each(&self, part: usize, see: impl FnMut(&[u8], Seen<'_>));
+    /// Whether what was touched is as durable as the store promises. Replies wait for that.
+    ///
+    /// # Errors
+    /// A write failed: what the replies say may have happened or not, and they are not sent.
+    fn poll_settled(&self, _touched: u64, _cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Shows some of the living items, and says where to go on; `None` at the end. Begun at [`Walk::default`].
+    fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Option<Walk>;
 
     /// What it holds.
     fn figures(&self) -> Figures;
@@ -37,6 +56,15 @@ pub trait Engine: Send + Sync + 'static {
 
     /// What it promises.
     fn promises(&self) -> Promises;
+}
+
+/// A place in a walk over all items.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Walk {
+    /// The part, of a store in parts.
+    pub part: usize,
+    /// The key, of a store in order.
+    pub from: Vec<u8>,
 }
 
 /// What a store holds.
@@ -71,68 +99,5 @@ pub(crate) fn durability_word(durability: Durability) -> &'static str {
         Durability::Recent => "recent",
         Durability::Disk => "disk",
         Durability::Unknown => "unknown",
-    }
-}
-
-/// The store in the process, as an engine.
-#[derive(Debug)]
-pub struct MemoryEngine {
-    store: MemoryStore,
-    incarnation: u64,
-}
-
-impl MemoryEngine {
-    /// Serves this store.
-    pub fn new(store: MemoryStore) -> MemoryEngine {
-        use std::hash::BuildHasher;
-        // The standard library's hasher has random keys: a number that no other life of a server has.
-        let incarnation = std::hash::RandomState::new().hash_one(std::process::id());
-        MemoryEngine { store, incarnation }
-    }
-}
-
-impl Engine for MemoryEngine {
-    fn now_ms(&self) -> u64 {
-        self.store.direct().now_ms()
-    }
-
-    #[inline]
-    fn fetch<T>(&self, key: &[u8], see: impl FnOnce(Seen<'_>) -> T) -> Result<Option<T>> {
-        self.store.direct().fetch(key, see)
-    }
-
-    #[inline]
-    fn update<'n>(&self, key: &[u8], decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
-        self.store.direct().update(key, decide)
-    }
-
-    fn flush(&self) {
-        self.store.clear();
-    }
-
-    fn parts(&self) -> usize {
-        self.store.shards()
-    }
-
-    fn each(&self, part: usize, see: impl FnMut(&[u8], Seen<'_>)) {
-        self.store.each_of_shard(part, see);
-    }
-
-    fn figures(&self) -> Figures {
-        let stats = self.store.stats();
-        Figures { items: stats.items as u64, bytes: stats.bytes as u64, evicted: stats.evicted, expired: stats.expired }
-    }
-
-    fn set_bytes_max(&self, bytes: usize) -> bool {
-        self.store.set_bytes_max(bytes)
-    }
-
-    fn promises(&self) -> Promises {
-        let profile = self.store.profile();
-        Promises {
-            durability: durability_word(profile.durability),
-            evicts: profile.eviction != Eviction::Never,
-            incarnation: self.incarnation,
-        }
     }
 }

@@ -1,0 +1,309 @@
+//! `larder backup`, `restore`, `check`, `export` and `import`: a whole store at once.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, IsTerminal, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use larder::dump::{DumpReader, DumpWriter, Exported, Head, Imported, Importing, Totals};
+use serde_json::json;
+
+use crate::args::Common;
+use crate::exit::{Exit, Failure, say};
+use crate::output::Out;
+use crate::session::{Session, files_url};
+
+pub(crate) const EXPORT_HELP: &str = "\
+Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
+working: each item is as it was when it was read. An export that was cut short is gone on with by --resume. What other programs keep on a Redis, and keys of its own \
+types, cannot be moved: they are counted and named, and the exit code is 8.
+
+Round trips: those of listing, and 1 for every 256 items.
+
+Examples:
+  larder export all.dump
+  larder export - | zstd > all.dump.zst
+  larder --store redis://localhost export all.dump && larder --store file:store import all.dump";
+
+pub(crate) const IMPORT_HELP: &str = "\
+Writes every item of a dump to the store, with flags and what is left of its life; - is standard input. What is there stays, and is counted, unless --replace. Items that \
+the store does not take (over its limit, say) are named, the others go on, and the exit code is 8. An import that failed says how it is gone on with.
+
+Round trips: 1 for every 256 items or 1 MiB.
+
+Examples:
+  larder import all.dump
+  zstd -dc all.dump.zst | larder import -";
+
+pub(crate) const BACKUP_HELP: &str = "\
+Writes all that a durable store (file:PATH) holds at one moment to FILE, which is there only when it is whole; - is standard output. A store that another process has open, \
+`larder serve` for one, is waited for up to 5 s.
+
+Examples:
+  larder --store file:/var/lib/larder backup monday.dump
+  larder --store file:/var/lib/larder backup - | ssh elsewhere 'cat > monday.dump'";
+
+pub(crate) const RESTORE_HELP: &str = "\
+Makes a durable store (file:PATH) of a backup, or of any store's export, in a folder that is empty or not there; - is standard input. It is another incarnation of the store: \
+structures that saw it further on answer `rolled back`.
+
+Examples:
+  larder --store file:/var/lib/larder restore monday.dump";
+
+pub(crate) const CHECK_HELP: &str = "\
+Reads all of a durable store (file:PATH), and holds journal, tables and items against their checksums. Damage is named, and the exit code is 4. Nothing is changed, but for the torn \
+end of a journal that a crash left.
+
+Examples:
+  larder --store file:/var/lib/larder check";
+
+#[derive(Args, Debug)]
+pub(crate) struct Export {
+    /// The dump to write; - for standard output
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    file: OsString,
+    /// Go on with a dump that was cut short
+    #[arg(long)]
+    resume: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Import {
+    /// The dump to read; - for standard input
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    file: OsString,
+    /// Write over what is there
+    #[arg(long)]
+    replace: bool,
+    /// Leave out the first blocks of the dump: those that an import before has put there
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip_blocks: u64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Archive {
+    /// The dump; - for standard input or output
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    file: OsString,
+}
+
+/// How far something long has come: drawn on a terminal only.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new() -> Progress {
+        let bar = ProgressBar::new_spinner();
+        bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(5));
+        Progress(bar)
+    }
+
+    fn tell(&self, items: u64, bytes: u64) {
+        self.0.set_message(format!("{items} items, {}", indicatif::HumanBytes(bytes)));
+        self.0.tick();
+    }
+
+    fn totals(&self, totals: Totals) {
+        self.tell(totals.items, totals.value_bytes);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Failure> {
+    let Some(list) = &session.list else {
+        let message = "this store cannot tell which keys it holds";
+        return Err(Failure::new(Exit::Refused, "unsupported", message));
+    };
+    let head = Head::now(session.store.profile().store.to_string());
+    let progress = Progress::new();
+    let mut tell = |totals| progress.totals(totals);
+    let exported = if is_stdin_or_stdout(&args.file) {
+        let writer = DumpWriter::new(BufWriter::new(stdout()?), &head)?;
+        larder::dump::export(&*session.store, &**list, writer, &|_| false, &mut tell).await?.1
+    } else if args.resume {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&args.file)
+            .map_err(|error| unreadable(&args.file, &error))?;
+        let resumed = DumpWriter::resume(file)?;
+        let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
+        let (file, exported) =
+            larder::dump::export(&*session.store, &**list, resumed.writer, &known, &mut tell).await?;
+        file.sync_all()?;
+        exported
+    } else {
+        let file = new_file(Path::new(&args.file))?;
+        let writer = DumpWriter::new(file, &head)?;
+        let done = larder::dump::export(&*session.store, &**list, writer, &|_| false, &mut tell).await;
+        let resume =
+            format!("what was read is in the file; go on with `larder export {} --resume`", args.file.display());
+        let (file, exported) = done.map_err(|error| Failure::from(error).hint(resume))?;
+        file.sync_all()?;
+        exported
+    };
+    drop(progress);
+    report_export(session.out, &args.file, &exported)
+}
+
+fn report_export(out: Out, file: &OsStr, exported: &Exported) -> Result<Exit, Failure> {
+    let Exported { totals, gone, known, foreign } = exported;
+    if !is_stdin_or_stdout(file) {
+        let plain = format!("{} items, {} bytes of values", totals.items, totals.value_bytes);
+        let object = json!({
+            "items": totals.items, "value_bytes": totals.value_bytes, "gone": gone, "known": known, "foreign": foreign.count,
+        });
+        out.answer(&plain, &object)?;
+    }
+    if foreign.count == 0 {
+        return Ok(Exit::Ok);
+    }
+    foreign.first.iter().for_each(|error| say(&error.to_string()));
+    let message = format!("{} keys were left out: what they hold cannot be moved", foreign.count);
+    Err(Failure::new(Exit::Refused, "foreign", message))
+}
+
+pub(crate) async fn import(session: &Session, args: &Import) -> Result<Exit, Failure> {
+    let mut reader = DumpReader::new(input(&args.file)?)?;
+    let progress = Progress::new();
+    let how = Importing { replace: args.replace, skip_blocks: args.skip_blocks };
+    let mut imported = Imported { blocks: args.skip_blocks, ..Imported::default() };
+    let mut tell = |so_far: &Imported| progress.tell(so_far.stored + so_far.kept, so_far.value_bytes);
+    let done = larder::dump::import(&*session.store, &mut reader, how, &mut imported, &mut tell).await;
+    drop(progress);
+    let Imported { stored, kept, expired, refused, blocks, .. } = &imported;
+    let plain = format!("{stored} written, {kept} there already, {expired} over, {} refused", refused.count);
+    if let Err(error) = done {
+        let hint = format!("go on with --skip-blocks {}", blocks.max(&args.skip_blocks));
+        return Err(Failure::from(error).after(&plain).hint(hint));
+    }
+    let object =
+        json!({"stored": stored, "kept": kept, "expired": expired, "refused": refused.count, "blocks": blocks});
+    session.out.answer(&plain, &object)?;
+    if refused.count == 0 {
+        return Ok(Exit::Ok);
+    }
+    refused.first.iter().for_each(|error| say(&error.to_string()));
+    let message = format!("{} items were left out: the store does not take them", refused.count);
+    Err(Failure::new(Exit::Refused, "refused", message))
+}
+
+pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
+    let store = durable(common)?.open()?;
+    let progress = Progress::new();
+    let mut tell = |totals| progress.totals(totals);
+    if is_stdin_or_stdout(&args.file) {
+        store.backup(BufWriter::new(stdout()?), &mut tell)?;
+        return Ok(Exit::Ok);
+    }
+    let target = Path::new(&args.file);
+    if target.exists() {
+        return Err(taken(target));
+    }
+    // It has its name only when it is whole.
+    let half = half_of(target);
+    _ = fs::remove_file(&half);
+    let written = store.backup(new_file(&half)?, &mut tell).map_err(Failure::from);
+    let written = written
+        .and_then(|(file, totals)| Ok(file.sync_all().and_then(|()| fs::rename(&half, target)).map(|()| totals)?));
+    drop(progress);
+    match written {
+        Ok(totals) => told(common, totals),
+        Err(failure) => {
+            _ = fs::remove_file(&half);
+            Err(failure)
+        }
+    }
+}
+
+pub(crate) fn restore(common: &Common, args: &Archive) -> Result<Exit, Failure> {
+    let options = durable(common)?;
+    let progress = Progress::new();
+    let totals = options.restore(input(&args.file)?, &mut |totals| progress.totals(totals))?;
+    drop(progress);
+    told(common, totals)
+}
+
+pub(crate) fn check(common: &Common) -> Result<Exit, Failure> {
+    let store = durable(common)?.open()?;
+    let torn = store.stats()?.torn_bytes;
+    let progress = Progress::new();
+    let checked = store.check(&mut |checked| progress.tell(checked.items, checked.value_bytes))?;
+    drop(progress);
+    let plain =
+        format!("{} items, {} bytes of values, {} damaged", checked.items, checked.value_bytes, checked.damaged);
+    let object = json!({
+        "items": checked.items, "value_bytes": checked.value_bytes, "damaged": checked.damaged, "torn_bytes": torn,
+    });
+    Out { json: common.json }.answer(&plain, &object)?;
+    if checked.damaged == 0 {
+        return Ok(Exit::Ok);
+    }
+    checked.first.iter().for_each(|error| say(&error.to_string()));
+    let message = format!("{} items are damaged", checked.damaged);
+    Err(Failure::new(Exit::Lost, "corrupt", message).hint("what is sound can be read; restore a backup for the rest"))
+}
+
+fn told(common: &Common, totals: Totals) -> Result<Exit, Failure> {
+    let plain = format!("{} items, {} bytes of values", totals.items, totals.value_bytes);
+    let object = json!({"items": totals.items, "value_bytes": totals.value_bytes});
+    Out { json: common.json }.answer(&plain, &object)?;
+    Ok(Exit::Ok)
+}
+
+/// The durable store that the command is about, waited for as the others are.
+fn durable(common: &Common) -> Result<larder::durable::Options, Failure> {
+    let options = larder::durable_options(&files_url(common)?);
+    options.map_err(|error| Failure::from(error).hint("another store is moved by `larder export` and `larder import`"))
+}
+
+fn is_stdin_or_stdout(file: &OsStr) -> bool {
+    file == "-"
+}
+
+fn input(file: &OsStr) -> Result<Box<dyn Read>, Failure> {
+    if is_stdin_or_stdout(file) {
+        return Ok(Box::new(io::stdin().lock()));
+    }
+    let file = File::open(file).map_err(|error| unreadable(file, &error))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+fn stdout() -> Result<io::StdoutLock<'static>, Failure> {
+    let out = io::stdout();
+    if out.is_terminal() {
+        return Err(Failure::usage("a dump is no text").hint("name a file, or pipe it somewhere"));
+    }
+    Ok(out.lock())
+}
+
+/// A file that is not there yet. Others may not read it.
+fn new_file(path: &Path) -> Result<File, Failure> {
+    let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => taken(path),
+        _ => Failure::usage(format!("{} cannot be written: {error}", path.display())),
+    })
+}
+
+/// Where a file is written that is not whole yet.
+fn half_of(path: &Path) -> PathBuf {
+    let mut half = path.as_os_str().to_owned();
+    half.push(".new");
+    half.into()
+}
+
+fn taken(path: &Path) -> Failure {
+    Failure::usage(format!("{} is there already", path.display())).hint("take another name, or remove it")
+}
+
+fn unreadable(file: &OsStr, error: &io::Error) -> Failure {
+    Failure::usage(format!("{} cannot be opened: {error}", file.display()))
+}

@@ -1,0 +1,140 @@
+//! The store of a user who has set none: a durable store, behind a server that the first command starts and that ends when nobody has used it for a while.
+//!
+//! Commands meet at a unix socket beside the store's folder. Whoever finds nobody there starts a server and waits for it; of several that are started at once, one gets the
+//! folder, and the others end. So many commands, and those that wait for something, work side by side, and share syncs.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::exit::{Exit, Failure};
+use crate::session::HOW_TO_SET_ONE;
+
+/// How long a server stays that nobody is connected to.
+const IDLE_S: u64 = 60;
+/// Another such time, in seconds: for tests, which must not leave servers behind.
+const IDLE_VARIABLE: &str = "LARDER_OWN_SERVER_IDLE_S";
+/// How long a command waits for the server that it started, or for the folder.
+const START_MAX: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// What the path of a unix socket may have.
+const SOCKET_BYTES_MAX: usize = 107;
+
+/// Where the store is.
+pub(crate) struct Own {
+    folder: PathBuf,
+    socket: PathBuf,
+}
+
+impl Own {
+    /// The store of this user. The folder around it is made if need be.
+    pub(crate) fn find() -> Result<Own, Failure> {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+        let none = || {
+            Failure::usage("no store is set, and neither XDG_DATA_HOME nor HOME says where this user's is")
+                .hint(HOW_TO_SET_ONE)
+        };
+        let folder = data.ok_or_else(none)?.join("larder");
+        if folder.to_str().is_none_or(|path| path.contains('?')) {
+            let message = format!("{} has characters that no URL of a store takes", folder.display());
+            return Err(Failure::usage(message).hint(HOW_TO_SET_ONE));
+        }
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        let cannot =
+            |error| Failure::usage(format!("{} cannot be made: {error}", folder.display())).hint(HOW_TO_SET_ONE);
+        made.map_err(cannot)?;
+        Ok(Own { socket: folder.with_file_name("larder.socket"), folder })
+    }
+
+    /// The URL of its files.
+    pub(crate) fn files(&self) -> String {
+        format!("file:{}", self.folder.display())
+    }
+
+    /// The URL of its server, which is started if it is not there.
+    pub(crate) fn served(&self) -> Result<String, Failure> {
+        if self.socket.as_os_str().len() > SOCKET_BYTES_MAX {
+            return Ok(self.files());
+        }
+        let (deadline, mut started) = (Instant::now() + START_MAX, None::<Child>);
+        while UnixStream::connect(&self.socket).is_err() {
+            // One that ended found the folder taken: by another's server, which will answer, or by a program, which may let go.
+            let is_gone = started.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|ended| ended.is_some()));
+            if is_gone && Instant::now() < deadline {
+                started = Some(self.start()?);
+            } else if Instant::now() >= deadline {
+                return Err(self.did_not_start());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(format!("memcached+unix://{}", self.socket.display()))
+    }
+
+    /// Ends the server, so that the files can be opened.
+    pub(crate) fn end_server(&self) -> Result<(), Failure> {
+        let Ok(mut stream) = UnixStream::connect(&self.socket) else { return Ok(()) };
+        let mut connections = 0;
+        stream.set_read_timeout(Some(START_MAX))?;
+        stream.write_all(b"stats\r\n")?;
+        for line in BufReader::new(stream.try_clone()?).lines().map_while(Result::ok).take_while(|line| line != "END") {
+            if let Some(count) = line.strip_prefix("STAT curr_connections ") {
+                connections = count.parse().unwrap_or(0);
+            }
+        }
+        if connections > 1 {
+            let message = format!("{} other commands are using this user's store", connections - 1);
+            return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("wait until they have ended"));
+        }
+        Ok(stream.write_all(b"shutdown\r\n")?)
+    }
+
+    fn start(&self) -> Result<Child, Failure> {
+        let idle = std::env::var(IDLE_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(IDLE_S);
+        let log = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(self.log())?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", "--store", &self.files(), "--enable-shutdown", "--threads", "2"]);
+        command.args(["-o", &format!("exit_when_idle={idle}")]).arg("--unix-socket").arg(&self.socket);
+        command.env_remove("LARDER_STORE").current_dir("/");
+        // It outlives this command, and what ends this command's group.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        Ok(command.spawn()?)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.with_file_name("larder.log")
+    }
+
+    fn did_not_start(&self) -> Failure {
+        let said = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let said = said.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or("it did not say why");
+        let message = format!("the server of this user's store did not start within {START_MAX:?}: {said}");
+        let hint = format!("it writes to {}; --direct opens the files instead", self.log().display());
+        Failure::new(Exit::Unreachable, "unavailable", message).hint(hint)
+    }
+}
+
+/// True if the URL is of files.
+pub(crate) fn is_file(url: &str) -> bool {
+    url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn files_are_told_by_their_scheme() {
+        assert!(is_file("file:x") && is_file("FILE:/x") && !is_file("memory:") && !is_file("f"));
+        let own = Own { folder: "/a/larder".into(), socket: Path::new("/a/larder").with_file_name("larder.socket") };
+        assert_eq!((own.files().as_str(), own.log().as_path()), ("file:/a/larder", Path::new("/a/larder.log")));
+        assert_eq!(own.socket, Path::new("/a/larder.socket"));
+    }
+}

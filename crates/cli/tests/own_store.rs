@@ -1,0 +1,192 @@
+//! The store of a user who has set none: durable, behind a server that the first command starts; and files that commands use in turns.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Done, finish, larder, on, until};
+
+/// A user's home. When it is dropped, the server of the user's store has ended.
+struct Home {
+    folder: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Home {
+        Home { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn is_served(&self) -> bool {
+        UnixStream::connect(self.path().join("larder.socket")).is_ok()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let ended = || !self.is_served();
+        if !std::thread::panicking() {
+            until("the end of the user's server", || {
+                std::thread::sleep(Duration::from_millis(1_200));
+                ended()
+            });
+        }
+    }
+}
+
+/// A command of a user with a home.
+fn at_home(home: &Home, line: &str) -> Command {
+    let mut command = larder(line.split_whitespace());
+    command.env("XDG_DATA_HOME", home.path()).env("LARDER_OWN_SERVER_IDLE_S", "1");
+    command
+}
+
+fn run(home: &Home, line: &str) -> Done {
+    finish(&mut at_home(home, line))
+}
+
+#[test]
+fn a_fresh_machine_remembers() {
+    let home = Home::new();
+    run(&home, "counter get hits").fails(3, "absent");
+    run(&home, "counter add hits").exits(0);
+    run(&home, "counter add hits 2").exits(0);
+    assert_eq!(run(&home, "counter get hits").exits(0), "3\n");
+    let folder = home.path().join("larder");
+    assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    // The same place, by HOME alone.
+    let other = tempfile::tempdir().unwrap();
+    let mut command = larder(["counter", "add", "hits", "--direct"]);
+    finish(command.env("HOME", other.path())).exits(0);
+    assert!(other.path().join(".local/share/larder/larder").exists());
+}
+
+#[test]
+fn commands_at_the_same_time_wait_for_each_other() {
+    let home = Home::new();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..10).for_each(|_| _ = run(&home, "counter add hits --timeout 60s").exits(0)));
+        }
+    });
+    assert_eq!(run(&home, "counter get hits").exits(0), "40\n");
+}
+
+#[test]
+fn files_are_used_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file:{}?wait_ms=60000", folder.path().join("store").display());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..5).for_each(|_| _ = on(&url, "counter add hits --timeout 60s").exits(0)));
+        }
+    });
+    assert_eq!(on(&url, "counter get hits").exits(0), "20\n");
+    let larder_itself = env!("CARGO_BIN_EXE_larder");
+    let script = format!("{larder_itself} lock status nightly");
+    let mut command = larder(["lock", "run", "nightly", "--", "sh", "-c", &script]);
+    assert!(finish(command.env("LARDER_STORE", &url)).exits(0).starts_with("held by "));
+}
+
+#[test]
+fn a_command_under_a_lock_uses_the_store_itself() {
+    let home = Home::new();
+    let larder_itself = env!("CARGO_BIN_EXE_larder");
+    let script = format!("{larder_itself} counter add hits && {larder_itself} lock status nightly");
+    let said = finish(at_home(&home, "lock run nightly -- sh -c").arg(script)).exits(0);
+    assert!(said.starts_with("held by "), "{said}");
+    assert_eq!(run(&home, "counter get hits").exits(0), "1\n");
+    assert!(run(&home, "lock status nightly").exits(0).starts_with("free"));
+}
+
+#[test]
+fn what_follows_lets_others_write() {
+    let home = Home::new();
+    run(&home, "log put audit first").exits(0);
+    let out = home.path().join("out");
+    let mut follower = at_home(&home, "log tail audit -f")
+        .stdout(std::fs::File::create(&out).unwrap())
+        .stderr(std::process::Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let seen = |event: &str| std::fs::read_to_string(&out).unwrap().contains(event);
+    until("the first event", || seen("first"));
+    run(&home, "log put audit second").exits(0);
+    until("the second event", || seen("second"));
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+}
+
+#[test]
+fn the_server_ends_when_nobody_needs_it_and_comes_again() {
+    let home = Home::new();
+    run(&home, "counter add hits").exits(0);
+    assert!(home.is_served());
+    // It is asked rarely, so that the question does not keep it.
+    until("its end", || {
+        std::thread::sleep(Duration::from_millis(1_500));
+        !home.is_served()
+    });
+    assert_eq!(run(&home, "counter get hits").exits(0), "1\n");
+}
+
+#[test]
+fn files_can_be_opened_instead_and_end_the_server() {
+    let home = Home::new();
+    run(&home, "counter add hits").exits(0);
+    run(&home, "counter add hits --direct").exits(0);
+    assert!(!home.is_served());
+    assert_eq!(run(&home, "counter get hits").exits(0), "2\n");
+    let dump = home.path().join("monday.dump");
+    finish(at_home(&home, "backup").arg(&dump)).exits(0);
+    assert!(!home.is_served());
+    run(&home, "check").exits(0);
+    // Somebody who is connected is not cut off.
+    run(&home, "counter get hits").exits(0);
+    let somebody = UnixStream::connect(home.path().join("larder.socket")).unwrap();
+    run(&home, "counter get hits --direct").fails(6, "1 other commands are using this user's store");
+    drop(somebody);
+}
+
+#[test]
+fn a_killed_server_is_followed_by_another_that_has_everything() {
+    let home = Home::new();
+    for round in 1..=3 {
+        run(&home, "counter add hits").exits(0);
+        let mut stream = UnixStream::connect(home.path().join("larder.socket")).unwrap();
+        stream.write_all(b"stats\r\nquit\r\n").unwrap();
+        let mut stats = String::new();
+        stream.read_to_string(&mut stats).unwrap();
+        let id = stats.lines().find_map(|line| line.strip_prefix("STAT pid ")?.parse::<i32>().ok()).unwrap();
+        let id = rustix::process::Pid::from_raw(id).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::KILL).unwrap();
+        until("its end", || !home.is_served());
+        assert_eq!(run(&home, "counter get hits").exits(0), format!("{round}\n"));
+    }
+}
+
+#[test]
+fn one_who_holds_the_store_is_named_after_the_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let held = larder_store(&path);
+    let url = format!("file:{}?wait_ms=200", path.display());
+    let start = Instant::now();
+    on(&url, "counter add hits").fails(6, &format!("open in process {}", std::process::id()));
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    drop(held);
+    on(&url, "counter add hits").exits(0);
+}
+
+/// The store, open in this process.
+fn larder_store(path: &Path) -> larder::durable::DurableStore {
+    larder::durable::Options::new(path).open().unwrap()
+}

@@ -1,0 +1,133 @@
+//! Sharded hashes and sets through the command, on real servers; and resharding that is killed.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{larder, on, on_with_input};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::servers::{Memcached, Version};
+use serde_json::json;
+
+fn each_server(test: impl Fn(&str)) {
+    let memcached = Memcached::start(Version::New, &[]);
+    test(&memcached.url());
+    let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    test(&redis.url());
+}
+
+#[test]
+fn fields_are_set_read_and_removed_and_the_hash_is_resharded() {
+    each_server(|url| {
+        let on = |line: &str| on(url, line);
+        assert_eq!(on("hash set cities --shards 8 17 Lund 18 Visby").exits(0), "2\n");
+        assert_eq!(on("hash set cities 18 Kalmar 19 Ystad").exits(0), "1\n");
+        assert_eq!(on("hash get cities 17 18").exits(0), "Lund\nKalmar\n");
+        let missing = on("hash get cities 17 99");
+        assert_eq!((missing.code(), missing.text().as_str()), (1, "Lund\n"));
+        assert_eq!(on("hash len cities").exits(0), "3\n");
+        on("reshard cities --shards 20").exits(0);
+        let stat = on("--json hash stat cities").json();
+        assert_eq!((&stat["shards"], &stat["elements"], &stat["moving_from"]), (&json!(20), &json!(3), &json!(null)));
+        assert_eq!(on("hash remove cities 17 99").exits(0), "1\n");
+        let entries: Vec<Vec<u8>> = vec![b"18\tKalmar".to_vec(), b"19\tYstad".to_vec()];
+        assert_eq!(on("hash entries cities").sorted_lines(), entries);
+        assert_eq!(on("--json inspect cities").json()["elements"], 2);
+        assert_eq!(on("drop cities").exits(0), "sharded hash\n");
+    });
+}
+
+#[test]
+fn members_come_from_standard_input_and_who_is_new_is_counted() {
+    each_server(|url| {
+        let members: String = (0..5_000).map(|n| format!("{}\n", n % 3_000)).collect();
+        let add = "sharded-set add seen --expected 3000 -";
+        assert_eq!(on_with_input(url, add, members.as_bytes()).exits(0), "3000\n");
+        assert_eq!(on(url, "sharded-set len seen").exits(0), "3000\n");
+        assert_eq!(on(url, "sharded-set has seen 5").exits(0), "true\n");
+        let has = on(url, "sharded-set has seen 5 x");
+        assert_eq!((has.code(), has.text().as_str()), (1, "true\nfalse\n"));
+        assert_eq!(on(url, "sharded-set remove seen 5 x").exits(0), "1\n");
+        assert_eq!(on(url, "sharded-set members seen").sorted_lines().len(), 2_999);
+        let lines = b"a\t1\nb\t2\tx\n";
+        assert_eq!(on_with_input(url, "hash set h -", lines).exits(0), "2\n");
+        assert_eq!(on(url, "hash get h b").exits(0), "2\tx\n");
+    });
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    for line in ["hash get n a", "hash len n", "sharded-set has n a", "sharded-set members n", "reshard n --shards 2"] {
+        on(&url, line).fails(3, "absent (never created, or lost)");
+    }
+    on(&url, "hash set n a").fails(2, "has no value");
+    on_with_input(&url, "hash set n -", b"no tab\n").fails(2, "no tab");
+    on(&url, "hash set ids --dense 4 --shards 2 0 a").exits(0);
+    on(&url, "hash set ids 8 a").fails(2, "0 to 7");
+    on(&url, "hash get ids 08").fails(2, "whole numbers");
+    on(&url, "sharded-set add ids a").fails(8, "holds a sharded hash, not a sharded set");
+    on(&url, "set add tags a").exits(0);
+    on(&url, "reshard tags --shards 2").fails(8, "only a sharded hash and a sharded set");
+    on(&url, "reshard ids --shards 0").fails(2, "--shards");
+}
+
+/// Members are added while resharding is killed and begun anew; each is new once, and none is lost.
+#[test]
+fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
+    const KILLS: u64 = 20;
+    each_server(|url| {
+        let before: String = (0..20_000).map(|n| format!("{n}\n")).collect();
+        let add = "sharded-set add seen --shards 300 -";
+        assert_eq!(on_with_input(url, add, before.as_bytes()).exits(0), "20000\n");
+        let is_over = AtomicBool::new(false);
+        let (added, new) = thread::scope(|scope| {
+            let adder = scope.spawn(|| {
+                let (mut added, mut new) = (0, 0);
+                while !is_over.load(Ordering::Relaxed) {
+                    // Half of them are there already.
+                    let part: String = (added..added + 50).map(|n| format!("{n}\nx{n}\n")).collect();
+                    let told = on_with_input(url, "sharded-set add seen -", part.as_bytes()).exits(0);
+                    new += told.trim().parse::<u64>().expect("a number");
+                    added += 50;
+                }
+                (added, new)
+            });
+            let mut landed = 0;
+            for kill in 0..KILLS {
+                let shards = ["700", "150"][(kill % 2) as usize];
+                let mut child =
+                    larder(["reshard", "seen", "--shards", shards]).env("LARDER_STORE", url).spawn().unwrap();
+                thread::sleep(Duration::from_millis(fastrand_ms(kill)));
+                child.kill().unwrap();
+                landed += u64::from(!child.wait().unwrap().success());
+                let len: u64 = on(url, "sharded-set len seen").exits(0).trim().parse().unwrap();
+                assert!(len >= 20_000, "{len} after kill {kill}");
+            }
+            assert!(landed > KILLS / 4, "only {landed} were killed before they were done");
+            let start = Instant::now();
+            on(url, "reshard seen --shards 400").exits(0);
+            assert!(start.elapsed() < Duration::from_secs(50));
+            is_over.store(true, Ordering::Relaxed);
+            adder.join().unwrap()
+        });
+        assert_eq!(new, added, "each x is new once, and nothing else is");
+        assert_eq!(on(url, "sharded-set len seen").exits(0), format!("{}\n", 20_000 + added));
+        let members = on(url, "sharded-set members seen").sorted_lines();
+        assert!(members.windows(2).all(|pair| pair[0] != pair[1]), "a member is there twice");
+        assert_eq!(members.len() as u64, 20_000 + added);
+        let stat = on(url, "--json sharded-set stat seen").json();
+        assert_eq!((&stat["shards"], &stat["moving_from"]), (&json!(400), &json!(null)));
+        // The manifest, the map and 400 shards: what the dead have left is gone.
+        assert_eq!(on(url, "--json inspect seen").json()["keys"], 402);
+    });
+}
+
+/// From 0 to some 300 ms, spread over the kills, with some chance in it.
+fn fastrand_ms(kill: u64) -> u64 {
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+    kill * 15 + u64::from(nanos) % 16
+}

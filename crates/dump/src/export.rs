@@ -1,0 +1,199 @@
+//! From a store into a dump.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use larder_core::list::{List, Listed};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Key, Op, Remaining, Reply, Result, Store, Want};
+
+use crate::format::{DumpItem, Totals, now_ms};
+use crate::writer::DumpWriter;
+
+/// Items that are asked for in one batch.
+const BATCH_OPS: usize = 256;
+/// The listing waits while so many keys wait to be asked for.
+const KEYS_MAX: usize = 4 * BATCH_OPS;
+/// Keys of others that are named.
+const NAMED_MAX: usize = 20;
+
+/// What came of an export.
+///
+/// ```
+/// assert_eq!(larder_dump::Exported::default().foreign.count, 0);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Exported {
+    /// What the dump holds, in all.
+    pub totals: Totals,
+    /// Items that were listed, and gone when they were asked for.
+    pub gone: u64,
+    /// Keys that were in the dump already, where it was gone on with.
+    pub known: u64,
+    /// Keys that hold what is no item of Larder's.
+    pub foreign: Foreign,
+}
+
+/// Keys that were left out, since what they hold cannot be moved: other programs' values on Redis, and those of its own types.
+///
+/// ```
+/// assert!(larder_dump::Foreign::default().first.is_empty());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Foreign {
+    /// How many.
+    pub count: u64,
+    /// Some of them, with the store's words.
+    pub first: Vec<Error>,
+}
+
+/// Writes every item of a store that its list tells, with flags and life, while others work on it: no moment, but each item as it was when it was read. What is
+/// `known` (where a dump is gone on with) is not read again.
+///
+/// Items are asked for by 256 at a time, and the listing waits for them: memory stays small. **Round trips**: the list's, and 1 for each 256 items.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where the store cannot tell lives: a dump without them would make what is to end live for ever. Those of the list, of reading and of writing;
+/// what was written until then can be gone on with by [`DumpWriter::resume`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl};
+/// use larder_dump::{DumpReader, DumpWriter, Head, export};
+/// let store = larder_store_memory::MemoryStore::new();
+/// store.run_one(Ctx::default(), Op::put(Key::new("k")?, PutMode::Set, "v", Ttl::Never)).await?;
+/// let writer = DumpWriter::new(Vec::new(), &Head::now("memory:"))?;
+/// let (file, exported) = export(&store, &store, writer, &|_| false, &mut |_| ()).await?;
+/// assert_eq!(exported.totals.items, 1);
+/// assert_eq!(DumpReader::new(&file[..])?.next_block()?.unwrap()[0].value, "v");
+/// # Ok(())
+/// # }
+/// ```
+pub async fn export<W: Write>(
+    store: &dyn Store,
+    list: &dyn List,
+    mut out: DumpWriter<W>,
+    known: &(dyn Fn(&[u8]) -> bool + Sync),
+    tell: &mut dyn FnMut(Totals),
+) -> Result<(W, Exported)> {
+    let profile = store.profile();
+    if !profile.remaining_ttl {
+        let detail = "this store cannot tell how long its items live, and a dump must say so";
+        return Err(Error::new(ErrorKind::Unsupported, detail).store(&profile.store));
+    }
+    let mut exported = Exported::default();
+    let told: Mutex<Told> = Mutex::default();
+    let mut take = |listed: Listed<'_>| {
+        if let Listed::Key(key) = listed {
+            lock(&told).take(key, known);
+        }
+    };
+    let mut listing = list.list(Ctx::default(), b"", &mut take);
+    let mut is_listed = false;
+    loop {
+        if !is_listed {
+            is_listed = poll_fn(|cx| match listing.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(done.map(|()| true)),
+                Poll::Pending if lock(&told).keys.len() >= BATCH_OPS => Poll::Ready(Ok(false)),
+                Poll::Pending => Poll::Pending,
+            })
+            .await?;
+        }
+        loop {
+            let keys = lock(&told).next(is_listed);
+            if keys.is_empty() {
+                break;
+            }
+            read(store, keys, &mut out, &mut exported).await?;
+            tell(out.totals());
+            // What a listing has told at once may be more than that.
+            if !is_listed && lock(&told).keys.len() < KEYS_MAX {
+                break;
+            }
+        }
+        if is_listed {
+            break;
+        }
+    }
+    drop(listing);
+    exported.known = lock(&told).known;
+    let (file, totals) = out.finish()?;
+    exported.totals = totals;
+    Ok((file, exported))
+}
+
+/// What the listing has told, and is not asked for yet.
+#[derive(Default)]
+struct Told {
+    keys: VecDeque<Key>,
+    known: u64,
+}
+
+impl Told {
+    fn take(&mut self, key: &[u8], known: &(dyn Fn(&[u8]) -> bool + Sync)) {
+        if known(key) {
+            self.known += 1;
+        } else if let Ok(key) = Key::new(key.to_vec()) {
+            // What is no key of Larder's was not put there by it.
+            self.keys.push_back(key);
+        }
+    }
+
+    /// The next batch; a small one only at the end.
+    fn next(&mut self, is_last: bool) -> Vec<Key> {
+        if self.keys.len() < BATCH_OPS && !is_last {
+            return Vec::new();
+        }
+        self.keys.drain(..self.keys.len().min(BATCH_OPS)).collect()
+    }
+}
+
+fn lock(told: &Mutex<Told>) -> std::sync::MutexGuard<'_, Told> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads items and adds them to the dump.
+async fn read<W: Write>(
+    store: &dyn Store,
+    keys: Vec<Key>,
+    out: &mut DumpWriter<W>,
+    exported: &mut Exported,
+) -> Result<()> {
+    let want = Want::VALUE | Want::FLAGS | Want::TTL;
+    let batch: Batch = keys.iter().map(|key| Op::get(key.clone(), want)).collect();
+    let replies = store.run(Ctx::default(), batch).await;
+    let now_ms = now_ms();
+    for (key, reply) in keys.into_iter().zip(replies) {
+        match reply {
+            Ok(Reply::Item(item)) => out.push(&dumped(key, item, now_ms)?)?,
+            Ok(_) => exported.gone += 1,
+            Err(error) if matches!(error.kind(), ErrorKind::LayoutMismatch | ErrorKind::BadInput) => {
+                exported.foreign.count += 1;
+                if exported.foreign.first.len() < NAMED_MAX {
+                    exported.foreign.first.push(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn dumped(key: Key, item: Item, now_ms: u64) -> Result<DumpItem> {
+    let expiry_ms = match item.ttl {
+        Remaining::Never => None,
+        Remaining::For(left) => {
+            let left_ms = u64::try_from(left.max(Duration::from_millis(1)).as_millis()).unwrap_or(u64::MAX);
+            Some(now_ms.saturating_add(left_ms))
+        }
+        Remaining::Unknown => {
+            let detail = "the store did not tell how long the item lives";
+            return Err(Error::new(ErrorKind::Unsupported, detail).key(&key));
+        }
+    };
+    Ok(DumpItem { key, flags: item.flags, expiry_ms, value: item.value })
+}

@@ -1,0 +1,206 @@
+//! What a dump is made of.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use larder_core::{Error, ErrorKind, Key, Result};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub(crate) const MAGIC: &[u8; 14] = b"LARDER-DUMP 1\n";
+pub(crate) const HEAD: u8 = b'h';
+pub(crate) const ITEMS: u8 = b'i';
+pub(crate) const END: u8 = b'e';
+/// A block's kind and length.
+pub(crate) const PREFIX_BYTES: usize = 5;
+pub(crate) const CHECK_BYTES: usize = 8;
+/// An item, but for its key and its value.
+pub(crate) const ITEM_BYTES: usize = 2 + 4 + 8 + 4;
+/// Items are gathered into a block of about this length; an item that is longer has one of its own.
+pub(crate) const BLOCK_BYTES: usize = 256 << 10;
+/// No block is longer: the largest item, and a block's worth before it.
+pub(crate) const BLOCK_BYTES_MAX: usize = (128 << 20) + BLOCK_BYTES;
+/// A head is some 200 bytes.
+pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// What a dump is of.
+///
+/// ```
+/// let head = larder_dump::Head::now("memcached://localhost:11211");
+/// assert_eq!(head.origin, None);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The store, as people know it; no secrets.
+    pub source: String,
+    /// When it was begun, ms since 1970.
+    pub made_ms: u64,
+    /// Of a durable store's backup: which moment of which store.
+    pub origin: Option<Origin>,
+}
+
+/// A moment of a durable store.
+///
+/// ```
+/// let origin = larder_dump::Origin { store: 1, incarnation: 2, restores: 0, sequence: 7 };
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Drawn when the store was made; a restored one keeps it.
+    pub store: u64,
+    /// Drawn when the store was made, and anew by each restore.
+    pub incarnation: u64,
+    /// How many restores it has behind it.
+    pub restores: u64,
+    /// The number of its last batch.
+    pub sequence: u64,
+}
+
+/// An item of a dump.
+///
+/// ```
+/// # use larder_core::Key;
+/// let item = larder_dump::DumpItem { key: Key::new("k")?, flags: 0, expiry_ms: None, value: "v".into() };
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpItem {
+    /// Its key.
+    pub key: Key,
+    /// Its flags.
+    pub flags: u32,
+    /// When its life ends, ms since 1970; `None`: never.
+    pub expiry_ms: Option<u64>,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// How much a dump holds.
+///
+/// ```
+/// assert_eq!(larder_dump::Totals::default().items, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Items.
+    pub items: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+}
+
+impl Head {
+    /// Of a store, now.
+    ///
+    /// ```
+    /// assert_eq!(larder_dump::Head::now("memory:").source, "memory:");
+    /// ```
+    pub fn now(source: impl Into<String>) -> Head {
+        Head { source: source.into(), made_ms: now_ms(), origin: None }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // A line break would be another line.
+        let source = self.source.replace(['\n', '\r'], " ");
+        let mut text = format!("source {source}\nmade {}\n", self.made_ms);
+        if let Some(Origin { store, incarnation, restores, sequence }) = self.origin {
+            text += &format!(
+                "store {store:016x}\nincarnation {incarnation:016x}\nrestores {restores}\nsequence {sequence}\n"
+            );
+        }
+        text.into_bytes()
+    }
+
+    /// Lines that it does not know are left to later versions.
+    pub(crate) fn decode(body: &[u8]) -> Option<Head> {
+        let text = std::str::from_utf8(body).ok()?;
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let hex = |name: &str| u64::from_str_radix(field(name)?, 16).ok();
+        let decimal = |name: &str| field(name)?.parse::<u64>().ok();
+        let origin = match field("store") {
+            None => None,
+            Some(_) => Some(Origin {
+                store: hex("store")?,
+                incarnation: hex("incarnation")?,
+                restores: decimal("restores")?,
+                sequence: decimal("sequence")?,
+            }),
+        };
+        Some(Head { source: field("source")?.to_owned(), made_ms: decimal("made")?, origin })
+    }
+}
+
+impl DumpItem {
+    pub(crate) fn bytes(&self) -> usize {
+        ITEM_BYTES + self.key.as_bytes().len() + self.value.len()
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
+        let key = self.key.as_bytes();
+        let too_long = |_| {
+            let detail =
+                format!("a value has {} bytes; a dump takes {}", self.value.len(), BLOCK_BYTES_MAX - BLOCK_BYTES);
+            Error::new(ErrorKind::BadInput, detail).key(&self.key)
+        };
+        let value_bytes = u32::try_from(self.value.len()).map_err(too_long)?;
+        let key_bytes = u16::try_from(key.len()).map_err(too_long)?;
+        out.extend_from_slice(&key_bytes.to_le_bytes());
+        out.extend_from_slice(&self.flags.to_le_bytes());
+        out.extend_from_slice(&self.expiry_ms.unwrap_or(0).to_le_bytes());
+        out.extend_from_slice(&value_bytes.to_le_bytes());
+        out.extend_from_slice(key);
+        out.extend_from_slice(&self.value);
+        Ok(())
+    }
+
+    /// The next item of a block's body.
+    pub(crate) fn decode(body: &mut Bytes) -> Option<DumpItem> {
+        let head = (body.len() >= ITEM_BYTES).then(|| body.split_to(ITEM_BYTES))?;
+        let number = |from: usize, to: usize| {
+            head[from..to].iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte))
+        };
+        let (key_bytes, value_bytes) = (number(0, 2) as usize, number(14, 18) as usize);
+        if body.len() < key_bytes + value_bytes {
+            return None;
+        }
+        let key = Key::new(body.split_to(key_bytes)).ok()?;
+        let expiry_ms = Some(number(6, 14)).filter(|&ms| ms > 0);
+        Some(DumpItem { key, flags: number(2, 6) as u32, expiry_ms, value: body.split_to(value_bytes) })
+    }
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, item: &DumpItem) {
+        self.items += 1;
+        self.value_bytes += item.value.len() as u64;
+    }
+
+    pub(crate) fn encode(self) -> [u8; 16] {
+        let mut out = [0; 16];
+        out[..8].copy_from_slice(&self.items.to_le_bytes());
+        out[8..].copy_from_slice(&self.value_bytes.to_le_bytes());
+        out
+    }
+}
+
+/// A block, with what stands before and behind its body.
+pub(crate) fn block(number: u64, kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PREFIX_BYTES + body.len() + CHECK_BYTES);
+    out.push(kind);
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(body);
+    let check = xxh3_64_with_seed(&out, number);
+    out.extend_from_slice(&check.to_le_bytes());
+    out
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn io_error(what: &str, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("{what}: {error}")).source(error)
+}

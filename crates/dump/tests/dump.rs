@@ -1,0 +1,228 @@
+//! Dumps that are whole, damaged, cut short and gone on with.
+
+use std::io::{Seek, Write};
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::{Ctx, Error, ErrorKind, Key, Op, PutMode, Remaining, StoreExt, Ttl, Want};
+use larder_dump::{
+    DumpItem, DumpReader, DumpWriter, Exported, Head, Imported, Importing, Origin, Totals, export, import,
+};
+use larder_store_memory::MemoryStore;
+use proptest::prelude::*;
+
+fn item(key: &[u8], value: impl Into<Bytes>) -> DumpItem {
+    DumpItem { key: Key::new(key.to_vec()).unwrap(), flags: 0, expiry_ms: None, value: value.into() }
+}
+
+fn dump(items: &[DumpItem]) -> Vec<u8> {
+    let mut writer = DumpWriter::new(Vec::new(), &Head::now("test")).unwrap();
+    items.iter().for_each(|item| writer.push(item).unwrap());
+    writer.finish().unwrap().0
+}
+
+fn read(bytes: &[u8]) -> Result<(Head, Vec<DumpItem>), Error> {
+    let mut reader = DumpReader::new(bytes)?;
+    let mut items = Vec::new();
+    while let Some(block) = reader.next_block()? {
+        items.extend(block);
+    }
+    Ok((reader.head().clone(), items))
+}
+
+async fn put(store: &MemoryStore, key: &str, value: impl Into<Bytes>, ttl: Ttl) {
+    let op = Op::put(Key::new(key.to_owned()).unwrap(), PutMode::Set, value, ttl);
+    store.run_one(Ctx::default(), op).await.unwrap();
+}
+
+async fn exported(store: &MemoryStore) -> (Vec<u8>, Exported) {
+    let writer = DumpWriter::new(Vec::new(), &Head::now("test")).unwrap();
+    export(store, store, writer, &|_| false, &mut |_| ()).await.unwrap()
+}
+
+async fn imported(store: &MemoryStore, bytes: &[u8], how: Importing) -> Result<Imported, Error> {
+    let mut so_far = Imported::default();
+    import(store, &mut DumpReader::new(bytes)?, how, &mut so_far, &mut |_| ()).await?;
+    Ok(so_far)
+}
+
+#[test]
+fn the_bytes_are_as_documented() {
+    let head = Head {
+        source: "s".to_owned(),
+        made_ms: 1,
+        origin: Some(Origin { store: 2, incarnation: 3, restores: 4, sequence: 5 }),
+    };
+    let mut writer = DumpWriter::new(Vec::new(), &head).unwrap();
+    writer.push(&DumpItem { flags: 9, expiry_ms: Some(8), ..item(b"k", "v") }).unwrap();
+    let (bytes, totals) = writer.finish().unwrap();
+    assert_eq!(totals, Totals { items: 1, value_bytes: 1 });
+    let text = "source s\nmade 1\nstore 0000000000000002\nincarnation 0000000000000003\nrestores 4\nsequence 5\n";
+    let mut rest = bytes.strip_prefix(b"LARDER-DUMP 1\n").unwrap();
+    let mut block = |number: u64, kind: u8, body: &[u8]| {
+        let mut want = vec![kind];
+        want.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        want.extend_from_slice(body);
+        want.extend_from_slice(&xxhash_rust::xxh3::xxh3_64_with_seed(&want, number).to_le_bytes());
+        rest = rest.strip_prefix(&want[..]).unwrap_or_else(|| panic!("block {number}"));
+    };
+    block(0, b'h', text.as_bytes());
+    block(1, b'i', b"\x01\0\x09\0\0\0\x08\0\0\0\0\0\0\0\x01\0\0\0kv");
+    block(2, b'e', b"\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0");
+    assert_eq!(rest, b"");
+}
+
+#[test]
+fn the_largest_and_the_empty_are_carried() {
+    let items = [
+        item(b"empty", ""),
+        item(&vec![0xff; Key::BYTES_MAX], "long key"),
+        item(b"large", vec![7; 64 << 20]),
+        item(b"behind", "x"),
+    ];
+    let (_, read) = read(&dump(&items)).unwrap();
+    assert_eq!(read, items);
+    let mut writer = DumpWriter::new(Vec::new(), &Head::now("test")).unwrap();
+    let error = writer.push(&item(b"k", vec![0; (128 << 20) + 1])).unwrap_err();
+    assert!(error.to_string().contains("a dump takes 134217728"), "{error}");
+}
+
+#[test]
+fn every_byte_that_is_flipped_and_every_end_that_is_missing_is_told() {
+    let items: Vec<DumpItem> = (0..20).map(|n: u8| item(&[n], vec![n; n.into()])).collect();
+    let sound = dump(&items);
+    for at in 0..sound.len() {
+        let mut bytes = sound.clone();
+        bytes[at] ^= 0x10;
+        let error = read(&bytes).expect_err(&format!("byte {at}"));
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::LayoutMismatch), "{at}: {error}");
+        let error = read(&sound[..at]).expect_err(&format!("cut at {at}"));
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{at}: {error}");
+    }
+    let mut longer = sound.clone();
+    longer.push(0);
+    assert!(read(&longer).unwrap_err().to_string().contains("behind its end"));
+    assert!(read(b"{\"json\": 1}").unwrap_err().to_string().contains("is no dump"));
+}
+
+#[test]
+fn blocks_that_are_missing_or_moved_are_told() {
+    let large = |n: u8| item(&[n], vec![n; 300 << 10]);
+    let sound = dump(&[large(1), large(2), large(3)]);
+    let one = dump(&[large(1)]).len() - dump(&[]).len();
+    let first = sound.len() - 3 * one - (dump(&[]).len() - dump_head_len());
+    let cut = [&sound[..first], &sound[first + one..]].concat();
+    assert!(read(&cut).unwrap_err().to_string().contains("does not match its checksum"));
+    let (a, b) = (&sound[first..first + one], &sound[first + one..first + 2 * one]);
+    let moved = [&sound[..first], b, a, &sound[first + 2 * one..]].concat();
+    assert!(read(&moved).is_err());
+}
+
+/// The bytes of a dump before its first block of items, for the head that `dump` writes.
+fn dump_head_len() -> usize {
+    dump(&[]).len() - (5 + 16 + 8)
+}
+
+#[tokio::test]
+async fn lives_and_flags_go_with_the_items() {
+    let (from, to) = (MemoryStore::new(), MemoryStore::new());
+    put(&from, "stays", "1", Ttl::Never).await;
+    put(&from, "goes", "2", Ttl::After(Duration::from_secs(60))).await;
+    put(&from, "over", "3", Ttl::After(Duration::from_millis(200))).await;
+    let (bytes, out) = exported(&from).await;
+    assert_eq!((out.totals.items, out.gone, out.foreign.count), (3, 0, 0));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    let how = imported(&to, &bytes, Importing::default()).await.unwrap();
+    assert_eq!((how.stored, how.kept, how.expired, how.refused.count), (2, 0, 1, 0));
+    let ttl = async |key: &'static str| {
+        let op = Op::get(Key::new(key).unwrap(), Want::VALUE | Want::TTL);
+        to.run_one(Ctx::default(), op).await.unwrap().into_item().map(|item| item.ttl)
+    };
+    assert_eq!(ttl("stays").await, Some(Remaining::Never));
+    assert!(matches!(ttl("goes").await, Some(Remaining::For(left)) if left < Duration::from_secs(60)));
+    assert_eq!(ttl("over").await, None);
+}
+
+#[tokio::test]
+async fn what_is_there_stays_unless_it_is_to_be_replaced() {
+    let to = MemoryStore::new();
+    put(&to, "k", "mine", Ttl::Never).await;
+    let bytes = dump(&[item(b"k", "theirs"), item(b"l", "new")]);
+    let how = imported(&to, &bytes, Importing::default()).await.unwrap();
+    assert_eq!((how.stored, how.kept), (1, 1));
+    let value = async || to.get(Key::new("k").unwrap()).await.unwrap().unwrap().value;
+    assert_eq!(value().await, "mine");
+    let how = imported(&to, &bytes, Importing { replace: true, ..Importing::default() }).await.unwrap();
+    assert_eq!((how.stored, how.kept), (2, 0));
+    assert_eq!(value().await, "theirs");
+}
+
+#[tokio::test]
+async fn an_export_that_was_cut_short_is_gone_on_with() {
+    let from = MemoryStore::new();
+    for n in 0..3_000 {
+        put(&from, &format!("k{n}"), vec![7; 1_000], Ttl::Never).await;
+    }
+    let (whole, _) = exported(&from).await;
+    for cut in [200, whole.len() / 2, whole.len() - 1] {
+        let mut file = tempfile();
+        file.write_all(&whole[..cut]).unwrap();
+        file.rewind().unwrap();
+        let resumed = DumpWriter::resume(file).unwrap();
+        let known = resumed.keys.len() as u64;
+        let keys = resumed.keys;
+        let is_known = |key: &[u8]| keys.contains(&DumpWriter::fingerprint(key));
+        let (mut file, out) = export(&from, &from, resumed.writer, &is_known, &mut |_| ()).await.unwrap();
+        assert_eq!((out.known, out.totals.items), (known, 3_000));
+        let mut bytes = Vec::new();
+        file.rewind().unwrap();
+        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        let mut keys: Vec<_> = read(&bytes).unwrap().1.into_iter().map(|item| item.key).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 3_000);
+        file.rewind().unwrap();
+        assert!(DumpWriter::resume(file).unwrap_err().to_string().contains("is whole, with 3000 items"));
+    }
+}
+
+fn tempfile() -> std::fs::File {
+    tempfile::tempfile().unwrap()
+}
+
+#[tokio::test]
+async fn an_import_that_failed_is_gone_on_with_behind_what_it_did() {
+    let items: Vec<DumpItem> = (0..5u8).map(|n| item(&[n], vec![n; 300 << 10])).collect();
+    let bytes = dump(&items);
+    let to = MemoryStore::new();
+    let mut so_far = Imported::default();
+    let mut reader = DumpReader::new(&bytes[..bytes.len() / 2]).unwrap();
+    import(&to, &mut reader, Importing::default(), &mut so_far, &mut |_| ()).await.unwrap_err();
+    assert_eq!((so_far.blocks, so_far.stored), (2, 2));
+    let how = Importing { skip_blocks: so_far.blocks, ..Importing::default() };
+    let rest = imported(&to, &bytes, how).await.unwrap();
+    assert_eq!((rest.blocks, rest.stored, rest.kept), (5, 3, 0));
+}
+
+proptest! {
+    #[test]
+    fn any_items_are_read_as_they_were_written(
+        items in proptest::collection::vec(
+            (proptest::collection::vec(any::<u8>(), 1..40), any::<u32>(), proptest::option::of(1u64..),
+             proptest::collection::vec(any::<u8>(), 0..200)),
+            0..50,
+        )
+    ) {
+        let items: Vec<DumpItem> = items
+            .into_iter()
+            .map(|(key, flags, expiry_ms, value)| DumpItem { flags, expiry_ms, ..item(&key, value) })
+            .collect();
+        prop_assert_eq!(read(&dump(&items)).unwrap().1, items);
+    }
+
+    #[test]
+    fn any_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), is_dump: bool) {
+        let bytes = if is_dump { [b"LARDER-DUMP 1\n", &bytes[..]].concat() } else { bytes };
+        prop_assert!(read(&bytes).is_err());
+    }
+}

@@ -1,0 +1,156 @@
+//! The store in a folder, as an engine.
+//!
+//! A request is done at once, where whoever asks next sees it, and its reply waits until that is durable; so the requests that a connection sends
+//! together, and those of all connections that wait, share one sync.
+
+use std::cell::Cell;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use larder_core::{Eviction, Result, Store};
+use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore};
+use larder_store_memory::{Marks, Next, Seen, Token, Value};
+
+use super::{Engine, Figures, Promises, Walk, durability_word};
+
+/// Items of a step of a walk.
+const WALK_ITEMS: usize = 1_000;
+
+thread_local! {
+    /// The last ticket that a call of this thread came by.
+    static TOUCHED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The store in a folder, as an engine. It keeps neither when an item was last used nor whether it was fetched: a read writes nothing.
+#[derive(Debug)]
+pub struct DurableEngine {
+    direct: Direct,
+}
+
+impl DurableEngine {
+    /// Serves this store.
+    pub fn new(store: DurableStore) -> DurableEngine {
+        DurableEngine { direct: Direct::new(store) }
+    }
+}
+
+fn touch(ticket: u64) {
+    TOUCHED.set(TOUCHED.get().max(ticket));
+}
+
+fn seen(item: &DirectItem) -> Seen<'_> {
+    let DirectItem { value, flags, marks, cas, expiry_ms } = item;
+    let marks = Marks::from_bits_truncate(*marks);
+    Seen { value, flags: *flags, cas: *cas, expiry_ms: *expiry_ms, marks, accessed_s: None }
+}
+
+/// The item after a write; `None` where nothing comes of it.
+fn written(item: Option<&DirectItem>, next: Next<'_>, fresh: u64) -> DirectNext {
+    let (value, flags, expiry_ms, marks, token) = match next {
+        Next::Keep => return DirectNext::Keep,
+        Next::Remove => return DirectNext::Remove,
+        Next::Used(marks) => return used(item, marks),
+        Next::Write { value, flags, expiry_ms, marks, token } => (value, flags, expiry_ms, marks, token),
+    };
+    let old = item.map(|item| item.value.clone());
+    let joined = |first: &[u8], second: &[u8]| {
+        let mut joined = BytesMut::with_capacity(first.len() + second.len());
+        joined.extend_from_slice(first);
+        joined.extend_from_slice(second);
+        joined.freeze()
+    };
+    let bytes = match (value, old) {
+        (Value::Same, None) => return DirectNext::Keep,
+        (Value::Same, Some(old)) => old,
+        (Value::Whole(bytes), _) | (Value::Append(bytes) | Value::Prepend(bytes), None) => {
+            Bytes::copy_from_slice(bytes)
+        }
+        (Value::Append(more), Some(old)) => joined(&old, more),
+        (Value::Prepend(more), Some(old)) => joined(more, &old),
+        (Value::Padded { number, width }, _) => Bytes::from(format!("{number:<width$}")),
+    };
+    let keeps = !matches!(value, Value::Whole(_) | Value::Padded { .. });
+    let is_joined = matches!(value, Value::Append(_) | Value::Prepend(_));
+    DirectNext::Put(DirectItem {
+        value: bytes,
+        flags: item.filter(|_| keeps).map_or(flags, |item| item.flags),
+        marks: marks.bits() & !Marks::FETCHED.bits(),
+        cas: match token {
+            Token::Same => item.map_or(fresh, |item| item.cas),
+            Token::Fresh => fresh,
+            Token::Given(cas) => cas,
+        },
+        expiry_ms: item.filter(|_| is_joined).map_or(expiry_ms, |item| item.expiry_ms),
+    })
+}
+
+/// The item after it was used: that alone is not kept, other marks are.
+fn used(item: Option<&DirectItem>, marks: Marks) -> DirectNext {
+    let marks = marks.bits() & !Marks::FETCHED.bits();
+    match item.filter(|item| item.marks != marks) {
+        Some(item) => DirectNext::Put(DirectItem { marks, ..item.clone() }),
+        None => DirectNext::Keep,
+    }
+}
+
+impl Engine for DurableEngine {
+    fn now_ms(&self) -> u64 {
+        self.direct.now_ms()
+    }
+
+    fn fetch<T>(&self, key: &[u8], see: impl FnOnce(Seen<'_>) -> T) -> Result<Option<T>> {
+        let (item, ticket) = self.direct.get(key)?;
+        touch(ticket);
+        Ok(item.map(|item| see(seen(&item))))
+    }
+
+    fn update<'n>(&self, key: &[u8], mut decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
+        let decided = |item: Option<&DirectItem>, fresh| written(item, decide(item.map(seen), fresh), fresh);
+        touch(self.direct.update(key, decided)?);
+        Ok(())
+    }
+
+    fn flush(&self) {
+        // A store that cannot write any more fails every ticket.
+        touch(self.direct.clear().unwrap_or(u64::MAX));
+    }
+
+    fn touched(&self) -> u64 {
+        TOUCHED.take()
+    }
+
+    fn poll_settled(&self, touched: u64, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match self.direct.poll_settled(touched, cx) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn walk(&self, at: Walk, mut see: impl FnMut(&[u8], Seen<'_>)) -> Option<Walk> {
+        let shown = self.direct.walk(&at.from, WALK_ITEMS, &mut |key, item| see(key, seen(item)));
+        let next = shown.unwrap_or_else(|error| {
+            tracing::error!(%error, "a listing ended before its end");
+            None
+        });
+        next.map(|from| Walk { part: 0, from })
+    }
+
+    fn figures(&self) -> Figures {
+        let bytes = self.direct.store().stats().map_or(0, |stats| stats.disk_bytes);
+        Figures { items: self.direct.items_about(), bytes, ..Figures::default() }
+    }
+
+    fn set_bytes_max(&self, _bytes: usize) -> bool {
+        false
+    }
+
+    fn promises(&self) -> Promises {
+        let profile = self.direct.store().profile();
+        Promises {
+            durability: durability_word(profile.durability),
+            evicts: profile.eviction != Eviction::Never,
+            incarnation: self.direct.store().incarnation(),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Backups of a moment, and stores made of them.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use bytes::Bytes;
+use larder_core::{Error, ErrorKind, Key, Result};
+use larder_dump::{DumpItem, DumpReader, DumpWriter, Head, Origin, Totals};
+
+use crate::engine::{Engine, Entries};
+use crate::fault::Fault;
+use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record};
+use crate::list::damaged;
+use crate::options::Options;
+use crate::place::{Identity, Place};
+use crate::store::{DurableStore, random};
+
+/// Items between two words of progress.
+const TELL_EVERY: u64 = 1_000;
+/// Bytes of one batch of a restore.
+const BATCH_BYTES: usize = 8 << 20;
+
+impl DurableStore {
+    /// Writes all that the store holds at this moment as a [dump](larder_dump), while others read and write. What has expired is left out. Blocks for as long
+    /// as the store is large; give it to a thread of its own. It is whole each time: the engine has no backups of what changed alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where something is damaged; [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] where the dump cannot be written. What was written then
+    /// has no end, so that nobody restores it.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let elsewhere = folder.path().join("restored");
+    /// use larder_store_durable::Options;
+    /// let store = Options::new(folder.path().join("store")).open()?;
+    /// let (backup, totals) = store.backup(Vec::new(), &mut |_| ())?;
+    /// assert_eq!(Options::new(elsewhere).restore(&backup[..], &mut |_| ())?, totals);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn backup<W: Write>(&self, out: W, tell: &mut dyn FnMut(Totals)) -> Result<(W, Totals)> {
+        let shared = self.shared();
+        let named = |fault: Fault| fault.error(&shared.name);
+        let moment = shared.engine.moment();
+        let now_ms = shared.time.now_ms();
+        let last = moment.get(COMMIT_KEY).map_err(named)?;
+        let last = last.and_then(|bytes| Commit::decode(&bytes).ok());
+        let last = last.ok_or_else(|| named(Fault::corrupt("the engine holds no commit record")))?;
+        let Identity { store, incarnation, restores } = self.identity;
+        let origin = Some(Origin { store, incarnation, restores, sequence: last.sequence });
+        let mut writer = DumpWriter::new(out, &Head { origin, ..Head::now(shared.name.as_str()) })?;
+        let mut failed = None;
+        let mut add = |engine_key: &[u8], bytes: Bytes| {
+            let added = dumped(&engine_key[1..], &bytes, now_ms).map_err(named);
+            let added = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item)));
+            if writer.totals().items.is_multiple_of(TELL_EVERY) {
+                tell(writer.totals());
+            }
+            failed = added.err();
+            failed.is_none()
+        };
+        moment.scan(&[ITEM], &[ITEM + 1], &mut add).map_err(named)?;
+        failed.map_or(Ok(()), Err)?;
+        let (out, totals) = writer.finish()?;
+        tell(totals);
+        Ok((out, totals))
+    }
+}
+
+/// An item as a dump has it; `None` if its life is over.
+fn dumped(key: &[u8], bytes: &Bytes, now_ms: u64) -> Result<Option<DumpItem>, Fault> {
+    let record = Record::decode(key, bytes).map_err(|bad| damaged(key, bad))?;
+    if record.is_over(now_ms) {
+        return Ok(None);
+    }
+    let bad_key = |_| damaged(key, layout::Bad("its key has no valid length"));
+    let key = Key::new(key.to_vec()).map_err(bad_key)?;
+    Ok(Some(DumpItem { key, flags: record.flags, expiry_ms: record.expiry_ms, value: record.value }))
+}
+
+impl Options {
+    /// Makes a store of a [backup](DurableStore::backup), or of a dump of any other store, in a folder that is empty or not there. It is another incarnation: cas
+    /// tokens of the one that was backed up are good for nothing here, and structures whose own figures went further say `RolledBack`. A
+    /// [witness](Options::witness) takes it for what it is.
+    ///
+    /// What was made until an error is removed; where the process ends in the middle, the folder is no store until it is restored into again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a folder that holds a store, or something else; [`ErrorKind::Corrupt`] for a dump that is damaged or was cut short;
+    /// [`ErrorKind::BadInput`] for a value that is over [`value_bytes_max`](Options::value_bytes_max).
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use larder_dump::{DumpWriter, Head};
+    /// let (dump, _) = DumpWriter::new(Vec::new(), &Head::now("nothing"))?.finish()?;
+    /// let totals = larder_store_durable::Options::new(folder.path()).restore(&dump[..], &mut |_| ())?;
+    /// assert_eq!(totals.items, 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn restore<R: Read>(self, input: R, tell: &mut dyn FnMut(Totals)) -> Result<Totals> {
+        self.check()?;
+        let name = format!("file:{}", self.folder.display());
+        let was_there = self.folder.exists();
+        let mut reader = DumpReader::new(input)?;
+        let place = Place::lock(&self.folder, self.wait).map_err(|error| error.store(&name))?;
+        place.may_restore().map_err(|error| error.store(&name))?;
+        let origin = reader.head().origin;
+        let identity = Identity {
+            store: origin.map_or_else(random, |origin| Ok(origin.store))?,
+            incarnation: random()?,
+            restores: origin.map_or(0, |origin| origin.restores) + u64::from(origin.is_some()),
+        };
+        place.begin(identity, true)?;
+        match self.fill(&place.engine(), identity, &mut reader, tell) {
+            Ok(()) => {
+                place.finish(identity)?;
+                Ok(reader.totals())
+            }
+            Err(error) => {
+                place.abandon(!was_there);
+                Err(error.store(&name))
+            }
+        }
+    }
+
+    /// Writes the items of a dump into a new engine.
+    fn fill<R: Read>(
+        &self,
+        folder: &Path,
+        identity: Identity,
+        reader: &mut DumpReader<R>,
+        tell: &mut dyn FnMut(Totals),
+    ) -> Result<()> {
+        let plain = |fault: Fault| fault.error("");
+        let engine = Engine::open(folder, true, self.cache_bytes).map_err(plain)?;
+        let time_ms = u64::try_from(self.clock.wall().as_millis()).unwrap_or(0);
+        let mut commit = Commit { store: identity.incarnation, time_ms, ..Commit::default() };
+        let mut entries = engine.entries();
+        while let Some(items) = reader.next_block()? {
+            for item in items {
+                commit.cas_limit += 1;
+                self.add(&mut entries, item, commit.cas_limit)?;
+                if entries.bytes >= BATCH_BYTES {
+                    let full = std::mem::replace(&mut entries, engine.entries());
+                    commit = engine.commit(full, next(commit), false).map_err(plain)?;
+                }
+            }
+            tell(reader.totals());
+        }
+        engine.commit(entries, next(commit), true).map_err(plain)?;
+        Ok(())
+    }
+
+    fn add(&self, entries: &mut Entries, item: DumpItem, cas: u64) -> Result<()> {
+        if item.value.len() > self.value_bytes_max {
+            let (bytes, most) = (item.value.len(), self.value_bytes_max);
+            let detail = format!("a value has {bytes} bytes; the limit is {most} (value_bytes_max)");
+            return Err(Error::new(ErrorKind::BadInput, detail).key(&item.key));
+        }
+        let DumpItem { key, flags, expiry_ms, value } = item;
+        let key = key.as_bytes();
+        entries.add(layout::item_key(key), Some(Record { marks: 0, flags, expiry_ms, cas, value }.encode(key)));
+        if let Some(expiry_ms) = expiry_ms {
+            entries.add(layout::expiry_key(expiry_ms, key), Some(Vec::new()));
+        }
+        Ok(())
+    }
+}
+
+fn next(commit: Commit) -> Commit {
+    Commit { sequence: commit.sequence + 1, ..commit }
+}

@@ -1,0 +1,448 @@
+//! One item at a time, decided at once and durable a moment later: for servers, which answer many requests of a connection together.
+//!
+//! A write is decided where it is asked for, under a lock of its key's shard, and put where whoever asks next sees it; then it waits for
+//! the committer with all others. Whoever wrote it, or saw it, holds a ticket, and tells nobody until the ticket is settled: so nobody learns what
+//! a crash could still take back at `sync=always`. Where a batch fails, its tickets fail, and what they were for is told to nobody.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use foldhash::quality::RandomState;
+use larder_core::{Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard};
+use std::hash::BuildHasher;
+
+use crate::committer::Request;
+use crate::fault::Fault;
+use crate::layout::Record;
+use crate::store::DurableStore;
+
+/// Locks that keys share.
+const SHARDS: usize = 1024;
+
+/// What a write, or a look at one, waits for; 0 for nothing.
+pub type Ticket = u64;
+
+/// An item, as a server sees it.
+///
+/// ```
+/// let item = larder_store_durable::DirectItem { value: "v".into(), flags: 0, marks: 0, cas: 1, expiry_ms: None };
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectItem {
+    /// The value.
+    pub value: Bytes,
+    /// The flags.
+    pub flags: u32,
+    /// Eight bits that only servers read and write.
+    pub marks: u8,
+    /// The cas token.
+    pub cas: u64,
+    /// When it expires, in ms of the store's time; `None`: never.
+    pub expiry_ms: Option<u64>,
+}
+
+/// What becomes of an item.
+///
+/// ```
+/// let next = larder_store_durable::DirectNext::Keep;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectNext {
+    /// It stays as it is; nothing is written.
+    Keep,
+    /// It is gone.
+    Remove,
+    /// It is this from now on.
+    Put(DirectItem),
+}
+
+/// A [`DurableStore`] whose items are read and changed one by one, by whoever answers requests in threads of its own. It has the store to itself.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// use larder_store_durable::{Direct, DirectItem, DirectNext, Options};
+/// use std::task::{Context, Poll, Waker};
+/// let direct = Direct::new(Options::new(folder.path()).open()?);
+/// let put = |_: Option<&DirectItem>, cas| {
+///     DirectNext::Put(DirectItem { value: "v".into(), flags: 0, marks: 0, cas, expiry_ms: None })
+/// };
+/// let ticket = direct.update(b"k", put)?;
+/// let (item, seen) = direct.get(b"k")?;
+/// assert_eq!(item.unwrap().value, "v");
+/// assert!(seen == ticket || seen == 0, "it waits for the same, or is settled");
+/// while direct.poll_settled(ticket, &mut Context::from_waker(Waker::noop()))?.is_pending() {
+///     std::thread::yield_now();
+/// }
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Direct {
+    store: DurableStore,
+    unsettled: Arc<Unsettled>,
+    /// The cas token that was given out last.
+    cas: AtomicU64,
+    hasher: RandomState,
+}
+
+/// What was decided and is not settled.
+pub(crate) struct Unsettled {
+    shards: Box<[Mutex<HashMap<Bytes, Pending, RandomState>>]>,
+    inbox: Mutex<Inbox>,
+    /// The last ticket that is settled.
+    settled: AtomicU64,
+    /// The ticket of the last removal of everything.
+    cleared: AtomicU64,
+    waiters: Mutex<Vec<(Ticket, Waker)>>,
+}
+
+/// An item as it was decided last; `None`: gone.
+struct Pending {
+    record: Option<Record>,
+    ticket: Ticket,
+}
+
+/// What waits for the committer, in the order of the tickets.
+#[derive(Default)]
+struct Inbox {
+    writes: Vec<Write>,
+    last: Ticket,
+}
+
+/// A write that was decided.
+pub(crate) struct Write {
+    pub(crate) ticket: Ticket,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    /// The item under a key is this, or gone; so far tokens were given out.
+    Item { shard: usize, key: Bytes, record: Option<Record>, cas: u64 },
+    /// Everything is gone.
+    Clear,
+}
+
+impl std::fmt::Debug for Unsettled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unsettled").field("settled", &self.settled).finish_non_exhaustive()
+    }
+}
+
+impl Unsettled {
+    fn new() -> Unsettled {
+        Unsettled {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            inbox: Mutex::default(),
+            settled: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
+            waiters: Mutex::default(),
+        }
+    }
+
+    /// What waits, for the committer.
+    pub(crate) fn take(&self) -> Vec<Write> {
+        std::mem::take(&mut self.inbox.lock().writes)
+    }
+
+    /// The items with these keys are where all look, up to this ticket.
+    pub(crate) fn settle(&self, items: &[(usize, Bytes, Ticket)], last: Ticket) {
+        for (shard, key, ticket) in items {
+            let mut shard = self.shards[*shard].lock();
+            if shard.get(key).is_some_and(|pending| pending.ticket == *ticket) {
+                shard.remove(key);
+            }
+        }
+        self.settled.fetch_max(last, Ordering::AcqRel);
+        self.wake(|ticket| ticket <= last);
+    }
+
+    /// Nothing is settled any more; see [`Shared::failure`](crate::committer::Shared::failure).
+    pub(crate) fn fail(&self) {
+        self.wake(|_| true);
+    }
+
+    fn wake(&self, which: impl Fn(Ticket) -> bool) {
+        let mut woken = Vec::new();
+        self.waiters.lock().retain(|(ticket, waker)| {
+            let is_due = which(*ticket);
+            if is_due {
+                woken.push(waker.clone());
+            }
+            !is_due
+        });
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Direct {
+    /// Takes a store.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn new(store: DurableStore) -> Direct {
+        let unsettled = store.shared().unsettled.get_or_init(|| Arc::new(Unsettled::new())).clone();
+        let cas = AtomicU64::new(store.first_cas);
+        Direct { store, unsettled, cas, hasher: RandomState::default() }
+    }
+
+    /// The store, for what is not about one item.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// assert_eq!(direct.store().stats()?.torn_bytes, 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn store(&self) -> &DurableStore {
+        &self.store
+    }
+
+    /// Now, in ms of the store's time: what lives end by.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// assert!(direct.now_ms() > 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn now_ms(&self) -> u64 {
+        self.store.shared().time.now_ms()
+    }
+
+    /// The living item under a key, and the ticket to wait for before it is told.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where it is damaged; [`ErrorKind::Unavailable`] where the disk does not answer.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// assert_eq!(direct.get(b"k")?, (None, 0));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn get(&self, key: &[u8]) -> Result<(Option<DirectItem>, Ticket)> {
+        let shard = self.shard(key).1;
+        let (record, ticket) = self.look(&shard, key);
+        drop(shard);
+        let record = match record {
+            Some(record) => record,
+            None => self.stored(key)?,
+        };
+        Ok((self.living(record), ticket))
+    }
+
+    /// Changes the item under a key in one piece: `decide` sees it, or that there is none, and the token that a new one is to have. The ticket is of the write, or of what was
+    /// seen.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a value over the limit, [`ErrorKind::Full`] where the disk has no room (removals go through),
+    /// [`ErrorKind::Unavailable`] after a write that failed. Nothing has changed then.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// use larder_store_durable::DirectNext;
+    /// assert_eq!(direct.update(b"k", |item, _| { assert!(item.is_none()); DirectNext::Keep })?, 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn update(&self, key: &[u8], decide: impl FnOnce(Option<&DirectItem>, u64) -> DirectNext) -> Result<Ticket> {
+        let (at, mut shard) = self.shard(key);
+        let (record, seen) = self.look(&shard, key);
+        let record = match record {
+            Some(record) => record,
+            None => self.stored(key)?,
+        };
+        let item = self.living(record);
+        let cas = self.cas.fetch_add(1, Ordering::Relaxed) + 1;
+        let record = match decide(item.as_ref(), cas) {
+            DirectNext::Keep => return Ok(seen),
+            DirectNext::Remove if item.is_none() => return Ok(seen),
+            DirectNext::Remove => None,
+            // It ends before it begins.
+            DirectNext::Put(next) if next.expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.now_ms()) => {
+                if item.is_none() {
+                    return Ok(seen);
+                }
+                None
+            }
+            DirectNext::Put(next) => Some(self.checked(key, next)?),
+        };
+        self.may_write(record.is_some())?;
+        let key = Bytes::copy_from_slice(key);
+        let what = What::Item { shard: at, key: key.clone(), record: record.clone(), cas };
+        // The shard is held until then, so that writes of a key go to the committer in their order.
+        let ticket = self.push(what);
+        shard.insert(key, Pending { record, ticket });
+        Ok(ticket)
+    }
+
+    /// Removes everything that was written before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] after a write that failed.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// let ticket = direct.clear()?;
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn clear(&self) -> Result<Ticket> {
+        self.may_write(false)?;
+        let mut shards: Vec<_> = self.unsettled.shards.iter().map(|shard| shard.lock()).collect();
+        let ticket = self.push(What::Clear);
+        self.unsettled.cleared.store(ticket, Ordering::Release);
+        shards.iter_mut().for_each(|shard| shard.clear());
+        Ok(ticket)
+    }
+
+    /// Whether what the ticket is for is as durable as the store promises.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] or [`ErrorKind::Full`] after a write that failed: what the ticket is for may have been written or not.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// use std::task::{Context, Poll, Waker};
+    /// assert_eq!(direct.poll_settled(0, &mut Context::from_waker(Waker::noop()))?, Poll::Ready(()));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn poll_settled(&self, ticket: Ticket, cx: &mut Context<'_>) -> Result<Poll<()>> {
+        let is_settled = || self.unsettled.settled.load(Ordering::Acquire) >= ticket;
+        if is_settled() {
+            return Ok(Poll::Ready(()));
+        }
+        let mut waiters = self.unsettled.waiters.lock();
+        // Looked at again under the lock that who settles takes after it.
+        if is_settled() {
+            return Ok(Poll::Ready(()));
+        }
+        if let Some(fault) = self.store.shared().failure() {
+            return Err(self.named(&fault));
+        }
+        match waiters.iter_mut().find(|(waiting, waker)| *waiting == ticket && waker.will_wake(cx.waker())) {
+            Some(_) => {}
+            None => waiters.push((ticket, cx.waker().clone())),
+        }
+        Ok(Poll::Pending)
+    }
+
+    /// Shows up to `count` living items that are settled, in the order of their keys, from `from` on: where to go on, `None` at the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where an item is damaged.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// assert_eq!(direct.walk(b"", 100, &mut |_, _| ())?, None);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn walk(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &DirectItem)) -> Result<Option<Vec<u8>>> {
+        let shared = self.store.shared();
+        let (now_ms, mut shown, mut last) = (self.now_ms(), 0, None);
+        let mut tell = |engine_key: &[u8], bytes: Bytes| {
+            let key = &engine_key[1..];
+            if let Ok(record) = Record::decode(key, &bytes)
+                && !record.is_over(now_ms)
+            {
+                see(key, &item(record));
+            }
+            shown += 1;
+            last = Some(key.to_vec());
+            shown < count
+        };
+        let scanned = shared.engine.scan(&crate::layout::item_key(from), &[crate::layout::ITEM + 1], &mut tell);
+        scanned.map_err(|fault| self.named(&fault))?;
+        Ok(last.filter(|_| shown == count).map(|mut next| {
+            next.push(0);
+            next
+        }))
+    }
+
+    /// How many items there are, about: those that are over and not removed yet are counted.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// assert!(direct.items_about() < 10);
+    /// ```
+    pub fn items_about(&self) -> u64 {
+        self.store.shared().engine.entries_about()
+    }
+
+    fn shard(&self, key: &[u8]) -> (usize, MutexGuard<'_, HashMap<Bytes, Pending, RandomState>>) {
+        let at = self.hasher.hash_one(key) as usize % SHARDS;
+        (at, self.unsettled.shards[at].lock())
+    }
+
+    /// What was decided of an item and is not settled (`Some(None)`: it is gone), and what to wait for.
+    fn look(&self, shard: &HashMap<Bytes, Pending, RandomState>, key: &[u8]) -> (Option<Option<Record>>, Ticket) {
+        let pending = shard.get(key);
+        let cleared = self.unsettled.cleared.load(Ordering::Acquire);
+        let is_clearing = cleared > self.unsettled.settled.load(Ordering::Acquire);
+        // What is not settled when a write has failed never is: the store goes on answering with what was before.
+        if (pending.is_none() && !is_clearing) || self.store.shared().failure().is_some() {
+            return (None, 0);
+        }
+        pending.map_or((Some(None), cleared), |pending| (Some(pending.record.clone()), pending.ticket))
+    }
+
+    fn stored(&self, key: &[u8]) -> Result<Option<Record>> {
+        self.store.shared().stored(key).map_err(|fault| self.named(&fault))
+    }
+
+    fn living(&self, record: Option<Record>) -> Option<DirectItem> {
+        record.filter(|record| !record.is_over(self.now_ms())).map(item)
+    }
+
+    fn checked(&self, key: &[u8], next: DirectItem) -> Result<Record> {
+        let most = self.store.shared().item_bytes_max;
+        if key.len() + next.value.len() > most {
+            let detail = format!("key and value have {} bytes; the limit is {most}", key.len() + next.value.len());
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        let DirectItem { value, flags, marks, cas, expiry_ms } = next;
+        Ok(Record { marks, flags, expiry_ms, cas, value })
+    }
+
+    fn may_write(&self, needs_room: bool) -> Result<()> {
+        let shared = self.store.shared();
+        if let Some(earlier) = shared.failure() {
+            return Err(shared.refused(&earlier));
+        }
+        if needs_room {
+            shared.room.check().map_err(|fault| self.named(&fault))?;
+        }
+        Ok(())
+    }
+
+    fn push(&self, what: What) -> Ticket {
+        let mut inbox = self.unsettled.inbox.lock();
+        inbox.last += 1;
+        let ticket = inbox.last;
+        let is_first = inbox.writes.is_empty();
+        inbox.writes.push(Write { ticket, what });
+        drop(inbox);
+        if is_first {
+            self.store.nudge(Request::Inbox);
+        }
+        ticket
+    }
+
+    fn named(&self, fault: &Fault) -> Error {
+        fault.error(&self.store.shared().name)
+    }
+}
+
+fn item(record: Record) -> DirectItem {
+    let Record { marks, flags, expiry_ms, cas, value } = record;
+    DirectItem { value, flags, marks, cas, expiry_ms }
+}

@@ -1,0 +1,143 @@
+//! A store that several processes use in turns.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use larder_core::list::{List, Listed, Listing};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Result, Run, Store};
+use tokio::sync::oneshot;
+
+use crate::options::Options;
+use crate::store::{DurableStore, profile};
+
+/// How long the store stays open after the last op: those that follow at once find it open.
+const LINGER: Duration = Duration::from_millis(30);
+
+/// A [`DurableStore`] that is open only while ops run, and a moment longer: processes of one machine use the folder in turns, each waiting for the others for up to
+/// [`wait`](Options::wait). For commands and scripts, which hold it for one operation and then run a child, or wait for something; a program that works all day opens it for
+/// itself, or serves it.
+///
+/// Guarantees are those of [`DurableStore`]; tokens are good from one turn to the next. Each turn opens the folder, some 10 ms, and longer with a full journal.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder_core::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// use larder_core::{Key, StoreExt};
+/// use larder_store_durable::Options;
+/// let wait = std::time::Duration::from_secs(5);
+/// let one = Options::new(folder.path()).wait(wait).open_shared()?;
+/// let other = Options::new(folder.path()).wait(wait).open_shared()?;
+/// assert_eq!(one.get(Key::new("k")?).await?, None);
+/// assert_eq!(other.get(Key::new("k")?).await?, None);
+/// # Ok(())
+/// # }
+/// ```
+pub struct SharedStore {
+    keeper: Option<Sender<oneshot::Sender<Result<Arc<DurableStore>>>>>,
+    thread: Option<JoinHandle<()>>,
+    profile: Arc<Profile>,
+}
+
+impl Options {
+    /// Opens the store for use in turns with other processes. The folder is opened, or made, once, so that what is wrong with it is told now.
+    ///
+    /// # Errors
+    /// Those of [`open`](Options::open).
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = larder_store_durable::Options::new(folder.path()).open_shared()?;
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn open_shared(self) -> Result<SharedStore> {
+        let name = format!("file:{}", self.folder.display());
+        let profile = Arc::new(profile(&name, &self));
+        let store = Arc::new(self.clone().open()?);
+        let (keeper, asked) = mpsc::channel();
+        let spawned =
+            std::thread::Builder::new().name("larder-keeper".to_owned()).spawn(move || keep(&self, &asked, store));
+        let thread =
+            spawned.map_err(|error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name))?;
+        Ok(SharedStore { keeper: Some(keeper), thread: Some(thread), profile })
+    }
+}
+
+/// Opens the store when it is asked for, and closes it when nobody has it any more.
+fn keep(options: &Options, asked: &Receiver<oneshot::Sender<Result<Arc<DurableStore>>>>, store: Arc<DurableStore>) {
+    let mut open = Some(store);
+    loop {
+        let ask = match &open {
+            Some(_) => asked.recv_timeout(LINGER),
+            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match ask {
+            Ok(reply) => {
+                let store = open.take().map_or_else(|| options.clone().open().map(Arc::new), Ok);
+                open = store.as_ref().ok().cloned();
+                _ = reply.send(store);
+            }
+            // Whoever runs an op has it, too.
+            Err(RecvTimeoutError::Timeout) => open = open.filter(|store| Arc::strong_count(store) > 1),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl SharedStore {
+    async fn get(&self, ctx: Ctx) -> Result<Arc<DurableStore>> {
+        let gone = || {
+            Error::new(ErrorKind::Unavailable, "the thread that opens the store has ended").store(&self.profile.store)
+        };
+        let (reply, answer) = oneshot::channel();
+        self.keeper.as_ref().ok_or_else(gone)?.send(reply).map_err(|_| gone())?;
+        let opened = async { answer.await.map_err(|_| gone())? };
+        let Some(deadline) = ctx.deadline else { return opened.await };
+        tokio::time::timeout_at(deadline.into(), opened).await.unwrap_or_else(|_| {
+            let detail = "the deadline came while another process had the store open";
+            Err(Error::new(ErrorKind::Timeout, detail).store(&self.profile.store))
+        })
+    }
+
+    async fn run_all(&self, ctx: Ctx, batch: Batch) -> Replies {
+        match self.get(ctx).await {
+            Ok(store) => store.run(ctx, batch).await,
+            Err(error) => batch.iter().map(|op: &Op| Err(error.clone().op(op))).collect(),
+        }
+    }
+}
+
+impl Store for SharedStore {
+    fn profile(&self) -> Arc<Profile> {
+        self.profile.clone()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(self.run_all(ctx, batch))
+    }
+}
+
+/// The store is open until the listing ends.
+impl List for SharedStore {
+    fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
+        Box::pin(async move { self.get(ctx).await?.list(ctx, prefix, tell).await })
+    }
+}
+
+impl Drop for SharedStore {
+    fn drop(&mut self) {
+        self.keeper = None;
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedStore").field("store", &self.profile.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,227 @@
+//! Backups, restores, checks and witnesses.
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::{count_of, get, incr, key, set};
+use larder_core::{Ctx, Error, ErrorKind, Op, PutMode, Remaining, StoreExt, Ttl, Want};
+use larder_dump::{DumpReader, Totals};
+use larder_store_durable::{DurableStore, Options};
+
+fn open(folder: &Path) -> DurableStore {
+    Options::new(folder).open().unwrap()
+}
+
+fn backup(store: &DurableStore) -> Vec<u8> {
+    store.backup(Vec::new(), &mut |_| ()).unwrap().0
+}
+
+fn restore(folder: &Path, dump: &[u8]) -> Result<Totals, Error> {
+    Options::new(folder).restore(dump, &mut |_| ())
+}
+
+#[tokio::test]
+async fn what_is_restored_is_what_was_backed_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let store = open(&from);
+    for n in 0..500 {
+        set(&store, &format!("k{n}"), vec![7; n * 10]).await.unwrap();
+    }
+    set(&store, "large", vec![1; 20 << 20]).await.unwrap();
+    let lives = Op::put(key("lives"), PutMode::Set, "v", Ttl::After(Duration::from_secs(600)));
+    store.run_one(Ctx::default(), lives).await.unwrap();
+    let dump = backup(&store);
+    set(&store, "k0", "later").await.unwrap();
+    assert_eq!(restore(&to, &dump).unwrap().items, 502);
+    let restored = open(&to);
+    assert_eq!(get(&restored, "k0").await.unwrap(), "", "later writes are of another moment");
+    for n in 1..500 {
+        assert_eq!(get(&restored, &format!("k{n}")).await.unwrap(), vec![7; n * 10]);
+    }
+    assert_eq!(get(&restored, "large").await.unwrap().len(), 20 << 20);
+    let item = restored.run_one(Ctx::default(), Op::get(key("lives"), Want::TTL)).await.unwrap().into_item().unwrap();
+    assert!(matches!(item.ttl, Remaining::For(left) if left <= Duration::from_secs(600)));
+    assert_eq!(restored.check(&mut |_| ()).unwrap().damaged, 0);
+}
+
+#[tokio::test]
+async fn a_backup_is_of_one_moment_while_others_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = std::sync::Arc::new(open(&folder.path().join("from")));
+    for n in 0..200 {
+        set(&store, &format!("pad{n}"), vec![0; 10_000]).await.unwrap();
+    }
+    let writer = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for n in 0.. {
+                // Two in one batch: a moment has both or neither.
+                let put = |name: &str| Op::put(key(name), PutMode::Set, n.to_string(), Ttl::Never);
+                let replies =
+                    larder_core::Store::run(&*store, Ctx::default(), [put("a"), put("z")].into_iter().collect());
+                replies.await.into_iter().for_each(|reply| assert!(reply.is_ok()));
+            }
+        })
+    };
+    for round in 0..20 {
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        let dump = tokio::task::spawn_blocking({
+            let store = store.clone();
+            move || backup(&store)
+        });
+        let to = folder.path().join(format!("to{round}"));
+        restore(&to, &dump.await.unwrap()).unwrap();
+        let restored = open(&to);
+        assert_eq!(get(&restored, "a").await, get(&restored, "z").await);
+    }
+    writer.abort();
+}
+
+#[tokio::test]
+async fn tokens_of_the_store_that_was_backed_up_are_good_for_nothing_in_the_restored_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let store = open(&from);
+    set(&store, "k", "1").await.unwrap();
+    let token = store.run_one(Ctx::default(), Op::get(key("k"), Want::CAS)).await.unwrap().into_item().unwrap().cas;
+    restore(&to, &backup(&store)).unwrap();
+    let restored = open(&to);
+    let swap = Op::put(key("k"), PutMode::Cas(token.unwrap()), "2", Ttl::Never);
+    assert_eq!(restored.run_one(Ctx::default(), swap).await.unwrap(), larder_core::Reply::Exists);
+    assert_eq!(get(&restored, "k").await.unwrap(), "1");
+}
+
+#[tokio::test]
+async fn a_restore_that_fails_leaves_no_store_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let store = open(&from);
+    for n in 0..100 {
+        set(&store, &format!("k{n}"), vec![7; 20_000]).await.unwrap();
+    }
+    let dump = backup(&store);
+    let error = restore(&to, &dump[..dump.len() - 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("cut short"), "{error}");
+    assert!(!to.exists());
+    let error = Options::new(&to).value_bytes_max(10_000).restore(&dump[..], &mut |_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert!(error.to_string().contains("20000 bytes; the limit is 10000"), "{error}");
+    assert!(!to.exists());
+    restore(&to, &dump).unwrap();
+    let error = restore(&to, &dump).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("holds a store"), "{error}");
+    assert_eq!(get(&open(&to), "k99").await.unwrap().len(), 20_000);
+}
+
+#[tokio::test]
+async fn a_restore_that_was_killed_is_no_store_until_it_is_restored_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("from"));
+    set(&store, "k", "v").await.unwrap();
+    let dump = backup(&store);
+    let to = folder.path().join("to");
+    restore(&to, &dump).unwrap();
+    let path = to.join("larder");
+    let text = std::fs::read_to_string(&path).unwrap().replace("ready yes\n", "ready restoring\n");
+    let body = &text[..text.rfind("check").unwrap()];
+    std::fs::write(&path, format!("{body}check {:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()))).unwrap();
+    let error = Options::new(&to).open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("did not come to its end; restore again"), "{error}");
+    restore(&to, &dump).unwrap();
+    assert_eq!(get(&open(&to), "k").await.unwrap(), "v");
+}
+
+#[tokio::test]
+async fn a_copy_that_is_put_back_is_told_by_the_witness() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, kept, witness) = (folder.path().join("store"), folder.path().join("kept"), folder.path().join("witness"));
+    let witnessed = || Options::new(&at).witness(&witness);
+    let store = witnessed().open().unwrap();
+    incr(&store, "n").await.unwrap();
+    drop(store);
+    std::fs::create_dir(&kept).unwrap();
+    common::copy(&at, &kept);
+    let store = witnessed().open().unwrap();
+    incr(&store, "n").await.unwrap();
+    let dump = backup(&store);
+    drop(store);
+    assert_eq!(count_of(&witnessed().open().unwrap(), "n").await, 2);
+
+    std::fs::remove_dir_all(&at).unwrap();
+    let error = witnessed().open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(!at.join("engine").exists(), "nothing is made in its place");
+    std::fs::remove_dir_all(&at).unwrap();
+    std::fs::create_dir(&at).unwrap();
+    common::copy(&kept, &at);
+    let error = witnessed().open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RolledBack);
+    assert!(error.to_string().contains("it is an older copy"), "{error}");
+
+    // What is restored on purpose is as it should be, and what was before it is older from then on.
+    std::fs::remove_dir_all(&at).unwrap();
+    restore(&at, &dump).unwrap();
+    assert_eq!(count_of(&witnessed().open().unwrap(), "n").await, 2);
+    std::fs::remove_dir_all(&at).unwrap();
+    std::fs::create_dir(&at).unwrap();
+    common::copy(&kept, &at);
+    assert_eq!(witnessed().open().unwrap_err().kind(), ErrorKind::RolledBack);
+    std::fs::remove_dir_all(&at).unwrap();
+    restore(&at, &dump).unwrap();
+    let error = witnessed().open().unwrap_err();
+    assert!(error.to_string().contains("restored apart"), "{error}");
+}
+
+#[tokio::test]
+async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = folder.path().join("witness");
+    drop(Options::new(folder.path().join("one")).witness(&witness).open().unwrap());
+    drop(open(&folder.path().join("two")));
+    let two = || Options::new(folder.path().join("two")).witness(&witness).open().unwrap_err();
+    assert_eq!(two().kind(), ErrorKind::Config);
+    std::fs::write(&witness, "something else").unwrap();
+    assert_eq!(two().kind(), ErrorKind::Corrupt);
+}
+
+#[tokio::test]
+async fn a_check_names_what_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for n in 0..300 {
+        set(&store, &format!("k{n}"), vec![7; 100]).await.unwrap();
+    }
+    store.settle().unwrap();
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 300);
+    drop(store);
+    let tables = folder.path().join("engine").join("keyspaces").join("1").join("tables");
+    let table = common::files(&tables).into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&table).unwrap();
+    bytes[2_000] ^= 1;
+    std::fs::write(&table, bytes).unwrap();
+    let told = Options::new(folder.path()).open().and_then(|store| store.check(&mut |_| ()).map(|found| found.damaged));
+    assert!(
+        told.as_ref().is_ok_and(|&damaged| damaged > 0) || told.is_err_and(|error| error.kind() == ErrorKind::Corrupt)
+    );
+}
+
+#[tokio::test]
+async fn any_store_s_dump_is_restored_and_a_backup_says_what_it_is_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("from"));
+    let dump = backup(&store);
+    let reader = DumpReader::new(&dump[..]).unwrap();
+    let origin = reader.head().origin.unwrap();
+    assert_eq!((origin.restores, origin.sequence), (0, 1));
+    restore(&folder.path().join("one"), &dump).unwrap();
+    let again = backup(&open(&folder.path().join("one")));
+    let after = DumpReader::new(&again[..]).unwrap().head().origin.unwrap();
+    assert_eq!((after.store, after.restores), (origin.store, 1));
+    assert_ne!(after.incarnation, origin.incarnation);
+}

@@ -1,0 +1,570 @@
+//! What all handles of a sharded collection share: where elements stand, and one batch of looks at shards.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::native::{Collection, Native, NativeReply, Ranks, Score};
+use larder_core::observe::Subject;
+use larder_core::{Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Want};
+
+use super::layout::{self, Kept, LIVE, Map, Mark, Params, Phase, Plan, SEALED, Shard, UNFILLED};
+use crate::events;
+use crate::manifest::{Kind, Manifest, unexpected};
+use crate::name::Name;
+use crate::vigil::Vigil;
+
+/// Ops of one batch.
+const OPS_A_BATCH: usize = 1_024;
+/// Whole shards of one batch.
+pub(super) const WHOLE_A_BATCH: usize = 128;
+/// The longest name of an element.
+pub const NAME_BYTES_MAX: usize = 65_535;
+/// How many writers of one handle can be at different shards at once, where shards are items.
+const GATES: usize = 64;
+/// How long a handle that is used goes without a look at the map.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How often the same is found in vain before it is given up.
+pub(super) const STRIKES_MAX: u32 = 4;
+
+pub struct Core {
+    pub(super) store: StoreRef,
+    pub(super) name: Name,
+    pub(super) manifest: Manifest,
+    pub(super) params: Params,
+    /// What a shard is natively.
+    pub(super) of: Collection,
+    pub(super) timeout: Duration,
+    pub(super) vigil: Arc<Vigil>,
+    clock: ClockRef,
+    map_key: Key,
+    /// The newest map that was seen; never held across an await.
+    plan: Mutex<Plan>,
+    /// When the map is looked at next, by the clock's monotonic time.
+    next_look_ms: AtomicU64,
+    /// Writers of one handle to one shard go one after the other: they would only beat each other.
+    pub(super) gates: Vec<tokio::sync::Mutex<()>>,
+}
+
+/// What is asked of a shard.
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    /// The values of these elements, as they are named there.
+    Names(Vec<Bytes>),
+    All,
+    Count,
+}
+
+/// What a shard answered.
+#[derive(Clone, Debug)]
+pub(super) struct Sight {
+    pub(super) mark: Mark,
+    pub(super) found: Found,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    Values(Vec<Option<Bytes>>),
+    /// Elements as they are named there, marks left out.
+    All(Vec<(Bytes, Bytes)>),
+    Count(u64),
+}
+
+/// An element's shard, and what it is called there.
+pub(super) type Place = (u16, Bytes);
+
+impl Core {
+    pub(super) fn new(
+        store: &StoreRef,
+        name: &Name,
+        manifest: Manifest,
+        params: Params,
+        plan: Plan,
+        timeout: Duration,
+    ) -> Result<Core> {
+        let clock = larder_core::SystemClock::shared();
+        Ok(Core {
+            store: store.clone(),
+            name: name.clone(),
+            of: collection(manifest.kind),
+            map_key: manifest.data_key(name, 0)?,
+            vigil: Vigil::new(store, clock.clone(), name, &manifest)?,
+            next_look_ms: AtomicU64::new(as_ms(clock.monotonic().saturating_add(LOOK_EVERY))),
+            clock,
+            manifest,
+            params,
+            timeout,
+            plan: Mutex::new(plan),
+            gates: (0..GATES).map(|_| tokio::sync::Mutex::new(())).collect(),
+        })
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.timeout).unwrap_or(now)
+    }
+
+    pub(super) fn is_native(&self) -> bool {
+        self.params.kept == Kept::Native
+    }
+
+    pub(super) fn has_values(&self) -> bool {
+        self.of != Collection::Set
+    }
+
+    /// The newest map that this handle has seen.
+    pub(super) fn plan(&self) -> Plan {
+        *self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key of the map.
+    pub(super) fn map_key(&self) -> &Key {
+        &self.map_key
+    }
+
+    pub(super) fn key(&self, map: &Map, shard: u16) -> Result<Key> {
+        shard_key(&self.name, &self.manifest, map, shard)
+    }
+
+    /// How many ops go into one batch, if each element of it takes `each`.
+    pub(super) fn a_batch(&self, each: usize, most: usize) -> usize {
+        (self.store.profile().batch_ops_max.saturating_sub(4) / each).min(most).max(1)
+    }
+
+    pub(super) fn ops_a_batch(&self) -> usize {
+        self.a_batch(2, OPS_A_BATCH)
+    }
+
+    /// Runs a batch, with a look at the manifest and at the map in it if one is due. **Round trips: 1.**
+    pub(super) async fn run(&self, ctx: Ctx, mut batch: Batch) -> Replies {
+        let now = as_ms(self.clock.monotonic());
+        let due = self.next_look_ms.load(Ordering::Relaxed);
+        let next = now.saturating_add(as_ms(LOOK_EVERY));
+        // The look also keeps the map among what was used lately, where a store evicts what was not.
+        let looks = now >= due
+            && self.next_look_ms.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && batch.len() < self.store.profile().batch_ops_max;
+        if !looks {
+            return self.vigil.run(ctx, batch).await;
+        }
+        batch.push(Op::get(self.map_key.clone(), Want::VALUE));
+        let mut replies = self.vigil.run(ctx, batch).await;
+        if let Some(Ok(Reply::Item(item))) = replies.pop()
+            && let Some(plan) = Plan::decode(&item.value)
+        {
+            self.learn(plan);
+        }
+        replies
+    }
+
+    /// Reads the map. **Round trips: 1.**
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than it was.
+    pub(super) async fn refresh(&self, ctx: Ctx) -> Result<Plan> {
+        let batch = Batch::from_buf([Op::get(self.map_key.clone(), Want::VALUE)]);
+        let mut replies = self.vigil.run(ctx, batch).await;
+        self.vigil.check()?;
+        let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
+        let Some(item) = reply.into_item() else {
+            return Err(self.loss(Error::new(ErrorKind::Lost, format!("{} has lost its map", self.what()))));
+        };
+        let plan = Plan::decode(&item.value).ok_or_else(|| {
+            let detail = format!("the map of {} is none that this release knows", self.what());
+            Error::new(ErrorKind::LayoutMismatch, detail).key(&self.map_key)
+        })?;
+        let known = self.plan();
+        if plan.version < known.version {
+            let (now, then) = (plan.version, known.version);
+            let detail = format!("the map of {} was at version {then} and is at {now}", self.what());
+            return Err(self.loss(Error::new(ErrorKind::RolledBack, detail)));
+        }
+        self.learn(plan);
+        Ok(plan)
+    }
+
+    pub(super) fn learn(&self, plan: Plan) {
+        let mut known = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        if plan.version > known.version {
+            *known = plan;
+        }
+    }
+
+    /// Where an element stands.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a name that is too long, or is no id of the range where ids are dense.
+    pub(super) fn place(&self, map: &Map, name: &Bytes) -> Result<Place> {
+        let bad = |detail: String| Err(Error::new(ErrorKind::BadInput, detail));
+        if !self.params.is_dense {
+            if name.len() > NAME_BYTES_MAX {
+                return bad(format!("an element has {} bytes; the limit is {NAME_BYTES_MAX}", name.len()));
+            }
+            let stored = if self.is_native() { layout::escaped(name) } else { name.clone() };
+            return Ok((map.shard_of_hash(layout::hash(name)), stored));
+        }
+        let Some(id) = dense_id(name) else {
+            let shown = larder_core::text::Shown(name);
+            return bad(format!(
+                "{} takes whole numbers from 0, written without zeros before, not {shown}",
+                self.what()
+            ));
+        };
+        let per_shard = u64::from(map.per_shard.max(1));
+        match u16::try_from(id / per_shard).ok().filter(|shard| *shard < map.shards) {
+            Some(shard) => Ok((shard, Bytes::from((id % per_shard).to_string()))),
+            None => bad(format!(
+                "id {id} is over the range of {}: 0 to {}; resharding to more shards makes it larger",
+                self.what(),
+                map.capacity() - 1
+            )),
+        }
+    }
+
+    /// The name of what is called `stored` in a shard; `None` for a mark.
+    pub(super) fn named(&self, map: &Map, shard: u16, stored: &Bytes) -> Option<Bytes> {
+        if self.params.is_dense {
+            let offset = dense_id(stored)?;
+            return Some(Bytes::from((u64::from(shard) * u64::from(map.per_shard) + offset).to_string()));
+        }
+        if self.is_native() { layout::unescaped(stored) } else { Some(stored.clone()) }
+    }
+
+    /// Asks shards. **Round trips: 1** for every 1,024 of them, 128 that are asked for all they have.
+    pub(super) async fn look(&self, ctx: Ctx, map: &Map, asks: &[(u16, Ask)]) -> Result<Vec<Sight>> {
+        let is_whole = |ask: &Ask| match ask {
+            Ask::All => true,
+            Ask::Names(_) => !self.is_native(),
+            Ask::Count => false,
+        };
+        let most = if asks.iter().any(|(_, ask)| is_whole(ask)) { WHOLE_A_BATCH * 2 } else { OPS_A_BATCH };
+        let mut sights = Vec::with_capacity(asks.len());
+        for part in asks.chunks(self.a_batch(3, most)) {
+            let mut batch = Batch::new();
+            for (shard, ask) in part {
+                self.ask_ops(self.key(map, *shard)?, ask, &mut batch);
+            }
+            let mut replies = self.run(ctx, batch).await.into_iter();
+            for (_, ask) in part {
+                sights.push(self.sight(ask, &mut replies)?);
+            }
+        }
+        Ok(sights)
+    }
+
+    fn ask_ops(&self, key: Key, ask: &Ask, batch: &mut Batch) {
+        if !self.is_native() {
+            let want = if matches!(ask, Ask::Count) { Want::FLAGS } else { Want::VALUE };
+            return batch.push(Op::get(key, want));
+        }
+        match ask {
+            Ask::Names(names) => batch.push(self.names_op(key, names)),
+            Ask::All => batch.push(self.all_op(key)),
+            Ask::Count => {
+                let len = match self.of {
+                    Collection::Hash => Native::HashLen,
+                    Collection::Set => Native::SetLen,
+                    Collection::Sorted => Native::SortedLen,
+                };
+                // Between two looks at the mark: what was so before and after it was so meanwhile, since marks only go forward.
+                batch.push(self.names_op(key.clone(), &[]));
+                batch.push(Op::native(key.clone(), len));
+                batch.push(self.names_op(key, &[]));
+            }
+        }
+    }
+
+    /// Reads all of a native shard, with its mark.
+    pub(super) fn all_op(&self, key: Key) -> Op {
+        let all = match self.of {
+            Collection::Hash => Native::HashAll,
+            Collection::Set => Native::SetAll,
+            Collection::Sorted => Native::SortedRange(Ranks { first: 0, last: -1, from_top: false }),
+        };
+        Op::native(key, all)
+    }
+
+    /// Reads marks, and elements, of a native shard.
+    fn names_op(&self, key: Key, names: &[Bytes]) -> Op {
+        let marks = [LIVE, SEALED, UNFILLED].map(Bytes::from_static);
+        let fields: Vec<Bytes> = marks.into_iter().chain(names.iter().cloned()).collect();
+        Op::native(
+            key,
+            match self.of {
+                Collection::Hash => Native::HashGet { fields },
+                Collection::Set => Native::SetHas { members: fields },
+                Collection::Sorted => Native::SortedScores { members: fields },
+            },
+        )
+    }
+
+    fn sight(&self, ask: &Ask, replies: &mut impl Iterator<Item = Result<Reply>>) -> Result<Sight> {
+        let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+        if !self.is_native() {
+            return self.portable_sight(ask, next()?);
+        }
+        match ask {
+            Ask::Names(_) => {
+                let (mark, values) = self.values(next()?)?;
+                Ok(Sight { mark, found: Found::Values(values) })
+            }
+            Ask::All => {
+                let (mark, all) = self.all(next()?)?;
+                Ok(Sight { mark, found: Found::All(all) })
+            }
+            Ask::Count => {
+                let (before, count, after) = (next(), next(), next());
+                let ((before, _), (mut mark, _)) = (self.values(before?)?, self.values(after?)?);
+                let count = match count?.into_native() {
+                    Some(NativeReply::Count(count)) => count,
+                    other => return Err(self.strange(&other)),
+                };
+                // It was filled or made in between: whoever asks again gets it.
+                if before != mark {
+                    mark = if mark == Mark::Live { Mark::Sealed } else { mark };
+                }
+                Ok(Sight { mark, found: Found::Count(count.saturating_sub(1)) })
+            }
+        }
+    }
+
+    fn portable_sight(&self, ask: &Ask, reply: Reply) -> Result<Sight> {
+        let item = match reply {
+            Reply::Item(item) => Some(item),
+            Reply::Miss => None,
+            other => return Err(unexpected(&Op::get(self.map_key.clone(), Want::VALUE), &other)),
+        };
+        if let Ask::Count = ask {
+            let told = match item {
+                Some(item) => Mark::of_flags(item.flags).ok_or_else(|| self.strange(&item.flags))?,
+                None => (Mark::Missing, 0),
+            };
+            return Ok(Sight { mark: told.0, found: Found::Count(told.1) });
+        }
+        let shard = match item {
+            Some(item) => self.shard(&item.value)?,
+            None => Shard::empty(Mark::Missing),
+        };
+        let found = match ask {
+            Ask::Names(names) => Found::Values(names.iter().map(|name| shard.elements.get(name).cloned()).collect()),
+            _ => Found::All(shard.elements.into_iter().collect()),
+        };
+        Ok(Sight { mark: shard.mark, found })
+    }
+
+    /// A shard that is an item.
+    pub(super) fn shard(&self, value: &Bytes) -> Result<Shard> {
+        Shard::decode(value, self.has_values()).ok_or_else(|| self.strange(&"an item"))
+    }
+
+    /// The mark, and the values asked for, of a native shard.
+    fn values(&self, reply: Reply) -> Result<(Mark, Vec<Option<Bytes>>)> {
+        let mut values = match reply.into_native() {
+            Some(NativeReply::Values(values)) => values,
+            Some(NativeReply::Flags(flags)) => flags.into_iter().map(|has| has.then(Bytes::new)).collect(),
+            Some(NativeReply::Scores(scores)) => scores.into_iter().map(|score| score.map(score_bytes)).collect(),
+            other => return Err(self.strange(&other)),
+        };
+        if values.len() < 3 {
+            return Err(self.strange(&values));
+        }
+        let rest = values.split_off(3);
+        let mark = match [values[0].is_some(), values[1].is_some(), values[2].is_some()] {
+            [true, ..] => Mark::Live,
+            [_, true, _] => Mark::Sealed,
+            [.., true] => Mark::Unfilled,
+            _ => Mark::Missing,
+        };
+        Ok((mark, rest))
+    }
+
+    /// The mark, and all elements, of a native shard.
+    pub(super) fn all(&self, reply: Reply) -> Result<(Mark, Vec<(Bytes, Bytes)>)> {
+        let pairs: Vec<(Bytes, Bytes)> = match reply.into_native() {
+            Some(NativeReply::Pairs(pairs)) => pairs,
+            Some(NativeReply::Members(members)) => members.into_iter().map(|member| (member, Bytes::new())).collect(),
+            Some(NativeReply::Scored(scored)) => {
+                scored.into_iter().map(|(member, score)| (member, score_bytes(score))).collect()
+            }
+            other => return Err(self.strange(&other)),
+        };
+        let mut mark = Mark::Missing;
+        let all = pairs.into_iter().filter(|(name, _)| match &name[..] {
+            LIVE => {
+                mark = Mark::Live;
+                false
+            }
+            SEALED => {
+                mark = Mark::Sealed;
+                false
+            }
+            UNFILLED => {
+                mark = Mark::Unfilled;
+                false
+            }
+            _ => true,
+        });
+        let all = all.collect();
+        Ok((mark, all))
+    }
+
+    /// The longest value that fits into a shard, with nothing else in it.
+    pub(super) fn value_bytes_max(&self) -> Result<usize> {
+        let key = self.key(&self.plan().map, u16::MAX)?;
+        Ok(self.store.profile().value_bytes_max(key.as_bytes().len()).saturating_sub(layout::HEADER_BYTES + 16))
+    }
+
+    /// The value of an element as a native collection has it.
+    pub(super) fn native_value(&self, value: &Bytes) -> Bytes {
+        match (self.of, value.first_chunk::<8>()) {
+            (Collection::Sorted, Some(bits)) => match f64::from_be_bytes(*bits) {
+                number if number.is_infinite() => Bytes::from_static(if number > 0.0 { b"+inf" } else { b"-inf" }),
+                number => Bytes::from(format!("{number:?}")),
+            },
+            _ => value.clone(),
+        }
+    }
+
+    /// What it is, for errors: `sharded hash "users"`.
+    pub(super) fn what(&self) -> String {
+        format!("{} {}", self.manifest.kind.as_str(), self.name)
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        events::subject(self.manifest.kind, &self.name)
+    }
+
+    pub(super) fn loss(&self, error: Error) -> Error {
+        events::loss(self.subject(), error.store(self.store.profile().store.clone()))
+    }
+
+    /// The error for a shard that is gone.
+    pub(super) fn lost(&self, map: &Map, shard: u16) -> Error {
+        let detail = format!("{}: shard {shard} of {} is gone: evicted, or lost in a restart", self.what(), map.shards);
+        self.loss(Error::new(ErrorKind::Lost, detail))
+    }
+
+    /// The error for a key that holds something else.
+    pub(super) fn strange(&self, what: &dyn fmt::Debug) -> Error {
+        let detail = format!("a shard of {} holds something else: {what:?}", self.what());
+        Error::new(ErrorKind::LayoutMismatch, detail)
+    }
+
+    /// The error where others got in between too often.
+    pub(super) fn beaten(&self) -> Error {
+        Error::new(ErrorKind::Conflict, format!("others kept changing {}", self.what()))
+    }
+
+    /// Sources of shards of the map in force, by the shard, and what they say: for those that nothing came to yet.
+    pub(super) async fn sources(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<BTreeMap<u16, Sight>> {
+        let mut wanted: Vec<u16> = shards.iter().flat_map(|&shard| to.overlap(shard, from)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let asks: Vec<(u16, Ask)> = wanted.iter().map(|&source| (source, Ask::All)).collect();
+        Ok(wanted.into_iter().zip(self.look(ctx, from, &asks).await?).collect())
+    }
+
+    /// What of these sources belongs to a shard, by the names it has there; or the first of them that is not there any more.
+    pub(super) fn gathered(
+        &self,
+        to: &Map,
+        from: &Map,
+        shard: u16,
+        sources: &BTreeMap<u16, Sight>,
+    ) -> Result<std::result::Result<Vec<(Bytes, Bytes)>, u16>> {
+        let mut elements = Vec::new();
+        for source in to.overlap(shard, from) {
+            let Some(Sight { mark: Mark::Live | Mark::Sealed, found: Found::All(all) }) = sources.get(&source) else {
+                return Ok(Err(source));
+            };
+            for (stored, value) in all {
+                let Some(name) = self.named(from, source, stored) else { continue };
+                let (place, stored) = self.place(to, &name)?;
+                if place == shard {
+                    elements.push((stored, value.clone()));
+                }
+            }
+        }
+        Ok(Ok(elements))
+    }
+
+    /// What is to be done about shards that cannot be used as they are: the map is read again. **Round trips: 1.**
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] for one that is missing though the map is the same.
+    pub(super) async fn look_again(&self, ctx: Ctx, before: &Plan, found: &Unusable, strikes: &mut u32) -> Result<()> {
+        let now = self.refresh(ctx).await?;
+        if now.version != before.version {
+            *strikes = 0;
+            return Ok(());
+        }
+        if let Some(&shard) = found.missing.first() {
+            return Err(self.lost(&before.map, shard));
+        }
+        *strikes += 1;
+        match (*strikes < STRIKES_MAX, found.stuck, coming_from(before)) {
+            (true, ..) => Ok(()),
+            (false, Some(source), Some(from)) => Err(self.lost(&from, source)),
+            _ => Err(self.beaten()),
+        }
+    }
+}
+
+/// Why shards cannot be used as they are.
+#[derive(Debug, Default)]
+pub(super) struct Unusable {
+    /// Shards of the map in force that are not there.
+    pub(super) missing: Vec<u16>,
+    /// A shard of the map that elements come from which is not there, though something still comes from it.
+    pub(super) stuck: Option<u16>,
+}
+
+/// An error of a call some of whose changes may have been made.
+pub(super) fn midway(error: Error, is_begun: bool) -> Error {
+    if is_begun { error.effect(Effect::Unknown) } else { error }
+}
+
+/// The map that elements come from, while some do.
+pub(super) fn coming_from(plan: &Plan) -> Option<Map> {
+    match plan.phase {
+        Phase::Moving(from) => Some(from),
+        _ => None,
+    }
+}
+
+pub(super) fn shard_key(name: &Name, manifest: &Manifest, map: &Map, shard: u16) -> Result<Key> {
+    manifest.data_key(name, format_args!("{:08x}-{shard}", map.id))
+}
+
+/// What the shards of a kind are natively.
+pub(super) fn collection(kind: Kind) -> Collection {
+    match kind {
+        Kind::ShardedHash => Collection::Hash,
+        _ => Collection::Set,
+    }
+}
+
+/// A score as the value of an element.
+pub(super) fn score_bytes(score: Score) -> Bytes {
+    Bytes::copy_from_slice(&score.get().to_be_bytes())
+}
+
+/// A whole number as it is written in one way only.
+fn dense_id(name: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(name).ok()?;
+    let id: u64 = text.parse().ok()?;
+    (text.bytes().all(|byte| byte.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'))).then_some(id)
+}
+
+fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharded").field("kind", &self.manifest.kind).field("name", &self.name).finish_non_exhaustive()
+    }
+}

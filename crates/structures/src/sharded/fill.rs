@@ -1,0 +1,201 @@
+//! Filling shards of a new map with what comes from those of the old one: by whoever meets one that is unfilled.
+//!
+//! 1. The shards that its elements come from are sealed. They refuse every write from then on, so they say the same for ever.
+//! 2. The shard is written, with all that belongs to it, on condition that it is unfilled.
+//!
+//! Any number may do so at once: they write the same, and one lands. Whoever dies on the way leaves what the next one goes on with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use larder_core::native::{Guarded, GuardedAct, Native, NativeReply};
+use larder_core::{Batch, Ctx, Op, Reply, Result};
+
+use super::core::{Ask, Core, Found, STRIKES_MAX, Sight, coming_from};
+use super::layout::{LIVE, Map, Mark, Plan, SEALED, UNFILLED};
+use crate::ids::random_id;
+
+/// How often it is tried where others get in between.
+const ROUNDS_MAX: usize = 100;
+
+impl Core {
+    /// Sees to it that shards of the map in force are filled. **Round trips: 2** natively, else 4.
+    ///
+    /// # Errors
+    /// [`Lost`](larder_core::ErrorKind::Lost) where one of them, or what it comes from, is gone.
+    pub(super) async fn fill(&self, ctx: Ctx, plan: &Plan, shards: &[u16]) -> Result<()> {
+        let Some(from) = coming_from(plan) else { return Ok(()) };
+        for part in shards.chunks(self.a_batch(8, 32)) {
+            let mut todo = part.to_vec();
+            let mut strikes = 0;
+            for _ in 0..ROUNDS_MAX {
+                let (left, is_stuck) = if self.is_native() {
+                    self.fill_native(ctx, &plan.map, &from, &todo).await?
+                } else {
+                    self.fill_portable(ctx, &plan.map, &from, &todo).await?
+                };
+                todo = left;
+                let Some(&first) = todo.first() else { break };
+                strikes += u32::from(is_stuck);
+                if strikes >= STRIKES_MAX {
+                    return Err(self.lost(&plan.map, first));
+                }
+            }
+            if !todo.is_empty() {
+                return Err(self.beaten());
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that are not filled yet; true if it is for what they come from being gone.
+    async fn fill_native(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<(Vec<u16>, bool)> {
+        let wanted: BTreeSet<u16> = shards.iter().flat_map(|&shard| to.overlap(shard, from)).collect();
+        let mut batch = Batch::new();
+        for &source in &wanted {
+            batch.push(self.turn_op(from, source, LIVE, SEALED, Vec::new())?);
+            batch.push(self.all_op(self.key(from, source)?));
+        }
+        let mut replies = self.run(ctx, batch).await.into_iter();
+        let mut sources = BTreeMap::new();
+        for source in wanted {
+            // Whether this one sealed it, or another did, the read behind it tells.
+            _ = replies.next();
+            let (mark, all) = self.all(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?;
+            sources.insert(source, Sight { mark, found: Found::All(all) });
+        }
+        let (mut batch, mut sent, mut left, mut stuck) = (Batch::new(), Vec::new(), Vec::new(), Vec::new());
+        for &shard in shards {
+            let marks: Vec<Mark> =
+                to.overlap(shard, from).filter_map(|source| sources.get(&source).map(|sight| sight.mark)).collect();
+            if marks.iter().all(|mark| *mark == Mark::Sealed) {
+                let Ok(elements) = self.gathered(to, from, shard, &sources)? else {
+                    stuck.push(shard);
+                    continue;
+                };
+                let entries = elements.into_iter().map(|(name, value)| (name, self.native_value(&value))).collect();
+                batch.push(self.turn_op(to, shard, UNFILLED, LIVE, entries)?);
+                sent.push(shard);
+            } else if marks.contains(&Mark::Missing) {
+                stuck.push(shard);
+            } else {
+                // The seal did not land.
+                left.push(shard);
+            }
+        }
+        let mut look = stuck.clone();
+        for (shard, reply) in sent.into_iter().zip(self.run_if_any(ctx, batch).await) {
+            match reply.map(Reply::into_native) {
+                Ok(Some(NativeReply::Flags(_))) => {}
+                Ok(Some(NativeReply::Unmarked)) => look.push(shard),
+                Ok(other) => return Err(self.strange(&other)),
+                // Whether it landed, the next round finds.
+                Err(error) if error.is_unknown() => left.push(shard),
+                Err(error) => return Err(error),
+            }
+        }
+        let asks: Vec<(u16, Ask)> = look.into_iter().map(|shard| (shard, Ask::Names(Vec::new()))).collect();
+        let mut is_stuck = false;
+        for ((shard, _), sight) in asks.iter().zip(self.look(ctx, to, &asks).await?) {
+            match sight.mark {
+                // Filled by others; or already on the way into the map after this.
+                Mark::Live | Mark::Sealed => {}
+                Mark::Missing => return Err(self.gone(ctx, to, *shard).await?),
+                Mark::Unfilled => {
+                    is_stuck |= stuck.contains(shard);
+                    left.push(*shard);
+                }
+            }
+        }
+        Ok((left, is_stuck))
+    }
+
+    /// The error for a shard of this map that is missing, unless the map has gone on.
+    async fn gone(&self, ctx: Ctx, map: &Map, shard: u16) -> Result<larder_core::Error> {
+        let now = self.refresh(ctx).await?;
+        Ok(if now.map == *map { self.lost(map, shard) } else { self.beaten() })
+    }
+
+    async fn run_if_any(&self, ctx: Ctx, batch: Batch) -> larder_core::Replies {
+        if batch.is_empty() { larder_core::Replies::new() } else { self.run(ctx, batch).await }
+    }
+
+    /// The op that puts another mark in the place of one.
+    fn turn_op(
+        &self,
+        map: &Map,
+        shard: u16,
+        mark: &'static [u8],
+        to: &'static [u8],
+        entries: Vec<(Bytes, Bytes)>,
+    ) -> Result<Op> {
+        let act = GuardedAct::Turn { to: Bytes::from_static(to), entries };
+        let guarded = Guarded { of: self.of, mark: Bytes::from_static(mark), act };
+        Ok(Op::native(self.key(map, shard)?, Native::Guarded(guarded)))
+    }
+
+    async fn fill_portable(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<(Vec<u16>, bool)> {
+        let wanted: Vec<u16> =
+            shards.iter().flat_map(|&shard| to.overlap(shard, from)).collect::<BTreeSet<_>>().into_iter().collect();
+        let places = shards.iter().map(|&shard| (to, shard)).chain(wanted.iter().map(|&source| (from, source)));
+        let mut readings = self.read_items(ctx, places).await?;
+        let of_sources = readings.split_off(shards.len().min(readings.len()));
+        let mut targets = Vec::new();
+        for (&shard, reading) in shards.iter().zip(readings) {
+            match reading {
+                Some((now, cas)) if now.mark == Mark::Unfilled => targets.push((shard, now, cas)),
+                Some(_) => {}
+                None => return Err(self.gone(ctx, to, shard).await?),
+            }
+        }
+        if targets.is_empty() {
+            return Ok((Vec::new(), false));
+        }
+        let (mut sources, mut seals) = (BTreeMap::new(), Batch::new());
+        for (&source, reading) in wanted.iter().zip(of_sources) {
+            let mark = match &reading {
+                None => Mark::Missing,
+                Some((now, _)) => now.mark,
+            };
+            if let Some((mut now, cas)) = reading {
+                if now.mark == Mark::Live {
+                    now.mark = Mark::Sealed;
+                    seals.push(self.put_item_op(from, source, &now, cas)?);
+                }
+                sources.insert(source, Sight { mark, found: Found::All(now.elements.into_iter().collect()) });
+            }
+        }
+        if !seals.is_empty() {
+            for reply in self.run(ctx, seals).await {
+                match reply {
+                    Err(error) if !error.is_unknown() => return Err(error),
+                    // Whether they landed, the next round finds.
+                    _ => {}
+                }
+            }
+            return Ok((targets.into_iter().map(|(shard, ..)| shard).collect(), false));
+        }
+        let (mut left, mut batch, mut sent) = (Vec::new(), Batch::new(), Vec::new());
+        for (shard, mut now, cas) in targets {
+            match self.gathered(to, from, shard, &sources)? {
+                Err(_) => left.push(shard),
+                Ok(elements) => {
+                    now.elements = elements.into_iter().collect();
+                    now.mark = Mark::Live;
+                    now.tag = random_id();
+                    batch.push(self.put_item_op(to, shard, &now, cas)?);
+                    sent.push(shard);
+                }
+            }
+        }
+        let is_stuck = !left.is_empty();
+        for (shard, reply) in sent.into_iter().zip(self.run_if_any(ctx, batch).await) {
+            match reply {
+                Ok(Reply::Stored) => {}
+                Err(error) if !error.is_unknown() => return Err(error),
+                _ => left.push(shard),
+            }
+        }
+        Ok((left, is_stuck))
+    }
+}

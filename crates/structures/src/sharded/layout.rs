@@ -1,0 +1,340 @@
+//! The bytes of sharded collections: parameters, the map, and a shard where it is one item.
+//!
+//! The manifest's parameters are two bytes: how shards are kept (0 items, 1 native collections), and how elements are spread (0 by hash, 1 dense).
+//!
+//! The map, numbers little-endian:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 1 | the version of this layout, 1 |
+//! | 1 | 1 | 0 stable, 1 planned, 2 moving |
+//! | 2 | 8 | how often it was written |
+//! | 10 | 10 | the map in force: its id (4), shards (2), ids a shard where they are dense (4) |
+//! | 20 | 10 | planned: the one to come; moving: the one that elements come from |
+//!
+//! A shard that is an item:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 1 | the version of this layout, 1 |
+//! | 1 | 1 | 0 unfilled, 1 live, 2 sealed |
+//! | 2 | 8 | drawn at random by whoever last changed its elements |
+//! | 10 | 4 | how many elements |
+//! | 14 | … | elements in the order of their names: length (LEB128) and name; but in a set also length and value |
+//!
+//! The item's flags are the number of elements times 4, and the second byte.
+
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The version of the layout, as the manifest has it.
+pub(super) const LAYOUT: u8 = 1;
+const VERSION: u8 = 1;
+/// Before the elements of a shard.
+pub(super) const HEADER_BYTES: usize = 14;
+/// The mark of a native shard that is in use. They look like numbers, so that a set of integers stays one; and need no more than 32 bits.
+pub(super) const LIVE: &[u8] = b"-2147483648";
+/// The mark of one that nothing is written to any more.
+pub(super) const SEALED: &[u8] = b"-2147483647";
+/// The mark of one that its elements did not come to yet.
+pub(super) const UNFILLED: &[u8] = b"-2147483646";
+/// Before a name that could be taken for a mark.
+const ESCAPE: u8 = 0;
+
+/// How shards are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Portable,
+    Native,
+}
+
+/// The manifest's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Params {
+    pub(super) kept: Kept,
+    pub(super) is_dense: bool,
+}
+
+impl Params {
+    pub(super) fn encode(self) -> Bytes {
+        Bytes::from(vec![u8::from(self.kept == Kept::Native), u8::from(self.is_dense)])
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Params> {
+        let kept = match bytes.first()? {
+            0 => Kept::Portable,
+            1 => Kept::Native,
+            _ => return None,
+        };
+        let is_dense = match bytes.get(1)? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        (bytes.len() == 2).then_some(Params { kept, is_dense })
+    }
+}
+
+/// Which element stands in which shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Map {
+    /// Drawn at random; the keys of its shards are made of it.
+    pub(super) id: u32,
+    pub(super) shards: u16,
+    /// How many dense ids stand in a shard; 0 where elements are spread by hash.
+    pub(super) per_shard: u32,
+}
+
+impl Map {
+    /// The shard of an element that is spread by hash: hashes are cut into as many ranges as there are shards.
+    pub(super) fn shard_of_hash(&self, hash: u64) -> u16 {
+        // Less than the number of shards.
+        ((u128::from(hash) * u128::from(self.shards)) >> 64) as u16
+    }
+
+    /// How many dense ids it takes.
+    pub(super) fn capacity(&self) -> u64 {
+        u64::from(self.shards) * u64::from(self.per_shard)
+    }
+
+    /// The shards of `other` that hold what belongs to this one's `shard`, in their order; none where `other` ends before it.
+    pub(super) fn overlap(&self, shard: u16, other: &Map) -> std::ops::Range<u16> {
+        if self.per_shard > 0 {
+            let first = u64::from(shard) * u64::from(self.per_shard);
+            let end = first + u64::from(self.per_shard);
+            let clip = |at: u64| u16::try_from(at).unwrap_or(u16::MAX).min(other.shards);
+            let per_shard = u64::from(other.per_shard.max(1));
+            return clip(first / per_shard)..clip(end.div_ceil(per_shard));
+        }
+        // The first hash of a shard: the least h with h * shards >= shard * 2^64.
+        let first = |shard: u16| (u128::from(shard) << 64).div_ceil(u128::from(self.shards));
+        let last = first(shard + 1) - 1;
+        let of = |hash: u128| other.shard_of_hash(u64::try_from(hash).unwrap_or(u64::MAX));
+        of(first(shard))..of(last) + 1
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.id);
+        out.put_u16_le(self.shards);
+        out.put_u32_le(self.per_shard);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Map> {
+        let bytes: &[u8; 10] = bytes.first_chunk()?;
+        let [a, b, c, d, e, f, g, h, i, j] = *bytes;
+        let map = Map {
+            id: u32::from_le_bytes([a, b, c, d]),
+            shards: u16::from_le_bytes([e, f]),
+            per_shard: u32::from_le_bytes([g, h, i, j]),
+        };
+        (map.shards > 0).then_some(map)
+    }
+}
+
+/// What is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Stable,
+    /// Shards of this map are being made; nothing is in them.
+    Planned(Map),
+    /// Elements come from this map into the one in force.
+    Moving(Map),
+}
+
+/// The map item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// How often it was written: it only grows.
+    pub(super) version: u64,
+    pub(super) map: Map,
+    pub(super) phase: Phase,
+}
+
+impl Plan {
+    pub(super) fn encode(&self) -> Bytes {
+        let (phase, other) = match &self.phase {
+            Phase::Stable => (0, None),
+            Phase::Planned(to) => (1, Some(to)),
+            Phase::Moving(from) => (2, Some(from)),
+        };
+        let mut out = BytesMut::with_capacity(30);
+        out.put_slice(&[VERSION, phase]);
+        out.put_u64_le(self.version);
+        self.map.encode(&mut out);
+        if let Some(other) = other {
+            other.encode(&mut out);
+        }
+        out.freeze()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Plan> {
+        let (&[version, phase], rest) = bytes.split_first_chunk::<2>()?;
+        let (writes, rest) = rest.split_first_chunk::<8>()?;
+        let map = Map::decode(rest)?;
+        let other = rest.get(10..)?;
+        let phase = match (phase, other.len()) {
+            (0, 0) => Phase::Stable,
+            (1, 10) => Phase::Planned(Map::decode(other)?),
+            (2, 10) => Phase::Moving(Map::decode(other)?),
+            _ => return None,
+        };
+        (version == VERSION).then_some(Plan { version: u64::from_le_bytes(*writes), map, phase })
+    }
+
+    /// The other map, where there is one.
+    pub(super) fn other(&self) -> Option<Map> {
+        match self.phase {
+            Phase::Stable => None,
+            Phase::Planned(other) | Phase::Moving(other) => Some(other),
+        }
+    }
+}
+
+/// What a shard says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    Unfilled,
+    Live,
+    Sealed,
+    /// There is no such shard.
+    Missing,
+}
+
+impl Mark {
+    fn byte(self) -> u8 {
+        match self {
+            Mark::Unfilled => 0,
+            Mark::Live => 1,
+            Mark::Sealed | Mark::Missing => 2,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Mark> {
+        [Mark::Unfilled, Mark::Live, Mark::Sealed].get(usize::from(byte)).copied()
+    }
+
+    /// What an item's flags say, with the number of its elements.
+    pub(super) fn of_flags(flags: u32) -> Option<(Mark, u64)> {
+        Some((Mark::from_byte((flags & 3) as u8)?, u64::from(flags >> 2)))
+    }
+}
+
+/// The elements of a shard by their names.
+pub(super) type Elements = BTreeMap<Bytes, Bytes>;
+
+/// A shard that is an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shard {
+    pub(super) mark: Mark,
+    /// Who wrote its elements last.
+    pub(super) tag: u64,
+    pub(super) elements: Elements,
+}
+
+impl Shard {
+    pub(super) fn empty(mark: Mark) -> Shard {
+        Shard { mark, tag: 0, elements: Elements::new() }
+    }
+
+    /// The item's flags.
+    pub(super) fn flags(&self) -> u32 {
+        ((self.elements.len() as u32) << 2) | u32::from(self.mark.byte())
+    }
+
+    pub(super) fn encode(&self, has_values: bool) -> Bytes {
+        let bytes: usize = self.elements.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
+        let mut out = BytesMut::with_capacity(HEADER_BYTES + bytes);
+        out.put_slice(&[VERSION, self.mark.byte()]);
+        out.put_u64_le(self.tag);
+        out.put_u32_le(self.elements.len() as u32);
+        for (name, value) in &self.elements {
+            put_bytes(&mut out, name);
+            if has_values {
+                put_bytes(&mut out, value);
+            }
+        }
+        out.freeze()
+    }
+
+    /// `None` for bytes that are no shard.
+    pub(super) fn decode(bytes: &Bytes, has_values: bool) -> Option<Shard> {
+        let (head, _) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let mark = Mark::from_byte(head[1])?;
+        let tag = u64::from_le_bytes(*head[2..].first_chunk()?);
+        let count = u32::from_le_bytes(*head[10..].first_chunk()?);
+        let mut at = HEADER_BYTES;
+        let mut elements = Elements::new();
+        for _ in 0..count {
+            let name = take_bytes(bytes, &mut at)?;
+            let value = if has_values { take_bytes(bytes, &mut at)? } else { Bytes::new() };
+            if elements.last_key_value().is_some_and(|(last, _)| *last >= name) {
+                return None;
+            }
+            elements.insert(name, value);
+        }
+        (head[0] == VERSION && at == bytes.len()).then_some(Shard { mark, tag, elements })
+    }
+}
+
+fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
+    let mut len = bytes.len();
+    while len >= 0x80 {
+        out.put_u8((len & 0x7f) as u8 | 0x80);
+        len >>= 7;
+    }
+    out.put_u8(len as u8);
+    out.put_slice(bytes);
+}
+
+fn take_bytes(from: &Bytes, at: &mut usize) -> Option<Bytes> {
+    let (mut len, mut shift) = (0usize, 0);
+    loop {
+        let byte = *from.get(*at)?;
+        *at += 1;
+        len |= usize::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            break;
+        }
+        shift += 7;
+        if shift > 28 {
+            return None;
+        }
+    }
+    let end = at.checked_add(len)?;
+    if end > from.len() {
+        return None;
+    }
+    let bytes = from.slice(*at..end);
+    *at = end;
+    Some(bytes)
+}
+
+/// The hash that spreads elements.
+pub(super) fn hash(name: &[u8]) -> u64 {
+    xxh3_64(name)
+}
+
+/// A name as a native shard has it: none is a mark.
+pub(super) fn escaped(name: &Bytes) -> Bytes {
+    if name.first() != Some(&ESCAPE) && ![LIVE, SEALED, UNFILLED].contains(&&name[..]) {
+        return name.clone();
+    }
+    let mut escaped = BytesMut::with_capacity(name.len() + 1);
+    escaped.put_u8(ESCAPE);
+    escaped.put_slice(name);
+    escaped.freeze()
+}
+
+/// The name that a native shard has; `None` for a mark.
+pub(super) fn unescaped(stored: &Bytes) -> Option<Bytes> {
+    if [LIVE, SEALED, UNFILLED].contains(&&stored[..]) {
+        return None;
+    }
+    Some(if stored.first() == Some(&ESCAPE) { stored.slice(1..) } else { stored.clone() })
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn map(id: u32, shards: u16, per_shard: u32) -> Map {
+    Map { id, shards, per_shard }
+}
+
+#[test]
+fn golden_bytes() {
+    assert_eq!(&Params { kept: Kept::Native, is_dense: true }.encode()[..], b"\x01\x01");
+    let moving =
+        Plan { version: 3, map: map(0x1122_3344, 0x0506, 64), phase: Phase::Moving(map(0xaabb_ccdd, 7, 0x0102)) };
+    let bytes = b"\x01\x02\x03\0\0\0\0\0\0\0\x44\x33\x22\x11\x06\x05\x40\0\0\0\xdd\xcc\xbb\xaa\x07\0\x02\x01\0\0";
+    assert_eq!(&moving.encode()[..], bytes);
+    assert_eq!(Plan::decode(bytes), Some(moving));
+    let elements = Elements::from([("b".into(), "22".into()), ("a".into(), "1".into())]);
+    let shard = Shard { mark: Mark::Live, tag: 0x0807_0605_0403_0201, elements };
+    let hash = b"\x01\x01\x01\x02\x03\x04\x05\x06\x07\x08\x02\0\0\0\x01a\x011\x01b\x0222";
+    assert_eq!(&shard.encode(true)[..], hash);
+    assert_eq!(Shard::decode(&Bytes::from_static(hash), true), Some(shard.clone()));
+    assert_eq!(&shard.encode(false)[..], b"\x01\x01\x01\x02\x03\x04\x05\x06\x07\x08\x02\0\0\0\x01a\x01b");
+    assert_eq!(Mark::of_flags(shard.flags()), Some((Mark::Live, 2)));
+}
+
+/// The spread is part of the layout for ever.
+#[test]
+fn golden_places() {
+    let places = |name: &[u8]| [2, 3, 1_000, 65_535].map(|shards| map(0, shards, 0).shard_of_hash(hash(name)));
+    assert_eq!(places(b""), [0, 0, 175, 11_526]);
+    assert_eq!(places(b"a"), [1, 2, 901, 59_077]);
+}
+
+#[test]
+fn a_name_is_never_a_mark_and_comes_back() {
+    for name in [&b""[..], b"a", b"\0", b"\0a", LIVE, SEALED, UNFILLED, b"\0-2147483648", b"-2147483649"] {
+        let name = Bytes::copy_from_slice(name);
+        let stored = escaped(&name);
+        assert!(![LIVE, SEALED, UNFILLED].contains(&&stored[..]), "{name:?}");
+        assert_eq!(unescaped(&stored), Some(name));
+    }
+    assert_eq!(unescaped(&Bytes::from_static(LIVE)), None);
+}
+
+fn some_maps() -> impl Strategy<Value = (Map, Map)> {
+    (1u16..400, 1u16..400, 1u32..50, 1u32..50, any::<bool>()).prop_map(|(one, other, a, b, is_dense)| {
+        let (a, b) = if is_dense { (a, b) } else { (0, 0) };
+        (map(1, one, a), map(2, other, b))
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_belongs_to_a_shard_comes_from_its_overlap((to, from) in some_maps(), hash: u64, id in 0u64..20_000) {
+        let of = |map: &Map| match map.per_shard {
+            0 => Some(map.shard_of_hash(hash)),
+            per_shard => u16::try_from(id / u64::from(per_shard)).ok().filter(|shard| *shard < map.shards),
+        };
+        if let (Some(shard), Some(source)) = (of(&to), of(&from)) {
+            prop_assert!(to.overlap(shard, &from).contains(&source), "{shard} of {to:?}, {source} of {from:?}");
+        }
+    }
+
+    #[test]
+    fn overlaps_go_on_where_the_last_one_ended((to, from) in some_maps()) {
+        let mut last = 0..0;
+        for shard in 0..to.shards {
+            let next = to.overlap(shard, &from);
+            prop_assert!(next.start >= last.start && next.end >= last.end && next.start <= last.end, "{last:?} {next:?}");
+            prop_assert!(next.end <= from.shards);
+            last = next;
+        }
+        if to.per_shard == 0 || to.capacity() >= from.capacity() {
+            prop_assert_eq!(last.end, from.shards);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes: Vec<u8>, has_values: bool) {
+        _ = Plan::decode(&bytes);
+        _ = Params::decode(&bytes);
+        let bytes = Bytes::from(bytes);
+        if let Some(shard) = Shard::decode(&bytes, has_values) {
+            prop_assert_eq!(shard.elements.len() as u32 + 1, (shard.flags() >> 2) + 1);
+        }
+    }
+
+    #[test]
+    fn a_shard_comes_back(elements: BTreeMap<Vec<u8>, Vec<u8>>, tag: u64) {
+        let elements = elements.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let shard = Shard { mark: Mark::Sealed, tag, elements };
+        prop_assert_eq!(Shard::decode(&shard.encode(true), true), Some(shard));
+    }
+}

@@ -1,0 +1,224 @@
+//! Opening sharded collections, and making them: their shards, then the map, then the manifest, which commits.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::native::{Collection, Families, Native, Score};
+use larder_core::{
+    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb, Want,
+};
+
+use super::core::{Core, collection, shard_key};
+use super::layout::{HEADER_BYTES, Kept, LAYOUT, LIVE, Map, Mark, Params, Phase, Plan, Shard, UNFILLED};
+use super::{FILL, SHARDS_MAX, SHARDS_MIN};
+use crate::ids::random_id;
+use crate::manifest::{self, Kind, Manifest};
+use crate::name::Name;
+use crate::timeout;
+
+/// The least that an item must take.
+const VALUE_BYTES_MIN: usize = 1_024;
+const OPS_A_BATCH: usize = 1_024;
+
+/// What options say.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) shards: Option<u16>,
+    pub(super) expected: Option<u64>,
+    /// Ids a shard.
+    pub(super) dense: Option<u32>,
+    pub(super) timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { shards: None, expected: None, dense: None, timeout: Duration::from_secs(5) }
+    }
+}
+
+impl Settings {
+    /// Opens a collection, and makes it if it may. **Round trips: 2**, and 2 to make it, and 1 for every 1,024 shards.
+    pub(super) async fn open(self, store: &StoreRef, name: &Name, kind: Kind, may_create: bool) -> Result<Core> {
+        timeout::check(self.timeout)?;
+        let ctx = Ctx::within(self.timeout);
+        let profile = store.profile();
+        let what = || format!("{} {name}", kind.as_str());
+        let unsupported = |detail: String| Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
+        if !profile.cas {
+            return unsupported(format!("{} needs conditional writes (cas), which this store has not", what()));
+        }
+        let manifest = match manifest::find(store, ctx, name).await? {
+            Some(found) => found.manifest,
+            None if may_create => self.create(store, ctx, name, kind).await?,
+            None => return Err(manifest::absent(store, name)),
+        };
+        manifest.expect(name, kind, LAYOUT)?;
+        let Some(params) = Params::decode(&manifest.params) else {
+            let detail = format!("{} is kept in a way this release does not know", what());
+            return Err(Error::new(ErrorKind::LayoutMismatch, detail));
+        };
+        if params.kept == Kept::Native && !is_native(&profile, kind) {
+            return unsupported(format!("{} is kept in native collections, which this store has not", what()));
+        }
+        if self.dense.is_some() != params.is_dense && self.dense.is_some() {
+            let detail = format!("{} spreads its elements by hash, and not by dense numbers", what());
+            return Err(Error::new(ErrorKind::LayoutMismatch, detail));
+        }
+        let nothing = Plan { version: 0, map: Map { id: 0, shards: 1, per_shard: 0 }, phase: Phase::Stable };
+        let core = Core::new(store, name, manifest, params, nothing, self.timeout)?;
+        core.refresh(ctx).await?;
+        Ok(core)
+    }
+
+    /// How many shards it is made with.
+    fn shards_to_make(&self, kind: Kind) -> Result<u16> {
+        let bad = |detail: String| Err(Error::new(ErrorKind::BadInput, detail));
+        if let Some(0) = self.dense {
+            return bad("0 dense numbers a shard; it takes at least 1".to_owned());
+        }
+        let shards = match (self.shards, self.expected) {
+            (Some(shards), _) => u64::from(shards),
+            (None, Some(expected)) => expected.div_ceil(u64::from(self.dense.unwrap_or(FILL))).max(1),
+            (None, None) => u64::from(SHARDS_MIN),
+        };
+        match u16::try_from(shards) {
+            Ok(shards) if shards > 0 => Ok(shards),
+            _ => bad(format!("a {} takes 1 to {SHARDS_MAX} shards, not {shards}", kind.as_str())),
+        }
+    }
+
+    async fn create(&self, store: &StoreRef, ctx: Ctx, name: &Name, kind: Kind) -> Result<Manifest> {
+        let profile = store.profile();
+        let kept = if is_native(&profile, kind) { Kept::Native } else { Kept::Portable };
+        let shards = self.shards_to_make(kind)?;
+        let map = Map { id: random_id() as u32, shards, per_shard: self.dense.unwrap_or(0) };
+        let params = Params { kept, is_dense: self.dense.is_some() };
+        let new = Manifest::new(kind, LAYOUT, 1, params.encode());
+        let longest = shard_key(name, &new, &map, SHARDS_MAX - 1)?.as_bytes().len();
+        if profile.value_bytes_max(longest) < VALUE_BYTES_MIN.max(HEADER_BYTES) {
+            let detail = format!("{} {name} needs items of {VALUE_BYTES_MIN} bytes", kind.as_str());
+            return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
+        }
+        let plan = Plan { version: 1, map, phase: Phase::Stable };
+        let mut parts: Vec<_> = parts(&map, OPS_A_BATCH.min(profile.batch_ops_max.saturating_sub(1))).collect();
+        let mut data = match parts.pop() {
+            Some(last) => make_ops(name, &new, &map, last)?,
+            None => Batch::new(),
+        };
+        data.push(Op::put(new.data_key(name, 0)?, PutMode::Add, plan.encode(), Ttl::Never));
+        let made = match make_shards(store, ctx, name, &new, &map, parts).await {
+            Ok(()) => manifest::create(store, ctx, name, new.clone(), data).await,
+            Err(error) => Err(error),
+        };
+        let is_ours = match &made {
+            Ok(made) => made.generation == new.generation,
+            Err(error) => error.is_unknown(),
+        };
+        if !is_ours {
+            remove_shards(store, ctx, name, &new, &map).await;
+        }
+        made
+    }
+}
+
+/// True where its shards are native collections.
+fn is_native(profile: &Profile, kind: Kind) -> bool {
+    profile.natives.contains(collection(kind).family().union(Families::KEYS))
+}
+
+/// The shards of a map, by the batch.
+pub(super) fn parts(map: &Map, a_batch: usize) -> impl Iterator<Item = std::ops::Range<u16>> + use<> {
+    let (shards, step) = (map.shards, u16::try_from(a_batch).unwrap_or(u16::MAX).max(1));
+    (0..shards).step_by(usize::from(step)).map(move |first| first..first.saturating_add(step).min(shards))
+}
+
+/// The op that makes a shard with nothing in it.
+pub(super) fn make_op(of: Collection, is_native: bool, key: Key, mark: Mark) -> Result<Op> {
+    if !is_native {
+        let empty = Shard::empty(mark);
+        let value = empty.encode(of != Collection::Set);
+        return Ok(Op::new(key, Verb::Put { mode: PutMode::Add, value, flags: empty.flags(), ttl: Ttl::Never }));
+    }
+    let mark = Bytes::from_static(if mark == Mark::Live { LIVE } else { UNFILLED });
+    let make = match of {
+        Collection::Hash => Native::HashAdd { field: mark, value: Bytes::from_static(b"0") },
+        Collection::Set => Native::SetAdd { members: vec![mark] },
+        Collection::Sorted => {
+            Native::SortedAdd { entries: vec![(mark, Score::default())], only: larder_core::native::Only::NEW }
+        }
+    };
+    Ok(Op::native(key, make))
+}
+
+/// The ops that make shards of a new collection.
+fn make_ops(name: &Name, manifest: &Manifest, map: &Map, shards: std::ops::Range<u16>) -> Result<Batch> {
+    let is_native = are_native(manifest);
+    let op = |shard| make_op(collection(manifest.kind), is_native, shard_key(name, manifest, map, shard)?, Mark::Live);
+    shards.map(op).collect()
+}
+
+/// # Errors
+/// With the effect "not applied": nobody can know of them yet.
+async fn make_shards(
+    store: &StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    manifest: &Manifest,
+    map: &Map,
+    parts: Vec<std::ops::Range<u16>>,
+) -> Result<()> {
+    for part in parts {
+        for reply in store.run(ctx, make_ops(name, manifest, map, part)?).await {
+            match reply.map_err(|error| error.effect(Effect::NotApplied))? {
+                Reply::Stored | Reply::Native(_) => {}
+                other => return Err(Error::new(ErrorKind::Protocol, format!("the store answered {other:?}"))),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Forgotten on purpose where it fails: nobody names them.
+async fn remove_shards(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest, map: &Map) {
+    let Ok(keys) = keys(name, manifest, map) else { return };
+    let is_native = store.profile().natives.contains(Families::KEYS);
+    for part in keys.chunks(OPS_A_BATCH.min(store.profile().batch_ops_max)) {
+        let remove = |key: &Key| match is_native {
+            true => Op::native(key.clone(), Native::Remove),
+            false => Op::delete(key.clone()),
+        };
+        _ = store.run(ctx, part.iter().map(remove).collect()).await;
+    }
+}
+
+fn keys(name: &Name, manifest: &Manifest, map: &Map) -> Result<Vec<Key>> {
+    (0..map.shards).map(|shard| shard_key(name, manifest, map, shard)).collect()
+}
+
+/// The keys of the shards, of both maps where one follows the other. **Round trips: 1.**
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+    let get = Op::get(manifest.data_key(name, 0)?, Want::VALUE);
+    let Some(item) = store.run_one(ctx, get).await?.into_item() else { return Ok(Vec::new()) };
+    let Some(plan) = Plan::decode(&item.value) else { return Ok(Vec::new()) };
+    let mut all = keys(name, manifest, &plan.map)?;
+    if let Some(other) = plan.other() {
+        all.extend(keys(name, manifest, &other)?);
+    }
+    Ok(all)
+}
+
+/// True if its shards are no items.
+pub(crate) fn are_native(manifest: &Manifest) -> bool {
+    Params::decode(&manifest.params).is_some_and(|params| params.kept == Kept::Native)
+}
+
+/// The parameters in words; `None` for those of another release.
+pub(crate) fn describe(manifest: &Manifest) -> Option<Vec<(&'static str, String)>> {
+    let params = Params::decode(&manifest.params)?;
+    let kept = match params.kept {
+        Kept::Portable => "items under conditional writes",
+        Kept::Native => "native collections",
+    };
+    let spread = if params.is_dense { "ranges of dense numbers" } else { "XXH3-64" };
+    Some(vec![("elements are spread by", spread.to_owned()), ("kept in", kept.to_owned())])
+}

@@ -1,0 +1,267 @@
+//! Sharded collections: a hash, or a set, of any size, in many small shards whose number can be changed while it is used.
+//!
+//! A server keeps small collections packed, and large ones in tables that take several times the memory; and a store of plain items takes no
+//! collection that is larger than an item. So elements are spread over shards of some 64: [`ShardedHash`] is values by fields, [`ShardedSet`] is members.
+//! Any operation goes to the shards it is about, all at once.
+//!
+//! Source: J. Carlson, "Redis in Action", 2013, section 9.2 (sharded hashes and sets: dense numbers by range, others by hash). Added to it: which element stands
+//! where is recorded with the data, and not computed from a number that every program must be told; the number of shards changes online; a
+//! shard that was lost is told from an empty one.
+//!
+//! # How it works
+//! A small item, the map, says how many shards there are and what their keys are made of. Elements stand in the shard of their hash (XXH3-64), whose
+//! range is cut evenly; or, with [`dense`](ShardedOptions::dense), whole numbers stand in ranges of so many.
+//! A shard carries a mark, which is looked at by the very op that writes to it: it is live, or sealed, or was never filled.
+//!
+//! | layout | where | a shard | a change |
+//! |---|---|---|---|
+//! | native | Redis, Valkey | a hash or a set of the server's own | one op, which the shard refuses where it is not live |
+//! | portable | every other store with conditional writes | an item, its elements in order | a read and a conditional write |
+//!
+//! # Resharding
+//! [`reshard`](ShardedHash::reshard) makes other shards, empty, and puts their map in force. A new shard is filled once: what its elements come from is sealed, which
+//! makes it refuse every write and say the same for ever, and then the new one is written on condition that it is unfilled. Whoever meets an unfilled shard can do that, so nobody ever
+//! waits for the one that reshards, and it may die at any step: the next one goes on. A writer whose map is old is refused by the shard itself, and reads the map. A
+//! reader that meets an unfilled shard reads what it comes from. Every element is moved once, of some hundred at a time. `docs/design.md` says why it is so.
+//!
+//! # Guarantees, a store
+//! | | memory | memcached | Redis, Valkey |
+//! |---|---|---|---|
+//! | a change that was acknowledged | is seen by every read that begins later | the same, until the server evicts or ends | the same |
+//! | "new", "was there" | told of exactly one of those who add, or remove, at once | the same | the same |
+//! | a change whose reply is lost | cannot be | settled by looking, or `Unknown` | `Unknown`, and never sent again |
+//! | changes of one call | each shard by itself | the same | the same |
+//! | a lost shard, or map | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
+//! | while it is resharded | all of the above | the same | the same |
+//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is `RolledBack` |
+//!
+//! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once.
+//!
+//! # Round trips
+//! | of an opened handle | portable | native |
+//! |---|---|---|
+//! | get, has, of one or many | 1 | 1 |
+//! | set, add, remove, of one or many | 2 | 1 |
+//! | len | 1 for 1,024 shards | 1 for 1,024 shards |
+//! | entries, members | 1 for 128 shards | 1 for 128 shards |
+//! | open | 2 | 2 |
+//! | open_or_create | 2 if it is there, 4 to make it | the same |
+//! | while it is resharded | a write to a shard that nothing came to yet: 5 more; a read: 1 more | 4 more; 1 more |
+//! | by a handle whose map is old | 1 more, once | 2 more, once |
+//!
+//! One more for each further 1,024 shards that one call touches (256 of a read where shards are items).
+//!
+//! # Memory and limits
+//! Servers pack a hash of up to 128 fields of 64 bytes (`hash-max-listpack-entries`), a set of up to 512 integers, and from Redis 7.2 a set of up to 128 others.
+//! A shard takes one more entry, for its mark. [`stat`](ShardedHash::stat) says how a shard is really kept, and when the server's limits have it unpacked.
+//! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes.
+
+mod core;
+mod fill;
+mod hash;
+pub(crate) mod layout;
+mod make;
+mod read;
+mod reshard;
+mod set;
+mod stat;
+mod write;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Result, StoreRef};
+
+pub use self::core::NAME_BYTES_MAX;
+pub use self::hash::ShardedHash;
+use self::make::Settings;
+pub(crate) use self::make::{are_native, describe, pieces};
+pub use self::reshard::Progress;
+pub use self::set::ShardedSet;
+pub use self::stat::ShardedStat;
+use crate::name::Name;
+use crate::timeout;
+
+/// The most shards there can be.
+pub const SHARDS_MAX: u16 = u16::MAX;
+/// How many there are where nothing was said.
+const SHARDS_MIN: u16 = 64;
+/// How many elements a shard is made for: those of a hash that is spread by chance stay under 128.
+const FILL: u32 = 64;
+
+/// What can be sharded.
+mod sealed {
+    use std::sync::Arc;
+
+    use super::core::Core;
+    use crate::manifest::Kind;
+
+    pub trait Sealed: Sized {
+        const KIND: Kind;
+        fn of(core: Arc<Core>) -> Self;
+    }
+}
+
+use sealed::Sealed;
+
+/// How a sharded collection is opened and made.
+///
+/// ```
+/// use larder_structures::ShardedHash;
+/// let options = ShardedHash::options().expected(1_000_000).timeout(std::time::Duration::from_secs(10));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ShardedOptions<T> {
+    settings: Settings,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Default for ShardedOptions<T> {
+    fn default() -> ShardedOptions<T> {
+        ShardedOptions { settings: Settings::default(), of: PhantomData }
+    }
+}
+
+impl<T: Sealed> ShardedOptions<T> {
+    /// How many shards it is made with, if it must be made: 1 to [`SHARDS_MAX`]. One that is there keeps its own.
+    pub fn shards(mut self, shards: u16) -> ShardedOptions<T> {
+        self.settings.shards = Some(shards);
+        self
+    }
+
+    /// For how many elements it is made: a shard for every 64. 4,096 if nothing is said; more may come, and [`reshard`](ShardedHash::reshard) makes room for them.
+    pub fn expected(mut self, elements: u64) -> ShardedOptions<T> {
+        self.settings.expected = Some(elements);
+        self
+    }
+
+    /// How long a call may take, with all it tries again; 5 s if not given, a day at the most. What reads all shards, and a resharding, may take as long for each batch.
+    pub fn timeout(mut self, timeout: Duration) -> ShardedOptions<T> {
+        self.settings.timeout = timeout.min(timeout::TIMEOUT_MAX);
+        self
+    }
+
+    /// Opens one that is there. **Round trips: 2.**
+    ///
+    /// # Errors
+    /// [`BadInput`](larder_core::ErrorKind::BadInput) for a name of 0 or more than 64 bytes and for a timeout of 0, [`Absent`](larder_core::ErrorKind::Absent) if there is
+    /// none, [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch) for another structure, and for one that is not dense and should be, [`Lost`](larder_core::ErrorKind::Lost)
+    /// where the map is gone, [`Unsupported`](larder_core::ErrorKind::Unsupported) on a store without conditional writes.
+    pub async fn open(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<T> {
+        self.open_as(store, &Name::new(name)?, false).await
+    }
+
+    /// Opens one, and makes it if there is none. **Round trips: 2**, 4 if it is made, and 1 more for each further 1,024 shards.
+    ///
+    /// # Errors
+    /// As [`open`](ShardedOptions::open), but for `Absent`; [`BadInput`](larder_core::ErrorKind::BadInput) for 0 shards or too many.
+    pub async fn open_or_create(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<T> {
+        self.open_as(store, &Name::new(name)?, true).await
+    }
+
+    async fn open_as(self, store: &StoreRef, name: &Name, may_create: bool) -> Result<T> {
+        Ok(T::of(Arc::new(self.settings.open(store, name, T::KIND, may_create).await?)))
+    }
+}
+
+impl ShardedOptions<ShardedHash> {
+    /// Fields are whole numbers from 0 that come close together, such as ids, and a shard holds so many of them, one after the other: they take less room, and the numbers that one
+    /// call is about stand in few shards. There are as many as the shards take: more are refused until it is resharded. Fixed when it is made.
+    pub fn dense(mut self, per_shard: u32) -> ShardedOptions<ShardedHash> {
+        self.settings.dense = Some(per_shard);
+        self
+    }
+}
+
+/// What every sharded collection can do.
+macro_rules! common {
+    ($Type:ident, $kind:ident, $example:literal) => {
+        impl super::sealed::Sealed for $Type {
+            const KIND: crate::manifest::Kind = crate::manifest::Kind::$kind;
+            fn of(core: std::sync::Arc<super::core::Core>) -> $Type {
+                $Type(core)
+            }
+        }
+
+        impl $Type {
+            /// Options, to open it otherwise than by default.
+            pub fn options() -> super::ShardedOptions<$Type> {
+                super::ShardedOptions::default()
+            }
+
+            /// Opens one that is there. **Round trips: 2.**
+            ///
+            /// # Errors
+            /// As [`ShardedOptions::open`](super::ShardedOptions::open).
+            pub async fn open(store: &larder_core::StoreRef, name: impl AsRef<[u8]>) -> larder_core::Result<$Type> {
+                $Type::options().open(store, name).await
+            }
+
+            /// Opens one, and makes it if there is none. **Round trips: 2**, 4 if it is made.
+            ///
+            /// # Errors
+            /// As [`ShardedOptions::open_or_create`](super::ShardedOptions::open_or_create).
+            pub async fn open_or_create(
+                store: &larder_core::StoreRef,
+                name: impl AsRef<[u8]>,
+            ) -> larder_core::Result<$Type> {
+                $Type::options().open_or_create(store, name).await
+            }
+
+            /// How many elements there are. No snapshot; what is neither added nor removed meanwhile counts once, also while it is resharded. **Round trips: 1** for every 1,024 shards.
+            ///
+            /// # Errors
+            /// [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone, and those of the store.
+            pub async fn len(&self) -> larder_core::Result<u64> {
+                Ok(self.0.sweep(false).await?.count)
+            }
+
+            /// True if it has no elements. Round trips: as [`len`](Self::len).
+            ///
+            /// # Errors
+            /// As [`len`](Self::len).
+            pub async fn is_empty(&self) -> larder_core::Result<bool> {
+                Ok(self.len().await? == 0)
+            }
+
+            /// How many shards there are, as far as this handle knows. **Round trips: 0.**
+            pub fn shards(&self) -> u16 {
+                self.0.plan().map.shards
+            }
+
+            /// Figures: how many elements, how full the fullest shard is, and how the server keeps it. **Round trips: 2**, 1 more for each further 1,024 shards.
+            ///
+            /// # Errors
+            /// As [`len`](Self::len).
+            pub async fn stat(&self) -> larder_core::Result<super::ShardedStat> {
+                self.0.stat().await
+            }
+
+            /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first.
+            #[doc = concat!("\n```\n", $example, "\n```\n")]
+            /// **Round trips:** natively 3 for every 32 shards, else 5; and some 6. Others wait for none of them.
+            ///
+            /// # Errors
+            /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;
+            /// [`Conflict`](larder_core::ErrorKind::Conflict) where others keep resharding; those of the store. Whatever it is, nothing is lost by it: reshard again.
+            pub async fn reshard(&self, shards: u16) -> larder_core::Result<()> {
+                self.0.reshard(shards, &mut |_| ()).await
+            }
+
+            /// The same, telling now and then how far it is.
+            ///
+            /// # Errors
+            /// As [`reshard`](Self::reshard).
+            pub async fn reshard_with(
+                &self,
+                shards: u16,
+                mut tell: impl FnMut(super::Progress) + Send,
+            ) -> larder_core::Result<()> {
+                self.0.reshard(shards, &mut tell).await
+            }
+        }
+    };
+}
+pub(crate) use common;

@@ -1,0 +1,231 @@
+//! Making shards another number, while readers and writers go on.
+//!
+//! | step | what a crash after it leaves |
+//! |---|---|
+//! | 1. plan: the map item names the map to come | the next resharding, or a drop, clears it away |
+//! | 2. make its shards, unfilled | the same |
+//! | 3. the map item puts it in force, and names the one that elements come from | a resharding midway: everybody goes on as if it were slow, and the next one finishes it |
+//! | 4. fill each shard (`fill`), then remove what nothing comes from any more | the same |
+//! | 5. the map item forgets the old map | nothing |
+//!
+//! Steps 1, 3 and 5 are conditional writes of one item.
+
+use std::time::Duration;
+
+use larder_core::native::Native;
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, Ttl, Want};
+
+use super::core::{Core, coming_from};
+use super::layout::{Map, Mark, Phase, Plan};
+use super::{SHARDS_MAX, make};
+use crate::cell::Cell;
+use crate::events;
+use crate::ids::random_id;
+use crate::retry::Backoff;
+use crate::runtime;
+
+/// How long another one's plan may stand before it is taken for dead.
+const PLAN_MAX: Duration = Duration::from_secs(2);
+/// How many shards are filled between two looks around.
+const SHARDS_A_STEP: u16 = 32;
+/// How often it is tried where others reshard, too.
+const ROUNDS_MAX: usize = 200;
+
+/// How far a resharding is.
+///
+/// ```
+/// let done = larder_structures::sharded::Progress { filled: 32, shards: 64 };
+/// assert_eq!(done.filled * 100 / done.shards, 50);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// How many of the new shards have their elements.
+    pub filled: u32,
+    /// How many there are.
+    pub shards: u32,
+}
+
+impl Core {
+    /// Makes the shards `shards`, after finishing what another one began.
+    pub(super) async fn reshard(&self, shards: u16, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<()> {
+        self.vigil.check()?;
+        runtime::current("resharding waits now and then")?;
+        if !(1..=SHARDS_MAX).contains(&shards) {
+            let detail = format!("{} takes 1 to {SHARDS_MAX} shards, not {shards}", self.what());
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        // A map of ours was put in force: once it is finished this is done, whatever others make of it then.
+        let mut ours = None;
+        for _ in 0..ROUNDS_MAX {
+            let (plan, cas) = self.read_plan().await?;
+            match plan.phase {
+                Phase::Moving(from) => match self.finish(&plan, &from, cas, tell).await {
+                    // Others have finished it.
+                    Err(error) if error.kind() == ErrorKind::Conflict => {
+                        tokio::time::sleep(backoff.next_pause()).await;
+                    }
+                    outcome => outcome?,
+                },
+                _ if plan.map.shards == shards || ours == Some(plan.map.id) => return Ok(()),
+                Phase::Planned(other) => self.clear(&plan, &other).await?,
+                Phase::Stable => match self.begin(&plan, cas, shards).await? {
+                    Some(to) => ours = Some(to),
+                    None => tokio::time::sleep(backoff.next_pause()).await,
+                },
+            }
+        }
+        Err(self.beaten())
+    }
+
+    fn ctx(&self) -> Ctx {
+        Ctx { deadline: Some(self.deadline()) }
+    }
+
+    /// The map with its token. **Round trips: 1.**
+    async fn read_plan(&self) -> Result<(Plan, Cas)> {
+        let batch = Batch::from_buf([Op::get(self.map_key().clone(), Want::VALUE | Want::CAS)]);
+        let mut replies = self.vigil.run(self.ctx(), batch).await;
+        self.vigil.check()?;
+        let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
+        let found = reply.into_item().and_then(|item| Some((Plan::decode(&item.value)?, item.cas?)));
+        let Some((plan, cas)) = found else {
+            // Says what is wrong with it.
+            self.refresh(self.ctx()).await?;
+            return Err(self.beaten());
+        };
+        self.learn(plan);
+        Ok((plan, cas))
+    }
+
+    /// Writes the map, if it has the token. False where it has not, and where that is not known: read it again.
+    async fn write_plan(&self, cas: Cas, plan: &Plan) -> Result<bool> {
+        let cell = Cell::new(self.map_key().clone());
+        let wrote = cell.write(&self.store, self.ctx(), cas, plan.encode(), Ttl::Never).await;
+        match wrote.landed {
+            Ok(true) => {
+                self.learn(*plan);
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(error) if error.is_unknown() => {
+                events::retry(self.subject(), error.kind());
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The map to come: at least as many ids where they are dense.
+    fn next_map(&self, map: &Map, shards: u16) -> Result<Map> {
+        let mut id = random_id() as u32;
+        while id == map.id {
+            id = random_id() as u32;
+        }
+        let per_shard = match map.per_shard {
+            0 => 0,
+            same if shards >= map.shards => same,
+            _ => u32::try_from(map.capacity().div_ceil(u64::from(shards))).map_err(|_| {
+                Error::new(ErrorKind::BadInput, format!("{shards} shards are too few for the ids of {}", self.what()))
+            })?,
+        };
+        Ok(Map { id, shards, per_shard })
+    }
+
+    /// Steps 1 to 3. The id of the map that is in force then; `None` where others were first.
+    async fn begin(&self, plan: &Plan, cas: Cas, shards: u16) -> Result<Option<u32>> {
+        let to = self.next_map(&plan.map, shards)?;
+        let planned = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Planned(to) };
+        if !self.write_plan(cas, &planned).await? {
+            return Ok(None);
+        }
+        for part in make::parts(&to, self.ops_a_batch()) {
+            let ops = part.map(|shard| make::make_op(self.of, self.is_native(), self.key(&to, shard)?, Mark::Unfilled));
+            for reply in self.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
+                // Nothing was moved: what is there is cleared away by the next one.
+                match reply.map_err(|error| error.effect(Effect::NotApplied))? {
+                    Reply::Stored | Reply::Native(_) => {}
+                    other => return Err(self.strange(&other)),
+                }
+            }
+        }
+        let (now, cas) = match self.read_plan().await {
+            // It was dropped meanwhile: nobody knows of these.
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                _ = self.remove(&to, 0..to.shards).await;
+                return Err(error);
+            }
+            read => read?,
+        };
+        let moving = Plan { version: now.version + 1, map: to, phase: Phase::Moving(plan.map) };
+        if now == planned && self.write_plan(cas, &moving).await? {
+            return Ok(Some(to.id));
+        }
+        if now != planned {
+            self.remove(&to, 0..to.shards).await?;
+        }
+        Ok(None)
+    }
+
+    /// Clears a plan away, unless its maker gets on with it.
+    async fn clear(&self, plan: &Plan, other: &Map) -> Result<()> {
+        let mut waited = Duration::ZERO;
+        let pause = Duration::from_millis(50);
+        while waited < PLAN_MAX {
+            tokio::time::sleep(pause).await;
+            waited += pause;
+            if self.read_plan().await?.0.version != plan.version {
+                return Ok(());
+            }
+        }
+        let (now, cas) = self.read_plan().await?;
+        let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
+        if now == *plan && self.write_plan(cas, &stable).await? {
+            self.remove(other, 0..other.shards).await?;
+        }
+        Ok(())
+    }
+
+    /// Steps 4 and 5.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where others got ahead.
+    async fn finish(&self, plan: &Plan, from: &Map, cas: Cas, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<()> {
+        debug_assert_eq!(coming_from(plan), Some(*from));
+        let shards = plan.map.shards;
+        let (mut next, mut removed) = (0u16, 0u16);
+        tell(Progress { filled: 0, shards: u32::from(shards) });
+        while next < shards {
+            let end = next.saturating_add(SHARDS_A_STEP).min(shards);
+            let some: Vec<u16> = (next..end).collect();
+            self.fill(self.ctx(), plan, &some).await?;
+            next = end;
+            // Nothing comes from those before what the next one needs.
+            let needed = if next < shards { plan.map.overlap(next, from).start } else { from.shards };
+            if removed < needed {
+                self.remove(from, removed..needed).await?;
+                removed = needed;
+            }
+            tell(Progress { filled: u32::from(next), shards: u32::from(shards) });
+            tokio::task::yield_now().await;
+        }
+        let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
+        self.write_plan(cas, &stable).await?;
+        Ok(())
+    }
+
+    /// Removes shards that nobody needs.
+    async fn remove(&self, map: &Map, shards: std::ops::Range<u16>) -> Result<()> {
+        let all: Vec<u16> = shards.collect();
+        for part in all.chunks(self.ops_a_batch()) {
+            let ops = part.iter().map(|&shard| {
+                let key = self.key(map, shard)?;
+                Ok(if self.is_native() { Op::native(key, Native::Remove) } else { Op::delete(key) })
+            });
+            for reply in self.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
+                reply?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Unique visitors in sets of Redis and Valkey: what the server itself says of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::native::{Native, NativeReply};
+use larder_core::{Ctx, ErrorKind, Key, Op, StoreRef};
+use larder_layers::Counting;
+use larder_store_redis::{Config, RedisStore};
+use larder_structures::{IdKind, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, Value};
+
+async fn client(server: &RedisServer) -> Arc<Counting> {
+    let config = Config::from_url(&format!("{}?timeout_ms=20000&connect_timeout_ms=10000", server.url())).unwrap();
+    let store: StoreRef = Arc::new(RedisStore::connect(config).await.unwrap());
+    Arc::new(Counting::new(store))
+}
+
+/// Periods of a year: a test on the last of its milliseconds would take longer.
+fn options(precision: Precision) -> UniqueVisitorsOptions {
+    UniqueVisitors::options().period(Duration::from_secs(365 * 86_400)).precision(precision).ids(IdKind::Integer)
+}
+
+/// The keys of the shards, which are all that is a set.
+fn shards(server: &RedisServer) -> Vec<String> {
+    let Value::Array(page) = server.command(&["SCAN", "0", "COUNT", "1000000", "TYPE", "set"]) else {
+        return Vec::new();
+    };
+    page[1].text().lines().map(str::to_owned).collect()
+}
+
+/// The encodings of all shards, and what they take together, as the server tells over the store.
+async fn look(server: &RedisServer, store: &StoreRef) -> (Vec<String>, u64) {
+    let keys: Vec<Key> = shards(server).into_iter().map(|key| Key::new(key).unwrap()).collect();
+    let ask = |what: Native| keys.iter().map(move |key| Op::native(key.clone(), what.clone())).collect();
+    let (mut encodings, mut bytes) = (Vec::new(), 0);
+    for batch in [ask(Native::Encoding), ask(Native::MemoryBytes)] {
+        for reply in store.run(Ctx::default(), batch).await {
+            match reply.unwrap().into_native().unwrap() {
+                NativeReply::Text(Some(encoding)) => encodings.push(encoding),
+                NativeReply::Size(Some(size)) => bytes += size,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    (encodings, bytes)
+}
+
+/// How many are not packed.
+fn unpacked(encodings: &[String]) -> u64 {
+    encodings.iter().filter(|encoding| *encoding != "intset").count() as u64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shards_stay_packed_and_their_members_small() {
+    const VISITORS: u64 = 40_000;
+    for version in RedisVersion::ALL {
+        for precision in [Precision::Compact, Precision::Exact] {
+            let server = RedisServer::start(version, &RedisOptions::new());
+            let store = client(&server).await;
+            let shared: StoreRef = store.clone();
+            let site = options(precision).expected(VISITORS).open_or_create(&shared, "site").await.unwrap();
+            site.add([0u64]).await.unwrap();
+            let before = store.counts();
+            // Ids that are far apart, and 32 bits wide or a little more.
+            let told = site.add((1..VISITORS).map(|n| n * 700_001)).await.unwrap();
+            assert!(told.iter().filter(|told| **told == Novelty::New).count() as u64 >= VISITORS - 2, "{precision:?}");
+            let batches = store.counts().since(&before).round_trips;
+            assert_eq!(batches, 3, "40,000 ids and their shards fill three batches, which go out together");
+            let (encodings, bytes) = look(&server, &shared).await;
+            assert_eq!(unpacked(&encodings), 0, "{version:?} {precision:?}: {encodings:?}");
+            let each = bytes as f64 / VISITORS as f64;
+            assert!(each < 4.9, "{version:?} {precision:?}: {each} bytes a visitor");
+            let stat = site.stat(site.current().unwrap()).await.unwrap().unwrap();
+            assert_eq!((stat.unpacked_shards, stat.shards as usize), (0, shards(&server).len()));
+            assert!(stat.largest_shard < 512 && stat.count.stored + 2 >= VISITORS, "{stat:?}");
+            assert!(site.add((0..VISITORS).map(|n| n * 700_001)).await.unwrap().iter().all(|is| *is == Novelty::Known));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shards_follow_the_servers_limit_and_tell_when_it_pushes_them_out() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new().arg("set-max-intset-entries", "64"));
+    let store: StoreRef = client(&server).await;
+    let site = options(Precision::Compact).expected(5_000).open_or_create(&store, "site").await.unwrap();
+    let year = site.current().unwrap();
+    site.add(0..5_000u64).await.unwrap();
+    let stat = site.stat(year).await.unwrap().unwrap();
+    assert!(stat.largest_shard < 64 && stat.unpacked_shards == 0, "{stat:?}");
+    assert_eq!(unpacked(&look(&server, &store).await.0), 0);
+    // Twice as many as expected: right, and no longer small.
+    site.add(5_000..10_000u64).await.unwrap();
+    let stat = site.stat(year).await.unwrap().unwrap();
+    assert_eq!((stat.count.visitors, stat.is_outgrown()), (10_000, true));
+    assert_eq!(stat.unpacked_shards, unpacked(&look(&server, &store).await.0));
+    assert!(stat.unpacked_shards > 0, "{stat:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exact_set_keeps_every_number_and_unites_with_what_is_kept_otherwise() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let store: StoreRef = client(&server).await;
+    let memory: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let edges = [0, 1, u64::from(u32::MAX), 1 << 32, 1 << 45, (1 << 45) - 1, 1 << 63, u64::MAX - 1, u64::MAX];
+    for expected in [1, 3_000, 200_000] {
+        let options = options(Precision::Exact).expected(expected);
+        let name = format!("site-{expected}");
+        let site = options.open_or_create(&store, &name).await.unwrap();
+        let elsewhere = options.open_or_create(&memory, &name).await.unwrap();
+        assert_eq!(site.add(edges).await.unwrap(), [Novelty::New; 9]);
+        assert_eq!(site.add(edges).await.unwrap(), [Novelty::Known; 9]);
+        let year = site.current().unwrap();
+        assert_eq!(site.are_new_in(year, [2u64, 1 << 32]).await.unwrap(), [Novelty::New, Novelty::Known]);
+        site.add(100..2_000u64).await.unwrap();
+        elsewhere.add(edges.into_iter().chain(1_000..3_000)).await.unwrap();
+        let near = options.clone().precision(Precision::NearExact { bits: 48 });
+        let near = near.open_or_create(&memory, format!("near-{expected}")).await.unwrap();
+        near.add(2_500..4_000u64).await.unwrap();
+        let both = UniqueVisitors::union([(&site, year), (&elsewhere, year)]).await.unwrap();
+        assert_eq!((both.visitors, both.missed), (9 + 2_900, 0.0));
+        let all = UniqueVisitors::union([(&site, year), (&elsewhere, year), (&near, year)]).await.unwrap();
+        assert_eq!(all.visitors, 9 + 3_900);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_an_add_made_anew_is_a_loss_and_ends_with_its_period() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let store: StoreRef = client(&server).await;
+    let options = options(Precision::Compact).keep(Duration::from_secs(86_400));
+    let site = options.expected(10).open_or_create(&store, "site").await.unwrap();
+    site.add([1u64, 2, 3]).await.unwrap();
+    let [shard] = &shards(&server)[..] else { panic!("one shard") };
+    let life: i64 = server.command(&["PTTL", shard]).text().parse().unwrap();
+    assert!(life > 86_400_000, "{life}");
+    server.command(&["DEL", shard]);
+    for _ in 0..2 {
+        let error = site.add([4u64]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        assert_eq!(site.count().await.unwrap_err().kind(), ErrorKind::Lost);
+        let life: i64 = server.command(&["PTTL", shard]).text().parse().unwrap();
+        assert!(life > 0, "what was made anew stays for ever: {life}");
+    }
+    site.forget(site.current().unwrap()).await.unwrap();
+    assert_eq!(site.add([4u64]).await.unwrap(), [Novelty::New]);
+    // Foreign members are no visitors.
+    let [shard] = &shards(&server)[..] else { panic!("one shard") };
+    server.command(&["SADD", shard, "mallory"]);
+    let today = site.current().unwrap();
+    let error = UniqueVisitors::union([(&site, today), (&site, today)]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_everything_is_a_loss_and_never_a_zero() {
+    let mut server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+    let store: StoreRef = client(&server).await;
+    let site = options(Precision::Compact).open_or_create(&store, "site").await.unwrap();
+    site.add([1u64]).await.unwrap();
+    server.restart_empty();
+    let mut told = site.count().await.unwrap_err();
+    for _ in 0..200 {
+        if told.kind() != ErrorKind::Unavailable {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        told = site.count().await.unwrap_err();
+    }
+    for error in [told, site.count().await.unwrap_err(), site.add([1u64]).await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    }
+}

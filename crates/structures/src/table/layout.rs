@@ -220,9 +220,9 @@ impl<'v> Entry<'v> {
         Err(Error::new(ErrorKind::Conflict, detail))
     }
 
-    /// True if a write of this writer, or a later one, is in it.
-    pub(crate) fn has(&self, writer: u64, seq: u64) -> bool {
-        self.folded.last(writer) >= seq
+    /// The last write of this writer that is in it: earlier ones do not count any more. 0 if none is known.
+    pub(crate) fn last(&self, writer: u64) -> u64 {
+        self.folded.last(writer)
     }
 
     /// Bytes that a rewrite would save.

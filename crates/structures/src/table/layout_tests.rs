@@ -108,7 +108,7 @@ fn the_last_value_counts_and_a_repeat_does_not() {
     bytes.extend_from_slice(&second);
     let mut entry = Entry::parse(&bytes, GENERATION).unwrap();
     assert_eq!((entry.key, entry.value, entry.incarnation, entry.expiry_s), (&b"k"[..], &b""[..], INCARNATION, 7));
-    assert!(entry.has(WRITER, 2) && !entry.has(WRITER, 3) && entry.has(9, 1));
+    assert_eq!([WRITER, 9, 10].map(|writer| entry.last(writer)), [2, 1, 0]);
     assert!(entry.stale_bytes(0) > 20);
     let compacted = entry.compacted(0);
     let mut late = compacted.to_vec();
@@ -141,7 +141,7 @@ fn an_entry_keeps_its_newest_writers_and_its_reserve_holds_them() {
     let mut entry = Entry::parse(&bytes, GENERATION).unwrap();
     let compacted = entry.compacted(u32::MAX);
     let entry = Entry::parse(&compacted, GENERATION).unwrap();
-    let kept: Vec<u64> = (0..100).filter(|&writer| entry.has(writer, 1)).collect();
+    let kept: Vec<u64> = (0..100).filter(|&writer| entry.last(writer) > 0).collect();
     assert_eq!(kept, (92..100).collect::<Vec<u64>>());
     assert!(compacted.len() + FRAME_BYTES_MAX <= ENTRY_BYTES + 2, "{} of {ENTRY_BYTES}", compacted.len());
 }

@@ -34,6 +34,7 @@
 //! | the race | what comes of it |
 //! |---|---|
 //! | put and put of a new key | one `add` wins; the other's append came too early and its `add` too late, so it looks again and writes by token |
+//! | put and put of one handle, and the later one lands first | writes of one handle count in the order in which they began: the earlier one was overwritten. It neither counts in the entry nor makes an incarnation |
 //! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
 //! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |

@@ -155,6 +155,12 @@ impl Inner {
         }
         let Some(found) = self.found(&put.spot, put.key, next(&mut replies))? else { return Ok(Tried::Nothing) };
         let entry = self.entry(put.key, &found.item)?;
+        if entry.last(put.stamp.writer) >= put.stamp.seq {
+            // A later put of this handle came first, so this one was overwritten by it. To write it now would write nothing: the entry takes it
+            // for a repeat, and keeps its incarnation.
+            drop(entry);
+            return Ok(Tried::Joined(Some(found)));
+        }
         let gone = entry.incarnation;
         let frame = layout::whole_frame(put.stamp, &put.spot, (made, put.expiry_s), put.key, put.value);
         let written = entry.rewritten(&frame, self.now_s())?;
@@ -186,11 +192,12 @@ impl Inner {
     /// Looks what became of a put whose outcome is unknown.
     ///
     /// # Errors
-    /// `error`, unless the put is there: it may have been removed already, or be on its way yet.
+    /// `error`, unless the put is there: it may have been removed already, or be on its way yet. A later put of the same handle says nothing of
+    /// this one.
     async fn look_for(&self, effort: &mut Effort, put: &Put<'_>, error: Error) -> Result<Tried> {
         let Ok(Some(found)) = self.read(effort, &put.spot, put.key).await else { return Err(error) };
         let Ok(entry) = self.entry(put.key, &found.item) else { return Err(error) };
-        if !entry.has(put.stamp.writer, put.stamp.seq) {
+        if entry.last(put.stamp.writer) != put.stamp.seq {
             return Err(error);
         }
         drop(entry);
@@ -420,7 +427,9 @@ impl Inner {
             let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
             let item_key = self.item_key(&spot)?;
             let flags = spot.flags(false);
-            let put = Put { key, value: &value, spot, item_key, stamp: self.stamp(), ttl, expiry_s };
+            // Another writer each time: a put of this handle that began before is to count after it.
+            let stamp = Stamp { generation: self.manifest.generation, writer: random_id(), seq: 1 };
+            let put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
             let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
             let written = entry.rewritten(&frame, self.now_s())?;
             if self.cas(effort, &put, &found, written, flags).await? {

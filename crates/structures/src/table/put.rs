@@ -144,8 +144,8 @@ impl Inner {
 
     /// In a table with lives: every put makes the entry anew, under its own incarnation, so that the list can name the life
     /// of each.
-    async fn try_put_for(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
-        let made = random_id();
+    async fn try_put_for(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+        let (since, made) = (Instant::now(), random_id());
         let batch = Batch::from_iter([self.add_op(put, made), Inner::get_op(&put.item_key)]);
         let mut replies = self.run(effort.ctx(), batch).await.into_iter();
         match next(&mut replies)? {
@@ -162,12 +162,26 @@ impl Inner {
             return Ok(Tried::Joined(Some(found)));
         }
         let gone = entry.incarnation;
+        if !found.is_listed {
+            // The put itself has done nothing yet.
+            let noted = self.list_replaced(effort, put, &entry).await;
+            noted.map_err(|error| error.effect(Effect::NotApplied))?;
+        }
         let frame = layout::whole_frame(put.stamp, &put.spot, (made, put.expiry_s), put.key, put.value);
         let written = entry.rewritten(&frame, self.now_s())?;
-        match self.cas(effort, put, &found, written, put.spot.flags(false)).await? {
-            true => Ok(Tried::Replaced { made, gone }),
-            false => Ok(Tried::Nothing),
+        let replaced = self.cas(effort, put, &found, written, put.spot.flags(false)).await;
+        if !found.is_listed && !matches!(replaced, Ok(true)) {
+            // Its error is one of that other entry, not of this put.
+            _ = self.check_late(effort, &put.spot, put.key, gone, since).await;
         }
+        Ok(if replaced? { Tried::Replaced { made, gone } } else { Tried::Nothing })
+    }
+
+    /// Lists the entry whose place a put is about to take, and whose maker has not come to that: its incarnation must be on the list before
+    /// the next one, as it must be before a delete. **Round trips: 1.**
+    async fn list_replaced(&self, effort: &Effort, put: &Put<'_>, entry: &Entry<'_>) -> Result<()> {
+        let Entry { incarnation, expiry_s, .. } = *entry;
+        self.note(effort.deadline, put.spot.shard, &[Note::Listed { incarnation, expiry_s, key: put.key }]).await
     }
 
     /// The op that makes the entry, as one that is not listed.
@@ -430,6 +444,9 @@ impl Inner {
             // Another writer each time: a put of this handle that began before is to count after it.
             let stamp = Stamp { generation: self.manifest.generation, writer: random_id(), seq: 1 };
             let put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
+            if !found.is_listed {
+                self.list_replaced(effort, &put, &entry).await?;
+            }
             let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
             let written = entry.rewritten(&frame, self.now_s())?;
             if self.cas(effort, &put, &found, written, flags).await? {

@@ -690,3 +690,83 @@ async fn a_reply_that_is_missing_is_an_error_and_no_panic() {
     hooked.at(1, |_, _| async { Replies::new() });
     assert!(table.remove("k").await.is_err());
 }
+
+/// Two tasks put a key through one handle. The one that began first comes to the entry after the other, as a write of this handle that is
+/// older than one in the entry: it does not count there, so the list must not name an incarnation for it.
+#[tokio::test]
+async fn with_lives_a_put_that_a_later_one_of_its_handle_overtook_is_overwritten_by_it() {
+    for is_there in [false, true] {
+        let store = evicting();
+        let table = Table::options().ttl(true).open_or_create(&store, "t").await.unwrap();
+        let hooked = Hooked::new(&store);
+        let handle = Table::open(&hooked.shared(), "t").await.unwrap();
+        if is_there {
+            table.put_for("k", "old", Duration::from_secs(7200)).await.unwrap();
+            flagged(&store, "t", b"k").await;
+        }
+        let later = handle.clone();
+        before(&hooked, 1, move || async move {
+            later.put_for("k", "later", Duration::from_secs(7200)).await.unwrap();
+            later.settle().await;
+        });
+        handle.put_for("k", "earlier", Duration::from_secs(3600)).await.unwrap();
+        handle.settle().await;
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "later");
+        assert_eq!(sorted_keys(&table).await, ["k"]);
+        assert!(table.remove("k").await.unwrap());
+        table.settle().await;
+        is_gone_for_good(&table, "k").await;
+        table.put("k", "w").await.unwrap();
+        is_listed_for_good(&store, &table, "k").await;
+    }
+}
+
+/// A reader gives the entry a new incarnation while a put of the same handle is on its way: that is no put, and overtakes none.
+#[tokio::test]
+async fn a_put_that_a_renewal_by_its_handle_overtook_is_read() {
+    for has_lives in [false, true] {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let store = evicting();
+        Table::options().ttl(has_lives).open_or_create(&store, "t").await.unwrap();
+        let (table, hooked, dying) = two(&store).await;
+        dying.put("k", "v").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        dead_at(&hooked, 3, remove(&dying, "k")).await;
+        let hooked = Hooked::new(&store);
+        let handle = Table::options().clock(clock).open(&hooked.shared(), "t").await.unwrap();
+        let reader = handle.clone();
+        before(&hooked, 1, move || async move {
+            assert_eq!(sorted_keys(&reader).await, ["k"]);
+            reader.settle().await;
+        });
+        handle.put("k", "w").await.unwrap();
+        handle.settle().await;
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "w", "lives: {has_lives}");
+        is_listed_for_good(&store, &table, "k").await;
+    }
+}
+
+/// Nobody knows whether the earlier one landed before the later one, or may land yet: after a remove, say.
+#[tokio::test]
+async fn a_put_whose_reply_is_lost_is_not_known_by_a_later_one_of_its_handle() {
+    for has_lives in [false, true] {
+        let store = evicting();
+        Table::options().ttl(has_lives).open_or_create(&store, "t").await.unwrap();
+        let (table, hooked, handle) = two(&store).await;
+        let later = handle.clone();
+        let (send, late) = tokio::sync::oneshot::channel();
+        hooked.at(1, |_, batch| async move {
+            later.put("k", "later").await.unwrap();
+            later.settle().await;
+            send.send(batch.clone()).unwrap();
+            fail(&batch, Effect::Unknown)
+        });
+        let outcome = handle.put("k", "earlier").await;
+        assert!(table.remove("k").await.unwrap());
+        table.settle().await;
+        store.run(Ctx::default(), late.await.unwrap()).await;
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "earlier", "it has landed yet");
+        let error = outcome.unwrap_err();
+        assert!(error.is_unknown(), "{error}");
+    }
+}

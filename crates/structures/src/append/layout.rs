@@ -85,6 +85,11 @@ pub(crate) trait Fold<'v> {
 pub(crate) trait Snapshot<'v>: Fold<'v> + Default {
     fn elements(&self) -> impl Iterator<Item = &'v [u8]>;
 
+    /// Elements that are nowhere in the value: what others of it came to. A compaction writes them after the others.
+    fn made(&self) -> impl Iterator<Item = Vec<u8>> {
+        std::iter::empty()
+    }
+
     /// An element of the structure's own, which a compaction writes before the others.
     fn head(&self) -> Option<Vec<u8>> {
         None
@@ -419,7 +424,8 @@ impl<'v, S: Snapshot<'v>> Folded<S> {
     pub(crate) fn live_bytes(&self, now_s: u32) -> usize {
         let head = self.state.head().map_or(0, |head| element_bytes(head.len()));
         let elements = self.state.elements().map(|element| element_bytes(element.len())).sum::<usize>();
-        self.live_bytes_with(head + elements, now_s)
+        let made = self.state.made().map(|element| element_bytes(element.len())).sum::<usize>();
+        self.live_bytes_with(head + elements + made, now_s)
     }
 
     /// The value, compacted: the same elements and sequences, the next epoch, an empty log.
@@ -439,7 +445,8 @@ impl<'v, S: Snapshot<'v>> Folded<S> {
         if let Some(head) = self.state.head() {
             put(&head);
         }
-        self.state.elements().for_each(put);
+        self.state.elements().for_each(&mut put);
+        self.state.made().for_each(|element| put(&element));
         finish(place, epoch.saturating_add(1), &snapshot)
     }
 }

@@ -220,9 +220,9 @@ impl<'v> Entry<'v> {
         Err(Error::new(ErrorKind::Conflict, detail))
     }
 
-    /// True if a write of this writer, or a later one, is in it.
-    pub(crate) fn has(&self, writer: u64, seq: u64) -> bool {
-        self.folded.last(writer) >= seq
+    /// The last write of this writer that is in it: earlier ones do not count any more. 0 if none is known.
+    pub(crate) fn last(&self, writer: u64) -> u64 {
+        self.folded.last(writer)
     }
 
     /// Bytes that a rewrite would save.
@@ -261,6 +261,10 @@ pub(crate) enum Note<'k> {
 impl Note<'_> {
     /// Adds it to the elements of a frame.
     pub(crate) fn put(self, out: &mut Vec<u8>) {
+        put_element(out, Action::Put, &self.element());
+    }
+
+    fn element(self) -> Vec<u8> {
         let mut element = match self {
             Note::Listed { incarnation, expiry_s, key } => head(incarnation, expiry_s, key),
             Note::Leaving { incarnation, since_s } => head(incarnation, since_s, b""),
@@ -274,7 +278,7 @@ impl Note<'_> {
                 element.truncate(TAG + INCARNATION_BYTES);
             }
         }
-        put_element(out, Action::Put, &element);
+        element
     }
 }
 
@@ -288,8 +292,8 @@ impl Elements for ListElements {
 /// The keys of one shard of the list, as slices of its value.
 ///
 /// A key is listed once an incarnation. Incarnations of one key are listed in the order in which they were, because whoever
-/// removes one sees to it that it is listed before the entry is deleted, and so before the next can be made. So what is gone takes
-/// all that were listed before it along: entries that were lost, and put again.
+/// removes or replaces one sees to it that it is listed before the entry is deleted, and so before the next can be made. So what is
+/// gone takes all that were listed before it along: entries that were lost, and put again. These are gone, too, and remembered as that.
 #[derive(Debug, Default)]
 pub(crate) struct Listing<'v> {
     /// Only these keys, if only some are wanted.
@@ -298,8 +302,8 @@ pub(crate) struct Listing<'v> {
     by_incarnation: HashMap<u64, usize, foldhash::fast::RandomState>,
     /// The last row of each key.
     by_key: HashMap<&'v [u8], usize, foldhash::fast::RandomState>,
-    /// The newest [`GONE_MAX`] that are gone.
-    gone: VecDeque<(u64, &'v [u8])>,
+    /// The newest [`GONE_MAX`] that are gone. Those without an element were taken along by others.
+    gone: VecDeque<(u64, Option<&'v [u8]>)>,
     is_gone: HashSet<u64, foldhash::fast::RandomState>,
 }
 
@@ -362,7 +366,7 @@ impl<'v> Listing<'v> {
         self.rows.push(Row { listed: element, leaving: None, is_gone: false, before });
     }
 
-    fn go(&mut self, incarnation: u64, element: &'v [u8]) {
+    fn remember(&mut self, incarnation: u64, element: Option<&'v [u8]>) {
         if self.is_gone.insert(incarnation) {
             self.gone.push_back((incarnation, element));
         }
@@ -371,6 +375,10 @@ impl<'v> Listing<'v> {
         {
             self.is_gone.remove(&oldest);
         }
+    }
+
+    fn go(&mut self, incarnation: u64, element: &'v [u8]) {
+        self.remember(incarnation, Some(element));
         let Some(last) = self.by_incarnation.remove(&incarnation) else { return };
         let mut next = Some(last);
         while let Some(at) = next {
@@ -378,6 +386,8 @@ impl<'v> Listing<'v> {
             row.is_gone = true;
             next = row.before;
             if let Some((older, _, key)) = split_head(row.listed) {
+                // Whoever listed it first may not have come to that yet, and do so after this.
+                self.remember(older, None);
                 self.by_incarnation.remove(&older);
                 if self.by_key.get(key) == Some(&last) {
                     self.by_key.remove(key);
@@ -430,8 +440,13 @@ impl<'v> Fold<'v> for Listing<'v> {
 impl<'v> Snapshot<'v> for Listing<'v> {
     fn elements(&self) -> impl Iterator<Item = &'v [u8]> {
         let rows = self.rows.iter().filter(|row| !row.is_gone);
-        let gone = self.gone.iter().map(|(_, element)| *element);
+        let gone = self.gone.iter().filter_map(|(_, element)| *element);
         gone.chain(rows.flat_map(|row| [row.listed].into_iter().chain(row.leaving)))
+    }
+
+    fn made(&self) -> impl Iterator<Item = Vec<u8>> {
+        let taken_along = self.gone.iter().filter(|(_, element)| element.is_none());
+        taken_along.map(|&(incarnation, _)| Note::Gone { incarnation }.element())
     }
 }
 

@@ -34,6 +34,8 @@
 //! | the race | what comes of it |
 //! |---|---|
 //! | put and put of a new key | one `add` wins; the other's append came too early and its `add` too late, so it looks again and writes by token |
+//! | put, in a table with lives, takes the place of an entry that its maker has not listed yet | it lists that entry first. So incarnations of a key are on the list in their order; one that is *gone* takes along those before it, and the list remembers them all |
+//! | put and put of one handle, and the later one lands first | writes of one handle count in the order in which they began: the earlier one was overwritten. It neither counts in the entry nor makes an incarnation |
 //! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
 //! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
@@ -67,7 +69,7 @@
 //! |---|---|
 //! | get, has | 1; of what is missing 2 (1 on a store that cannot lose); of what is lost 4 |
 //! | get_many | 1 a node for each batch that the keys fill; where some are missing as above |
-//! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives |
+//! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 4 where the entry is not listed yet |
 //! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |
 //! | remove | 3, and 2 behind the caller; of what is missing 2 |
 //! | keys | 1; 2 while entries are being removed, or lives end |
@@ -436,7 +438,7 @@ impl Table {
         self.0.put(key, value, Ttl::Never).await
     }
 
-    /// Puts an entry that is gone after `ttl`. **Round trips: 2** if there is none, 3 if there is.
+    /// Puts an entry that is gone after `ttl`. **Round trips: 2** if there is none, 3 if there is, 4 if that one is not listed yet.
     ///
     /// The life ends by the store's clock; memcached counts whole seconds.
     ///

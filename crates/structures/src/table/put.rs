@@ -144,8 +144,8 @@ impl Inner {
 
     /// In a table with lives: every put makes the entry anew, under its own incarnation, so that the list can name the life
     /// of each.
-    async fn try_put_for(&self, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
-        let made = random_id();
+    async fn try_put_for(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
+        let (since, made) = (Instant::now(), random_id());
         let batch = Batch::from_iter([self.add_op(put, made), Inner::get_op(&put.item_key)]);
         let mut replies = self.run(effort.ctx(), batch).await.into_iter();
         match next(&mut replies)? {
@@ -155,13 +155,33 @@ impl Inner {
         }
         let Some(found) = self.found(&put.spot, put.key, next(&mut replies))? else { return Ok(Tried::Nothing) };
         let entry = self.entry(put.key, &found.item)?;
+        if entry.last(put.stamp.writer) >= put.stamp.seq {
+            // A later put of this handle came first, so this one was overwritten by it. To write it now would write nothing: the entry takes it
+            // for a repeat, and keeps its incarnation.
+            drop(entry);
+            return Ok(Tried::Joined(Some(found)));
+        }
         let gone = entry.incarnation;
+        if !found.is_listed {
+            // The put itself has done nothing yet.
+            let noted = self.list_replaced(effort, put, &entry).await;
+            noted.map_err(|error| error.effect(Effect::NotApplied))?;
+        }
         let frame = layout::whole_frame(put.stamp, &put.spot, (made, put.expiry_s), put.key, put.value);
         let written = entry.rewritten(&frame, self.now_s())?;
-        match self.cas(effort, put, &found, written, put.spot.flags(false)).await? {
-            true => Ok(Tried::Replaced { made, gone }),
-            false => Ok(Tried::Nothing),
+        let replaced = self.cas(effort, put, &found, written, put.spot.flags(false)).await;
+        if !found.is_listed && !matches!(replaced, Ok(true)) {
+            // Its error is one of that other entry, not of this put.
+            _ = self.check_late(effort, &put.spot, put.key, gone, since).await;
         }
+        Ok(if replaced? { Tried::Replaced { made, gone } } else { Tried::Nothing })
+    }
+
+    /// Lists the entry whose place a put is about to take, and whose maker has not come to that: its incarnation must be on the list before
+    /// the next one, as it must be before a delete. **Round trips: 1.**
+    async fn list_replaced(&self, effort: &Effort, put: &Put<'_>, entry: &Entry<'_>) -> Result<()> {
+        let Entry { incarnation, expiry_s, .. } = *entry;
+        self.note(effort.deadline, put.spot.shard, &[Note::Listed { incarnation, expiry_s, key: put.key }]).await
     }
 
     /// The op that makes the entry, as one that is not listed.
@@ -186,11 +206,12 @@ impl Inner {
     /// Looks what became of a put whose outcome is unknown.
     ///
     /// # Errors
-    /// `error`, unless the put is there: it may have been removed already, or be on its way yet.
+    /// `error`, unless the put is there: it may have been removed already, or be on its way yet. A later put of the same handle says nothing of
+    /// this one.
     async fn look_for(&self, effort: &mut Effort, put: &Put<'_>, error: Error) -> Result<Tried> {
         let Ok(Some(found)) = self.read(effort, &put.spot, put.key).await else { return Err(error) };
         let Ok(entry) = self.entry(put.key, &found.item) else { return Err(error) };
-        if !entry.has(put.stamp.writer, put.stamp.seq) {
+        if entry.last(put.stamp.writer) != put.stamp.seq {
             return Err(error);
         }
         drop(entry);
@@ -420,7 +441,12 @@ impl Inner {
             let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
             let item_key = self.item_key(&spot)?;
             let flags = spot.flags(false);
-            let put = Put { key, value: &value, spot, item_key, stamp: self.stamp(), ttl, expiry_s };
+            // Another writer each time: a put of this handle that began before is to count after it.
+            let stamp = Stamp { generation: self.manifest.generation, writer: random_id(), seq: 1 };
+            let put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
+            if !found.is_listed {
+                self.list_replaced(effort, &put, &entry).await?;
+            }
             let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
             let written = entry.rewritten(&frame, self.now_s())?;
             if self.cas(effort, &put, &found, written, flags).await? {

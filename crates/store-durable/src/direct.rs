@@ -371,6 +371,7 @@ impl Direct {
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
     /// assert!(direct.items_about() < 10);
+    /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn items_about(&self) -> u64 {
         self.store.shared().engine.entries_about()

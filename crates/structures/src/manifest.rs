@@ -408,6 +408,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_layouts_name_every_kind_with_its_role_and_byte() {
+        let layouts = include_str!("../../../docs/layouts.md");
+        for Row { kind, byte, name, role } in Kind::ALL {
+            let name = if kind == Kind::Counter { "exact counter" } else { name };
+            let row = format!("| `{role}` | {name} | {byte} | ");
+            assert!(layouts.contains(&row), "docs/layouts.md has no row {row:?}");
+        }
+    }
+
+    #[test]
     fn golden_bytes() {
         let manifest = Manifest {
             kind: Kind::Set,

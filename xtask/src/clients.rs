@@ -142,7 +142,9 @@ fn prepare(folder: &Path) -> Result<()> {
         fs::create_dir_all(&node).context(|| format!("could not create {}", node.display()))?;
         let packed = output(Command::new("npm").args(["pack", "--silent", NODE_CLIENT]).current_dir(&node))?;
         output(Command::new("tar").args(["xzf", packed.trim(), "--strip-components=1"]).current_dir(&node))?;
-        output(Command::new("npm").args(["install", "--silent", "--save-dev"]).args(NODE_TOOLS).current_dir(&node))?;
+        // Without the scripts of packages: one would put a hook into this repository.
+        let install = ["install", "--silent", "--ignore-scripts", "--save-dev"];
+        output(Command::new("npm").args(install).args(NODE_TOOLS).current_dir(&node))?;
     }
     let python = folder.join("python");
     if !python.join("venv/bin/pytest").exists() {

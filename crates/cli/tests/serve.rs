@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{finish, larder, on, until, wait};
 use larder_testkit::servers::rss_bytes_of;
@@ -223,11 +223,7 @@ fn over_tls_it_serves_those_who_trust_it_and_refuses_the_rest_clearly() {
     on(&trusted, "counter add hits 3").exits(0);
     assert_eq!(on(&trusted, "counter get hits").exits(0), "3\n");
     on(&format!("memcached+tls://localhost:{port}"), "counter get hits").fails(2, "invalid peer certificate");
-    // Without TLS it is closed at once, not left hanging.
-    let start = Instant::now();
-    let plain = on(&format!("memcached://127.0.0.1:{port}"), "counter get hits");
-    assert_eq!(plain.code(), 6, "{}", plain.stderr);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}: {}", start.elapsed(), plain.stderr);
+    on(&format!("memcached://127.0.0.1:{port}"), "counter get hits").fails(2, "a server that speaks TLS");
     on(&trusted, "counter get hits").exits(0);
     child.kill().unwrap();
     child.wait().unwrap();

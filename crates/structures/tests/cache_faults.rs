@@ -124,6 +124,52 @@ async fn a_value_that_arrives_late_does_not_undo_an_invalidation_or_another_rebu
     }
 }
 
+/// Two leases of one caller: the network keeps the first back, the second lands, and the first arrives after an invalidation.
+#[tokio::test]
+async fn a_lease_that_arrives_late_does_not_undo_an_invalidation() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let direct = brief().open(&inner, "c").await.unwrap();
+    let (send, mut late) = tokio::sync::mpsc::unbounded_channel::<Batch>();
+    hooked.at(2, |_, batch| async move {
+        let replies = fail(&batch, Effect::Unknown);
+        _ = send.send(batch);
+        replies
+    });
+    let lease = leased(&cache, "k").await;
+    let first = late.try_recv().expect("a first lease was sent");
+    direct.invalidate("k").await.unwrap();
+    assert!(inner.run(Ctx::default(), first).await.iter().all(Result::is_ok), "it lands");
+    let made = lease.finish("old").await;
+    assert_eq!((why_not(&made).kind(), why_not(&made).known_effect()), (ErrorKind::Conflict, Effect::NotApplied));
+    assert!(direct.get("k").await.unwrap().is_none(), "the invalidation was undone");
+}
+
+/// Two leases of one caller, of which the first lands after all, before the second: the rebuild is under that one, for as long as that one lasts.
+#[tokio::test]
+async fn a_lease_that_lands_after_it_was_given_up_for_lost_is_the_callers_own() {
+    let (clock, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let (send, mut late) = tokio::sync::mpsc::unbounded_channel::<Batch>();
+    hooked.at(2, |_, batch| async move {
+        let replies = fail(&batch, Effect::Unknown);
+        _ = send.send(batch);
+        replies
+    });
+    hooked.at(4, move |store, batch| async move {
+        let first = late.try_recv().expect("a first lease was sent");
+        _ = store.run(Ctx::default(), first).await;
+        store.run(Ctx::default(), batch).await
+    });
+    let lease = leased(&cache, "k").await;
+    assert!(lease.finish("v").await.is_kept());
+    assert!(is_fresh(&found(&cache, "k").await, "v"));
+    clock.advance(secs(15));
+    assert!(cached(&cache, "k", "w").await.is_kept());
+}
+
 #[tokio::test]
 async fn a_lost_reply_of_the_last_write_is_looked_up() {
     let (_, inner) = clocked();

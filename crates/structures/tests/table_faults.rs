@@ -1,18 +1,21 @@
 //! The table against a plain map: in any order of calls, and by eight clients on connections that break.
 
+mod hooked;
 mod table_support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{ErrorKind, StoreRef};
+use hooked::Hooked;
+use larder_core::{Ctx, ErrorKind, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 use larder_testkit::faulty::{Fault, Faulty};
 use larder_testkit::yielding::Yielding;
 use proptest::prelude::*;
-use table_support::{Evicting, churn, entries, evicting};
+use table_support::{Evicting, churn, entries, eventually, evicting};
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -196,4 +199,49 @@ async fn eight_clients_agree_with_a_model_at_random_breaks() {
         assert!(one_in != u64::MAX || agreed.unknown == 0, "{agreed:?}");
         assert!(2 * agreed.known > agreed.unknown, "{agreed:?}");
     }
+}
+
+/// The list has no room for a key that is put, and while its entry is taken back another makes room and puts an equal value: before whichever batch
+/// that happens, what was acknowledged stays.
+#[tokio::test]
+async fn a_put_that_the_list_has_no_room_for_takes_nobody_elses_equal_value_along() {
+    let key_of = |number: u32| [&number.to_le_bytes()[..], &[7; 500]].concat();
+    let (mut refused, mut batches) = (0, 0);
+    for nth in 1.. {
+        let inner: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(20_000).build().unwrap());
+        let store: StoreRef = Arc::new(Evicting(inner));
+        let table = Table::open_or_create(&store, "t").await.unwrap();
+        let mut count = 0;
+        while table.put(key_of(count), "v").await.is_ok() {
+            count += 1;
+        }
+        table.settle().await;
+        let hooked = Hooked::new(&store);
+        let putting = Table::open(&hooked.shared(), "t").await.unwrap();
+        let is_put = Arc::new(AtomicBool::new(false));
+        hooked.at(nth, {
+            let (other, is_put, key) = (table.clone(), is_put.clone(), key_of(count));
+            move |store, batch| async move {
+                for number in 0..4 {
+                    assert!(other.remove(key_of(number)).await.unwrap());
+                }
+                eventually("there is room", || async { other.put(&key, "v").await.is_ok() }).await;
+                is_put.store(true, Ordering::SeqCst);
+                store.run(Ctx::default(), batch).await
+            }
+        });
+        let outcome = putting.put(key_of(count), "v").await;
+        if !is_put.load(Ordering::SeqCst) {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Full);
+            break;
+        }
+        batches = nth;
+        if let Err(error) = outcome {
+            refused += 1;
+            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, true), "at batch {nth}: {error}");
+        }
+        assert_eq!(table.get(key_of(count)).await.unwrap().unwrap(), "v", "at batch {nth}");
+        assert!(table.keys().await.unwrap().iter().any(|key| key[..] == key_of(count)), "at batch {nth}");
+    }
+    assert!(batches > 2 && refused > 0, "{refused} of {batches}");
 }

@@ -406,6 +406,11 @@ impl<'v, S: Fold<'v>> Folded<S> {
     pub(crate) fn last(&self, writer: u64) -> u64 {
         self.writers.get(&writer).map_or(0, |last| last.seq)
     }
+
+    /// How many writers are known to have written.
+    pub(crate) fn writers(&self) -> usize {
+        self.writers.len()
+    }
 }
 
 impl<S> Folded<S> {

@@ -24,8 +24,8 @@ pub(super) struct Age {
 pub(super) enum Verdict {
     /// The value, fresh.
     Fresh(Bytes),
-    /// The lease is the asker's own.
-    Mine(Option<Content>),
+    /// The lease is the asker's own, the one of that draw.
+    Mine { draw: u64, kept: Option<Content> },
     /// Somebody rebuilds it; meanwhile there is the stale value.
     Stale(Bytes),
     /// Somebody rebuilds it, and there is nothing to serve.
@@ -45,8 +45,8 @@ pub(super) fn age(record: &Record, remaining: Remaining, profile: &Profile, wall
     }
 }
 
-/// What an entry says to somebody who asks for `key`, and writes leases under `draw`.
-pub(super) fn judge(record: Record, key: &[u8], draw: u64, age: Age) -> Verdict {
+/// What an entry says to somebody who asks for `key`, and sent the leases whose draw `is_mine`.
+pub(super) fn judge(record: Record, key: &[u8], is_mine: impl Fn(u64) -> bool, age: Age) -> Verdict {
     // Another key of the same index: its value is none of ours, and there is room for one of the two.
     if record.key != key {
         return Verdict::Takeable(None);
@@ -58,7 +58,7 @@ pub(super) fn judge(record: Record, key: &[u8], draw: u64, age: Age) -> Verdict 
         (left_ms > 0).then_some(Content { value, served_ms: left_ms })
     });
     match served {
-        served if is_leased && record.draw == draw => Verdict::Mine(served),
+        kept if is_leased && is_mine(record.draw) => Verdict::Mine { draw: record.draw, kept },
         Some(content) if is_fresh => Verdict::Fresh(content.value),
         Some(content) if is_leased => Verdict::Stale(content.value),
         None if is_leased => Verdict::Busy,
@@ -150,7 +150,7 @@ mod tests {
         let left = Duration::from_millis(record.life_ms) - gone;
         // The wall clock is off by a day: it must not matter.
         let age = age(record, Remaining::For(left), &told(ttl), secs(100 + 86_400));
-        judge(record.clone(), &KEY, draw, age)
+        judge(record.clone(), &KEY, |it| it == draw, age)
     }
 
     #[test]
@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(at(2_000, 1), Verdict::Busy);
         assert_eq!(at(9_999, 1), Verdict::Busy);
         assert_eq!(at(10_000, 1), Verdict::Takeable(None));
-        assert_eq!(at(0, 7), Verdict::Mine(kept));
-        assert_eq!(at(2_000, 7), Verdict::Mine(None));
+        assert_eq!(at(0, 7), Verdict::Mine { draw: 7, kept });
+        assert_eq!(at(2_000, 7), Verdict::Mine { draw: 7, kept: None });
         assert_eq!(at(10_000, 7), Verdict::Takeable(None), "a lease of one's own that is over is like any other");
     }
 
@@ -209,7 +209,7 @@ mod tests {
     fn what_another_key_left_at_the_same_index_is_not_served() {
         let record = scribe(TtlSupport::Millis).value(Bytes::from_static(b"v"), secs(5), secs(0));
         let age = Age { ms: 0, slack_ms: 0 };
-        assert_eq!(judge(record, b"other", 1, age), Verdict::Takeable(None));
+        assert_eq!(judge(record, b"other", |_| true, age), Verdict::Takeable(None));
     }
 
     #[test]

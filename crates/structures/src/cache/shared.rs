@@ -30,6 +30,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// How often a delete whose outcome is unknown is sent.
 const INVALIDATE_TRIES_MAX: usize = 4;
+/// How many leases of unknown outcome a caller remembers. One that is forgotten is somebody else's should it land: it is waited for.
+const TRIES_KEPT_MAX: usize = 16;
 
 /// How a handle treats its entries. Nothing of it is recorded but with each entry.
 #[derive(Clone, Debug)]
@@ -69,14 +71,21 @@ struct View {
 /// Somebody who asks for a key, and rebuilds it if it is their turn.
 struct Bid {
     key: Bytes,
-    draw: u64,
+    /// The leases that were sent and may stand, the latest last.
+    tries: Vec<Try>,
     /// When waiting for others ends.
     wait_until: Instant,
     /// When trying to take the lease ends.
     try_until: Instant,
-    /// When the lease was last sent, by the monotonic clock.
-    sent: Duration,
     backoff: Backoff,
+}
+
+/// A lease that was sent. Each has a draw of its own: one that arrives late, after an invalidation of the lease that landed in its stead, must not pass for that one.
+#[derive(Clone, Copy, Debug)]
+struct Try {
+    draw: u64,
+    /// When it was sent, by the monotonic clock.
+    sent: Duration,
 }
 
 impl Shared {
@@ -109,12 +118,12 @@ impl Shared {
     pub(super) async fn get(&self, key: &[u8]) -> Result<Option<Cached>> {
         let key = checked(key)?;
         let view = self.read(&key).await?;
-        Ok(match self.verdict(&view, &key, 0)? {
+        Ok(match self.verdict(&view, &key, &[])? {
             Verdict::Fresh(value) => Some(Cached { value, source: Source::Fresh }),
             Verdict::Stale(value) | Verdict::Takeable(Some(Content { value, .. })) => {
                 Some(Cached { value, source: Source::Stale })
             }
-            Verdict::Busy | Verdict::Mine(_) | Verdict::Takeable(None) => None,
+            Verdict::Busy | Verdict::Mine { .. } | Verdict::Takeable(None) => None,
         })
     }
 
@@ -141,50 +150,53 @@ impl Shared {
         let Terms { wait, timeout, .. } = self.terms;
         let mut bid = Bid {
             key,
-            draw: random_id(),
+            tries: Vec::new(),
             wait_until: now + wait,
             try_until: now + wait.max(timeout),
-            sent: Duration::ZERO,
             backoff: Backoff::new(PAUSE_FIRST, PAUSE_MAX),
         };
         let mut view = self.read(&bid.key).await?;
-        let mut tries = 0;
+        let mut is_again = false;
         loop {
-            match self.verdict(&view, &bid.key, bid.draw)? {
+            match self.verdict(&view, &bid.key, &bid.tries)? {
                 Verdict::Fresh(value) => return Ok(Lookup::Found(Cached { value, source: Source::Fresh })),
                 Verdict::Stale(value) => return Ok(Lookup::Found(Cached { value, source: Source::Stale })),
-                Verdict::Mine(kept) => return self.rebuild(bid, view, kept).map(Lookup::Rebuild),
+                Verdict::Mine { draw, kept } => return self.rebuild(bid, view, draw, kept).map(Lookup::Rebuild),
                 Verdict::Busy => {
                     waiting.get_or_insert_with(|| Waiting::begin(self.subject(), &self.terms.clock));
                     bid.wait(&self.store, &view).await?;
                     view = self.read(&bid.key).await?;
                 }
                 Verdict::Takeable(kept) => {
-                    if tries > 0 {
+                    if std::mem::replace(&mut is_again, true) {
                         events::conflict(self.subject());
                         bid.pause().await?;
                     }
-                    tries += 1;
                     view = self.take(&mut bid, view, kept).await?;
                 }
             }
         }
     }
 
-    fn rebuild(self: &Arc<Self>, bid: Bid, view: View, kept: Option<Content>) -> Result<Rebuild> {
+    /// The rebuild under the lease of that draw, which was read.
+    fn rebuild(self: &Arc<Self>, bid: Bid, view: View, draw: u64, kept: Option<Content>) -> Result<Rebuild> {
         let cas = view.item.and_then(|item| item.cas).ok_or_else(no_token)?;
-        Ok(Rebuild::new(Term::new(self.clone(), view.cell, cas, bid.key, bid.draw, kept, bid.sent)))
+        let sent = bid.tries.iter().find(|sent| sent.draw == draw).map_or(Duration::ZERO, |sent| sent.sent);
+        Ok(Rebuild::new(Term::new(self.clone(), view.cell, cas, bid.key, draw, kept, sent)))
     }
 
-    /// Writes the lease where there is none; what stands there then. Its draw tells whose it is, so the same lease may be written again.
+    /// Writes a lease where there is none; what stands there then. Its draw tells whose it is, and which of several that were tried.
     async fn take(&self, bid: &mut Bid, view: View, kept: Option<Content>) -> Result<View> {
-        let lease = self.scribe(&bid.key, bid.draw).lease(self.terms.lease, kept);
+        let draw = bid.next_try(self.terms.clock.monotonic());
+        let lease = self.scribe(&bid.key, draw).lease(self.terms.lease, kept);
         let (cell, bytes, ttl) = (view.cell, lease.encode(), lease.ttl());
-        bid.sent = self.terms.clock.monotonic();
         let wrote = match view.item {
             Some(item) => cell.write(&self.store, self.ctx(), item.cas.ok_or_else(no_token)?, bytes, ttl).await,
             None => cell.create(&self.store, self.ctx(), bytes, ttl).await,
         };
+        if matches!(wrote.landed, Ok(false)) {
+            bid.tries.pop();
+        }
         match (wrote.landed, wrote.now) {
             (Err(error), _) if !error.is_unknown() => Err(error),
             (_, Ok(item)) => Ok(View { cell, item }),
@@ -202,11 +214,12 @@ impl Shared {
         }
     }
 
-    fn verdict(&self, view: &View, key: &[u8], draw: u64) -> Result<Verdict> {
+    /// What an entry says to somebody who tried those leases.
+    fn verdict(&self, view: &View, key: &[u8], tries: &[Try]) -> Result<Verdict> {
         let Some(item) = &view.item else { return Ok(Verdict::Takeable(None)) };
         let record = Record::decode(&item.value).map_err(|error| error.key(&view.cell.key))?;
         let age = age(&record, item.ttl, &self.store.profile(), self.terms.clock.wall());
-        Ok(judge(record, key, draw, age))
+        Ok(judge(record, key, |draw| tries.iter().any(|sent| sent.draw == draw), age))
     }
 
     /// Removes an entry, and whatever lease there is on it. **Round trips: 1.**
@@ -288,6 +301,16 @@ impl Shared {
 }
 
 impl Bid {
+    /// Draws for a lease that is sent now.
+    fn next_try(&mut self, now: Duration) -> u64 {
+        if self.tries.len() >= TRIES_KEPT_MAX {
+            self.tries.remove(0);
+        }
+        let draw = random_id();
+        self.tries.push(Try { draw, sent: now });
+        draw
+    }
+
     /// Waits for a rebuild of somebody else's.
     ///
     /// # Errors

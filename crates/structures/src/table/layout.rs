@@ -225,6 +225,11 @@ impl<'v> Entry<'v> {
         self.folded.last(writer)
     }
 
+    /// True if all that is in it is of this writer, and the last of it is this write.
+    pub(crate) fn is_all_of(&self, writer: u64, seq: u64) -> bool {
+        self.folded.writers() == 1 && self.last(writer) == seq
+    }
+
     /// Bytes that a rewrite would save.
     pub(crate) fn stale_bytes(&self, now_s: u32) -> usize {
         self.bytes.saturating_sub(self.folded.live_bytes(now_s))

@@ -242,10 +242,12 @@ impl Inner {
         }
     }
 
+    /// Removes the entry that a put made, if nobody else wrote to it or listed it: an equal value may be another's, who was told that it is there.
     async fn undo(&self, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<()> {
         let Some(found) = self.read(effort, &put.spot, put.key).await? else { return Ok(()) };
         let entry = self.entry(put.key, &found.item)?;
-        let is_mine = entry.incarnation == incarnation && entry.value == put.value && self.store.profile().delete_cas;
+        let is_mine = entry.incarnation == incarnation && entry.is_all_of(put.stamp.writer, put.stamp.seq);
+        let is_mine = is_mine && !found.is_listed && self.store.profile().delete_cas;
         let Some(cas) = found.item.cas.filter(|_| is_mine) else { return Err(self.shards.unsupported()) };
         let delete = Batch::from_iter([Op::delete_if(put.item_key.clone(), cas)]);
         match next(&mut self.run(effort.ctx(), delete).await.into_iter())? {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
+pub mod agree;
+
 use std::sync::Arc;
 
 use bytes::Bytes;

@@ -27,6 +27,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("visitors", "Visitors"),
     ("unique", "Unique visitors"),
     ("records", "Packed records"),
+    ("lookup", "Packed table"),
     ("sharded", "Sharded hash, sharded set"),
     ("log", "Event log"),
     ("array", "Array"),

@@ -11,6 +11,7 @@
 //! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
 //! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
 //! | [`mod@inspect`] | what a structure of whatever kind is, takes and promises |
+//! | [`lookup`] | [`PackedTable`]: rows by ranges of addresses or by ids, built once and read in one round trip |
 //! | [`queue`] | [`Queue`] and [`Stack`]: pushed in one round trip, claimed with a lease, acknowledged |
 //! | [`records`] | [`PackedRecords`]: a few bits for each of many dense ids |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
@@ -49,6 +50,7 @@ pub mod inspect;
 mod ledger;
 pub mod lock;
 pub mod log;
+pub mod lookup;
 pub mod manifest;
 pub mod name;
 pub mod queue;
@@ -72,6 +74,7 @@ pub use counter::{Counter, CounterOptions};
 pub use inspect::Inspection;
 pub use lock::Lock;
 pub use log::{EventLog, EventLogOptions};
+pub use lookup::{PackedTable, PackedTableOptions, PackedTableStat};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
 pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack, StackOptions};

@@ -12,7 +12,7 @@ use crate::records;
 use crate::registry;
 use crate::sharded;
 use crate::unique;
-use crate::{Array, Queue, Set, ShardedHash, ShardedSet, Stack};
+use crate::{Array, PackedTable, Queue, Set, ShardedHash, ShardedSet, Stack};
 
 /// How many values one batch reads: they come whole, and may be large.
 const VALUES_A_BATCH: usize = 64;
@@ -129,6 +129,9 @@ impl Inspection {
             Kind::ShardedSet => {
                 let set = ShardedSet::open(store, name.as_bytes()).await?;
                 self.elements_of(set.len().await)?;
+            }
+            Kind::PackedTable => {
+                self.elements = Some(PackedTable::open(store, name.as_bytes()).await?.stat().await?.rows)
             }
             Kind::Queue => self.elements = Some(Queue::open(store, name.as_bytes()).await?.len().await?),
             Kind::Stack => self.elements = Some(Stack::open(store, name.as_bytes()).await?.len().await?),

@@ -28,6 +28,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("unique", "Unique visitors"),
     ("records", "Packed records"),
     ("sharded", "Sharded hash, sharded set"),
+    ("sorted", "Sharded sorted set"),
     ("log", "Event log"),
     ("array", "Array"),
     ("table", "Table"),

@@ -29,6 +29,7 @@ const STRUCTURES: &[(&str, &str)] = &[
     ("records", "Packed records"),
     ("lookup", "Packed table"),
     ("sharded", "Sharded hash, sharded set"),
+    ("sorted", "Sharded sorted set"),
     ("log", "Event log"),
     ("array", "Array"),
     ("table", "Table"),

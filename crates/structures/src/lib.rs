@@ -17,7 +17,7 @@
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
 //! | [`mod@array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
-//! | [`sharded`] | [`ShardedHash`] and [`ShardedSet`]: many small shards, whose number can be changed while they are used |
+//! | [`sharded`] | [`ShardedHash`], [`ShardedSet`] and [`ShardedSortedSet`]: many small shards, whose number can be changed while they are used |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
 //! | [`table`] | [`Table`]: values by keys, each an item of its own, and a list of the keys |
 //! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
@@ -80,7 +80,7 @@ pub use name::Name;
 pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack, StackOptions};
 pub use records::{PackedRecords, RecordsOptions};
 pub use set::{Set, SetOptions, SetStat};
-pub use sharded::{ShardedHash, ShardedOptions, ShardedSet, ShardedStat};
+pub use sharded::{ShardedHash, ShardedOptions, ShardedSet, ShardedSortedSet, ShardedStat};
 pub use table::{Table, TableEntries, TableOptions};
 pub use unique::{
     IdKind, Novelty, Precision, UniqueCount, UniqueStat, UniqueVisitors, UniqueVisitorsOptions, VisitorId,

@@ -61,12 +61,14 @@ pub enum Kind {
     ShardedHash,
     /// A set of shards whose number can be changed.
     ShardedSet,
+    /// A sorted set of such shards, with its two ends apart.
+    ShardedSortedSet,
     /// A packed table: rows by ranges of addresses or by ids, built in versions.
     PackedTable,
 }
 
 impl Kind {
-    const ALL: [Row; 16] = [
+    const ALL: [Row; 17] = [
         Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
         Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
         Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
@@ -82,6 +84,7 @@ impl Kind {
         Row { kind: Kind::Records, byte: 20, name: "packed records", role: 'r' },
         Row { kind: Kind::ShardedHash, byte: 24, name: "sharded hash", role: 'h' },
         Row { kind: Kind::ShardedSet, byte: 25, name: "sharded set", role: 'd' },
+        Row { kind: Kind::ShardedSortedSet, byte: 26, name: "sharded sorted set", role: 'z' },
         Row { kind: Kind::PackedTable, byte: 28, name: "packed table", role: 'b' },
     ];
 

@@ -186,7 +186,9 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::UniqueVisitors => unique::pieces(store, ctx, name, manifest).await,
         Kind::Records => records::pieces(store, ctx, name, manifest).await,
         Kind::PackedTable => lookup::pieces(store, ctx, name, manifest).await,
-        Kind::ShardedHash | Kind::ShardedSet => sharded::pieces(store, ctx, name, manifest).await,
+        Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => {
+            sharded::pieces(store, ctx, name, manifest).await
+        }
     }
 }
 

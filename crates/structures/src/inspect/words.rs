@@ -22,7 +22,9 @@ pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&
         Kind::EventLog => log::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::Records => records::describe(manifest).unwrap_or_else(|| raw(manifest)),
         Kind::PackedTable => lookup::describe(),
-        Kind::ShardedHash | Kind::ShardedSet => sharded::describe(manifest).unwrap_or_else(|| raw(manifest)),
+        Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => {
+            sharded::describe(manifest).unwrap_or_else(|| raw(manifest))
+        }
         Kind::Table => table::describe(manifest).unwrap_or_else(|| raw(manifest)),
         Kind::Queue | Kind::Stack => queue::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
     }
@@ -50,6 +52,9 @@ pub(super) fn guarantee(manifest: &Manifest, profile: &Profile) -> String {
         Kind::Queue | Kind::Stack => "each acknowledged item is handed out at least once until it is acknowledged",
         Kind::Records => "each acknowledged set stands, its neighbours with it, and the highest id is never behind",
         Kind::PackedTable => "each lookup reads one whole version, and a lost block is told from a key without a row",
+        Kind::ShardedSortedSet => {
+            "each acknowledged change stands, and is seen at once in the highest and the lowest, also while it is resharded"
+        }
         Kind::ShardedHash | Kind::ShardedSet => "each acknowledged change stands, also while it is resharded",
         Kind::Cache => {
             "one rebuild of a key at a time, while it takes no longer than its lease; values may go at any time"

@@ -17,6 +17,7 @@ pub mod queue_cases;
 pub mod range_cases;
 pub mod records_cases;
 pub mod sharded_cases;
+pub mod sorted_cases;
 pub mod structure_cases;
 pub mod table_cases;
 pub mod unique_cases;
@@ -61,6 +62,7 @@ pub const CASES: &[&[Case]] = &[
     queue_cases::CASES,
     records_cases::CASES,
     sharded_cases::CASES,
+    sorted_cases::CASES,
     table_cases::CASES,
     budget_cases::CASES,
     lookup_budget_cases::CASES,

@@ -13,6 +13,7 @@ use crate::cache::CacheVerb;
 use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
+use crate::memory::MemoryVerb;
 use crate::queue::LineVerb;
 use crate::records::RecordsVerb;
 use crate::serve;
@@ -256,6 +257,17 @@ Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visit
 Examples:
   larder drop hits")]
     Drop(Named),
+    /// What a store's memory goes into, and what would save some
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder memory report
+  larder memory report --store redis://cache:6379 --plot memory.svg
+  larder memory advise"
+    )]
+    Memory(MemoryVerb),
     /// Write all that a store holds to a file, from any store
     #[command(after_help = archive::EXPORT_HELP)]
     Export(archive::Export),

@@ -11,6 +11,7 @@ mod input;
 mod inspect;
 mod lock;
 mod log;
+mod memory;
 mod output;
 mod own;
 mod queue;
@@ -154,6 +155,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Import(args) => archive::import(&session, &args).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
+        Command::Memory(verb) => memory::run(&session, verb, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,
         Command::Stack(verb) => queue::run(&session, queue::Which::Stack, verb).await,
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),

@@ -17,6 +17,7 @@ mod place;
 mod profile;
 mod scripts;
 mod store;
+mod survey;
 mod traffic;
 mod url;
 mod watch;

@@ -16,6 +16,7 @@ use crate::log::LogVerb;
 use crate::memory::MemoryVerb;
 use crate::queue::LineVerb;
 use crate::records::RecordsVerb;
+use crate::screen;
 use crate::serve;
 use crate::sharded;
 use crate::table::TableVerb;
@@ -268,6 +269,10 @@ Examples:
   larder memory advise"
     )]
     Memory(MemoryVerb),
+    /// Show what a store does: rates, times, memory, structures, hot keys
+    // To be `top` without a verb.
+    #[command(hide = true, after_help = screen::SCREEN_HELP)]
+    WatchStore(screen::ScreenArgs),
     /// Write all that a store holds to a file, from any store
     #[command(after_help = archive::EXPORT_HELP)]
     Export(archive::Export),

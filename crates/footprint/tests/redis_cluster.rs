@@ -30,7 +30,13 @@ async fn every_key_of_every_primary_is_counted_once() {
     let ours = group(&report, "footprint-*:*", "intset");
     assert_eq!((ours.keys, ours.elements.unwrap().value, ours.bytes.error), (2_000, 6_000.0, 0.0));
     assert_eq!(group(&report, "\"footprint-seen\"", "intset").elements.unwrap().value, 3_000.0);
-    larder_structures::registry::drop_structure(&plain, larder_core::Ctx::default(), seen.name()).await.unwrap();
+    larder_structures::registry::drop_structure(
+        &plain,
+        larder_core::Ctx::default(),
+        &larder_structures::Name::new("footprint-seen").unwrap(),
+    )
+    .await
+    .unwrap();
     run(
         &plain,
         (0..2_000).map(|key| {

@@ -79,8 +79,12 @@ pub fn details(line: &[u8]) -> Details {
     details
 }
 
-/// `%xx` is a byte; anything else stands for itself.
-fn unescaped(escaped: &[u8]) -> Vec<u8> {
+/// A key as listings write it: `%xx` is a byte; anything else stands for itself.
+///
+/// ```
+/// assert_eq!(larder_proto::metadump::unescaped(b"a%20b%"), b"a b%");
+/// ```
+pub fn unescaped(escaped: &[u8]) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
     let mut out = Vec::with_capacity(escaped.len());
     let mut at = 0;

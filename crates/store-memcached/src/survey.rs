@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use larder_core::survey::{DataType, Measured, Pace, Sample, Seen, SlabClass, Survey, Surveying, Told, Vitals};
+use larder_core::survey::{
+    CommandTimes, DataType, Hot, Measured, Pace, Sample, Seen, SlabClass, Survey, Surveying, Told, Vitals,
+};
 use larder_core::{Ctx, Error, ErrorKind, Result};
-use larder_proto::metadump::{DumpLine, details, parse};
+use larder_proto::metadump::{DumpLine, details, parse, unescaped};
 use tokio::time::Instant;
 
 use crate::MemcachedStore;
@@ -22,6 +24,8 @@ const BUSY_TRIES_MAX: u32 = 600;
 const ITEM_BYTES: u64 = 48 + 8 + 1 + 2;
 /// What is asked of a server about itself.
 const TOPICS: [&str; 4] = ["", "settings", "slabs", "items"];
+/// What is asked of Larder's own server beside.
+const OUR_TOPICS: [&str; 2] = ["latency", "hot"];
 
 /// `lru_crawler metadump` on a connection of its own, as for a list; a pause is made by not reading, and the crawler waits. Its lines tell all there is to an item, so that
 /// nothing is left to measure. What is set apart for an item is the chunk of its slab class. **Round trips: 1** a server, after a handshake.
@@ -150,8 +154,10 @@ async fn vitals(node: &Node) -> Result<Vitals> {
         None => ask(node.exchange().await?).await?,
     };
     *kept = Some(exchange);
-    let software = answers[0].iter().find(|(name, _)| name == "version").map(|(_, version)| version.as_str());
-    let software = format!("memcached {}", software.unwrap_or_default());
+    let software = match (of(&answers[1], "larder_version"), of(&answers[0], "version")) {
+        (Some(ours), _) => format!("larder {ours}"),
+        (None, version) => format!("memcached {}", version.unwrap_or_default()),
+    };
     Ok(understood(Vitals::of(&node.server.name, software.trim_end()), &answers))
 }
 
@@ -162,15 +168,29 @@ async fn ask(mut exchange: Exchange) -> Result<(Exchange, Vec<Lines>)> {
     for topic in TOPICS {
         answers.push(exchange.stat_lines(topic).await?);
     }
+    if of(&answers[1], "larder_version").is_some() {
+        for topic in OUR_TOPICS {
+            answers.push(exchange.stat_lines(topic).await?);
+        }
+    }
     Ok((exchange, answers))
 }
 
-/// What the answers to [`TOPICS`] say.
+/// The value of a name.
+fn of<'a>(lines: &'a Lines, name: &str) -> Option<&'a str> {
+    lines.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+/// What the answers to [`TOPICS`], and to [`OUR_TOPICS`] where there are any, say.
 fn understood(mut vitals: Vitals, answers: &[Lines]) -> Vitals {
-    let [general, settings, slabs, items] = answers else { return vitals };
+    let [general, settings, slabs, items, ours @ ..] = answers else { return vitals };
+    if let [latency, hot] = ours {
+        vitals.commands = ["read", "write", "other"].iter().filter_map(|class| times(latency, class)).collect();
+        vitals.hot = hot.iter().filter_map(|(count, rest)| hot_key(count, rest)).collect();
+    }
     vitals.told = general.iter().cloned().collect();
     vitals.settings = settings.iter().cloned().collect();
-    let malloced = slabs.iter().find(|(name, _)| name == "total_malloced").and_then(|(_, bytes)| bytes.parse().ok());
+    let malloced = of(slabs, "total_malloced").and_then(|bytes| bytes.parse().ok());
     vitals.classes = classes(slabs, items);
     let number = |name: &str| vitals.number(name);
     let sum = |names: &[&str]| names.iter().filter_map(|name| number(name)).reduce(|sum, more| sum + more);
@@ -193,6 +213,19 @@ fn understood(mut vitals: Vitals, answers: &[Lines]) -> Vitals {
     (vitals.evicted, vitals.expired, vitals.cpu_us) = (evicted, expired, cpu_us);
     (vitals.in_bytes, vitals.out_bytes) = (in_bytes, out_bytes);
     vitals
+}
+
+/// How long requests of a class took, as our server tells.
+fn times(latency: &Lines, class: &str) -> Option<CommandTimes> {
+    let number = |what: &str| of(latency, &format!("{class}:{what}")).and_then(|value| value.parse::<f64>().ok());
+    let (calls, total_us) = (number("count")? as u64, number("sum_us")?);
+    Some(CommandTimes { name: class.to_owned(), calls, total_us, p50_us: number("p50_us"), p99_us: number("p99_us") })
+}
+
+/// A line of `stats hot`, behind its first word: the count, by how much that may be too high, and the key.
+fn hot_key(count: &str, rest: &str) -> Option<Hot> {
+    let (over, key) = rest.split_once(' ')?;
+    Some(Hot { key: unescaped(key.as_bytes()), count: count.parse().ok()?, over: over.parse().ok()? })
 }
 
 /// The slab classes, by `stats slabs` (`<class>:chunk_size` …) and `stats items` (`items:<class>:evicted`).
@@ -245,6 +278,11 @@ mod tests {
             understood(Vitals::of("here", "memcached"), &[general, lines("item_size_max 1048576"), slabs, items]);
         assert_eq!((vitals.ops, vitals.cpu_us, vitals.resident_ratio), (Some(7), Some(750_000), Some(2.0)));
         assert_eq!(vitals.settings["item_size_max"], "1048576");
+        let ours = [lines("read:count 4\nread:sum_us 10\nread:p50_us 0.5"), lines("640 64 a%20b")];
+        let told = [vec![Lines::new(); 4], ours.to_vec()].concat();
+        let vitals = understood(Vitals::of("here", "larder"), &told);
+        assert_eq!((vitals.commands[0].mean_us(), vitals.commands[0].p99_us), (Some(2.5), None));
+        assert_eq!(vitals.hot, [Hot { key: b"a b".to_vec(), count: 640, over: 64 }]);
         assert_eq!(
             understood(Vitals::of("here", "x"), &[Lines::new(), Lines::new(), Lines::new(), Lines::new()]).ops,
             None

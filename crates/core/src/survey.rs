@@ -340,6 +340,8 @@ pub struct Vitals {
     pub resident_bytes: Option<u64>,
     /// Bytes of memory that are resident for each that is used, by the allocator's own figures where it has any.
     pub resident_ratio: Option<f64>,
+    /// The step between the small sizes that its allocator gives.
+    pub quantum_bytes: Option<u64>,
     /// What its files take.
     pub disk_bytes: Option<u64>,
     /// What it may use; `None`: as much as there is, or it does not tell.

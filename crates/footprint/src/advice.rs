@@ -9,7 +9,7 @@ use larder_core::survey::{DataType, Measured, Part, Shape, Vitals};
 use larder_structures::{Kind, Name};
 
 use crate::group::Group;
-use crate::packed::{Limits, Reason, are_integers, longest, packed};
+use crate::packed::{Allocator, Limits, Reason, are_integers, longest, packed, packed_by_chance};
 use crate::pattern::{Owner, fixed};
 use crate::report::encodings;
 use crate::slabs::{Slabs, best_factor};
@@ -173,10 +173,11 @@ pub fn advise(groups: &[Group], nodes: &[Vitals]) -> Vec<Advice> {
     let all: f64 = groups.iter().map(|group| group.resident_bytes.unwrap_or(0.0).max(group.bytes.value)).sum();
     let mut advice = Vec::new();
     if let Some(limits) = encodings(nodes) {
+        let on = Allocator::of(nodes);
         for group in groups {
-            advice.extend(raise_limits(group, &limits));
-            advice.extend(shard_large(group, &limits));
-            advice.extend(gather_strings(group, &limits, nodes));
+            advice.extend(raise_limits(group, &limits, on));
+            advice.extend(shard_large(group, &limits, nodes, on));
+            advice.extend(gather_strings(group, &limits, nodes, on));
         }
         advice.extend(tidy_up(nodes));
     }
@@ -224,7 +225,7 @@ fn mean(group: &Group, of: impl Fn(&Measured) -> f64) -> f64 {
 const REWRITE_NOTE: &str = "keys that are not packed stay so until they are written anew: by DUMP and RESTORE, a restart from a snapshot, or a failover to a replica that loaded one";
 
 /// Limits under which the keys of a group would be packed, as far as packing stays quick.
-fn raise_limits(group: &Group, known: &Encodings) -> Option<Advice> {
+fn raise_limits(group: &Group, known: &Encodings, on: Allocator) -> Option<Advice> {
     let limits = Limits::of(group.data_type, known).filter(|_| group.is_unpacked())?;
     let shapes: Vec<Shape> = group.measured.iter().flat_map(|(_, measured)| measured.shapes.iter().copied()).collect();
     let of_integers = limits.integers.filter(|_| are_integers(&shapes));
@@ -258,7 +259,7 @@ fn raise_limits(group: &Group, known: &Encodings) -> Option<Advice> {
         * mean(group, |measured| match can_be(&measured) {
             true => {
                 measured.bytes as f64
-                    - packed(group.data_type, &measured.shapes, measured.elements as f64, key_bytes) as f64
+                    - packed(group.data_type, &measured.shapes, measured.elements as f64, key_bytes, on) as f64
             }
             false => 0.0,
         });
@@ -282,7 +283,7 @@ fn integers_a_shard(limit: u64) -> u64 {
 }
 
 /// Shards for collections that are too large to be packed whole.
-fn shard_large(group: &Group, known: &Encodings) -> Option<Advice> {
+fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator) -> Option<Advice> {
     let limits = Limits::of(group.data_type, known).filter(|_| group.is_unpacked())?;
     let shapes: Vec<Shape> = group.measured.iter().flat_map(|(_, measured)| measured.shapes.iter().copied()).collect();
     let of_integers = limits.integers.filter(|_| are_integers(&shapes));
@@ -309,7 +310,8 @@ fn shard_large(group: &Group, known: &Encodings) -> Option<Advice> {
             }
             let shapes = if is_hashed { &hashed[..] } else { &measured.shapes };
             let each = measured.elements as f64 / shards(measured) + 1.0;
-            measured.bytes as f64 - shards(measured) * packed(group.data_type, shapes, each, SHARD_KEY_BYTES) as f64
+            let a_shard = packed_by_chance(group.data_type, shapes, each, SHARD_KEY_BYTES, on) + bucket_bytes(nodes);
+            measured.bytes as f64 - shards(measured) * a_shard
         });
     let count = group.keys as f64 * mean(group, |measured| if is_large(measured) { shards(measured) } else { 0.0 });
     let act = match (&group.owner, group.kind) {
@@ -339,7 +341,7 @@ fn element(group: &Group, key: &[u8], value_bytes: u64) -> Shape {
 }
 
 /// A hash in place of very many short strings.
-fn gather_strings(group: &Group, known: &Encodings, nodes: &[Vitals]) -> Option<Advice> {
+fn gather_strings(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator) -> Option<Advice> {
     let value_bytes = group.value_bytes.filter(|&bytes| bytes <= SHORT_VALUE_BYTES)?;
     let is_such = group.data_type == DataType::String && group.keys >= MANY_KEYS && group.expiring == Some(0.0);
     if !is_such || !matches!(group.owner, Owner::Foreign(_)) || known.hash_entries_max == 0 {
@@ -349,7 +351,7 @@ fn gather_strings(group: &Group, known: &Encodings, nodes: &[Vitals]) -> Option<
         group.measured.iter().map(|(key, measured)| element(group, key, measured.value_bytes.unwrap_or(0))).collect();
     let elements = SHARD_ELEMENTS.min(known.hash_entries_max / 2).max(1);
     let shards = group.keys.div_ceil(elements);
-    let a_shard = packed(DataType::Hash, &shapes, elements as f64 + 1.0, SHARD_KEY_BYTES) as f64;
+    let a_shard = packed_by_chance(DataType::Hash, &shapes, elements as f64 + 1.0, SHARD_KEY_BYTES, on);
     let fewer = (group.keys - shards) as f64;
     let saves_bytes = group.bytes.value + fewer * bucket_bytes(nodes) - shards as f64 * a_shard;
     let why = format!("{} keys of {:.0} bytes with values of {value_bytes:.0}", group.keys, group.key_bytes);
@@ -359,8 +361,14 @@ fn gather_strings(group: &Group, known: &Encodings, nodes: &[Vitals]) -> Option<
 
 /// What a key takes in the table of all keys, which no size of a key counts.
 fn bucket_bytes(nodes: &[Vitals]) -> f64 {
+    const POINTER_BYTES: f64 = 8.0;
     let items: u64 = nodes.iter().filter_map(|node| node.items).sum();
-    if items == 0 { 0.0 } else { 8.0 * items.next_power_of_two() as f64 / items as f64 }
+    // Few keys say nothing of the table that more would have: full between a half and whole.
+    if items < MANY_KEYS {
+        POINTER_BYTES * 1.5
+    } else {
+        POINTER_BYTES * items.next_power_of_two() as f64 / items as f64
+    }
 }
 
 /// A sharded hash in place of very many short items.
@@ -372,7 +380,7 @@ fn gather_items(group: &Group, nodes: &[Vitals]) -> Option<Advice> {
     if !is_such {
         return None;
     }
-    let has_chunks = nodes.iter().any(|node| !node.classes.is_empty());
+    let has_chunks = nodes.iter().any(has_slabs);
     let name_bytes = (group.key_bytes - fixed(pattern).len() as f64).max(1.0);
     let shards = group.keys.div_ceil(SHARD_ELEMENTS);
     // A length before each name and each value.
@@ -415,9 +423,14 @@ fn tidy_up(nodes: &[Vitals]) -> Vec<Advice> {
     nodes.iter().filter_map(of).collect()
 }
 
+/// True for a server that keeps items in chunks.
+fn has_slabs(node: &Vitals) -> bool {
+    node.settings.contains_key("growth_factor")
+}
+
 /// What a memcached's slab classes, limits and pages call for.
 fn slabs(groups: &[Group], nodes: &[Vitals]) -> Vec<Advice> {
-    let Some(first) = nodes.iter().find(|node| !node.classes.is_empty()) else { return Vec::new() };
+    let Some(first) = nodes.iter().find(|node| has_slabs(node)) else { return Vec::new() };
     let mut advice = Vec::new();
     advice.extend(growth_factor(groups, first));
     for node in nodes {
@@ -443,7 +456,7 @@ fn growth_factor(groups: &[Group], node: &Vitals) -> Option<Advice> {
     let now = Slabs::new(factor, room, chunk_max).total(&sizes) as f64;
     let (best, then) = best_factor(&sizes, room, chunk_max);
     let saves_bytes = now - then as f64;
-    if saves_bytes < now * WORTH_RESTART {
+    if saves_bytes <= now * WORTH_RESTART {
         return None;
     }
     let items: f64 = sizes.iter().map(|(&size, &count)| size as f64 * count as f64).sum();
@@ -453,7 +466,7 @@ fn growth_factor(groups: &[Group], node: &Vitals) -> Option<Advice> {
         (then as f64 / items - 1.0) * 100.0
     );
     let options = vec![Setting::new("-f", format!("{best:.2}"), factor)];
-    Some(server(node, options, why, "it takes a restart, which empties the server", saves_bytes))
+    Some(server(node, options, why, "it takes a restart, which empties the server; sizes that come later may fit worse", saves_bytes))
 }
 
 /// `-I`: the largest item, where the server has refused some.

@@ -45,7 +45,7 @@ mod slabs;
 pub use advice::{Act, Advice, Setting, advise, settings};
 pub use estimate::Estimate;
 pub use group::Group;
-pub use packed::{Reason, allocated, is_unpacked, packed, why};
+pub use packed::{Allocator, Reason, is_unpacked, packed, why};
 pub use pattern::Owner;
 pub use plot::svg;
 pub use report::{Footprint, Options, Report, Step, report};

@@ -3,14 +3,16 @@
 //! Sources: `listpack.c`, `intset.c` and `t_set.c` of Redis 7.2, and jemalloc's size classes as Redis builds it (a quantum of 8 bytes).
 
 use larder_core::Encodings;
-use larder_core::survey::{DataType, Measured, Part, Shape};
+use larder_core::survey::{DataType, Measured, Part, Shape, Vitals};
 
 /// The header and the end of a listpack.
 const LISTPACK_BYTES: u64 = 7;
 /// The header of a set of integers.
 const INTSET_BYTES: u64 = 8;
-/// What stands for a key in the server's dictionary: an entry and an object.
-const KEY_BYTES: u64 = 24 + 16;
+/// An entry of the server's dictionaries.
+const ENTRY_BYTES: u64 = 24;
+/// An object, which stands for a value.
+const OBJECT_BYTES: u64 = 16;
 
 /// Why a collection is not packed.
 ///
@@ -180,19 +182,51 @@ pub(crate) fn longest(data_type: DataType, shapes: &[Shape]) -> u64 {
     shapes.iter().map(|shape| shape.name.bytes().max(value(shape))).max().unwrap_or(0)
 }
 
-/// What the allocator gives for so many bytes.
+/// The sizes that a server's allocator gives: jemalloc's, with small ones in steps of its quantum.
 ///
 /// ```
-/// for (bytes, given) in [(1, 8), (9, 16), (65, 80), (129, 160), (1_025, 1_280), (4_097, 5_120)] {
-///     assert_eq!(larder_footprint::allocated(bytes), given);
+/// use larder_footprint::Allocator;
+/// let own = Allocator::default();
+/// for (bytes, given) in [(1, 8), (24, 24), (65, 80), (129, 160), (1_025, 1_280), (4_097, 5_120)] {
+///     assert_eq!(own.gives(bytes), given);
 /// }
+/// let debians = Allocator { quantum_bytes: 16 };
+/// assert_eq!((debians.gives(24), debians.gives(65), debians.gives(129)), (32, 80, 160));
 /// ```
-pub fn allocated(bytes: u64) -> u64 {
-    match bytes {
-        0..=8 => 8,
-        9..=64 => bytes.next_multiple_of(8),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocator {
+    /// The step between small sizes.
+    pub quantum_bytes: u64,
+}
+
+impl Default for Allocator {
+    /// As Redis builds its own: 8. Distributions link the system's, with 16.
+    fn default() -> Allocator {
+        Allocator { quantum_bytes: 8 }
+    }
+}
+
+impl Allocator {
+    /// That of the first server that tells.
+    pub(crate) fn of(nodes: &[Vitals]) -> Allocator {
+        let told = nodes.iter().find_map(|node| node.quantum_bytes);
+        told.map_or_else(Allocator::default, |quantum_bytes| Allocator { quantum_bytes })
+    }
+
+    /// What it gives for so many bytes.
+    pub fn gives(self, bytes: u64) -> u64 {
+        if bytes <= 8 {
+            return 8;
+        }
         // Four classes to each doubling.
-        _ => bytes.next_multiple_of(1 << ((bytes - 1).ilog2() - 2)),
+        let step = 1 << (bytes - 1).ilog2().saturating_sub(2);
+        bytes.next_multiple_of(self.quantum_bytes.max(step).max(1))
+    }
+
+    /// What an entry of a dictionary takes and `MEMORY USAGE` of Redis leaves out: it counts 24 bytes, whatever is given for them. Valkey has no such entries.
+    pub(crate) fn uncounted(self, nodes: &[Vitals]) -> u64 {
+        let is_redis = nodes.iter().any(|node| node.software.starts_with("redis"));
+        if is_redis { self.gives(ENTRY_BYTES) - ENTRY_BYTES } else { 0 }
     }
 }
 
@@ -229,28 +263,38 @@ fn intset_width(shapes: &[Shape]) -> u64 {
 }
 
 /// What a key takes beside its value.
-pub(crate) fn key_overhead(key_bytes: u64) -> u64 {
+pub(crate) fn key_overhead(key_bytes: u64, on: Allocator) -> u64 {
     // A string of under 32 bytes has a header of 1 byte, up to 255 of 3; one byte ends it.
     let header = if key_bytes < 32 { 1 } else { 3 };
-    KEY_BYTES + allocated(key_bytes + header + 1)
+    on.gives(ENTRY_BYTES) + on.gives(OBJECT_BYTES) + on.gives(key_bytes + header + 1)
 }
 
 /// What a collection of so many elements like these would take packed, its key included.
 ///
 /// ```
 /// use larder_core::survey::{DataType, Part, Shape};
+/// use larder_footprint::{Allocator, packed};
 /// let shapes = vec![Shape { name: Part::of(b"100000"), value: None }; 4];
 /// // A set of 32-bit integers: 8 bytes and 4 a member, and what stands for the key.
-/// assert_eq!(larder_footprint::packed(DataType::Set, &shapes, 500.0, 20), 24 + 16 + 24 + 2_048);
+/// assert_eq!(packed(DataType::Set, &shapes, 500.0, 20, Allocator::default()), 24 + 16 + 24 + 2_048);
 /// ```
-pub fn packed(data_type: DataType, shapes: &[Shape], elements: f64, key_bytes: u64) -> u64 {
+pub fn packed(data_type: DataType, shapes: &[Shape], elements: f64, key_bytes: u64, on: Allocator) -> u64 {
     let value = if data_type == DataType::Set && are_integers(shapes) {
         INTSET_BYTES as f64 + elements * intset_width(shapes) as f64
     } else {
         LISTPACK_BYTES as f64 + elements * listpack_element(shapes)
     };
     // Positive, and far below 2^53.
-    key_overhead(key_bytes) + allocated(value.ceil() as u64)
+    key_overhead(key_bytes, on) + on.gives(value.ceil() as u64)
+}
+
+/// The same in the mean over shards whose numbers of elements are spread by chance around a mean: what is given for them grows in steps.
+pub(crate) fn packed_by_chance(data_type: DataType, shapes: &[Shape], mean: f64, key_bytes: u64, on: Allocator) -> f64 {
+    // The middles of ten equally likely parts of a normal distribution.
+    const DEVIATIONS: [f64; 5] = [0.126, 0.385, 0.674, 1.036, 1.645];
+    let of =
+        |deviations: f64| packed(data_type, shapes, (mean + deviations * mean.sqrt()).max(1.0), key_bytes, on) as f64;
+    DEVIATIONS.iter().map(|&deviations| of(deviations) + of(-deviations)).sum::<f64>() / (2 * DEVIATIONS.len()) as f64
 }
 
 #[cfg(test)]
@@ -329,7 +373,7 @@ mod tests {
     fn the_chapters_set_of_integers_takes_what_was_measured() {
         // 10 M ids in 23,529 shards of 425 members of 32 bits: 4.41 bytes each on a live server (docs/bench.md).
         let shapes = vec![Shape { name: Part::Integer(1 << 30), value: None }];
-        let a_shard = packed(DataType::Set, &shapes, 426.0, 40) as f64;
+        let a_shard = packed(DataType::Set, &shapes, 426.0, 40, Allocator { quantum_bytes: 16 }) as f64;
         let each = a_shard / 425.0;
         assert!((4.2..4.8).contains(&each), "{each}");
     }

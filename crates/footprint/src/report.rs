@@ -12,6 +12,7 @@ use crate::advice::{Advice, advise};
 use crate::estimate::Estimate;
 use crate::group::Group;
 use crate::groups::{Collector, Like, Tally, samples};
+use crate::packed::{Allocator, is_unpacked};
 use crate::pattern::{Belongs, Owner, Sorter};
 
 /// Keys that one request for a closer look has.
@@ -174,13 +175,14 @@ pub async fn report(
     let measured = measure(survey, options, &tallies, told).await?;
     let manifests = manifests(store, options.ctx, &sorter).await?;
     let limits = encodings(&nodes);
+    let uncounted = Allocator::of(&nodes).uncounted(&nodes);
     let ratio = nodes.iter().filter_map(|node| node.resident_ratio).reduce(f64::max);
     let mut groups: Vec<Group> = Vec::with_capacity(tallies.len());
     for ((like, tally), measured) in tallies.iter().zip(measured) {
         let (owner, kind) = owner(like, &manifests);
         let mut group = Group::counted(owner, kind, like, tally);
         if tally.bytes.is_none() {
-            group = group.measured(measured, limits.as_ref());
+            group = group.measured(corrected(measured, like, uncounted), limits.as_ref());
         }
         // memcached's figures are the chunks; elsewhere the whole server's ratio must do.
         group.resident_bytes = group.resident_bytes.or(ratio.map(|ratio| ratio * group.bytes.value));
@@ -192,6 +194,16 @@ pub async fn report(
     }
     report.took = begun.elapsed();
     Ok(report)
+}
+
+/// The same with what the server leaves out: a bit for each entry of a dictionary, of which the key is one.
+fn corrected(mut measured: Vec<(Vec<u8>, Measured)>, like: &Like, uncounted: u64) -> Vec<(Vec<u8>, Measured)> {
+    let is_dictionary = is_unpacked(like.data_type, &like.encoding);
+    for (_, measured) in &mut measured {
+        let entries = 1 + if is_dictionary { measured.elements } else { 0 };
+        measured.bytes += entries * uncounted;
+    }
+    measured
 }
 
 /// What the servers say of themselves, and those that say nothing.

@@ -72,26 +72,24 @@ impl Slabs {
     }
 }
 
-/// The growth factor under which items of these sizes take least, with what they take; of equals the largest, which makes the fewest classes. None that is
+/// The growth factor under which items of these sizes take least, within a hundredth, with what they take: of those the smallest, whose classes suit other sizes best. None that is
 /// [short](Slabs::is_short).
 ///
 /// ```
-/// // Items of 150 bytes: 1.25 gives them chunks of 152, and nothing fits better.
-/// let (factor, bytes) = larder_footprint::best_factor(&[(150, 1_000)].into(), 48, 512 * 1024);
-/// assert!(bytes <= 152_000 && factor >= 1.15, "{factor} {bytes}");
+/// // Items of 960 bytes: 1.25 gives them chunks of 1,184.
+/// let (factor, bytes) = larder_footprint::best_factor(&[(960, 1_000)].into(), 48, 512 * 1024);
+/// assert!(bytes < 1_000_000 && factor >= 1.15, "{factor} {bytes}");
 /// ```
 pub fn best_factor(sizes: &BTreeMap<u64, u64>, room_min: u64, chunk_max: u64) -> (f64, u64) {
-    let mut best = (2.0, u64::MAX);
+    const NEAR: f64 = 1.01;
     // In hundredths, so that what is printed is what was tried.
-    for hundredths in (105..=200).rev() {
-        let factor = f64::from(hundredths) / 100.0;
-        let slabs = Slabs::new(factor, room_min, chunk_max);
-        let total = slabs.total(sizes);
-        if !slabs.is_short() && total < best.1 {
-            best = (factor, total);
-        }
-    }
-    best
+    let tried = (105..=200).map(|hundredths| f64::from(hundredths) / 100.0);
+    let totals = tried.map(|factor| (factor, Slabs::new(factor, room_min, chunk_max)));
+    let able = totals.filter(|(_, slabs)| !slabs.is_short());
+    let able: Vec<(f64, u64)> = able.map(|(factor, slabs)| (factor, slabs.total(sizes))).collect();
+    let least = able.iter().map(|&(_, total)| total).min().unwrap_or(u64::MAX);
+    let is_near = |&&(_, total): &&(f64, u64)| total as f64 <= least as f64 * NEAR;
+    able.iter().find(is_near).copied().unwrap_or((2.0, u64::MAX))
 }
 
 #[cfg(test)]
@@ -114,6 +112,6 @@ mod tests {
             assert!(factor > 1.1 && !Slabs::new(factor, 48, 512 * 1024).is_short(), "{factor}");
             assert!(bytes < size * 1_150, "{size}: {bytes}");
         }
-        assert_eq!(best_factor(&BTreeMap::new(), 48, 512 * 1024), (2.0, 0));
+        assert_eq!(best_factor(&BTreeMap::new(), 48, 512 * 1024).1, 0);
     }
 }

@@ -31,6 +31,10 @@ pub(super) async fn ask(node: &Node, ctx: Ctx) -> Result<Vitals> {
     let mut cmds = vec![cmd(&["INFO", "all"])];
     cmds.extend(SETTINGS.iter().map(|setting| cmd(&["CONFIG", "GET", setting])));
     cmds.push(cmd(&["SLOWLOG", "GET", &SLOW_MAX.to_string()]));
+    // A millisecond of the server's time: once is enough.
+    if node.quantum_bytes.get().is_none() {
+        cmds.push(cmd(&["MEMORY", "MALLOC-STATS"]));
+    }
     let deadline = ctx.at_most(node.config.timeout).deadline.unwrap_or_else(Instant::now);
     let answered = node.run(cmds.iter(), deadline).await;
     let mut answers = answered.map_err(|fault| fault.error)?.into_iter();
@@ -47,7 +51,17 @@ pub(super) async fn ask(node: &Node, ctx: Ctx) -> Result<Vitals> {
     if let Some(Value::Array(entries)) = answers.next() {
         vitals.slow = entries.into_iter().filter_map(slow).collect();
     }
+    if let Some(stats) = answers.next() {
+        _ = node.quantum_bytes.set(quantum(&text(&stats)));
+    }
+    vitals.quantum_bytes = node.quantum_bytes.get().copied().flatten();
     Ok(vitals)
+}
+
+/// What jemalloc says among its statistics: `Quantum size: 16`.
+fn quantum(stats: &str) -> Option<u64> {
+    let line = stats.lines().find_map(|line| line.trim().strip_prefix("Quantum size:"))?;
+    line.trim().parse().ok().filter(|quantum: &u64| quantum.is_power_of_two())
 }
 
 fn cmd(words: &[&str]) -> Cmd {
@@ -167,6 +181,12 @@ mod tests {
         assert_eq!((times.name.as_str(), times.calls, times.p99_us), ("config|get", 2, Some(5.001)));
         assert_eq!(understood("here", INFO, 0).items, Some(0));
         assert_eq!(understood("here", "", 0).resident_ratio, None);
+    }
+
+    #[test]
+    fn the_step_of_small_sizes_is_found_among_very_much() {
+        assert_eq!(quantum("Arenas: 8\nQuantum size: 16\nPage size: 4096\n"), Some(16));
+        assert_eq!((quantum(""), quantum("Quantum size: none"), quantum("Quantum size: 0")), (None, None, None));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
@@ -17,11 +18,15 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
+const ROWS: NonZeroU16 = NonZeroU16::new(45).unwrap();
+const COLUMNS: NonZeroU16 = NonZeroU16::new(150).unwrap();
+
 /// A command in a terminal of its own.
 struct Terminal {
     child: Child,
     keyboard: File,
-    screen: Arc<Mutex<Vec<u8>>>,
+    /// What is to be seen, and all that was written.
+    screen: Arc<Mutex<(vt100::Parser, Vec<u8>)>>,
 }
 
 impl Terminal {
@@ -30,7 +35,7 @@ impl Terminal {
         grantpt(&main).unwrap();
         unlockpt(&main).unwrap();
         let name = ptsname(&main, Vec::new()).unwrap();
-        tcsetwinsize(&main, Winsize { ws_row: 45, ws_col: 150, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        tcsetwinsize(&main, Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
         let end = || {
             let path = std::path::Path::new(name.to_str().unwrap());
             Stdio::from(File::options().read(true).write(true).open(path).unwrap())
@@ -38,20 +43,22 @@ impl Terminal {
         let mut command = larder(line.split_whitespace());
         command.env("LARDER_STORE", url).env("TERM", "xterm-256color");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        let screen = Arc::new(Mutex::new(Vec::new()));
+        let screen = Arc::new(Mutex::new((vt100::Parser::new(ROWS, COLUMNS, 0), Vec::new())));
         let (mut reader, seen) = (File::from(main.try_clone().unwrap()), screen.clone());
         thread::spawn(move || {
             let mut bytes = [0; 4_096];
             // It fails once the last end is closed.
             while let Ok(count @ 1..) = reader.read(&mut bytes) {
-                seen.lock().unwrap().extend_from_slice(&bytes[..count]);
+                let mut seen = seen.lock().unwrap();
+                seen.0.process(&bytes[..count]);
+                seen.1.extend_from_slice(&bytes[..count]);
             }
         });
         Terminal { child, keyboard: File::from(main), screen }
     }
 
     fn shows(&self, word: &str) -> bool {
-        String::from_utf8_lossy(&self.screen.lock().unwrap()).contains(word)
+        self.screen.lock().unwrap().0.screen().contents().contains(word)
     }
 
     /// The exit code; what was switched on of the terminal must have been switched off.
@@ -59,7 +66,9 @@ impl Terminal {
         let done = wait(self.child);
         for restored in ["\x1b[?1049l", "\x1b[?25h"] {
             let seen = self.screen.clone();
-            until("the terminal as it was", move || String::from_utf8_lossy(&seen.lock().unwrap()).contains(restored));
+            until("the terminal as it was", move || {
+                String::from_utf8_lossy(&seen.lock().unwrap().1).contains(restored)
+            });
         }
         done.code()
     }
@@ -124,13 +133,26 @@ fn our_own_server_tells_hot_keys_and_its_times() {
     let members: String = (0..4_000).map(|id| format!("{id}\n")).collect();
     on_with_input(&url, "set add cold -", members.as_bytes()).exits(0);
     use std::os::unix::net::UnixStream;
-    let mut client = UnixStream::connect(&socket).unwrap();
+    let ask = |requests: &[u8]| {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.write_all(requests).unwrap();
+        client.write_all(b"quit\r\n").unwrap();
+        client.read_to_end(&mut Vec::new()).unwrap();
+    };
     // One key far more often than any other.
-    client.write_all(&b"get hot%20key\r\n".repeat(20_000)).unwrap();
-    client.write_all(b"quit\r\n").unwrap();
-    let mut answers = Vec::new();
-    client.read_to_end(&mut answers).unwrap();
-    let sample = on(&url, "--json watch-store --interval 200ms").json();
+    ask(&b"get hot%20key\r\n".repeat(20_000));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let sample = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                ask(&b"get other\r\n".repeat(50));
+                thread::sleep(std::time::Duration::from_millis(10));
+            }
+        });
+        let sample = on(&url, "--json watch-store --interval 1s").json();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        sample
+    });
     kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
     serving.wait().unwrap();
     let node = &sample["nodes"][0];
@@ -139,5 +161,6 @@ fn our_own_server_tells_hot_keys_and_its_times() {
     assert_eq!(hot[0]["key"], "hot%20key", "{sample}");
     let count = hot[0]["count"].as_u64().unwrap();
     assert!((10_000..30_000).contains(&count), "one in 64 of 20,000 was looked at: {count}");
-    assert!(node["commands"].as_array().unwrap().iter().any(|one| one["command"] == "other"), "{sample}");
+    let reads = node["commands"].as_array().unwrap().iter().find(|one| one["command"] == "read").unwrap();
+    assert!(reads["per_second"].as_f64().unwrap() > 0.0 && reads["p99_us"].is_f64(), "{sample}");
 }

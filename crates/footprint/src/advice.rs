@@ -466,7 +466,13 @@ fn growth_factor(groups: &[Group], node: &Vitals) -> Option<Advice> {
         (then as f64 / items - 1.0) * 100.0
     );
     let options = vec![Setting::new("-f", format!("{best:.2}"), factor)];
-    Some(server(node, options, why, "it takes a restart, which empties the server; sizes that come later may fit worse", saves_bytes))
+    Some(server(
+        node,
+        options,
+        why,
+        "it takes a restart, which empties the server; sizes that come later may fit worse",
+        saves_bytes,
+    ))
 }
 
 /// `-I`: the largest item, where the server has refused some.

@@ -31,6 +31,12 @@ const RULES: &[Rule] = &[
     Rule { package: "larder-core", may_use: Some(&[]), must_not_reach: RUNTIMES, must_not_enable: &[] },
     Rule { package: "larder-proto", may_use: Some(&["larder-core"]), must_not_reach: RUNTIMES, must_not_enable: &[] },
     Rule { package: "larder-dump", may_use: Some(&["larder-core"]), must_not_reach: RUNTIMES, must_not_enable: &[] },
+    Rule {
+        package: "larder-footprint",
+        may_use: Some(&["larder-core", "larder-structures"]),
+        must_not_reach: &[],
+        must_not_enable: &[("tokio", "net"), ("tokio", "full")],
+    },
     Rule { package: "larder-net", may_use: Some(&["larder-core"]), must_not_reach: &[], must_not_enable: &[] },
     // A program that uses one of the two has nothing of the other.
     Rule {
@@ -71,7 +77,15 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "larder",
-        may_use: Some(&["larder-core", "larder-dump", "larder-structures", "larder-layers", "larder-typed", STORES]),
+        may_use: Some(&[
+            "larder-core",
+            "larder-dump",
+            "larder-footprint",
+            "larder-structures",
+            "larder-layers",
+            "larder-typed",
+            STORES,
+        ]),
         must_not_reach: &[],
         must_not_enable: &[],
     },

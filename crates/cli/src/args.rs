@@ -14,8 +14,10 @@ use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
 use crate::lookup::LookupVerb;
+use crate::memory::MemoryVerb;
 use crate::queue::LineVerb;
 use crate::records::RecordsVerb;
+use crate::screen;
 use crate::serve;
 use crate::sharded;
 use crate::table::TableVerb;
@@ -267,6 +269,21 @@ Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visit
 Examples:
   larder drop hits")]
     Drop(Named),
+    /// What a store's memory goes into, and what would save some
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder memory report
+  larder memory report --store redis://cache:6379 --plot memory.svg
+  larder memory advise"
+    )]
+    Memory(MemoryVerb),
+    /// Show what a store does: rates, times, memory, structures, hot keys
+    // To be `top` without a verb.
+    #[command(hide = true, after_help = screen::SCREEN_HELP)]
+    WatchStore(screen::ScreenArgs),
     /// Write all that a store holds to a file, from any store
     #[command(after_help = archive::EXPORT_HELP)]
     Export(archive::Export),

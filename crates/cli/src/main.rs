@@ -12,11 +12,13 @@ mod inspect;
 mod lock;
 mod log;
 mod lookup;
+mod memory;
 mod output;
 mod own;
 mod queue;
 mod records;
 mod run;
+mod screen;
 mod serve;
 mod session;
 mod set;
@@ -156,6 +158,8 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Import(args) => archive::import(&session, &args).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
+        Command::WatchStore(args) => screen::run(&session, &args).await,
+        Command::Memory(verb) => memory::run(&session, verb, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,
         Command::Stack(verb) => queue::run(&session, queue::Which::Stack, verb).await,
         Command::Drop(named) => drop_structure(&session, &named).await.map(|exit| exit as u8),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder::layers::Counting;
-use larder::{Ctx, Durability, Error, ErrorKind, ListRef, Name, StoreRef};
+use larder::survey::SurveyRef;
+use larder::{Ctx, Durability, Error, ErrorKind, ListRef, Name, Opened, StoreRef};
 use serde_json::json;
 
 use crate::args::{Common, Named};
@@ -21,6 +22,8 @@ pub(crate) struct Session {
     pub(crate) store: StoreRef,
     /// What lists the store's keys, where it can tell them.
     pub(crate) list: Option<ListRef>,
+    /// What surveys the store, where it can be.
+    pub(crate) survey: Option<SurveyRef>,
     pub(crate) timeout: Duration,
     pub(crate) out: Out,
     counting: Counting,
@@ -33,14 +36,14 @@ impl Session {
     pub(crate) async fn open(common: &Common) -> Result<Session, Failure> {
         let timeout = common.timeout.unwrap_or(TIMEOUT);
         let mut url = store_url(common)?;
-        let mut connected = connect_with_list(&url, timeout).await;
+        let mut connected = connect_all(&url, timeout).await;
         if connected.is_err() && named(common).is_none() {
             // This user's server may have ended for want of work just when it was asked.
             url = store_url(common)?;
-            connected = connect_with_list(&url, timeout).await;
+            connected = connect_all(&url, timeout).await;
         }
-        let (opened, list) = connected?;
-        let counting = Counting::new(opened);
+        let opened = connected?;
+        let counting = Counting::new(opened.store);
         let store: StoreRef = Arc::new(counting.clone());
         if store.profile().durability == Durability::Process {
             let message =
@@ -51,7 +54,8 @@ impl Session {
         for warning in &store.profile().warnings {
             out.warn(warning);
         }
-        Ok(Session { store, list, timeout, out, counting, trace: common.trace })
+        let (list, survey) = (opened.list, opened.survey);
+        Ok(Session { store, list, survey, timeout, out, counting, trace: common.trace })
     }
 
     /// For what is no method of a handle.
@@ -136,11 +140,11 @@ fn in_turns(mut url: String) -> String {
 
 /// Opens a store, in `timeout` at the most.
 pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<StoreRef, Error> {
-    Ok(connect_with_list(url, timeout).await?.0)
+    Ok(connect_all(url, timeout).await?.store)
 }
 
-async fn connect_with_list(url: &str, timeout: Duration) -> Result<(StoreRef, Option<ListRef>), Error> {
-    match tokio::time::timeout(timeout, larder::open_with_list(url)).await {
+async fn connect_all(url: &str, timeout: Duration) -> Result<Opened, Error> {
+    match tokio::time::timeout(timeout, larder::open_all(url)).await {
         Ok(opened) => opened,
         Err(_) => {
             let error = Error::new(ErrorKind::Timeout, format!("the store was not open after {timeout:?}"));

@@ -15,6 +15,7 @@
 //! | [`profile`] | [`Profile`]: limits and guarantees of a store |
 //! | [`error`] | [`Error`], [`ErrorKind`], [`Effect`] |
 //! | [`list`] | [`List`](list::List): which keys a store holds, where it can tell |
+//! | [`survey`] | [`Survey`](survey::Survey): what servers say of their memory and work, and how they keep keys |
 //! | [`observe`] | [`Observer`](observe::Observer): what goes on inside, told as data |
 //! | [`clock`] | [`Clock`]: the system's, or one that a test turns by hand |
 //! | [`text`] | how bytes are shown to people |
@@ -34,6 +35,7 @@ pub mod profile;
 pub mod range;
 pub mod reply;
 pub mod store;
+pub mod survey;
 pub mod text;
 
 pub use clock::{Clock, ClockRef, ManualClock, SystemClock};

@@ -40,3 +40,6 @@ struct Array;
 struct Table;
 #[doc = include_str!("../../../docs/cookbook/src/queue.md")]
 struct Queue;
+
+#[doc = include_str!("../../../docs/cookbook/src/memory.md")]
+struct Memory;

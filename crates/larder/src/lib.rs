@@ -32,13 +32,14 @@
 //! # What is where
 //! | item | what it is |
 //! |---|---|
-//! | [`open`], [`open_with_list`] | a store by its URL, and what lists its keys |
+//! | [`open`], [`open_with_list`], [`open_all`] | a store by its URL, what lists its keys, and what surveys it |
 //! | [`Lock`], [`Counter`], [`Set`], [`Visitors`], [`UniqueVisitors`], [`EventLog`], [`Table`], [`Queue`], [`Stack`], [`Cache`], [`PackedRecords`], [`PackedTable`], [`ShardedHash`], [`ShardedSet`], [`ShardedSortedSet`] | the structures; each documents its guarantee on every store, and its round trips |
 //! | [`find`], [`mod@inspect`], [`drop_structure`] | what a name holds, what that takes and promises, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
 //! | `blocking` | the structures for programs without async; behind the feature of its name |
 //! | `typed` | values of types in the structures, through JSON, postcard or a codec of one's own; behind the feature of its name |
+//! | [`footprint`] | what a store's memory goes into, and what would save some |
 //! | [`mod@dump`] | what a store holds as one file, from any store to any store |
 //! | `layers`, `memory`, `durable`, `memcached`, `redis` | wrappers around stores, and the stores themselves, each behind the feature of its name |
 //!
@@ -72,10 +73,12 @@ pub use larder_core::{
     Key, ManualClock, Op, Profile, PutMode, Remaining, Replies, Reply, Result, Route, Run, Store, StoreExt, StoreRef,
     SystemClock, Ttl, TtlSupport, Verb, Want,
     list::{List, ListRef, Listed},
-    native, observe, text,
+    native, observe, survey, text,
 };
 #[doc(inline)]
 pub use larder_dump as dump;
+#[doc(inline)]
+pub use larder_footprint as footprint;
 #[cfg(feature = "layers")]
 pub use larder_layers as layers;
 #[cfg(feature = "durable")]
@@ -103,4 +106,4 @@ pub use larder_structures::{
 pub use larder_typed as typed;
 #[cfg(feature = "durable")]
 pub use open::durable_options;
-pub use open::{SCHEMES, open, open_with_list};
+pub use open::{Opened, SCHEMES, open, open_all, open_with_list};

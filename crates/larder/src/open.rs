@@ -3,6 +3,9 @@
 #[cfg(any(feature = "memory", feature = "memcached", feature = "redis", feature = "durable"))]
 use larder_core::list::List;
 use larder_core::list::ListRef;
+#[cfg(any(feature = "memory", feature = "memcached", feature = "redis", feature = "durable"))]
+use larder_core::survey::Survey;
+use larder_core::survey::SurveyRef;
 use larder_core::text::masked_url;
 use larder_core::{Error, ErrorKind, Result, StoreRef};
 
@@ -72,7 +75,30 @@ pub const SCHEMES: &[&str] = &[
 /// # }
 /// ```
 pub async fn open(url: &str) -> Result<StoreRef> {
-    Ok(open_with_list(url).await?.0)
+    Ok(open_all(url).await?.store)
+}
+
+/// A store, and what can be asked beside its ops.
+///
+/// ```
+/// # #[cfg(not(feature = "memory"))] fn main() {}
+/// # #[cfg(feature = "memory")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder::Result<()> {
+/// let opened = larder::open_all("memory:").await?;
+/// assert!(opened.list.is_some() && opened.survey.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Opened {
+    /// The store.
+    pub store: StoreRef,
+    /// Which keys it holds; `None` for a store that cannot tell.
+    pub list: Option<ListRef>,
+    /// What its servers say of their memory and work, and how they keep keys; `None` for a store that cannot tell.
+    pub survey: Option<SurveyRef>,
 }
 
 /// Opens the store that a URL names, and its list: which keys it holds. `None` for a store that cannot tell.
@@ -95,15 +121,37 @@ pub async fn open(url: &str) -> Result<StoreRef> {
 /// # }
 /// ```
 pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
+    let opened = open_all(url).await?;
+    Ok((opened.store, opened.list))
+}
+
+/// Opens the store that a URL names, its list and its survey: see [`List`](larder_core::list::List) and [`Survey`](larder_core::survey::Survey).
+///
+/// **Round trips and errors** as of [`open`].
+///
+/// ```
+/// # #[cfg(not(feature = "memory"))] fn main() {}
+/// # #[cfg(feature = "memory")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> larder::Result<()> {
+/// let opened = larder::open_all("memory:").await?;
+/// let survey = opened.survey.expect("a store in the process can tell");
+/// for vitals in survey.vitals(larder::Ctx::default()).await {
+///     println!("{} uses {:?} bytes", vitals.as_ref().map_or("?", |vitals| &vitals.node), vitals.as_ref().ok().and_then(|vitals| vitals.used_bytes));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub async fn open_all(url: &str) -> Result<Opened> {
     let Some((scheme, rest)) = url.split_once(':') else { return Err(unknown_scheme(url, url)) };
     let scheme = scheme.to_ascii_lowercase();
     match (scheme.as_str(), rest) {
         #[cfg(feature = "memory")]
-        ("memory", options) => Ok(both(crate::memory_url::open(options)?)),
+        ("memory", options) => Ok(all(crate::memory_url::open(options)?)),
         #[cfg(feature = "durable")]
         ("file", place) => {
             let place = crate::durable_url::parse(place)?;
-            if place.is_shared { Ok(both(place.options.open_shared()?)) } else { Ok(both(place.options.open()?)) }
+            if place.is_shared { Ok(all(place.options.open_shared()?)) } else { Ok(all(place.options.open()?)) }
         }
         #[cfg(feature = "memcached")]
         ("memcached" | "memcached+tls" | "memcached+unix", place) if place.starts_with("//") => {
@@ -141,29 +189,29 @@ pub fn durable_options(url: &str) -> Result<larder_store_durable::Options> {
     }
 }
 
-/// A store that lists its keys, as both.
+/// A store that lists its keys and can be surveyed, as all of that.
 #[cfg(any(feature = "memory", feature = "memcached", feature = "redis", feature = "durable"))]
-fn both(store: impl larder_core::Store + List + 'static) -> (StoreRef, Option<ListRef>) {
+fn all(store: impl larder_core::Store + List + Survey + 'static) -> Opened {
     let store = std::sync::Arc::new(store);
-    (store.clone(), Some(store))
+    Opened { store: store.clone(), list: Some(store.clone()), survey: Some(store) }
 }
 
 #[cfg(feature = "memcached")]
-async fn memcached(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
+async fn memcached(url: &str) -> Result<Opened> {
     let config = larder_store_memcached::Config::from_url(url)?;
-    Ok(both(larder_store_memcached::MemcachedStore::connect(config).await?))
+    Ok(all(larder_store_memcached::MemcachedStore::connect(config).await?))
 }
 
 #[cfg(feature = "redis")]
-async fn redis(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
+async fn redis(url: &str) -> Result<Opened> {
     let config = larder_store_redis::Config::from_url(url)?;
-    Ok(both(larder_store_redis::RedisStore::connect(config).await?))
+    Ok(all(larder_store_redis::RedisStore::connect(config).await?))
 }
 
 #[cfg(feature = "redis")]
-async fn redis_cluster(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
+async fn redis_cluster(url: &str) -> Result<Opened> {
     let config = larder_store_redis::ClusterConfig::from_url(url)?;
-    Ok(both(larder_store_redis::RedisClusterStore::connect(config).await?))
+    Ok(all(larder_store_redis::RedisClusterStore::connect(config).await?))
 }
 
 fn unknown_scheme(scheme: &str, url: &str) -> Error {

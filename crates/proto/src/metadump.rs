@@ -40,8 +40,51 @@ pub fn parse(line: &[u8]) -> DumpLine {
     }
 }
 
-/// `%xx` is a byte; anything else stands for itself.
-fn unescaped(escaped: &[u8]) -> Vec<u8> {
+/// What a line says of its item beside the key.
+///
+/// ```
+/// use larder_proto::metadump::details;
+/// let line = b"key=a exp=1700000000 la=1690000000 cas=3 fetch=no cls=2 size=117";
+/// let details = details(line);
+/// assert_eq!((details.class, details.size, details.expires), (Some(2), Some(117), Some(true)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// Its slab class.
+    pub class: Option<u32>,
+    /// What it takes of a chunk: the server's overhead, key and value.
+    pub size: Option<u64>,
+    /// Whether it has a life.
+    pub expires: Option<bool>,
+}
+
+/// Reads what a line says of its item; what it does not say, or not as a number, is `None`.
+///
+/// ```
+/// use larder_proto::metadump::{Details, details};
+/// assert_eq!(details(b"END"), Details::default());
+/// ```
+pub fn details(line: &[u8]) -> Details {
+    let mut details = Details::default();
+    // The key is escaped: a space ends it.
+    for field in line.split(|&byte| byte == b' ').skip(1) {
+        let Ok(field) = std::str::from_utf8(field) else { continue };
+        match field.trim_end().split_once('=') {
+            Some(("cls", class)) => details.class = class.parse().ok(),
+            Some(("size", size)) => details.size = size.parse().ok(),
+            Some(("exp", until)) => details.expires = until.parse::<i64>().ok().map(|until| until > 0),
+            _ => {}
+        }
+    }
+    details
+}
+
+/// A key as listings write it: `%xx` is a byte; anything else stands for itself.
+///
+/// ```
+/// assert_eq!(larder_proto::metadump::unescaped(b"a%20b%"), b"a b%");
+/// ```
+pub fn unescaped(escaped: &[u8]) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
     let mut out = Vec::with_capacity(escaped.len());
     let mut at = 0;
@@ -90,6 +133,7 @@ mod tests {
         #[test]
         fn garbage_never_panics(line in prop::collection::vec(any::<u8>(), 0..100)) {
             parse(&line);
+            details(&line);
         }
     }
 }

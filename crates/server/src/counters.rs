@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::hot::HotKeys;
+
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// What is counted.
@@ -82,6 +84,7 @@ impl Tally {
 pub(crate) struct Counters {
     counts: [AtomicU64; COUNTS],
     latency: [Histogram; LATENCY_CLASSES.len()],
+    pub(crate) hot: HotKeys,
 }
 
 /// Whose time a sample is.
@@ -116,6 +119,23 @@ pub(crate) struct Times {
     pub(crate) sum_ns: u64,
 }
 
+impl Times {
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// What so many of a hundred took at the most, in ns, by the bound of their bucket; `None` where there are none, or it is beyond the last bound.
+    pub(crate) fn percentile_ns(&self, percent: u64) -> Option<u64> {
+        let wanted = (self.count() * percent).div_ceil(100);
+        let mut sum = 0;
+        let bucket = self.buckets.iter().position(|count| {
+            sum += count;
+            wanted > 0 && sum >= wanted
+        })?;
+        (bucket < BUCKETS).then(|| bucket_bound_ns(bucket))
+    }
+}
+
 impl Counters {
     pub(crate) fn new() -> Counters {
         Counters {
@@ -124,6 +144,7 @@ impl Counters {
                 buckets: std::array::from_fn(|_| AtomicU64::new(0)),
                 sum_ns: AtomicU64::new(0),
             }),
+            hot: HotKeys::default(),
         }
     }
 
@@ -223,5 +244,7 @@ mod tests {
         let times = all.times(Class::Write);
         assert_eq!((times.buckets[0], times.buckets[1], times.buckets[BUCKETS]), (1, 1, 1));
         assert_eq!(all.times(Class::Read), Times::default());
+        assert_eq!((times.count(), times.percentile_ns(50), times.percentile_ns(99)), (3, Some(500), None));
+        assert_eq!(Times::default().percentile_ns(50), None);
     }
 }

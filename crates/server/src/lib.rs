@@ -7,6 +7,7 @@
 //! | `session` | one connection's requests, without a socket: what each command does |
 //! | `engine` | what is needed of a store |
 //! | `env`, `conns`, `counters` | what all connections share |
+//! | `hot` | keys that are asked for most, for `stats hot` |
 //! | `http` | `/metrics`, `/healthz` |
 //! | `auth`, `tls`, `notify` | who may come in; TLS; systemd |
 //!
@@ -25,6 +26,7 @@
 //!   `ERROR`. `lru_crawler metadump` and `mgdump` list the items. `watch` and `stats detail` are refused as memcached refuses them with `-W`; `stats cachedump` lists items of class 1, the only one;
 //! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
+//! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took;
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed.
 #![deny(unsafe_code)]
 
@@ -36,6 +38,7 @@ mod conns;
 mod counters;
 mod engine;
 mod env;
+mod hot;
 mod http;
 mod notify;
 mod process;

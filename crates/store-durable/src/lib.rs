@@ -33,6 +33,7 @@ mod place;
 mod room;
 mod shared;
 mod store;
+mod survey;
 mod time;
 mod timer;
 mod versions;

@@ -117,7 +117,7 @@ fn after_prefix(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// Lets others run once.
-struct Yield(bool);
+pub(crate) struct Yield(pub(crate) bool);
 
 impl Future for Yield {
     type Output = ();

@@ -88,7 +88,7 @@ fn keep(options: &Options, asked: &Receiver<oneshot::Sender<Result<Arc<DurableSt
 }
 
 impl SharedStore {
-    async fn get(&self, ctx: Ctx) -> Result<Arc<DurableStore>> {
+    pub(crate) async fn get(&self, ctx: Ctx) -> Result<Arc<DurableStore>> {
         let gone = || {
             Error::new(ErrorKind::Unavailable, "the thread that opens the store has ended").store(&self.profile.store)
         };

@@ -19,6 +19,7 @@ pub mod ring;
 mod sending;
 mod store;
 mod stream;
+mod survey;
 mod traffic;
 mod url;
 

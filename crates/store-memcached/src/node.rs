@@ -34,6 +34,8 @@ pub(crate) struct Node {
     health: Mutex<Health>,
     /// What the last handshake found.
     info: Mutex<Option<ServerInfo>>,
+    /// A connection for questions about the server itself, kept from one time to the next; `None` before the first, and after one that was not answered in full.
+    pub(crate) questions: tokio::sync::Mutex<Option<Exchange>>,
     /// Wakes callers when a dial has ended, well or not.
     dialled: Notify,
     /// Wakes the keeper when a connection was lost, or a lane is wanted.
@@ -96,6 +98,7 @@ impl Node {
             wanted: Wanted::new(),
             health: Mutex::new(Health::Dialling),
             info: Mutex::new(None),
+            questions: tokio::sync::Mutex::new(None),
             dialled: Notify::new(),
             missing: Notify::new(),
         }

@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Op, Reply, Result};
 use larder_net::{Auth, Stream};
-use larder_proto::stats::{Stats, take_line};
+use larder_proto::stats::{STAT_LINES_MAX, Stats, take_line};
 use larder_proto::{Abilities, Answer, Decoder, Dialect, Expect, ProtocolError, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -90,6 +90,21 @@ impl Exchange {
         }
     }
 
+    /// The answer to `stats`, names and values; empty from a server that does not know the topic.
+    pub(crate) async fn stat_lines(&mut self, topic: &str) -> Result<Vec<(String, String)>> {
+        let question = if topic.is_empty() { "stats\r\n".to_owned() } else { format!("stats {topic}\r\n") };
+        self.send(question.as_bytes()).await?;
+        let mut lines = Vec::new();
+        while lines.len() < STAT_LINES_MAX {
+            let line = self.line().await?;
+            let text = String::from_utf8_lossy(&line);
+            let Some(rest) = text.strip_prefix("STAT ") else { return Ok(lines) };
+            let (name, value) = rest.split_once(' ').unwrap_or((rest, ""));
+            lines.push((name.to_owned(), value.to_owned()));
+        }
+        Err(not_memcached(&format!("a stats reply has more than {STAT_LINES_MAX} lines")))
+    }
+
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let sent = async {
             self.stream.write_all(bytes).await?;
@@ -155,6 +170,12 @@ impl Exchange {
                 None => self.more().await?,
             }
         }
+    }
+}
+
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange").field("peer", &self.peer()).finish_non_exhaustive()
     }
 }
 

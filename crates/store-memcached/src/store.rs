@@ -152,6 +152,11 @@ impl MemcachedStore {
         &self.nodes
     }
 
+    /// How long an op may take, where its caller says nothing.
+    pub(crate) fn timeout(&self) -> std::time::Duration {
+        self.shared.config.timeout
+    }
+
     fn place(&self, op: &Op) -> Option<usize> {
         let key = op.route.with.as_ref().unwrap_or(&op.key);
         self.ring.server(key.as_bytes(), op.route.rank)

@@ -44,6 +44,7 @@ mod list;
 mod ops;
 mod shard;
 mod store;
+mod survey;
 mod sweep;
 mod update;
 

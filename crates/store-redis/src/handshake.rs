@@ -202,20 +202,24 @@ fn take_settings(info: &mut ServerInfo, settings: &[(String, String)], is_aof: O
         _ => Persistence::Unknown,
     };
     info.bulk_bytes_max = number("proto-max-bulk-len");
-    info.encodings = field("hash-max-listpack-entries").map(|_| {
-        let limit = |name: &str| number(name).unwrap_or_default();
-        Encodings {
-            hash_entries_max: limit("hash-max-listpack-entries"),
-            hash_value_bytes_max: limit("hash-max-listpack-value"),
-            set_integers_max: limit("set-max-intset-entries"),
-            set_entries_max: limit("set-max-listpack-entries"),
-            set_value_bytes_max: limit("set-max-listpack-value"),
-            sorted_set_entries_max: limit("zset-max-listpack-entries"),
-            sorted_set_value_bytes_max: limit("zset-max-listpack-value"),
-            stream_node_entries_max: limit("stream-node-max-entries"),
-            stream_node_bytes_max: limit("stream-node-max-bytes"),
-        }
-    });
+    info.encodings = encodings(field);
+}
+
+/// The limits of packed encodings, of settings by their names.
+pub(crate) fn encodings<'a>(setting: impl Fn(&str) -> Option<&'a str>) -> Option<Encodings> {
+    setting("hash-max-listpack-entries")?;
+    let limit = |name: &str| setting(name).and_then(|value| value.parse().ok()).unwrap_or_default();
+    Some(Encodings {
+        hash_entries_max: limit("hash-max-listpack-entries"),
+        hash_value_bytes_max: limit("hash-max-listpack-value"),
+        set_integers_max: limit("set-max-intset-entries"),
+        set_entries_max: limit("set-max-listpack-entries"),
+        set_value_bytes_max: limit("set-max-listpack-value"),
+        sorted_set_entries_max: limit("zset-max-listpack-entries"),
+        sorted_set_value_bytes_max: limit("zset-max-listpack-value"),
+        stream_node_entries_max: limit("stream-node-max-entries"),
+        stream_node_bytes_max: limit("stream-node-max-bytes"),
+    })
 }
 
 /// The text of a reply that is one.

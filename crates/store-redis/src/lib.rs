@@ -18,6 +18,7 @@ mod profile;
 mod replicas;
 mod scripts;
 mod store;
+mod survey;
 mod traffic;
 mod url;
 mod watch;

@@ -1,7 +1,7 @@
 //! A server: its connection, and the one task that dials.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use larder_core::{Effect, Error, ErrorKind, Result};
@@ -44,6 +44,8 @@ pub(crate) struct Node {
     /// What the last handshake found.
     info: Mutex<Option<Arc<ServerInfo>>>,
     pub(crate) watcher: Watcher,
+    /// The step between the small sizes of the server's allocator, once it was asked; `None` inside where it does not tell.
+    pub(crate) quantum_bytes: OnceLock<Option<u64>>,
     /// Wakes callers when a dial has ended, well or not.
     dialled: Notify,
     /// Wakes the keeper when the connection was lost, or an op on it got no answer.
@@ -75,6 +77,7 @@ impl Node {
             health: Mutex::new(Health::Dialling),
             info: Mutex::new(None),
             watcher: Watcher::default(),
+            quantum_bytes: OnceLock::new(),
             dialled: Notify::new(),
             look: Notify::new(),
             is_silent: AtomicBool::new(false),

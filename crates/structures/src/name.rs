@@ -88,6 +88,29 @@ impl Name {
         Name::new(bytes).ok().filter(|name| name.manifest_key().is_ok_and(|made| made.as_bytes() == key))
     }
 
+    /// The name that a key belongs to, and which life of it: `None` in place of the life for a manifest, and in all for a key that is no structure's.
+    ///
+    /// ```
+    /// use larder_structures::Name;
+    /// let (name, life) = Name::of_key(b"L.page%20hits.s.00000000000000ab.3").expect("a slot of a counter");
+    /// assert_eq!((name.as_bytes(), life), (&b"page hits"[..], Some(0xab)));
+    /// assert!(Name::of_key(b"user:7").is_none());
+    /// ```
+    pub fn of_key(key: &[u8]) -> Option<(Name, Option<u64>)> {
+        let end = key.strip_prefix(Name::MANIFESTS)?.iter().position(|&byte| byte == b'.')? + Name::MANIFESTS.len();
+        let (escaped, rest) = key.split_at(end);
+        let name = Name::of_manifest_key(&[escaped, b".m"].concat())?;
+        if rest == b".m" {
+            return Some((name, None));
+        }
+        // A dot, the role, a dot, 16 digits, a dot.
+        let [b'.', _, b'.', digits @ ..] = rest else { return None };
+        let digits = digits.get(..16).filter(|_| digits.get(16) == Some(&b'.'))?;
+        let is_plain = digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let life = u64::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| is_plain)?, 16).ok()?;
+        Some((name, Some(life)))
+    }
+
     /// The key of a piece of data: `role` says what it is, `index` which one.
     ///
     /// An index is a number, or letters, digits, `_` and `-`, and [`Name::INDEX_BYTES_MAX`] long at the most.
@@ -152,6 +175,21 @@ mod tests {
             let name = Name::new(bytes).unwrap();
             assert_eq!(Name::of_manifest_key(name.manifest_key().unwrap().as_bytes()), Some(name.clone()));
             assert_eq!(Name::of_manifest_key(name.data_key('s', 1, 0).unwrap().as_bytes()), None);
+            assert_eq!(Name::of_key(name.manifest_key().unwrap().as_bytes()), Some((name.clone(), None)));
+            let data = name.data_key('s', u64::MAX, "12345678901234567").unwrap();
+            assert_eq!(Name::of_key(data.as_bytes()), Some((name.clone(), Some(u64::MAX))));
+        }
+        for key in [
+            &b"L.a"[..],
+            b"L.a.",
+            b"L.a.s",
+            b"L.a.s.1.0",
+            b"L.a.s.00000000000000AB.0",
+            b"L.a.s.+000000000000001.0",
+            b"L..m",
+            b"",
+        ] {
+            assert_eq!(Name::of_key(key), None, "{}", String::from_utf8_lossy(key));
         }
         for key in [&b"L..m"[..], b"L.m", b"L.%61.m", b"L.a%2e.m", b"L.a%2.m", b"L.a%+1.m", b"x.a.m", b"L!probe", b""] {
             assert_eq!(Name::of_manifest_key(key), None, "{}", String::from_utf8_lossy(key));

@@ -76,7 +76,25 @@ pub async fn list(
         list::Listed::LookedAt(count) => looked_at(count),
     };
     list.list(ctx, Name::MANIFESTS, &mut tell).await?;
-    let names: Vec<Name> = names.into_iter().collect();
+    manifests(store, ctx, names.into_iter().collect()).await
+}
+
+/// What is recorded about names; those without a manifest are left out. **Round trips: 1** for every 256.
+///
+/// # Errors
+/// Those of the store.
+///
+/// ```
+/// # use larder_core::Ctx;
+/// # use larder_structures::{Counter, Name, registry};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// Counter::open_or_create(&store, "hits").await?;
+/// let found = registry::manifests(&store, Ctx::default(), vec![Name::new("hits")?, Name::new("nothing")?]).await?;
+/// assert_eq!(found.len(), 1);
+/// # Ok(()) }
+/// ```
+pub async fn manifests(store: &StoreRef, ctx: Ctx, names: Vec<Name>) -> Result<Vec<Listed>> {
     let mut all = Vec::with_capacity(names.len());
     for part in names.chunks(MANIFESTS_A_BATCH.min(store.profile().batch_ops_max)) {
         let gets = part.iter().map(|name| Ok(Op::get(name.manifest_key()?, Want::VALUE)));
@@ -91,7 +109,7 @@ pub async fn list(
     Ok(all)
 }
 
-/// How many manifests [`list()`] reads at once.
+/// How many manifests are read at once.
 const MANIFESTS_A_BATCH: usize = 256;
 
 /// How often the manifest is removed again when its token died, or a lock was renewed, in between.

@@ -6,6 +6,7 @@ mod login;
 mod meta;
 mod stats;
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use larder_proto::server::{Command, KeyScratch, Unended, parse, unended, write};
@@ -14,6 +15,7 @@ use memchr::memchr;
 use crate::counters::{Class, Count, Tally};
 use crate::engine::Engine;
 use crate::env::Env;
+use crate::hot::Countdown;
 
 /// A connection takes no further request while it has so many bytes to give.
 const OUT_BYTES_SOFT: usize = 256 << 10;
@@ -55,6 +57,7 @@ pub(crate) struct Session {
     /// True once a byte was seen.
     begun: bool,
     requests: u32,
+    look: Countdown,
     tally: Option<Box<Tally>>,
 }
 
@@ -134,6 +137,11 @@ impl Session {
         let mut scratch = KeyScratch::new();
         let command = parse(line, &mut scratch);
         let class = class(&command);
+        if self.look.is_over()
+            && let Some(key) = key(&command)
+        {
+            env.counters.of(worker).hot.saw(key, env.coarse_ms.load(Ordering::Relaxed));
+        }
         let step = self.execute(env, &command, body, tally);
         if let Some(began) = timed {
             env.counters.of(worker).time(class, began.elapsed());
@@ -211,6 +219,19 @@ fn class(command: &Command<'_>) -> Class {
         | Command::Arith { .. }
         | Command::Touch { .. } => Class::Write,
         _ => Class::Other,
+    }
+}
+
+/// The key that a command is about; of several the first.
+fn key<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
+    match command {
+        Command::Get { keys, .. } => { *keys }.next(),
+        Command::Put(put) => Some(put.key),
+        Command::Delete { key, .. } | Command::Arith { key, .. } | Command::Touch { key, .. } => Some(key),
+        Command::MetaGet(meta) | Command::MetaPut(meta, _) | Command::MetaDelete(meta) | Command::MetaArith(meta) => {
+            Some(meta.key)
+        }
+        _ => None,
     }
 }
 

@@ -10,15 +10,18 @@ use larder_proto::server::write::{self, stat};
 
 use super::{Session, memcached_bytes};
 use crate::conns::Phase;
-use crate::counters::Count;
+use crate::counters::{Count, LATENCY_CLASSES};
 use crate::engine::{Engine, Walk};
 use crate::env::{Env, left_s};
+use crate::hot::{HotKey, HotKeys};
 
 /// Sizes are told in steps of so many bytes.
 const SIZE_STEP: usize = 32;
 /// Memcached's number of slab classes: beyond, there is none to dump.
 const SLAB_CLASSES_MAX: u32 = 64;
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+/// Hot keys that are told.
+const HOT_MAX: usize = 32;
 
 impl Session {
     pub(super) fn stats<E: Engine>(&mut self, env: &Env<E>, mut words: Words<'_>) {
@@ -46,6 +49,10 @@ impl Session {
             stat(out, "total_malloced", env.engine.figures().bytes);
         } else if what == b"sizes" {
             sizes(env, out);
+        } else if what == b"hot" {
+            hot(env, out);
+        } else if what == b"latency" {
+            latency(env, out);
         } else {
             return write::line(out, "ERROR");
         }
@@ -78,6 +85,31 @@ impl Session {
         stat(out, "evictions", figures.evicted);
         stat(out, "reclaimed", figures.expired);
         write::line(out, "END");
+    }
+}
+
+/// Ours: the keys that are asked for most, the hottest first: `STAT <count> <by how much that may be too high> <key>`, the key escaped as in a listing.
+fn hot<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+    let sketches = env.counters.workers.iter().map(|worker| &worker.hot);
+    for HotKey { key, count, over } in HotKeys::top(sketches, env.coarse_ms.load(Ordering::Relaxed), HOT_MAX) {
+        out.extend_from_slice(format!("STAT {count} {over} ").as_bytes());
+        write::key_escaped(out, &key);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Ours: how long requests took, of one in 16, from its line being found to its reply being written into the buffer.
+fn latency<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+    const NS_A_US: f64 = 1e3;
+    for (class, word) in LATENCY_CLASSES {
+        let times = env.counters.times(class);
+        stat(out, &format!("{word}:count"), times.count());
+        stat(out, &format!("{word}:sum_us"), times.sum_ns as f64 / NS_A_US);
+        for percent in [50, 99] {
+            if let Some(ns) = times.percentile_ns(percent) {
+                stat(out, &format!("{word}:p{percent}_us"), ns as f64 / NS_A_US);
+            }
+        }
     }
 }
 

@@ -28,7 +28,8 @@ use crate::profile::{BATCH_OPS_MAX, cluster_profile, item_bytes_max};
 use crate::watch::is_watch;
 
 pub use config::ClusterConfig;
-use nodes::Nodes;
+use nodes::{Member, Nodes};
+use slot::Slot;
 
 /// A store on a Redis or Valkey cluster.
 ///
@@ -144,6 +145,23 @@ impl RedisClusterStore {
             *known = (handshakes, Limits { item_bytes_max: limits.min().unwrap_or(known.1.item_bytes_max) });
         }
         known.1
+    }
+
+    /// The primaries, as the map has them now.
+    pub(crate) fn members(&self) -> Vec<Arc<Member>> {
+        self.nodes.topology().members.clone()
+    }
+
+    /// The primaries that serve keys as the servers see them, each with the places of its keys. A key of a slot that nobody serves has none.
+    pub(crate) fn by_owner<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Vec<(Arc<Member>, Vec<usize>)> {
+        let topology = self.nodes.topology();
+        let mut places = vec![Vec::new(); topology.members.len()];
+        for (place, key) in keys.enumerate() {
+            if let Some(of) = topology.map.owner(Slot::of(key)).and_then(|owner| places.get_mut(owner)) {
+                of.push(place);
+            }
+        }
+        topology.members.iter().cloned().zip(places).filter(|(_, places)| !places.is_empty()).collect()
     }
 
     fn infos(&self) -> Vec<Arc<ServerInfo>> {

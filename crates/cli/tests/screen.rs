@@ -1,0 +1,166 @@
+//! `larder top`, in a terminal and without one.
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::{larder, on, on_with_input, until, wait};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::servers::{Memcached, Version};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use serde_json::Value;
+
+const ROWS: NonZeroU16 = NonZeroU16::new(45).unwrap();
+const COLUMNS: NonZeroU16 = NonZeroU16::new(150).unwrap();
+
+/// A command in a terminal of its own.
+struct Terminal {
+    child: Child,
+    keyboard: File,
+    /// What is to be seen, and all that was written.
+    screen: Arc<Mutex<(vt100::Parser, Vec<u8>)>>,
+}
+
+impl Terminal {
+    fn start(url: &str, line: &str) -> Terminal {
+        let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&main).unwrap();
+        unlockpt(&main).unwrap();
+        let name = ptsname(&main, Vec::new()).unwrap();
+        tcsetwinsize(&main, Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let end = || {
+            let path = std::path::Path::new(name.to_str().unwrap());
+            Stdio::from(File::options().read(true).write(true).open(path).unwrap())
+        };
+        let mut command = larder(line.split_whitespace());
+        command.env("LARDER_STORE", url).env("TERM", "xterm-256color");
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        let screen = Arc::new(Mutex::new((vt100::Parser::new(ROWS, COLUMNS, 0), Vec::new())));
+        let (mut reader, seen) = (File::from(main.try_clone().unwrap()), screen.clone());
+        thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            // It fails once the last end is closed.
+            while let Ok(count @ 1..) = reader.read(&mut bytes) {
+                let mut seen = seen.lock().unwrap();
+                seen.0.process(&bytes[..count]);
+                seen.1.extend_from_slice(&bytes[..count]);
+            }
+        });
+        Terminal { child, keyboard: File::from(main), screen }
+    }
+
+    fn shows(&self, word: &str) -> bool {
+        self.screen.lock().unwrap().0.screen().contents().contains(word)
+    }
+
+    /// The exit code; what was switched on of the terminal must have been switched off.
+    fn end(self) -> i32 {
+        let done = wait(self.child);
+        for restored in ["\x1b[?1049l", "\x1b[?25h"] {
+            let seen = self.screen.clone();
+            until("the terminal as it was", move || {
+                String::from_utf8_lossy(&seen.lock().unwrap().1).contains(restored)
+            });
+        }
+        done.code()
+    }
+}
+
+#[test]
+fn the_screen_shows_what_a_server_does_until_q() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    on(&server.url(), "counter add hits").exits(0);
+    let mut terminal = Terminal::start(&server.url(), "watch-store --interval 100ms");
+    for word in ["servers", "commands,", "structures", "counter", "7.0.15"] {
+        until(word, || terminal.shows(word));
+    }
+    terminal.keyboard.write_all(b"p").unwrap();
+    until("the pause", || terminal.shows("PAUSED"));
+    terminal.keyboard.write_all(b"q").unwrap();
+    assert_eq!(terminal.end(), 0);
+}
+
+#[test]
+fn the_terminal_is_given_back_on_a_signal_too() {
+    let server = Memcached::start(Version::New, &[]);
+    let terminal = Terminal::start(&server.url(), "watch-store --interval 100ms");
+    until("the screen", || terminal.shows("servers"));
+    kill_process(Pid::from_child(&terminal.child), Signal::TERM).unwrap();
+    assert_eq!(terminal.end(), 128 + Signal::TERM.as_raw());
+}
+
+#[test]
+fn without_a_terminal_it_is_one_sample() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new());
+        on(&server.url(), "counter add hits").exits(0);
+        server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+        let sample = on(&server.url(), "--json watch-store --interval 300ms").json();
+        let node = &sample["nodes"][0];
+        assert!(node["ops_per_second"].as_f64().unwrap() > 0.0, "{sample}");
+        assert!(node["used_bytes"].as_u64().unwrap() > 0 && node["resident_bytes"].as_u64().unwrap() > 0, "{sample}");
+        assert_eq!(sample["structures"], serde_json::json!({"counter": 1}), "{version:?}");
+        assert!(sample["round_trip_us"].as_f64().unwrap() > 0.0);
+        let commands: Vec<&str> =
+            node["commands"].as_array().unwrap().iter().map(|one| one["command"].as_str().unwrap()).collect();
+        assert!(commands.contains(&"info"), "{version:?}: {commands:?}");
+        assert!(!node["slow"].as_array().unwrap().is_empty(), "{version:?}: {sample}");
+    }
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let plain = on(&server.url(), "watch-store --once --interval 200ms").exits(0);
+        assert!(plain.starts_with("memcached 1.6.") && plain.contains("ops/s "), "{plain}");
+        assert!(plain.contains("a get takes "), "{plain}");
+    }
+    on("redis://127.0.0.1:1", "watch-store").fails(6, "127.0.0.1:1");
+}
+
+#[test]
+fn our_own_server_tells_hot_keys_and_its_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let mut serving = larder(["serve", "--listen", &format!("unix:{}", socket.display())]).spawn().unwrap();
+    until("the server", || socket.exists());
+    let url = format!("memcached+unix://{}", socket.display());
+    let members: String = (0..4_000).map(|id| format!("{id}\n")).collect();
+    on_with_input(&url, "set add cold -", members.as_bytes()).exits(0);
+    use std::os::unix::net::UnixStream;
+    let ask = |requests: &[u8]| {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.write_all(requests).unwrap();
+        client.write_all(b"quit\r\n").unwrap();
+        client.read_to_end(&mut Vec::new()).unwrap();
+    };
+    // One key far more often than any other.
+    ask(&b"get hot%20key\r\n".repeat(20_000));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let sample = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                ask(&b"get other\r\n".repeat(50));
+                thread::sleep(std::time::Duration::from_millis(10));
+            }
+        });
+        let sample = on(&url, "--json watch-store --interval 1s").json();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        sample
+    });
+    kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
+    serving.wait().unwrap();
+    let node = &sample["nodes"][0];
+    assert!(node["software"].as_str().unwrap().starts_with("larder "), "{sample}");
+    let hot: &Vec<Value> = node["hot"].as_array().unwrap();
+    assert_eq!(hot[0]["key"], "hot%20key", "{sample}");
+    let count = hot[0]["count"].as_u64().unwrap();
+    assert!((10_000..30_000).contains(&count), "one in 64 of 20,000 was looked at: {count}");
+    let reads = node["commands"].as_array().unwrap().iter().find(|one| one["command"] == "read").unwrap();
+    assert!(reads["per_second"].as_f64().unwrap() > 0.0 && reads["p99_us"].is_f64(), "{sample}");
+}

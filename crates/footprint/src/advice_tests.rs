@@ -1,0 +1,180 @@
+//! Advice over groups whose numbers are known.
+
+use larder_core::Encodings;
+use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
+use larder_structures::{Kind, Name};
+
+use crate::{Act, Advice, Group, Owner, Reason, advise, settings};
+
+const REDIS_7_0: Encodings = Encodings {
+    hash_entries_max: 128,
+    hash_value_bytes_max: 64,
+    set_integers_max: 512,
+    set_entries_max: 0,
+    set_value_bytes_max: 0,
+    sorted_set_entries_max: 128,
+    sorted_set_value_bytes_max: 64,
+    stream_node_entries_max: 100,
+    stream_node_bytes_max: 4_096,
+};
+
+fn redis(limits: Encodings) -> Vitals {
+    let mut vitals = Vitals::of("cache:6379", "redis");
+    vitals.encodings = Some(limits);
+    vitals
+}
+
+fn shape(name: &str, value: Option<&str>) -> Shape {
+    Shape { name: Part::of(name.as_bytes()), value: value.map(|value| Part::of(value.as_bytes())) }
+}
+
+fn foreign(pattern: &str, data_type: DataType, encoding: &str, keys: u64, measured: &[Measured]) -> Group {
+    let mut group = Group::new(Owner::Foreign(pattern.to_owned()), data_type, encoding, keys);
+    group.key_bytes = 16.0;
+    group.measured(measured.iter().map(|one| (b"user:1".to_vec(), one.clone())).collect(), Some(&REDIS_7_0))
+}
+
+fn of(elements: u64, bytes: u64, shapes: &[Shape]) -> Measured {
+    Measured { bytes, elements, shapes: shapes.to_vec(), ..Measured::default() }
+}
+
+fn act(advice: &[Advice], has: fn(&Act) -> bool) -> Option<&Advice> {
+    advice.iter().find(|one| has(&one.act))
+}
+
+fn lines(advice: &[Advice]) -> Vec<String> {
+    settings(advice).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn limits_are_raised_to_what_was_measured_and_no_further_than_is_quick() {
+    let hash = |elements| of(elements, elements * 80, &[shape("field-1", Some("value-1"))]);
+    let group = foreign("user:*", DataType::Hash, "hashtable", 1_000, &[hash(130), hash(500)]);
+    assert_eq!(lines(&advise(&[group], &[redis(REDIS_7_0)])), ["hash-max-listpack-entries 512"]);
+
+    // 2,000 fields would cost 4 us an operation: they are spread over shards of 64.
+    let group = foreign("user:*", DataType::Hash, "hashtable", 1_000, &[hash(2_000)]);
+    let advice = advise(&[group], &[redis(REDIS_7_0)]);
+    assert_eq!(lines(&advice), Vec::<String>::new());
+    assert!(matches!(advice[0].act, Act::Shard { elements: 64, shards: 32_000, .. }), "{advice:?}");
+    // 18 bytes a field packed, and less than 2 for its share of a key.
+    let each = 80.0 - advice[0].saves_bytes / 2_000_000.0;
+    assert!((18.0..24.0).contains(&each), "{each}");
+}
+
+#[test]
+fn what_is_too_long_and_too_many_needs_both_limits() {
+    let long = "x".repeat(100);
+    let hash = of(200, 60_000, &[shape("field", Some(&long))]);
+    let group = foreign("page:*", DataType::Hash, "hashtable", 10, &[hash]);
+    let setting = "hash-max-listpack-value";
+    assert!(group.reasons.contains(&(Reason::TooLong { setting, limit: 64, longest: 100 }, 1.0)));
+    let advice = advise(&[group], &[redis(REDIS_7_0)]);
+    assert_eq!(lines(&advice), ["hash-max-listpack-entries 256", "hash-max-listpack-value 128"]);
+}
+
+#[test]
+fn what_is_within_the_limits_is_to_be_written_anew() {
+    let hash = of(20, 1_800, &[shape("field", Some("value"))]);
+    let group = foreign("user:*", DataType::Hash, "hashtable", 10, &[hash]);
+    let advice = advise(&[group], &[redis(REDIS_7_0)]);
+    assert_eq!((advice.len(), &advice[0].act), (1, &Act::Rewrite));
+}
+
+#[test]
+fn sets_of_integers_may_be_longer_and_other_sets_need_another_server() {
+    let integers = of(3_000, 150_000, &[shape("123456", None)]);
+    let group = foreign("followers:*", DataType::Set, "hashtable", 100, &[integers]);
+    let advice = advise(&[group], &[redis(REDIS_7_0)]);
+    assert_eq!(lines(&advice), ["set-max-intset-entries 4096"]);
+    let each = 50.0 - advice[0].saves_bytes / 300_000.0;
+    assert!((4.0..6.0).contains(&each), "{each}");
+
+    let texts = of(100_000, 9_000_000, &[shape("a-longer-name", None)]);
+    let group = foreign("seen:*", DataType::Set, "hashtable", 1, &[texts]);
+    assert_eq!(group.reasons, [(Reason::NotIntegers, 1.0)]);
+    let advice = advise(&[group], &[redis(REDIS_7_0)]);
+    assert!(matches!(&advice[0].act, Act::Shard { by, .. } if by.starts_with("larder unique")), "{advice:?}");
+    assert_eq!(lines(&advice), Vec::<String>::new());
+}
+
+#[test]
+fn a_sharded_hash_whose_shards_fell_out_is_resharded() {
+    let hash = of(2_001, 160_000, &[shape("field-1", Some("value-1"))]);
+    let name = Name::new("cities").unwrap();
+    let mut group =
+        Group::new(Owner::Structure { name: name.clone(), is_left_over: false }, DataType::Hash, "hashtable", 64);
+    group.kind = Some(Kind::ShardedHash);
+    let group = group.measured(vec![(Vec::new(), hash)], Some(&REDIS_7_0));
+    let advice = advise(&[group], &[redis(REDIS_7_0)]);
+    assert_eq!(advice[0].act, Act::Reshard { name, shards: 64 * 32 });
+}
+
+#[test]
+fn very_many_short_strings_go_into_a_hash_unless_they_have_lives() {
+    let string = |expires| Measured { bytes: 72, elements: 1, value_bytes: Some(8), expires, ..Measured::default() };
+    let group = |expires| foreign("user:*", DataType::String, "embstr", 100_000, &[string(expires)]);
+    let mut vitals = redis(REDIS_7_0);
+    vitals.items = Some(100_000);
+    let advice = advise(&[group(false)], &[vitals]);
+    assert!(matches!(advice[0].act, Act::Shard { elements: 64, shards: 1_563, .. }), "{advice:?}");
+    // Beside the key, its place in the table of all keys.
+    let each = 72.0 + 8.0 * 131_072.0 / 100_000.0 - advice[0].saves_bytes / 100_000.0;
+    assert!((10.0..20.0).contains(&each), "{each}");
+    assert!(advise(&[group(true)], &[redis(REDIS_7_0)]).is_empty());
+}
+
+#[test]
+fn what_saves_next_to_nothing_is_not_said() {
+    let small = foreign("few:*", DataType::Hash, "hashtable", 1, &[of(20, 1_800, &[shape("f", Some("v"))])]);
+    let large = foreign("list:*", DataType::List, "quicklist", 10, &[of(1_000, 1_000_000, &[])]);
+    assert!(advise(&[small, large], &[redis(REDIS_7_0)]).is_empty());
+}
+
+fn memcached() -> Vitals {
+    let mut vitals = Vitals::of("cache:11211", "memcached 1.6.18");
+    vitals.classes =
+        vec![SlabClass { id: 1, chunk_bytes: 96, pages: 4, page_chunks: 10_922, used_chunks: 100, evicted: 0 }];
+    let known =
+        [("growth_factor", "1.25"), ("chunk_size", "48"), ("slab_chunk_max", "524288"), ("item_size_max", "1048576")];
+    vitals.settings = known.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    vitals
+}
+
+#[test]
+fn a_growth_factor_that_fits_is_advised_and_never_one_that_runs_out_of_classes() {
+    for size in [160, 310, 960, 6_000, 100_000, 400_000] {
+        let mut group = Group::new(Owner::Foreign("page:*".to_owned()), DataType::Item, "item", 10_000);
+        group.sizes = [(size, 10_000)].into();
+        for one in advise(&[group], &[memcached()]) {
+            let Act::Options(options) = &one.act else { panic!("{one:?}") };
+            let factor: f64 = options[0].value.parse().unwrap();
+            assert!(options[0].name == "-f" && factor >= 1.15, "{one:?}");
+            assert!(one.saves_bytes > 0.0);
+        }
+    }
+    // 960 bytes take 1,184 of the chunks of 1.25.
+    let mut group = Group::new(Owner::Foreign("page:*".to_owned()), DataType::Item, "item", 10_000);
+    group.sizes = [(960, 10_000)].into();
+    assert_eq!(advise(&[group], &[memcached()]).len(), 1);
+}
+
+#[test]
+fn refused_items_and_pages_that_nobody_needs_are_told() {
+    let mut vitals = memcached();
+    vitals.told.insert("store_too_large".to_owned(), "3".to_owned());
+    vitals.settings.insert("slab_automove".to_owned(), "0".to_owned());
+    let advice = advise(&[], &[vitals]);
+    assert_eq!(lines(&advice), ["-I 2m", "-o slab_reassign,slab_automove=1"]);
+    assert!(act(&advice, |act| matches!(act, Act::Options(_))).unwrap().saves_bytes >= 3_000_000.0);
+}
+
+#[test]
+fn settings_of_several_groups_are_the_largest_of_each() {
+    let hash = |elements| of(elements, elements * 80, &[shape("field-1", Some("value-1"))]);
+    let groups = [
+        foreign("a:*", DataType::Hash, "hashtable", 1_000, &[hash(200)]),
+        foreign("b:*", DataType::Hash, "hashtable", 1_000, &[hash(400)]),
+    ];
+    assert_eq!(lines(&advise(&groups, &[redis(REDIS_7_0)])), ["hash-max-listpack-entries 512"]);
+}

@@ -1,0 +1,354 @@
+//! A report: what a store's memory goes into.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use larder_core::survey::{DataType, Measured, Pace, Sample, Survey, Told, Vitals};
+use larder_core::{Ctx, Encodings, Error, ErrorKind, Result, StoreRef};
+use larder_structures::inspect::inspect;
+use larder_structures::{Kind, Manifest, Name, registry};
+
+use crate::advice::{Advice, advise};
+use crate::estimate::Estimate;
+use crate::group::Group;
+use crate::groups::{Collector, Like, Tally, samples};
+use crate::packed::{Allocator, is_unpacked};
+use crate::pattern::{Belongs, Owner, Sorter};
+
+/// Keys that one request for a closer look has.
+const SAMPLES_AT_ONCE: usize = 1_000;
+
+/// How a report is made.
+///
+/// ```
+/// use larder_footprint::Options;
+/// let options = Options { samples: 1_000, ..Options::default() };
+/// assert!(!options.elements);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How fast servers are asked.
+    pub pace: Pace,
+    /// How many keys of each group are looked at closer, drawn at random. The error falls with the square root of it.
+    pub samples: u32,
+    /// Whether structures are asked for their elements, where their keys do not tell: that reads them whole.
+    pub elements: bool,
+    /// Which keys are drawn.
+    pub seed: u64,
+    /// When to stop.
+    pub ctx: Ctx,
+}
+
+impl Default for Options {
+    /// 100 keys of each group, no more than 100,000 keys a second, drawn by chance.
+    fn default() -> Options {
+        Options { pace: Pace::default(), samples: 100, elements: false, seed: fastrand::u64(..), ctx: Ctx::default() }
+    }
+}
+
+/// How far a report has come.
+///
+/// ```
+/// let step = larder_footprint::Step::Keys { done: 10_000, of: Some(1_000_000) };
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Keys that were listed; of so many, where the servers told.
+    Keys {
+        /// So many.
+        done: u64,
+        /// Of so many.
+        of: Option<u64>,
+    },
+    /// Keys that were looked at closer.
+    Samples {
+        /// So many.
+        done: u64,
+        /// Of so many.
+        of: u64,
+    },
+    /// Structures that were asked for their elements.
+    Structures {
+        /// So many.
+        done: u64,
+        /// Of so many.
+        of: u64,
+    },
+}
+
+/// What a store's memory goes into. See [`report`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// What each server says of itself.
+    pub nodes: Vec<Vitals>,
+    /// Servers that did not answer: their keys are not in it.
+    pub silent: Vec<Error>,
+    /// What keys have in common, those that take most first.
+    pub groups: Vec<Group>,
+    /// The structures, by their names.
+    pub structures: Vec<Footprint>,
+    /// How many keys there are.
+    pub keys: u64,
+    /// What they take together.
+    pub bytes: Estimate,
+    /// Bytes that are resident, or on disk, for each that keys take, where groups were not told their own.
+    pub resident_ratio: Option<f64>,
+    /// What would save memory, what saves most first.
+    pub advice: Vec<Advice>,
+    /// How many keys of each group were drawn at the most.
+    pub samples: u32,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What a structure takes, all its keys together.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Footprint {
+    /// Its name.
+    pub name: Name,
+    /// What it is; `None` where its manifest cannot be read.
+    pub kind: Option<Kind>,
+    /// How many keys it has.
+    pub keys: u64,
+    /// What they take.
+    pub bytes: f64,
+    /// What is resident for them.
+    pub resident_bytes: Option<f64>,
+    /// How many elements it has, where they were counted.
+    pub elements: Option<f64>,
+}
+
+impl Report {
+    /// The limits of packed encodings, of the first server that tells them.
+    pub fn encodings(&self) -> Option<Encodings> {
+        encodings(&self.nodes)
+    }
+}
+
+pub(crate) fn encodings(nodes: &[Vitals]) -> Option<Encodings> {
+    nodes.iter().find_map(|vitals| vitals.encodings)
+}
+
+/// Finds out what a store's memory goes into: lists its keys, looks closer at some of each kind, and works out what would save memory.
+///
+/// **It may run on a server that is busy.** It reads and writes nothing; it asks for a few hundred keys at a time, and pauses by its [`Pace`]; what it holds is bounded by the number of
+/// groups, not of keys. **No snapshot**: what comes and goes meanwhile may be in it or not.
+///
+/// `store` must be the one that `survey` came with: manifests are read from it.
+///
+/// **Round trips:** 1 a server for its figures, those of the [walk](Survey::walk) and of the [closer looks](Survey::measure), 1 for every 256 structures; with
+/// [`elements`](Options::elements), those of [`inspect`] for each structure whose keys do not tell.
+///
+/// # Errors
+/// Those of the survey; where no server answers, that of one. A server that does not answer beside others that do is among [`silent`](Report::silent) if its keys could be listed
+/// nevertheless.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// use larder_structures::Set;
+/// let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let store: larder_core::StoreRef = memory.clone();
+/// Set::open_or_create(&store, "tags").await?.add(["red", "green"]).await?;
+/// let options = larder_footprint::Options { elements: true, ..Default::default() };
+/// let report = larder_footprint::report(&store, &*memory, &options, &mut |_| ()).await?;
+/// assert_eq!((report.keys, report.structures[0].elements), (2, Some(2.0)));
+/// # Ok(()) }
+/// ```
+pub async fn report(
+    store: &StoreRef,
+    survey: &dyn Survey,
+    options: &Options,
+    told: &mut (dyn FnMut(Step) + Send),
+) -> Result<Report> {
+    let begun = Instant::now();
+    let (nodes, silent) = vitals(survey, options.ctx).await?;
+    let of = nodes.iter().map(|node| node.items).sum::<Option<u64>>().filter(|_| silent.is_empty());
+    let mut collector = Collector::new(options.samples as usize, options.seed);
+    let mut tell = |seen: Told<'_>| match seen {
+        Told::Key(seen) => collector.count(&seen),
+        Told::LookedAt(done) => told(Step::Keys { done, of }),
+    };
+    survey.walk(options.ctx, options.pace, &mut tell).await?;
+    let (sorter, tallies) = collector.finish();
+    let measured = measure(survey, options, &tallies, told).await?;
+    let manifests = manifests(store, options.ctx, &sorter).await?;
+    let limits = encodings(&nodes);
+    let uncounted = Allocator::of(&nodes).uncounted(&nodes);
+    let ratio = nodes.iter().filter_map(|node| node.resident_ratio).reduce(f64::max);
+    let mut groups: Vec<Group> = Vec::with_capacity(tallies.len());
+    for ((like, tally), measured) in tallies.iter().zip(measured) {
+        let (owner, kind) = owner(like, &manifests);
+        let mut group = Group::counted(owner, kind, like, tally);
+        if tally.bytes.is_none() {
+            group = group.measured(corrected(measured, like, uncounted), limits.as_ref());
+        }
+        // memcached's figures are the chunks; elsewhere the whole server's ratio must do.
+        group.resident_bytes = group.resident_bytes.or(ratio.map(|ratio| ratio * group.bytes.value));
+        groups.push(group);
+    }
+    let mut report = assembled(nodes, silent, groups, options.samples);
+    if options.elements {
+        ask_structures(store, options.ctx, &mut report, told).await?;
+    }
+    report.took = begun.elapsed();
+    Ok(report)
+}
+
+/// The same with what the server leaves out: a bit for each entry of a dictionary, of which the key is one.
+fn corrected(mut measured: Vec<(Vec<u8>, Measured)>, like: &Like, uncounted: u64) -> Vec<(Vec<u8>, Measured)> {
+    let is_dictionary = is_unpacked(like.data_type, &like.encoding);
+    for (_, measured) in &mut measured {
+        let entries = 1 + if is_dictionary { measured.elements } else { 0 };
+        measured.bytes += entries * uncounted;
+    }
+    measured
+}
+
+/// What the servers say of themselves, and those that say nothing.
+async fn vitals(survey: &dyn Survey, ctx: Ctx) -> Result<(Vec<Vitals>, Vec<Error>)> {
+    let (mut nodes, mut silent) = (Vec::new(), Vec::new());
+    for told in survey.vitals(ctx).await {
+        match told {
+            Ok(vitals) => nodes.push(vitals),
+            Err(error) => silent.push(error),
+        }
+    }
+    match silent.pop() {
+        Some(error) if nodes.is_empty() => Err(error),
+        error => {
+            silent.extend(error);
+            Ok((nodes, silent))
+        }
+    }
+}
+
+/// Looks closer at what was drawn of each group: those that were still there, with their keys.
+async fn measure(
+    survey: &dyn Survey,
+    options: &Options,
+    tallies: &[(Like, Tally)],
+    told: &mut (dyn FnMut(Step) + Send),
+) -> Result<Vec<Vec<(Vec<u8>, Measured)>>> {
+    let mut all: Vec<(usize, Sample)> = Vec::new();
+    for (at, (like, tally)) in tallies.iter().enumerate() {
+        all.extend(samples(like, tally).into_iter().map(|sample| (at, sample)));
+    }
+    let mut found = vec![Vec::new(); tallies.len()];
+    let (mut done, of) = (0, all.len() as u64);
+    for part in all.chunks(SAMPLES_AT_ONCE) {
+        let samples: Vec<Sample> = part.iter().map(|(_, sample)| sample.clone()).collect();
+        let measured = survey.measure(options.ctx, options.pace, &samples).await?;
+        for ((at, sample), measured) in part.iter().zip(measured) {
+            found[*at].extend(measured.map(|measured| (sample.key.clone(), measured)));
+        }
+        done += part.len() as u64;
+        told(Step::Samples { done, of });
+    }
+    Ok(found)
+}
+
+async fn manifests(store: &StoreRef, ctx: Ctx, sorter: &Sorter) -> Result<HashMap<Name, Result<Manifest>>> {
+    let found = registry::manifests(store, ctx, sorter.names()).await?;
+    Ok(found.into_iter().map(|listed| (listed.name, listed.manifest)).collect())
+}
+
+/// Whose keys are, and of which kind that is.
+fn owner(like: &Like, manifests: &HashMap<Name, Result<Manifest>>) -> (Owner, Option<Kind>) {
+    match &like.belongs {
+        Belongs::Pattern(pattern) => (Owner::Foreign(pattern.clone()), None),
+        Belongs::OtherStructures => (Owner::OtherStructures, None),
+        Belongs::Life(name, life) => {
+            let manifest = manifests.get(name);
+            let is_left_over = match (manifest, life) {
+                (None, _) => true,
+                (Some(Ok(manifest)), Some(life)) => manifest.generation != *life,
+                // Of a kind that this release does not know.
+                (Some(_), _) => false,
+            };
+            let kind = manifest.and_then(|manifest| manifest.as_ref().ok()).map(|manifest| manifest.kind);
+            (Owner::Structure { name: name.clone(), is_left_over }, kind.filter(|_| !is_left_over))
+        }
+    }
+}
+
+/// A report of groups.
+fn assembled(nodes: Vec<Vitals>, silent: Vec<Error>, groups: Vec<Group>, samples: u32) -> Report {
+    let mut groups = joined(groups);
+    groups.sort_by(|one, other| other.bytes.value.total_cmp(&one.bytes.value));
+    let keys = groups.iter().map(|group| group.keys).sum();
+    let bytes = groups.iter().fold(Estimate::exact(0.0, 0), |sum, group| sum.plus(group.bytes));
+    let disk: u64 = nodes.iter().filter_map(|node| node.disk_bytes).sum();
+    let resident_ratio = match disk {
+        0 => nodes.iter().filter_map(|node| node.resident_ratio).reduce(f64::max),
+        disk => Some(disk as f64 / bytes.value).filter(|ratio| ratio.is_finite()),
+    };
+    let advice = advise(&groups, &nodes);
+    let structures = footprints(&groups);
+    Report { nodes, silent, groups, structures, keys, bytes, resident_ratio, advice, samples, took: Duration::ZERO }
+}
+
+/// The same with groups of one structure, type and encoding as one: manifests were counted apart, and so were lives that are over.
+fn joined(groups: Vec<Group>) -> Vec<Group> {
+    let mut out: Vec<Group> = Vec::with_capacity(groups.len());
+    let mut places: HashMap<(Owner, DataType, String), usize> = HashMap::new();
+    for group in groups {
+        let like = (group.owner.clone(), group.data_type, group.encoding.clone());
+        match places.get(&like).and_then(|&place| out.get_mut(place)) {
+            Some(known) => known.join(group),
+            None => {
+                places.insert(like, out.len());
+                out.push(group);
+            }
+        }
+    }
+    out
+}
+
+fn footprints(groups: &[Group]) -> Vec<Footprint> {
+    let mut found: BTreeMap<&Name, Footprint> = BTreeMap::new();
+    for group in groups {
+        let Owner::Structure { name, is_left_over: false } = &group.owner else { continue };
+        let footprint = found.entry(name).or_insert_with(|| Footprint {
+            name: name.clone(),
+            kind: group.kind,
+            keys: 0,
+            bytes: 0.0,
+            resident_bytes: Some(0.0),
+            elements: None,
+        });
+        footprint.kind = footprint.kind.or(group.kind);
+        footprint.keys += group.keys;
+        footprint.bytes += group.bytes.value;
+        footprint.resident_bytes = footprint.resident_bytes.zip(group.resident_bytes).map(|(sum, more)| sum + more);
+        if let Some(elements) = group.elements {
+            footprint.elements = Some(footprint.elements.unwrap_or(0.0) + elements.value);
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Asks structures for elements that their keys do not tell.
+async fn ask_structures(
+    store: &StoreRef,
+    ctx: Ctx,
+    report: &mut Report,
+    told: &mut (dyn FnMut(Step) + Send),
+) -> Result<()> {
+    let of = report.structures.len() as u64;
+    for (done, structure) in (1..).zip(&mut report.structures) {
+        if structure.elements.is_none() && structure.kind.is_some() {
+            match inspect(store, ctx, &structure.name).await {
+                Ok(Some(found)) => structure.elements = found.elements.map(|elements| elements as f64),
+                Ok(None) => {}
+                // Gone or damaged since: what it is, `inspect` tells.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Absent | ErrorKind::LayoutMismatch) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        told(Step::Structures { done, of });
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! What the store takes, item by item.
+
+use std::time::Instant;
+
+use larder_core::survey::{DataType, Measured, Pace, Sample, Seen, Survey, Surveying, Told, Vitals};
+use larder_core::{Ctx, Error, ErrorKind, Result};
+
+use crate::MemoryStore;
+
+/// Items between two words of progress.
+const PROGRESS_EVERY: u64 = 10_000;
+
+/// Shard by shard, each under its lock in one piece; so there are no pauses. An item's bytes are what the heap gives for it. RSS is that of the whole process.
+impl Survey for MemoryStore {
+    fn vitals(&self, _: Ctx) -> Surveying<'_, Vec<Result<Vitals>>> {
+        Box::pin(async move {
+            let stats = self.stats();
+            let mut vitals = Vitals::of("this process", "memory");
+            vitals.used_bytes = Some(stats.bytes as u64);
+            vitals.data_bytes = vitals.used_bytes;
+            vitals.limit_bytes = self.inner.shared.budget.max().map(|max| max as u64);
+            vitals.resident_bytes = resident_bytes();
+            vitals.items = Some(stats.items as u64);
+            (vitals.evicted, vitals.expired) = (Some(stats.evicted), Some(stats.expired));
+            vec![Ok(vitals)]
+        })
+    }
+
+    fn walk<'a>(&'a self, ctx: Ctx, _: Pace, tell: &'a mut (dyn FnMut(Told<'_>) + Send)) -> Surveying<'a, Result<()>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let (mut looked_at, mut told_at) = (0, 0);
+            for slot in &inner.slots {
+                if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    let detail = format!("the deadline came after {looked_at} items");
+                    return Err(Error::new(ErrorKind::Timeout, detail).store("memory"));
+                }
+                let now_ms = inner.shared.now_ms();
+                let mut items = Vec::new();
+                // Copied, so that nobody's code runs under the lock.
+                slot.lock(&inner.shared).each(|item| {
+                    if item.expiry_ms().is_none_or(|expiry_ms| expiry_ms > now_ms) {
+                        let bytes = (item.class_bytes() as u64, item.value().len() as u64);
+                        items.push((Box::<[u8]>::from(item.key()), bytes, item.expiry_ms().is_some()));
+                    }
+                });
+                looked_at += items.len() as u64;
+                for (key, (bytes, value_bytes), expires) in &items {
+                    tell(Told::Key(Seen {
+                        key,
+                        data_type: DataType::Item,
+                        encoding: "item",
+                        bytes: Some(*bytes),
+                        resident_bytes: Some(*bytes),
+                        value_bytes: Some(*value_bytes),
+                        expires: Some(*expires),
+                    }));
+                }
+                if looked_at - told_at >= PROGRESS_EVERY {
+                    told_at = looked_at;
+                    tell(Told::LookedAt(looked_at));
+                }
+            }
+            tell(Told::LookedAt(looked_at));
+            Ok(())
+        })
+    }
+
+    fn measure<'a>(&'a self, _: Ctx, _: Pace, keys: &'a [Sample]) -> Surveying<'a, Result<Vec<Option<Measured>>>> {
+        Box::pin(async move { Ok(vec![None; keys.len()]) })
+    }
+}
+
+/// RSS of this process, where the system tells.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use larder_core::{ManualClock, PutMode, Ttl};
+
+    use super::*;
+
+    /// The end of a future that waits for nothing.
+    fn ended<T>(mut future: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => output,
+            Poll::Pending => panic!("it waits"),
+        }
+    }
+
+    #[test]
+    fn items_add_up_to_what_the_store_counts() {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000)));
+        let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
+        for number in 0..20_000 {
+            let key = format!("a{number}");
+            store.direct().put(key.as_bytes(), PutMode::Set, &vec![b'v'; number % 300], 0, Ttl::Never).unwrap();
+        }
+        store.direct().put(b"brief", PutMode::Set, b"v", 0, Ttl::After(Duration::from_secs(1))).unwrap();
+        let (mut keys, mut bytes, mut values, mut brief, mut looked_at) = (0u64, 0, 0, 0, 0);
+        let mut tell = |told: Told<'_>| match told {
+            Told::Key(seen) => {
+                keys += 1;
+                bytes += seen.bytes.unwrap();
+                values += seen.value_bytes.unwrap();
+                brief += u64::from(seen.expires.unwrap());
+            }
+            Told::LookedAt(count) => looked_at = count,
+        };
+        ended(store.walk(Ctx::default(), Pace::default(), &mut tell)).unwrap();
+        assert_eq!((keys, looked_at, brief), (20_001, 20_001, 1));
+        assert_eq!(values, (0..20_000u64).map(|number| number % 300).sum::<u64>() + 1);
+        let vitals = ended(store.vitals(Ctx::default())).pop().unwrap().unwrap();
+        let used = vitals.used_bytes.unwrap();
+        assert!(bytes < used && used < bytes + bytes / 2, "{bytes} of items, {used} with their tables");
+        assert_eq!((vitals.items, vitals.limit_bytes), (Some(20_001), None));
+        clock.advance(Duration::from_secs(1));
+        let mut keys = 0;
+        ended(store.walk(Ctx::default(), Pace::default(), &mut |told| keys += u64::from(matches!(told, Told::Key(_)))))
+            .unwrap();
+        assert_eq!(keys, 20_000);
+        let late = Ctx { deadline: Some(Instant::now()) };
+        assert_eq!(ended(store.walk(late, Pace::default(), &mut |_| ())).unwrap_err().kind(), ErrorKind::Timeout);
+    }
+}

@@ -1,6 +1,7 @@
 //! Developer tasks: test, servers, checks. Run as `cargo xtask <task>`.
 
 mod apt;
+mod clients;
 mod command;
 mod directions;
 mod dist;
@@ -34,6 +35,8 @@ enum Task {
     Check,
     /// Write the table at the head of docs/guarantees.md
     Guarantees,
+    /// Run the suites of clients in other languages against our server, and against memcached itself
+    Clients,
     /// Build what is handed out, into target/dist: a static binary, manual pages, completions, unit files
     Dist,
     /// Fetch the real servers and shells that the tests need, into .servers/
@@ -60,6 +63,7 @@ fn run(task: &Task, root: &Path) -> Result<()> {
         Task::Test => steps::test(root),
         Task::Check => steps::check(root),
         Task::Guarantees => summary::write(root),
+        Task::Clients => clients::run(root),
         Task::Dist => dist::build(root),
         Task::Servers { refresh } => servers::ensure(root, *refresh),
     }

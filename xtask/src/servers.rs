@@ -202,11 +202,15 @@ fn unpack(wanted: &Wanted, suite: &str, mirror: &str, scratch: &Path) -> Result<
     fs::create_dir_all(&root).context(|| format!("could not create {}", root.display()))?;
     let suite = Suite::fetch(suite, mirror, &scratch.join("apt"))?;
     suite.unpack(wanted.kind.packages(), &root)?;
+    write_run(&home, wanted.kind, &launcher(&home, wanted.kind.executable(), suite.name())?)?;
+    check(wanted, &home)
+}
 
+/// What starts an executable that was unpacked below `home`: its suite's own loader, with its libraries; in a script in which `$here` is `home`.
+fn launcher(home: &Path, executable: &str, suite: &str) -> Result<String> {
     let mut files = Vec::new();
-    walk(&root, &mut files)?;
-    let relative = |path: &Path| format!("\"$here/{}\"", path.strip_prefix(&home).unwrap_or(path).display());
-    let executable = wanted.kind.executable();
+    walk(&home.join("root"), &mut files)?;
+    let relative = |path: &Path| format!("\"$here/{}\"", path.strip_prefix(home).unwrap_or(path).display());
     let named = |wanted: &dyn Fn(&str) -> bool| {
         let is_named = |path: &&PathBuf| path.file_name().is_some_and(|name| wanted(&name.to_string_lossy()));
         files.iter().filter(is_named).collect::<Vec<_>>()
@@ -214,18 +218,29 @@ fn unpack(wanted: &Wanted, suite: &str, mirror: &str, scratch: &Path) -> Result<
     let loader = named(&|name| name.starts_with("ld-linux") && name.contains(".so"))
         .first()
         .copied()
-        .ok_or_else(|| Failure(format!("no dynamic loader in the libc6 of {}", suite.name())))?;
+        .ok_or_else(|| Failure(format!("no dynamic loader in the libc6 of {suite}")))?;
     let server = named(&|name| name == executable)
         .into_iter()
         .find(|path| path.parent().is_some_and(|folder| folder.ends_with("bin")))
-        .ok_or_else(|| Failure(format!("no bin/{executable} in the packages of {}", suite.name())))?;
+        .ok_or_else(|| Failure(format!("no bin/{executable} in the packages of {suite}")))?;
     let mut libraries: Vec<String> =
         named(&|name| name.contains(".so")).into_iter().filter_map(|path| path.parent()).map(relative).collect();
     libraries.sort();
     libraries.dedup();
-    let command = format!("{} --library-path {} {}", relative(loader), libraries.join(":"), relative(server));
-    write_run(&home, wanted.kind, &command)?;
-    check(wanted, &home)
+    Ok(format!("{} --library-path {} {}", relative(loader), libraries.join(":"), relative(server)))
+}
+
+/// A program of a Debian package that is no server: what starts it, fetched into `home` if it is not there.
+pub(crate) fn program(home: &Path, package: &str, executable: &str) -> Result<PathBuf> {
+    let run = home.join("run");
+    if !run.exists() {
+        let suite = "bookworm";
+        remove(home)?;
+        let fetched = Suite::fetch(suite, &apt::mirror()?, &home.join("apt"))?;
+        fetched.unpack(&[package], &home.join("root"))?;
+        write_run(home, Kind::Redis, &launcher(home, executable, suite)?)?;
+    }
+    Ok(run)
 }
 
 /// Every file below `folder`, links not followed.

@@ -23,6 +23,11 @@ pub(super) enum Request {
     RespSet,
 }
 
+/// The key of this number.
+pub(super) fn key(number: usize) -> String {
+    format!("bench:{number:010}")
+}
+
 impl Request {
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -35,7 +40,7 @@ impl Request {
     }
 
     fn write(self, out: &mut Vec<u8>, key: usize) {
-        let key = format!("bench:{key:010}");
+        let key = self::key(key);
         let value = [b'v'; VALUE_BYTES];
         let with_value = |out: &mut Vec<u8>, head: String| {
             out.extend_from_slice(head.as_bytes());

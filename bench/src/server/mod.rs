@@ -1,5 +1,6 @@
 //! Our server against Debian's memcached, and over a folder against Redis with a file: the same client, the same requests.
 
+mod abuse;
 mod load;
 mod process;
 
@@ -18,6 +19,7 @@ use crate::progress::Progress;
 use crate::report::{Findings, Section};
 use crate::stats::quantile;
 use crate::{Plan, Result};
+use abuse::Abuse;
 use load::{Client, KEYS, Request, VALUE_BYTES, fill};
 use process::{MEMORY_MB, Served, cpu_time};
 pub(crate) use process::{ServeArgs, serve};
@@ -31,6 +33,7 @@ const KEY_BYTES: usize = 16;
 
 const OURS: &str = "larder serve";
 const OURS_SHARED: &str = "larder serve, one runtime";
+const ABUSED: &str = "larder serve, abused";
 const THEIRS: &str = "memcached";
 const ALWAYS: &str = "larder serve, sync=always";
 const EVERY: &str = "larder serve, sync=every:100ms";
@@ -80,6 +83,7 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
     if plan.wants("memory") {
         contests.push(memory(plan, progress, &runtime)?);
     }
+    contests.extend(abused(plan, progress, &runtime)?);
     contests.extend(durable(plan, progress, &runtime)?);
     let how = format!(
         "{CONNECTIONS} connections on loopback, each with so many requests at once; keys of {KEY_BYTES} bytes, values of {VALUE_BYTES}, {KEYS} items; memcached {version} (-m {MEMORY_MB}); client and server share \
@@ -152,6 +156,26 @@ fn contestant<'a>(plan: &Plan, runtime: &'a Runtime, peer: Peer, figure: Figure)
             }
         })
     }))
+}
+
+/// What others wait for while a server is abused, against one that is left alone.
+fn abused(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Option<Contest>> {
+    let name = format!("get, 1 at once, beside {}, p99", abuse::WHAT);
+    if !plan.wants(&name) {
+        return Ok(None);
+    }
+    let (quiet, abused) = (Served::start(2, &[])?, Served::start(2, &[])?);
+    fill(runtime, quiet.addr, KEYS, VALUE_BYTES)?;
+    fill(runtime, abused.addr, KEYS, VALUE_BYTES)?;
+    let _abuse = Abuse::of(abused.addr, &load::key(0))?;
+    let work = Work { request: Request::ClassicGet, depth: 1 };
+    let contestants = [(ABUSED, &abused), (OURS, &quiet)]
+        .map(|(label, server)| Peer { label, addr: server.addr, pid: server.pid(), work })
+        .into_iter()
+        .map(|peer| contestant(plan, runtime, peer, Figure::P99))
+        .collect::<Result<Vec<_>>>()?;
+    let goal = Goal { ours: ABUSED, against: vec![OURS], limit: Some(Limit::AtMost(2.0)) };
+    contest::hold(progress, &name, Unit::Millis, plan.rounds.min(ROUNDS_MAX), contestants, &[goal]).map(Some)
 }
 
 /// Resident memory an item, all of it.

@@ -15,7 +15,7 @@ use crate::Result;
 
 /// Memory for items, of both servers.
 pub(super) const MEMORY_MB: usize = 1024;
-const CONNECTIONS_MAX: usize = 4096;
+const CONNECTIONS_MAX: usize = 16_384;
 
 /// The arguments of a server's process.
 #[derive(Args)]

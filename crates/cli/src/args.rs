@@ -13,6 +13,7 @@ use crate::cache::CacheVerb;
 use crate::exit;
 use crate::inspect;
 use crate::log::LogVerb;
+use crate::lookup::LookupVerb;
 use crate::queue::LineVerb;
 use crate::records::RecordsVerb;
 use crate::serve;
@@ -173,6 +174,16 @@ Examples:
   larder records aggregate users place"
     )]
     Records(RecordsVerb),
+    /// Rows by ranges of addresses, or by ids: built from CSV, and read in one round trip
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder lookup build cities cities.csv
+  larder lookup get cities 192.0.2.7"
+    )]
+    Lookup(LookupVerb),
     /// Values by fields, as many as you like, in many small shards
     #[command(
         subcommand,
@@ -578,6 +589,8 @@ pub(crate) enum Subject {
     Log,
     /// Packed records.
     Records,
+    /// The packed table.
+    Lookup,
     /// The table.
     Table,
     /// The queue.
@@ -593,7 +606,7 @@ pub(crate) enum Subject {
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
 exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
-count visitors and different visitors, put events into a log and entries into a table, set packed records, push to, claim from and acknowledge a queue and a stack, and change a sharded hash and set while they are resharded; then it \
+count visitors and different visitors, put events into a log and entries into a table, set packed records, look rows up in a packed table while it is built anew, push to, claim from and acknowledge a queue and a stack, and change a sharded hash and set while they are resharded; then it \
 checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
 if every total is right, with 1 if any is off.
 

@@ -67,7 +67,8 @@ pub(crate) async fn inspect(session: &Session, named: &Named) -> Result<Exit, Fa
     figures.extend(counted.into_iter().filter_map(|(name, figure)| Some((name, json!(figure?)))));
     let params: Map<String, Value> =
         found.params.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
-    let store = session.store.profile().store.clone();
+    let profile = session.store.profile();
+    let store = &profile.store;
     let mut plain: Vec<String> = figures.iter().map(|(name, figure)| format!("{name} {}", bare(figure))).collect();
     plain.extend(found.params.iter().map(|(name, value)| format!("parameter {name}: {value}")));
     plain.push(format!("store {store}"));
@@ -78,6 +79,7 @@ pub(crate) async fn inspect(session: &Session, named: &Named) -> Result<Exit, Fa
     }
     object["parameters"] = Value::Object(params);
     object["store"] = json!(store);
+    object["warnings"] = json!(profile.warnings);
     object["guarantee"] = json!(found.guarantee);
     session.out.answer(&plain.join("\n"), &object)?;
     Ok(Exit::Ok)

@@ -11,6 +11,7 @@ mod input;
 mod inspect;
 mod lock;
 mod log;
+mod lookup;
 mod output;
 mod own;
 mod queue;
@@ -144,6 +145,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Cache(verb) => cache::run(&session, verb).await,
         Command::Visitors(verb) => visitors::run(&session, verb).await,
         Command::Unique(verb) => unique::run(&session, verb).await.map(|exit| exit as u8),
+        Command::Lookup(verb) => lookup::run(&session, verb).await.map(|exit| exit as u8),
         Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
         Command::Hash(verb) => sharded::hash(&session, verb).await.map(|exit| exit as u8),
         Command::ShardedSet(verb) => sharded::set_of_shards(&session, verb).await.map(|exit| exit as u8),

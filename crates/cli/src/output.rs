@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Number, Value, json};
 
-use crate::exit::Failure;
+use crate::exit::{Failure, say};
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,15 @@ pub(crate) struct Out {
 }
 
 impl Out {
+    /// Says on standard error what endangers the data, and how to mend it.
+    pub(crate) fn warn(self, warning: &str) {
+        if self.json {
+            say(&json!({ "warning": warning }).to_string());
+        } else {
+            say(&format!("\x1b[1;33mwarning:\x1b[0m {warning}"));
+        }
+    }
+
     /// Prints one answer: its fields as a JSON object, or `plain`, which may be empty and then prints nothing.
     pub(crate) fn answer(self, plain: &str, object: &Value) -> Result<(), Failure> {
         let mut out = io::stdout().lock();

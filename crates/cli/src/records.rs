@@ -233,7 +233,7 @@ async fn set(session: &Session, args: &RecordsSet) -> Result<(), Failure> {
 }
 
 /// Reads each of some lines; the error of one that is wrong has its number.
-fn in_lines<T>(
+pub(crate) fn in_lines<T>(
     lines: &[Vec<u8>],
     read: &Cell<u64>,
     parse: impl Fn(&[u8]) -> Result<T, Failure>,

@@ -47,7 +47,11 @@ impl Session {
                 format!("the store {} ends with this command, and the data with it", larder::text::masked_url(&url));
             return Err(Failure::usage(message).hint(HOW_TO_SET_ONE));
         }
-        Ok(Session { store, list, timeout, out: Out { json: common.json }, counting, trace: common.trace })
+        let out = Out { json: common.json };
+        for warning in &store.profile().warnings {
+            out.warn(warning);
+        }
+        Ok(Session { store, list, timeout, out, counting, trace: common.trace })
     }
 
     /// For what is no method of a handle.

@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 15] = [
+const STRUCTURES: [&str; 16] = [
     "lock",
     "exact counter",
     "fast counter",
@@ -21,6 +21,7 @@ const STRUCTURES: [&str; 15] = [
     "unique visitors",
     "log",
     "packed records",
+    "packed table",
     "table",
     "queue",
     "stack",
@@ -72,6 +73,7 @@ fn a_total_that_is_off_is_found() {
         "unique",
         "log",
         "records",
+        "lookup",
         "table",
         "queue",
         "stack",

@@ -4,6 +4,7 @@ mod common;
 
 use common::on;
 use larder_testkit::classic_fake::ClassicFake;
+use larder_testkit::redis::{Eviction, RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
 
@@ -37,6 +38,21 @@ fn inspect_tells_each_kind_and_what_it_promises_here() {
         assert_eq!(visitors["parameters"]["period"], "300s", "{visitors}");
         on("inspect nothing").fails(3, "absent");
     }
+}
+
+#[test]
+fn what_endangers_the_data_is_warned_of_and_does_not_stop_the_command() {
+    let options = RedisOptions::new().maxmemory(64 << 20, Eviction::AllKeysLru);
+    let redis = RedisServer::start(RedisVersion::Redis7, &options);
+    let added = on(&redis.url(), "counter add hits");
+    added.exits(0);
+    assert!(added.stderr.starts_with("warning: the server evicts when it is full"), "{}", added.stderr);
+    assert!(added.stderr.contains("set maxmemory-policy noeviction"), "{}", added.stderr);
+    let found = on(&redis.url(), "--json inspect hits");
+    assert!(found.json()["warnings"][0].as_str().unwrap().contains("allkeys-lru"));
+    assert!(found.stderr.starts_with("{\"warning\":\"the server evicts"), "{}", found.stderr);
+    let safe = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    assert_eq!(on(&safe.url(), "counter add hits").stderr, "");
 }
 
 #[test]

@@ -3,12 +3,15 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use common::{finish, larder, on, until, wait};
+use larder_testkit::servers::rss_bytes_of;
 
 /// A server on a socket in a folder; killed when it is dropped.
 struct Served {
@@ -174,6 +177,99 @@ fn by_the_name_of_memcached_it_takes_its_command_line() {
     server.kill();
     let said = finish(Command::new(&link).arg("-V").stdout(std::process::Stdio::piped())).exits(0);
     assert!(said.starts_with("memcached 1.6."), "{said}");
+}
+
+#[test]
+fn a_socket_of_systemd_is_served_and_systemd_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    told.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let next = || {
+        let mut buffer = [0; 256];
+        let length = told.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = socket.local_addr().unwrap();
+    // As systemd hands it over: as descriptor 3, and the process is told that it is meant. On an address of its own it would find the port taken.
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" serve -p \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_larder"), &addr.port().to_string()]);
+    command.env("NOTIFY_SOCKET", folder.path().join("notify")).stdin(OwnedFd::from(socket));
+    let mut child = command.spawn().unwrap();
+    assert_eq!(next(), "READY=1");
+    on(&format!("memcached://{addr}"), "counter add hits").exits(0);
+    let id = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(next(), "STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn over_tls_it_serves_those_who_trust_it_and_refuses_the_rest_clearly() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = larder(["serve", "-l", "127.0.0.1", "-p", &port.to_string(), "-Z"]);
+    let mut child = command.arg("--tls-cert").arg(&cert).arg("--tls-key").arg(&key).spawn().unwrap();
+    until("the server", || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let trusted = format!("memcached+tls://localhost:{port}?tls_ca={}", cert.display());
+    on(&trusted, "counter add hits 3").exits(0);
+    assert_eq!(on(&trusted, "counter get hits").exits(0), "3\n");
+    on(&format!("memcached+tls://localhost:{port}"), "counter get hits").fails(2, "invalid peer certificate");
+    on(&format!("memcached://127.0.0.1:{port}"), "counter get hits").fails(2, "a server that speaks TLS");
+    on(&trusted, "counter get hits").exits(0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Each costs the server less than this much memory.
+const IDLE_BYTES_MAX: u64 = 8 * 1024;
+
+#[test]
+fn ten_thousand_idle_connections_cost_little_and_others_are_served() {
+    const IDLE: usize = 10_000;
+    const HALVES: usize = 1_000;
+    let wanted = (IDLE + HALVES + 500) as u64;
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    assert!(limits.maximum.is_none_or(|most| most >= wanted), "at most {:?} files may be open here", limits.maximum);
+    let raised = rustix::process::Rlimit { current: limits.maximum, ..limits };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let server = Served::start(folder.path(), &["-c", "12000"]);
+    let before = rss_bytes_of(server.child.id());
+    let idle: Vec<UnixStream> = (0..IDLE).map(|_| server.connect()).collect();
+    let halves: Vec<UnixStream> = (0..HALVES)
+        .map(|_| {
+            let mut half = server.connect();
+            half.write_all(b"set k 0 0 100000\r\n0123456789").unwrap();
+            half
+        })
+        .collect();
+    let mut other = server.connect();
+    for round in 0..500 {
+        other.write_all(format!("set n 0 0 3\r\n{round:03}\r\nget n\r\n").as_bytes()).unwrap();
+        let mut reply = vec![0; 8 + 13 + 5 + 5];
+        other.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, format!("STORED\r\nVALUE n 0 3\r\n{round:03}\r\nEND\r\n").as_bytes());
+    }
+    let grown = rss_bytes_of(server.child.id()).saturating_sub(before);
+    let each = grown / (IDLE + HALVES) as u64;
+    assert!(each < IDLE_BYTES_MAX, "{each} bytes a connection");
+    // They are alive all the same.
+    for mut stream in [&idle[0], &idle[IDLE - 1]] {
+        stream.write_all(b"mn\r\n").unwrap();
+        let mut reply = [0; 4];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"MN\r\n");
+    }
+    drop(halves);
 }
 
 #[test]

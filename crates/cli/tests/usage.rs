@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 59] = [
+const VERBS: [&str; 62] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -40,6 +40,9 @@ const VERBS: [&str; 59] = [
     "records max n",
     "records aggregate n a",
     "records bits n 1",
+    "lookup build n /dev/null",
+    "lookup get n 1",
+    "lookup stat n",
     "queue push n a",
     "queue pop n",
     "queue claim n",
@@ -92,6 +95,7 @@ fn help_has_examples_for_every_verb() {
         "visitors --help",
         "unique --help",
         "records --help",
+        "lookup --help",
         "queue --help",
         "stack --help",
         "hash --help",

@@ -27,6 +27,9 @@ struct UniqueVisitors;
 #[doc = include_str!("../../../docs/cookbook/src/records.md")]
 struct PackedRecords;
 
+#[doc = include_str!("../../../docs/cookbook/src/lookup.md")]
+struct PackedTable;
+
 #[doc = include_str!("../../../docs/cookbook/src/sharded.md")]
 struct Sharded;
 

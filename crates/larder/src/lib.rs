@@ -33,7 +33,7 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`open`], [`open_with_list`] | a store by its URL, and what lists its keys |
-//! | [`Lock`], [`Counter`], [`Set`], [`Visitors`], [`UniqueVisitors`], [`EventLog`], [`Table`], [`Queue`], [`Stack`], [`Cache`], [`PackedRecords`], [`ShardedHash`], [`ShardedSet`] | the structures; each documents its guarantee on every store, and its round trips |
+//! | [`Lock`], [`Counter`], [`Set`], [`Visitors`], [`UniqueVisitors`], [`EventLog`], [`Table`], [`Queue`], [`Stack`], [`Cache`], [`PackedRecords`], [`PackedTable`], [`ShardedHash`], [`ShardedSet`], [`ShardedSortedSet`] | the structures; each documents its guarantee on every store, and its round trips |
 //! | [`find`], [`mod@inspect`], [`drop_structure`] | what a name holds, what that takes and promises, and removing it |
 //! | [`Op`], [`Store`], [`StoreExt`], … | the vocabulary underneath, for those who need plain items |
 //! | [`observe`] | what goes on inside, told to one observer a process; observers for `metrics` and `tracing` behind the features of their names |
@@ -89,13 +89,13 @@ pub use larder_store_redis as redis;
 #[doc(inline)]
 pub use larder_structures::{
     Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, IdKind,
-    Kind, Lock, Manifest, Name, Novelty, PackedRecords, Precision, Queue, QueueOptions, QueueStat, RecordsOptions, Set,
-    SetOptions, SetStat, ShardedHash, ShardedOptions, ShardedSet, ShardedStat, Stack, StackOptions, Table,
-    TableEntries, TableOptions, UniqueCount, UniqueStat, UniqueVisitors, UniqueVisitorsOptions, VisitorId, Visitors,
-    VisitorsOptions, array, cache, counter,
+    Kind, Lock, Manifest, Name, Novelty, PackedRecords, PackedTable, PackedTableOptions, PackedTableStat, Precision,
+    Queue, QueueOptions, QueueStat, RecordsOptions, Set, SetOptions, SetStat, ShardedHash, ShardedOptions, ShardedSet,
+    ShardedSortedSet, ShardedStat, Stack, StackOptions, Table, TableEntries, TableOptions, UniqueCount, UniqueStat,
+    UniqueVisitors, UniqueVisitorsOptions, VisitorId, Visitors, VisitorsOptions, array, cache, counter,
     inspect::{self, Inspection},
     lock::{self, LockGuard, LockOptions, LockStatus},
-    log, queue, records,
+    log, lookup, queue, records,
     registry::{self, drop_structure, find, list},
     set, sharded, table, unique, visitors,
 };

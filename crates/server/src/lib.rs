@@ -22,7 +22,7 @@
 //! - a `get` with a key that is too long is answered with the error alone; memcached drops the replies before it, and adds an empty line;
 //! - an opaque token that is too long is found before anything is done;
 //! - there are no slabs, no lists of use and no crawler: `slabs automove` and `lru_crawler` take what is well formed, and do nothing; `lru` is
-//!   `ERROR`. `lru_crawler metadump` and `mgdump` list the items. `watch`, `stats detail` and `stats cachedump` are refused as memcached refuses them with `-W` and `-X`;
+//!   `ERROR`. `lru_crawler metadump` and `mgdump` list the items. `watch` and `stats detail` are refused as memcached refuses them with `-W`; `stats cachedump` lists items of class 1, the only one;
 //! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed.

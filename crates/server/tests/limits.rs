@@ -264,6 +264,17 @@ fn everything_can_be_listed_and_flushed_later() {
     }
     let sizes = String::from_utf8(ask(&mut stream, b"stats sizes\r\n", b"END\r\n")).unwrap();
     assert_eq!(sizes, "STAT 64 1\r\nSTAT 96 1\r\nEND\r\n");
+    let mut answer = |line: &[u8]| String::from_utf8(ask(&mut stream, line, b"\r\n")).unwrap();
+    assert_eq!(answer(b"stats cachedump 2 0\r\n"), "END\r\n");
+    assert_eq!(answer(b"stats cachedump 64 0\r\n"), "CLIENT_ERROR Illegal slab id\r\n");
+    assert_eq!(answer(b"stats cachedump 1\r\n"), "CLIENT_ERROR bad command line\r\n");
+    assert_eq!(answer(b"stats cachedump 1 x\r\n"), "CLIENT_ERROR bad command line format\r\n");
+    ask(&mut stream, b"set never 0 0 1\r\nx\r\n", b"STORED\r\n");
+    let dump = String::from_utf8(ask(&mut stream, b"stats cachedump 1 0\r\n", b"END\r\n")).unwrap();
+    assert!(dump.contains("ITEM never [1 b; 0 s]\r\n") && dump.contains("ITEM a%b [3 b; 1"), "{dump}");
+    assert_eq!(dump.matches("ITEM ").count(), 2, "a key of other bytes has no place there: {dump}");
+    let one = String::from_utf8(ask(&mut stream, b"stats cachedump 1 1\r\n", b"END\r\n")).unwrap();
+    assert_eq!(one.matches("ITEM ").count(), 1, "{one}");
     assert_eq!(ask(&mut stream, b"flush_all 1\r\nmg a%b v\r\n", b"abc\r\n"), b"OK\r\nVA 3\r\nabc\r\n");
     std::thread::sleep(Duration::from_millis(1_300));
     assert_eq!(ask(&mut stream, b"mg a%b v\r\n", b"EN\r\n"), b"EN\r\n");

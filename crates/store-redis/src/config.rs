@@ -26,6 +26,41 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// The largest value, beside the longest key; the server's own limit where that is less.
     pub value_bytes_max: usize,
+    /// Whether writes wait until replicas have them.
+    pub wait: Option<WaitReplicas>,
+}
+
+/// How writes wait for replicas: each batch that writes is followed by `WAIT`, in the same round trip.
+///
+/// A write that too few replicas confirm in time is [`Effect::Unknown`](larder_core::Effect::Unknown): the primary has it. From then on reads over
+/// the connection wait as well, until the replicas have caught up, so that nothing is taken for settled which a failover could still take back.
+///
+/// # What it does not promise
+/// - **It is no consensus.** A failover may choose a replica that had not confirmed (wait for all of them to exclude that), and what a replica confirmed is in its
+///   memory, not on its disk.
+/// - Others read a write before replicas have it.
+/// - What a lost connection left unknown is settled over the next one, which cannot wait for what the lost one wrote.
+/// - `WAIT` holds up the connection, which all callers share: writes follow each other at the pace of the replicas, and while too few answer each
+///   takes [`timeout`](WaitReplicas::timeout).
+///
+/// ```
+/// use larder_store_redis::Config;
+/// let config = Config::from_url("redis://cache?wait_replicas=2&wait_ms=100")?;
+/// let wait = config.wait.expect("it was asked for");
+/// assert_eq!((wait.replicas, wait.timeout.as_millis()), (2, 100));
+/// # Ok::<(), larder_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitReplicas {
+    /// How many replicas must have a write: 1 to [`MAX`](WaitReplicas::MAX).
+    pub replicas: u32,
+    /// How long they may take. Less than the timeout of an op, which could end before.
+    pub timeout: Duration,
+}
+
+impl WaitReplicas {
+    /// The most replicas that can be waited for.
+    pub const MAX: u32 = 64;
 }
 
 impl Config {
@@ -67,6 +102,7 @@ impl Config {
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             value_bytes_max: Config::VALUE_BYTES_DEFAULT,
+            wait: None,
         }
     }
 
@@ -81,6 +117,8 @@ impl Config {
     /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection over which nothing comes for twice as long after that is closed |
     /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
     /// | `value_bytes_max` | 1024 to 536869888 | 4194304 | the largest value; less where the server takes less |
+    /// | `wait_replicas` | 0 to 64 | 0 | how many replicas must have a write before it is told as done: see [`WaitReplicas`] |
+    /// | `wait_ms` | 1 to 600000, less than `timeout_ms` | half of `timeout_ms` | how long they may take; then the write is unknown |
     /// | `tls_ca` | a path | the system's roots | certificates (PEM) to trust, with `rediss` |
     /// | `tls_cert` | a path | | the client's own certificate (PEM), for servers that ask for one; goes with `tls_key` |
     /// | `tls_key` | a path | | its private key (PEM) |

@@ -4,6 +4,7 @@ use larder_core::{Encodings, Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, ServerError, Value};
 
 use crate::codec::refused;
+use crate::config::WaitReplicas;
 use crate::node::Role;
 use crate::scripts::Script;
 
@@ -30,6 +31,8 @@ pub(crate) struct ServerInfo {
     pub(crate) encodings: Option<Encodings>,
     /// Replicas that are connected.
     pub(crate) replicas: u32,
+    /// Replicas that writes wait for.
+    pub(crate) wait_replicas: u32,
     /// Why settings could not be read, in the server's words.
     pub(crate) untold: Option<String>,
 }
@@ -58,7 +61,7 @@ pub(crate) enum Persistence {
 }
 
 /// Everything that is asked in one round trip.
-pub(crate) fn questions() -> Pipeline {
+pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
     let mut pipeline = Pipeline::new();
     pipeline.cmd("INFO");
     for setting in SETTINGS {
@@ -72,6 +75,9 @@ pub(crate) fn questions() -> Pipeline {
     pipeline.cmd("EVALSHA").arg(Script::Head.sha()).arg(1).arg(PROBE_KEY);
     for command in BARE_COMMANDS {
         pipeline.cmd(command);
+    }
+    if wait.is_some() {
+        pipeline.cmd("WAIT").arg(0).arg(1);
     }
     pipeline
 }
@@ -92,9 +98,9 @@ pub(crate) fn load(script: Script) -> Cmd {
 ///
 /// # Errors
 /// [`ErrorKind::Config`] for a server that cannot serve as a store: a replica, a sentinel, a node of a cluster, one that forbids scripts.
-pub(crate) fn understood(answers: Vec<Value>, role: Role) -> Result<ServerInfo> {
+pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitReplicas>) -> Result<ServerInfo> {
     let mut answers = answers.into_iter();
-    let mut info = ServerInfo::default();
+    let mut info = ServerInfo { wait_replicas: wait.map_or(0, |wait| wait.replicas), ..ServerInfo::default() };
     let mut is_aof = None;
     match answers.next() {
         Some(Value::ServerError(error)) if is_forbidden(&error) => info.untold = Some(words("INFO", &error)),
@@ -117,12 +123,15 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role) -> Result<ServerInfo> 
         let is_key = error.code() == "NOPERM" && !words.contains("command");
         match command {
             "SCRIPT LOAD" => true,
+            // A replica of a cluster is no place to wait, and serves no key.
+            "WAIT" => !words.contains("replica"),
             // Keys may be granted by pattern; in a cluster another node has the key.
             "EVALSHA" => !is_key && !matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"),
             _ => words.contains("unknown command"),
         }
     };
-    let commands = std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(["EVALSHA"]).chain(BARE_COMMANDS);
+    let commands =
+        std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(["EVALSHA"]).chain(BARE_COMMANDS).chain(["WAIT"]);
     for (command, answer) in commands.zip(answers) {
         if let Value::ServerError(error) = answer
             && is_fatal(command, &error)
@@ -241,7 +250,7 @@ mod tests {
         let map = settings.iter().map(|(name, value)| (bulk(name), bulk(value))).collect();
         let mut answers = vec![bulk(info), Value::Map(map)];
         answers.resize(SETTINGS.len() + 1, Value::Map(Vec::new()));
-        understood(answers, Role::Single)
+        understood(answers, Role::Single, None)
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod list;
 mod node;
 mod place;
 mod profile;
+mod replicas;
 mod scripts;
 mod store;
 mod traffic;
@@ -22,7 +23,7 @@ mod url;
 mod watch;
 
 pub use cluster::{ClusterConfig, RedisClusterStore};
-pub use config::Config;
+pub use config::{Config, WaitReplicas};
 pub use counters::Stats;
 pub use larder_net::{Address, Auth, Tls};
 pub use profile::BATCH_OPS_MAX;

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use tokio::task::AbortHandle;
 
 use crate::counters::{Counters, count};
+use crate::replicas::{Confirmed, Does};
 use crate::traffic::Traffic;
 
 /// One reply a command.
@@ -22,6 +23,8 @@ pub(crate) struct Link {
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) closed: Arc<AtomicBool>,
+    /// Where writes wait for replicas.
+    pub(crate) confirmed: Option<Confirmed>,
     /// The task that owns the socket.
     pub(crate) task: AbortHandle,
 }
@@ -45,14 +48,30 @@ pub(crate) struct Fault {
     pub(crate) effect: Effect,
     /// What went wrong.
     pub(crate) error: Error,
-    /// True if nobody can tell before another connection is there.
-    pub(crate) is_cut: bool,
+    /// What became of the connection.
+    pub(crate) why: Why,
+}
+
+/// What came between commands and their replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The deadline; the connection stands.
+    Late,
+    /// The connection ended: nobody can tell before another is there.
+    Cut,
+    /// Replies came, but replicas did not confirm.
+    Unconfirmed,
 }
 
 impl Fault {
     /// True if the commands went out, the connection stands, and nothing came.
     pub(crate) fn is_unanswered(&self) -> bool {
-        !self.is_cut && self.effect == Effect::Unknown
+        self.why == Why::Late && self.effect == Effect::Unknown
+    }
+
+    /// True if the connection ended.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.why == Why::Cut
     }
 }
 
@@ -73,6 +92,30 @@ impl Link {
     /// commands were handed over tells which. A caller who stops waiting, by the deadline or by dropping this, leaves the replies to the
     /// connection's task: it stays in step.
     pub(crate) async fn run<'a>(
+        &self,
+        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
+        does: Does,
+        deadline: Instant,
+    ) -> Result<Values, Fault> {
+        let Some((confirmed, waiting)) = self.confirmed.as_ref().and_then(|of| Some((of, of.begin(does)?))) else {
+            return self.exchange(cmds, deadline).await;
+        };
+        let wait = confirmed.command();
+        let mut followed = SmallVec::<[&Cmd; 4]>::with_capacity(cmds.len() + 1);
+        for cmd in cmds {
+            followed.push(cmd);
+        }
+        followed.push(&wait);
+        let answered = self.exchange(followed.into_iter(), deadline).await;
+        if answered.as_ref().is_err_and(Fault::is_unanswered) {
+            confirmed.unanswered();
+        }
+        let mut values = answered?;
+        confirmed.judge(waiting, values.pop())?;
+        Ok(values)
+    }
+
+    async fn exchange<'a>(
         &self,
         mut cmds: impl ExactSizeIterator<Item = &'a Cmd>,
         deadline: Instant,
@@ -129,14 +172,14 @@ impl Link {
         // Whatever it was, replies may not match commands any more.
         self.close();
         let error = Error::new(kind, format!("the connection ended: {error}")).source(error);
-        Fault { effect, error, is_cut: true }
+        Fault { effect, error, why: Why::Cut }
     }
 
     fn cut(&self, effect: Effect, detail: &str) -> Fault {
-        Fault { effect, error: Error::new(ErrorKind::Unavailable, detail), is_cut: true }
+        Fault { effect, error: Error::new(ErrorKind::Unavailable, detail), why: Why::Cut }
     }
 }
 
 fn late(effect: Effect, detail: &str) -> Fault {
-    Fault { effect, error: Error::new(ErrorKind::Timeout, detail), is_cut: false }
+    Fault { effect, error: Error::new(ErrorKind::Timeout, detail), why: Why::Late }
 }

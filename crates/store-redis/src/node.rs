@@ -15,7 +15,8 @@ use tokio::task::AbortHandle;
 use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
 use crate::handshake::{ServerInfo, questions, understood};
-use crate::link::{Fault, Link, Values};
+use crate::link::{Fault, Link, Values, Why};
+use crate::replicas::{Confirmed, Does};
 use crate::traffic::{Counted, Traffic};
 use crate::watch::Watcher;
 
@@ -108,6 +109,7 @@ impl Node {
     pub(crate) async fn run<'a>(
         &self,
         cmds: impl ExactSizeIterator<Item = &'a Cmd>,
+        does: Does,
         deadline: Instant,
     ) -> Result<Values, Fault> {
         let link = match self.link() {
@@ -115,10 +117,10 @@ impl Node {
             None => self.link_by(deadline).await.map_err(|error| Fault {
                 effect: Effect::NotApplied,
                 error,
-                is_cut: false,
+                why: Why::Late,
             })?,
         };
-        let answered = link.run(cmds, deadline).await;
+        let answered = link.run(cmds, does, deadline).await;
         if answered.as_ref().is_err_and(|fault| fault.is_unanswered()) {
             self.is_silent.store(true, Ordering::Relaxed);
             self.look.notify_one();
@@ -284,12 +286,14 @@ impl Node {
             let _told = told;
             driver.await;
         });
-        let link = Link { conn, traffic, counters: self.counters.clone(), closed, task: task.abort_handle() };
-        let questions = questions();
+        let confirmed = self.config.wait.map(Confirmed::new);
+        let task = task.abort_handle();
+        let link = Link { conn, traffic, counters: self.counters.clone(), closed, confirmed, task };
+        let questions = questions(self.config.wait);
         let mut asked = link.conn.clone();
         let answers = asked.send_packed_commands(&questions, 0, questions.len()).await;
         let answers = answers.map_err(|error| unavailable("the handshake failed", error))?;
-        Ok((link, understood(answers, self.role)?))
+        Ok((link, understood(answers, self.role, self.config.wait)?))
     }
 
     /// A connection apart from the one that ops run on, for what the server pushes: `told` hears of that, `ended` of its end. The task that keeps it

@@ -119,6 +119,12 @@ fn warnings(info: &ServerInfo) -> Vec<String> {
             "the server evicts when it is full (maxmemory-policy {policy}), structures too; set maxmemory-policy noeviction"
         )),
     }
+    if info.replicas < info.wait_replicas {
+        warnings.push(format!(
+            "writes wait for {} replicas, and {} are connected: every write will be told as unknown; connect replicas, or lower wait_replicas",
+            info.wait_replicas, info.replicas
+        ));
+    }
     if let Some(untold) = &info.untold {
         warnings.push(format!(
             "the server does not tell all of its settings ({untold}); what it may evict or lose is not known"

@@ -17,6 +17,7 @@ use crate::handshake::{ServerInfo, load};
 use crate::link::{Fault, Values};
 use crate::node::{Node, Role};
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
+use crate::replicas::Does;
 use crate::scripts::Script;
 use crate::watch::{Watched, is_watch};
 
@@ -186,11 +187,10 @@ impl RedisStore {
     /// Sends commands; where the connection ended and all of them only read, once more.
     async fn asked(&self, sent: &[(usize, Command)], batch: &Batch, deadline: Instant) -> Result<Values, Fault> {
         let cmds = || sent.iter().map(|(_, command)| &command.cmd);
-        let answered = self.node.run(cmds(), deadline).await;
+        let does = Does::of(sent.iter().map(|(place, _)| &batch[*place]));
+        let answered = self.node.run(cmds(), does, deadline).await;
         match answered {
-            Err(fault) if fault.is_cut && sent.iter().all(|(place, _)| batch[*place].is_read()) => {
-                self.node.run(cmds(), deadline).await
-            }
+            Err(fault) if fault.is_cut() && does == Does::Reads => self.node.run(cmds(), does, deadline).await,
             answered => answered,
         }
     }
@@ -212,7 +212,8 @@ impl RedisStore {
         let again: Vec<usize> = refused.iter().copied().filter(|&at| !ran_after(at)).collect();
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
         let cmds: Vec<&Cmd> = loads.iter().chain(again.iter().map(|&at| &sent[at].1.cmd)).collect();
-        let answered = self.node.run(cmds.into_iter(), deadline).await;
+        let does = Does::of(again.iter().map(|&at| &batch[sent[at].0]));
+        let answered = self.node.run(cmds.into_iter(), does, deadline).await;
         let mut values: Vec<Result<Value, Fault>> = values.into_iter().map(Ok).collect();
         match answered {
             Ok(answers) => {

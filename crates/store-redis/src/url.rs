@@ -8,13 +8,15 @@ use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_option
 use larder_net::{Address, Auth, Tls};
 
 use crate::cluster::ClusterConfig;
-use crate::config::Config;
+use crate::config::{Config, WaitReplicas};
 
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 11] = [
     "database",
     "timeout_ms",
     "connect_timeout_ms",
     "value_bytes_max",
+    "wait_replicas",
+    "wait_ms",
     "tls_ca",
     "tls_cert",
     "tls_key",
@@ -72,6 +74,7 @@ fn read_cluster(url: &str) -> Result<ClusterConfig, Wrong> {
         }
         option(&mut node, name, &decoded(value)?)?;
     }
+    settle_wait(&mut node)?;
     Ok(ClusterConfig { seeds, node })
 }
 
@@ -96,6 +99,7 @@ fn read(url: &str) -> Result<Config, Wrong> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         option(&mut config, name, &decoded(value)?)?;
     }
+    settle_wait(&mut config)?;
     Ok(config)
 }
 
@@ -145,12 +149,44 @@ fn option(config: &mut Config, name: &str, value: &str) -> Result<(), Wrong> {
         "value_bytes_max" => {
             config.value_bytes_max = number(name, value, 1_024, Config::VALUE_BYTES_MAX as u64)? as usize;
         }
+        "wait_replicas" => {
+            // Fits: the limit is below.
+            wait(config).replicas = number(name, value, 0, u64::from(WaitReplicas::MAX))? as u32;
+        }
+        "wait_ms" => wait(config).timeout = milliseconds()?,
         "tls_ca" => tls(config, name)?.ca = Some(PathBuf::from(value)),
         "tls_cert" => tls(config, name)?.cert = Some(PathBuf::from(value)),
         "tls_key" => tls(config, name)?.key = Some(PathBuf::from(value)),
         "tls_name" => tls(config, name)?.name = Some(value.to_owned()),
         "tls_insecure" => tls(config, name)?.insecure = one_of(name, value, &[("yes", true), ("no", false)])?,
         _ => return Err(format!("the option {name:?} is unknown{}", suggestion(name, &OPTIONS))),
+    }
+    Ok(())
+}
+
+/// What has been said of replicas so far: no replicas, and no time.
+fn wait(config: &mut Config) -> &mut WaitReplicas {
+    config.wait.get_or_insert(WaitReplicas { replicas: 0, timeout: Duration::ZERO })
+}
+
+/// Takes what was said of replicas together, when everything was read.
+fn settle_wait(config: &mut Config) -> Result<(), Wrong> {
+    let Some(said) = config.wait.take() else { return Ok(()) };
+    let timeout = config.timeout;
+    match said {
+        WaitReplicas { replicas: 0, timeout: Duration::ZERO } => {}
+        WaitReplicas { replicas: 0, .. } => return Err("the option wait_ms goes with wait_replicas".to_owned()),
+        WaitReplicas { replicas, timeout: Duration::ZERO } => {
+            config.wait = Some(WaitReplicas { replicas, timeout: (timeout / 2).max(Duration::from_millis(1)) });
+        }
+        said if said.timeout < timeout => config.wait = Some(said),
+        said => {
+            return Err(format!(
+                "the option wait_ms is {}; it must be less than timeout_ms, which is {}",
+                said.timeout.as_millis(),
+                timeout.as_millis()
+            ));
+        }
     }
     Ok(())
 }
@@ -179,6 +215,10 @@ mod tests {
         assert_eq!(config.address.to_string(), "[::1]:1");
         assert_eq!(config.auth, Some(Auth { user: "joe".into(), password: "p@ss".into() }));
         assert_eq!((config.database, config.timeout, config.value_bytes_max), (3, Duration::from_millis(7), 2_048));
+        let waits = |url: &str| parse(url).unwrap().wait.map(|wait| (wait.replicas, wait.timeout.as_millis()));
+        assert_eq!(waits("redis://h?wait_ms=7&wait_replicas=2"), Some((2, 7)));
+        assert_eq!(waits("redis://h?wait_replicas=1&timeout_ms=300"), Some((1, 150)));
+        assert_eq!(waits("redis://h?wait_replicas=0"), None);
         let config = parse("redis+unix://:pw@/run/r.sock?database=4").unwrap();
         assert_eq!((config.address.to_string().as_str(), config.database), ("/run/r.sock", 4));
         assert_eq!(config.auth, Some(Auth { user: String::new(), password: "pw".into() }));
@@ -220,6 +260,9 @@ mod tests {
             ("redis://h?tls_ca=x", "goes with rediss://"),
             ("redis+unix://sock", "absolute path"),
             ("redis://h?value_bytes_max=1", "1024 to"),
+            ("redis://h?wait_replicas=65", "the option wait_replicas takes a number of 0 to 64, not \"65\""),
+            ("redis://h?wait_ms=5", "goes with wait_replicas"),
+            ("redis://h?wait_replicas=1&wait_ms=1000", "less than timeout_ms, which is 1000"),
             ("redis://h#x", "fragment"),
             ("redis://", "no host name"),
         ] {

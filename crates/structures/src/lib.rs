@@ -11,12 +11,13 @@
 //! | [`counter`] | [`Counter`]: exact over a pool of slots, or fast on the server's arithmetic |
 //! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
 //! | [`mod@inspect`] | what a structure of whatever kind is, takes and promises |
+//! | [`lookup`] | [`PackedTable`]: rows by ranges of addresses or by ids, built once and read in one round trip |
 //! | [`queue`] | [`Queue`] and [`Stack`]: pushed in one round trip, claimed with a lease, acknowledged |
 //! | [`records`] | [`PackedRecords`]: a few bits for each of many dense ids |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
 //! | [`mod@array`] | [`Array`]: an ordered list, appended to in one round trip, changed whole without a lock |
 //! | [`cache`] | [`Cache`]: values that one client at a time makes again |
-//! | [`sharded`] | [`ShardedHash`] and [`ShardedSet`]: many small shards, whose number can be changed while they are used |
+//! | [`sharded`] | [`ShardedHash`], [`ShardedSet`] and [`ShardedSortedSet`]: many small shards, whose number can be changed while they are used |
 //! | [`set`] | [`Set`]: members added and removed in one round trip, read in one |
 //! | [`table`] | [`Table`]: values by keys, each an item of its own, and a list of the keys |
 //! | `append` | append-encoded values: a snapshot and the operations since, compacted by cas |
@@ -49,6 +50,7 @@ pub mod inspect;
 mod ledger;
 pub mod lock;
 pub mod log;
+pub mod lookup;
 pub mod manifest;
 pub mod name;
 pub mod queue;
@@ -72,12 +74,13 @@ pub use counter::{Counter, CounterOptions};
 pub use inspect::Inspection;
 pub use lock::Lock;
 pub use log::{EventLog, EventLogOptions};
+pub use lookup::{PackedTable, PackedTableOptions, PackedTableStat};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
 pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack, StackOptions};
 pub use records::{PackedRecords, RecordsOptions};
 pub use set::{Set, SetOptions, SetStat};
-pub use sharded::{ShardedHash, ShardedOptions, ShardedSet, ShardedStat};
+pub use sharded::{ShardedHash, ShardedOptions, ShardedSet, ShardedSortedSet, ShardedStat};
 pub use table::{Table, TableEntries, TableOptions};
 pub use unique::{
     IdKind, Novelty, Precision, UniqueCount, UniqueStat, UniqueVisitors, UniqueVisitorsOptions, VisitorId,

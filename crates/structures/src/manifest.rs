@@ -61,10 +61,14 @@ pub enum Kind {
     ShardedHash,
     /// A set of shards whose number can be changed.
     ShardedSet,
+    /// A sorted set of such shards, with its two ends apart.
+    ShardedSortedSet,
+    /// A packed table: rows by ranges of addresses or by ids, built in versions.
+    PackedTable,
 }
 
 impl Kind {
-    const ALL: [Row; 15] = [
+    const ALL: [Row; 17] = [
         Row { kind: Kind::Lock, byte: 1, name: "lock", role: 'l' },
         Row { kind: Kind::Counter, byte: 2, name: "counter", role: 's' },
         Row { kind: Kind::FastCounter, byte: 3, name: "fast counter", role: 'n' },
@@ -80,6 +84,8 @@ impl Kind {
         Row { kind: Kind::Records, byte: 20, name: "packed records", role: 'r' },
         Row { kind: Kind::ShardedHash, byte: 24, name: "sharded hash", role: 'h' },
         Row { kind: Kind::ShardedSet, byte: 25, name: "sharded set", role: 'd' },
+        Row { kind: Kind::ShardedSortedSet, byte: 26, name: "sharded sorted set", role: 'z' },
+        Row { kind: Kind::PackedTable, byte: 28, name: "packed table", role: 'b' },
     ];
 
     /// The kind's name, for people.
@@ -406,6 +412,16 @@ pub(crate) async fn remove(store: &StoreRef, ctx: Ctx, name: &Name, cas: Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_layouts_name_every_kind_with_its_role_and_byte() {
+        let layouts = include_str!("../../../docs/layouts.md");
+        for Row { kind, byte, name, role } in Kind::ALL {
+            let name = if kind == Kind::Counter { "exact counter" } else { name };
+            let row = format!("| `{role}` | {name} | {byte} | ");
+            assert!(layouts.contains(&row), "docs/layouts.md has no row {row:?}");
+        }
+    }
 
     #[test]
     fn golden_bytes() {

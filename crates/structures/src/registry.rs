@@ -9,6 +9,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, Reply,
 use crate::array;
 use crate::copies;
 use crate::log;
+use crate::lookup;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
 use crate::queue;
@@ -202,7 +203,10 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Cache => Ok(Vec::new()),
         Kind::UniqueVisitors => unique::pieces(store, ctx, name, manifest).await,
         Kind::Records => records::pieces(store, ctx, name, manifest).await,
-        Kind::ShardedHash | Kind::ShardedSet => sharded::pieces(store, ctx, name, manifest).await,
+        Kind::PackedTable => lookup::pieces(store, ctx, name, manifest).await,
+        Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => {
+            sharded::pieces(store, ctx, name, manifest).await
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use larder::records::{Schema, Value};
 use larder::{Batch, Ctx, Durability, Key, Op, PackedRecords, StoreRef, Want};
 use larder_store_memory::MemoryStore;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
-use larder_testkit::servers::{Memcached, Version};
+use larder_testkit::servers::{Memcached, Version, rss_bytes_of};
 
 /// Different places, of which some are far more frequent than others.
 const PLACES: usize = 320;
@@ -49,7 +49,7 @@ async fn measure(on: &str, users: u64) {
     let rss = || match (&server, &redis) {
         (Some(server), _) => server.rss_bytes(),
         (_, Some(redis)) => redis.rss_bytes(),
-        _ => own_rss(),
+        _ => rss_bytes_of(std::process::id()),
     };
     // What connections hold is no data.
     let used = || {
@@ -76,7 +76,7 @@ async fn measure(on: &str, users: u64) {
     }
     let rate = users as f64 / start.elapsed().as_secs_f64();
     let live = match (&server, &redis) {
-        (Some(server), _) => slab_bytes(server),
+        (Some(server), _) => server.used_chunk_bytes(),
         (_, Some(_)) => used().saturating_sub(used_before),
         _ => memory.stats().bytes as u64,
     };
@@ -135,25 +135,4 @@ async fn plain_read(store: &StoreRef, users: u64) -> Duration {
         least = least.min(start.elapsed());
     }
     least
-}
-
-/// What the chunks in use take.
-fn slab_bytes(server: &Memcached) -> u64 {
-    let stats = server.stats("slabs");
-    let (mut size, mut bytes) = (0, 0);
-    for line in stats.lines() {
-        let number = || line.trim().rsplit(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
-        if line.contains(":chunk_size ") {
-            size = number();
-        } else if line.contains(":used_chunks ") {
-            bytes += size * number();
-        }
-    }
-    bytes
-}
-
-fn own_rss() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default().to_owned();
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1_024
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use larder::{IdKind, Precision, StoreRef, UniqueVisitors};
 use larder_store_memory::MemoryStore;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
-use larder_testkit::servers::{Memcached, Version};
+use larder_testkit::servers::{Memcached, Version, rss_bytes_of};
 
 /// How many ids go out together.
 const BATCH: u64 = 65_536;
@@ -48,7 +48,7 @@ async fn measure(on: &str, visitors: u64, precision: Precision, ids: IdKind) {
     let rss = || match (&server, &redis) {
         (Some(server), _) => server.rss_bytes(),
         (_, Some(redis)) => redis.rss_bytes(),
-        _ => own_rss(),
+        _ => rss_bytes_of(std::process::id()),
     };
     // What connections hold is no data: 80 KB after large batches, which a sketch is less than.
     let used = || {
@@ -72,7 +72,7 @@ async fn measure(on: &str, visitors: u64, precision: Precision, ids: IdKind) {
     let took = start.elapsed();
     let live = match (&server, &redis) {
         // Whole chunks of the slabs in use.
-        (Some(server), _) => slab_bytes(server),
+        (Some(server), _) => server.used_chunk_bytes(),
         (_, Some(_)) => used().saturating_sub(used_before),
         _ => memory.stats().bytes as u64,
     };
@@ -86,25 +86,4 @@ async fn measure(on: &str, visitors: u64, precision: Precision, ids: IdKind) {
         count.visitors,
         count.missed
     );
-}
-
-/// What the chunks in use take.
-fn slab_bytes(server: &Memcached) -> u64 {
-    let stats = server.stats("slabs");
-    let (mut size, mut bytes) = (0, 0);
-    for line in stats.lines() {
-        let number = || line.trim().rsplit(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
-        if line.contains(":chunk_size ") {
-            size = number();
-        } else if line.contains(":used_chunks ") {
-            bytes += size * number();
-        }
-    }
-    bytes
-}
-
-fn own_rss() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default().to_owned();
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1_024
 }

@@ -3,6 +3,7 @@
 //! Everything here is for tests, so what cannot be provided is a panic that says what to do, never a skipped test.
 
 mod background;
+pub mod cities;
 pub mod classic_fake;
 pub mod conformance;
 pub mod faulty;

@@ -270,6 +270,30 @@ impl Memcached {
         rss_bytes_of(self.pid())
     }
 
+    /// What the slab chunks in use take, in bytes: its items with all that a chunk rounds up.
+    ///
+    /// ```
+    /// use larder_testkit::servers::{Memcached, Version};
+    ///
+    /// assert_eq!(Memcached::start(Version::New, &[]).used_chunk_bytes(), 0);
+    /// ```
+    ///
+    /// # Panics
+    /// When the server was killed.
+    pub fn used_chunk_bytes(&self) -> u64 {
+        let stats = self.stats("slabs");
+        let (mut size, mut bytes) = (0, 0);
+        for line in stats.lines() {
+            let number = || line.trim().rsplit(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+            if line.contains(":chunk_size ") {
+                size = number();
+            } else if line.contains(":used_chunks ") {
+                bytes += size * number();
+            }
+        }
+        bytes
+    }
+
     /// The server's own statistics, as it sends them: `what` is empty or a topic such as `settings` or `items`.
     ///
     /// # Panics

@@ -7,6 +7,7 @@ mod entries;
 mod footprint;
 mod lock;
 mod log;
+mod lookup;
 mod queue;
 mod records;
 mod set;
@@ -32,7 +33,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 15] = [
+const SUBJECTS: [Subject; 16] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -43,6 +44,7 @@ const SUBJECTS: [Subject; 15] = [
     Subject::Unique,
     Subject::Log,
     Subject::Records,
+    Subject::Lookup,
     Subject::Table,
     Subject::Queue,
     Subject::Stack,
@@ -105,6 +107,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::ShardedSet => sharded::drive_set(stage).await,
             Subject::Log => log::drive(stage).await,
             Subject::Records => records::drive(stage).await,
+            Subject::Lookup => lookup::drive(stage).await,
             Subject::Table => entries::drive(stage).await,
         };
         rows.push(match row {

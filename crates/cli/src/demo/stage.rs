@@ -196,6 +196,7 @@ impl Subject {
             Subject::Stack => "stack",
             Subject::Log => "log",
             Subject::Records => "packed records",
+            Subject::Lookup => "packed table",
             Subject::Table => "table",
             Subject::Hash => "sharded hash",
             Subject::ShardedSet => "sharded set",

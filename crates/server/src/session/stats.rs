@@ -1,7 +1,10 @@
 //! `stats`: memcached's names, as far as they mean something here.
 
+use std::io::Write;
 use std::sync::atomic::Ordering;
 
+use larder_proto::key::is_printable;
+use larder_proto::server::number;
 use larder_proto::server::words::Words;
 use larder_proto::server::write::{self, stat};
 
@@ -9,10 +12,13 @@ use super::{Session, memcached_bytes};
 use crate::conns::Phase;
 use crate::counters::Count;
 use crate::engine::{Engine, Walk};
-use crate::env::Env;
+use crate::env::{Env, left_s};
 
 /// Sizes are told in steps of so many bytes.
 const SIZE_STEP: usize = 32;
+/// Memcached's number of slab classes: beyond, there is none to dump.
+const SLAB_CLASSES_MAX: u32 = 64;
+const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
 impl Session {
     pub(super) fn stats<E: Engine>(&mut self, env: &Env<E>, mut words: Words<'_>) {
@@ -28,7 +34,9 @@ impl Session {
         } else if is(b"settings") {
             settings(env, out);
         } else if is(b"cachedump") {
-            return write::line(out, "CLIENT_ERROR stats cachedump not allowed");
+            if let Err(refusal) = cachedump(env, words, out) {
+                return write::line(out, refusal);
+            }
         } else if is(b"conns") {
             conns(env, out);
         } else if what == b"items" {
@@ -129,6 +137,44 @@ fn sizes<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     for (bytes, count) in counts {
         stat(out, &bytes.to_string(), count);
     }
+}
+
+/// Items by name, of the one class that there is: as many as are asked for, all for 0, and no more than memcached's two megabytes of text. Keys that are no
+/// text, which only base64 brings in, are left out.
+fn cachedump<E: Engine>(env: &Env<E>, mut words: Words<'_>, out: &mut Vec<u8>) -> Result<(), &'static str> {
+    if !env.limits.dump_enabled {
+        return Err("CLIENT_ERROR stats cachedump not allowed");
+    }
+    let (Some(class), Some(most)) = (words.next(), words.next()) else {
+        return Err("CLIENT_ERROR bad command line");
+    };
+    let (Some(class), Some(most)) = (number(Some(class)), number(Some(most))) else {
+        return Err("CLIENT_ERROR bad command line format");
+    };
+    if class >= SLAB_CLASSES_MAX {
+        return Err("CLIENT_ERROR Illegal slab id");
+    }
+    let (wall_s, now_ms) = (env.wall_ms() / 1_000, env.engine.now_ms());
+    let end = out.len() + CACHEDUMP_BYTES_MAX;
+    let mut left = if most == 0 { u64::MAX } else { u64::from(most) };
+    let mut at = (class == 1).then(Walk::default);
+    while let Some(here) = at {
+        at = env.engine.walk(here, |key, seen| {
+            let is_text = is_printable(key);
+            if left > 0 && is_text && out.len() < end {
+                left -= 1;
+                let until = seen.expiry_ms.map_or(0, |ms| wall_s + left_s(ms, now_ms));
+                out.extend_from_slice(b"ITEM ");
+                out.extend_from_slice(key);
+                // A Vec takes whatever is written.
+                let _ = write!(out, " [{} b; {until} s]\r\n", seen.value.len());
+            }
+        });
+        if left == 0 || out.len() >= end {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn conns<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {

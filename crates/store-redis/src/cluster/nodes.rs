@@ -17,6 +17,7 @@ use super::map::{PRIMARIES_MAX, Place, SlotMap};
 use crate::codec::refused;
 use crate::counters::{Counters, count};
 use crate::node::{Node, Role};
+use crate::replicas::Does;
 
 /// Between two looks at the map, of which the last ones found nothing. Never shorter than its shortest, however often a look is asked for.
 const LOOKS: Backoff =
@@ -173,7 +174,7 @@ impl Nodes {
         cmd.arg("SLOTS");
         // A node that was just begun to be known is being dialled: that is waited for.
         let deadline = Instant::now() + self.config.node.connect_timeout + self.config.node.timeout;
-        let answered = member.node.run(std::iter::once(&cmd), deadline).await;
+        let answered = member.node.run(std::iter::once(&cmd), Does::Asks, deadline).await;
         let mut values = answered.map_err(|fault| named(fault.error))?;
         match values.pop() {
             Some(Value::ServerError(error)) => Err(named(refused(&error))),

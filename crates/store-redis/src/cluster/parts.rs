@@ -20,6 +20,7 @@ use crate::counters::count;
 use crate::handshake::load;
 use crate::link::{Fault, Values};
 use crate::place::physical;
+use crate::replicas::Does;
 use crate::scripts::Script;
 
 /// Times that one op follows a redirection.
@@ -173,7 +174,7 @@ impl<'a> Run<'a> {
     async fn sent(&self, part: &Part) -> Result<Values, Fault> {
         let node = &part.member.node;
         let asking = redis::cmd("ASKING");
-        let answered = node.run(self.commands(part, &asking).into_iter(), self.deadline).await;
+        let answered = node.run(self.commands(part, &asking).into_iter(), self.does(part), self.deadline).await;
         let mut values = without_asking(answered?, part);
         if !values.iter().any(is_no_script) {
             return Ok(values);
@@ -192,7 +193,7 @@ impl<'a> Run<'a> {
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
         let cmds: Vec<&Cmd> = loads.iter().chain(self.commands(&rest, &asking)).collect();
         // What ran in the first place stays answered; the rest did not run, and is refused still if this fails unsent.
-        match node.run(cmds.into_iter(), self.deadline).await {
+        match node.run(cmds.into_iter(), self.does(&rest), self.deadline).await {
             Ok(answers) => {
                 let answers = without_asking(answers.into_iter().skip(loads.len()).collect(), &rest);
                 for (at, answer) in again.into_iter().zip(answers) {
@@ -203,6 +204,10 @@ impl<'a> Run<'a> {
             Err(fault) if fault.effect == Effect::NotApplied => Ok(values),
             Err(fault) => Err(fault),
         }
+    }
+
+    fn does(&self, part: &Part) -> Does {
+        Does::of(part.ops.iter().map(|&index| &self.batch[self.pending[index].at]))
     }
 
     fn commands<'b>(&'b self, part: &Part, asking: &'b Cmd) -> Vec<&'b Cmd> {

@@ -13,7 +13,7 @@ use crate::registry;
 use crate::sharded;
 use crate::table;
 use crate::unique;
-use crate::{Array, Queue, Set, ShardedHash, ShardedSet, Stack};
+use crate::{Array, PackedTable, Queue, Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack};
 
 /// How many values one batch reads: they come whole, and may be large.
 const VALUES_A_BATCH: usize = 64;
@@ -134,6 +134,13 @@ impl Inspection {
                 let set = ShardedSet::open(store, name.as_bytes()).await?;
                 self.elements_of(set.len().await)?;
             }
+            Kind::PackedTable => {
+                self.elements = Some(PackedTable::open(store, name.as_bytes()).await?.stat().await?.rows)
+            }
+            Kind::ShardedSortedSet => {
+                let set = ShardedSortedSet::open(store, name.as_bytes()).await?;
+                self.elements_of(set.len().await)?;
+            }
             Kind::Queue => self.elements = Some(Queue::open(store, name.as_bytes()).await?.len().await?),
             Kind::Stack => self.elements = Some(Stack::open(store, name.as_bytes()).await?.len().await?),
             _ => {}
@@ -179,7 +186,7 @@ impl Inspection {
         let is_native = match self.manifest.kind {
             Kind::Records => records::is_native(&self.manifest),
             Kind::UniqueVisitors => unique::is_native(&self.manifest),
-            Kind::ShardedHash | Kind::ShardedSet => sharded::are_native(&self.manifest),
+            Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => sharded::are_native(&self.manifest),
             _ => false,
         };
         gets.extend(pieces.into_iter().map(|key| match is_native {

@@ -6,7 +6,7 @@ use larder_core::{Durability, Profile};
 
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
-use crate::{lock, log, queue, records, sharded, table, unique, visitors};
+use crate::{lock, log, lookup, queue, records, sharded, table, unique, visitors};
 
 /// The parameters of a structure. `stored` is its manifest as it stands in the store.
 pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&'static str, String)> {
@@ -21,7 +21,10 @@ pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&
         Kind::UniqueVisitors => unique::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::EventLog => log::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
         Kind::Records => records::describe(manifest).unwrap_or_else(|| raw(manifest)),
-        Kind::ShardedHash | Kind::ShardedSet => sharded::describe(manifest).unwrap_or_else(|| raw(manifest)),
+        Kind::PackedTable => lookup::describe(),
+        Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => {
+            sharded::describe(manifest).unwrap_or_else(|| raw(manifest))
+        }
         Kind::Table => table::describe(manifest).unwrap_or_else(|| raw(manifest)),
         Kind::Queue | Kind::Stack => queue::describe(&manifest.params).unwrap_or_else(|| raw(manifest)),
     }
@@ -48,6 +51,10 @@ pub(super) fn guarantee(manifest: &Manifest, profile: &Profile) -> String {
         Kind::Table => "the list of keys and the entries agree, or are brought to agree by whoever reads them",
         Kind::Queue | Kind::Stack => "each acknowledged item is handed out at least once until it is acknowledged",
         Kind::Records => "each acknowledged set stands, its neighbours with it, and the highest id is never behind",
+        Kind::PackedTable => "each lookup reads one whole version, and a lost block is told from a key without a row",
+        Kind::ShardedSortedSet => {
+            "each acknowledged change stands, and is seen at once in the highest and the lowest, also while it is resharded"
+        }
         Kind::ShardedHash | Kind::ShardedSet => "each acknowledged change stands, also while it is resharded",
         Kind::Cache => {
             "one rebuild of a key at a time, while it takes no longer than its lease; values may go at any time"

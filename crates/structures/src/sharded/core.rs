@@ -11,6 +11,7 @@ use larder_core::native::{Collection, Native, NativeReply, Ranks, Score};
 use larder_core::observe::Subject;
 use larder_core::{Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Want};
 
+use super::keeper::Keeper;
 use super::layout::{self, Kept, LIVE, Map, Mark, Params, Phase, Plan, SEALED, Shard, UNFILLED};
 use crate::events;
 use crate::manifest::{Kind, Manifest, unexpected};
@@ -39,7 +40,7 @@ pub struct Core {
     pub(super) of: Collection,
     pub(super) timeout: Duration,
     pub(super) vigil: Arc<Vigil>,
-    clock: ClockRef,
+    pub(super) clock: ClockRef,
     map_key: Key,
     /// The newest map that was seen; never held across an await.
     plan: Mutex<Plan>,
@@ -47,6 +48,8 @@ pub struct Core {
     next_look_ms: AtomicU64,
     /// Writers of one handle to one shard go one after the other: they would only beat each other.
     pub(super) gates: Vec<tokio::sync::Mutex<()>>,
+    /// Of a sorted set: what is known of its ends.
+    pub(super) keeper: Keeper,
 }
 
 /// What is asked of a shard.
@@ -62,6 +65,8 @@ pub(super) enum Ask {
 #[derive(Clone, Debug)]
 pub(super) struct Sight {
     pub(super) mark: Mark,
+    /// Of a sorted set's shard that was read: the version of the ends that stands in it.
+    pub(super) seen: u64,
     pub(super) found: Found,
 }
 
@@ -99,6 +104,7 @@ impl Core {
             timeout,
             plan: Mutex::new(plan),
             gates: (0..GATES).map(|_| tokio::sync::Mutex::new(())).collect(),
+            keeper: Keeper::default(),
         })
     }
 
@@ -109,10 +115,6 @@ impl Core {
 
     pub(super) fn is_native(&self) -> bool {
         self.params.kept == Kept::Native
-    }
-
-    pub(super) fn has_values(&self) -> bool {
-        self.of != Collection::Set
     }
 
     /// The newest map that this handle has seen.
@@ -309,11 +311,11 @@ impl Core {
         match ask {
             Ask::Names(_) => {
                 let (mark, values) = self.values(next()?)?;
-                Ok(Sight { mark, found: Found::Values(values) })
+                Ok(Sight { mark, seen: 0, found: Found::Values(values) })
             }
             Ask::All => {
                 let (mark, all) = self.all(next()?)?;
-                Ok(Sight { mark, found: Found::All(all) })
+                Ok(Sight { mark, seen: 0, found: Found::All(all) })
             }
             Ask::Count => {
                 let (before, count, after) = (next(), next(), next());
@@ -326,7 +328,7 @@ impl Core {
                 if before != mark {
                     mark = if mark == Mark::Live { Mark::Sealed } else { mark };
                 }
-                Ok(Sight { mark, found: Found::Count(count.saturating_sub(1)) })
+                Ok(Sight { mark, seen: 0, found: Found::Count(count.saturating_sub(1)) })
             }
         }
     }
@@ -342,7 +344,7 @@ impl Core {
                 Some(item) => Mark::of_flags(item.flags).ok_or_else(|| self.strange(&item.flags))?,
                 None => (Mark::Missing, 0),
             };
-            return Ok(Sight { mark: told.0, found: Found::Count(told.1) });
+            return Ok(Sight { mark: told.0, seen: 0, found: Found::Count(told.1) });
         }
         let shard = match item {
             Some(item) => self.shard(&item.value)?,
@@ -352,12 +354,12 @@ impl Core {
             Ask::Names(names) => Found::Values(names.iter().map(|name| shard.elements.get(name).cloned()).collect()),
             _ => Found::All(shard.elements.into_iter().collect()),
         };
-        Ok(Sight { mark: shard.mark, found })
+        Ok(Sight { mark: shard.mark, seen: shard.seen, found })
     }
 
     /// A shard that is an item.
     pub(super) fn shard(&self, value: &Bytes) -> Result<Shard> {
-        Shard::decode(value, self.has_values()).ok_or_else(|| self.strange(&"an item"))
+        Shard::decode(value, self.of).ok_or_else(|| self.strange(&"an item"))
     }
 
     /// The mark, and the values asked for, of a native shard.
@@ -477,7 +479,8 @@ impl Core {
     ) -> Result<std::result::Result<Vec<(Bytes, Bytes)>, u16>> {
         let mut elements = Vec::new();
         for source in to.overlap(shard, from) {
-            let Some(Sight { mark: Mark::Live | Mark::Sealed, found: Found::All(all) }) = sources.get(&source) else {
+            let Some(Sight { mark: Mark::Live | Mark::Sealed, found: Found::All(all), .. }) = sources.get(&source)
+            else {
                 return Ok(Err(source));
             };
             for (stored, value) in all {
@@ -543,6 +546,7 @@ pub(super) fn shard_key(name: &Name, manifest: &Manifest, map: &Map, shard: u16)
 pub(super) fn collection(kind: Kind) -> Collection {
     match kind {
         Kind::ShardedHash => Collection::Hash,
+        Kind::ShardedSortedSet => Collection::Sorted,
         _ => Collection::Set,
     }
 }

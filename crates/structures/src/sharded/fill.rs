@@ -62,7 +62,7 @@ impl Core {
             // Whether this one sealed it, or another did, the read behind it tells.
             _ = replies.next();
             let (mark, all) = self.all(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?;
-            sources.insert(source, Sight { mark, found: Found::All(all) });
+            sources.insert(source, Sight { mark, seen: 0, found: Found::All(all) });
         }
         let (mut batch, mut sent, mut left, mut stuck) = (Batch::new(), Vec::new(), Vec::new(), Vec::new());
         for &shard in shards {
@@ -116,7 +116,7 @@ impl Core {
         Ok(if now.map == *map { self.lost(map, shard) } else { self.beaten() })
     }
 
-    async fn run_if_any(&self, ctx: Ctx, batch: Batch) -> larder_core::Replies {
+    pub(super) async fn run_if_any(&self, ctx: Ctx, batch: Batch) -> larder_core::Replies {
         if batch.is_empty() { larder_core::Replies::new() } else { self.run(ctx, batch).await }
     }
 
@@ -162,7 +162,8 @@ impl Core {
                     now.mark = Mark::Sealed;
                     seals.push(self.put_item_op(from, source, &now, cas)?);
                 }
-                sources.insert(source, Sight { mark, found: Found::All(now.elements.into_iter().collect()) });
+                let found = Found::All(now.elements.into_iter().collect());
+                sources.insert(source, Sight { mark, seen: now.seen, found });
             }
         }
         if !seals.is_empty() {
@@ -181,6 +182,9 @@ impl Core {
                 Err(_) => left.push(shard),
                 Ok(elements) => {
                     now.elements = elements.into_iter().collect();
+                    let seen =
+                        to.overlap(shard, from).filter_map(|source| sources.get(&source)).map(|sight| sight.seen);
+                    now.seen = seen.max().unwrap_or(0);
                     now.mark = Mark::Live;
                     now.tag = random_id();
                     batch.push(self.put_item_op(to, shard, &now, cas)?);

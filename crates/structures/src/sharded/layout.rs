@@ -1,6 +1,7 @@
 //! The bytes of sharded collections: parameters, the map, and a shard where it is one item.
 //!
-//! The manifest's parameters are two bytes: how shards are kept (0 items, 1 native collections), and how elements are spread (0 by hash, 1 dense).
+//! The manifest's parameters are two bytes: how shards are kept (0 items, 1 native collections), and how elements are spread (0 by hash, 1 dense); and of a sorted
+//! set 4 more: how many are kept at each end (2), and how long a member may be (2).
 //!
 //! The map, numbers little-endian:
 //!
@@ -20,13 +21,16 @@
 //! | 1 | 1 | 0 unfilled, 1 live, 2 sealed |
 //! | 2 | 8 | drawn at random by whoever last changed its elements |
 //! | 10 | 4 | how many elements |
-//! | 14 | … | elements in the order of their names: length (LEB128) and name; but in a set also length and value |
+//! | 14 | 8 | of a sorted set alone: a version of the ends that writers of this shard have seen |
+//! | 14, 22 | … | elements in the order of their names: length (LEB128) and name; but in a set also length and value |
 //!
-//! The item's flags are the number of elements times 4, and the second byte.
+//! The item's flags are the number of elements times 4, and the second byte. The value of a sorted set's element is its score, as the 8 bytes of a double; with a byte of 0
+//! behind it the ends may not have it yet. It is empty for a member that was removed and that the ends may still have: that one does not count.
 
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use larder_core::native::{Collection, Score};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version of the layout, as the manifest has it.
@@ -55,11 +59,33 @@ pub(super) enum Kept {
 pub(super) struct Params {
     pub(super) kept: Kept,
     pub(super) is_dense: bool,
+    /// Of a sorted set.
+    pub(super) limits: Option<Limits>,
+}
+
+/// What the ends of a sorted set take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// How many members are read at each end.
+    pub(super) kept: u16,
+    pub(super) member_bytes_max: u16,
+}
+
+impl Limits {
+    /// How many members stand at each end: so many may be removed until the ends must be made anew.
+    pub(super) fn capacity(self) -> usize {
+        usize::from(self.kept) * 2
+    }
 }
 
 impl Params {
     pub(super) fn encode(self) -> Bytes {
-        Bytes::from(vec![u8::from(self.kept == Kept::Native), u8::from(self.is_dense)])
+        let mut out = BytesMut::from(&[u8::from(self.kept == Kept::Native), u8::from(self.is_dense)][..]);
+        if let Some(limits) = self.limits {
+            out.put_u16_le(limits.kept);
+            out.put_u16_le(limits.member_bytes_max);
+        }
+        out.freeze()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Params> {
@@ -73,7 +99,14 @@ impl Params {
             1 => true,
             _ => return None,
         };
-        (bytes.len() == 2).then_some(Params { kept, is_dense })
+        let limits = match *bytes.get(2..)? {
+            [] => None,
+            [a, b, c, d] => {
+                Some(Limits { kept: u16::from_le_bytes([a, b]), member_bytes_max: u16::from_le_bytes([c, d]) })
+            }
+            _ => return None,
+        };
+        Some(Params { kept, is_dense, limits })
     }
 }
 
@@ -230,25 +263,32 @@ pub(super) struct Shard {
     pub(super) mark: Mark,
     /// Who wrote its elements last.
     pub(super) tag: u64,
+    /// Of a sorted set: a version of the ends. Nobody brings to the ends what this shard said before it was written here, if he has read them at an earlier one.
+    pub(super) seen: u64,
     pub(super) elements: Elements,
 }
 
 impl Shard {
     pub(super) fn empty(mark: Mark) -> Shard {
-        Shard { mark, tag: 0, elements: Elements::new() }
+        Shard { mark, tag: 0, seen: 0, elements: Elements::new() }
     }
 
     /// The item's flags.
-    pub(super) fn flags(&self) -> u32 {
-        ((self.elements.len() as u32) << 2) | u32::from(self.mark.byte())
+    pub(super) fn flags(&self, of: Collection) -> u32 {
+        let count = self.elements.values().filter(|value| counts(of, value)).count();
+        ((count as u32) << 2) | u32::from(self.mark.byte())
     }
 
-    pub(super) fn encode(&self, has_values: bool) -> Bytes {
+    pub(super) fn encode(&self, of: Collection) -> Bytes {
+        let has_values = of != Collection::Set;
         let bytes: usize = self.elements.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
-        let mut out = BytesMut::with_capacity(HEADER_BYTES + bytes);
+        let mut out = BytesMut::with_capacity(HEADER_BYTES + 8 + bytes);
         out.put_slice(&[VERSION, self.mark.byte()]);
         out.put_u64_le(self.tag);
         out.put_u32_le(self.elements.len() as u32);
+        if of == Collection::Sorted {
+            out.put_u64_le(self.seen);
+        }
         for (name, value) in &self.elements {
             put_bytes(&mut out, name);
             if has_values {
@@ -259,12 +299,17 @@ impl Shard {
     }
 
     /// `None` for bytes that are no shard.
-    pub(super) fn decode(bytes: &Bytes, has_values: bool) -> Option<Shard> {
-        let (head, _) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    pub(super) fn decode(bytes: &Bytes, of: Collection) -> Option<Shard> {
+        let has_values = of != Collection::Set;
+        let (head, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let mark = Mark::from_byte(head[1])?;
         let tag = u64::from_le_bytes(*head[2..].first_chunk()?);
         let count = u32::from_le_bytes(*head[10..].first_chunk()?);
-        let mut at = HEADER_BYTES;
+        let (mut at, mut seen) = (HEADER_BYTES, 0);
+        if of == Collection::Sorted {
+            seen = u64::from_le_bytes(*rest.first_chunk()?);
+            at += 8;
+        }
         let mut elements = Elements::new();
         for _ in 0..count {
             let name = take_bytes(bytes, &mut at)?;
@@ -272,13 +317,69 @@ impl Shard {
             if elements.last_key_value().is_some_and(|(last, _)| *last >= name) {
                 return None;
             }
+            if of == Collection::Sorted {
+                Record::decode(&value)?;
+            }
             elements.insert(name, value);
         }
-        (head[0] == VERSION && at == bytes.len()).then_some(Shard { mark, tag, elements })
+        (head[0] == VERSION && at == bytes.len()).then_some(Shard { mark, tag, seen, elements })
     }
 }
 
-fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
+/// True for the value of an element that is there.
+pub(super) fn counts(of: Collection, value: &Bytes) -> bool {
+    of != Collection::Sorted || !value.is_empty()
+}
+
+/// What a shard of a sorted set says of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// `None` for one that is not there.
+    pub(super) score: Option<Score>,
+    /// The ends may not have it yet.
+    pub(super) is_pending: bool,
+}
+
+impl Record {
+    /// `None` for a member that is not there, and that the ends have not either.
+    pub(super) fn encode(self) -> Option<Bytes> {
+        let mut out = BytesMut::new();
+        match (self.score, self.is_pending) {
+            (None, false) => return None,
+            (None, true) => {}
+            (Some(score), is_pending) => {
+                put_score(&mut out, score);
+                out.put_bytes(0, usize::from(is_pending));
+            }
+        }
+        Some(out.freeze())
+    }
+
+    /// `None` for bytes that are no record.
+    pub(super) fn decode(value: &[u8]) -> Option<Record> {
+        if value.is_empty() {
+            return Some(Record { score: None, is_pending: true });
+        }
+        let (score, rest) = value.split_first_chunk::<8>()?;
+        let is_pending = match rest {
+            [] => false,
+            [0] => true,
+            _ => return None,
+        };
+        Some(Record { score: Some(score_of(*score)?), is_pending })
+    }
+}
+
+pub(super) fn put_score(out: &mut BytesMut, score: Score) {
+    out.put_f64_le(score.get());
+}
+
+/// `None` for what is not a number.
+pub(super) fn score_of(bytes: [u8; 8]) -> Option<Score> {
+    Score::new(f64::from_le_bytes(bytes)).ok()
+}
+
+pub(super) fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     let mut len = bytes.len();
     while len >= 0x80 {
         out.put_u8((len & 0x7f) as u8 | 0x80);
@@ -288,7 +389,7 @@ fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-fn take_bytes(from: &Bytes, at: &mut usize) -> Option<Bytes> {
+pub(super) fn take_bytes(from: &Bytes, at: &mut usize) -> Option<Bytes> {
     let (mut len, mut shift) = (0usize, 0);
     loop {
         let byte = *from.get(*at)?;

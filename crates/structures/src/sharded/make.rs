@@ -9,13 +9,22 @@ use larder_core::{
 };
 
 use super::core::{Core, collection, shard_key};
-use super::layout::{HEADER_BYTES, Kept, LAYOUT, LIVE, Map, Mark, Params, Phase, Plan, Shard, UNFILLED};
+use super::ends::{ENTRY_BYTES, Ends, HEAD_BYTES};
+use super::keeper::{ENDS, now_us};
+use super::layout::{HEADER_BYTES, Kept, LAYOUT, LIVE, Limits, Map, Mark, Params, Phase, Plan, Shard, UNFILLED};
 use super::{FILL, SHARDS_MAX, SHARDS_MIN};
 use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::timeout;
 
+/// How many members a sorted set keeps at each end where nothing was said, and at the most.
+const KEPT: u16 = 100;
+pub(super) const KEPT_MAX: u16 = 1_000;
+/// The ends take no more, whatever an item takes: they are written whole.
+const ENDS_BYTES_MAX: usize = 1_000_000;
+/// Members may be at least so long.
+const MEMBER_BYTES_MIN: usize = 64;
 /// The least that an item must take.
 const VALUE_BYTES_MIN: usize = 1_024;
 const OPS_A_BATCH: usize = 1_024;
@@ -27,12 +36,14 @@ pub(super) struct Settings {
     pub(super) expected: Option<u64>,
     /// Ids a shard.
     pub(super) dense: Option<u32>,
+    /// Members at each end of a sorted set.
+    pub(super) kept: Option<u16>,
     pub(super) timeout: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { shards: None, expected: None, dense: None, timeout: Duration::from_secs(5) }
+        Settings { shards: None, expected: None, dense: None, kept: None, timeout: Duration::from_secs(5) }
     }
 }
 
@@ -59,6 +70,10 @@ impl Settings {
         };
         if params.kept == Kept::Native && !is_native(&profile, kind) {
             return unsupported(format!("{} is kept in native collections, which this store has not", what()));
+        }
+        if params.limits.is_some() != (kind == Kind::ShardedSortedSet) {
+            let detail = format!("{} is kept in a way this release does not know", what());
+            return Err(Error::new(ErrorKind::LayoutMismatch, detail));
         }
         if self.dense.is_some() != params.is_dense && self.dense.is_some() {
             let detail = format!("{} spreads its elements by hash, and not by dense numbers", what());
@@ -87,25 +102,53 @@ impl Settings {
         }
     }
 
+    /// What the ends take: so many members, each so long, that both always fit into an item.
+    fn limits_to_make(&self, profile: &Profile, name: &Name) -> Result<Limits> {
+        let bad = |detail: String| Err(Error::new(ErrorKind::BadInput, detail));
+        let kept = self.kept.unwrap_or(KEPT);
+        if !(1..=KEPT_MAX).contains(&kept) {
+            return bad(format!("a sorted set keeps 1 to {KEPT_MAX} members at each end, not {kept}"));
+        }
+        let bytes = profile.value_bytes_max(larder_core::Key::BYTES_MAX).min(ENDS_BYTES_MAX).saturating_sub(HEAD_BYTES);
+        // Twice as many at each end, and two bounds each.
+        let each = |kept: usize| (bytes / (4 * kept + 4)).saturating_sub(ENTRY_BYTES).min(super::NAME_BYTES_MAX);
+        let max = each(usize::from(kept));
+        if max < MEMBER_BYTES_MIN {
+            let most = (1..usize::from(kept)).rev().find(|&kept| each(kept) >= MEMBER_BYTES_MIN).unwrap_or(0);
+            return bad(format!(
+                "{kept} members of {MEMBER_BYTES_MIN} bytes at each end of {name} take more than an item of this store; it takes {most}"
+            ));
+        }
+        Ok(Limits { kept, member_bytes_max: u16::try_from(max).unwrap_or(u16::MAX) })
+    }
+
     async fn create(&self, store: &StoreRef, ctx: Ctx, name: &Name, kind: Kind) -> Result<Manifest> {
         let profile = store.profile();
         let kept = if is_native(&profile, kind) { Kept::Native } else { Kept::Portable };
         let shards = self.shards_to_make(kind)?;
         let map = Map { id: random_id() as u32, shards, per_shard: self.dense.unwrap_or(0) };
-        let params = Params { kept, is_dense: self.dense.is_some() };
-        let new = Manifest::new(kind, LAYOUT, 1, params.encode());
+        let limits = match kind {
+            Kind::ShardedSortedSet => Some(self.limits_to_make(&profile, name)?),
+            _ => None,
+        };
+        let params = Params { kept, is_dense: self.dense.is_some(), limits };
+        let new = Manifest::new(kind, LAYOUT, 1 + u16::from(limits.is_some()), params.encode());
         let longest = shard_key(name, &new, &map, SHARDS_MAX - 1)?.as_bytes().len();
         if profile.value_bytes_max(longest) < VALUE_BYTES_MIN.max(HEADER_BYTES) {
             let detail = format!("{} {name} needs items of {VALUE_BYTES_MIN} bytes", kind.as_str());
             return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
         }
         let plan = Plan { version: 1, map, phase: Phase::Stable };
-        let mut parts: Vec<_> = parts(&map, OPS_A_BATCH.min(profile.batch_ops_max.saturating_sub(1))).collect();
+        let mut parts: Vec<_> = parts(&map, OPS_A_BATCH.min(profile.batch_ops_max.saturating_sub(2))).collect();
         let mut data = match parts.pop() {
             Some(last) => make_ops(name, &new, &map, last)?,
             None => Batch::new(),
         };
         data.push(Op::put(new.data_key(name, 0)?, PutMode::Add, plan.encode(), Ttl::Never));
+        if limits.is_some() {
+            let ends = Ends::of_nothing(now_us(&larder_core::SystemClock::new()));
+            data.push(Op::put(new.data_key(name, ENDS)?, PutMode::Add, ends.encode(), Ttl::Never));
+        }
         let made = match make_shards(store, ctx, name, &new, &map, parts).await {
             Ok(()) => manifest::create(store, ctx, name, new.clone(), data).await,
             Err(error) => Err(error),
@@ -123,7 +166,8 @@ impl Settings {
 
 /// True where its shards are native collections.
 fn is_native(profile: &Profile, kind: Kind) -> bool {
-    profile.natives.contains(collection(kind).family().union(Families::KEYS))
+    // A sorted set's shards carry what a native one cannot: see `keeper`.
+    kind != Kind::ShardedSortedSet && profile.natives.contains(collection(kind).family().union(Families::KEYS))
 }
 
 /// The shards of a map, by the batch.
@@ -136,8 +180,8 @@ pub(super) fn parts(map: &Map, a_batch: usize) -> impl Iterator<Item = std::ops:
 pub(super) fn make_op(of: Collection, is_native: bool, key: Key, mark: Mark) -> Result<Op> {
     if !is_native {
         let empty = Shard::empty(mark);
-        let value = empty.encode(of != Collection::Set);
-        return Ok(Op::new(key, Verb::Put { mode: PutMode::Add, value, flags: empty.flags(), ttl: Ttl::Never }));
+        let value = empty.encode(of);
+        return Ok(Op::new(key, Verb::Put { mode: PutMode::Add, value, flags: empty.flags(of), ttl: Ttl::Never }));
     }
     let mark = Bytes::from_static(if mark == Mark::Live { LIVE } else { UNFILLED });
     let make = match of {
@@ -220,5 +264,10 @@ pub(crate) fn describe(manifest: &Manifest) -> Option<Vec<(&'static str, String)
         Kept::Native => "native collections",
     };
     let spread = if params.is_dense { "ranges of dense numbers" } else { "XXH3-64" };
-    Some(vec![("elements are spread by", spread.to_owned()), ("kept in", kept.to_owned())])
+    let mut said = vec![("elements are spread by", spread.to_owned()), ("kept in", kept.to_owned())];
+    if let Some(Limits { kept, member_bytes_max }) = params.limits {
+        said.push(("kept at each end", kept.to_string()));
+        said.push(("bytes of a member", format!("up to {member_bytes_max}")));
+    }
+    Some(said)
 }

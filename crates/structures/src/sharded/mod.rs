@@ -1,10 +1,11 @@
-//! Sharded collections: a hash, or a set, of any size, in many small shards whose number can be changed while it is used.
+//! Sharded collections: a hash, a set, or a sorted set, of any size, in many small shards whose number can be changed while it is used.
 //!
 //! A server keeps small collections packed, and large ones in tables that take several times the memory; and a store of plain items takes no
-//! collection that is larger than an item. So elements are spread over shards of some 64: [`ShardedHash`] is values by fields, [`ShardedSet`] is members.
-//! Any operation goes to the shards it is about, all at once.
+//! collection that is larger than an item. So elements are spread over shards of some 64: [`ShardedHash`] is values by fields, [`ShardedSet`] is members,
+//! [`ShardedSortedSet`] is members by scores. Any operation goes to the shards it is about, all at once.
 //!
-//! Source: J. Carlson, "Redis in Action", 2013, section 9.2 (sharded hashes and sets: dense numbers by range, others by hash). Added to it: which element stands
+//! Source: J. Carlson, "Redis in Action", 2013, section 9.2 (sharded hashes and sets: dense numbers by range, others by hash; of sorted
+//! sets the highest and the lowest kept apart). Added to it: which element stands
 //! where is recorded with the data, and not computed from a number that every program must be told; the number of shards changes online; a
 //! shard that was lost is told from an empty one.
 //!
@@ -24,6 +25,20 @@
 //! waits for the one that reshards, and it may die at any step: the next one goes on. A writer whose map is old is refused by the shard itself, and reads the map. A
 //! reader that meets an unfilled shard reads what it comes from. Every element is moved once, of some hundred at a time. `docs/design.md` says why it is so.
 //!
+//! # The sorted set
+//! A question about all scores would have to be put to all shards. So the members of the highest and of the lowest scores are kept apart as well, as one item, the ends:
+//! [`top`](ShardedSortedSet::top) and [`bottom`](ShardedSortedSet::bottom) are one read of it. Twice as many as can be read stand there, so that it outlives removals; when it falls short it is
+//! *filled*: the shards are read, 128 at a time, while others go on.
+//!
+//! A change that concerns an end is written to the shard, marked as pending, and then to the ends; then it is acknowledged. Between the two it has happened for nobody: whoever meets a pending
+//! member in a shard looks whether the ends agree with it, and else brings that about himself, before he tells its score. So the ends show every change that was acknowledged, and a
+//! writer that dies between the two writes is found by whoever reads the member, or all. Ends that are lost are made again from the shards, which have all there is. A change
+//! between the ends is a write of the shard alone: the shard says if the ends were filled since its writer has looked at them. The argument is in `keeper.rs`; `docs/design.md` says what
+//! else was thought of.
+//!
+//! Its shards are items on every store, since they carry more than a native collection can. Those who change one end at once wait for each other: some hundreds to thousands of such calls a
+//! second, by the store's round trip, each of as many members as you like; changes between the ends do not.
+//!
 //! # Guarantees, a store
 //! | | memory | memcached | Redis, Valkey |
 //! |---|---|---|---|
@@ -31,9 +46,11 @@
 //! | "new", "was there" | told of exactly one of those who add, or remove, at once | the same | the same |
 //! | a change whose reply is lost | cannot be | settled by looking, or `Unknown` | `Unknown`, and never sent again |
 //! | changes of one call | each shard by itself | the same | the same |
+//! | the ends of a sorted set | show every change that was acknowledged before they are read | the same | the same |
+//! | the ends lost | only where the store is built to evict: made again from the shards by whoever needs them | the same | the same |
 //! | a lost shard, or map | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
 //! | while it is resharded | all of the above | the same | the same |
-//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is `RolledBack` |
+//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is `RolledBack`; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!
 //! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once.
 //!
@@ -44,6 +61,10 @@
 //! | set, add, remove, of one or many | 2 | 1 |
 //! | len | 1 for 1,024 shards | 1 for 1,024 shards |
 //! | entries, members | 1 for 128 shards | 1 for 128 shards |
+//! | top, bottom | 1 | |
+//! | score, of one or many | 1; 2 for one at an end that others changed | |
+//! | set, add, remove of scored members | 2; 3 where an end is changed, and 3 more each time that others change it meanwhile | |
+//! | filling the ends | 3 for every 128 shards, and 3 | |
 //! | open | 2 | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it | the same |
 //! | while it is resharded | a write to a shard that nothing came to yet: 5 more; a read: 1 more | 4 more; 1 more |
@@ -57,13 +78,17 @@
 //! There are at most 65,535 shards. A name has at most 65,535 bytes; a value, and where shards are items a whole shard, what an item of the store takes.
 
 mod core;
+mod ends;
 mod fill;
+mod filler;
 mod hash;
+mod keeper;
 pub(crate) mod layout;
 mod make;
 mod read;
 mod reshard;
 mod set;
+mod sorted_set;
 mod stat;
 mod write;
 
@@ -79,6 +104,7 @@ use self::make::Settings;
 pub(crate) use self::make::{are_native, describe, pieces};
 pub use self::reshard::Progress;
 pub use self::set::ShardedSet;
+pub use self::sorted_set::ShardedSortedSet;
 pub use self::stat::ShardedStat;
 use crate::name::Name;
 use crate::timeout;
@@ -166,11 +192,27 @@ impl<T: Sealed> ShardedOptions<T> {
     }
 }
 
-impl ShardedOptions<ShardedHash> {
-    /// Fields are whole numbers from 0 that come close together, such as ids, and a shard holds so many of them, one after the other: they take less room, and the numbers that one
+/// What elements are named by.
+mod numbered {
+    pub trait Numbered {}
+    impl Numbered for super::ShardedHash {}
+    impl Numbered for super::ShardedSortedSet {}
+}
+
+impl<T: Sealed + numbered::Numbered> ShardedOptions<T> {
+    /// Fields, or the members of a sorted set, are whole numbers from 0 that come close together, such as ids, and a shard holds so many of them, one after the other: they take less room, and the numbers that one
     /// call is about stand in few shards. There are as many as the shards take: more are refused until it is resharded. Fixed when it is made.
-    pub fn dense(mut self, per_shard: u32) -> ShardedOptions<ShardedHash> {
+    pub fn dense(mut self, per_shard: u32) -> ShardedOptions<T> {
         self.settings.dense = Some(per_shard);
+        self
+    }
+}
+
+impl ShardedOptions<ShardedSortedSet> {
+    /// How many members [`top`](ShardedSortedSet::top) and [`bottom`](ShardedSortedSet::bottom) can read, if it must be made: 1 to 1,000; 100 if nothing is said. Twice as many
+    /// stand at each end, and all of them are written with each change to one of them; together with what an item of the store takes they say how long a member may be. Fixed when it is made.
+    pub fn kept(mut self, members: u16) -> ShardedOptions<ShardedSortedSet> {
+        self.settings.kept = Some(members);
         self
     }
 }

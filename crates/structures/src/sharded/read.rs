@@ -7,12 +7,13 @@
 //! | sealed, or missing | the map anew: this handle's is old, or the shard is lost |
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use bytes::Bytes;
 use larder_core::{Ctx, Result};
 
 use super::core::{Ask, Core, Found, Sight, Unusable, WHOLE_A_BATCH, coming_from};
-use super::layout::{Map, Mark, Plan};
+use super::layout::{self, Map, Mark, Plan};
 
 /// Elements by their shards: which of those asked for, and what they are called there.
 type Grouped = BTreeMap<u16, (Vec<usize>, Vec<Bytes>)>;
@@ -30,9 +31,14 @@ impl Core {
     /// The values of elements. **Round trips: 1**; where elements are being moved, 2 more for those whose shard nothing came to yet or
     /// whose map is old.
     pub(super) async fn get(&self, names: &[Bytes]) -> Result<Vec<Option<Bytes>>> {
+        Ok(self.find(self.deadline(), names).await?.into_iter().map(|(value, _)| value).collect())
+    }
+
+    /// The same, each with the version of the ends that stands in its shard.
+    pub(super) async fn find(&self, deadline: Instant, names: &[Bytes]) -> Result<Vec<(Option<Bytes>, u64)>> {
         self.vigil.check()?;
-        let ctx = Ctx { deadline: Some(self.deadline()) };
-        let mut out = vec![None; names.len()];
+        let ctx = Ctx { deadline: Some(deadline) };
+        let mut out = vec![(None, 0); names.len()];
         let mut todo: Vec<usize> = (0..names.len()).collect();
         let mut strikes = 0;
         while !todo.is_empty() {
@@ -54,7 +60,7 @@ impl Core {
             for (shard, at, sight) in self.look_for(ctx, &plan.map, groups).await? {
                 match (sight.mark, sight.found) {
                     (Mark::Live, Found::Values(values)) => {
-                        at.iter().zip(values).for_each(|(&at, value)| out[at] = value)
+                        at.iter().zip(values).for_each(|(&at, value)| out[at] = (value, sight.seen))
                     }
                     (Mark::Unfilled, _) => unfilled.extend(at),
                     (mark, _) => {
@@ -69,7 +75,7 @@ impl Core {
                 for (source, at, sight) in self.look_for(ctx, &from, groups).await? {
                     match (sight.mark, sight.found) {
                         (Mark::Live | Mark::Sealed, Found::Values(values)) => {
-                            at.iter().zip(values).for_each(|(&at, value)| out[at] = value)
+                            at.iter().zip(values).for_each(|(&at, value)| out[at] = (value, sight.seen))
                         }
                         // It was filled meanwhile, and what it came from removed.
                         _ => {
@@ -184,7 +190,7 @@ impl Core {
         let count = match found {
             Found::Count(count) => count,
             Found::All(all) => {
-                let count = all.len() as u64;
+                let count = all.iter().filter(|(_, value)| layout::counts(self.of, value)).count() as u64;
                 let named = |(stored, value)| Some((self.named(map, shard, &stored)?, value));
                 sweep.elements.extend(all.into_iter().filter_map(named));
                 count

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::native::{Guarded, GuardedAct, Native, NativeReply};
+use larder_core::native::{Collection, Guarded, GuardedAct, Native, NativeReply, Score};
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Verb, Want};
 
 use super::core::{Ask, Core, Unusable, coming_from, midway};
+use super::keeper::Pending;
 use super::layout::{LIVE, Map, Mark, Plan, Shard};
 use crate::events;
 use crate::ids::random_id;
@@ -25,15 +26,33 @@ const ROUNDS_MAX: usize = 1_000;
 pub(super) enum Change {
     Put(Bytes),
     Remove,
+    /// A member of a sorted set gets a score.
+    Score(Score),
+    /// A score is added to it.
+    Add(Score),
+    /// It is made ready to be brought to the ends, unless they are known to have it.
+    Settle,
+}
+
+/// What is told of a change.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    /// The element is new, or was there.
+    pub(super) flag: bool,
+    /// In a sorted set: the score it has now.
+    pub(super) score: Option<Score>,
+    /// There, too: what is left to do.
+    pub(super) pending: Option<Pending>,
 }
 
 /// Changes of one shard, in their order: which ones, and what the elements are called there.
-type Group = Vec<(usize, Bytes)>;
+pub(super) type Group = Vec<(usize, Bytes)>;
 
 /// How a try on one shard ended.
 enum Tried {
-    /// A flag each: it was new, or it was there.
-    Done(Vec<bool>),
+    Done(Vec<Told>),
+    /// The ends that this handle knows are older than those of who wrote to it.
+    Behind(u64),
     /// Somebody was first: try again.
     Beaten,
     /// It takes no writes as it is.
@@ -44,24 +63,38 @@ enum Tried {
 /// Writes whose outcome is in doubt, a shard: what each left in the shard as its mark and would have told, and the mark that it was to replace.
 #[derive(Default)]
 struct Doubts {
-    tries: Vec<(u64, Vec<bool>)>,
+    tries: Vec<(u64, Vec<Told>)>,
     base: u64,
 }
 
 /// What one call is about.
 struct Call<'a> {
+    names: &'a [Bytes],
     changes: &'a [Change],
+    /// The ends are read beside the shards.
+    looks: bool,
     doubts: HashMap<(u32, u16), Doubts>,
 }
 
 impl Core {
     /// Makes changes, all puts or all removals: for each, true if the element was new, or was there. **Round trips: 1** natively, else 2.
     pub(super) async fn change(&self, names: &[Bytes], changes: &[Change]) -> Result<Vec<bool>> {
+        let told = self.edit(self.deadline(), names, changes, false).await?;
+        Ok(told.into_iter().map(|told| told.flag).collect())
+    }
+
+    /// The same, with all that is told; and with a look at the ends of a sorted set. **Round trips: 1** natively, else 2.
+    pub(super) async fn edit(
+        &self,
+        deadline: Instant,
+        names: &[Bytes],
+        changes: &[Change],
+        looks: bool,
+    ) -> Result<Vec<Told>> {
         self.vigil.check()?;
-        let deadline = self.deadline();
         let ctx = Ctx { deadline: Some(deadline) };
-        let mut call = Call { changes, doubts: HashMap::new() };
-        let mut out = vec![false; names.len()];
+        let mut call = Call { names, changes, looks, doubts: HashMap::new() };
+        let mut out = vec![Told::default(); names.len()];
         let mut todo: Vec<usize> = (0..names.len()).collect();
         let (mut strikes, mut is_begun) = (0, false);
         let _held = self.hold(names).await;
@@ -90,31 +123,46 @@ impl Core {
                 groups => groups?,
             };
             let tried = self.try_all(ctx, &plan.map, &groups, &mut call).await;
-            let Round { left, unfilled, unusable, is_old, beaten, fault } =
-                judged(&plan, groups, tried, &mut out, &mut is_begun);
-            todo = left;
+            let mut round = judged(&plan, groups, tried, &mut out, &mut is_begun);
+            todo = std::mem::take(&mut round.left);
             let is_midway = is_begun || !call.doubts.is_empty();
-            if let Some(fault) = fault {
-                return Err(midway(fault, is_midway));
-            }
-            if beaten {
-                runtime::current("writing again waits a moment").map_err(|error| midway(error, is_midway))?;
-                events::conflict(self.subject());
-                tokio::time::sleep(backoff.next_pause()).await;
-            }
-            if !unfilled.is_empty() {
-                match self.fill(ctx, &plan, &unfilled).await {
-                    // Filled by others, and resharded again since: that map is not in force any more.
-                    Err(error) if error.kind() == ErrorKind::Conflict && self.plan().version != plan.version => {}
-                    filled => filled.map_err(|error| midway(error.effect(Effect::NotApplied), is_midway))?,
-                }
-            }
-            if is_old {
-                let again = self.look_again(ctx, &plan, &unusable, &mut strikes).await;
-                again.map_err(|error| midway(error, is_midway))?;
-            }
+            let next = self.make_ready(ctx, &plan, round, &mut backoff, &mut strikes).await;
+            next.map_err(|error| midway(error, is_midway))?;
         }
         Err(midway(self.beaten(), is_begun || !call.doubts.is_empty()))
+    }
+
+    /// Does what must be done before the next round.
+    async fn make_ready(
+        &self,
+        ctx: Ctx,
+        plan: &Plan,
+        round: Round,
+        backoff: &mut Backoff,
+        strikes: &mut u32,
+    ) -> Result<()> {
+        if let Some(fault) = round.fault {
+            return Err(fault);
+        }
+        if round.beaten {
+            runtime::current("writing again waits a moment")?;
+            events::conflict(self.subject());
+            tokio::time::sleep(backoff.next_pause()).await;
+        }
+        if let Some(seen) = round.behind {
+            self.catch_up(ctx, seen).await.map_err(|error| error.effect(Effect::NotApplied))?;
+        }
+        if !round.unfilled.is_empty() {
+            match self.fill(ctx, plan, &round.unfilled).await {
+                // Filled by others, and resharded again since: that map is not in force any more.
+                Err(error) if error.kind() == ErrorKind::Conflict && self.plan().version != plan.version => {}
+                filled => filled.map_err(|error| error.effect(Effect::NotApplied))?,
+            }
+        }
+        if round.is_old {
+            self.look_again(ctx, plan, &round.unusable, strikes).await?;
+        }
+        Ok(())
     }
 
     /// Keeps this handle's other writers out of the same shards, where they would only beat each other.
@@ -178,7 +226,7 @@ impl Core {
             let act = if is_put {
                 let value = |at: usize| match &call.changes[at] {
                     Change::Put(value) => value.clone(),
-                    Change::Remove => Bytes::new(),
+                    _ => Bytes::new(),
                 };
                 let entries = group.iter().map(|(at, stored)| (stored.clone(), self.native_value(&value(*at))));
                 GuardedAct::Put { entries: entries.collect() }
@@ -193,7 +241,9 @@ impl Core {
         let replies = self.run(ctx, batch).await;
         for (at, ((shard, _), reply)) in groups.iter().zip(replies).enumerate() {
             tried.push(match reply.map(Reply::into_native) {
-                Ok(Some(NativeReply::Flags(flags))) => Tried::Done(flags),
+                Ok(Some(NativeReply::Flags(flags))) => {
+                    Tried::Done(flags.into_iter().map(|flag| Told { flag, ..Told::default() }).collect())
+                }
                 Ok(Some(NativeReply::Unmarked)) => {
                     unmarked.push((at, (*shard, Ask::Names(Vec::new()))));
                     Tried::Beaten
@@ -221,7 +271,11 @@ impl Core {
         groups: &[(u16, &Group)],
         call: &mut Call<'_>,
     ) -> Result<Vec<Tried>> {
-        let readings = self.read_items(ctx, groups.iter().map(|(shard, _)| (map, *shard))).await?;
+        let places = groups.iter().map(|(shard, _)| (map, *shard));
+        let readings = match std::mem::take(&mut call.looks) {
+            true => self.read_items_and_ends(ctx, places).await?,
+            false => self.read_items(ctx, places).await?,
+        };
         let (mut tried, mut batch, mut sent) = (Vec::with_capacity(groups.len()), Batch::new(), Vec::new());
         for (at, ((shard, group), reading)) in groups.iter().zip(readings).enumerate() {
             tried.push(Tried::Beaten);
@@ -233,11 +287,13 @@ impl Core {
                 }
             };
             let base = now.tag;
-            let (flags, is_changed) = applied(&mut now, group, call.changes);
-            if !is_changed {
-                tried[at] = Tried::Done(flags);
-                continue;
-            }
+            let told = match self.applied((map, *shard), &mut now, group, call) {
+                Ok(told) => told,
+                Err(ended) => {
+                    tried[at] = ended;
+                    continue;
+                }
+            };
             now.tag = random_id();
             match self.put_item_op(map, *shard, &now, cas) {
                 Ok(op) => batch.push(op),
@@ -246,17 +302,17 @@ impl Core {
                     continue;
                 }
             }
-            sent.push((at, *shard, now.tag, base, flags));
+            sent.push((at, *shard, now.tag, base, told));
         }
         if tried.iter().any(|tried| matches!(tried, Tried::Failed(_))) || batch.is_empty() {
             return Ok(tried);
         }
         let replies = self.run(ctx, batch).await;
-        for ((at, shard, tag, base, flags), reply) in sent.into_iter().zip(replies) {
+        for ((at, shard, tag, base, told), reply) in sent.into_iter().zip(replies) {
             tried[at] = match reply {
                 Ok(Reply::Stored) => {
                     call.doubts.remove(&(map.id, shard));
-                    Tried::Done(flags)
+                    Tried::Done(told)
                 }
                 Ok(Reply::Exists | Reply::NotStored | Reply::Miss) => Tried::Beaten,
                 Ok(other) => Tried::Failed(self.strange(&other).effect(Effect::Unknown)),
@@ -264,7 +320,7 @@ impl Core {
                     events::retry(self.subject(), error.kind());
                     let doubts = call.doubts.entry((map.id, shard)).or_default();
                     doubts.base = base;
-                    doubts.tries.push((tag, flags));
+                    doubts.tries.push((tag, told));
                     Tried::Beaten
                 }
                 Err(error) => Tried::Failed(error),
@@ -289,8 +345,8 @@ impl Core {
             });
         };
         if let Some(doubts) = doubts {
-            if let Some((_, flags)) = doubts.tries.iter().find(|(tag, _)| *tag == now.tag) {
-                let done = Tried::Done(flags.clone());
+            if let Some((_, told)) = doubts.tries.iter().find(|(tag, _)| *tag == now.tag) {
+                let done = Tried::Done(told.clone());
                 all_doubts.remove(&(map.id, shard));
                 return Err(done);
             }
@@ -324,13 +380,49 @@ impl Core {
     ) -> Result<Vec<Option<(Shard, Cas)>>> {
         let gets: Result<Batch> =
             places.map(|(map, shard)| Ok(Op::get(self.key(map, shard)?, Want::VALUE | Want::CAS))).collect();
-        let replies = self.run(ctx, gets?).await;
-        let read = |reply: Result<Reply>| {
-            let Some(item) = reply?.into_item() else { return Ok(None) };
-            let cas = item.cas.ok_or_else(|| Error::new(ErrorKind::Protocol, "the store gave no cas token"))?;
-            Ok(Some((self.shard(&item.value)?, cas)))
+        self.run(ctx, gets?).await.into_iter().map(|reply| self.item(reply)).collect()
+    }
+
+    /// The same, and the ends of a sorted set. **Round trips: 1.**
+    async fn read_items_and_ends(
+        &self,
+        ctx: Ctx,
+        places: impl Iterator<Item = (&Map, u16)>,
+    ) -> Result<Vec<Option<(Shard, Cas)>>> {
+        let gets = places.map(|(map, shard)| Ok(Op::get(self.key(map, shard)?, Want::VALUE | Want::CAS)));
+        let batch: Result<Batch> = std::iter::once(self.ends_cell().map(|cell| cell.read_op())).chain(gets).collect();
+        let mut replies = self.run(ctx, batch?).await.into_iter();
+        if self.learn_ends(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?.is_none() {
+            self.keeper.forget();
+        }
+        replies.map(|reply| self.item(reply)).collect()
+    }
+
+    /// A shard that was read, with its token.
+    fn item(&self, reply: Result<Reply>) -> Result<Option<(Shard, Cas)>> {
+        let Some(item) = reply?.into_item() else { return Ok(None) };
+        let cas = item.cas.ok_or_else(|| Error::new(ErrorKind::Protocol, "the store gave no cas token"))?;
+        Ok(Some((self.shard(&item.value)?, cas)))
+    }
+
+    /// Makes the changes of a group to a shard as it was read; else how the try on it has ended.
+    fn applied(
+        &self,
+        at: (&Map, u16),
+        now: &mut Shard,
+        group: &Group,
+        call: &Call<'_>,
+    ) -> std::result::Result<Vec<Told>, Tried> {
+        let applied = match self.of {
+            Collection::Sorted => self.ranked(at, now, group, (call.names, call.changes)),
+            _ => applied(now, group, call.changes),
         };
-        replies.into_iter().map(read).collect()
+        match applied {
+            Applied::Changed(told) => Ok(told),
+            Applied::Same(told) => Err(Tried::Done(told)),
+            Applied::Behind(seen) => Err(Tried::Behind(seen)),
+            Applied::Refused(error) => Err(Tried::Failed(error)),
+        }
     }
 
     /// The op that writes a shard that is an item, where it has this token.
@@ -339,7 +431,7 @@ impl Core {
     /// [`ErrorKind::Full`] for one that takes more than an item can have.
     pub(super) fn put_item_op(&self, map: &Map, shard: u16, now: &Shard, cas: Cas) -> Result<Op> {
         let key = self.key(map, shard)?;
-        let value = now.encode(self.has_values());
+        let value = now.encode(self.of);
         let max = self.store.profile().value_bytes_max(key.as_bytes().len());
         if value.len() > max {
             let detail = format!(
@@ -350,9 +442,19 @@ impl Core {
             );
             return Err(Error::new(ErrorKind::Full, detail).key(&key).store(self.store.profile().store.clone()));
         }
-        let verb = Verb::Put { mode: PutMode::Cas(cas), value, flags: now.flags(), ttl: Ttl::Never };
+        let verb = Verb::Put { mode: PutMode::Cas(cas), value, flags: now.flags(self.of), ttl: Ttl::Never };
         Ok(Op::new(key, verb))
     }
+}
+
+/// What a group of changes made of a shard.
+pub(super) enum Applied {
+    Changed(Vec<Told>),
+    /// Nothing is another than it was.
+    Same(Vec<Told>),
+    /// What it says of the ends is newer than what this handle knows.
+    Behind(u64),
+    Refused(Error),
 }
 
 /// What is left to do after each group was tried once.
@@ -363,6 +465,8 @@ struct Round {
     unusable: Unusable,
     is_old: bool,
     beaten: bool,
+    /// What the shards say of the ends, where it is newer.
+    behind: Option<u64>,
     fault: Option<Error>,
 }
 
@@ -370,15 +474,15 @@ fn judged(
     plan: &Plan,
     groups: BTreeMap<u16, Group>,
     tried: Vec<Tried>,
-    out: &mut [bool],
+    out: &mut [Told],
     is_begun: &mut bool,
 ) -> Round {
     let mut round = Round::default();
     for ((shard, group), tried) in groups.into_iter().zip(tried) {
         match tried {
-            Tried::Done(flags) => {
+            Tried::Done(told) => {
                 *is_begun = true;
-                group.iter().zip(flags).for_each(|((at, _), flag)| out[*at] = flag);
+                group.iter().zip(told).for_each(|((at, _), told)| out[*at] = told);
                 continue;
             }
             Tried::Failed(error) => {
@@ -387,6 +491,7 @@ fn judged(
                 continue;
             }
             Tried::Beaten => round.beaten = true,
+            Tried::Behind(seen) => round.behind = round.behind.max(Some(seen)),
             Tried::Refused(Mark::Unfilled) if coming_from(plan).is_some() => round.unfilled.push(shard),
             Tried::Refused(mark) => {
                 round.is_old = true;
@@ -400,11 +505,11 @@ fn judged(
     round
 }
 
-/// The changes made: what they tell, and whether anything is another.
-fn applied(shard: &mut Shard, group: &Group, changes: &[Change]) -> (Vec<bool>, bool) {
-    let (mut flags, mut is_changed) = (Vec::with_capacity(group.len()), false);
+/// Makes changes to a shard of a hash or a set.
+fn applied(shard: &mut Shard, group: &Group, changes: &[Change]) -> Applied {
+    let (mut told, mut is_changed) = (Vec::with_capacity(group.len()), false);
     for (at, stored) in group {
-        flags.push(match &changes[*at] {
+        let flag = match &changes[*at] {
             Change::Put(value) => {
                 let before = shard.elements.insert(stored.clone(), value.clone());
                 is_changed |= before.as_ref() != Some(value);
@@ -415,7 +520,10 @@ fn applied(shard: &mut Shard, group: &Group, changes: &[Change]) -> (Vec<bool>, 
                 is_changed |= was_there;
                 was_there
             }
-        });
+            // Of sorted sets.
+            Change::Score(_) | Change::Add(_) | Change::Settle => false,
+        };
+        told.push(Told { flag, ..Told::default() });
     }
-    (flags, is_changed)
+    if is_changed { Applied::Changed(told) } else { Applied::Same(told) }
 }

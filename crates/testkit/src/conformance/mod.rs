@@ -8,6 +8,8 @@ pub mod array_cases;
 pub mod budget_cases;
 pub mod cache_cases;
 pub mod log_cases;
+pub mod lookup_budget_cases;
+pub mod lookup_cases;
 pub mod matrix;
 pub mod native_cases;
 pub mod op_cases;
@@ -15,6 +17,7 @@ pub mod queue_cases;
 pub mod range_cases;
 pub mod records_cases;
 pub mod sharded_cases;
+pub mod sorted_cases;
 pub mod structure_cases;
 pub mod table_cases;
 pub mod unique_cases;
@@ -55,11 +58,14 @@ pub const CASES: &[&[Case]] = &[
     visitors_cases::CASES,
     unique_cases::CASES,
     log_cases::CASES,
+    lookup_cases::CASES,
     queue_cases::CASES,
     records_cases::CASES,
     sharded_cases::CASES,
+    sorted_cases::CASES,
     table_cases::CASES,
     budget_cases::CASES,
+    lookup_budget_cases::CASES,
 ];
 
 /// One thing that every store must do, or say that it cannot.

@@ -1,0 +1,96 @@
+//! `larder lookup` on real servers.
+
+mod common;
+
+use common::{on, on_with_input};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::servers::{Memcached, Version};
+use serde_json::{Value, json};
+
+/// A line is right on both kinds of servers.
+fn on_each(act: impl Fn(&str)) {
+    let memcached = Memcached::start(Version::New, &[]);
+    act(&memcached.url());
+    let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    act(&redis.url());
+}
+
+const CITIES: &str = "\
+start,end,city,country
+1.0.0.0,1.0.0.255,Lund,SE
+1.0.2.0,1.0.3.255,\"Paris, Texas\",US
+2001:db8::,2001:db8:ffff:ffff:ffff:ffff:ffff:ffff,Oslo,NO
+";
+
+#[test]
+fn a_table_is_built_looked_up_and_built_anew() {
+    on_each(|url| {
+        on(url, "lookup get cities 1.0.0.1").fails(3, "larder lookup build cities FILE");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cities.csv");
+        std::fs::write(&file, CITIES).unwrap();
+        let told = on(url, &format!("--json lookup build cities {}", file.display())).json();
+        assert_eq!((&told["rows"], &told["version"], &told["swept"]), (&json!(3), &json!(1), &json!(true)));
+        assert_eq!(on(url, "lookup get cities 1.0.0.255").exits(0), "1.0.0.255\tcity=Lund\tcountry=SE\n");
+        let many = on(url, "lookup get cities 1.0.3.7 1.0.1.0 2001:db8::9 ::1");
+        assert_eq!(
+            many.exits(1),
+            "1.0.3.7\tcity=Paris, Texas\tcountry=US\n1.0.1.0\n2001:db8::9\tcity=Oslo\tcountry=NO\n::1\n"
+        );
+        let found = on(url, "--json lookup get cities 1.0.3.7").json();
+        let fields = json!({"city": "Paris, Texas", "country": "US"});
+        assert_eq!(found, json!({"key": "1.0.3.7", "first": "1.0.2.0", "last": "1.0.3.255", "fields": fields}));
+        assert_eq!(on(url, "--json lookup get cities ::1").json()["fields"], Value::Null);
+        let input = on_with_input(url, "lookup get cities - --field country", b"1.0.3.7\n::ffff:1.0.0.9\n");
+        assert_eq!(input.exits(0), "US\nSE\n");
+        on(url, "lookup get cities 1.0.3.7 --field town").fails(2, "there are: city, country");
+        on(url, "lookup get cities 1.0.3").fails(2, "neither an IPv4 or IPv6 address");
+        on(url, "lookup get cities 17").fails(2, "17 is a number");
+        assert_eq!(on(url, "lookup stat cities").exits(0).lines().next(), Some("version\t1"));
+        let ids = on_with_input(url, "lookup build cities - --header id,name --delimiter \\t", b"7\tseven\n9\tnine\n");
+        assert!(ids.exits(0).starts_with("2 rows in 1 blocks, "));
+        assert_eq!(on(url, "lookup get cities 7 8").exits(1), "7\tname=seven\n8\n");
+        assert_eq!(
+            on(url, "inspect cities").exits(0).lines().next().map(|line| line.contains("packed table")),
+            Some(true)
+        );
+        assert_eq!(on(url, "drop cities").exits(0), "packed table\n");
+    });
+}
+
+#[test]
+fn a_broken_row_is_named_and_nothing_is_half_loaded() {
+    on_each(|url| {
+        on_with_input(url, "lookup build cities -", CITIES.as_bytes()).exits(0);
+        for (broken, said) in [
+            ("1.0.4.0,1.0.4.255,Umeå\n", "row 4 (line 5): 3 fields, not 4"),
+            ("2001:db9::,2001:db9::1,Umeå,SE\n3.0.0.0,3.0.0.1,x,y\n", "row 5 (line 6): 3.0.0.0 comes after IPv6"),
+            ("2001:db8::1,2001:db9::1,Umeå,SE\n", "row 4 (line 5): 2001:db8::1 to 2001:db9::1 overlaps row 3"),
+            ("2001:db9::z,2001:db9::1,Umeå,SE\n", "row 4 (line 5): \"2001:db9::z\" is neither"),
+            ("2001:db9::2,2001:db9::1,Umeå,SE\n", "before it begins"),
+        ] {
+            let csv = format!("{CITIES}{broken}");
+            on_with_input(url, "lookup build cities -", csv.as_bytes()).fails(2, said);
+            on_with_input(url, "lookup build other -", csv.as_bytes()).fails(2, said);
+        }
+        on(url, "lookup build cities /no/such/file").fails(2, "/no/such/file cannot be read");
+        on(url, "lookup build cities x --delimiter ,,").fails(2, "one ASCII character");
+        on(url, "lookup get other 1").fails(3, "other");
+        assert_eq!(on(url, "lookup stat cities").exits(0).lines().nth(1), Some("rows\t3"));
+        assert_eq!(on(url, "lookup get cities 1.0.0.0 --field city").exits(0), "Lund\n");
+    });
+}
+
+#[test]
+fn a_table_of_many_rows_is_read_from_standard_input_in_order() {
+    on_each(|url| {
+        let csv: String = (0..20_000).map(|id| format!("{id},name {id},{}\n", id % 7)).collect();
+        let built = on_with_input(url, "--json lookup build names - --header id,name,class", csv.as_bytes()).json();
+        assert!(built["blocks"].as_u64() > Some(20), "{built}");
+        let keys: String = (0..20_000).rev().map(|id| format!("{id}\n")).collect();
+        let names = on_with_input(url, "lookup get names - --field name", keys.as_bytes()).exits(0).to_owned();
+        let expected: String = (0..20_000).rev().map(|id| format!("name {id}\n")).collect();
+        assert!(names == expected, "names are not in the order of their keys");
+        on_with_input(url, "lookup get names -", b"1\n2\nx\n").fails(2, "line 3");
+    });
+}

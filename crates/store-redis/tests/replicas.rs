@@ -1,0 +1,102 @@
+//! Writes that wait until replicas have them.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use larder_core::{Effect, ErrorKind, PutMode, Reply, Store, StoreExt};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+
+/// A primary and its replica, in sync.
+fn pair(version: RedisVersion) -> (RedisServer, RedisServer) {
+    let primary = RedisServer::start(version, &RedisOptions::new().arg("repl-diskless-sync-delay", "0"));
+    let replica = RedisServer::start(version, &RedisOptions::new().replica_of(primary.addr()));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while replica.info("replication", "master_link_status") != "up"
+        || primary.info("replication", "connected_slaves") != "1"
+    {
+        assert!(Instant::now() < deadline, "the replica does not come into sync");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (primary, replica)
+}
+
+#[tokio::test]
+async fn a_write_is_told_once_the_replica_has_it_and_takes_one_round_trip() {
+    for version in RedisVersion::ALL {
+        let (primary, replica) = pair(version);
+        let store = open(&format!("{}?wait_replicas=1", primary.url())).await;
+        assert_eq!(store.profile().warnings, Vec::<String>::new());
+        let (trips, waits) = (store.stats().round_trips, primary.calls("wait"));
+        for round in 0..50 {
+            set(&store, "k", format!("v{round}")).await;
+            // An item has a head before its value.
+            let length = replica.command(&["STRLEN", &larder_key(&primary)]);
+            assert_eq!(length, primary.command(&["STRLEN", &larder_key(&primary)]), "round {round}");
+        }
+        assert_eq!(store.stats().round_trips - trips, 50);
+        assert_eq!(primary.calls("wait") - waits, 50);
+        // Reads do not wait while everything is confirmed.
+        assert!(value(&store, "k").await.is_some());
+        assert_eq!(primary.calls("wait") - waits, 50);
+    }
+}
+
+/// The one key that is there.
+fn larder_key(server: &RedisServer) -> String {
+    let keys = server.command(&["RANDOMKEY"]);
+    keys.text().to_owned()
+}
+
+#[tokio::test]
+async fn what_the_replica_did_not_confirm_is_unknown_and_reads_wait_until_it_has_it() {
+    let (primary, replica) = pair(RedisVersion::Redis8);
+    let store = open(&format!("{}?wait_replicas=1&wait_ms=60&timeout_ms=3000", primary.url())).await;
+    set(&store, "k", "old").await;
+    replica.stop();
+    let error = one(&store, put("k", PutMode::Set, "new")).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::Unknown));
+    let said = error.to_string();
+    assert!(said.contains("0 of 1 replicas confirmed it within 60 ms"), "{said}");
+    // The primary has it; nobody may take it for settled.
+    let read = store.get(key("k")).await.unwrap_err();
+    assert_eq!(read.known_effect(), Effect::NotApplied);
+    assert!(read.to_string().contains("0 of 1 replicas"), "{read}");
+    assert_eq!(store.stats().reconnects, 0);
+    let other = open(&primary.url()).await;
+    assert_eq!(value(&other, "k").await.unwrap(), "new", "others read what only the primary has");
+    replica.cont();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let settled = loop {
+        match store.get(key("k")).await {
+            Ok(item) => break item.unwrap().value,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    assert_eq!(settled, "new");
+    let waits = primary.calls("wait");
+    assert!(store.get(key("k")).await.unwrap().is_some());
+    assert_eq!(primary.calls("wait"), waits, "nothing is owed any more");
+    assert_eq!(one(&store, put("k", PutMode::Add, "x")).await.unwrap(), Reply::NotStored);
+}
+
+#[tokio::test]
+async fn too_few_replicas_are_warned_of_and_a_user_who_may_not_wait_is_refused() {
+    let acl = "user default off\nuser admin on >admin ~* &* +@all\nuser joe on >pw ~* &* +@all -wait\n";
+    let options = RedisOptions::new().acl(acl, "admin", "admin");
+    let server = RedisServer::start(RedisVersion::Redis7, &options);
+    let error = refused(&format!("redis://joe:pw@{}?wait_replicas=1", server.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("WAIT"), "{error}");
+    open(&format!("redis://joe:pw@{}", server.addr())).await;
+    let alone = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+    let store = open(&format!("{}?wait_replicas=2&wait_ms=5", alone.url())).await;
+    let warnings = &store.profile().warnings;
+    assert!(
+        warnings.iter().any(|warning| warning.contains("wait for 2 replicas, and 0 are connected")),
+        "{warnings:?}"
+    );
+    let error = one(&store, put("k", PutMode::Set, "v")).await.unwrap_err();
+    assert_eq!(error.known_effect(), Effect::Unknown);
+}

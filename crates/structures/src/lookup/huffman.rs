@@ -1,0 +1,247 @@
+//! Canonical Huffman codes of limited length, decoded by comparing with the last code of each length.
+//!
+//! Source: D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952; canonical codes and their decoding as in
+//! A. Moffat and A. Turpin, "On the Implementation of Minimum Redundancy Prefix Codes", 1997. A code that comes out too long is shortened by
+//! lengthening others until it fits (Kraft's inequality), which costs next to nothing here.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The longest code there can be, in bits: a window on the bytes holds as many wherever it begins.
+pub(super) const BITS_MAX: u8 = 24;
+
+/// The lengths of the codes of symbols that occur so often: 0 for one that does not occur, 1 for the only one there is.
+pub(super) fn lengths(counts: &[u64], max: u8) -> Vec<u8> {
+    debug_assert!(max <= BITS_MAX);
+    let mut lengths = vec![0u8; counts.len()];
+    let present: Vec<usize> = (0..counts.len()).filter(|&symbol| counts[symbol] > 0).collect();
+    if let [only] = present[..] {
+        lengths[only] = 1;
+    }
+    if present.len() < 2 {
+        return lengths;
+    }
+    // Leaves come first, then nodes in the order in which they are made; a parent is behind its children.
+    let mut parents = vec![0usize; present.len() * 2 - 1];
+    let mut heap: BinaryHeap<Reverse<(u64, usize)>> =
+        present.iter().enumerate().map(|(leaf, &symbol)| Reverse((counts[symbol], leaf))).collect();
+    let mut made = present.len();
+    while let (Some(Reverse((a, left))), Some(Reverse((b, right)))) = (heap.pop(), heap.pop()) {
+        parents[left] = made;
+        parents[right] = made;
+        if made + 1 < parents.len() {
+            heap.push(Reverse((a.saturating_add(b), made)));
+        }
+        made += 1;
+    }
+    let mut depths = vec![0u32; parents.len()];
+    for node in (0..parents.len() - 1).rev() {
+        depths[node] = depths[parents[node]] + 1;
+    }
+    for (leaf, &symbol) in present.iter().enumerate() {
+        // At most `max`.
+        lengths[symbol] = depths[leaf].min(u32::from(max)) as u8;
+    }
+    fit(&mut lengths, counts, &present, max);
+    lengths
+}
+
+/// Makes lengths that were cut at `max` a complete code again.
+fn fit(lengths: &mut [u8], counts: &[u64], present: &[usize], max: u8) {
+    let share = |length: u8| 1u64 << (max - length);
+    let whole = 1u64 << max;
+    let mut taken: u64 = present.iter().map(|&symbol| share(lengths[symbol])).sum();
+    // The rarest first.
+    let mut order = present.to_vec();
+    order.sort_by_key(|&symbol| (counts[symbol], symbol));
+    while taken > whole {
+        // There is one: if all were `max` long, they would fit, since there are at most 2^max of them.
+        let Some(&symbol) = order.iter().filter(|&&symbol| lengths[symbol] < max).max_by_key(|&&s| lengths[s]) else {
+            return;
+        };
+        taken -= share(lengths[symbol]) / 2;
+        lengths[symbol] += 1;
+    }
+    // What that left over goes to the most frequent.
+    for &symbol in order.iter().rev() {
+        while lengths[symbol] > 1 && taken + share(lengths[symbol]) <= whole {
+            taken += share(lengths[symbol]);
+            lengths[symbol] -= 1;
+        }
+    }
+}
+
+/// True for the lengths of a code: none, one symbol, or a complete code.
+pub(super) fn is_code(lengths: &[u8], max: u8) -> bool {
+    let present = lengths.iter().filter(|&&length| length > 0).count();
+    if lengths.iter().any(|&length| length > max) {
+        return false;
+    }
+    let taken: u64 = lengths.iter().filter(|&&length| length > 0).map(|&length| 1u64 << (max - length)).sum();
+    match present {
+        0 => true,
+        1 => lengths.contains(&1),
+        _ => taken == 1 << max,
+    }
+}
+
+/// The symbols of a code in the order of their codes.
+fn ordered(lengths: &[u8]) -> Vec<usize> {
+    let mut symbols: Vec<usize> = (0..lengths.len()).filter(|&symbol| lengths[symbol] > 0).collect();
+    symbols.sort_by_key(|&symbol| (lengths[symbol], symbol));
+    symbols
+}
+
+/// The code of each symbol, and how many bits it has; none for the only symbol there is, and for those that do not occur.
+pub(super) fn codes(lengths: &[u8]) -> Vec<(u32, u8)> {
+    let mut codes = vec![(0, 0); lengths.len()];
+    let symbols = ordered(lengths);
+    if symbols.len() < 2 {
+        return codes;
+    }
+    let (mut next, mut length) = (0u32, 0u8);
+    for symbol in symbols {
+        next <<= lengths[symbol] - length;
+        length = lengths[symbol];
+        codes[symbol] = (next, length);
+        next += 1;
+    }
+    codes
+}
+
+/// All codes of one length.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    /// What a window that holds one of them is less than.
+    end: u64,
+    /// By how much a window is shifted to have the code alone.
+    shift: u32,
+    /// What is added to the code to have the symbol's place.
+    bias: i64,
+}
+
+/// Many codes, for decoding, in little room.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Codes {
+    levels: Vec<Level>,
+    symbols: Vec<u16>,
+    /// Where each code's levels, and its symbols, begin; and one for the end.
+    places: Vec<(u32, u32)>,
+}
+
+impl Codes {
+    /// Adds a code, of at most 2^16 symbols, and returns its number.
+    pub(super) fn add(&mut self, lengths: &[u8]) -> usize {
+        if self.places.is_empty() {
+            self.places.push((0, 0));
+        }
+        let symbols = ordered(lengths);
+        if symbols.len() > 1 {
+            let (mut next, mut at, mut length) = (0u64, 0usize, 0u8);
+            while at < symbols.len() {
+                let of = lengths[symbols[at]];
+                next <<= of - length;
+                length = of;
+                let count = symbols[at..].iter().take_while(|&&symbol| lengths[symbol] == of).count();
+                let shift = 64 - u32::from(of);
+                let first = next;
+                next += count as u64;
+                // The last code of all ends at 2^64.
+                let end = if next == 1 << of { u64::MAX } else { next << shift };
+                self.levels.push(Level { end, shift, bias: at as i64 - first as i64 });
+                at += count;
+            }
+        }
+        self.symbols.extend(symbols.iter().map(|&symbol| symbol as u16));
+        self.places.push((self.levels.len() as u32, self.symbols.len() as u32));
+        self.places.len() - 2
+    }
+
+    /// The symbol at bit `at`, which goes on behind it; `None` where the code has none.
+    #[inline]
+    pub(super) fn decode(&self, code: usize, bytes: &[u8], at: &mut usize) -> Option<u16> {
+        let (&(levels, symbols), &(levels_end, symbols_end)) = (self.places.get(code)?, self.places.get(code + 1)?);
+        let symbols = self.symbols.get(symbols as usize..symbols_end as usize)?;
+        if levels == levels_end {
+            return symbols.first().copied();
+        }
+        let window = super::bits::peek(bytes, *at);
+        for level in self.levels.get(levels as usize..levels_end as usize)? {
+            if window < level.end || level.end == u64::MAX {
+                *at += 64 - level.shift as usize;
+                let place = (window >> level.shift) as i64 + level.bias;
+                return symbols.get(usize::try_from(place).ok()?).copied();
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::bits::Writer;
+    use super::*;
+
+    #[test]
+    fn golden_codes() {
+        // Two of 2 bits, one of 1: the shorter first, then by symbol.
+        let lengths = lengths(&[1, 0, 5, 1], 15);
+        assert_eq!(lengths, [2, 0, 1, 2]);
+        assert_eq!(codes(&lengths), [(0b10, 2), (0, 0), (0, 1), (0b11, 2)]);
+        assert_eq!(codes(&[0, 1]), [(0, 0), (0, 0)]);
+    }
+
+    #[test]
+    fn fibonacci_counts_make_long_codes_that_are_cut() {
+        let mut counts = vec![1u64, 1];
+        for at in 2..40 {
+            counts.push(counts[at - 1] + counts[at - 2]);
+        }
+        for max in [6, 8, 15, BITS_MAX] {
+            let lengths = lengths(&counts, max);
+            assert!(is_code(&lengths, max), "{lengths:?}");
+            assert!(lengths.is_sorted_by(|rare, frequent| rare >= frequent), "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn lengths_that_are_no_code_are_told() {
+        assert!(is_code(&[0, 0], 15) && is_code(&[0, 1], 15) && is_code(&[1, 2, 2], 15));
+        assert!(!is_code(&[2, 0], 15) && !is_code(&[1, 2], 15) && !is_code(&[1, 1, 1], 15) && !is_code(&[16], 15));
+    }
+
+    proptest! {
+        #[test]
+        fn symbols_are_decoded(
+            tables in prop::collection::vec(prop::collection::vec(prop_oneof![Just(0u64), 1u64..1_000_000], 1..300), 1..4),
+            picks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..100),
+        ) {
+            let lengths: Vec<_> = tables.iter().map(|counts| lengths(counts, 15)).collect();
+            let mut all = Codes::default();
+            for lengths in &lengths {
+                prop_assert!(is_code(lengths, 15));
+                all.add(lengths);
+            }
+            let mut writer = Writer::default();
+            let mut put = Vec::new();
+            for (table, symbol) in picks {
+                let table = table.index(lengths.len());
+                let present: Vec<usize> = (0..lengths[table].len()).filter(|&s| lengths[table][s] > 0).collect();
+                if present.is_empty() {
+                    continue;
+                }
+                let symbol = present[symbol.index(present.len())];
+                let (code, bits) = codes(&lengths[table])[symbol];
+                writer.put(code, u32::from(bits));
+                put.push((table, symbol as u16));
+            }
+            let bytes = writer.finish();
+            let mut at = 0;
+            for (table, symbol) in put {
+                prop_assert_eq!(all.decode(table, &bytes, &mut at), Some(symbol));
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Looking up: the directory tells the block, one read brings it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
+
+use super::block::Block;
+use super::key::{Family, LookupKey};
+use super::layout::{Directory, Spot, Version};
+use super::shared::{Inner, Loaded};
+
+/// How often a lookup begins anew because another version was built meanwhile.
+const ROUNDS_MAX: usize = 16;
+
+/// The row of a key.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// # use larder_structures::lookup::{LookupKey, PackedTable, Rows};
+/// let mut rows = Rows::new(["country"])?;
+/// rows.push_network("192.0.2.0/24", ["CA"])?;
+/// let countries = PackedTable::open_or_create(&store, "countries").await?;
+/// countries.build(rows).await?;
+/// let found = countries.get("192.0.2.9".parse::<LookupKey>()?).await?.expect("in the network");
+/// assert_eq!((found.first.to_string(), found.last.to_string()), ("192.0.2.0".into(), "192.0.2.255".into()));
+/// assert_eq!(&found.fields[0][..], b"CA");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The first key of the row's range.
+    pub first: LookupKey,
+    /// The last one.
+    pub last: LookupKey,
+    /// The row's fields, in the order of the columns.
+    pub fields: Vec<Bytes>,
+}
+
+/// What came of asking one version.
+enum Tried {
+    /// The rows, and of which version they are.
+    Found(Vec<Option<Found>>),
+    /// This block is not there.
+    Missing(Spot),
+    /// Another version is in force.
+    Another,
+}
+
+impl Inner {
+    /// The rows of keys, all of one version.
+    pub(super) async fn get_many(&self, keys: &[LookupKey]) -> Result<Vec<Option<Found>>> {
+        self.vigil.check()?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ctx = self.ctx();
+        let mut loaded = self.loaded();
+        for _ in 0..ROUNDS_MAX {
+            let tried = self.try_get(ctx, &loaded, keys).await?;
+            self.vigil.check()?;
+            let missing = match tried {
+                Tried::Found(found) => return Ok(found),
+                Tried::Missing(spot) => Some(spot),
+                Tried::Another => None,
+            };
+            let (now, _) = self.load(ctx).await?;
+            // The blocks of a version go when another one is in force: while this one is, nobody removes them.
+            if let Some(spot) = missing.filter(|_| now.number() == loaded.number()) {
+                return Err(self.lost(&spot));
+            }
+            loaded = now;
+        }
+        let detail = format!("packed table {} was built anew each of the {ROUNDS_MAX} times it was read", self.name);
+        Err(Error::new(ErrorKind::Conflict, detail))
+    }
+
+    async fn try_get(&self, ctx: Ctx, loaded: &Loaded, keys: &[LookupKey]) -> Result<Tried> {
+        let mut found = vec![None; keys.len()];
+        // By block, which keys are in it.
+        let mut wanted: BTreeMap<u32, Vec<(usize, Spot)>> = BTreeMap::new();
+        let mut looks = self.is_look_due();
+        for (at, key) in keys.iter().enumerate() {
+            let spot = match &loaded.version {
+                Some((_, directory)) => {
+                    self.check_key(directory, key)?;
+                    directory.spot(key)
+                }
+                None => None,
+            };
+            match spot {
+                Some(spot) => wanted.entry(spot.block).or_default().push((at, spot)),
+                // That no row has it, the version in force must say.
+                None => looks = true,
+            }
+        }
+        let wanted: Vec<(u32, Vec<(usize, Spot)>)> = wanted.into_iter().collect();
+        let mut chunks = wanted.chunks(self.ops_a_batch(self.sizes.block, 1));
+        loop {
+            let some = chunks.next().unwrap_or_default();
+            if some.is_empty() && !looks {
+                return Ok(Tried::Found(found));
+            }
+            let mut batch = Batch::new();
+            if let Some((version, _)) = &loaded.version {
+                for (block, _) in some {
+                    batch.push(Op::get(self.block_key(version, *block)?, Want::VALUE));
+                }
+            }
+            if looks {
+                batch.push(self.head_op()?);
+            }
+            let mut replies = self.vigil.run(ctx, batch).await;
+            if std::mem::take(&mut looks) {
+                let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
+                let (head, _) = self.head(reply)?;
+                if head.current.map(|version| version.number) != loaded.number() {
+                    return Ok(Tried::Another);
+                }
+            }
+            let Some((version, directory)) = &loaded.version else { return Ok(Tried::Found(found)) };
+            for ((block, spots), reply) in some.iter().zip(replies) {
+                let Some(item) = reply?.into_item() else {
+                    let missing = spots.first().map(|(_, spot)| Tried::Missing(*spot));
+                    return Ok(missing.unwrap_or(Tried::Another));
+                };
+                for (at, spot) in spots {
+                    found[*at] = self.row(&item.value, version, directory, *block, spot)?;
+                }
+            }
+        }
+    }
+
+    /// The row that a block has of a key.
+    fn row(
+        &self,
+        bytes: &[u8],
+        version: &Version,
+        directory: &Directory,
+        number: u32,
+        spot: &Spot,
+    ) -> Result<Option<Found>> {
+        let damaged = || {
+            let detail =
+                format!("block {number} of version {} of packed table {} is damaged", version.number, self.name);
+            self.loss(Error::new(ErrorKind::Corrupt, detail))
+        };
+        let block = Block::parse(bytes, version.build, number, spot.first).ok_or_else(damaged)?;
+        let hit = block.find(spot.key);
+        let Some(row) = hit.row else { return Ok(None) };
+        let last = hit.end.map_or(spot.last, |end| end - 1);
+        let fields = block.row(row, &directory.decoder).ok_or_else(damaged)?;
+        Ok(Some(Found { first: spot.family.key(hit.first), last: spot.family.key(last), fields }))
+    }
+
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for a number where the table has addresses.
+    fn check_key(&self, directory: &Directory, key: &LookupKey) -> Result<()> {
+        if key.family() == Family::Number && !directory.has_numbers() && !directory.sections.is_empty() {
+            let detail = format!("packed table {} is of addresses, and {key} is a number", self.name);
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        Ok(())
+    }
+
+    fn lost(&self, spot: &Spot) -> Error {
+        let (first, last) = (spot.family.key(spot.first), spot.family.key(spot.last));
+        let detail = format!("packed table {} has lost block {}: {first} to {last}", self.name, spot.block);
+        self.loss(Error::new(ErrorKind::Lost, detail))
+    }
+}

@@ -1,0 +1,252 @@
+//! What all clones of a handle share: the keys, and the version that they know of.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use larder_core::observe::Subject;
+use larder_core::{Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, SystemClock, Want};
+
+use super::BATCH_BYTES;
+use super::layout::{Directory, Head, Version};
+use super::pack::Sizes;
+use crate::events;
+use crate::manifest::{Manifest, unexpected};
+use crate::name::Name;
+use crate::vigil::Vigil;
+
+/// How long a handle goes without a look at the head while it is used.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a version is loaded that is gone before it was read.
+const LOADS_MAX: usize = 16;
+
+pub(super) struct Inner {
+    pub(super) store: StoreRef,
+    pub(super) name: Name,
+    pub(super) manifest: Manifest,
+    pub(super) vigil: Arc<Vigil>,
+    clock: ClockRef,
+    pub(super) timeout: Duration,
+    pub(super) sizes: Sizes,
+    /// When the next look at the head is due, by the clock's monotonic time.
+    next_look_ms: AtomicU64,
+    /// What was read last; never held across an await.
+    loaded: Mutex<Arc<Loaded>>,
+}
+
+/// A version that was read; `None` before the first was built.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) version: Option<(Version, Directory)>,
+}
+
+impl Loaded {
+    pub(super) fn number(&self) -> Option<u32> {
+        self.version.as_ref().map(|(version, _)| version.number)
+    }
+}
+
+impl Inner {
+    /// No round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for blocks of a size that the store's items do not have.
+    pub(super) fn new(
+        store: &StoreRef,
+        name: &Name,
+        manifest: Manifest,
+        timeout: Duration,
+        block_bytes: Option<usize>,
+    ) -> Result<Inner> {
+        let clock = SystemClock::shared();
+        let vigil = Vigil::new(store, clock.clone(), name, &manifest)?;
+        let longest = Version { number: u32::MAX, build: 0, blocks: 0, parts: 0, is_over: false };
+        let key_bytes = manifest.data_key(name, longest.block_index(u32::MAX))?.as_bytes().len();
+        let sizes = Sizes::new(&store.profile(), key_bytes, block_bytes)?;
+        Ok(Inner {
+            store: store.clone(),
+            name: name.clone(),
+            manifest,
+            vigil,
+            clock,
+            timeout,
+            sizes,
+            next_look_ms: AtomicU64::new(0),
+            loaded: Mutex::default(),
+        })
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.timeout).unwrap_or(now)
+    }
+
+    pub(super) fn ctx(&self) -> Ctx {
+        Ctx { deadline: Some(self.deadline()) }
+    }
+
+    pub(super) fn head_key(&self) -> Result<Key> {
+        head_key(&self.name, &self.manifest)
+    }
+
+    pub(super) fn block_key(&self, version: &Version, block: u32) -> Result<Key> {
+        self.manifest.data_key(&self.name, version.block_index(block))
+    }
+
+    pub(super) fn part_key(&self, version: &Version, part: u16) -> Result<Key> {
+        self.manifest.data_key(&self.name, version.part_index(part))
+    }
+
+    /// How many ops on values of so many bytes go into one batch, with room for `beside` others.
+    pub(super) fn ops_a_batch(&self, each: usize, beside: usize) -> usize {
+        let room = self.store.profile().batch_ops_max.saturating_sub(beside + 1);
+        (BATCH_BYTES / each.max(1)).min(room).max(1)
+    }
+
+    pub(super) fn loaded(&self) -> Arc<Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn learn(&self, now: Loaded) -> Arc<Loaded> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another caller may have read a later one meanwhile.
+        if loaded.number() < now.number() {
+            *loaded = Arc::new(now);
+        }
+        loaded.clone()
+    }
+
+    /// Learns the version that this handle has written.
+    pub(super) fn learn_parts(&self, version: &Version, parts: &[Bytes]) {
+        if let Some(directory) = Directory::decode(&parts.concat(), version) {
+            self.learn(Loaded { version: Some((*version, directory)) });
+        }
+    }
+
+    /// True for one caller a [`LOOK_EVERY`].
+    pub(super) fn is_look_due(&self) -> bool {
+        let now = as_ms(self.clock.monotonic());
+        let due = self.next_look_ms.load(Ordering::Relaxed);
+        let next = now.saturating_add(as_ms(LOOK_EVERY));
+        now >= due && self.next_look_ms.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    pub(super) fn head_op(&self) -> Result<Op> {
+        Ok(Op::get(self.head_key()?, Want::VALUE | Want::CAS))
+    }
+
+    /// Reads the head. **Round trips: 1.**
+    ///
+    /// # Errors
+    /// As [`head`](Inner::head), and those of the store.
+    pub(super) async fn read_head(&self, ctx: Ctx) -> Result<(Head, Option<Cas>)> {
+        let mut replies = self.vigil.run(ctx, Batch::from_buf([self.head_op()?])).await;
+        self.vigil.check()?;
+        self.head(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)
+    }
+
+    /// What the reply to [`head_op`](Inner::head_op) says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than it was, [`ErrorKind::LayoutMismatch`] for
+    /// what is none.
+    pub(super) fn head(&self, reply: Reply) -> Result<(Head, Option<Cas>)> {
+        let item = match reply {
+            Reply::Item(item) => item,
+            Reply::Miss => {
+                let detail = format!("packed table {} has lost its head, which tells its version", self.name);
+                return Err(self.loss(Error::new(ErrorKind::Lost, detail)));
+            }
+            other => return Err(unexpected(&self.head_op()?, &other)),
+        };
+        let head = Head::decode(&item.value).ok_or_else(|| {
+            let detail = format!("the head of packed table {} is none that this release knows", self.name);
+            Error::new(ErrorKind::LayoutMismatch, detail)
+        })?;
+        let (known, now) = (self.loaded().number(), head.current.map(|version| version.number));
+        if now < known {
+            let shown = |version: Option<u32>| version.map_or("none".to_owned(), |number| number.to_string());
+            let detail = format!("packed table {} was at version {} and is at {}", self.name, shown(known), shown(now));
+            return Err(self.loss(Error::new(ErrorKind::RolledBack, detail)));
+        }
+        Ok((head, item.cas))
+    }
+
+    /// The version in force, read if it is another than the one that is known. **Round trips: 1**, 2 where it is another.
+    pub(super) async fn load(&self, ctx: Ctx) -> Result<(Arc<Loaded>, Head)> {
+        let mut missed = None;
+        for _ in 0..LOADS_MAX {
+            let (head, _) = self.read_head(ctx).await?;
+            let known = self.loaded();
+            let Some(version) = head.current.filter(|version| known.number() != Some(version.number)) else {
+                return Ok((known, head));
+            };
+            match self.read_directory(ctx, &version).await? {
+                Some(directory) => return Ok((self.learn(Loaded { version: Some((version, directory)) }), head)),
+                None if missed == Some(version.number) => {
+                    let detail =
+                        format!("packed table {} has lost the directory of version {}", self.name, version.number);
+                    return Err(self.loss(Error::new(ErrorKind::Lost, detail)));
+                }
+                // Another version may have taken its place meanwhile.
+                None => missed = Some(version.number),
+            }
+        }
+        let detail = format!("packed table {} was built anew each of the {LOADS_MAX} times it was read", self.name);
+        Err(Error::new(ErrorKind::Conflict, detail))
+    }
+
+    /// Reads a version's directory; `None` where a part is gone.
+    async fn read_directory(&self, ctx: Ctx, version: &Version) -> Result<Option<Directory>> {
+        let mut bytes = Vec::new();
+        let parts: Vec<u16> = (0..version.parts).collect();
+        for some in parts.chunks(self.ops_a_batch(self.sizes.part, 1)) {
+            let gets = some.iter().map(|&part| Ok(Op::get(self.part_key(version, part)?, Want::VALUE)));
+            for reply in self.vigil.run(ctx, gets.collect::<Result<Batch>>()?).await {
+                let Some(item) = reply?.into_item() else { return Ok(None) };
+                bytes.extend_from_slice(&item.value);
+            }
+        }
+        Directory::decode(&bytes, version).map(Some).ok_or_else(|| {
+            let detail =
+                format!("the directory of version {} of packed table {} is damaged", version.number, self.name);
+            self.loss(Error::new(ErrorKind::Corrupt, detail))
+        })
+    }
+
+    pub(super) fn loss(&self, error: Error) -> Error {
+        events::loss(self.subject(), error.store(self.store.profile().store.clone()))
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        events::subject(self.manifest.kind, &self.name)
+    }
+}
+
+/// The key of the head.
+pub(super) fn head_key(name: &Name, manifest: &Manifest) -> Result<Key> {
+    manifest.data_key(name, 0)
+}
+
+/// The keys of a version's blocks and of its directory.
+pub(super) fn version_keys<'v>(
+    name: &'v Name,
+    manifest: &'v Manifest,
+    version: &'v Version,
+) -> impl Iterator<Item = Result<Key>> + 'v {
+    let blocks = (0..version.blocks).map(|block| version.block_index(block));
+    let parts = (0..version.parts).map(|part| version.part_index(part));
+    blocks.chain(parts).map(|index| manifest.data_key(name, index))
+}
+
+fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PackedTable").field("name", &self.name).finish_non_exhaustive()
+    }
+}

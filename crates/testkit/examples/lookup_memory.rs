@@ -1,0 +1,198 @@
+//! What a packed table takes on real servers and in the process, how long it takes to build, and what a lookup costs: the cities of the chapter's second job.
+//!
+//! `cargo run --release -p larder-testkit --example lookup_memory -- 370000 [memory|memcached|redis]`
+//!
+//! The time of decoding is that of a lookup in the process whose block is at hand, less that of reading it; over servers a lookup is one round trip and the same decoding.
+
+use std::io::Read as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder::layers::Counting;
+use larder::lookup::Rows;
+use larder::{Ctx, Op, PackedTable, StoreExt, StoreRef, Want};
+use larder_store_memory::MemoryStore;
+use larder_testkit::cities::{Cities, City};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::servers::{Memcached, Version};
+
+/// The argument of the child process that holds the items alone.
+const LOAD: &str = "--load";
+/// How many lookups are timed; the least of some tries counts, since others use the machine as well.
+const LOOKUPS: usize = 20_000;
+const TRIES: usize = 7;
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    let mut args = std::env::args().skip(1).peekable();
+    if args.next_if(|arg| arg == LOAD).is_some() {
+        return load(&args.next().expect("a file")).await;
+    }
+    let count: usize = args.next().and_then(|count| count.parse().ok()).unwrap_or(370_000);
+    let only = args.next();
+    let cities: Vec<City> = Cities::new(1).take(count).collect();
+    println!(
+        "| store | live, MB | RSS, MB | RSS / live | values, MB | blocks | build, s | round trips a lookup | lookup, us | without decoding, us |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    for on in ["memory", "memcached", "redis"] {
+        if only.as_deref().is_none_or(|only| only == on) {
+            measure(on, &cities).await;
+        }
+    }
+}
+
+async fn measure(on: &str, cities: &[City]) {
+    let server = (on == "memcached").then(|| Memcached::start(Version::Old, &["-m", "1024"]));
+    let redis = (on == "redis").then(|| RedisServer::start(RedisVersion::Redis7, &RedisOptions::new()));
+    let memory = Arc::new(MemoryStore::new());
+    let url = server.as_ref().map(Memcached::url).or_else(|| redis.as_ref().map(RedisServer::url));
+    let counting = Counting::new(match url {
+        Some(url) => larder::open(&url).await.expect("a server"),
+        None => memory.clone(),
+    });
+    let store: StoreRef = Arc::new(counting.clone());
+    let rss = || match (&server, &redis) {
+        (Some(server), _) => server.rss_bytes(),
+        (_, Some(redis)) => redis.rss_bytes(),
+        _ => own_rss(),
+    };
+    // What connections hold is no data.
+    let used = || {
+        let of = |field| redis.as_ref().map_or(0, |redis| redis.info("memory", field).parse::<u64>().unwrap_or(0));
+        of("used_memory").saturating_sub(of("mem_clients_normal"))
+    };
+    let (before, used_before) = (rss(), used());
+    let table = PackedTable::options()
+        .timeout(Duration::from_secs(60))
+        .open_or_create(&store, "cities")
+        .await
+        .expect("a table");
+    let mut rows = Rows::new(["city", "region", "country"]).expect("columns");
+    for (id, city) in (0u64..).zip(cities) {
+        rows.push_id(id, city).expect("a row");
+    }
+    let start = Instant::now();
+    let built = table.build(rows).await.expect("a build");
+    let took = start.elapsed();
+    let live = match (&server, &redis) {
+        (Some(server), _) => slab_bytes(server),
+        (_, Some(_)) => used().saturating_sub(used_before),
+        _ => memory.stats().bytes as u64,
+    };
+    let resident = match server.is_none() && redis.is_none() {
+        true => resident_of_a_copy(&store, built.blocks).await,
+        false => rss().saturating_sub(before),
+    };
+    let mut random = fastrand::Rng::with_seed(2);
+    let ids: Vec<u64> = (0..LOOKUPS).map(|_| random.u64(..cities.len() as u64)).collect();
+    let trips = counting.counts().round_trips;
+    let mut least = Duration::MAX;
+    for _ in 0..TRIES {
+        let start = Instant::now();
+        for &id in &ids {
+            let found = table.get(id).await.expect("an answer").expect("a row");
+            let city = &cities[id as usize];
+            assert!(found.fields.iter().zip(city).all(|(field, expected)| field == expected.as_bytes()));
+        }
+        least = least.min(start.elapsed());
+    }
+    let trips = (counting.counts().round_trips - trips) as f64 / (LOOKUPS * TRIES) as f64;
+    let plain = plain_read(&store, &table, built.blocks).await;
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / LOOKUPS as f64;
+    println!(
+        "| {on} | {:.2} | {:.2} | {:.2} | {:.2} | {} | {:.2} | {trips:.2} | {:.2} | {:.2} |",
+        mb(live),
+        mb(resident),
+        resident as f64 / live as f64,
+        mb(built.bytes),
+        built.blocks,
+        took.as_secs_f64(),
+        each(least),
+        each(plain),
+    );
+}
+
+/// The keys of the blocks, as `docs/layouts.md` writes them down.
+async fn block_keys(store: &StoreRef, blocks: u32) -> Vec<larder::Key> {
+    let name = larder::Name::new("cities").expect("a name");
+    let manifest = larder::find(store, Ctx::default(), &name).await.expect("a manifest").expect("a table");
+    let key = |block| larder::Key::new(format!("L.cities.b.{:016x}.00000001-{block:x}", manifest.generation));
+    (0..blocks).map(|block| key(block).expect("a key")).collect()
+}
+
+/// What a process grows by that holds the blocks and nothing else: in this one, packing has left room behind.
+async fn resident_of_a_copy(store: &StoreRef, blocks: u32) -> u64 {
+    let mut bytes = Vec::new();
+    for key in block_keys(store, blocks).await {
+        let item = store.get(key.clone()).await.expect("a read").expect("a block");
+        for part in [key.as_bytes(), &item.value] {
+            bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+    }
+    let path = std::env::temp_dir().join(format!("larder-lookup-{}", std::process::id()));
+    std::fs::write(&path, bytes).expect("a file");
+    let program = std::env::current_exe().expect("this program");
+    let child = std::process::Command::new(program).arg(LOAD).arg(&path).output().expect("a child");
+    std::fs::remove_file(&path).expect("the file");
+    String::from_utf8_lossy(&child.stdout).trim().parse().expect("bytes")
+}
+
+/// Fills a store from a file and prints by how much this process grew.
+async fn load(path: &str) {
+    let mut file = std::io::BufReader::new(std::fs::File::open(path).expect("the file"));
+    let store = MemoryStore::new();
+    let mut part = || -> Option<Vec<u8>> {
+        let mut len = [0; 4];
+        file.read_exact(&mut len).ok()?;
+        let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+        file.read_exact(&mut bytes).ok().map(|()| bytes)
+    };
+    let before = own_rss();
+    while let (Some(key), Some(value)) = (part(), part()) {
+        let key = larder::Key::new(key).expect("a key");
+        store.put(key, larder::PutMode::Set, value, larder::Ttl::Never).await.expect("a put");
+    }
+    println!("{}", own_rss().saturating_sub(before));
+}
+
+/// The least time that reading as many blocks takes, and nothing of them decoded.
+async fn plain_read(store: &StoreRef, table: &PackedTable, blocks: u32) -> Duration {
+    assert_eq!(table.stat().await.expect("a stat").blocks, blocks);
+    let keys = block_keys(store, blocks).await;
+    let mut random = fastrand::Rng::with_seed(3);
+    let wanted: Vec<usize> = (0..LOOKUPS).map(|_| random.usize(..keys.len())).collect();
+    let mut least = Duration::MAX;
+    for _ in 0..TRIES {
+        let start = Instant::now();
+        for &at in &wanted {
+            let reply = store.run_one(Ctx::default(), Op::get(keys[at].clone(), Want::VALUE)).await;
+            assert!(reply.expect("a read").into_item().is_some());
+        }
+        least = least.min(start.elapsed());
+    }
+    least
+}
+
+/// What the chunks in use take.
+fn slab_bytes(server: &Memcached) -> u64 {
+    let stats = server.stats("slabs");
+    let (mut size, mut bytes) = (0, 0);
+    for line in stats.lines() {
+        let number = || line.trim().rsplit(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        if line.contains(":chunk_size ") {
+            size = number();
+        } else if line.contains(":used_chunks ") {
+            bytes += size * number();
+        }
+    }
+    bytes
+}
+
+fn own_rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default().to_owned();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1_024
+}

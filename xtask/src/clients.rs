@@ -1,0 +1,218 @@
+//! `cargo xtask clients`: what clients in other languages expect of memcached, as their own suites say it: run against our server over both of its stores,
+//! and against memcached itself, an old and a new one. A test that fails on memcached too says nothing of ours; one that fails on ours alone fails the task.
+//!
+//! The suites come from their registries, into `target/clients`. One of them knows no port but 11211, so each server has a loopback address of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anstream::println;
+
+use crate::command::{Context, Failure, Result, output};
+use crate::servers;
+
+const NODE_CLIENT: &str = "memcached@2.2.2";
+/// What its tests were written for: later ones of the same names are others.
+const NODE_TOOLS: [&str; 2] = ["mocha@5", "should@2.1.1"];
+const PYTHON_CLIENT: &str = "pymemcache==4.0.0";
+/// The ports that the suites use: three, for clients that spread keys.
+const PORTS: [u16; 3] = [11_211, 11_212, 11_213];
+/// How long a server may take to listen.
+const READY: Duration = Duration::from_secs(10);
+/// How long a suite may take, in seconds, as `timeout` takes it.
+const SUITE_S: &str = "300";
+
+/// The tests of a suite by name, and whether each passed.
+type Outcomes = BTreeMap<String, bool>;
+
+/// A server under test: three processes of it on an address of their own.
+struct Subject {
+    name: &'static str,
+    address: &'static str,
+    processes: Vec<Child>,
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            // It may have ended by itself.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Subject {
+    fn start(name: &'static str, address: &'static str, command: impl Fn(u16) -> Command) -> Result<Subject> {
+        let mut subject = Subject { name, address, processes: Vec::new() };
+        for port in PORTS {
+            let mut command = command(port);
+            command.args(["-l", address, "-p", &port.to_string()]);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            subject.processes.push(command.spawn().context(|| format!("could not start {name}"))?);
+            let start = Instant::now();
+            while TcpStream::connect((address, port)).is_err() {
+                if start.elapsed() > READY {
+                    return Err(Failure(format!("{name} does not listen on {address}:{port}; is that in use?")));
+                }
+                sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(subject)
+    }
+}
+
+/// What runs a suite against an address.
+type Suite = fn(&Path, &str) -> Result<Outcomes>;
+
+const SUITES: [(&str, Suite); 3] =
+    [("npm memcached 2.2.2", node), ("PyPI pymemcache 4.0.0", python), ("memccapable -a", capable)];
+
+pub(crate) fn run(root: &Path) -> Result<()> {
+    servers::ensure(root, false)?;
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    output(cargo.args(["build", "--package", "larder-cli"]).current_dir(root))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let folder = target.join("clients");
+    prepare(&folder)?;
+    let subjects = start(root, &target.join("debug/larder"), &folder)?;
+    let mut is_good = true;
+    for (suite, run) in SUITES {
+        println!("\n{suite}");
+        let mut known_to_fail: BTreeMap<String, &str> = BTreeMap::new();
+        for subject in &subjects {
+            let outcomes = run(&folder, subject.address)?;
+            let failed: Vec<&String> = outcomes.iter().filter(|(_, passed)| !**passed).map(|(name, _)| name).collect();
+            println!("  {:<24} {:>4} pass, {:>3} fail", subject.name, outcomes.len() - failed.len(), failed.len());
+            if outcomes.is_empty() {
+                return Err(Failure(format!("{suite} ran no test against {}", subject.name)));
+            }
+            for test in failed {
+                if subject.name.starts_with("memcached") {
+                    known_to_fail.entry(test.clone()).or_insert(subject.name);
+                } else if let Some(peer) = known_to_fail.get(test) {
+                    println!("    {test}: fails on {peer} too");
+                } else {
+                    is_good = false;
+                    println!("    \x1b[1;31m{test}: fails on ours alone\x1b[0m");
+                }
+            }
+        }
+    }
+    if is_good { Ok(()) } else { Err(Failure("some tests that pass on memcached fail on our server".to_owned())) }
+}
+
+fn start(root: &Path, larder: &Path, folder: &Path) -> Result<Vec<Subject>> {
+    let memcached = |name: &'static str| {
+        let run = servers::folder(root).join(name).join("run");
+        move |_| Command::new(&run)
+    };
+    let in_files = |port: u16| {
+        let files = folder.join(format!("store-{port}"));
+        // Of an earlier run.
+        let _ = fs::remove_dir_all(&files);
+        let mut command = Command::new(larder);
+        command.args(["memcached", "--store"]).arg(format!("file:{}?sync=never", files.display()));
+        command
+    };
+    let in_memory = |_| {
+        let mut command = Command::new(larder);
+        command.arg("memcached");
+        command
+    };
+    Ok(vec![
+        Subject::start("memcached, old", "127.77.0.1", memcached("memcached-old"))?,
+        Subject::start("memcached, new", "127.77.0.2", memcached("memcached-new"))?,
+        Subject::start("larder, memory", "127.77.0.3", in_memory)?,
+        Subject::start("larder, file", "127.77.0.4", in_files)?,
+    ])
+}
+
+/// Fetches the suites that are not there yet.
+fn prepare(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).context(|| format!("could not create {}", folder.display()))?;
+    servers::program(&folder.join("memccapable"), "libmemcached-tools", "memccapable")?;
+    let node = folder.join("node");
+    if !node.join("node_modules/.bin/mocha").exists() {
+        fs::create_dir_all(&node).context(|| format!("could not create {}", node.display()))?;
+        let packed = output(Command::new("npm").args(["pack", "--silent", NODE_CLIENT]).current_dir(&node))?;
+        output(Command::new("tar").args(["xzf", packed.trim(), "--strip-components=1"]).current_dir(&node))?;
+        // Without the scripts of packages: one would put a hook into this repository.
+        let install = ["install", "--silent", "--ignore-scripts", "--save-dev"];
+        output(Command::new("npm").args(install).args(NODE_TOOLS).current_dir(&node))?;
+    }
+    let python = folder.join("python");
+    if !python.join("venv/bin/pytest").exists() {
+        fs::create_dir_all(&python).context(|| format!("could not create {}", python.display()))?;
+        let sdist = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", PYTHON_CLIENT];
+        output(Command::new("python3").args(sdist).current_dir(&python))?;
+        output(
+            Command::new("sh").args(["-c", "tar xzf pymemcache-*.tar.gz --strip-components=1"]).current_dir(&python),
+        )?;
+        output(Command::new("python3").args(["-m", "venv", "venv"]).current_dir(&python))?;
+        let pip = python.join("venv/bin/pip");
+        output(Command::new(pip).args(["install", "--quiet", "pytest", PYTHON_CLIENT]).current_dir(&python))?;
+    }
+    Ok(())
+}
+
+/// Runs a suite, which ends with an error where a test fails, and returns what it printed.
+fn said(command: &mut Command) -> Result<String> {
+    let mut timed = Command::new("timeout");
+    timed.arg(SUITE_S).arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    timed.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        timed.current_dir(folder);
+    }
+    let done = timed.output().context(|| "could not start a suite".to_owned())?;
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+fn node(folder: &Path, address: &str) -> Result<Outcomes> {
+    // Not its tests of connections: they dial addresses where nobody is, by the clock, and ask nothing of a server.
+    let script = "exec node_modules/.bin/mocha --require should --exit --reporter json \
+                  $(find test -name '*.test.js' ! -name memcached-connections.test.js)";
+    let folder = folder.join("node");
+    let text = said(Command::new("sh").args(["-c", script]).current_dir(folder).env("MEMCACHED__HOST", address))?;
+    // Tests print, too: the report is the last object.
+    let start = text.find("{\n  \"stats\"").ok_or_else(|| Failure(format!("mocha printed no report:\n{text}")))?;
+    let report: serde_json::Value =
+        serde_json::from_str(&text[start..]).context(|| "the report of mocha".to_owned())?;
+    let of = |list: &str, passed: bool| {
+        let tests = report[list].as_array().cloned().unwrap_or_default();
+        tests.into_iter().filter_map(move |test| Some((test["fullTitle"].as_str()?.to_owned(), passed)))
+    };
+    Ok(of("passes", true).chain(of("failures", false)).collect())
+}
+
+fn python(folder: &Path, address: &str) -> Result<Outcomes> {
+    let folder = folder.join("python");
+    let mut command = Command::new(folder.join("venv/bin/python"));
+    command.args(["-m", "pytest", "-q", "-rA", "-o", "addopts=", "-p", "no:cacheprovider"]);
+    command.args(["pymemcache/test/test_integration.py", "--server", address]).current_dir(&folder);
+    let text = said(&mut command)?;
+    let outcome = |line: &str| {
+        let (word, rest) = line.split_once(' ')?;
+        let name = rest.split(" - ").next()?.rsplit("::").next()?;
+        let passed = match word {
+            "PASSED" => true,
+            "FAILED" | "ERROR" => false,
+            _ => return None,
+        };
+        Some((name.to_owned(), passed))
+    };
+    Ok(text.lines().filter_map(outcome).collect())
+}
+
+fn capable(folder: &Path, address: &str) -> Result<Outcomes> {
+    let mut command = Command::new(folder.join("memccapable/run"));
+    let text = said(command.args(["-h", address, "-p", "11211", "-a"]))?;
+    // Names and `[pass]` go to standard output; what is said of those that fail goes elsewhere.
+    let outcome = |part: &str| Some((format!("ascii {}", part.split("  ").next()?.trim()), part.contains("[pass]")));
+    Ok(text.split("ascii ").skip(1).filter_map(outcome).collect())
+}

@@ -361,7 +361,7 @@ Examples:
 The holder is not asked. It finds out when it next renews its lease, a third of the lease later at the most, and may work on \
 until then; only a resource that checks fencing tokens turns its late writes away.
 
-Round trips: open 1, release 2.
+Round trips: open 1, release 2; 1 where nobody has it.
 
 Examples:
   larder lock release nightly --force")]

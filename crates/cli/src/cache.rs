@@ -60,6 +60,9 @@ pub(crate) struct CacheGet {
     /// How long to wait for somebody else's command; 0: not at all
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub(crate) wait: Duration,
+    /// Never create the cache: one that is not there is an error, exit code 3
+    #[arg(long)]
+    pub(crate) existing: bool,
     /// The command whose standard output is the value, and its arguments: everything that follows
     #[arg(long = "else", value_name = "COMMAND", required = true, num_args = 1.., allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandName)]
@@ -87,18 +90,26 @@ pub(crate) async fn run(session: &Session, verb: CacheVerb) -> Result<u8, Failur
         CacheVerb::Get(args) => get(session, &args).await,
         CacheVerb::Invalidate(entry) => {
             let cache = Cache::options().timeout(session.timeout).open(&session.store, entry.named.bytes()).await;
-            let hint = "nothing is cached under that name; `larder cache get` creates it";
-            let cache = cache.map_err(|error| Failure::from(error).hint_if_absent(hint))?;
+            let cache = cache.map_err(explained)?;
             cache.invalidate(argument(&entry.key)).await?;
             Ok(Exit::Ok as u8)
         }
     }
 }
 
+fn explained(error: larder::Error) -> Failure {
+    Failure::from(error).hint_if_absent("nothing is cached under that name; `larder cache get` creates it")
+}
+
 async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
     let options = Cache::options().ttl(args.ttl).stale(args.stale).lease(args.lease).wait(args.wait);
+    let options = options.timeout(session.timeout);
     let name = args.entry.named.bytes();
-    let cache = options.timeout(session.timeout).open_or_create(&session.store, name).await?;
+    let cache = if args.existing {
+        options.open(&session.store, name).await.map_err(explained)?
+    } else {
+        options.open_or_create(&session.store, name).await?
+    };
     let key = argument(&args.entry.key);
     // From here on a signal must not end this process and leave a lease behind that others wait for.
     let mut signals = Forwarded::listen()?;

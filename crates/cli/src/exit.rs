@@ -3,8 +3,10 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use larder::ErrorKind;
+use larder::{ErrorKind, Name};
 use serde_json::json;
+
+use crate::session::Session;
 
 /// How the command ends. `lock run` and `cache get` end as their command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,11 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// That of a name which holds nothing, worded by what the store promises.
+    pub(crate) fn absent(session: &Session, name: &Name) -> Failure {
+        larder::registry::absent(&session.store, name).into()
+    }
+
     pub(crate) fn new(exit: Exit, kind: &'static str, message: impl Into<String>) -> Failure {
         Failure { exit: exit as u8, kind, message: message.into(), hint: None }
     }

@@ -61,6 +61,22 @@ impl Source {
     }
 }
 
+/// Lines of a name, a tab and a value each, apart. `what` is what the name is called.
+///
+/// # Errors
+/// For a line without a tab.
+pub(crate) fn by_tabs(lines: Elements, what: &str) -> larder::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let entry = |line: Vec<u8>| match line.iter().position(|&byte| byte == b'\t') {
+        Some(at) => Ok((line[..at].to_vec(), line[at + 1..].to_vec())),
+        None => {
+            let shown = larder::text::Shown(&line);
+            let detail = format!("a line of standard input has no tab between {what} and value: {shown}");
+            Err(larder::Error::new(larder::ErrorKind::BadInput, detail))
+        }
+    };
+    lines.into_iter().map(entry).collect()
+}
+
 /// Calls `act` with the elements: once with those of the command line, or with a batch of standard input at a time, several at
 /// once.
 pub(crate) async fn for_each_batch<F>(source: Source, act: impl Fn(Elements) -> F) -> Result<(), Failure>

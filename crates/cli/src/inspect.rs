@@ -15,7 +15,7 @@ use crate::session::Session;
 
 pub(crate) const INSPECT_HELP: &str = "\
 Prints a figure a line: kind, layout, generation, shards, copies; how many keys were found, are missing or could not be read; the bytes of its \
-values, and for a set how many of them are live and stale; its parameters; and in a sentence what it promises on this store. Nothing is written.
+values, and for a set, an array and a table how many of them are live and stale; its parameters; and in a sentence what it promises on this store. Nothing is written.
 
 The values come whole, since no store tells the size of one: of a large structure that is as much to read.
 
@@ -49,8 +49,7 @@ pub(crate) struct Ls {
 pub(crate) async fn inspect(session: &Session, named: &Named) -> Result<Exit, Failure> {
     let name = named.checked()?;
     let Some(found) = larder::inspect::inspect(&session.store, session.ctx(), &name).await? else {
-        let message = format!("{name} is absent (never created, or lost)");
-        return Err(Failure::new(Exit::Absent, "absent", message).hint("`larder ls` lists what there is"));
+        return Err(Failure::absent(session, &name).hint("`larder ls` lists what there is"));
     };
     let manifest = &found.manifest;
     let mut figures = vec![

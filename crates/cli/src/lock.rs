@@ -64,10 +64,7 @@ fn print(session: &Session, named: &Named, status: &LockStatus) -> Result<(), Fa
             let object = json!({"name": name, "state": "free", "token": token});
             session.out.answer(&format!("free, last token {token}"), &object)
         }
-        _ => {
-            let message = format!("the lock {} is absent (never created, or lost)", Shown(named.bytes()));
-            Err(Failure::new(Exit::Absent, "absent", message).hint("nobody has taken it yet; `larder lock run` does"))
-        }
+        _ => Err(Failure::absent(session, &named.checked()?).hint("nobody has taken it yet; `larder lock run` does")),
     }
 }
 

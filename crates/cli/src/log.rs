@@ -49,6 +49,9 @@ pub(crate) struct LogPut {
     /// How long events are kept, if the log is created [default: 1 day]
     #[arg(long, value_name = "TIME", value_parser = positive_time)]
     pub(crate) retention: Option<Duration>,
+    /// Never create it: one that is not there is an error, exit code 3
+    #[arg(long)]
+    pub(crate) existing: bool,
 }
 
 #[derive(Args, Debug)]
@@ -172,7 +175,11 @@ async fn put(session: &Session, args: &LogPut) -> Result<Exit, Failure> {
     let mut options = EventLog::options().timeout(session.timeout);
     options = args.chunk.map_or(options.clone(), |chunk| options.chunk(chunk));
     options = args.retention.map_or(options.clone(), |retention| options.retention(retention));
-    let log = options.open_or_create(&session.store, args.named.bytes()).await?;
+    let log = if args.existing {
+        options.open(&session.store, args.named.bytes()).await.map_err(|error| explained(error, &args.named))?
+    } else {
+        options.open_or_create(&session.store, args.named.bytes()).await?
+    };
     let time_ms = || args.at.map_or(log.now_ms(), |at| at.ms(log.now_ms()));
     if let Source::Typed(events) = source {
         let time_ms = time_ms();
@@ -194,10 +201,12 @@ async fn put(session: &Session, args: &LogPut) -> Result<Exit, Failure> {
 
 async fn open(session: &Session, named: &Named) -> Result<EventLog, Failure> {
     let log = EventLog::options().timeout(session.timeout).open(&session.store, named.bytes()).await;
-    log.map_err(|error| {
-        let hint = format!("`larder log put {} EVENT` creates it", named.name.to_string_lossy());
-        Failure::from(error).hint_if_absent(hint)
-    })
+    log.map_err(|error| explained(error, named))
+}
+
+fn explained(error: Error, named: &Named) -> Failure {
+    let hint = format!("`larder log put {} EVENT` creates it", named.name.to_string_lossy());
+    Failure::from(error).hint_if_absent(hint)
 }
 
 async fn fetch(session: &Session, args: &LogFetch) -> Result<Exit, Failure> {

@@ -185,9 +185,6 @@ async fn drop_structure(session: &Session, named: &Named) -> Result<Exit, Failur
             session.out.answer(kind, &json!({"name": bytes(name.as_bytes()), "dropped": kind}))?;
             Ok(Exit::Ok)
         }
-        None => {
-            let message = format!("{name} is absent (never created, or lost): there is nothing to drop");
-            Err(Failure::new(Exit::Absent, "absent", message))
-        }
+        None => Err(Failure::absent(session, &name).hint("there is nothing to drop")),
     }
 }

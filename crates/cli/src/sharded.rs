@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{Elements, Source, for_each_batch};
+use crate::input::{Elements, Source, by_tabs, for_each_batch};
 use crate::output::bytes;
 use crate::session::Session;
 
@@ -308,7 +308,7 @@ async fn set(session: &Session, args: &HashSet) -> Result<(), Failure> {
     count(session, &args.named, "new", source, |elements| {
         let hash = hash.clone();
         async move {
-            let entries = if is_typed { in_turn(elements) } else { by_tabs(elements)? };
+            let entries = if is_typed { in_turn(elements) } else { by_tabs(elements, "field")? };
             hash.set(entries).await
         }
     })
@@ -322,20 +322,6 @@ fn in_turn(elements: Elements) -> Vec<(Vec<u8>, Vec<u8>)> {
         entries.push((field, value));
     }
     entries
-}
-
-/// # Errors
-/// For a line without a tab; nothing of its batch is set.
-fn by_tabs(lines: Elements) -> larder::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let entry = |line: Vec<u8>| match line.iter().position(|&byte| byte == b'\t') {
-        Some(at) => Ok((line[..at].to_vec(), line[at + 1..].to_vec())),
-        None => {
-            let shown = larder::text::Shown(&line);
-            let detail = format!("a line of standard input has no tab between field and value: {shown}");
-            Err(larder::Error::new(larder::ErrorKind::BadInput, detail))
-        }
-    };
-    lines.into_iter().map(entry).collect()
 }
 
 async fn get(session: &Session, args: &HashFields) -> Result<Exit, Failure> {
@@ -437,8 +423,7 @@ fn stat(session: &Session, named: &Named, stat: &ShardedStat) -> Result<(), Fail
 pub(crate) async fn reshard(session: &Session, args: &Reshard) -> Result<Exit, Failure> {
     let name = args.named.checked()?;
     let Some(manifest) = larder::find(&session.store, session.ctx(), &name).await? else {
-        let message = format!("{name} is absent (never created, or lost): there is nothing to reshard");
-        return Err(Failure::new(Exit::Absent, "absent", message));
+        return Err(Failure::absent(session, &name).hint("there is nothing to reshard"));
     };
     let bar = progress();
     let tell = |progress: Progress| {

@@ -1,33 +1,40 @@
 //! `larder table …`
 
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use larder::{Error, ErrorKind, Table};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::args::{Named, positive_time};
 use crate::exit::{Exit, Failure};
-use crate::input::{Source, for_each_batch, read_batches};
+use crate::input::{Source, by_tabs, for_each_batch, read_batches};
 use crate::output::{argument, bytes};
 use crate::session::Session;
 
+/// How many entries of standard input are put at once: each must be done within --timeout.
+const PUTS_AT_ONCE_MAX: usize = 128;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum TableVerb {
-    /// Put a value under a key, in place of one that is there
+    /// Put values under keys, in place of those that are there
     #[command(after_help = PUT_HELP)]
     Put(TablePut),
-    /// Print the value under a key
+    /// Print the values under keys; exit code 1 if one is missing
     #[command(after_help = "\
-Prints the value, byte by byte, and a line feed; with --json an object. No such key: exit code 1, and nothing is printed. An entry that was \
+Prints the value of each key, byte by byte, and a line feed; of several keys in their order, where those that are missing are left out. With --json an \
+object each, which says so. `-` alone reads keys from standard input, one a line. A key that is missing: exit code 1. An entry that was \
 evicted is lost, exit code 4: the list of keys tells it from one that is absent.
 
-Round trips: open 1, get 1; 2 of a key that is missing.
+Round trips: open 1, get 1 for all keys of a server, and of every 1024 on standard input; 2 if one is missing.
 
 Examples:
-  larder table get prices apple
+  larder table get prices apple pear
+  larder --json table get prices - < keys.txt | jq -r .value
   larder table get pages /index --raw > index.html")]
     Get(TableGet),
     /// Tell whether there are keys; exit code 1 if one is not
@@ -73,27 +80,30 @@ Examples:
 }
 
 const PUT_HELP: &str = "\
-Prints nothing. A VALUE of `-` reads the value from standard input, all of it.
+Prints nothing. A VALUE of `-` reads the value from standard input, all of it. `-` alone, without a value, reads entries from standard input: a key, a tab, \
+a value, a line each; of a key that comes twice the last value stays.
 
 The table is created if need be. With --ttl it is one whose entries have lives, and only such a table takes --ttl later on: its list \
 knows when a life ends, so that what is over is absent and not lost.
 
 A put whose outcome is unknown is exit code 7; putting it again does no harm, unless others put the same key meanwhile.
 
-Round trips: open 1 (3 when it is created), put 1, 2 of a new key; with lives 3 and 2; and 2 that tidy up after a new one.
+Round trips: open 1 (3 when it is created), put 1, 2 of a new key; with lives 3 and 2; and 2 that tidy up after a new one. Entries of standard input \
+are put many at once.
 
 Examples:
   larder table put prices apple 3.20
+  larder table put prices - < prices.tsv
   larder table put sessions \"$id\" - --ttl 30m < session.json";
 
 #[derive(Args, Debug)]
 pub(crate) struct TablePut {
     #[command(flatten)]
     pub(crate) named: Named,
-    /// The key, 0 to 65536 bytes
+    /// The key, 0 to 65536 bytes; `-` without a value: entries from standard input
     pub(crate) key: OsString,
     /// The value; `-`: from standard input
-    pub(crate) value: OsString,
+    pub(crate) value: Option<OsString>,
     /// How long the entry lives [default: until it is removed]
     #[arg(long, value_name = "TIME", value_parser = positive_time)]
     pub(crate) ttl: Option<Duration>,
@@ -109,9 +119,10 @@ pub(crate) struct TablePut {
 pub(crate) struct TableGet {
     #[command(flatten)]
     pub(crate) named: Named,
-    /// The key
-    pub(crate) key: OsString,
-    /// Print no line feed behind the value
+    /// The keys; `-` alone: from standard input, one a line
+    #[arg(required = true, value_name = "KEY")]
+    pub(crate) keys: Vec<OsString>,
+    /// Print no line feed behind the value, of a single key
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
 }
@@ -142,50 +153,119 @@ pub(crate) async fn run(session: &Session, verb: TableVerb) -> Result<Exit, Fail
 
 async fn put(session: &Session, args: &TablePut) -> Result<(), Failure> {
     let name = args.named.bytes();
-    let value = if args.value == "-" {
-        let mut value = Vec::new();
-        io::stdin().lock().read_to_end(&mut value)?;
-        value
-    } else {
-        argument(&args.value).to_vec()
-    };
-    let table = if args.existing {
-        open(session, &args.named).await?
-    } else {
-        let mut options = Table::options().timeout(session.timeout);
-        if let Some(shards) = args.shards {
-            options = options.shards(shards);
+    let (key, value) = match &args.value {
+        None if args.key == "-" => return put_lines(session, args).await,
+        None => return Err(Failure::usage("the key has no value; `-` alone reads entries from standard input")),
+        Some(value) if value == "-" => {
+            let mut value = Vec::new();
+            io::stdin().lock().read_to_end(&mut value)?;
+            (argument(&args.key), value)
         }
-        if args.ttl.is_some() {
-            options = options.ttl(true);
-        }
-        options.open_or_create(&session.store, name).await?
+        Some(value) => (argument(&args.key), argument(value).to_vec()),
     };
-    let key = argument(&args.key);
-    match args.ttl {
-        Some(ttl) => table.put_for(key, &value, ttl).await?,
-        None => table.put(key, &value).await?,
-    }
+    let table = open_to_put(session, args).await?;
+    put_one(&table, key, &value, args.ttl).await?;
     table.settle().await;
     session.out.answer("", &json!({"name": bytes(name), "key": bytes(key), "value_bytes": value.len()}))
 }
 
-async fn get(session: &Session, args: &TableGet) -> Result<Exit, Failure> {
-    let key = argument(&args.key);
-    let value = open(session, &args.named).await?.get(key).await?;
-    if session.out.json {
-        let value = value.as_deref().map(bytes);
-        session.out.answer("", &json!({"key": bytes(key), "has": value.is_some(), "value": value}))?;
-        return Ok(if value.is_some() { Exit::Ok } else { Exit::No });
+async fn open_to_put(session: &Session, args: &TablePut) -> Result<Table, Failure> {
+    if args.existing {
+        return open(session, &args.named).await;
     }
-    let Some(value) = value else { return Ok(Exit::No) };
-    let mut out = io::stdout().lock();
-    out.write_all(&value)?;
-    if !args.raw {
-        out.write_all(b"\n")?;
+    let mut options = Table::options().timeout(session.timeout);
+    if let Some(shards) = args.shards {
+        options = options.shards(shards);
+    }
+    if args.ttl.is_some() {
+        options = options.ttl(true);
+    }
+    Ok(options.open_or_create(&session.store, args.named.bytes()).await?)
+}
+
+async fn put_one(table: &Table, key: &[u8], value: &[u8], ttl: Option<Duration>) -> larder::Result<()> {
+    match ttl {
+        Some(ttl) => table.put_for(key, value, ttl).await,
+        None => table.put(key, value).await,
+    }
+}
+
+/// Puts entries of standard input, batch after batch: of a key that comes again the later value stays.
+async fn put_lines(session: &Session, args: &TablePut) -> Result<(), Failure> {
+    let table = open_to_put(session, args).await?;
+    let mut batches = read_batches();
+    let mut done = 0;
+    while let Some(batch) = batches.recv().await {
+        let lines = batch?;
+        let count = lines.len();
+        let put = match by_tabs(lines, "key") {
+            Ok(entries) => put_all(&table, entries, args.ttl).await,
+            Err(error) => Err(error.into()),
+        };
+        put.map_err(|failure| failure.after(&format!("{done} entries of standard input are put, others may be")))?;
+        done += count;
+    }
+    table.settle().await;
+    session.out.answer("", &json!({"name": bytes(args.named.bytes()), "entries": done}))
+}
+
+/// Puts entries, many at once: they share the connection.
+async fn put_all(table: &Table, entries: Vec<(Vec<u8>, Vec<u8>)>, ttl: Option<Duration>) -> Result<(), Failure> {
+    let latest: HashMap<Vec<u8>, Vec<u8>> = entries.into_iter().collect();
+    let mut under_way: JoinSet<larder::Result<()>> = JoinSet::new();
+    for (key, value) in latest {
+        if under_way.len() >= PUTS_AT_ONCE_MAX
+            && let Some(outcome) = under_way.join_next().await
+        {
+            outcome.map_err(io::Error::other)??;
+        }
+        let table = table.clone();
+        under_way.spawn(async move { put_one(&table, &key, &value, ttl).await });
+    }
+    while let Some(outcome) = under_way.join_next().await {
+        outcome.map_err(io::Error::other)??;
+    }
+    Ok(())
+}
+
+async fn get(session: &Session, args: &TableGet) -> Result<Exit, Failure> {
+    let source = Source::of(&args.keys)?;
+    let is_single = matches!(&source, Source::Typed(keys) if keys.len() == 1);
+    if args.raw && !is_single {
+        return Err(Failure::usage("--raw prints the value of a single key: of several they would run together"));
+    }
+    let table = open(session, &args.named).await?;
+    let Source::Typed(keys) = source else {
+        let mut exit = Exit::Ok;
+        let mut batches = read_batches();
+        while let Some(batch) = batches.recv().await {
+            if print_values(session, &table, &batch?, "\n").await? == Exit::No {
+                exit = Exit::No;
+            }
+        }
+        return Ok(exit);
+    };
+    print_values(session, &table, &keys, if args.raw { "" } else { "\n" }).await
+}
+
+/// Prints the values that there are; the exit code says whether that were all.
+async fn print_values(session: &Session, table: &Table, keys: &[Vec<u8>], end: &str) -> Result<Exit, Failure> {
+    let values = table.get_many(keys).await?;
+    let exit = if values.iter().all(Option::is_some) { Exit::Ok } else { Exit::No };
+    if session.out.json {
+        session.out.answers(keys.iter().zip(values).map(|(key, value)| {
+            let object = json!({"key": bytes(key), "has": value.is_some(), "value": value.as_deref().map(bytes)});
+            ("", object)
+        }))?;
+        return Ok(exit);
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    for value in values.iter().flatten() {
+        out.write_all(value)?;
+        out.write_all(end.as_bytes())?;
     }
     out.flush()?;
-    Ok(Exit::Ok)
+    Ok(exit)
 }
 
 async fn has(session: &Session, args: &TableKeys) -> Result<Exit, Failure> {

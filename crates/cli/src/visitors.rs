@@ -25,16 +25,18 @@ pub(crate) enum VisitorsVerb {
     /// Count visitors in the window that is being filled
     #[command(after_help = HIT_HELP)]
     Hit(VisitorsHit),
-    /// Print how many came in the last complete window
+    /// Print how many came in the last complete window, or in another
     #[command(after_help = "\
 Prints a number. Before the first window is complete, and for a window that nobody hit, it is 0; one that was evicted is lost, exit code \
-4, and so it is no 0. --interpolated goes evenly from the figure before that one to it while a period passes.
+4, and so it is no 0. --interpolated goes evenly from the figure before that one to it while a period passes. --at tells of the window of a time: of the \
+one that is being filled, or of one of the two before.
 
 Round trips: open 1, get 1.
 
 Examples:
   larder visitors get site
-  larder visitors get site --interpolated")]
+  larder visitors get site --interpolated
+  larder visitors get site --at 2026-01-31T12:00:00Z")]
     Get(VisitorsGet),
     /// Print the figures again and again: at a terminal a live line with a sparkline, else a line each time
     #[command(after_help = "\
@@ -57,7 +59,7 @@ says it, too; to try that again does no harm. `--visitor -` reads ids from stand
 
 The visitors are created if need be, with windows of --period. Windows begin at multiples of the period since 1970, for everybody.
 
-Round trips: open 1 (3 when they are created), hit 1 (2 for a window's first); 1 for each visitor.
+Round trips: open 1 (3 when they are created), hit 1 (2 for a window's first); 1 for each visitor, 2 for the first of a window in each shard.
 
 Examples:
   larder visitors hit site --period 5m
@@ -100,6 +102,9 @@ pub(crate) struct VisitorsGet {
     /// The figure so far of the window that is being filled
     #[arg(long)]
     pub(crate) current: bool,
+    /// The figure of the window of this time: such as 2026-01-31T12:00:00Z, or seconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["interpolated", "current"])]
+    pub(crate) at: Option<SystemTime>,
 }
 
 #[derive(Args, Debug)]
@@ -173,9 +178,10 @@ async fn hit_each(visitors: Visitors, ids: Vec<Vec<u8>>, at: Option<SystemTime>)
 
 async fn get(session: &Session, args: &VisitorsGet) -> Result<(), Failure> {
     let visitors = open(session, &args.named).await?;
-    let (what, figure) = match (args.interpolated, args.current) {
-        (true, _) => ("interpolated", visitors.interpolated().await),
-        (_, true) => ("current", visitors.current().await),
+    let (what, figure) = match (args.at, args.interpolated, args.current) {
+        (Some(time), ..) => ("at", visitors.get_at(time).await),
+        (_, true, _) => ("interpolated", visitors.interpolated().await),
+        (_, _, true) => ("current", visitors.current().await),
         _ => ("last", visitors.get().await),
     };
     let figure = figure.map_err(explained_loss)?;

@@ -122,6 +122,10 @@ fn who_waits_in_vain_is_told_and_a_signal_gives_the_lease_up() {
 fn what_is_wrong_is_named() {
     let (_server, url) = server();
     on(&url, "cache invalidate pages k").fails(3, "absent");
+    get(&url, "k", "--ttl 5m --existing", "echo never").fails(3, "`larder cache get` creates it");
+    on(&url, "inspect pages").fails(3, "absent");
+    get(&url, "made", "--ttl 5m", "true").exits(0);
+    assert_eq!(get(&url, "new", "--ttl 5m --existing", "echo made").exits(0), "made\n");
     get(&url, "k", "--ttl 0", "true").fails(2, "longer than 0");
     on(&url, "cache get pages k --ttl 5m").fails(2, "--else");
     get(&url, &"x".repeat(8_193), "--ttl 5m", "true").fails(2, "8192");

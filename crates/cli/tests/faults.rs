@@ -2,15 +2,73 @@
 
 mod common;
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use common::on;
+use common::{larder, on, until, wait};
 use larder_testkit::proxy::{Fault, Proxy, Then};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// What connecting to a server costs, in round trips. `--trace` leaves it out.
 const CONNECT: u64 = 1;
+
+/// Commands in turn, and what each costs beside connecting.
+const COSTS: &[(&str, u64)] = &[
+    ("counter add exact", 6), // looks, makes slots and manifest, the first add 2, gives the slot back
+    ("counter add exact", 4),
+    ("counter get exact", 2),
+    ("counter reset exact", 3),
+    ("counter reset exact", 2),
+    ("counter add fast --fast", 4),
+    ("counter add fast", 2),
+    ("counter get fast", 2),
+    ("counter reset fast", 3),
+    ("set add tags red green blue", 4),
+    ("set add tags red green blue", 2),
+    ("set remove tags red", 2),
+    ("set has tags green", 2),
+    ("set has tags green blue", 2),
+    ("set members tags", 2),
+    ("set stat tags", 2),
+    ("set compact tags", 3),
+    ("lock run nightly -- true", 3),
+    ("lock run nightly -- true", 3),
+    ("lock status nightly", 2),
+    ("lock release nightly --force", 2), // nobody has it
+    ("array push steps sweep cook", 4),  // looks, makes the shard and the manifest, appends
+    ("array push steps eat", 2),
+    ("array get steps", 2),
+    ("array change steps --add wash --delete eat", 2),
+    ("array remove steps wash", 2),
+    ("table put prices apple 3", 7), // makes it with 3, the entry, its key on the list, and 2 that tidy up
+    ("table put prices apple 4", 2),
+    ("table get prices apple", 2),
+    ("table put sessions ann 1 --ttl 1h", 7),
+    ("table put sessions ann 2 --ttl 1h", 6),
+    ("visitors hit site", 5), // makes them with 3, the window's counter and that it is listed
+    ("visitors hit site", 2),
+    ("visitors hit site --visitor ann", 3), // the window's first id: its shard, and that it is listed
+    ("visitors hit site --visitor ann", 2),
+    ("visitors get site", 2),
+    ("queue push jobs a b c", 5),
+    ("queue push jobs d", 3),
+    ("queue pop jobs", 4),
+    ("queue stat jobs", 4),
+    ("queue len jobs", 4),
+    ("stack push undo a b c", 5),
+    ("stack push undo d", 3),
+    ("stack pop undo", 4),
+    ("stack stat undo", 4),
+    ("stack len undo", 4),
+    ("cache get pages k --ttl 5m --else true", 5), // looks, makes the manifest, and 3 for the rebuild
+    ("cache get pages k --ttl 5m --else true", 2),
+    ("cache invalidate pages k", 2),
+    ("drop nightly", 2),
+    ("drop tags", 3),
+];
 
 #[test]
 fn what_a_command_costs_in_round_trips_is_as_the_help_says() {
@@ -19,40 +77,37 @@ fn what_a_command_costs_in_round_trips_is_as_the_help_says() {
         let proxy = Proxy::start(server.addr());
         let url = format!("memcached://{}", proxy.addr());
         on(&url, "counter add first").exits(0); // and signs the server as one of this fleet
-        for (line, round_trips) in [
-            ("counter add exact", 6), // looks, makes slots and manifest, the first add 2, gives the slot back
-            ("counter add exact", 4),
-            ("counter get exact", 2),
-            ("counter reset exact", 3),
-            ("counter reset exact", 2),
-            ("counter add fast --fast", 4),
-            ("counter add fast", 2),
-            ("counter get fast", 2),
-            ("counter reset fast", 3),
-            ("set add tags red green blue", 4),
-            ("set add tags red green blue", 2),
-            ("set remove tags red", 2),
-            ("set has tags green", 2),
-            ("set has tags green blue", 2),
-            ("set members tags", 2),
-            ("set stat tags", 2),
-            ("set compact tags", 3),
-            ("lock run nightly -- true", 3),
-            ("lock run nightly -- true", 3),
-            ("lock status nightly", 2),
-            ("drop nightly", 2),
-            ("drop tags", 3),
-        ] {
-            let before = proxy.counts().chunks;
-            let done = on(&url, &format!("--trace --json {line}"));
-            assert_eq!(done.code(), 0, "{done:?}");
-            assert_eq!(done.round_trips(), round_trips, "{line} on {version:?}: {done:?}");
-            // What it says of itself is what went over the wire: it waits for each reply before it sends more.
-            assert_eq!(proxy.counts().chunks - before, CONNECT + round_trips, "{line} on {version:?}");
+        for &(line, round_trips) in COSTS {
+            costs(&url, &proxy, line, round_trips);
+        }
+        let holder = larder(["lock", "run", "held", "--", "sleep", "1000"]).env("LARDER_STORE", server.url()).spawn();
+        let holder = holder.unwrap();
+        until("the lock is held", || on(&url, "lock status held").code() == 0);
+        costs(&url, &proxy, "lock release held --force", 3);
+        kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
+        wait(holder);
+        for kind in ["queue jobs", "stack undo"] {
+            let (kind, name) = kind.split_once(' ').unwrap();
+            let claim = || on(&url, &format!("--json {kind} claim {name}")).json()["id"].as_str().unwrap().to_owned();
+            let (first, second) = (claim(), claim());
+            costs(&url, &proxy, &format!("{kind} renew {name} {first}"), 3);
+            costs(&url, &proxy, &format!("{kind} release {name} {first}"), 3);
+            costs(&url, &proxy, &format!("{kind} ack {name} {second}"), 3);
         }
         let plain = on(&url, "--trace counter get exact").stderr;
         assert!(plain.starts_with("round trips: 2, ops: "), "{plain}");
     }
+}
+
+/// Runs a command and asserts what it costs.
+#[track_caller]
+fn costs(url: &str, proxy: &Proxy, line: &str, round_trips: u64) {
+    let before = proxy.counts().chunks;
+    let done = on(url, &format!("--trace --json {line}"));
+    assert_eq!(done.code(), 0, "{line}: {done:?}");
+    assert_eq!(done.round_trips(), round_trips, "{line}: {done:?}");
+    // What it says of itself is what went over the wire: it waits for each reply before it sends more.
+    assert_eq!(proxy.counts().chunks - before, CONNECT + round_trips, "{line}");
 }
 
 /// True for the arithmetic of a fast counter, in whatever dialect.
@@ -120,17 +175,36 @@ fn a_server_that_hangs_is_said_to() {
 }
 
 #[test]
-fn a_store_that_is_something_else_is_named() {
+fn a_server_of_another_kind_is_named_with_the_url_that_opens_it() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::default());
+        let done = on(&format!("memcached://{}", server.addr()), "counter add n");
+        done.fails(2, "a Redis or Valkey server (open it as redis://host:port)");
+        assert!(done.stderr.contains(&server.addr().to_string()), "{done:?}");
+        assert_eq!(on(&server.url(), "ls").exits(0), "", "{version:?}: nothing was written");
+    }
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        for scheme in ["redis", "redis-cluster"] {
+            let done = on(&format!("{scheme}://{}", server.addr()), "counter add n");
+            done.fails(2, "a memcached (open it as memcached://host:port)");
+            assert!(done.stderr.contains(&server.addr().to_string()), "{done:?}");
+        }
+    }
+    let web = said_by_anything(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    on(&format!("memcached://{web}"), "counter get n").fails(2, "a web server");
+    on(&format!("redis://{web}"), "counter get n").fails(2, "a web server");
+}
+
+/// A server that answers whatever it is asked with this, on every connection.
+fn said_by_anything(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let answers = thread::spawn(move || {
-        use std::io::{Read, Write};
-        let (mut stream, _) = listener.accept().unwrap();
-        _ = stream.read(&mut [0; 1024]);
-        _ = stream.write_all(b"-ERR unknown command 'version', with args beginning with: \r\n");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            _ = stream.read(&mut [0; 1024]);
+            _ = stream.write_all(answer);
+        }
     });
-    let done = on(&format!("memcached://{addr}"), "counter get n");
-    assert!([2, 6, 70].contains(&done.code()) && done.text().is_empty(), "{done:?}");
-    assert!(done.stderr.contains(&addr.to_string()), "{done:?}");
-    answers.join().unwrap();
+    addr
 }

@@ -73,9 +73,12 @@ fn events_go_in_and_come_out_in_the_order_of_their_time() {
 #[test]
 fn what_is_wrong_is_said_and_nothing_is_put() {
     let (_server, url) = server();
-    on(&url, "log fetch audit").fails(3, "larder log put audit EVENT");
+    for line in ["log fetch audit", "log put audit x --existing"] {
+        on(&url, line).fails(3, "larder log put audit EVENT");
+    }
     on(&url, "log put audit x --retention 1s --chunk 1h").fails(2, "shorter than a chunk");
     put(&url, "kept", "--retention 1h");
+    on(&url, "log put audit x --existing --retention 2h").fails(8, "3600s");
     on(&url, "log put audit old --at 2h").fails(2, "keeps events for 3600000 ms");
     on(&url, "log put audit new --at @99999999999999").fails(2, "the limit is 300000 ms");
     on(&url, "log put audit other --retention 2h").fails(8, "3600s");
@@ -93,6 +96,7 @@ fn round_trips_are_as_the_help_says() {
     for (line, round_trips) in [
         (format!("log put audit a --at {now}"), 5),
         (format!("log put audit b --at {now}"), 2),
+        (format!("log put audit c --existing --at {now}"), 2),
         ("log fetch audit".to_owned(), 3),
         ("log tail audit".to_owned(), 3),
         ("drop audit".to_owned(), 5),

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Done, finish, larder, on, until};
+use larder_testkit::servers::{Memcached, Version};
 
 /// A user's home. When it is dropped, the server of the user's store has ended.
 struct Home {
@@ -67,6 +68,30 @@ fn a_fresh_machine_remembers() {
     let mut command = larder(["counter", "add", "hits", "--direct"]);
     finish(command.env("HOME", other.path())).exits(0);
     assert!(other.path().join(".local/share/larder/larder").exists());
+}
+
+/// A store that keeps what it acknowledged lost nothing, and says so; one that may have lost it says that.
+#[test]
+fn what_is_absent_in_a_durable_store_was_never_created() {
+    let home = Home::new();
+    let server = Memcached::start(Version::New, &[]);
+    for line in [
+        "counter get n",
+        "lock status n",
+        "lock release n --force",
+        "inspect n",
+        "drop n",
+        "reshard n --shards 4",
+        "table keys n",
+        "queue len n",
+        "cache invalidate n k",
+    ] {
+        for done in [run(&home, line), finish(at_home(&home, line).arg("--direct"))] {
+            done.fails(3, "\"n\" is absent (never created)");
+            assert!(!done.stderr.contains("lost"), "{line}: {}", done.stderr);
+        }
+        finish(at_home(&home, line).env("LARDER_STORE", server.url())).fails(3, "is absent (never created, or lost)");
+    }
 }
 
 #[test]

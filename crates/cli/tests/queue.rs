@@ -19,8 +19,11 @@ fn server() -> (Memcached, String) {
 
 /// `queue work jobs OPTIONS -- sh -c SCRIPT`, with `$FILE` a file of its own.
 fn start(url: &str, options: &str, script: &str, file: &Path) -> Child {
-    let words =
-        ["queue", "work", "jobs"].into_iter().chain(options.split_whitespace()).chain(["--", "sh", "-c", script]);
+    start_on(url, "queue", options, script, file)
+}
+
+fn start_on(url: &str, kind: &str, options: &str, script: &str, file: &Path) -> Child {
+    let words = [kind, "work", "jobs"].into_iter().chain(options.split_whitespace()).chain(["--", "sh", "-c", script]);
     larder(words).env("LARDER_STORE", url).env("FILE", file).spawn().unwrap()
 }
 
@@ -71,22 +74,31 @@ fn ten_thousand_lines_of_standard_input_keep_their_order() {
 
 #[test]
 fn a_claim_is_acknowledged_given_back_or_renewed_by_its_id() {
-    let (_server, url) = server();
-    on(&url, "queue push jobs a").exits(0);
-    let printed = on(&url, "queue claim jobs").exits(0);
-    let (id, item) = printed.split_once('\t').unwrap();
-    assert_eq!((id.len(), item), (16, "a\n"));
-    on(&url, "queue claim jobs").exits(1);
-    on(&url, &format!("queue renew jobs {id} --lease 1m")).exits(0);
-    on(&url, &format!("queue release jobs {id}")).exits(0);
-    let again = on(&url, "--json queue claim jobs").json();
-    assert_eq!((again["item"].as_str(), again["attempts"].as_u64()), (Some("a"), Some(2)));
-    let again = again["id"].as_str().unwrap().to_owned();
-    on(&url, &format!("queue ack jobs {id}")).fails(5, "nothing is claimed as");
-    on(&url, &format!("queue ack jobs {again}")).exits(0);
-    on(&url, &format!("queue renew jobs {again}")).fails(5, "has run out, or it was acknowledged");
-    on(&url, "queue ack jobs zero").fails(2, "16 hex digits");
-    assert_eq!(on(&url, "queue len jobs").exits(0), "0\n");
+    for kind in ["queue", "stack"] {
+        let (_server, url) = server();
+        let json = |line: &str| on(&url, &format!("--json {kind} {line}")).json();
+        let on = |line: &str| on(&url, &format!("{kind} {line}"));
+        on("push jobs a").exits(0);
+        let printed = on("claim jobs").exits(0);
+        let (id, item) = printed.split_once('\t').unwrap();
+        assert_eq!((id.len(), item), (16, "a\n"));
+        on("claim jobs").exits(1);
+        on(&format!("renew jobs {id} --lease 1m")).exits(0);
+        on(&format!("release jobs {id}")).exits(0);
+        let again = json("claim jobs");
+        assert_eq!((again["item"].as_str(), again["attempts"].as_u64()), (Some("a"), Some(2)));
+        let again = again["id"].as_str().unwrap().to_owned();
+        on(&format!("ack jobs {id}")).fails(5, "nothing is claimed as");
+        on(&format!("ack jobs {again}")).exits(0);
+        on(&format!("renew jobs {again}")).fails(5, "has run out, or it was acknowledged");
+        on("ack jobs zero").fails(2, "16 hex digits");
+        assert_eq!(on("len jobs").exits(0), "0\n");
+        let stat = json("stat jobs");
+        assert_eq!(
+            (stat["ready"].as_u64(), stat["claimed"].as_u64(), stat["acknowledged"].as_u64()),
+            (Some(0), Some(0), Some(1))
+        );
+    }
 }
 
 #[test]
@@ -97,6 +109,7 @@ fn verbs_cost_what_their_help_says() {
         done.exits(code);
         done.round_trips()
     };
+    let id = |line: &str| on(&url, line).exits(0).split_once('\t').unwrap().0.to_owned();
     assert_eq!(cost("queue push jobs a b c", 0), 5);
     assert_eq!(cost("queue push jobs d", 0), 3);
     assert_eq!(cost("queue pop jobs", 0), 4);
@@ -105,6 +118,20 @@ fn verbs_cost_what_their_help_says() {
     assert_eq!(cost("queue pop jobs", 0), 4);
     assert_eq!(cost("queue pop jobs", 0), 4);
     assert_eq!(cost("queue pop jobs", 1), 3);
+    for kind in ["queue", "stack"] {
+        assert_eq!(cost(&format!("{kind} push line-{kind} a b c"), 0), 5);
+        let of = |verb: &str| format!("{kind} {verb} line-{kind}");
+        let claimed = id(&of("claim"));
+        assert_eq!(cost(&format!("{} {claimed}", of("renew")), 0), 3);
+        assert_eq!(cost(&format!("{} {claimed}", of("release")), 0), 3);
+        let claimed = id(&of("claim"));
+        assert_eq!(cost(&format!("{} {claimed}", of("ack")), 0), 3);
+        assert_eq!(cost(&of("stat"), 0), 4);
+        assert_eq!(cost(&of("len"), 0), 4);
+        assert_eq!(cost(&of("pop"), 0), 4);
+        assert_eq!(cost(&of("claim"), 0), 4);
+        assert_eq!(cost(&of("claim"), 1), 3);
+    }
 }
 
 #[test]
@@ -127,6 +154,20 @@ fn a_command_gets_the_item_and_its_exit_code_decides() {
     on(&url, "queue push jobs left").exits(0);
     larder_not_found(&url);
     assert_eq!(on(&url, "queue pop jobs").exits(0), "left\n");
+}
+
+#[test]
+fn a_stack_gives_a_command_its_newest_item_and_takes_back_what_failed() {
+    let (_server, url) = server();
+    let work = |options: &str, script: &str| wait(start_on(&url, "stack", options, script, Path::new("/dev/null")));
+    on(&url, "stack push jobs first second").exits(0);
+    let script = "echo $(cat) = $LARDER_ITEM at $LARDER_ATTEMPT of $LARDER_QUEUE_NAME";
+    work("--once", "exit 9").exits(9);
+    assert_eq!(on(&url, "--json stack stat jobs").json()["ready"], 2);
+    assert_eq!(work("--once", script).exits(0), "second = second at 2 of jobs\n");
+    assert_eq!(work("--idle-exit 0s", script).exits(0), "first = first at 1 of jobs\n");
+    assert_eq!(on(&url, "stack len jobs").exits(0), "0\n");
+    work("--once", script).exits(1);
 }
 
 /// The item of a command that cannot be run is given back at once.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{finish, larder, on, on_with_input};
 use larder_testkit::servers::{Memcached, Version};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn server() -> (Memcached, String) {
     let server = Memcached::start(Version::New, &[]);
@@ -82,6 +82,41 @@ fn what_is_wrong_is_said_and_nothing_is_put() {
 }
 
 #[test]
+fn entries_and_keys_come_from_standard_input_and_values_go_out_in_their_order() {
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let url = server.url();
+        on(&url, "table get prices apple").fails(3, "larder table put prices KEY VALUE");
+        let entries: String = (0..3_000).map(|n| format!("k{n}\tv{n}\n")).collect();
+        assert_eq!(on_with_input(&url, "table put prices -", entries.as_bytes()).exits(0), "");
+        // The same key again, in one batch and in another: the last value stays.
+        let again: String = (0..2_500).map(|n| format!("k{}\tw{n}\n", n % 5)).collect();
+        let done = on_with_input(&url, "--json table put prices - --existing", again.as_bytes());
+        assert_eq!(done.json(), json!({"name": "prices", "entries": 2_500}));
+        assert_eq!(on(&url, "table get prices k0 k7 k4").exits(0), "w2495\nv7\nw2499\n");
+        assert_eq!(on(&url, "table get prices k0 none k7").exits(1), "w2495\nv7\n");
+        let keys: String = (5..3_000).map(|n| format!("k{n}\n")).collect();
+        let values: String = (5..3_000).map(|n| format!("v{n}\n")).collect();
+        assert_eq!(on_with_input(&url, "table get prices -", keys.as_bytes()).exits(0), values);
+        let told = on_with_input(&url, "--json table get prices -", b"k7\nnone\n").exits(1);
+        let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let none = json!({"key": "none", "has": false, "value": null});
+        assert_eq!(told, [json!({"key": "k7", "has": true, "value": "v7"}), none]);
+        // Tabs of the value are its own; an empty key and an empty value are some.
+        on_with_input(&url, "table put prices -", b"tabs\ta\tb\n\tempty key\nempty value\t\n").exits(0);
+        assert_eq!(on_with_input(&url, "table get prices -", b"tabs\n\nempty value").exits(0), "a\tb\nempty key\n\n");
+        on(&url, "table get prices k1 k2 --raw").fails(2, "--raw prints the value of a single key");
+        on(&url, "table get prices k1 -").fails(2, "stands alone");
+        on(&url, "table put prices k1").fails(2, "the key has no value");
+        let done = on_with_input(&url, "table put prices -", b"new\t1\nno tab here\n");
+        done.fails(2, "no tab between key and value: \"no tab here\"");
+        assert_eq!(on(&url, "table get prices new").exits(1), "", "nothing of its batch is put");
+        on_with_input(&url, "table put lives - --ttl 1h", b"a\t1\n").exits(0);
+        assert_eq!(on(&url, "table get lives a").exits(0), "1\n");
+    }
+}
+
+#[test]
 fn an_entry_with_a_life_is_gone_when_that_is_over() {
     let (_server, url) = server();
     on(&url, "table put sessions u7 v --ttl 2s").exits(0);
@@ -124,10 +159,16 @@ fn round_trips_are_as_the_help_says() {
     assert_eq!(cost("table put prices b 1"), 5);
     assert_eq!(cost("table put prices a 2"), 2);
     assert_eq!(cost("table get prices a"), 2);
+    assert_eq!(cost("table get prices a b"), 2);
+    assert_eq!(cost("table get prices a b c"), 3);
     assert_eq!(cost("table has prices a b"), 2);
     assert_eq!(cost("table get prices c"), 3);
     assert_eq!(cost("table keys prices"), 2);
     assert_eq!(cost("table entries prices"), 3);
     assert_eq!(cost("table remove prices a"), 6);
     assert_eq!(cost("table keys prices"), 2);
+    // With lives: a new entry as without, and an entry that is there is looked at, replaced and listed.
+    assert_eq!(cost("table put sessions a 1 --ttl 1h"), 7);
+    assert_eq!(cost("table put sessions b 1 --ttl 1h"), 5);
+    assert_eq!(cost("table put sessions a 2 --ttl 1h"), 6);
 }

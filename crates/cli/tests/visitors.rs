@@ -39,6 +39,13 @@ fn hits_are_counted_and_read() {
         on(&format!("visitors hit site --visitor carol --at {}", now_s() - 3_600)).exits(0);
         assert_eq!(on("visitors get site").exits(0), "4\n");
         assert_eq!(on("--json visitors get site").json(), json!({"name": "site", "visitors": 4, "of": "last"}));
+        assert_eq!(on(&format!("visitors get site --at {}", now_s())).exits(0), "7\n");
+        assert_eq!(on(&format!("visitors get site --at {}", now_s() - 3_600)).exits(0), "4\n");
+        let at = on(&format!("--json visitors get site --at {}", now_s() - 7_200)).json();
+        assert_eq!(at, json!({"name": "site", "visitors": 0, "of": "at"}));
+        on(&format!("visitors get site --at {}", now_s() - 4 * 3_600)).fails(2, "7200000 ms");
+        on("visitors get site --at noon").fails(2, "2026-01-31T12:00:00Z");
+        on(&format!("visitors get site --current --at {}", now_s())).fails(2, "cannot be used with");
         let interpolated = on("visitors get site --interpolated").exits(0);
         assert!((0..=4).contains(&interpolated.trim_end().parse::<u64>().unwrap()), "{interpolated}");
     }
@@ -149,4 +156,10 @@ fn round_trips_are_as_the_help_says() {
     assert_eq!(cost("visitors get site"), 1 + 1);
     assert_eq!(cost("visitors get site --interpolated"), 1 + 1);
     assert_eq!(cost("visitors watch site --count 1"), 1 + 3);
+    assert_eq!(cost(&format!("visitors get site --at {}", now_s())), 1 + 1);
+    assert_eq!(cost("visitors hit site --visitor ann"), 1 + 2);
+    assert_eq!(cost("visitors hit site --visitor ann"), 1 + 1);
+    // A visitor in another shard, then both at once.
+    assert_eq!(cost("visitors hit site --visitor bob"), 1 + 2);
+    assert_eq!(cost("visitors hit site --visitor ann --visitor bob"), 1 + 2);
 }

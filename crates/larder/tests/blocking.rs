@@ -86,6 +86,21 @@ fn every_twin_does_what_it_stands_for() {
 }
 
 #[test]
+fn an_array_that_a_later_holder_changed_is_closed_to_an_earlier_one() {
+    for (_server, store) in stores() {
+        let array = Array::open_or_create(&store, "array").unwrap();
+        let lock = Lock::open(&store, "lock").unwrap();
+        let first = lock.acquire(SOON).unwrap();
+        array.change_under(&first, ["a", "b"], ["c"]).unwrap();
+        lock.force_release().unwrap();
+        let second = lock.acquire(SOON).unwrap();
+        array.change_under(&second, ["c"], ["a"]).unwrap();
+        assert_eq!(array.change_under(&first, ["d"], ["b"]).unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(array.elements().unwrap(), ["b", "c"]);
+    }
+}
+
+#[test]
 fn a_lease_is_renewed_while_its_holder_computes() {
     for (_server, store) in stores() {
         let lock = larder::Lock::options().lease(Duration::from_millis(1_200)).open(&store, "lock");

@@ -279,7 +279,7 @@ async fn ask_classic(exchange: &mut Exchange, abilities: &mut Abilities) -> Resu
 fn looks_like(bytes: &[u8]) -> Option<&'static str> {
     let starts = |prefix: &[u8]| bytes.starts_with(prefix);
     if starts(b"-ERR") || starts(b"-NOAUTH") || starts(b"-DENIED") || starts(b"+OK") || starts(b"-MOVED") {
-        return Some("a Redis or Valkey server");
+        return Some("a Redis or Valkey server (open it as redis://host:port)");
     }
     if starts(b"HTTP/") || starts(b"<!DOCTYPE") || starts(b"<html") {
         return Some("a web server");

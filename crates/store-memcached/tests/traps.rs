@@ -3,12 +3,14 @@
 mod common;
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::*;
-use larder_core::{Cas, Effect, ErrorKind, Op, PutMode, Remaining, Reply, Store, Ttl, Verb, Want};
+use larder_core::{Arith, Cas, Effect, ErrorKind, Eviction, Op, PutMode, Remaining, Reply, Store, Ttl, Verb, Want};
+use larder_proto::{Abilities, Dialect};
 use larder_store_memcached::MemcachedStore;
 use larder_testkit::proxy::{Fault, Proxy};
 use larder_testkit::servers::{Memcached, Version};
@@ -33,6 +35,190 @@ fn raw(addr: SocketAddr, request: &[u8], reply_bytes: usize) -> String {
     let mut reply = vec![0; reply_bytes];
     stream.read_exact(&mut reply).unwrap();
     String::from_utf8(reply).unwrap()
+}
+
+/// All that a server answers until it closes the connection, or nothing more comes.
+fn raw_all(addr: SocketAddr, request: &[u8]) -> (String, bool) {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    stream.write_all(request).unwrap();
+    let mut reply = Vec::new();
+    let is_closed = match stream.read_to_end(&mut reply) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+    };
+    (String::from_utf8(reply).unwrap(), is_closed)
+}
+
+/// Every command line there is, as long as it gets: the longest keys, numbers and opaque, in each dialect.
+fn longest_lines() -> Vec<String> {
+    let cas = Cas { token: u64::MAX, session: 0 };
+    let mut lines = Vec::new();
+    for dialect in [Dialect::Classic, Dialect::Meta13, Dialect::Meta] {
+        for k in [vec![b'k'; 250], vec![0; 186]].into_iter().take(if dialect.is_meta() { 2 } else { 1 }) {
+            let year = seconds(365 * 24 * 60 * 60);
+            let put = |mode| {
+                Op::new(key(&k), Verb::Put { mode, value: vec![b'v'; 1_000_000].into(), flags: u32::MAX, ttl: year })
+            };
+            let mut ops = vec![
+                Op::get(key(&k), ALL),
+                Op::touch(key(&k), year),
+                Op::delete(key(&k)),
+                Op::delete_if(key(&k), cas),
+                Op::arith(key(&k), Arith::Incr(u64::MAX)),
+                decr(&k, u64::MAX),
+            ];
+            ops.extend([PutMode::Set, PutMode::Add, PutMode::Replace, PutMode::Append, PutMode::Prepend].map(put));
+            ops.push(put(PutMode::Cas(cas)));
+            if dialect.is_meta() {
+                ops.push(incr(&k, u64::MAX, Some(u64::MAX)));
+            }
+            for op in ops {
+                let mut out = Vec::new();
+                Abilities::of(dialect).encode(&op, u32::MAX, 1_700_000_000, &mut out).unwrap();
+                let end = out.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
+                lines.push(String::from_utf8(out[..end].to_vec()).unwrap());
+            }
+        }
+    }
+    lines
+}
+
+/// True if no command of ours has such a flag.
+fn never_sent(flag: char) -> bool {
+    let is_flag = |part: &str| part.starts_with(flag) && part.len() < 250;
+    longest_lines().iter().all(|line| !line.starts_with('m') || !line.split_whitespace().skip(2).any(is_flag))
+}
+
+#[tokio::test]
+async fn a_command_line_over_2048_bytes_closes_the_connection_and_none_is_ever_sent() {
+    for (name, server, store) in each(&[]).await {
+        let line = |bytes: usize| [&b"mg "[..], &vec![b'k'; bytes - 3]].concat();
+        assert_eq!(raw_all(server.addr(), &line(2_048)), (String::new(), false), "{name}: it waits for the end of it");
+        assert_eq!(raw_all(server.addr(), &line(2_050)), (String::new(), true), "{name}");
+        let longest = longest_lines().iter().map(String::len).max().unwrap();
+        assert!((300..2_048).contains(&longest), "{longest}");
+        // Any number of the longest keys in one batch is any number of lines.
+        let gets = (0..1_000).map(|number| Op::get(key(format!("{number:0250}")), Want::VALUE));
+        let replies = all(&store, gets).await;
+        assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Miss))), "{name}");
+        assert_eq!(store.stats().poisoned, 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_stub_that_a_get_vivified_is_a_real_empty_hit_and_no_get_of_ours_leaves_one() {
+    for (name, server, store) in each(&[]).await {
+        let error = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+        let said = format!("VA 0 W\r\n\r\nHD Z\r\n{error}");
+        assert_eq!(raw_all(server.addr(), b"mg stub N30 v\r\nmg stub\r\nma stub\r\n").0, said, "{name}");
+        // Another program's is what the server says it is.
+        assert_eq!(value(&store, "stub").await.unwrap(), "", "{name}");
+        assert_eq!(put(&store, PutMode::Add, "stub", "x").await, Reply::NotStored, "{name}");
+        let error = one(&store, incr("stub", 1, None)).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{name}");
+        assert_eq!(value(&store, "missing").await, None, "{name}");
+        assert_eq!(put(&store, PutMode::Add, "missing", "x").await, Reply::Stored, "{name}");
+    }
+    assert!(longest_lines().iter().filter(|line| line.contains(" N0 ")).all(|line| line.starts_with("ma ")));
+}
+
+#[tokio::test]
+async fn a_vivifying_ma_answers_under_q_on_1_6_18_and_no_command_of_ours_is_quiet() {
+    for (name, server, store) in each(&[]).await {
+        let says = if server.version() == Version::Old { "HD O1\r\nMN\r\n" } else { "MN\r\n" };
+        assert_eq!(raw_all(server.addr(), b"ma new N0 J1 D1 q O1\r\nmn\r\n").0, says, "{name}");
+        assert_eq!(raw_all(server.addr(), b"ma new N0 J1 D1 q O1\r\nmn\r\n").0, "MN\r\n", "{name}: it is there");
+        if store.profile().keys_binary {
+            let ops: Vec<Op> = (0..200).map(|number| incr(format!("k{}", number / 2), 1, Some(7))).collect();
+            let numbers: Vec<Reply> = all(&store, ops).await.into_iter().map(Result::unwrap).collect();
+            let expected: Vec<Reply> = (0..200).map(|number| Reply::Number(7 + number % 2)).collect();
+            assert_eq!(numbers, expected, "{name}");
+        }
+    }
+    assert!(never_sent('q'));
+}
+
+#[tokio::test]
+async fn a_token_may_go_backwards_and_is_no_fencing_token() {
+    for (name, mut server, store) in each(&[]).await {
+        for number in 0..20 {
+            set(&store, format!("k{number}"), "v").await;
+        }
+        if server.version() == Version::New {
+            // Another program may set tokens as it likes: deleted and added again, the item has a smaller one.
+            assert_eq!(raw_all(server.addr(), b"ms k 1 E900\r\nx\r\n").0, "HD\r\n", "{name}");
+            let before = token(&store, "k").await;
+            assert_eq!(before.token, 900, "{name}");
+            ok(&store, Op::delete(key("k"))).await;
+            assert_eq!(put(&store, PutMode::Add, "k", "y").await, Reply::Stored, "{name}");
+            assert!(token(&store, "k").await.token < before.token, "{name}");
+            assert_eq!(put(&store, PutMode::Cas(before), "k", "z").await, Reply::Exists, "{name}");
+            assert_eq!(value(&store, "k").await.unwrap(), "y", "{name}");
+        }
+        set(&store, "k", "v").await;
+        let before = token(&store, "k").await;
+        server.kill9();
+        server.restart();
+        wait_until_up(&store).await;
+        assert_eq!(put(&store, PutMode::Add, "k", "y").await, Reply::Stored, "{name}");
+        assert!(token(&store, "k").await.token < before.token, "{name}: a restart counts from the start");
+        assert_eq!(put(&store, PutMode::Cas(before), "k", "z").await, Reply::Exists, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn arithmetic_loses_an_explicit_token_when_the_number_grows_a_digit_and_none_is_ever_sent() {
+    for (name, server, store) in each(&[]).await {
+        let ma = |number: &str| format!("set n 0 0 1\r\n{number}\r\nma n E777 c v\r\nmg n c\r\n");
+        let (same, grown) =
+            (raw_all(server.addr(), ma("5").as_bytes()).0, raw_all(server.addr(), ma("9").as_bytes()).0);
+        if server.version() == Version::Old {
+            assert!(grown.starts_with("STORED\r\nCLIENT_ERROR invalid or duplicate flag\r\n"), "{name}: {grown}");
+        } else {
+            assert_eq!(same, "STORED\r\nVA 1 c777\r\n6\r\nHD c777\r\n", "{name}");
+            assert!(grown.starts_with("STORED\r\nVA 2 c777\r\n10\r\nHD c"), "{name}: {grown}");
+            assert!(!grown.ends_with("HD c777\r\n"), "{name}: {grown}");
+        }
+        // Tokens that the server draws change with every number, of one digit or two.
+        for start in ["5", "9"] {
+            set(&store, "n", start).await;
+            let before = token(&store, "n").await;
+            ok(&store, incr("n", 1, None)).await;
+            assert_ne!(token(&store, "n").await.token, before.token, "{name}");
+            assert_eq!(put(&store, PutMode::Cas(before), "n", "0").await, Reply::Exists, "{name}");
+        }
+    }
+    assert!(never_sent('E'));
+}
+
+#[tokio::test]
+async fn eviction_is_by_slab_class_so_a_sentinel_outlives_what_it_stands_for() {
+    for (name, _server, store) in each(&["-m", "4"]).await {
+        set(&store, "sentinel", "alive").await;
+        for number in 0..60 {
+            set(&store, format!("fill{number}"), vec![0; 200_000]).await;
+        }
+        assert_eq!(value(&store, "fill0").await, None, "{name}: 12 MB are in 4");
+        assert_eq!(value(&store, "sentinel").await.unwrap(), "alive", "{name}");
+        // So the client says that anything may be gone, and structures look at the thing itself.
+        assert_eq!(store.profile().eviction, Eviction::WhenFull, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_opaque_of_32_bytes_is_refused_without_one_and_ours_have_10_at_the_most() {
+    for (name, server, _store) in each(&[]).await {
+        let get = |digits: usize| format!("mg missing v O{}\r\nmn\r\n", "1".repeat(digits));
+        let allowed = raw_all(server.addr(), get(31).as_bytes()).0;
+        // The old one answers a miss with the opaque, the new one, too.
+        assert_eq!(allowed, format!("EN O{}\r\nMN\r\n", "1".repeat(31)), "{name}");
+        let refused = raw_all(server.addr(), get(32).as_bytes()).0;
+        assert_eq!(refused, "CLIENT_ERROR opaque token too long\r\nMN\r\n", "{name}");
+    }
+    let lines = longest_lines();
+    let opaques: Vec<&str> = lines.iter().filter_map(|line| line.trim_end().rsplit_once(" O")).map(|it| it.1).collect();
+    assert!(opaques.len() > 20 && opaques.iter().all(|opaque| *opaque == "4294967295"), "{opaques:?}");
 }
 
 #[tokio::test]
@@ -370,11 +556,70 @@ async fn a_server_without_cas_says_so_and_refuses() {
         set(&store, "k", "v").await;
         let found = item(&store, "k").await.unwrap();
         assert_eq!((found.value.as_ref(), found.cas), (&b"v"[..], None), "{name}");
+        // Sent, this server would take any token for the one it has: it has none.
+        let sent = store.stats().ops;
+        let cas = Cas { token: 1, session: 1 };
+        for op in [Op::put(key("k"), PutMode::Cas(cas), "x", Ttl::Never), Op::delete_if(key("k"), cas)] {
+            let error = one(&store, op).await.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unsupported, Effect::NotApplied), "{name}");
+            assert!(error.to_string().contains("cas"), "{name}: {error}");
+        }
+        assert_eq!(store.stats().ops, sent, "{name}");
+        assert_eq!(value(&store, "k").await.unwrap(), "v", "{name}");
+    }
+}
+
+/// A relay that puts two more letters into the value `new` than its command says: a request that was damaged on its way.
+fn damaging(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let upstream = TcpStream::connect(server).unwrap();
+            let (mut replies, mut back) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || {
+                _ = io::copy(&mut replies, &mut back);
+                _ = back.shutdown(Shutdown::Both);
+            });
+            thread::spawn(move || relay(client, upstream));
+        }
+    });
+    addr
+}
+
+fn relay(mut client: TcpStream, mut upstream: TcpStream) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = client.read(&mut buffer) {
+        let mut request = buffer[..count].to_vec();
+        if let Some(at) = request.windows(5).position(|part| part == b"new\r\n") {
+            request.splice(at + 3..at + 3, *b"er");
+        }
+        _ = upstream.write_all(&request);
+    }
+    _ = upstream.shutdown(Shutdown::Both);
+}
+
+#[tokio::test]
+async fn a_bad_data_chunk_leaves_stray_replies_and_drops_the_connection() {
+    for (name, server, _store) in each(&[]).await {
+        // Of one request two replies: the next one's would be taken for this one's from here on.
+        let said = raw_all(server.addr(), b"set x 0 0 3\r\nnewer\r\nversion\r\n").0;
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (3, "CLIENT_ERROR bad data chunk"), "{name}: {said}");
+        assert!(lines[1].contains("ERROR") && lines[2].starts_with("VERSION "), "{name}: {said}");
+        let dialect = name.split_once(' ').unwrap().1;
+        let store = open(&format!("memcached://{}?dialect={dialect}", damaging(server.addr()))).await;
+        set(&store, "k", "old").await;
+        let error = one(&store, Op::put(key("k"), PutMode::Set, "new", Ttl::Never)).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Protocol, Effect::NotApplied), "{name}: {error}");
+        assert!(error.to_string().contains("bad data chunk"), "{name}: {error}");
+        assert_eq!(value(&store, "k").await.unwrap(), "old", "{name}");
+        assert_eq!(store.stats().poisoned, 1, "{name}");
     }
 }
 
 #[tokio::test]
-async fn bad_data_chunk_drops_the_connection() {
+async fn stray_replies_drop_the_connection() {
     for version in Version::ALL {
         let server = Memcached::start(version, &[]);
         let proxy = Proxy::start(server.addr());
@@ -390,7 +635,10 @@ async fn bad_data_chunk_drops_the_connection() {
 
 #[tokio::test]
 async fn md_answers_not_found_and_is_matched_by_its_opaque() {
-    for (name, _server, store) in each(&[]).await {
+    for (name, server, store) in each(&[]).await {
+        // The proof that counting does not help: under `q` it answers a miss, and not a hit.
+        let md = b"set h 0 0 1\r\nv\r\nmd h q O1\r\nmd h q O2\r\nmn\r\n";
+        assert_eq!(raw_all(server.addr(), md).0, "STORED\r\nNF O2\r\nMN\r\n", "{name}");
         set(&store, "there", "v").await;
         let ops = [
             Op::delete(key("gone")),

@@ -277,7 +277,12 @@ impl Node {
         let stream = self.config.address.dial(self.tls.as_ref()).await?;
         let stream = Counted::new(stream, traffic.clone());
         let opened = MultiplexedConnection::new_with_config(&self.greeting(), stream, connection_config()).await;
-        let (conn, driver) = opened.map_err(|error| self.not_greeted(error))?;
+        let (conn, driver) = opened.map_err(|error| match traffic.looks_like() {
+            None => self.not_greeted(error),
+            Some(other) => {
+                Error::new(ErrorKind::Config, format!("this is no Redis or Valkey but {other}")).source(error)
+            }
+        })?;
         let closed = Arc::new(AtomicBool::new(false));
         let told = TellNode { node: self.clone(), closed: closed.clone() };
         let task = tokio::spawn(async move {

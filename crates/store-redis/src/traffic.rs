@@ -2,11 +2,12 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use larder_net::Stream;
+use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Counts of one connection.
@@ -16,7 +17,12 @@ pub(crate) struct Traffic {
     writes: AtomicU64,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
+    /// What the server said first.
+    greeting: OnceLock<SmallVec<[u8; GREETING_BYTES_MAX]>>,
 }
+
+/// As much of what a server says first is kept as tells what it is.
+const GREETING_BYTES_MAX: usize = 16;
 
 impl Traffic {
     /// How often the system was asked to send. Acquires: what failed after a write saw it.
@@ -30,6 +36,15 @@ impl Traffic {
 
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What else than a Redis the server is, by the first bytes it said, and how it is opened.
+    pub(crate) fn looks_like(&self) -> Option<&'static str> {
+        let said = self.greeting.get()?;
+        if said.starts_with(b"ERROR\r\n") || said.starts_with(b"CLIENT_ERROR ") {
+            return Some("a memcached (open it as memcached://host:port)");
+        }
+        said.starts_with(b"HTTP/").then_some("a web server")
     }
 }
 
@@ -51,7 +66,11 @@ impl AsyncRead for Counted {
         let this = self.get_mut();
         let before = buf.filled().len();
         let done = ready!(Pin::new(&mut this.stream).poll_read(cx, buf));
-        this.traffic.received_bytes.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        let received = &buf.filled()[before..];
+        if this.traffic.received_bytes.fetch_add(received.len() as u64, Ordering::Relaxed) == 0 {
+            let first = &received[..received.len().min(GREETING_BYTES_MAX)];
+            _ = this.traffic.greeting.set(SmallVec::from_slice(first));
+        }
         Poll::Ready(done)
     }
 }

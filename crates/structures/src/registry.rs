@@ -27,6 +27,24 @@ pub async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Mani
     Ok(copies::find(store, ctx, name).await?.map(|found| found.manifest))
 }
 
+/// The error for a name that holds nothing, worded by what the store can promise: of one that keeps its data it was never created, on another it may
+/// have been lost. **Round trips: 0.**
+///
+/// ```
+/// # use larder_core::{ErrorKind, StoreRef};
+/// # use larder_structures::{Name, registry};
+/// # fn main() -> larder_core::Result<()> {
+/// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let error = registry::absent(&store, &Name::new("hits")?);
+/// assert_eq!(error.kind(), ErrorKind::Absent);
+/// assert!(error.to_string().contains("\"hits\" is absent (never created, or lost)"));
+/// # Ok(())
+/// # }
+/// ```
+pub fn absent(store: &StoreRef, name: &Name) -> Error {
+    manifest::absent(store, name)
+}
+
 /// A structure that [`list()`] found.
 ///
 /// ```

@@ -12,8 +12,8 @@ use larder_store_memory::MemoryStore;
 use larder_structures::inspect::inspect;
 use larder_structures::records::Schema;
 use larder_structures::{
-    Array, Cache, Counter, EventLog, Kind, Lock, Manifest, Name, PackedRecords, Queue, Set, ShardedHash, ShardedSet,
-    Stack, Table, UniqueVisitors, Visitors,
+    Array, Cache, Counter, EventLog, Kind, Lock, Manifest, Name, PackedRecords, PackedTable, Queue, Set, ShardedHash,
+    ShardedSet, ShardedSortedSet, Stack, Table, UniqueVisitors, Visitors,
 };
 use larder_testkit::servers::{Memcached, Version};
 
@@ -80,6 +80,8 @@ fn openers() -> Vec<Opener> {
         opener!(Records, PackedRecords::options().schema(Schema::parse(["visits:u7"]).unwrap())),
         opener!(ShardedHash, ShardedHash::options()),
         opener!(ShardedSet, ShardedSet::options()),
+        opener!(ShardedSortedSet, ShardedSortedSet::options()),
+        opener!(PackedTable, PackedTable::options()),
     ]
 }
 

@@ -62,6 +62,30 @@ async fn each_method_takes_the_round_trips_it_documents() {
     drop(guard);
 }
 
+/// What is left of it tells the record's age by the store's clock, and an abandoned lock leaves nothing for ever.
+#[tokio::test(start_paused = true)]
+async fn every_write_gives_the_record_a_life_of_thirty_days() {
+    let (store, clock) = memory();
+    let month = 30 * 24 * 3600 * SECOND;
+    let left = async || life_left(&store, &key("n")).await;
+    let lock = options(&clock).open(&store, "n").await.unwrap();
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    assert_eq!(left().await, month, "acquired first");
+    guard.renew().await.unwrap();
+    assert_eq!(left().await, month, "renewed");
+    tokio::time::sleep(LEASE / 2).await;
+    assert!(left().await > month - LEASE / 2, "renewed in the background");
+    guard.release().await.unwrap();
+    assert_eq!(left().await, month, "released");
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    assert_eq!(left().await, month, "acquired again");
+    lock.force_release().await.unwrap();
+    assert_eq!(left().await, month, "released by force");
+    drop(guard);
+    lock.status().await.unwrap();
+    assert_eq!(left().await, 1000 * SECOND, "a look writes nothing");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_tasks_on_two_handles_lose_no_increment() {
     const ROUNDS: u64 = 150;

@@ -14,7 +14,7 @@ use larder_structures::lock::{Lock, LockStatus, Loss, Released};
 use larder_structures::{Kind, Name, registry};
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::servers::{Memcached, Version};
-use lock_common::{Gate, Pass, SECOND};
+use lock_common::{Gate, Pass, SECOND, life_left};
 use memcached_support::{COLUMNS, client};
 
 const NAME: &[u8] = b"n\xff\n";
@@ -50,6 +50,32 @@ async fn eight_tasks_of_two_clients_lose_no_increment() {
             task.await.unwrap();
         }
         assert_eq!(total.load(Ordering::SeqCst), 400, "{version:?} {dialect}");
+    }
+}
+
+#[tokio::test]
+async fn every_write_gives_the_record_a_life_of_thirty_days() {
+    for (version, dialect) in COLUMNS {
+        let server = Memcached::start(version, &[]);
+        // The classic dialect cannot tell lives: another client looks.
+        let direct = client(server.addr(), "").await;
+        let key = Name::new(NAME).unwrap().manifest_key().unwrap();
+        let month = 30 * 24 * 3600 * SECOND;
+        let is_whole = async || {
+            let left = life_left(&direct, &key).await;
+            assert!(left <= month && left >= month - 3 * SECOND, "{left:?}, {version:?} {dialect}");
+        };
+        let lock = open(&client(server.addr(), &format!("dialect={dialect}")).await, 60_000).await;
+        let guard = lock.try_acquire().await.unwrap().unwrap();
+        is_whole().await;
+        guard.renew().await.unwrap();
+        is_whole().await;
+        guard.release().await.unwrap();
+        is_whole().await;
+        let _guard = lock.try_acquire().await.unwrap().unwrap();
+        is_whole().await;
+        lock.force_release().await.unwrap();
+        is_whole().await;
     }
 }
 

@@ -298,13 +298,13 @@ async fn no_events_and_very_many_in_one_call() {
     let (probe, _, _, log) = opened().await;
     log.put_all(Vec::<(u64, &str)>::new()).await.unwrap();
     assert_eq!(probe.round_trips(), 0);
-    let events = (0..100_000u64).map(|n| (START_MS - n % (9 * MINUTE_MS), n.to_le_bytes()));
+    let events = (0..1_000_000u64).map(|n| (START_MS - n % (9 * MINUTE_MS), n.to_le_bytes()));
     log.put_all(events).await.unwrap();
     let all = log.fetch(..).await.unwrap().whole().unwrap();
-    assert_eq!(all.len(), 100_000);
+    assert_eq!(all.len(), 1_000_000);
     assert!(all.is_sorted_by_key(|event| event.time_ms));
     let unique: std::collections::HashSet<&[u8]> = all.iter().map(|event| &event.bytes[..]).collect();
-    assert_eq!(unique.len(), 100_000);
+    assert_eq!(unique.len(), 1_000_000);
 }
 
 #[tokio::test]

@@ -59,6 +59,20 @@ async fn round_trips_parts_gaps_and_the_largest_event() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_events_in_one_call() {
+    let server = Memcached::start(Version::New, &["-m", "256"]);
+    let store = client(server.addr(), "").await;
+    let clock = clock();
+    let log = options(&clock).timeout(Duration::from_secs(60)).open_or_create(&store, "l").await.unwrap();
+    log.put_all((0..1_000_000u64).map(|n| (START_MS - n % (9 * MINUTE_MS), n.to_le_bytes()))).await.unwrap();
+    let all = log.fetch(..).await.unwrap().whole().unwrap();
+    assert_eq!(all.len(), 1_000_000);
+    assert!(all.is_sorted_by_key(|event| event.time_ms));
+    let unique: std::collections::HashSet<&[u8]> = all.iter().map(|event| &event.bytes[..]).collect();
+    assert_eq!(unique.len(), 1_000_000);
+}
+
 /// Where the server itself ends the items: a chunk of a second, kept for two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chunks_leave_the_server_by_themselves() {

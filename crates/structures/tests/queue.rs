@@ -86,6 +86,20 @@ async fn a_hundred_thousand_items_pass_through_and_few_keys_stay() {
 }
 
 #[tokio::test]
+async fn a_million_items_in_one_call() {
+    for kind in BOTH {
+        let line = Line::open(kind, &memory(), &QueueOptions::default()).await;
+        line.push_all((0..1_000_000u32).map(u32::to_be_bytes)).await.unwrap();
+        assert_eq!(line.len().await.unwrap(), 1_000_000);
+        for number in 0..100 {
+            let expected = if kind == Kind::Queue { number } else { 999_999 - number };
+            assert_eq!(line.pop().await.unwrap().unwrap()[..], u32::to_be_bytes(expected), "{kind:?}");
+        }
+        assert_eq!(line.len().await.unwrap(), 999_900);
+    }
+}
+
+#[tokio::test]
 async fn keys_do_not_pile_up_while_items_come_and_go() {
     for kind in BOTH {
         let memory = Arc::new(MemoryStore::new());

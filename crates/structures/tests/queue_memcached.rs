@@ -46,6 +46,20 @@ async fn items_of_any_bytes_the_largest_and_many_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_items_in_one_call() {
+    let server = Memcached::start(Version::New, &["-m", "256"]);
+    let store = client(server.addr(), "").await;
+    let options = Queue::options().timeout(Duration::from_secs(60));
+    let queue = options.open_or_create(&store, "q").await.unwrap();
+    queue.push_all((0..1_000_000u32).map(u32::to_be_bytes)).await.unwrap();
+    assert_eq!(queue.len().await.unwrap(), 1_000_000);
+    for number in 0..100u32 {
+        assert_eq!(queue.pop().await.unwrap().unwrap()[..], number.to_be_bytes());
+    }
+    assert_eq!(queue.len().await.unwrap(), 999_900);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_item_whose_consumer_died_comes_back_after_the_lease_by_the_servers_clock() {
     for version in VERSIONS {
         let server = Memcached::start(version, &[]);

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 
 use larder_core::Result;
+use larder_structures::lock::LockGuard;
 
 use crate::undecoded::{all_encoded, decoded};
 use crate::{Codec, typed};
@@ -95,6 +96,35 @@ impl<T, C: Codec<T>> TypedArray<T, C> {
     ) -> Result<()> {
         let (add, delete) = (all_encoded::<T, C>("an element", add)?, all_encoded::<T, C>("an element", delete)?);
         self.raw.change(add, delete).await
+    }
+
+    /// Adds and deletes elements in one atomic step under a lock, as [`Array::change_under`](larder_structures::Array::change_under) does. **Round trips: 2.**
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::{Array, Lock};
+    /// use larder_typed::TypedArray;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let steps: TypedArray<String> = TypedArray::new(Array::open_or_create(&store, "steps").await?);
+    /// let guard = Lock::open(&store, "steps-lock").await?.acquire(std::time::Duration::from_secs(5)).await?;
+    /// steps.change_under(&guard, ["unpack".to_owned()], ["build".to_owned()]).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`push`](TypedArray::push); else as [`Array::change_under`](larder_structures::Array::change_under).
+    pub async fn change_under(
+        &self,
+        guard: &LockGuard,
+        add: impl IntoIterator<Item = impl Borrow<T>>,
+        delete: impl IntoIterator<Item = impl Borrow<T>>,
+    ) -> Result<()> {
+        let (add, delete) = (all_encoded::<T, C>("an element", add)?, all_encoded::<T, C>("an element", delete)?);
+        self.raw.change_under(guard, add, delete).await
     }
 
     /// All elements, in their order. **Round trips: 1.**

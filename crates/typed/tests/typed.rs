@@ -7,7 +7,7 @@ use bytes::Bytes;
 use larder_core::{Error, ErrorKind, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::{Lookup, Source};
-use larder_structures::{Array, Cache, EventLog, Queue, Set, Stack, Table};
+use larder_structures::{Array, Cache, EventLog, Lock, Queue, Set, Stack, Table};
 use larder_typed::{
     Codec, Fault, Json, Postcard, Raw, TypedArray, TypedCache, TypedEventLog, TypedQueue, TypedSet, TypedStack,
     TypedTable, Undecoded,
@@ -60,6 +60,13 @@ async fn an_array_keeps_order_and_names_the_element_that_is_none() {
     let typed: TypedArray<Shape, Json> = TypedArray::new(array.clone());
     typed.push(shapes()).await.unwrap();
     typed.change([Shape::Point], [Shape::Circle { radius: 7 }]).await.unwrap();
+    let lock = Lock::open(&store(), "l").await.unwrap();
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    typed.change_under(&guard, [Shape::Point], [Shape::Circle { radius: 7 }]).await.unwrap();
+    lock.force_release().await.unwrap();
+    guard.renew().await.unwrap_err();
+    let error = typed.change_under(&guard, [Shape::Circle { radius: 8 }], [Shape::Point]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
     typed.remove([&shapes()[2]]).await.unwrap();
     let expected = typed.elements().await.unwrap();
     assert!(!expected.is_empty() && expected.iter().all(|shape| *shape == Shape::Point), "{expected:?}");

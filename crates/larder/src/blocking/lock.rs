@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{twin, wait};
+use super::{Array, twin, wait};
 use crate::lock::{LockStatus, Released};
 use crate::{Error, ErrorKind, Result};
 
@@ -115,10 +115,11 @@ impl LockGuard {
     /// # Errors
     /// As there; [`Unsupported`](ErrorKind::Unsupported) on a thread that runs async code.
     pub fn renew(&self) -> Result<()> {
-        match &self.guard {
-            Some(guard) => wait(guard.renew()),
-            None => Err(given_back()),
-        }
+        wait(self.held()?.renew())
+    }
+
+    fn held(&self) -> Result<&crate::LockGuard> {
+        self.guard.as_ref().ok_or_else(given_back)
     }
 
     /// [`LockGuard::release`](crate::LockGuard::release), waited for: gives the lock back, and tells whether it was held until then. **Round trips: 1.**
@@ -138,6 +139,31 @@ impl LockGuard {
             Some(guard) => wait(guard.release()),
             None => Err(given_back()),
         }
+    }
+}
+
+impl Array {
+    /// [`Array::change_under`](crate::Array::change_under), waited for: a change by the holder of a lock, with its fencing token. **Round trips: 2.**
+    ///
+    /// ```
+    /// # #[cfg(feature = "memory")] {
+    /// # let store = larder::blocking::open("memory:").unwrap();
+    /// let hosts = larder::blocking::Array::open_or_create(&store, "hosts").unwrap();
+    /// let nightly = larder::blocking::Lock::open(&store, "hosts-lock").unwrap();
+    /// let guard = nightly.acquire(std::time::Duration::from_secs(10)).unwrap();
+    /// hosts.change_under(&guard, ["10.0.0.3"], ["10.0.0.1"]).unwrap();
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As there; [`Unsupported`](ErrorKind::Unsupported) on a thread that runs async code.
+    pub fn change_under(
+        &self,
+        guard: &LockGuard,
+        add: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        delete: impl IntoIterator<Item = impl AsRef<[u8]>>,
+    ) -> Result<()> {
+        wait(self.handle().change_under(guard.held()?, add, delete))
     }
 }
 

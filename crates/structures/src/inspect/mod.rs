@@ -3,7 +3,7 @@
 mod words;
 
 use larder_core::native::{Native, NativeReply};
-use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, SystemClock, Want};
 
 use crate::copies;
 use crate::manifest::{Kind, Manifest};
@@ -11,6 +11,7 @@ use crate::name::Name;
 use crate::records;
 use crate::registry;
 use crate::sharded;
+use crate::table;
 use crate::unique;
 use crate::{Array, PackedTable, Queue, Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack};
 
@@ -48,9 +49,10 @@ pub struct Inspection {
     pub unread: u64,
     /// What the values of the found keys take, in bytes, without keys and the store's own overhead.
     pub bytes: u64,
-    /// Of the data, what they would take compacted; `None` for a kind that is not compacted, and where data are lost.
+    /// Of the data of a set, an array or a table (its list and its entries), what they would take compacted; `None` for other kinds, and where data
+    /// are lost.
     pub live_bytes: Option<u64>,
-    /// The rest of the data.
+    /// The rest of the data of those kinds.
     pub stale_bytes: Option<u64>,
     /// How many elements it has; `None` for a kind that has none, or cannot count them without reading more than it may.
     pub elements: Option<u64>,
@@ -97,6 +99,8 @@ pub async fn inspect(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<I
     inspection.measure(store, ctx).await?;
     if inspection.missing == 0 && inspection.unread == 0 {
         inspection.ask(store, name).await?;
+    } else {
+        (inspection.live_bytes, inspection.stale_bytes, inspection.elements) = (None, None, None);
     }
     Ok(Some(inspection))
 }
@@ -153,9 +157,24 @@ impl Inspection {
         Ok(())
     }
 
+    /// Weighs an item of a table as it was read: a shard of its list, or an entry. What is none of it leaves the figures untold.
+    fn weigh(&mut self, shard: Option<u16>, value: &[u8], now_s: u32) {
+        let stale = table::stale_bytes(value, self.manifest.generation, shard, now_s).ok().map(|bytes| bytes as u64);
+        let live = stale.map(|stale| value.len() as u64 - stale);
+        let sum = |sum: Option<u64>, more: Option<u64>| Some(sum? + more?);
+        self.live_bytes = sum(self.live_bytes, live);
+        self.stale_bytes = sum(self.stale_bytes, stale);
+        self.elements = sum(self.elements, Some(u64::from(shard.is_none())));
+    }
+
     /// Counts the keys and the bytes of the data.
     async fn measure(&mut self, store: &StoreRef, ctx: Ctx) -> Result<()> {
         let profile = store.profile();
+        let is_table = self.manifest.kind == Kind::Table;
+        if is_table {
+            (self.live_bytes, self.stale_bytes, self.elements) = (Some(0), Some(0), Some(0));
+        }
+        let now_s = u32::try_from(SystemClock::shared().wall().as_secs()).unwrap_or(u32::MAX);
         let mut gets = Vec::new();
         for index in 0..self.manifest.shards {
             let cells = self.manifest.cells(&self.name, index)?.into_iter().take(profile.nodes);
@@ -181,7 +200,12 @@ impl Inspection {
             let mut answered = 0;
             for (at, reply) in (part * a_batch..).zip(store.run(ctx, batch).await) {
                 let bytes = reply.map(|reply| match reply {
-                    Reply::Item(item) => Some(item.value.len() as u64),
+                    Reply::Item(item) => {
+                        if is_table {
+                            self.weigh(u16::try_from(at).ok().filter(|_| at < named), &item.value, now_s);
+                        }
+                        Some(item.value.len() as u64)
+                    }
                     Reply::Native(native) => match *native {
                         NativeReply::Size(bytes) => bytes,
                         _ => None,

@@ -248,6 +248,16 @@ impl<'v> Entry<'v> {
     }
 }
 
+/// How many bytes of an item of a table a compaction would save: of a shard of its list, or of an entry.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for bytes that are no such item.
+pub(crate) fn stale_bytes(bytes: &[u8], generation: u64, shard: Option<u16>, now_s: u32) -> Result<usize> {
+    let Some(shard) = shard else { return Ok(Entry::parse(bytes, generation)?.stale_bytes(now_s)) };
+    let list = Value::parse(bytes, Place { generation, shard })?.fold(Listing::default())?;
+    Ok(bytes.len().saturating_sub(list.live_bytes(now_s)))
+}
+
 fn split_head(head: &[u8]) -> Option<(u64, u32, &[u8])> {
     let rest = head.get(TAG..)?;
     let (incarnation, rest) = rest.split_first_chunk()?;

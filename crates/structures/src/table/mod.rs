@@ -354,6 +354,8 @@ pub(crate) fn describe(manifest: &Manifest) -> Option<Vec<(&'static str, String)
     Some(vec![("shards", manifest.shards.to_string()), ("keys are hashed by", hash), ("lives", lives.to_owned())])
 }
 
+pub(crate) use self::layout::stale_bytes;
+
 /// The keys of the entries that a table's list names.
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
     Inner::pieces(store, ctx, name, manifest).await

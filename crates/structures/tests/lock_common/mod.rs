@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_core::{Batch, Clock, Ctx, Profile, Reply, Run, Store, StoreRef, TtlSupport, Verb};
+use larder_core::{
+    Batch, Clock, Ctx, Key, Op, Profile, Remaining, Reply, Run, Store, StoreExt, StoreRef, Ttl, TtlSupport, Verb, Want,
+};
 use larder_store_memory::MemoryStore;
 use larder_structures::Name;
 use larder_structures::lock::{Lock, LockGuard, LockOptions};
@@ -64,6 +66,15 @@ pub(crate) fn memory() -> (StoreRef, Arc<TokioClock>) {
 
 pub(crate) fn options(clock: &Arc<TokioClock>) -> LockOptions {
     Lock::options().lease(LEASE).clock(clock.clone())
+}
+
+/// What is left of a record's life; then it is made short, which the next write must undo. A token survives that.
+pub(crate) async fn life_left(store: &StoreRef, key: &Key) -> Duration {
+    let life = store.run_one(Ctx::default(), Op::get(key.clone(), Want::TTL)).await.unwrap().into_item().unwrap().ttl;
+    let Remaining::For(left) = life else { panic!("the record has no life: {life:?}") };
+    let short = Op::touch(key.clone(), Ttl::After(1000 * SECOND));
+    assert_eq!(store.run_one(Ctx::default(), short).await.unwrap(), Reply::Touched);
+    left
 }
 
 pub(crate) fn key(name: &str) -> larder_core::Key {

@@ -275,17 +275,23 @@ fn golden_bytes() {
         ],
         2,
     );
-    golden(&rows, "BLOCK1", "DIR1");
-    // Ids, and texts.
+    // Ids, and a palette.
     let id = |id: u64, text: &'static str| (LookupKey::from(id), LookupKey::from(id), vec![Bytes::from(text)]);
-    let texts = [id(7, "abbababbaabb"), id(8, "abbababbaabb"), id(9, "bababbabbbaa"), id(10, "aabbabababba")];
-    golden(&build(&texts, 1), "BLOCK2", "DIR2");
-}
-
-fn golden(rows: &Rows, block: &str, directory: &str) {
-    let packed = pack(rows, BUILD, &sizes(500)).unwrap();
-    let blocks: Vec<String> = packed.blocks.iter().map(|block| hex(block)).collect();
-    assert_eq!((blocks, hex(&packed.parts.concat())), (vec![block.replace(' ', "")], directory.replace(' ', "")));
+    let ids: Vec<Row> = (7..107).map(|at| id(at, ["aab", "aba", "abb", "baa"][at as usize * at as usize % 7 % 4])).collect();
+    let expected = [
+        "c167d68b 0500 0300 04 08 03 04 2a5d585e",
+        "4c525001887766554433221103000000000000001000000000000000020263300263310200000000000000000020010000000b10000000000000000000000000 \
+         0000000000000088044088112211222208c8120000000000000000000000c030000000000000000000000000000000000000000000044022110228a448001040 \
+         4010100000085d3614e9eb6a346",
+        "ce1c7d9c 6500 0300 03 00 00 03 67d99f667d99f667d99f667d99f667d99f667d99f667d99f6617",
+        "4c52500188776655443322116400000000000000260000000000000001026330010103040361616204036162610403616262184430010001010731cd6659c7e0b0c0",
+    ];
+    let found = [rows, build(&ids, 1)].map(|rows| {
+        let packed = pack(&rows, BUILD, &sizes(500)).unwrap();
+        assert_eq!(packed.blocks.len(), 1);
+        [hex(&packed.blocks[0]), hex(&packed.parts.concat())]
+    });
+    assert_eq!(found.concat(), expected.map(|hex| hex.replace(' ', "")));
 }
 
 fn hex(bytes: &[u8]) -> String {

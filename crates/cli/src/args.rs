@@ -18,6 +18,7 @@ use crate::records::RecordsVerb;
 use crate::serve;
 use crate::sharded;
 use crate::table::TableVerb;
+use crate::top;
 use crate::unique::UniqueVerb;
 use crate::visitors::VisitorsVerb;
 
@@ -195,7 +196,19 @@ Examples:
   larder sharded-set len seen"
     )]
     ShardedSet(sharded::ShardedSetVerb),
-    /// Spread a sharded hash or set over another number of shards, while it is used
+    /// Members by scores, the highest and the lowest of which are one read
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  larder top set points ann 12 bob 7.5
+  larder top add points bob 2
+  larder top list points 10
+  larder top bottom points 10"
+    )]
+    Top(top::TopVerb),
+    /// Spread a sharded hash, set or sorted set over another number of shards, while it is used
     #[command(after_help = sharded::RESHARD_HELP)]
     Reshard(sharded::Reshard),
     /// Tell what a structure is, takes and promises, of whatever kind
@@ -588,12 +601,14 @@ pub(crate) enum Subject {
     Hash,
     /// The sharded set.
     ShardedSet,
+    /// The sharded sorted set.
+    Top,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
 exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
-count visitors and different visitors, put events into a log and entries into a table, set packed records, push to, claim from and acknowledge a queue and a stack, and change a sharded hash and set while they are resharded; then it \
+count visitors and different visitors, put events into a log and entries into a table, set packed records, push to, claim from and acknowledge a queue and a stack, and change a sharded hash, set and sorted set while they are resharded; then it \
 checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
 if every total is right, with 1 if any is off.
 

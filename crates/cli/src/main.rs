@@ -21,6 +21,7 @@ mod session;
 mod set;
 mod sharded;
 mod table;
+mod top;
 mod unique;
 mod visitors;
 
@@ -147,6 +148,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
         Command::Hash(verb) => sharded::hash(&session, verb).await.map(|exit| exit as u8),
         Command::ShardedSet(verb) => sharded::set_of_shards(&session, verb).await.map(|exit| exit as u8),
+        Command::Top(verb) => top::top(&session, verb).await.map(|exit| exit as u8),
         Command::Reshard(args) => sharded::reshard(&session, &args).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),

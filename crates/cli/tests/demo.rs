@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 15] = [
+const STRUCTURES: [&str; 16] = [
     "lock",
     "exact counter",
     "fast counter",
@@ -26,6 +26,7 @@ const STRUCTURES: [&str; 15] = [
     "stack",
     "sharded hash",
     "sharded set",
+    "sorted set",
 ];
 
 fn rows(done: &Done) -> Vec<Value> {
@@ -77,6 +78,7 @@ fn a_total_that_is_off_is_found() {
         "stack",
         "hash",
         "sharded-set",
+        "top",
     ]
     .into_iter()
     .zip(STRUCTURES)

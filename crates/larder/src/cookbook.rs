@@ -30,6 +30,9 @@ struct PackedRecords;
 #[doc = include_str!("../../../docs/cookbook/src/sharded.md")]
 struct Sharded;
 
+#[doc = include_str!("../../../docs/cookbook/src/top.md")]
+struct Top;
+
 #[doc = include_str!("../../../docs/cookbook/src/array.md")]
 struct Array;
 

@@ -199,6 +199,7 @@ impl Subject {
             Subject::Table => "table",
             Subject::Hash => "sharded hash",
             Subject::ShardedSet => "sharded set",
+            Subject::Top => "sorted set",
         }
     }
 }

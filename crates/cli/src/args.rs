@@ -21,6 +21,7 @@ use crate::screen;
 use crate::serve;
 use crate::sharded;
 use crate::table::TableVerb;
+use crate::top;
 use crate::unique::UniqueVerb;
 use crate::visitors::VisitorsVerb;
 
@@ -208,7 +209,10 @@ Examples:
   larder sharded-set len seen"
     )]
     ShardedSet(sharded::ShardedSetVerb),
-    /// Spread a sharded hash or set over another number of shards, while it is used
+    /// Members by scores, the highest and the lowest of which are one read; without a verb, a screen of what the store does
+    #[command(args_conflicts_with_subcommands = true, after_help = screen::SCREEN_HELP)]
+    Top(top::Top),
+    /// Spread a sharded hash, set or sorted set over another number of shards, while it is used
     #[command(after_help = sharded::RESHARD_HELP)]
     Reshard(sharded::Reshard),
     /// Tell what a structure is, takes and promises, of whatever kind
@@ -280,10 +284,6 @@ Examples:
   larder memory advise"
     )]
     Memory(MemoryVerb),
-    /// Show what a store does: rates, times, memory, structures, hot keys
-    // To be `top` without a verb.
-    #[command(hide = true, after_help = screen::SCREEN_HELP)]
-    WatchStore(screen::ScreenArgs),
     /// Write all that a store holds to a file, from any store
     #[command(after_help = archive::EXPORT_HELP)]
     Export(archive::Export),
@@ -618,12 +618,14 @@ pub(crate) enum Subject {
     Hash,
     /// The sharded set.
     ShardedSet,
+    /// The sharded sorted set.
+    Top,
 }
 
 const DEMO_HELP: &str = "\
 Without a store it runs on an embedded one, in this process. Several workers at once take a lock around a plain number, add to an \
 exact and to a fast counter, add to and remove from a set, push to and change an array, rebuild and invalidate what a cache holds, \
-count visitors and different visitors, put events into a log and entries into a table, set packed records, look rows up in a packed table while it is built anew, push to, claim from and acknowledge a queue and a stack, and change a sharded hash and set while they are resharded; then it \
+count visitors and different visitors, put events into a log and entries into a table, set packed records, look rows up in a packed table while it is built anew, push to, claim from and acknowledge a queue and a stack, and change a sharded hash, set and sorted set while they are resharded; then it \
 checks that every total is what the workers did, removes what it made, also when it is interrupted, and prints a table. Exits with 0 \
 if every total is right, with 1 if any is off.
 

@@ -24,6 +24,7 @@ mod session;
 mod set;
 mod sharded;
 mod table;
+mod top;
 mod unique;
 mod visitors;
 
@@ -151,6 +152,8 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
         Command::Hash(verb) => sharded::hash(&session, verb).await.map(|exit| exit as u8),
         Command::ShardedSet(verb) => sharded::set_of_shards(&session, verb).await.map(|exit| exit as u8),
+        Command::Top(top::Top { verb: Some(verb), .. }) => top::top(&session, verb).await.map(|exit| exit as u8),
+        Command::Top(top::Top { verb: None, screen }) => screen::run(&session, &screen).await,
         Command::Reshard(args) => sharded::reshard(&session, &args).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
@@ -158,7 +161,6 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Import(args) => archive::import(&session, &args).await.map(|exit| exit as u8),
         Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
-        Command::WatchStore(args) => screen::run(&session, &args).await,
         Command::Memory(verb) => memory::run(&session, verb, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,
         Command::Stack(verb) => queue::run(&session, queue::Which::Stack, verb).await,

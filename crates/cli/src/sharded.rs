@@ -16,6 +16,7 @@ use crate::exit::{Exit, Failure};
 use crate::input::{Elements, Source, by_tabs, for_each_batch};
 use crate::output::bytes;
 use crate::session::Session;
+use crate::top;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HashVerb {
@@ -138,7 +139,7 @@ Examples:
   larder --json sharded-set stat seen | jq -r .advice";
 
 pub(crate) const RESHARD_HELP: &str = "\
-For a sharded hash or a sharded set; others read and write meanwhile, and wait for nothing. Should it be killed, nothing is lost: whoever meets a shard that is not filled yet \
+For a sharded hash, set or sorted set; others read and write meanwhile, and wait for nothing. Should it be killed, nothing is lost: whoever meets a shard that is not filled yet \
 fills it, and the same command, or one with another number, goes on where it stopped.
 
 Round trips: open 2; for every 32 shards 3 on Redis and Valkey, else 5; and some 8.
@@ -213,7 +214,7 @@ pub(crate) struct ShardedSetMembers {
 macro_rules! opened {
     ($Type:ident, $session:expr, $named:expr, $making:expr, $set_up:expr) => {{
         let mut options = $set_up($Type::options().timeout($session.timeout));
-        let making: &Making = $making;
+        let making: &$crate::sharded::Making = $making;
         if let Some(expected) = making.expected {
             options = options.expected(expected);
         }
@@ -227,6 +228,7 @@ macro_rules! opened {
         }
     }};
 }
+pub(crate) use opened;
 
 pub(crate) async fn hash(session: &Session, verb: HashVerb) -> Result<Exit, Failure> {
     match verb {
@@ -315,7 +317,7 @@ async fn set(session: &Session, args: &HashSet) -> Result<(), Failure> {
     .await
 }
 
-fn in_turn(elements: Elements) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn in_turn(elements: Elements) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut elements = elements.into_iter();
     let mut entries = Vec::new();
     while let (Some(field), Some(value)) = (elements.next(), elements.next()) {
@@ -370,7 +372,7 @@ async fn has(session: &Session, args: &ShardedSetMembers) -> Result<Exit, Failur
 }
 
 /// Does something with elements that tells of each whether it counts, and prints how many did.
-async fn count<F>(
+pub(crate) async fn count<F>(
     session: &Session,
     named: &Named,
     what: &'static str,
@@ -433,9 +435,10 @@ pub(crate) async fn reshard(session: &Session, args: &Reshard) -> Result<Exit, F
     let outcome = match manifest.kind {
         Kind::ShardedHash => open_hash(session, &args.named).await?.reshard_with(args.shards, tell).await,
         Kind::ShardedSet => open_set(session, &args.named).await?.reshard_with(args.shards, tell).await,
+        Kind::ShardedSortedSet => top::open(session, &args.named).await?.reshard_with(args.shards, tell).await,
         kind => {
             let detail = format!(
-                "{name} is a {}: only a sharded hash and a sharded set can be resharded; the shards of others are fixed when they are made",
+                "{name} is a {}: only a sharded hash, set and sorted set can be resharded; the shards of others are fixed when they are made",
                 kind.as_str()
             );
             return Err(larder::Error::new(larder::ErrorKind::Unsupported, detail).into());
@@ -468,7 +471,7 @@ async fn open_set(session: &Session, named: &Named) -> Result<ShardedSet, Failur
     opened.map_err(|error| explained(error, named, "sharded-set add", "MEMBER"))
 }
 
-fn explained(error: larder::Error, named: &Named, verb: &str, what: &str) -> Failure {
+pub(crate) fn explained(error: larder::Error, named: &Named, verb: &str, what: &str) -> Failure {
     let hint = format!("`larder {verb} {} {what}` creates it", named.name.to_string_lossy());
     Failure::from(error).hint_if_absent(hint)
 }

@@ -27,6 +27,7 @@ const STRUCTURES: [&str; 16] = [
     "stack",
     "sharded hash",
     "sharded set",
+    "sorted set",
 ];
 
 fn rows(done: &Done) -> Vec<Value> {
@@ -79,6 +80,7 @@ fn a_total_that_is_off_is_found() {
         "stack",
         "hash",
         "sharded-set",
+        "top",
     ]
     .into_iter()
     .zip(STRUCTURES)

@@ -78,7 +78,7 @@ impl Terminal {
 fn the_screen_shows_what_a_server_does_until_q() {
     let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
     on(&server.url(), "counter add hits").exits(0);
-    let mut terminal = Terminal::start(&server.url(), "watch-store --interval 100ms");
+    let mut terminal = Terminal::start(&server.url(), "top --interval 100ms");
     for word in ["servers", "commands,", "structures", "counter", "7.0.15"] {
         until(word, || terminal.shows(word));
     }
@@ -91,7 +91,7 @@ fn the_screen_shows_what_a_server_does_until_q() {
 #[test]
 fn the_terminal_is_given_back_on_a_signal_too() {
     let server = Memcached::start(Version::New, &[]);
-    let terminal = Terminal::start(&server.url(), "watch-store --interval 100ms");
+    let terminal = Terminal::start(&server.url(), "top --interval 100ms");
     until("the screen", || terminal.shows("servers"));
     kill_process(Pid::from_child(&terminal.child), Signal::TERM).unwrap();
     assert_eq!(terminal.end(), 128 + Signal::TERM.as_raw());
@@ -103,7 +103,7 @@ fn without_a_terminal_it_is_one_sample() {
         let server = RedisServer::start(version, &RedisOptions::new());
         on(&server.url(), "counter add hits").exits(0);
         server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
-        let sample = on(&server.url(), "--json watch-store --interval 300ms").json();
+        let sample = on(&server.url(), "--json top --interval 300ms").json();
         let node = &sample["nodes"][0];
         assert!(node["ops_per_second"].as_f64().unwrap() > 0.0, "{sample}");
         assert!(node["used_bytes"].as_u64().unwrap() > 0 && node["resident_bytes"].as_u64().unwrap() > 0, "{sample}");
@@ -116,11 +116,11 @@ fn without_a_terminal_it_is_one_sample() {
     }
     for version in Version::ALL {
         let server = Memcached::start(version, &[]);
-        let plain = on(&server.url(), "watch-store --once --interval 200ms").exits(0);
+        let plain = on(&server.url(), "top --once --interval 200ms").exits(0);
         assert!(plain.starts_with("memcached 1.6.") && plain.contains("ops/s "), "{plain}");
         assert!(plain.contains("a get takes "), "{plain}");
     }
-    on("redis://127.0.0.1:1", "watch-store").fails(6, "127.0.0.1:1");
+    on("redis://127.0.0.1:1", "top").fails(6, "127.0.0.1:1");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn our_own_server_tells_hot_keys_and_its_times() {
                 thread::sleep(std::time::Duration::from_millis(10));
             }
         });
-        let sample = on(&url, "--json watch-store --interval 1s").json();
+        let sample = on(&url, "--json top --interval 1s").json();
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         sample
     });

@@ -71,7 +71,7 @@ fn what_is_wrong_is_said() {
     on(&url, "hash get ids 08").fails(2, "whole numbers");
     on(&url, "sharded-set add ids a").fails(8, "holds a sharded hash, not a sharded set");
     on(&url, "set add tags a").exits(0);
-    on(&url, "reshard tags --shards 2").fails(8, "only a sharded hash and a sharded set");
+    on(&url, "reshard tags --shards 2").fails(8, "only a sharded hash, set and sorted set");
     on(&url, "reshard ids --shards 0").fails(2, "--shards");
 }
 

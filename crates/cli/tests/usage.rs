@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use common::{finish, larder, on};
 
 /// Every verb, with its least arguments.
-const VERBS: [&str; 62] = [
+const VERBS: [&str; 69] = [
     "lock run n -- true",
     "lock status n",
     "lock release n --force",
@@ -66,6 +66,13 @@ const VERBS: [&str; 62] = [
     "sharded-set len n",
     "sharded-set members n",
     "sharded-set stat n",
+    "top set n a 1",
+    "top add n a 1",
+    "top get n a",
+    "top remove n a",
+    "top list n",
+    "top bottom n",
+    "top stat n",
     "reshard n --shards 2",
     "inspect n",
     "drop n",
@@ -100,6 +107,7 @@ fn help_has_examples_for_every_verb() {
         "stack --help",
         "hash --help",
         "sharded-set --help",
+        "top --help",
         "reshard --help",
     ];
     for line in others {

@@ -33,6 +33,9 @@ struct PackedTable;
 #[doc = include_str!("../../../docs/cookbook/src/sharded.md")]
 struct Sharded;
 
+#[doc = include_str!("../../../docs/cookbook/src/top.md")]
+struct Top;
+
 #[doc = include_str!("../../../docs/cookbook/src/array.md")]
 struct Array;
 

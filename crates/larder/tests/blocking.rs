@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use larder::blocking::{
-    self, Array, Cache, Counter, EventLog, Lock, LockGuard, Queue, Set, Stack, Table, Visitors, wait,
+    self, Array, Cache, Counter, EventLog, Lock, LockGuard, Queue, Set, ShardedHash, ShardedSet, ShardedSortedSet,
+    Stack, Table, Visitors, wait,
 };
 use larder::cache::Source;
 use larder::lock::Released;
@@ -78,11 +79,34 @@ fn every_twin_does_what_it_stands_for() {
         assert_eq!(stack.pop().unwrap().unwrap(), "b");
         stack.claim(SOON).unwrap().unwrap().release().unwrap();
         assert_eq!(stack.stat().unwrap().ready, 1);
+        sharded_twins(&store);
         let name = Name::new("stack").unwrap();
         assert_eq!(blocking::find(&store, &name).unwrap().unwrap().kind, Kind::Stack);
         assert!(blocking::drop_structure(&store, &name).unwrap().is_some());
         assert!(blocking::find(&store, &name).unwrap().is_none());
     }
+}
+
+fn sharded_twins(store: &StoreRef) {
+    let hash = ShardedHash::open_or_create(store, "hash").unwrap();
+    assert_eq!(hash.set([("17", "Lund"), ("18", "Visby")]).unwrap(), [true, true]);
+    assert_eq!(hash.get_many(["18", "19"]).unwrap(), [hash.get("18").unwrap(), None]);
+    hash.reshard(3).unwrap();
+    assert_eq!((hash.remove(["17"]).unwrap(), hash.stat().unwrap().shards), (vec![true], 3));
+    assert_eq!((hash.entries().unwrap(), hash.len().unwrap()), (vec![("18".into(), "Visby".into())], 1));
+    let set = ShardedSet::open_or_create(store, "members").unwrap();
+    assert!(set.is_empty().unwrap());
+    assert_eq!(set.add(["a", "b"]).unwrap(), [true, true]);
+    assert_eq!((set.remove(["a"]).unwrap(), set.has("a").unwrap()), (vec![true], false));
+    assert_eq!((set.has_many(["a", "b"]).unwrap(), set.members().unwrap()), (vec![false, true], vec!["b".into()]));
+    let points = ShardedSortedSet::open_or_create(store, "points").unwrap();
+    points.set([("ann", 1.0), ("bob", 2.0)]).unwrap();
+    assert_eq!((points.add([("ann", 2.0)]).unwrap(), points.score("bob").unwrap()), (vec![3.0], Some(2.0)));
+    assert_eq!(points.top(1).unwrap(), [("ann".into(), 3.0)]);
+    assert_eq!(points.bottom(1).unwrap(), [("bob".into(), 2.0)]);
+    points.reshard(3).unwrap();
+    assert_eq!((points.remove(["ann"]).unwrap(), points.entries().unwrap()), (vec![true], vec![("bob".into(), 2.0)]));
+    assert_eq!(points.scores(["ann", "bob"]).unwrap(), [None, Some(2.0)]);
 }
 
 #[test]

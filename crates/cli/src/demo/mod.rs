@@ -14,6 +14,7 @@ mod set;
 mod sharded;
 mod stage;
 mod table;
+mod top;
 mod unique;
 mod visitors;
 
@@ -33,7 +34,7 @@ use table::Row;
 /// Where the demo runs when it is not told.
 const EMBEDDED: &str = "memory:?bytes_max=64m";
 
-const SUBJECTS: [Subject; 16] = [
+const SUBJECTS: [Subject; 17] = [
     Subject::Lock,
     Subject::Counter,
     Subject::FastCounter,
@@ -50,6 +51,7 @@ const SUBJECTS: [Subject; 16] = [
     Subject::Stack,
     Subject::Hash,
     Subject::ShardedSet,
+    Subject::Top,
 ];
 
 /// Drives the structures; the exit code says whether every total was right.
@@ -105,6 +107,7 @@ async fn drive(stages: &[Stage]) -> Result<Vec<Row>, Failure> {
             Subject::Queue | Subject::Stack => queue::drive(stage).await,
             Subject::Hash => sharded::drive_hash(stage).await,
             Subject::ShardedSet => sharded::drive_set(stage).await,
+            Subject::Top => top::drive(stage).await,
             Subject::Log => log::drive(stage).await,
             Subject::Records => records::drive(stage).await,
             Subject::Lookup => lookup::drive(stage).await,

@@ -16,18 +16,18 @@ const BATCH_MAX: usize = 8;
 /// The first worker reshards after so many turns, and after twice as many, and so on.
 const TURNS: u64 = 40;
 /// To so many shards, by turns.
-const SHARDS: [u16; 3] = [24, 7, 16];
+pub(super) const SHARDS: [u16; 3] = [24, 7, 16];
 
 type Elements = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Elements that are no text.
-fn some_elements(worker: usize) -> Vec<Vec<u8>> {
+pub(super) fn some_elements(worker: usize) -> Vec<Vec<u8>> {
     let element = |index: u16| [&[0xff, b'\n'][..], &worker.to_le_bytes()[..2], &index.to_le_bytes()[..]].concat();
     (0..fastrand::usize(1..=BATCH_MAX)).map(|_| element(fastrand::u16(..ELEMENTS))).collect()
 }
 
 /// How many shards it is time for, if it is.
-fn shards_after(worker: usize, turn: u64) -> Option<u16> {
+pub(super) fn shards_after(worker: usize, turn: u64) -> Option<u16> {
     let is_due = worker == 0 && turn % TURNS == TURNS / 2;
     is_due.then(|| SHARDS[(turn / TURNS) as usize % SHARDS.len()])
 }

@@ -200,6 +200,7 @@ impl Subject {
             Subject::Table => "table",
             Subject::Hash => "sharded hash",
             Subject::ShardedSet => "sharded set",
+            Subject::Top => "sorted set",
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct ScreenArgs {
 }
 
 pub(crate) const SCREEN_HELP: &str = "\
-Shows, anew every second: for each server what it runs, hits and evicts a second, what it uses of its memory, its connections and processor time; its commands with their times; how many \
+With a verb: the sorted set. Without one, the screen. It shows, anew every second: for each server what it runs, hits and evicts a second, what it uses of its memory, its connections and processor time; its commands with their times; how many \
 structures of each kind the store holds; the keys that are asked for most, where the server is larder's own; and the latest commands that took long, on Redis and Valkey. It works with memcached, Redis, Valkey, \
 clusters of them, larder's own server, and the embedded stores as far as they tell.
 
@@ -49,6 +49,8 @@ p99 are the server's own, since its start.
 q, Esc or Ctrl-C ends it, p pauses it.
 
 Examples:
+  larder top set points ann 12 bob 7.5
+  larder top list points 10
   larder top
   larder top --store redis://cache:6379 --interval 5s
   larder --json top | jq '.nodes[].ops_per_second'";

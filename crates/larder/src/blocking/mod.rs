@@ -34,6 +34,7 @@ mod handles;
 mod lock;
 mod log;
 mod queue;
+mod sharded;
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -45,6 +46,7 @@ pub use self::handles::{Array, Counter, Set, Table, Visitors};
 pub use self::lock::{Lock, LockGuard};
 pub use self::log::{EventLog, Tail};
 pub use self::queue::{Claim, Queue, Stack};
+pub use self::sharded::{ShardedHash, ShardedSet, ShardedSortedSet};
 use crate::{Ctx, Error, ErrorKind, Manifest, Name, Result, StoreRef};
 
 /// Opens the store that a URL names, as [`larder::open`](crate::open) does. Its connections live on the background runtime: the store is for the handles of this module, and for async
@@ -162,7 +164,7 @@ macro_rules! twin {
         pub struct $name(crate::$name);
 
         impl $name {
-            #[doc = concat!("[`", stringify!($name), "::open`](crate::", stringify!($name), "::open), waited for. **Round trips: 1.**")]
+            #[doc = concat!("[`", stringify!($name), "::open`](crate::", stringify!($name), "::open), waited for. Round trips: as there.")]
             ///
             #[cfg_attr(feature = "memory", doc = "```")]
             #[cfg_attr(not(feature = "memory"), doc = "```no_run")]

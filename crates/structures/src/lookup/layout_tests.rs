@@ -277,7 +277,8 @@ fn golden_bytes() {
     );
     // Ids, and a palette.
     let id = |id: u64, text: &'static str| (LookupKey::from(id), LookupKey::from(id), vec![Bytes::from(text)]);
-    let ids: Vec<Row> = (7..107).map(|at| id(at, ["aab", "aba", "abb", "baa"][at as usize * at as usize % 7 % 4])).collect();
+    let ids: Vec<Row> =
+        (7..107).map(|at| id(at, ["aab", "aba", "abb", "baa"][at as usize * at as usize % 7 % 4])).collect();
     let expected = [
         "c167d68b 0500 0300 04 08 03 04 2a5d585e",
         "4c525001887766554433221103000000000000001000000000000000020263300263310200000000000000000020010000000b10000000000000000000000000 \

@@ -10,7 +10,7 @@ use larder_testkit::servers::{Memcached, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const STRUCTURES: [&str; 16] = [
+const STRUCTURES: [&str; 17] = [
     "lock",
     "exact counter",
     "fast counter",

@@ -133,22 +133,6 @@ budgets! {
     unique_one_shot_add_native [Native(Families::SET)] = 3;
     unique_forget [Cas] = 5;
     drop_of_unique_visitors [Cas] = 6;
-    table_open [Cas] = 1;
-    table_create [Cas] = 3;
-    table_get_of_what_is_there [Cas] = 1;
-    table_has_of_what_is_there [Cas] = 1;
-    table_get_of_what_is_missing [Cas] = 2;
-    table_get_many_of_a_hundred [Cas] = 1;
-    table_put_of_an_existing_entry [Cas] = 1;
-    table_put_of_an_existing_entry_by_another_handle [Cas] = 1;
-    table_put_of_a_new_entry [Cas] = 2;
-    table_put_for_of_a_new_entry [Cas, Ttl] = 2;
-    table_put_for_of_an_existing_entry [Cas, Ttl] = 3;
-    table_remove [Cas] = 3;
-    table_keys [Cas] = 1;
-    table_entries [Cas] = 2;
-    table_one_shot_get [Cas] = 2;
-    drop_of_a_table [Cas] = 5;
 }
 
 /// A store that counts, and a name.
@@ -678,7 +662,7 @@ async fn drop_of_visitors(m: Metered) -> u64 {
 
 impl Metered {
     /// A table with the entry `k`, and nothing under way behind the callers any more.
-    async fn table(&self, has_lives: bool) -> Table {
+    pub(super) async fn table(&self, has_lives: bool) -> Table {
         let options = || Table::options().shards(2).dirtiness(usize::MAX).ttl(has_lives);
         let table = options().open_or_create(&self.store, &self.name).await.expect("a table");
         table.put("k", "v").await.expect("a put");
@@ -688,7 +672,10 @@ impl Metered {
 
     /// The round trips that a caller waits for, without those that go on behind him: in a runtime of his own, nothing that he spawns
     /// runs once he is done.
-    async fn cost_to_caller<T>(&self, act: impl Future<Output = larder_core::Result<T>> + Send + 'static) -> u64 {
+    pub(super) async fn cost_to_caller<T>(
+        &self,
+        act: impl Future<Output = larder_core::Result<T>> + Send + 'static,
+    ) -> u64 {
         let counting = self.counting.clone();
         let alone = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -700,7 +687,7 @@ impl Metered {
     }
 
     /// Waits until nothing is sent any more.
-    async fn rest(&self) {
+    pub(super) async fn rest(&self) {
         let mut before = self.counting.counts();
         loop {
             tokio::time::sleep(Duration::from_millis(25)).await;
@@ -710,93 +697,4 @@ impl Metered {
             }
         }
     }
-}
-
-async fn table_open(m: Metered) -> u64 {
-    m.table(false).await;
-    m.cost(Table::open(&m.store, &m.name)).await
-}
-
-async fn table_create(m: Metered) -> u64 {
-    m.cost(Table::options().shards(2).open_or_create(&m.store, &m.name)).await
-}
-
-async fn table_get_of_what_is_there(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    m.cost(table.get("k")).await
-}
-
-async fn table_has_of_what_is_there(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    m.cost(table.has("k")).await
-}
-
-/// 2 on a store that may have lost it; 1 where nothing can be lost.
-async fn table_get_of_what_is_missing(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    let found = m.cost(table.get("l")).await;
-    let is_lossless = super::table_cases::is_lossless(&m.store);
-    assert!(!is_lossless || found == 1, "a store that cannot lose tells in 1 round trip, not in {found}");
-    found + u64::from(is_lossless)
-}
-
-async fn table_get_many_of_a_hundred(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    for entry in 0..100u8 {
-        table.put([entry], "v").await.expect("a put");
-    }
-    m.rest().await;
-    m.cost(table.get_many((0..100u8).map(|entry| [entry]))).await
-}
-
-async fn table_put_of_an_existing_entry(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    m.cost(table.put("k", "w")).await
-}
-
-async fn table_put_of_an_existing_entry_by_another_handle(m: Metered) -> u64 {
-    m.table(false).await;
-    let table = Table::open(&m.store, &m.name).await.expect("the table");
-    m.cost(table.put("k", "w")).await
-}
-
-async fn table_put_of_a_new_entry(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    m.cost_to_caller(async move { table.put("l", "v").await }).await
-}
-
-async fn table_put_for_of_a_new_entry(m: Metered) -> u64 {
-    let table = m.table(true).await;
-    m.cost_to_caller(async move { table.put_for("l", "v", Duration::from_secs(60)).await }).await
-}
-
-async fn table_put_for_of_an_existing_entry(m: Metered) -> u64 {
-    let table = m.table(true).await;
-    m.cost_to_caller(async move { table.put_for("k", "v", Duration::from_secs(60)).await }).await
-}
-
-async fn table_remove(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    m.cost_to_caller(async move { table.remove("k").await }).await
-}
-
-async fn table_keys(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    m.cost(table.keys()).await
-}
-
-async fn table_entries(m: Metered) -> u64 {
-    let table = m.table(false).await;
-    m.cost(table.entries()).await
-}
-
-/// What `larder table get NAME KEY` costs.
-async fn table_one_shot_get(m: Metered) -> u64 {
-    m.table(false).await;
-    m.cost(async { Table::open(&m.store, &m.name).await?.get("k").await }).await
-}
-
-async fn drop_of_a_table(m: Metered) -> u64 {
-    m.table(false).await;
-    m.cost(drop_structure(&m.store, Ctx::default(), &Name::new(&m.name).expect("a name"))).await
 }

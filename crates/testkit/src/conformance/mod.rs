@@ -19,6 +19,7 @@ pub mod records_cases;
 pub mod sharded_cases;
 pub mod sorted_cases;
 pub mod structure_cases;
+pub mod table_budget_cases;
 pub mod table_cases;
 pub mod unique_cases;
 pub mod visitors_cases;
@@ -66,6 +67,7 @@ pub const CASES: &[&[Case]] = &[
     table_cases::CASES,
     budget_cases::CASES,
     lookup_budget_cases::CASES,
+    table_budget_cases::CASES,
 ];
 
 /// One thing that every store must do, or say that it cannot.

@@ -1,4 +1,4 @@
-//! The guarantees name their evidence, and it exists: each test that `docs/guarantees.md` names is a function of that name.
+//! What is promised names its evidence, and it exists: each test that `docs/guarantees.md` and the like name is a function of that name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,29 +7,31 @@ use std::{fs, iter};
 use crate::command::{Context, Result};
 use crate::style;
 
-const GUARANTEES: &str = "docs/guarantees.md";
-/// Fewer names than this, and the reading of the document has gone wrong, not the document right.
-const NAMES_MIN: usize = 20;
+/// The documents, and how many names each has at the least: with fewer the reading has gone wrong, not the document right.
+const DOCUMENTS: [(&str, usize); 2] = [("docs/guarantees.md", 20), ("SECURITY.md", 5)];
 
 /// Returns a line for each test that is named and does not exist.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>> {
-    let text = fs::read_to_string(root.join(GUARANTEES)).context(|| format!("could not read {GUARANTEES}"))?;
     let mut functions = BTreeSet::new();
     for file in style::files(root)? {
         let source = fs::read_to_string(&file).context(|| format!("could not read {}", file.display()))?;
         functions.extend(functions_of(&source).map(str::to_owned));
     }
-    let named = named(&text);
-    let mut found = missing(&named, &functions);
-    if named.len() < NAMES_MIN {
-        found.push(format!("{GUARANTEES} names {} tests; there were at least {NAMES_MIN}", named.len()));
+    let mut found = Vec::new();
+    for (document, least) in DOCUMENTS {
+        let text = fs::read_to_string(root.join(document)).context(|| format!("could not read {document}"))?;
+        let named = named(&text);
+        found.extend(missing(document, &named, &functions));
+        if named.len() < least {
+            found.push(format!("{document} names {} tests; there were at least {least}", named.len()));
+        }
     }
     Ok(found)
 }
 
-fn missing(named: &BTreeSet<&str>, functions: &BTreeSet<String>) -> Vec<String> {
+fn missing(document: &str, named: &BTreeSet<&str>, functions: &BTreeSet<String>) -> Vec<String> {
     let missing = named.iter().filter(|name| !functions.contains(**name));
-    missing.map(|name| format!("{GUARANTEES} names the test {name}; there is none")).collect()
+    missing.map(|name| format!("{document} names the test {name}; there is none")).collect()
 }
 
 /// The words in code spans that can only be names of tests: sentences of small letters, joined by underscores.
@@ -60,8 +62,8 @@ mod tests {
         let text = "shown by `a.rs`: `it_does_what_it_says`, `it_was_renamed_since`; an `Absent`, a `may_evict`";
         let functions = functions_of("async fn it_does_what_it_says() {}\n    fn other(").map(str::to_owned).collect();
         assert_eq!(
-            missing(&named(text), &functions),
-            ["docs/guarantees.md names the test it_was_renamed_since; there is none"]
+            missing("a.md", &named(text), &functions),
+            ["a.md names the test it_was_renamed_since; there is none"]
         );
     }
 }

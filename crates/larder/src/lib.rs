@@ -102,6 +102,8 @@ pub use larder_structures::{
     registry::{self, drop_structure, find, list},
     set, sharded, table, unique, visitors,
 };
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(feature = "typed")]
 pub use larder_typed as typed;
 #[cfg(feature = "durable")]

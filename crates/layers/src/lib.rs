@@ -15,6 +15,8 @@
 //! With the features `metrics` and `tracing` there are observers for the crates of these names: `MetricsObserver` and `TracingObserver`, to be
 //! set once a process ([`larder_core::observe::set`]).
 //!
+//! With the feature `testing` there is a store that breaks on purpose: `testing::Faulty`.
+//!
 //! A usual order, outermost first: observed, counting, retry, timeout, namespace, store.
 //!
 //! ```
@@ -46,6 +48,8 @@ mod outage;
 mod retry;
 #[cfg(all(test, any(feature = "metrics", feature = "tracing")))]
 mod samples;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timeout;
 #[cfg(feature = "tracing")]
 mod tracing;

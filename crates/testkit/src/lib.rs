@@ -6,9 +6,11 @@ mod background;
 pub mod cities;
 pub mod classic_fake;
 pub mod conformance;
-pub mod faulty;
 pub mod proxy;
 pub mod queue_bytes;
 pub mod redis;
 pub mod servers;
 pub mod yielding;
+
+/// The store that breaks on purpose, where tests of ours have always found it.
+pub use larder_layers::testing as faulty;

@@ -1,4 +1,4 @@
-//! A store that loses things on purpose: the nth op killed before or after it was applied, replies lost, requests that arrive
+//! For tests of programs: a store that loses things on purpose: the nth op killed before or after it was applied, replies lost, requests that arrive
 //! after the caller gave up, tokens that die with their connection.
 //!
 //! It behaves as one connection to a server does: when it breaks at an op, every later op of the same batch has no reply
@@ -13,6 +13,12 @@ use larder_core::{
 };
 
 /// What happens at the op that breaks the connection.
+///
+/// ```
+/// use larder_layers::testing::Fault;
+/// let all = [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(3)];
+/// assert_eq!(all.len(), 5);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The connection broke before it was sent: `NotApplied`, and it is.
@@ -28,6 +34,21 @@ pub enum Fault {
 }
 
 /// A store that breaks at chosen ops. Cheap to clone; clones share the plan.
+///
+/// What a program does when an add may have counted, or not:
+///
+/// ```
+/// # use larder_core::{Result, StoreRef};
+/// use larder_layers::testing::{Fault, Faulty};
+/// use larder_structures::Counter;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+/// # let memory: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let store = Faulty::new(memory);
+/// let hits = Counter::options().fast().open_or_create(&store.shared(), "hits").await?;
+/// store.fail_nth(1, Fault::LostReply);
+/// assert!(hits.add(1).await.unwrap_err().is_unknown());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Faulty {
     inner: StoreRef,
@@ -69,48 +90,167 @@ enum Plan {
 
 impl Faulty {
     /// Passes everything on until told otherwise.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.put(key, PutMode::Set, "v", Ttl::Never).await?;
+    /// assert_eq!((store.ops(), store.injected()), (1, 0));
+    /// # Ok(()) }
+    /// ```
     pub fn new(inner: StoreRef) -> Faulty {
         Faulty { inner, state: Arc::default() }
     }
 
     /// The same as a [`StoreRef`].
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// let counter = larder_structures::Counter::open_or_create(&store.shared(), "hits").await?;
+    /// counter.add(1).await?;
+    /// assert_eq!(counter.get().await?, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn shared(&self) -> StoreRef {
         Arc::new(self.clone())
     }
 
     /// Breaks once, at the nth op from now (1 is the next one).
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.fail_nth(1, Fault::LostReply);
+    /// let error = store.put(key.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap_err();
+    /// assert!(error.is_unknown());
+    /// assert!(store.get(key).await?.is_some(), "it had arrived");
+    /// # Ok(()) }
+    /// ```
     pub fn fail_nth(&self, nth: u64, fault: Fault) {
         let mut state = self.lock();
         state.plan = Plan::Nth(state.ops + nth, fault);
     }
 
     /// Breaks at one op in `one_in` on average, from a seed that the test prints.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.fail_randomly(7, 2, &[Fault::NotSent, Fault::LostReply]);
+    /// for _ in 0..50 {
+    ///     _ = store.get(key.clone()).await;
+    /// }
+    /// assert!(store.injected() > 0);
+    /// # Ok(()) }
+    /// ```
     pub fn fail_randomly(&self, seed: u64, one_in: u64, faults: &[Fault]) {
         let rng = fastrand::Rng::with_seed(seed);
         self.lock().plan = Plan::Random { rng, one_in, faults: faults.to_vec() };
     }
 
     /// Breaks at every op: a server that cannot be reached, or never answers.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.fail_always(Fault::NotSent);
+    /// assert!(store.get(key).await.is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn fail_always(&self, fault: Fault) {
         self.lock().plan = Plan::Always(fault);
     }
 
     /// Passes everything on from now. What is late still arrives.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.fail_always(Fault::NotSent);
+    /// store.heal();
+    /// assert!(store.get(key).await.is_ok());
+    /// # Ok(()) }
+    /// ```
     pub fn heal(&self) {
         self.lock().plan = Plan::Pass;
     }
 
     /// Ops run so far.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.get(key).await?;
+    /// assert_eq!(store.ops(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn ops(&self) -> u64 {
         self.lock().ops
     }
 
     /// Faults injected so far.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.fail_nth(1, Fault::Cut);
+    /// store.get(key).await.unwrap_err();
+    /// assert_eq!(store.injected(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn injected(&self) -> u64 {
         self.lock().injected
     }
 
     /// Delivers everything that is late.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.fail_nth(1, Fault::Late(1_000));
+    /// store.put(key.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap_err();
+    /// assert!(store.get(key.clone()).await?.is_none());
+    /// store.deliver_late().await;
+    /// assert!(store.get(key).await?.is_some());
+    /// # Ok(()) }
+    /// ```
     pub async fn deliver_late(&self) {
         let late = std::mem::take(&mut self.lock().late);
         for (_, batch) in late {

@@ -10,6 +10,8 @@
 //! | [`TypedArray`] | [`Array`](larder_structures::Array) | elements; for `remove` and `change`, the same |
 //! | [`TypedCache`] | [`Cache`](larder_structures::Cache) | values |
 //! | [`TypedEventLog`] | [`EventLog`](larder_structures::EventLog) | events |
+//! | [`TypedShardedHash`] | [`ShardedHash`](larder_structures::ShardedHash) | values; fields are bytes |
+//! | [`TypedShardedSet`], [`TypedShardedSortedSet`] | [`ShardedSet`](larder_structures::ShardedSet), [`ShardedSortedSet`](larder_structures::ShardedSortedSet) | members; the encoding must be canonical |
 //! | [`TypedTable`] | [`Table`](larder_structures::Table) | values; keys are bytes |
 //! | [`TypedQueue`], [`TypedStack`] | [`Queue`](larder_structures::Queue), [`Stack`](larder_structures::Stack) | items |
 //!
@@ -22,6 +24,7 @@ mod codec;
 mod log;
 mod queue;
 mod set;
+mod sharded;
 mod table;
 mod undecoded;
 
@@ -31,6 +34,7 @@ pub use codec::{Codec, Json, Postcard, Raw};
 pub use log::{TypedEvent, TypedEventLog};
 pub use queue::{TypedClaim, TypedQueue, TypedStack};
 pub use set::TypedSet;
+pub use sharded::{TypedShardedHash, TypedShardedSet, TypedShardedSortedSet};
 pub use table::TypedTable;
 pub use undecoded::Undecoded;
 

@@ -88,7 +88,7 @@ impl Version {
 
     /// The index of the key of a part of the directory.
     pub(super) fn part_index(&self, part: u16) -> String {
-        format!("{:08x}-d{part:x}", self.number)
+        format!("{:08x}-p{part:x}", self.number)
     }
 }
 

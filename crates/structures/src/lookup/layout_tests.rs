@@ -1,5 +1,6 @@
 //! Golden bytes, and tables packed and read without a store.
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
@@ -241,6 +242,14 @@ fn what_repeats_takes_little() {
 }
 
 #[test]
+fn a_part_never_stands_in_a_blocks_place() {
+    let version = Version { number: 7, build: 0, blocks: 0, parts: 0, is_over: false };
+    let parts: HashSet<String> = (0..=u16::MAX).map(|part| version.part_index(part)).collect();
+    assert!((0..=u32::from(u16::MAX) * 16).all(|block| !parts.contains(&version.block_index(block))));
+    assert!(version.block_index(u32::MAX).len() <= 17 && version.part_index(u16::MAX).len() <= 17);
+}
+
+#[test]
 fn golden_bytes() {
     let over = Version { number: 2, build: 3, blocks: 0x0405, parts: 6, is_over: true };
     let head = Head {
@@ -254,7 +263,7 @@ fn golden_bytes() {
         "01 0807060504030201 08000000 01 01 07000000 8877665544332211 09000000 0100 00 02000000 0300000000000000 05040000 0600 01"
             .replace(' ', "")
     );
-    assert_eq!((over.block_index(0x1a), over.part_index(3)), ("00000002-1a".to_owned(), "00000002-d3".to_owned()));
+    assert_eq!((over.block_index(0x1a), over.part_index(3)), ("00000002-1a".to_owned(), "00000002-p3".to_owned()));
     let v4 = |text: &str| text.parse::<LookupKey>().unwrap();
     let row = |first: &str, last: &str, fields: [&'static str; 2]| (v4(first), v4(last), fields.map(Bytes::from).to_vec());
     let rows = build(

@@ -18,6 +18,8 @@ const PALETTE_COLUMNS_MAX: usize = 4;
 /// The longest code of a value, in bits, and what its length is stored in.
 const BITS_MAX: u8 = 20;
 const LENGTH_BITS: u32 = 5;
+/// What most texts fit into, in bytes.
+const TEXT_CAPACITY: usize = 48;
 /// The symbol for "as the row before".
 const SAME: usize = 0;
 /// Of a row that is as the one before: how much of its weight counts for that, and how much as if it were the first of its group.
@@ -365,7 +367,7 @@ impl Decoder {
     }
 
     pub(super) fn cursor(&self) -> Cursor {
-        Cursor { places: vec![0; self.groups.len()], texts: vec![Vec::new(); self.groups.len()] }
+        Cursor { places: vec![0; self.groups.len()], texts: self.groups.iter().map(|_| Vec::with_capacity(TEXT_CAPACITY)).collect() }
     }
 
     /// Reads the row at bit `at`, behind the one that the cursor has. False for bits that are none.

@@ -168,7 +168,8 @@ async fn read(args: &LookupBuild) -> Result<Rows, Failure> {
         (Box::new(io::stdin()), 0)
     } else {
         let shown = args.file.to_string_lossy();
-        let file = File::open(&args.file).map_err(|error| Failure::usage(format!("{shown} cannot be read: {error}")))?;
+        let file =
+            File::open(&args.file).map_err(|error| Failure::usage(format!("{shown} cannot be read: {error}")))?;
         let all = file.metadata().map_or(0, |metadata| metadata.len());
         (Box::new(file), all)
     };
@@ -232,9 +233,10 @@ fn key_of(text: &[u8]) -> Result<LookupKey, Failure> {
 
 fn column(table: &PackedTable, name: &str) -> Result<usize, Failure> {
     let columns = table.columns();
-    columns.iter().position(|column| column == name).ok_or_else(|| {
-        Failure::usage(format!("there is no column {name:?}; there are: {}", columns.join(", ")))
-    })
+    columns
+        .iter()
+        .position(|column| column == name)
+        .ok_or_else(|| Failure::usage(format!("there is no column {name:?}; there are: {}", columns.join(", "))))
 }
 
 /// A row, plain and in JSON.

@@ -50,7 +50,10 @@ fn a_table_is_built_looked_up_and_built_anew() {
         let ids = on_with_input(url, "lookup build cities - --header id,name --delimiter \\t", b"7\tseven\n9\tnine\n");
         assert!(ids.exits(0).starts_with("2 rows in 1 blocks, "));
         assert_eq!(on(url, "lookup get cities 7 8").exits(1), "7\tname=seven\n8\n");
-        assert_eq!(on(url, "inspect cities").exits(0).lines().next().map(|line| line.contains("packed table")), Some(true));
+        assert_eq!(
+            on(url, "inspect cities").exits(0).lines().next().map(|line| line.contains("packed table")),
+            Some(true)
+        );
         assert_eq!(on(url, "drop cities").exits(0), "packed table\n");
     });
 }

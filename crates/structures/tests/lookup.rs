@@ -196,7 +196,8 @@ fn noise(fields: u64, bytes: usize) -> Rows {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_a_server_has_no_room_for_is_told_and_the_old_one_stays() {
     let server = Memcached::start(Version::Old, &["-m", "8"]);
-    let connected: StoreRef = Arc::new(MemcachedStore::connect(Config::from_url(&server.url()).unwrap()).await.unwrap());
+    let connected: StoreRef =
+        Arc::new(MemcachedStore::connect(Config::from_url(&server.url()).unwrap()).await.unwrap());
     let full: StoreRef = Arc::new(MemoryStore::builder().bytes_max(1 << 20).build().unwrap());
     let evicting: StoreRef = Arc::new(MemoryStore::builder().bytes_max(1 << 20).evict(true).build().unwrap());
     for (store, count) in [(connected, 2_000), (full, 400), (evicting, 400)] {

@@ -31,7 +31,9 @@ async fn main() {
     let count: usize = args.next().and_then(|count| count.parse().ok()).unwrap_or(370_000);
     let only = args.next();
     let cities: Vec<City> = Cities::new(1).take(count).collect();
-    println!("| store | live, MB | RSS, MB | RSS / live | values, MB | blocks | build, s | round trips a lookup | lookup, us | without decoding, us |");
+    println!(
+        "| store | live, MB | RSS, MB | RSS / live | values, MB | blocks | build, s | round trips a lookup | lookup, us | without decoding, us |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for on in ["memory", "memcached", "redis"] {
         if only.as_deref().is_none_or(|only| only == on) {
@@ -60,8 +62,11 @@ async fn measure(on: &str, cities: &[City]) {
         let of = |field| redis.as_ref().map_or(0, |redis| redis.info("memory", field).parse::<u64>().unwrap_or(0));
         of("used_memory").saturating_sub(of("mem_clients_normal"))
     };
-    let (before, used_before) = (rss(), used());
-    let table = PackedTable::options().timeout(Duration::from_secs(60)).open_or_create(&store, "cities").await.expect("a table");
+    let table = PackedTable::options().timeout(Duration::from_secs(60)).open_or_create(&store, "cities").await;
+    let table = table.expect("a table");
+    // What an empty table takes, which is a page of memcached's for each size of small items, is there before.
+    table.build(Rows::new(["city", "region", "country"]).expect("columns")).await.expect("a build");
+    let (before, used_before, live_before) = (rss(), used(), server.as_ref().map_or(0, slab_bytes));
     let mut rows = Rows::new(["city", "region", "country"]).expect("columns");
     for (id, city) in (0u64..).zip(cities) {
         rows.push_id(id, city).expect("a row");
@@ -70,7 +75,7 @@ async fn measure(on: &str, cities: &[City]) {
     let built = table.build(rows).await.expect("a build");
     let took = start.elapsed();
     let live = match (&server, &redis) {
-        (Some(server), _) => slab_bytes(server),
+        (Some(server), _) => slab_bytes(server).saturating_sub(live_before),
         (_, Some(_)) => used().saturating_sub(used_before),
         _ => memory.stats().bytes as u64,
     };
@@ -113,7 +118,7 @@ async fn measure(on: &str, cities: &[City]) {
 async fn block_keys(store: &StoreRef, blocks: u32) -> Vec<larder::Key> {
     let name = larder::Name::new("cities").expect("a name");
     let manifest = larder::find(store, Ctx::default(), &name).await.expect("a manifest").expect("a table");
-    let key = |block| larder::Key::new(format!("L.cities.b.{:016x}.00000001-{block:x}", manifest.generation));
+    let key = |block| larder::Key::new(format!("L.cities.b.{:016x}.00000002-{block:x}", manifest.generation));
     (0..blocks).map(|block| key(block).expect("a key")).collect()
 }
 

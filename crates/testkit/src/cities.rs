@@ -104,11 +104,7 @@ fn language(random: &mut fastrand::Rng) -> Language {
     let stems = (0..STEMS).map(|_| some(2, 3)).collect();
     let suffixes = (0..SUFFIXES).map(|_| some(1, 2)).collect();
     let words = (0..WORDS).map(|_| capital(&some(1, 3))).collect();
-    Language {
-        stems: Skewed::new(stems, 0.8),
-        suffixes: Skewed::new(suffixes, 0.8),
-        words: Skewed::new(words, 1.0),
-    }
+    Language { stems: Skewed::new(stems, 0.8), suffixes: Skewed::new(suffixes, 0.8), words: Skewed::new(words, 1.0) }
 }
 
 fn capital(word: &str) -> String {

@@ -99,7 +99,8 @@ async fn check(stage: &Stage, handles: &[(bool, PackedTable)], driven: &Driven<u
         table.build(wrong).await?;
     }
     let fresh = PackedTable::open(store, &stage.name).await?;
-    let asked: Vec<u32> = (0..NETWORKS).flat_map(|network| [network << 9, network << 9 | 255, network << 9 | 256]).collect();
+    let asked: Vec<u32> =
+        (0..NETWORKS).flat_map(|network| [network << 9, network << 9 | 255, network << 9 | 256]).collect();
     let keys: Vec<LookupKey> = asked.iter().map(|address| Ipv4Addr::from_bits(*address).into()).collect();
     for (who, table) in [("a worker", table), ("a fresh handle", &fresh)] {
         let found = table.get_many(&keys).await?;

@@ -130,7 +130,9 @@ impl Inspection {
                 let set = ShardedSet::open(store, name.as_bytes()).await?;
                 self.elements_of(set.len().await)?;
             }
-            Kind::PackedTable => self.elements = Some(PackedTable::open(store, name.as_bytes()).await?.stat().await?.rows),
+            Kind::PackedTable => {
+                self.elements = Some(PackedTable::open(store, name.as_bytes()).await?.stat().await?.rows)
+            }
             Kind::Queue => self.elements = Some(Queue::open(store, name.as_bytes()).await?.len().await?),
             Kind::Stack => self.elements = Some(Stack::open(store, name.as_bytes()).await?.len().await?),
             _ => {}

@@ -101,7 +101,8 @@ impl Inner {
         let (build, sizes, all) = (random_id(), self.sizes, rows.len() as u64);
         told(Progress { step: Step::Packing, done: 0, all });
         let packed = runtime.spawn_blocking(move || pack::pack(&rows, build, &sizes)).await;
-        let packed = packed.map_err(|error| Error::new(ErrorKind::Unavailable, "packing was ended").source(error))??;
+        let packed =
+            packed.map_err(|error| Error::new(ErrorKind::Unavailable, "packing was ended").source(error))??;
         told(Progress { step: Step::Packing, done: all, all });
         let unchanged = |error: Error| error.effect(Effect::NotApplied);
         let version = self.announce(build, &packed).await.map_err(unchanged)?;
@@ -163,12 +164,7 @@ impl Inner {
     }
 
     /// Steps 3 and 4.
-    async fn write(
-        &self,
-        version: &Version,
-        packed: &Packed,
-        told: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<()> {
+    async fn write(&self, version: &Version, packed: &Packed, told: &mut (dyn FnMut(Progress) + Send)) -> Result<()> {
         let mut items: Vec<(Key, Bytes)> = Vec::with_capacity(packed.blocks.len() + packed.parts.len());
         for (number, block) in (0u32..).zip(&packed.blocks) {
             items.push((self.block_key(version, number)?, block.clone()));
@@ -359,10 +355,7 @@ impl Inner {
     ///
     /// # Errors
     /// With [`Effect::Unknown`] exactly where a write of it may have landed, or may yet.
-    async fn change_head(
-        &self,
-        change: &mut (dyn FnMut(&Head) -> Result<Option<Head>> + Send),
-    ) -> Result<Head> {
+    async fn change_head(&self, change: &mut (dyn FnMut(&Head) -> Result<Option<Head>> + Send)) -> Result<Head> {
         let cell = Cell::new(self.head_key()?);
         let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
         let (mut doubt, mut fault) = (None::<Error>, None::<Error>);

@@ -158,7 +158,7 @@ impl Section {
 
     pub(super) fn len(&self) -> usize {
         // Of no bytes a key there is one block: its first key is 0.
-        if self.width == 0 { 1 } else { self.firsts.len() / self.width }
+        self.firsts.len().checked_div(self.width).unwrap_or(1)
     }
 
     /// The first key of a block.

@@ -41,7 +41,8 @@ fn check(rows: &Rows, pushed: &[Row], block: usize) -> u64 {
     let directory = Directory::decode(&packed.parts.concat(), &version(&packed)).expect("a directory");
     assert_eq!((directory.rows, &directory.columns[..]), (rows.len() as u64, rows.columns()));
     let expected = |key: &LookupKey| {
-        let found = pushed.iter().find(|(first, last, _)| first.family() == key.family() && first <= key && key <= last);
+        let found =
+            pushed.iter().find(|(first, last, _)| first.family() == key.family() && first <= key && key <= last);
         found.cloned()
     };
     for (first, last, _) in pushed.iter().step_by(pushed.len() / 300 + 1) {
@@ -59,14 +60,18 @@ fn check(rows: &Rows, pushed: &[Row], block: usize) -> u64 {
             assert_eq!(look_up(&packed, &directory, key), expected(&key), "{key}");
         }
     }
-    for key in [LookupKey::V4(Ipv4Addr::UNSPECIFIED), LookupKey::V6(Ipv6Addr::UNSPECIFIED), Family::V4.key(u128::from(u32::MAX)), Family::V6.key(u128::MAX)] {
+    for key in [
+        LookupKey::V4(Ipv4Addr::UNSPECIFIED),
+        LookupKey::V6(Ipv6Addr::UNSPECIFIED),
+        Family::V4.key(u128::from(u32::MAX)),
+        Family::V6.key(u128::MAX),
+    ] {
         if !directory.has_numbers() {
             assert_eq!(look_up(&packed, &directory, key), expected(&key), "{key}");
         }
     }
     packed.bytes
 }
-
 
 fn build(pushed: &[Row], columns: usize) -> Rows {
     let mut rows = Rows::new((0..columns).map(|column| format!("c{column}"))).unwrap();
@@ -211,14 +216,18 @@ fn a_row_that_no_item_takes_is_told_by_number() {
     let mut random = fastrand::Rng::with_seed(7);
     let noise = (0..140_000).map(|_| random.u8(..)).collect();
     let rows = build(&[id(1, b"a".to_vec()), id(2, noise), id(9, b"b".to_vec())], 1);
-    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000 }).err().expect("no item takes it");
+    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000 }).expect_err("no item takes it");
     assert!(error.to_string().contains("row 2 takes") && error.to_string().contains("takes 1000"), "{error}");
 }
 
 #[test]
 fn what_repeats_takes_little() {
     let id = |at: u64, fields: [&str; 3]| {
-        (LookupKey::from(at), LookupKey::from(at), fields.map(|field| Bytes::copy_from_slice(field.as_bytes())).to_vec())
+        (
+            LookupKey::from(at),
+            LookupKey::from(at),
+            fields.map(|field| Bytes::copy_from_slice(field.as_bytes())).to_vec(),
+        )
     };
     let mut random = fastrand::Rng::with_seed(5);
     let pushed: Vec<Row> = (0..20_000)
@@ -265,7 +274,8 @@ fn golden_bytes() {
     );
     assert_eq!((over.block_index(0x1a), over.part_index(3)), ("00000002-1a".to_owned(), "00000002-p3".to_owned()));
     let v4 = |text: &str| text.parse::<LookupKey>().unwrap();
-    let row = |first: &str, last: &str, fields: [&'static str; 2]| (v4(first), v4(last), fields.map(Bytes::from).to_vec());
+    let row =
+        |first: &str, last: &str, fields: [&'static str; 2]| (v4(first), v4(last), fields.map(Bytes::from).to_vec());
     let rows = build(
         &[
             row("1.0.0.0", "1.0.0.255", ["Oslo", "NO"]),
@@ -276,7 +286,8 @@ fn golden_bytes() {
     );
     // Ids, and a palette.
     let id = |id: u64, text: &'static str| (LookupKey::from(id), LookupKey::from(id), vec![Bytes::from(text)]);
-    let ids: Vec<Row> = (7..107).map(|at| id(at, ["aab", "aba", "abb", "baa"][at as usize * at as usize % 7 % 4])).collect();
+    let ids: Vec<Row> =
+        (7..107).map(|at| id(at, ["aab", "aba", "abb", "baa"][at as usize * at as usize % 7 % 4])).collect();
     let expected = [
         "c167d68b 0500 0300 04 08 03 04 2a5d585e",
         "4c525001887766554433221103000000000000001000000000000000020263300263310200000000000000000020010000000b10000000000000000000000000 \

@@ -127,7 +127,8 @@ fn finish(
     let block = filling.finish(encoder, build, number);
     if block.len() > sizes.most {
         // It has one key alone, so it is the last row before the next one.
-        let detail = format!("row {next} takes {} bytes packed; an item of this store takes {}", block.len(), sizes.most);
+        let detail =
+            format!("row {next} takes {} bytes packed; an item of this store takes {}", block.len(), sizes.most);
         return Err(Error::new(ErrorKind::BadInput, detail));
     }
     blocks.push(Bytes::from(block));

@@ -143,7 +143,8 @@ impl Inner {
         spot: &Spot,
     ) -> Result<Option<Found>> {
         let damaged = || {
-            let detail = format!("block {number} of version {} of packed table {} is damaged", version.number, self.name);
+            let detail =
+                format!("block {number} of version {} of packed table {} is damaged", version.number, self.name);
             self.loss(Error::new(ErrorKind::Corrupt, detail))
         };
         let block = Block::parse(bytes, version.build, number, spot.first).ok_or_else(damaged)?;

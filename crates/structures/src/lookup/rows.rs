@@ -122,11 +122,7 @@ impl Rows {
     ///
     /// # Errors
     /// As [`push`](Rows::push), and for what is no network.
-    pub fn push_network<F: AsRef<[u8]>>(
-        &mut self,
-        text: &str,
-        fields: impl IntoIterator<Item = F>,
-    ) -> Result<()> {
+    pub fn push_network<F: AsRef<[u8]>>(&mut self, text: &str, fields: impl IntoIterator<Item = F>) -> Result<()> {
         let done = network(text).and_then(|(first, last)| self.try_push(first, last, fields));
         done.map_err(|detail| self.bad_row(&detail))
     }
@@ -176,19 +172,22 @@ impl Rows {
         }
         let Some(&(before, _)) = self.families.last() else { return Ok(()) };
         if (before == Family::Number) != (family == Family::Number) {
-            return Err(format!("{first} stands among {}", if family == Family::Number { "addresses" } else { "numbers" }));
+            return Err(format!(
+                "{first} stands among {}",
+                if family == Family::Number { "addresses" } else { "numbers" }
+            ));
         }
         if family < before {
             return Err(format!("{first} comes after IPv6 addresses; IPv4 goes before them"));
         }
         let at = self.len();
         if let (true, Some(begin), Some(end)) = (family == before, self.firsts.last(), self.lasts.last()) {
-            let shown = format!("row {at}, {} to {}", family.key(*begin), family.key(*end));
+            let shown = || format!("row {at}, {} to {}", family.key(*begin), family.key(*end));
             if last.number() < *begin {
-                return Err(format!("{first} to {last} comes before {shown}; rows go in ascending order"));
+                return Err(format!("{first} to {last} comes before {}; rows go in ascending order", shown()));
             }
             if first.number() <= *end {
-                return Err(format!("{first} to {last} overlaps {shown}"));
+                return Err(format!("{first} to {last} overlaps {}", shown()));
             }
         }
         Ok(())
@@ -258,7 +257,12 @@ mod tests {
         rows.push(key("10.0.0.10"), key("10.0.0.10"), ["1", ""]).unwrap();
         let before = rows.clone();
         for (first, last, fields, said) in [
-            ("10.0.0.10", "10.0.0.11", &["1", "2"][..], "row 3: 10.0.0.10 to 10.0.0.11 overlaps row 2, 10.0.0.10 to 10.0.0.10"),
+            (
+                "10.0.0.10",
+                "10.0.0.11",
+                &["1", "2"][..],
+                "row 3: 10.0.0.10 to 10.0.0.11 overlaps row 2, 10.0.0.10 to 10.0.0.10",
+            ),
             ("9.0.0.0", "9.0.0.1", &["1", "2"], "row 3: 9.0.0.0 to 9.0.0.1 comes before row 2"),
             ("9.0.0.0", "11.0.0.1", &["1", "2"], "overlaps row 2"),
             ("11.0.0.9", "11.0.0.1", &["1", "2"], "it ends at 11.0.0.1, before it begins, at 11.0.0.9"),

@@ -169,8 +169,7 @@ impl Inner {
         let (known, now) = (self.loaded().number(), head.current.map(|version| version.number));
         if now < known {
             let shown = |version: Option<u32>| version.map_or("none".to_owned(), |number| number.to_string());
-            let detail =
-                format!("packed table {} was at version {} and is at {}", self.name, shown(known), shown(now));
+            let detail = format!("packed table {} was at version {} and is at {}", self.name, shown(known), shown(now));
             return Err(self.loss(Error::new(ErrorKind::RolledBack, detail)));
         }
         Ok((head, item.cas))
@@ -188,7 +187,8 @@ impl Inner {
             match self.read_directory(ctx, &version).await? {
                 Some(directory) => return Ok((self.learn(Loaded { version: Some((version, directory)) }), head)),
                 None if missed == Some(version.number) => {
-                    let detail = format!("packed table {} has lost the directory of version {}", self.name, version.number);
+                    let detail =
+                        format!("packed table {} has lost the directory of version {}", self.name, version.number);
                     return Err(self.loss(Error::new(ErrorKind::Lost, detail)));
                 }
                 // Another version may have taken its place meanwhile.
@@ -211,7 +211,8 @@ impl Inner {
             }
         }
         Directory::decode(&bytes, version).map(Some).ok_or_else(|| {
-            let detail = format!("the directory of version {} of packed table {} is damaged", version.number, self.name);
+            let detail =
+                format!("the directory of version {} of packed table {} is damaged", version.number, self.name);
             self.loss(Error::new(ErrorKind::Corrupt, detail))
         })
     }

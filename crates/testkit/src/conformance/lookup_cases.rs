@@ -44,7 +44,8 @@ fn of_version(version: &str, count: u64) -> Rows {
 async fn version_of(table: &PackedTable, count: u64) -> Result<Option<String>> {
     let keys: Vec<LookupKey> = (0..count).map(LookupKey::from).collect();
     let found = table.get_many(&keys).await?;
-    let version = |found: &Option<Found>| found.as_ref().map(|found| String::from_utf8_lossy(&found.fields[1]).into_owned());
+    let version =
+        |found: &Option<Found>| found.as_ref().map(|found| String::from_utf8_lossy(&found.fields[1]).into_owned());
     let first = found.first().and_then(version);
     for (id, found) in found.iter().enumerate() {
         assert_eq!(version(found), first, "id {id} is of another version than id 0");
@@ -170,7 +171,10 @@ async fn lookup_is_built_or_stays_when_the_nth_op_fails(t: Bench) {
                 }
             };
             let found = found.unwrap_or_default();
-            assert!(expected.contains(&&found[..]), "{fault:?} at op {nth}: {found}, not one of {expected:?} ({done:?})");
+            assert!(
+                expected.contains(&&found[..]),
+                "{fault:?} at op {nth}: {found}, not one of {expected:?} ({done:?})"
+            );
             // Whatever broke: the next build removes what is left, and the handle goes on.
             let built = table.build(of_version("next", 25)).await.expect("a build");
             assert_eq!(version_of(&table, 25).await.expect("rows").as_deref(), Some("next"));
@@ -223,17 +227,16 @@ async fn lookup_of_two_builds_the_later_goes_on(t: Bench) {
     tables[0].build(of_version("old", 30)).await.expect("a build");
     for round in 0..4 {
         let builds = ["a", "b"].map(|who| format!("{who}{round}"));
-        let (a, b) = tokio::join!(
-            tables[0].build(of_version(&builds[0], 200)),
-            tables[1].build(of_version(&builds[1], 200)),
-        );
+        let (a, b) =
+            tokio::join!(tables[0].build(of_version(&builds[0], 200)), tables[1].build(of_version(&builds[1], 200)),);
         let done = [a, b];
         for outcome in &done {
             if let Err(error) = outcome {
                 assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied), "{error}");
             }
         }
-        let won: Vec<&str> = builds.iter().zip(&done).filter(|(_, done)| done.is_ok()).map(|(who, _)| &who[..]).collect();
+        let won: Vec<&str> =
+            builds.iter().zip(&done).filter(|(_, done)| done.is_ok()).map(|(who, _)| &who[..]).collect();
         assert!(!won.is_empty(), "nobody's build came to an end: {done:?}");
         for table in &tables {
             let found = version_of(table, 200).await.expect("rows").expect("a version");

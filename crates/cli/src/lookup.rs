@@ -35,7 +35,7 @@ built then. `-` reads standard input. Shows its progress at a terminal.
 
 Lookups go on all the time: they see what was there before, or what is built, and never some of each. A build that dies changes nothing; the next one removes what it left.
 
-Round trips: open 3 (4 when it is made), 4 and 2 for every 1 MiB of the packed table, 3 to remove what was there before.
+Round trips: open 3 (4 when it is made), 4 and 2 for every 128 KiB of the packed table, 3 to remove what was there before.
 
 Examples:
   larder lookup build cities cities.csv

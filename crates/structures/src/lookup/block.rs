@@ -23,7 +23,7 @@ use super::bits::{self, Writer};
 use super::model::{Cursor, Decoder, Encoder};
 
 /// How many rows are read at the most to have one of them.
-pub(super) const STRETCH: usize = 16;
+pub(super) const STRETCH: usize = 8;
 pub(super) const HEADER_BYTES: usize = 12;
 /// The most keys of a block.
 const KEYS_MAX: usize = u16::MAX as usize;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Ttl, Want};
 
+use super::BUILD_BATCH_BYTES;
 use super::layout::{Head, OTHERS_MAX, Version};
 use super::pack::{self, Packed};
 use super::rows::Rows;
@@ -30,6 +31,8 @@ use crate::runtime;
 /// How often a block is sent, or the head written, where that fails or others are first.
 const TRIES_MAX: usize = 6;
 const HEAD_ROUNDS_MAX: usize = 64;
+/// About what a delete takes of a batch.
+const KEY_BYTES: usize = 256;
 
 /// What a build is at.
 ///
@@ -170,7 +173,7 @@ impl Inner {
             items.push((self.part_key(version, number)?, part.clone()));
         }
         let all = items.len() as u64;
-        let a_batch = self.ops_a_batch(self.sizes.block, 1);
+        let a_batch = self.ops_a_batch(BUILD_BATCH_BYTES, self.sizes.block);
         let mut done = 0;
         for some in items.chunks(a_batch) {
             told(Progress { step: Step::Writing, done, all });
@@ -186,6 +189,10 @@ impl Inner {
         }
         told(Progress { step: Step::Verifying, done, all });
         if gone > 0 {
+            // A build that began after this one has removed them, or the store had no room.
+            if !self.read_head(self.ctx()).await?.0.is_building(version) {
+                return Err(self.displaced());
+            }
             let detail = format!(
                 "{gone} of {all} blocks of packed table {} were gone when they were read back: the store has no room for it",
                 self.name
@@ -311,7 +318,7 @@ impl Inner {
     async fn remove_keys(&self, versions: &[Version]) -> Result<()> {
         for version in versions {
             let keys = version_keys(&self.name, &self.manifest, version).collect::<Result<Vec<Key>>>()?;
-            for some in keys.chunks(self.ops_a_batch(1024, 1)) {
+            for some in keys.chunks(self.ops_a_batch(BUILD_BATCH_BYTES, KEY_BYTES)) {
                 self.remove_some(some).await?;
             }
         }

@@ -112,12 +112,12 @@ pub(super) fn codes(lengths: &[u8]) -> Vec<(u32, u8)> {
 /// All codes of one length.
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// What a window that holds one of them is less than.
-    end: u64,
-    /// By how much a window is shifted to have the code alone.
-    shift: u32,
+    /// The last window that holds one of them.
+    last: u32,
     /// What is added to the code to have the symbol's place.
-    bias: i64,
+    bias: i32,
+    /// By how much a window is shifted to have the code alone.
+    shift: u8,
 }
 
 /// Many codes, for decoding, in little room.
@@ -143,12 +143,12 @@ impl Codes {
                 next <<= of - length;
                 length = of;
                 let count = symbols[at..].iter().take_while(|&&symbol| lengths[symbol] == of).count();
-                let shift = 64 - u32::from(of);
+                let shift = 32 - of;
                 let first = next;
                 next += count as u64;
-                // The last code of all ends at 2^64.
-                let end = if next == 1 << of { u64::MAX } else { next << shift };
-                self.levels.push(Level { end, shift, bias: at as i64 - first as i64 });
+                // A code has at most 24 bits, and there are at most 2^16 symbols.
+                let last = ((next << shift) - 1) as u32;
+                self.levels.push(Level { last, bias: at as i32 - first as i32, shift });
                 at += count;
             }
         }
@@ -165,11 +165,11 @@ impl Codes {
         if levels == levels_end {
             return symbols.first().copied();
         }
-        let window = super::bits::peek(bytes, *at);
+        let window = (super::bits::peek(bytes, *at) >> 32) as u32;
         for level in self.levels.get(levels as usize..levels_end as usize)? {
-            if window < level.end || level.end == u64::MAX {
-                *at += 64 - level.shift as usize;
-                let place = (window >> level.shift) as i64 + level.bias;
+            if window <= level.last {
+                *at += 32 - usize::from(level.shift);
+                let place = (window >> level.shift) as i32 + level.bias;
                 return symbols.get(usize::try_from(place).ok()?).copied();
             }
         }

@@ -88,7 +88,7 @@ impl Version {
 
     /// The index of the key of a part of the directory.
     pub(super) fn part_index(&self, part: u16) -> String {
-        format!("{:08x}-d{part:x}", self.number)
+        format!("{:08x}-p{part:x}", self.number)
     }
 }
 
@@ -158,7 +158,7 @@ impl Section {
 
     pub(super) fn len(&self) -> usize {
         // Of no bytes a key there is one block: its first key is 0.
-        if self.width == 0 { 1 } else { self.firsts.len() / self.width }
+        self.firsts.len().checked_div(self.width).unwrap_or(1)
     }
 
     /// The first key of a block.

@@ -1,5 +1,6 @@
 //! Golden bytes, and tables packed and read without a store.
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
@@ -215,7 +216,7 @@ fn a_row_that_no_item_takes_is_told_by_number() {
     let mut random = fastrand::Rng::with_seed(7);
     let noise = (0..140_000).map(|_| random.u8(..)).collect();
     let rows = build(&[id(1, b"a".to_vec()), id(2, noise), id(9, b"b".to_vec())], 1);
-    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000 }).err().expect("no item takes it");
+    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000 }).expect_err("no item takes it");
     assert!(error.to_string().contains("row 2 takes") && error.to_string().contains("takes 1000"), "{error}");
 }
 
@@ -250,6 +251,14 @@ fn what_repeats_takes_little() {
 }
 
 #[test]
+fn a_part_never_stands_in_a_blocks_place() {
+    let version = Version { number: 7, build: 0, blocks: 0, parts: 0, is_over: false };
+    let parts: HashSet<String> = (0..=u16::MAX).map(|part| version.part_index(part)).collect();
+    assert!((0..=u32::from(u16::MAX) * 16).all(|block| !parts.contains(&version.block_index(block))));
+    assert!(version.block_index(u32::MAX).len() <= 17 && version.part_index(u16::MAX).len() <= 17);
+}
+
+#[test]
 fn golden_bytes() {
     let over = Version { number: 2, build: 3, blocks: 0x0405, parts: 6, is_over: true };
     let head = Head {
@@ -263,7 +272,7 @@ fn golden_bytes() {
         "01 0807060504030201 08000000 01 01 07000000 8877665544332211 09000000 0100 00 02000000 0300000000000000 05040000 0600 01"
             .replace(' ', "")
     );
-    assert_eq!((over.block_index(0x1a), over.part_index(3)), ("00000002-1a".to_owned(), "00000002-d3".to_owned()));
+    assert_eq!((over.block_index(0x1a), over.part_index(3)), ("00000002-1a".to_owned(), "00000002-p3".to_owned()));
     let v4 = |text: &str| text.parse::<LookupKey>().unwrap();
     let row =
         |first: &str, last: &str, fields: [&'static str; 2]| (v4(first), v4(last), fields.map(Bytes::from).to_vec());

@@ -29,7 +29,7 @@
 //! |---|---|
 //! | get | 1; 3 more when another version was built since |
 //! | get_many | 1 for every 1 MiB of the blocks they touch |
-//! | build | 4, and 2 for every 1 MiB of blocks; 3 more to remove what was there before |
+//! | build | 4, and 2 for every 128 KiB of blocks; 3 more to remove what was there before |
 //! | stat | 1 |
 //! | open | 3 |
 //! | open_or_create | 3 if it is there, 4 to make it |
@@ -68,8 +68,10 @@ use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::timeout;
 
-/// How many bytes of blocks one batch reads or writes.
+/// How many bytes of blocks one batch reads.
 const BATCH_BYTES: usize = 1024 * 1024;
+/// How many one batch of a build writes, or reads back: what servers buffer for it stays with them.
+const BUILD_BATCH_BYTES: usize = 128 * 1024;
 
 /// A handle of a packed table: a cheap clone, shared by as many tasks as you like.
 ///
@@ -217,7 +219,7 @@ impl PackedTable {
     /// The row of an address or a number; `None` where no range has it. A table of numbers takes an address for its number. **Round trips: 1**; 3 more when another
     /// version was built since.
     ///
-    /// Algorithm: two binary searches, one in the directory for the block and one in the block; at most 16 rows are decoded.
+    /// Algorithm: two binary searches, one in the directory for the block and one in the block; at most 8 rows are decoded.
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a number where the table has addresses, [`Lost`](ErrorKind::Lost) where the block or the head is gone,
@@ -259,7 +261,7 @@ impl PackedTable {
         })
     }
 
-    /// Builds a version of these rows and puts it in the place of the one before. **Round trips: 4, and 2 for every 1 MiB** of blocks; 3 more
+    /// Builds a version of these rows and puts it in the place of the one before. **Round trips: 4, and 2 for every 128 KiB** of blocks; 3 more
     /// to remove the version before.
     ///
     /// Dropped midway, the version before stays in force, or the new one is; what is left of the other is removed by the next build. Lookups go on all the time, and see the

@@ -18,6 +18,8 @@ const PALETTE_COLUMNS_MAX: usize = 4;
 /// The longest code of a value, in bits, and what its length is stored in.
 const BITS_MAX: u8 = 20;
 const LENGTH_BITS: u32 = 5;
+/// What most texts fit into, in bytes.
+const TEXT_CAPACITY: usize = 48;
 /// The symbol for "as the row before".
 const SAME: usize = 0;
 /// Of a row that is as the one before: how much of its weight counts for that, and how much as if it were the first of its group.
@@ -37,6 +39,17 @@ pub(super) enum Group {
 }
 
 impl Group {
+    /// Of values that come so often, and of so much that is as the row before.
+    fn palette(columns: usize, counts: HashMap<&[u8], u64>, same: u64) -> Group {
+        let mut values: Vec<(&[u8], u64)> = counts.into_iter().collect();
+        values.sort_unstable();
+        // The only value takes no bits.
+        let same = if values.len() == 1 { 0 } else { same };
+        let counts: Vec<u64> = std::iter::once(same).chain(values.iter().map(|(_, count)| *count)).collect();
+        let values = values.into_iter().map(|(value, _)| value.to_vec()).collect();
+        Group::Palette { columns, values, lengths: huffman::lengths(&counts, BITS_MAX) }
+    }
+
     fn columns(&self) -> usize {
         match self {
             Group::Palette { columns, .. } => *columns,
@@ -86,23 +99,14 @@ impl Model {
                 }
             });
         }
-        let groups = plan.iter().zip(palettes).zip(pairs).zip(sames);
-        let group = |(((part, palette), pairs), same): (((&Part, HashMap<&[u8], u64>), Option<PairCounts>), u64)| {
-            if let Some(pairs) = pairs {
-                return Group::Text(pairs.model());
-            }
-            let mut values: Vec<(&[u8], u64)> = palette.into_iter().collect();
-            values.sort_unstable();
-            // The only value takes no bits.
-            let same = if values.len() == 1 { 0 } else { same };
-            let counts: Vec<u64> = std::iter::once(same).chain(values.iter().map(|(_, count)| *count)).collect();
-            Group::Palette {
-                columns: part.columns,
-                values: values.into_iter().map(|(value, _)| value.to_vec()).collect(),
-                lengths: huffman::lengths(&counts, BITS_MAX),
-            }
-        };
-        Model { groups: groups.map(group).collect() }
+        let mut groups = Vec::with_capacity(plan.len());
+        for (at, (palette, pairs)) in palettes.into_iter().zip(pairs).enumerate() {
+            groups.push(match pairs {
+                Some(pairs) => Group::Text(pairs.model()),
+                None => Group::palette(plan[at].columns, palette, sames[at]),
+            });
+        }
+        Model { groups }
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
@@ -369,7 +373,10 @@ impl Decoder {
     }
 
     pub(super) fn cursor(&self) -> Cursor {
-        Cursor { places: vec![0; self.groups.len()], texts: vec![Vec::new(); self.groups.len()] }
+        Cursor {
+            places: vec![0; self.groups.len()],
+            texts: self.groups.iter().map(|_| Vec::with_capacity(TEXT_CAPACITY)).collect(),
+        }
     }
 
     /// Reads the row at bit `at`, behind the one that the cursor has. False for bits that are none.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
 
+use super::BATCH_BYTES;
 use super::block::Block;
 use super::key::{Family, LookupKey};
 use super::layout::{Directory, Spot, Version};
@@ -96,7 +97,7 @@ impl Inner {
             }
         }
         let wanted: Vec<(u32, Vec<(usize, Spot)>)> = wanted.into_iter().collect();
-        let mut chunks = wanted.chunks(self.ops_a_batch(self.sizes.block, 1));
+        let mut chunks = wanted.chunks(self.ops_a_batch(BATCH_BYTES, self.sizes.block));
         loop {
             let some = chunks.next().unwrap_or_default();
             if some.is_empty() && !looks {

@@ -182,12 +182,12 @@ impl Rows {
         }
         let at = self.len();
         if let (true, Some(begin), Some(end)) = (family == before, self.firsts.last(), self.lasts.last()) {
-            let shown = format!("row {at}, {} to {}", family.key(*begin), family.key(*end));
+            let shown = || format!("row {at}, {} to {}", family.key(*begin), family.key(*end));
             if last.number() < *begin {
-                return Err(format!("{first} to {last} comes before {shown}; rows go in ascending order"));
+                return Err(format!("{first} to {last} comes before {}; rows go in ascending order", shown()));
             }
             if first.number() <= *end {
-                return Err(format!("{first} to {last} overlaps {shown}"));
+                return Err(format!("{first} to {last} overlaps {}", shown()));
             }
         }
         Ok(())

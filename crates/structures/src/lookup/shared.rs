@@ -99,10 +99,11 @@ impl Inner {
         self.manifest.data_key(&self.name, version.part_index(part))
     }
 
-    /// How many ops on values of so many bytes go into one batch, with room for `beside` others.
-    pub(super) fn ops_a_batch(&self, each: usize, beside: usize) -> usize {
-        let room = self.store.profile().batch_ops_max.saturating_sub(beside + 1);
-        (BATCH_BYTES / each.max(1)).min(room).max(1)
+    /// How many ops on values of `each` bytes go into one batch of `bytes`.
+    pub(super) fn ops_a_batch(&self, bytes: usize, each: usize) -> usize {
+        // The head and the manifest may be looked at as well.
+        let room = self.store.profile().batch_ops_max.saturating_sub(2);
+        (bytes / each.max(1)).min(room).max(1)
     }
 
     pub(super) fn loaded(&self) -> Arc<Loaded> {
@@ -202,7 +203,7 @@ impl Inner {
     async fn read_directory(&self, ctx: Ctx, version: &Version) -> Result<Option<Directory>> {
         let mut bytes = Vec::new();
         let parts: Vec<u16> = (0..version.parts).collect();
-        for some in parts.chunks(self.ops_a_batch(self.sizes.part, 1)) {
+        for some in parts.chunks(self.ops_a_batch(BATCH_BYTES, self.sizes.part)) {
             let gets = some.iter().map(|&part| Ok(Op::get(self.part_key(version, part)?, Want::VALUE)));
             for reply in self.vigil.run(ctx, gets.collect::<Result<Batch>>()?).await {
                 let Some(item) = reply?.into_item() else { return Ok(None) };

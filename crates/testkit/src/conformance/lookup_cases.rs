@@ -180,7 +180,7 @@ async fn lookup_is_built_or_stays_when_the_nth_op_fails(t: Bench) {
             assert_eq!(version_of(&table, 25).await.expect("rows").as_deref(), Some("next"));
             assert_eq!(fresh.stat().await.expect("a stat").others, 0, "{fault:?} at op {nth}");
             for version in 1..built.version {
-                for index in [format!("{version:08x}-0"), format!("{version:08x}-1"), format!("{version:08x}-d0")] {
+                for index in [format!("{version:08x}-0"), format!("{version:08x}-1"), format!("{version:08x}-p0")] {
                     let key = stored(&t, &name, &index).await;
                     assert_eq!(t.get(&key).await, None, "{index} is left ({fault:?} at op {nth})");
                 }
@@ -318,7 +318,7 @@ async fn drop_of_a_lookup_removes_every_key_and_a_handle_notices(t: Bench) {
     let name = t.name("a");
     let table = open(&t.store, &name).await;
     let built = table.build(of_version("one", 40)).await.expect("a build");
-    let mut keys = vec![stored(&t, &name, "0").await, stored(&t, &name, "00000001-d0").await];
+    let mut keys = vec![stored(&t, &name, "0").await, stored(&t, &name, "00000001-p0").await];
     for block in 0..built.blocks {
         keys.push(stored(&t, &name, &format!("00000001-{block:x}")).await);
     }

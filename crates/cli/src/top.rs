@@ -192,9 +192,11 @@ pub(crate) async fn top(session: &Session, verb: TopVerb) -> Result<Exit, Failur
 }
 
 type Scored = Vec<(Vec<u8>, f64)>;
+/// Reads elements as members and scores.
+type Parse = fn(Elements) -> larder::Result<Scored>;
 
 /// Where members and scores come from, and how they are read there.
-fn scored(args: &TopSet) -> Result<(Source, fn(Elements) -> larder::Result<Scored>), Failure> {
+fn scored(args: &TopSet) -> Result<(Source, Parse), Failure> {
     let in_turn = |elements: Elements| -> larder::Result<Scored> {
         sharded::in_turn(elements).into_iter().map(with_number).collect()
     };

@@ -151,7 +151,7 @@ fn cell(matrix: &Matrix, column: &str, cases: &[String]) -> String {
 
 /// The names in the lists of the macros `cases!` and `budgets!`: `    name [Needs];`, `    name [Needs] = 1;`.
 fn cases_of(source: &str) -> Vec<String> {
-    let is_budget = source.contains("concat!(\"budget_\"");
+    let is_budget = source.contains("budgets! {");
     let case = |line: &str| {
         let (name, rest) = line.strip_prefix("    ")?.split_once(" [")?;
         let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
@@ -202,7 +202,7 @@ mod tests {
         let cases =
             "cases! {\n    set_agrees_with_a_model [];\n    lock_tokens_rise [Cas, Ttl];\n}\n    let x = [1];\n";
         assert_eq!(cases_of(cases), ["set_agrees_with_a_model", "lock_tokens_rise"]);
-        let budgets = "name: concat!(\"budget_\", x)\n    set_add [] = 1;\n    drop_of_a_set [] = 3;\n";
+        let budgets = "budgets! {\n    set_add [] = 1;\n    drop_of_a_set [] = 3;\n";
         assert_eq!(cases_of(budgets), ["budget_set_add", "budget_drop_of_a_set"]);
     }
 

@@ -110,10 +110,10 @@ impl Group {
     /// What was counted of keys that are alike.
     pub(crate) fn counted(owner: Owner, kind: Option<Kind>, like: &Like, tally: &Tally) -> Group {
         let mut group = Group { kind, ..Group::new(owner, like.data_type, &like.encoding, tally.keys) };
-        let each = |sum: u64| sum as f64 / tally.keys.max(1) as f64;
-        group.key_bytes = each(tally.key_bytes);
-        group.value_bytes = tally.value_bytes.map(each);
-        group.expiring = tally.expiring.map(each);
+        let keys = tally.keys.max(1) as f64;
+        group.key_bytes = tally.key_bytes as f64 / keys;
+        group.value_bytes = tally.value_bytes.map(|bytes| bytes as f64 / keys);
+        group.expiring = tally.expiring.map(|count| count as f64 / keys);
         group.resident_bytes = tally.resident_bytes.map(|bytes| bytes as f64);
         if let Some(bytes) = tally.bytes {
             group.bytes = Estimate::exact(bytes as f64, tally.keys);

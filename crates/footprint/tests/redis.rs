@@ -66,6 +66,30 @@ async fn structures_whose_shards_the_limits_pushed_out_are_told_by_name() {
 }
 
 #[tokio::test]
+async fn shards_are_made_for_the_limits_of_the_server() {
+    for (version, setting) in [
+        (RedisVersion::Redis7, "set-max-intset-entries"),
+        (RedisVersion::Redis8, "set-max-listpack-entries"),
+        (RedisVersion::Valkey, "set-max-listpack-entries"),
+    ] {
+        let limits = RedisOptions::new().arg("hash-max-listpack-entries", "32").arg(setting, "24");
+        let server = RedisServer::start(version, &limits);
+        let store = open(&server).await;
+        let plain: StoreRef = store.clone();
+        let cities = ShardedHash::options().expected(3_000).open_or_create(&plain, "cities").await.unwrap();
+        let seen = ShardedSet::options().expected(3_000).open_or_create(&plain, "seen").await.unwrap();
+        // 188 and 250: half of what is packed, each.
+        assert_eq!((cities.shards(), seen.shards()), (188, 250), "{version:?}");
+        cities.set((0..3_000u32).map(|id| (id.to_string(), "Lund"))).await.unwrap();
+        seen.add((0..3_000u32).map(|id| id.to_string())).await.unwrap();
+        let report = look(&store, 300).await;
+        let unpacked: u64 = report.groups.iter().filter(|group| group.is_unpacked()).map(|group| group.keys).sum();
+        // Chance fills a shard in some thousands beyond twice its mean.
+        assert!(unpacked <= 4, "{version:?}: {unpacked} shards are not packed");
+    }
+}
+
+#[tokio::test]
 async fn keys_of_a_life_that_is_over_are_told() {
     let server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
     let store = open(&server).await;

@@ -95,6 +95,11 @@ async fn shards_follow_the_servers_limit_and_tell_when_it_pushes_them_out() {
     assert_eq!((stat.count.visitors, stat.is_outgrown()), (10_000, true));
     assert_eq!(stat.unpacked_shards, unpacked(&look(&server, &store).await.0));
     assert!(stat.unpacked_shards > 0, "{stat:?}");
+    // A limit that is raised packs nothing again, and the server is believed, not its limit.
+    server.command(&["CONFIG", "SET", "set-max-intset-entries", "4096"]);
+    let other: StoreRef = client(&server).await;
+    let later = options(Precision::Compact).expected(5_000).open_or_create(&other, "site").await.unwrap();
+    assert_eq!(later.stat(year).await.unwrap().unwrap().unpacked_shards, stat.unpacked_shards);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -176,7 +176,7 @@ fn draw_structures(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
 
 fn draw_hot(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
     let mut hot: Vec<_> = sample.nodes.iter().flatten().flat_map(|node| &node.vitals.hot).collect();
-    hot.sort_by(|one, other| other.count.cmp(&one.count));
+    hot.sort_by_key(|hot| std::cmp::Reverse(hot.count));
     let block = Block::bordered().title("hot keys");
     if hot.is_empty() {
         let text = "this server does not tell; `larder serve` does";
@@ -192,7 +192,7 @@ fn draw_hot(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
 
 fn draw_slow(frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
     let mut slow: Vec<_> = sample.nodes.iter().flatten().flat_map(|node| &node.vitals.slow).collect();
-    slow.sort_by(|one, other| other.at_s.cmp(&one.at_s));
+    slow.sort_by_key(|slow| std::cmp::Reverse(slow.at_s));
     let row = |slow: &larder::survey::Slow| Row::new(vec![us(slow.us as f64), Shown(&slow.what).to_string()]);
     let rows = slow.into_iter().take(ROWS_MAX).map(row);
     let block = Block::bordered().title("slow commands, the latest first");

@@ -12,7 +12,7 @@ use super::core::{Core, collection, shard_key};
 use super::ends::{ENTRY_BYTES, Ends, HEAD_BYTES};
 use super::keeper::{ENDS, now_us};
 use super::layout::{HEADER_BYTES, Kept, LAYOUT, LIVE, Limits, Map, Mark, Params, Phase, Plan, Shard, UNFILLED};
-use super::{FILL, SHARDS_MAX, SHARDS_MIN};
+use super::{FILL, FILL_MIN, SHARDS_MAX, SHARDS_MIN};
 use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
@@ -85,15 +85,18 @@ impl Settings {
         Ok(core)
     }
 
-    /// How many shards it is made with.
-    fn shards_to_make(&self, kind: Kind) -> Result<u16> {
+    /// How many shards it is made with, on a store of this profile.
+    fn shards_to_make(&self, profile: &Profile, kind: Kind) -> Result<u16> {
         let bad = |detail: String| Err(Error::new(ErrorKind::BadInput, detail));
         if let Some(0) = self.dense {
             return bad("0 dense numbers a shard; it takes at least 1".to_owned());
         }
         let shards = match (self.shards, self.expected) {
             (Some(shards), _) => u64::from(shards),
-            (None, Some(expected)) => expected.div_ceil(u64::from(self.dense.unwrap_or(FILL))).max(1),
+            (None, Some(expected)) => {
+                let fill = self.dense.map_or_else(|| fill(profile, kind), u64::from);
+                expected.div_ceil(fill).max(1)
+            }
             (None, None) => u64::from(SHARDS_MIN),
         };
         match u16::try_from(shards) {
@@ -125,7 +128,7 @@ impl Settings {
     async fn create(&self, store: &StoreRef, ctx: Ctx, name: &Name, kind: Kind) -> Result<Manifest> {
         let profile = store.profile();
         let kept = if is_native(&profile, kind) { Kept::Native } else { Kept::Portable };
-        let shards = self.shards_to_make(kind)?;
+        let shards = self.shards_to_make(&profile, kind)?;
         let map = Map { id: random_id() as u32, shards, per_shard: self.dense.unwrap_or(0) };
         let limits = match kind {
             Kind::ShardedSortedSet => Some(self.limits_to_make(&profile, name)?),
@@ -162,6 +165,20 @@ impl Settings {
         }
         made
     }
+}
+
+/// How many elements a shard is made for: half of what the server keeps packed, so that chance keeps it within, and no more than operations stay quick with.
+fn fill(profile: &Profile, kind: Kind) -> u64 {
+    let limits = profile.encodings.filter(|_| is_native(profile, kind)).unwrap_or_default();
+    let packed_max = match collection(kind) {
+        Collection::Hash => limits.hash_entries_max,
+        // Before Redis 7.2 sets are packed of whole numbers only.
+        Collection::Set if limits.set_entries_max == 0 => limits.set_integers_max,
+        Collection::Set => limits.set_entries_max,
+        Collection::Sorted => limits.sorted_set_entries_max,
+    };
+    // A limit of 0 packs nothing, whatever the size.
+    if packed_max == 0 { FILL } else { (packed_max / 2).clamp(FILL_MIN, FILL) }
 }
 
 /// True where its shards are native collections.

@@ -113,8 +113,10 @@ use crate::timeout;
 pub const SHARDS_MAX: u16 = u16::MAX;
 /// How many there are where nothing was said.
 const SHARDS_MIN: u16 = 64;
-/// How many elements a shard is made for: those of a hash that is spread by chance stay under 128.
-const FILL: u32 = 64;
+/// How many elements a shard is made for at the most: those of a hash that is spread by chance stay under 128.
+const FILL: u64 = 64;
+/// Made for fewer, a shard's key would take more than its elements.
+const FILL_MIN: u64 = 8;
 
 /// What can be sharded.
 mod sealed {
@@ -157,7 +159,7 @@ impl<T: Sealed> ShardedOptions<T> {
         self
     }
 
-    /// For how many elements it is made: a shard for every 64. 4,096 if nothing is said; more may come, and [`reshard`](ShardedHash::reshard) makes room for them.
+    /// For how many elements it is made: a shard for every 64, or for every half of what the server keeps packed if that is less. 4,096 if nothing is said; more may come, and [`reshard`](ShardedHash::reshard) makes room for them.
     pub fn expected(mut self, elements: u64) -> ShardedOptions<T> {
         self.settings.expected = Some(elements);
         self

@@ -103,11 +103,12 @@ impl Core {
         })
     }
 
-    /// Figures of a period. **Round trips:** as [`count`](Core::count).
+    /// Figures of a period. **Round trips:** twice those of [`count`](Core::count), and natively 1 more for every 4,096 shards.
     pub(super) async fn stat(&self, ctx: Ctx, period: u64) -> Result<Option<UniqueStat>> {
         let Some(day) = self.day(ctx, period).await? else { return Ok(None) };
         let counts = self.counts(ctx, &day).await?;
         let count = self.count(ctx, period).await?;
+        let unpacked_shards = if self.is_native() { self.unpacked_sets(ctx, &day).await? } else { 0 };
         Ok(Some(UniqueStat {
             period,
             expected: day.head.expected,
@@ -115,11 +116,7 @@ impl Core {
             bits: if self.params.is_wide() { 128 } else { u32::from(day.head.bits) },
             padded_bytes: day.head.padded_bytes,
             largest_shard: counts.iter().copied().max().unwrap_or(0),
-            // One member more is the mark.
-            unpacked_shards: match self.is_native() {
-                true => counts.iter().filter(|&&count| u64::from(count) >= self.members_max()).count() as u64,
-                false => 0,
-            },
+            unpacked_shards,
             count,
         }))
     }

@@ -200,7 +200,7 @@ pub struct UniqueStat {
     pub padded_bytes: u32,
     /// How many visitors the fullest shard has.
     pub largest_shard: u32,
-    /// Where shards are sets of the server's own: how many have more members than it keeps packed, and so take some ten times as much memory; 0 elsewhere.
+    /// Where shards are sets of the server's own: how many it does not keep packed, as it says itself, so that they take some ten times as much memory; 0 elsewhere.
     pub unpacked_shards: u64,
     /// How many came.
     pub count: UniqueCount,
@@ -539,7 +539,8 @@ impl UniqueVisitors {
         self.0.core.forecast(self.ctx(), period).await
     }
 
-    /// Figures of a period; `None` for one in which nobody came. **Round trips:** twice those of [`count`](UniqueVisitors::count).
+    /// Figures of a period; `None` for one in which nobody came. **Round trips:** twice those of [`count`](UniqueVisitors::count), and one
+    /// more for every 4,096 shards where they are sets of the server's own, which is asked how it keeps them.
     ///
     /// ```
     /// # use larder_core::StoreRef;

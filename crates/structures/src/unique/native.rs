@@ -338,6 +338,26 @@ impl Core {
         Ok(sizes)
     }
 
+    /// How many shards the server does not keep packed, as it says itself: what was unpacked once stays so, whatever the limits are now. **Round trips: 1** for every 4,096.
+    pub(super) async fn unpacked_sets(&self, ctx: Ctx, day: &Day) -> Result<u64> {
+        let shards: Vec<u32> = (0..day.head.shards).collect();
+        let mut unpacked = 0;
+        for part in shards.chunks(self.ops_a_batch().min(self.store.profile().batch_ops_max.saturating_sub(1)).max(1)) {
+            let ops = part.iter().map(|&shard| Ok(Op::native(self.shard_key(&day.head, shard)?, Native::Encoding)));
+            let replies = self.vigil().run(ctx, ops.collect::<Result<Batch>>()?).await;
+            for (&shard, reply) in part.iter().zip(replies) {
+                match reply?.into_native() {
+                    Some(NativeReply::Text(Some(encoding))) => {
+                        unpacked += u64::from(!matches!(&encoding[..], "intset" | "listpack"));
+                    }
+                    Some(NativeReply::Text(None)) => return Err(self.lost_shard(day, shard)),
+                    _ => return Err(strange()),
+                }
+            }
+        }
+        Ok(unpacked)
+    }
+
     /// The hashes of shards, each sorted, as numbers of as many bits as the head says. **Round trips: 1.**
     pub(super) async fn set_hashes(&self, ctx: Ctx, day: &Day, shards: &[u32]) -> Result<Vec<Vec<u64>>> {
         let ops = shards.iter().map(|&shard| Ok(Op::native(self.shard_key(&day.head, shard)?, Native::SetAll)));

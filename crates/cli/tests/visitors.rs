@@ -159,7 +159,6 @@ fn round_trips_are_as_the_help_says() {
     assert_eq!(cost(&format!("visitors get site --at {}", now_s())), 1 + 1);
     assert_eq!(cost("visitors hit site --visitor ann"), 1 + 2);
     assert_eq!(cost("visitors hit site --visitor ann"), 1 + 1);
-    // A visitor in another shard, then both at once.
-    assert_eq!(cost("visitors hit site --visitor bob"), 1 + 2);
-    assert_eq!(cost("visitors hit site --visitor ann --visitor bob"), 1 + 2);
+    assert_eq!(cost("visitors hit few --shards 1 --visitor ann"), 3 + 2);
+    assert_eq!(cost("visitors hit few --visitor bob"), 1 + 1);
 }

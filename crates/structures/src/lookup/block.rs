@@ -168,8 +168,8 @@ impl<'r> Filling<'r> {
         (HEADER_BYTES + (keys.bits() + plainly.min(indexed)).div_ceil(8), indexed < plainly)
     }
 
-    /// The bytes of the block.
-    pub(super) fn finish(&self, encoder: &Encoder<'_>, build: u64, number: u32) -> Vec<u8> {
+    /// The bytes of the block, filled up with zeros to `least`.
+    pub(super) fn finish(&self, encoder: &Encoder<'_>, build: u64, number: u32, least: usize) -> Vec<u8> {
         let (keys, (_, indexed)) = (&self.keys, Filling::bytes(&self.keys, &self.plain, &self.different));
         let plain: Vec<&[u8]>;
         let rows = if indexed {
@@ -214,6 +214,7 @@ impl<'r> Filling<'r> {
             bits.put_wide(bits::get(&written, at, some), some);
         }
         let mut bytes = bits.finish();
+        bytes.resize(bytes.len().max(least), 0);
         let check = check(&bytes[4..], build, number);
         bytes[..4].copy_from_slice(&check);
         bytes

@@ -12,7 +12,7 @@ use larder_core::{Error, ErrorKind};
 /// use larder_structures::lookup::LookupKey;
 /// let key: LookupKey = "::ffff:192.0.2.1".parse()?;
 /// assert_eq!(key, "192.0.2.1".parse()?); // an IPv4 address, however it is written
-/// assert_eq!("3221225985".parse(), Ok(LookupKey::from(3_221_225_985u64)));
+/// assert_eq!("3221225985".parse::<LookupKey>()?, LookupKey::from(3_221_225_985u64));
 /// # Ok::<(), larder_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -22,6 +22,7 @@
 //! | LEB128 | number of columns; each: length (LEB128), name |
 //! | … | how fields are written |
 //! | 1 | number of sections; each: family (0 numbers, 4 IPv4, 6 IPv6), bytes a key (0 to 16), number of blocks (LEB128), the first key of each (big-endian) |
+//! | … | zeros, if any |
 //! | 8 | check: XXH3-64 of all before it, seed = build |
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -52,6 +53,8 @@ pub(super) struct Version {
 }
 
 const VERSION_BYTES: usize = 19;
+/// Of the check at the end of a directory.
+const CHECK_BYTES: usize = 8;
 
 impl Version {
     fn encode(&self, out: &mut BytesMut) {
@@ -208,13 +211,14 @@ pub(super) struct Spot {
     pub(super) last: u128,
 }
 
-/// The bytes of a directory.
+/// The bytes of a directory, as many as make whole parts of `multiple`.
 pub(super) fn encode_directory(
     build: u64,
     (rows, bytes): (u64, u64),
     columns: &[String],
     model: &Model,
     sections: &[Section],
+    multiple: usize,
 ) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&build.to_le_bytes());
@@ -231,6 +235,7 @@ pub(super) fn encode_directory(
         put_number(&mut out, section.len() as u64);
         out.extend_from_slice(&section.firsts);
     }
+    out.resize((out.len() + CHECK_BYTES).next_multiple_of(multiple) - CHECK_BYTES, 0);
     let check = xxh3_64_with_seed(&out, build);
     out.extend_from_slice(&check.to_le_bytes());
     out
@@ -274,7 +279,7 @@ impl Directory {
             decoded.push(Section { family, width, firsts: firsts.to_vec(), first_block });
             first_block = first_block.checked_add(u32::try_from(blocks).ok()?)?;
         }
-        let is_whole = rest.is_empty() && first_block == version.blocks;
+        let is_whole = rest.iter().all(|&byte| byte == 0) && first_block == version.blocks;
         let decoder = Decoder::new(model);
         is_whole.then_some(Directory { rows, bytes: all, columns, sections: decoded, decoder })
     }

@@ -19,7 +19,7 @@ fn version(packed: &Packed) -> Version {
 }
 
 fn sizes(block: usize) -> Sizes {
-    Sizes { block, part: 100, most: 1 << 20 }
+    Sizes { block, part: 100, most: 1 << 20, is_filled: block == 500 }
 }
 
 type Row = (LookupKey, LookupKey, Vec<Bytes>);
@@ -216,7 +216,8 @@ fn a_row_that_no_item_takes_is_told_by_number() {
     let mut random = fastrand::Rng::with_seed(7);
     let noise = (0..140_000).map(|_| random.u8(..)).collect();
     let rows = build(&[id(1, b"a".to_vec()), id(2, noise), id(9, b"b".to_vec())], 1);
-    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000 }).expect_err("no item takes it");
+    let error = pack(&rows, BUILD, &Sizes { block: 500, part: 100, most: 1_000, is_filled: false })
+        .expect_err("no item takes it");
     assert!(error.to_string().contains("row 2 takes") && error.to_string().contains("takes 1000"), "{error}");
 }
 
@@ -291,13 +292,13 @@ fn golden_bytes() {
     let expected = [
         "c167d68b 0500 0300 04 08 03 04 2a5d585e",
         "4c525001887766554433221103000000000000001000000000000000020263300263310200000000000000000020010000000b10000000000000000000000000 \
-         0000000000000088044088112211222208c8120000000000000000000000c030000000000000000000000000000000000000000000044022110228a448001040 \
-         4010100000085d3614e9eb6a346",
+         0000000000088044088112211222208c8120000000000000000000000c030000000000000000000000000000000000000000000044022110228a448001040401 \
+         0100000085d3614e9eb6a346",
         "ce1c7d9c 6500 0300 03 00 00 03 67d99f667d99f667d99f667d99f667d99f667d99f667d99f6617",
         "4c52500188776655443322116400000000000000260000000000000001026330010103040361616204036162610403616262184430010001010731cd6659c7e0b0c0",
     ];
     let found = [rows, build(&ids, 1)].map(|rows| {
-        let packed = pack(&rows, BUILD, &sizes(500)).unwrap();
+        let packed = pack(&rows, BUILD, &sizes(501)).unwrap();
         assert_eq!(packed.blocks.len(), 1);
         [hex(&packed.blocks[0]), hex(&packed.parts.concat())]
     });

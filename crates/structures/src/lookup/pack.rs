@@ -8,9 +8,8 @@ use super::layout::{Section, encode_directory};
 use super::model::{Encoder, Model};
 use super::rows::Rows;
 
-/// Slab classes of memcached's default settings, and what an item takes of one beside key and value. Both waste a fifth of a percent of their pages.
+/// A slab class of memcached's default settings, which wastes a fifth of a percent of its pages, and what an item takes of it beside key and value.
 const SLAB_BYTES: usize = 1_856;
-const SLAB_PART_BYTES: usize = 8_880;
 const SLAB_ITEM_BYTES: usize = 48 + 8 + 1 + 2;
 /// Classes of other allocators, and what an item takes of one: on Redis the header of a string, the one of an item, and a zero at the end; in the
 /// process the item's own and malloc's.
@@ -29,6 +28,8 @@ pub(super) struct Sizes {
     pub(super) part: usize,
     /// What a value can have.
     pub(super) most: usize,
+    /// True if a smaller item takes a page of its own size: then none is much smaller than the others.
+    pub(super) is_filled: bool,
 }
 
 impl Sizes {
@@ -45,9 +46,10 @@ impl Sizes {
         let (block, part, item) = match profile.durability {
             _ if !profile.natives.is_empty() => (CLASS_BYTES, CLASS_PART_BYTES, NATIVE_ITEM_BYTES),
             Durability::Process => (CLASS_BYTES, CLASS_PART_BYTES, PROCESS_ITEM_BYTES + key_bytes),
-            _ => (SLAB_BYTES, SLAB_PART_BYTES, SLAB_ITEM_BYTES + key_bytes),
+            _ => (SLAB_BYTES, SLAB_BYTES, SLAB_ITEM_BYTES + key_bytes),
         };
-        Ok(Sizes { block: asked.unwrap_or(block - item).min(most), part: (part - item).min(most), most })
+        let is_filled = block == SLAB_BYTES && asked.is_none();
+        Ok(Sizes { block: asked.unwrap_or(block - item).min(most), part: (part - item).min(most), most, is_filled })
     }
 }
 
@@ -105,7 +107,9 @@ pub(super) fn pack(rows: &Rows, build: u64, sizes: &Sizes) -> Result<Packed> {
     u32::try_from(blocks.len()).map_err(|_| too_large("blocks"))?;
     let bytes = blocks.iter().map(|block| block.len() as u64).sum();
     let rows_count = rows.len() as u64;
-    let directory = Bytes::from(encode_directory(build, (rows_count, bytes), rows.columns(), &model, &sections));
+    let least = if sizes.is_filled && blocks.len() > 1 { sizes.part } else { 1 };
+    let directory = encode_directory(build, (rows_count, bytes), rows.columns(), &model, &sections, least);
+    let directory = Bytes::from(directory);
     let parts: Vec<Bytes> = (0..directory.len())
         .step_by(sizes.part)
         .map(|at| directory.slice(at..directory.len().min(at + sizes.part)))
@@ -124,7 +128,9 @@ fn finish(
     next: usize,
 ) -> Result<()> {
     let number = blocks.len() as u32;
-    let block = filling.finish(encoder, build, number);
+    // A table of one block is as small as it is.
+    let least = if sizes.is_filled && number > 0 { sizes.block } else { 0 };
+    let block = filling.finish(encoder, build, number, least);
     if block.len() > sizes.most {
         // It has one key alone, so it is the last row before the next one.
         let detail =

@@ -12,7 +12,7 @@ use larder_structures::registry::find;
 use larder_structures::{Name, ShardedSortedSet};
 
 /// How many schedules there are, unless `LARDER_SCHEDULES` says another number.
-const SCHEDULES: u64 = 150;
+const SCHEDULES: u64 = 60;
 const WRITERS: usize = 4;
 const TURNS: u64 = 10;
 const KEPT: usize = 2;

@@ -77,6 +77,32 @@ pub(crate) fn by_tabs(lines: Elements, what: &str) -> larder::Result<Vec<(Vec<u8
     lines.into_iter().map(entry).collect()
 }
 
+/// How many elements of a batch are acted on at once, where each takes round trips of its own: each must be done within --timeout.
+const AT_ONCE_MAX: usize = 128;
+
+/// Acts on each element, several at once.
+pub(crate) async fn each_at_once<T, F>(
+    elements: impl IntoIterator<Item = T>,
+    act: impl Fn(T) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = larder::Result<()>> + Send + 'static,
+{
+    let mut under_way: JoinSet<larder::Result<()>> = JoinSet::new();
+    for element in elements {
+        if under_way.len() >= AT_ONCE_MAX
+            && let Some(outcome) = under_way.join_next().await
+        {
+            outcome.map_err(io::Error::other)??;
+        }
+        under_way.spawn(act(element));
+    }
+    while let Some(outcome) = under_way.join_next().await {
+        outcome.map_err(io::Error::other)??;
+    }
+    Ok(())
+}
+
 /// Calls `act` with the elements: once with those of the command line, or with a batch of standard input at a time, several at
 /// once.
 pub(crate) async fn for_each_batch<F>(source: Source, act: impl Fn(Elements) -> F) -> Result<(), Failure>

@@ -8,16 +8,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use larder::{Error, ErrorKind, Table};
 use serde_json::json;
-use tokio::task::JoinSet;
 
 use crate::args::{Named, positive_time};
 use crate::exit::{Exit, Failure};
-use crate::input::{Source, by_tabs, for_each_batch, read_batches};
+use crate::input::{Source, by_tabs, each_at_once, for_each_batch, read_batches};
 use crate::output::{argument, bytes};
 use crate::session::Session;
-
-/// How many entries of standard input are put at once: each must be done within --timeout.
-const PUTS_AT_ONCE_MAX: usize = 128;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TableVerb {
@@ -212,20 +208,11 @@ async fn put_lines(session: &Session, args: &TablePut) -> Result<(), Failure> {
 /// Puts entries, many at once: they share the connection.
 async fn put_all(table: &Table, entries: Vec<(Vec<u8>, Vec<u8>)>, ttl: Option<Duration>) -> Result<(), Failure> {
     let latest: HashMap<Vec<u8>, Vec<u8>> = entries.into_iter().collect();
-    let mut under_way: JoinSet<larder::Result<()>> = JoinSet::new();
-    for (key, value) in latest {
-        if under_way.len() >= PUTS_AT_ONCE_MAX
-            && let Some(outcome) = under_way.join_next().await
-        {
-            outcome.map_err(io::Error::other)??;
-        }
+    each_at_once(latest, |(key, value)| {
         let table = table.clone();
-        under_way.spawn(async move { put_one(&table, &key, &value, ttl).await });
-    }
-    while let Some(outcome) = under_way.join_next().await {
-        outcome.map_err(io::Error::other)??;
-    }
-    Ok(())
+        async move { put_one(&table, &key, &value, ttl).await }
+    })
+    .await
 }
 
 async fn get(session: &Session, args: &TableGet) -> Result<Exit, Failure> {

@@ -8,11 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand};
 use larder::{ErrorKind, Visitors};
 use serde_json::json;
-use tokio::task::JoinSet;
 
 use crate::args::{Named, positive_time};
 use crate::exit::{Exit, Failure};
-use crate::input::{Source, for_each_batch};
+use crate::input::{Source, each_at_once, for_each_batch};
 use crate::output::bytes;
 use crate::run::{Forwarded, code_of_signal};
 use crate::session::Session;
@@ -158,22 +157,18 @@ async fn hit(session: &Session, args: &VisitorsHit) -> Result<(), Failure> {
     .await
 }
 
-/// Counts each visitor, all at once: they share the connection.
+/// Counts each visitor, many at once: they share the connection.
 async fn hit_each(visitors: Visitors, ids: Vec<Vec<u8>>, at: Option<SystemTime>) -> Result<(), Failure> {
-    let mut under_way: JoinSet<larder::Result<()>> = JoinSet::new();
-    for id in ids {
+    each_at_once(ids, |id| {
         let visitors = visitors.clone();
-        under_way.spawn(async move {
+        async move {
             match at {
                 None => visitors.hit_visitor(id).await,
                 Some(time) => visitors.hit_visitor_at(id, time).await,
             }
-        });
-    }
-    while let Some(outcome) = under_way.join_next().await {
-        outcome.map_err(io::Error::other)??;
-    }
-    Ok(())
+        }
+    })
+    .await
 }
 
 async fn get(session: &Session, args: &VisitorsGet) -> Result<(), Failure> {

@@ -23,11 +23,12 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The pages of structures: not those that only include a document of the repository.
+/// The pages of structures: not those that only include a document of the repository, nor what is about servers.
 fn chapters() -> Vec<PathBuf> {
     let is_chapter = |page: &PathBuf| {
         let text = std::fs::read_to_string(page).unwrap();
-        !page.ends_with("SUMMARY.md") && !page.ends_with("introduction.md") && !text.starts_with("{{#include ")
+        let is_other = ["SUMMARY.md", "introduction.md", "memory.md"].iter().any(|name| page.ends_with(name));
+        !is_other && !text.starts_with("{{#include ")
     };
     let chapters: Vec<PathBuf> = pages().into_iter().filter(is_chapter).collect();
     assert!(chapters.len() >= 12, "the reading of the pages has gone wrong: {chapters:?}");

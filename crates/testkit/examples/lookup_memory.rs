@@ -4,17 +4,19 @@
 //!
 //! The time of decoding is that of a lookup in the process whose block is at hand, less that of reading it; over servers a lookup is one round trip and the same decoding.
 
+mod common;
+
 use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::Ground;
 use larder::layers::Counting;
 use larder::lookup::Rows;
 use larder::{Ctx, Op, PackedTable, StoreExt, StoreRef, Want};
 use larder_store_memory::MemoryStore;
 use larder_testkit::cities::{Cities, City};
-use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
-use larder_testkit::servers::{Memcached, Version, rss_bytes_of};
+use larder_testkit::servers::rss_bytes_of;
 
 /// The argument of the child process that holds the items alone.
 const LOAD: &str = "--load";
@@ -35,7 +37,7 @@ async fn main() {
         "| store | live, MB | RSS, MB | RSS / live | values, MB | blocks | build, s | round trips a lookup | lookup, us | without decoding, us |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    for on in ["memory", "memcached", "redis"] {
+    for on in common::STORES {
         if only.as_deref().is_none_or(|only| only == on) {
             measure(on, &cities).await;
         }
@@ -43,30 +45,14 @@ async fn main() {
 }
 
 async fn measure(on: &str, cities: &[City]) {
-    let server = (on == "memcached").then(|| Memcached::start(Version::Old, &["-m", "1024"]));
-    let redis = (on == "redis").then(|| RedisServer::start(RedisVersion::Redis7, &RedisOptions::new()));
-    let memory = Arc::new(MemoryStore::new());
-    let url = server.as_ref().map(Memcached::url).or_else(|| redis.as_ref().map(RedisServer::url));
-    let counting = Counting::new(match url {
-        Some(url) => larder::open(&url).await.expect("a server"),
-        None => memory.clone(),
-    });
+    let ground = Ground::start(on);
+    let counting = Counting::new(ground.store().await);
     let store: StoreRef = Arc::new(counting.clone());
-    let rss = || match (&server, &redis) {
-        (Some(server), _) => server.rss_bytes(),
-        (_, Some(redis)) => redis.rss_bytes(),
-        _ => rss_bytes_of(std::process::id()),
-    };
-    // What connections hold is no data.
-    let used = || {
-        let of = |field| redis.as_ref().map_or(0, |redis| redis.info("memory", field).parse::<u64>().unwrap_or(0));
-        of("used_memory").saturating_sub(of("mem_clients_normal"))
-    };
     let table = PackedTable::options().timeout(Duration::from_secs(60)).open_or_create(&store, "cities").await;
     let table = table.expect("a table");
     // What an empty table takes, which is a page of memcached's for each size of small items, is there before.
     table.build(Rows::new(["city", "region", "country"]).expect("columns")).await.expect("a build");
-    let (before, used_before, live_before) = (rss(), used(), server.as_ref().map_or(0, Memcached::used_chunk_bytes));
+    let before = ground.held();
     let mut rows = Rows::new(["city", "region", "country"]).expect("columns");
     for (id, city) in (0u64..).zip(cities) {
         rows.push_id(id, city).expect("a row");
@@ -74,14 +60,10 @@ async fn measure(on: &str, cities: &[City]) {
     let start = Instant::now();
     let built = table.build(rows).await.expect("a build");
     let took = start.elapsed();
-    let live = match (&server, &redis) {
-        (Some(server), _) => server.used_chunk_bytes().saturating_sub(live_before),
-        (_, Some(_)) => used().saturating_sub(used_before),
-        _ => memory.stats().bytes as u64,
-    };
-    let resident = match server.is_none() && redis.is_none() {
-        true => resident_of_a_copy(&store, built.blocks).await,
-        false => rss().saturating_sub(before),
+    let held = ground.held().since(before);
+    let resident = match ground {
+        Ground::Memory(_) => resident_of_a_copy(&store, built.blocks).await,
+        _ => held.resident,
     };
     let mut random = fastrand::Rng::with_seed(2);
     let ids: Vec<u64> = (0..LOOKUPS).map(|_| random.u64(..cities.len() as u64)).collect();
@@ -103,9 +85,9 @@ async fn measure(on: &str, cities: &[City]) {
     let each = |time: Duration| time.as_secs_f64() * 1e6 / WINDOW as f64;
     println!(
         "| {on} | {:.2} | {:.2} | {:.2} | {:.2} | {} | {:.2} | {trips:.2} | {:.2} | {:.2} |",
-        mb(live),
+        mb(held.live),
         mb(resident),
-        resident as f64 / live as f64,
+        resident as f64 / held.live as f64,
         mb(built.bytes),
         built.blocks,
         took.as_secs_f64(),

@@ -4,15 +4,14 @@
 //!
 //! The plain read is the same shards, brought over the same connection in batches of the same size, and nothing counted.
 
-use std::sync::Arc;
+mod common;
+
 use std::time::{Duration, Instant};
 
+use common::Ground;
 use larder::native::Native;
 use larder::records::{Schema, Value};
 use larder::{Batch, Ctx, Durability, Key, Op, PackedRecords, StoreRef, Want};
-use larder_store_memory::MemoryStore;
-use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
-use larder_testkit::servers::{Memcached, Version, rss_bytes_of};
 
 /// Different places, of which some are far more frequent than others.
 const PLACES: usize = 320;
@@ -30,7 +29,7 @@ async fn main() {
     let only = args.next();
     println!("| store | bytes a user, live | RSS | sets/s | aggregate | plain read | ratio |");
     println!("|---|---|---|---|---|---|---|");
-    for on in ["memory", "memcached", "redis"] {
+    for on in common::STORES {
         if only.as_deref().is_none_or(|only| only == on) {
             measure(on, users).await;
         }
@@ -38,28 +37,12 @@ async fn main() {
 }
 
 async fn measure(on: &str, users: u64) {
-    let server = (on == "memcached").then(|| Memcached::start(Version::Old, &["-m", "4096"]));
-    let redis = (on == "redis").then(|| RedisServer::start(RedisVersion::Redis7, &RedisOptions::new()));
-    let memory = Arc::new(MemoryStore::new());
-    let url = server.as_ref().map(Memcached::url).or_else(|| redis.as_ref().map(RedisServer::url));
-    let store: StoreRef = match url {
-        Some(url) => larder::open(&url).await.expect("a server"),
-        None => memory.clone(),
-    };
-    let rss = || match (&server, &redis) {
-        (Some(server), _) => server.rss_bytes(),
-        (_, Some(redis)) => redis.rss_bytes(),
-        _ => rss_bytes_of(std::process::id()),
-    };
-    // What connections hold is no data.
-    let used = || {
-        let of = |field| redis.as_ref().map_or(0, |redis| redis.info("memory", field).parse::<u64>().unwrap_or(0));
-        of("used_memory").saturating_sub(of("mem_clients_normal"))
-    };
+    let ground = Ground::start(on);
+    let store = ground.store().await;
     let labels: Vec<String> = (0..PLACES).map(|place| format!("P{place:03}")).collect();
     let schema = Schema::new().choice("place", labels.iter().map(String::as_str)).build().expect("a schema");
     let options = PackedRecords::options().schema(schema).timeout(Duration::from_secs(60));
-    let (before, used_before) = (rss(), used());
+    let before = ground.held();
     let records = options.open_or_create(&store, "users").await.expect("records");
     let (start, mut random) = (Instant::now(), fastrand::Rng::with_seed(1));
     let mut counts = vec![0u64; PLACES];
@@ -75,12 +58,7 @@ async fn measure(on: &str, users: u64) {
         records.set_many(entries.iter().map(|(id, fields)| (*id, &fields[..]))).await.expect("a set");
     }
     let rate = users as f64 / start.elapsed().as_secs_f64();
-    let live = match (&server, &redis) {
-        (Some(server), _) => server.used_chunk_bytes(),
-        (_, Some(_)) => used().saturating_sub(used_before),
-        _ => memory.stats().bytes as u64,
-    };
-    let resident = rss().saturating_sub(before);
+    let held = ground.held().since(before);
     let mut aggregate = Duration::MAX;
     for _ in 0..TRIES {
         let start = Instant::now();
@@ -92,8 +70,8 @@ async fn measure(on: &str, users: u64) {
     let each = |bytes: u64| bytes as f64 / users as f64;
     println!(
         "| {on} | {:.3} | {:.3} | {rate:.0} | {aggregate:.2?} | {plain:.2?} | {:.2} |",
-        each(live),
-        each(resident),
+        each(held.live),
+        each(held.resident),
         aggregate.as_secs_f64() / plain.as_secs_f64()
     );
 }

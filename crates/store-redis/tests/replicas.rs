@@ -26,7 +26,7 @@ fn pair(version: RedisVersion) -> (RedisServer, RedisServer) {
 async fn a_write_is_told_once_the_replica_has_it_and_takes_one_round_trip() {
     for version in RedisVersion::ALL {
         let (primary, replica) = pair(version);
-        let store = open(&format!("{}?wait_replicas=1", primary.url())).await;
+        let store = open(&format!("{}?wait_replicas=1&wait_ms=5000&timeout_ms=10000", primary.url())).await;
         assert_eq!(store.profile().warnings, Vec::<String>::new());
         let (trips, waits) = (store.stats().round_trips, primary.calls("wait"));
         for round in 0..50 {

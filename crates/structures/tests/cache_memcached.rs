@@ -209,6 +209,6 @@ async fn no_invalidation_is_undone_behind_a_bad_network() {
             task.await.unwrap();
         }
         assert!(proxy.counts().faults() > 5, "{:?}", proxy.counts());
-        assert!(truth.served.load(Ordering::SeqCst) > 50, "{version:?} {dialect}: {truth:?}");
+        assert!(truth.served.load(Ordering::SeqCst) > 5, "{version:?} {dialect}: {truth:?}");
     }
 }

@@ -15,47 +15,69 @@ use crate::ops;
 use crate::store::DurableStore;
 
 /// Items between two words of progress, and between two looks at the deadline.
-const PROGRESS_EVERY: u64 = 10_000;
+pub(crate) const PROGRESS_EVERY: u64 = 10_000;
 
 /// In the order of the keys, of one moment: what is written meanwhile is not told.
 impl List for DurableStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
-        Box::pin(async move {
-            let shared = self.shared();
-            let moment = shared.engine.moment();
-            let now_ms = shared.time.now_ms();
-            let to = after_prefix(prefix);
-            let (mut from, mut looked_at) = (layout::item_key(prefix), 0u64);
-            loop {
-                let (mut keys, mut last, mut seen, mut bad) = (Vec::new(), None, 0, None);
-                let scanned = moment.scan(&from, &to, &mut |engine_key, bytes| {
-                    seen += 1;
-                    match Record::decode(&engine_key[1..], &bytes) {
-                        Ok(record) if record.is_over(now_ms) => {}
-                        Ok(_) => keys.push(engine_key[1..].to_vec()),
-                        Err(fault) => bad = Some(damaged(&engine_key[1..], fault)),
-                    }
-                    last = Some(engine_key.to_vec());
-                    seen < PROGRESS_EVERY && bad.is_none()
-                });
-                keys.iter().for_each(|key| tell(Listed::Key(key)));
-                scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| fault.error(&shared.name))?;
-                looked_at += seen;
-                tell(Listed::LookedAt(looked_at));
-                let Some(mut next) = last.filter(|_| seen == PROGRESS_EVERY) else { return Ok(()) };
-                next.push(0);
-                from = next;
-                if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    let detail = format!("the deadline came after {looked_at} items");
-                    return Err(Error::new(ErrorKind::Timeout, detail).store(&shared.name));
-                }
-                Yield(false).await;
-            }
-        })
+        Box::pin(self.walk_records(ctx, prefix, |walked| match walked {
+            Walked::Record(key, ..) => tell(Listed::Key(key)),
+            Walked::LookedAt(count) => tell(Listed::LookedAt(count)),
+        }))
     }
 }
 
+/// What a walk over all items meets.
+pub(crate) enum Walked<'a> {
+    /// A living item: its key, its record, and the bytes that the record takes.
+    Record(&'a [u8], &'a Record, usize),
+    /// How many items were looked at so far.
+    LookedAt(u64),
+}
+
 impl DurableStore {
+    /// Shows the items of a prefix that live, in the order of their keys, of one moment; a piece at a time, between which others run.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where an item is damaged, [`ErrorKind::Timeout`] when the deadline comes first. What was shown until then stands.
+    pub(crate) async fn walk_records(
+        &self,
+        ctx: Ctx,
+        prefix: &[u8],
+        mut show: impl FnMut(Walked<'_>) + Send,
+    ) -> Result<()> {
+        let shared = self.shared();
+        let moment = shared.engine.moment();
+        let now_ms = shared.time.now_ms();
+        let to = after_prefix(prefix);
+        let (mut from, mut looked_at) = (layout::item_key(prefix), 0u64);
+        loop {
+            let (mut last, mut seen, mut bad) = (None, 0, None);
+            let scanned = moment.scan(&from, &to, &mut |engine_key: &[u8], bytes: Bytes| {
+                seen += 1;
+                let key = &engine_key[1..];
+                match Record::decode(key, &bytes) {
+                    Ok(record) if record.is_over(now_ms) => {}
+                    Ok(record) => show(Walked::Record(key, &record, bytes.len())),
+                    Err(fault) => bad = Some(damaged(key, fault)),
+                }
+                last = Some(engine_key.to_vec());
+                seen < PROGRESS_EVERY && bad.is_none()
+            });
+            scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| fault.error(&shared.name))?;
+            looked_at += seen;
+            show(Walked::LookedAt(looked_at));
+            let Some(mut next) = last.filter(|_| seen == PROGRESS_EVERY) else { return Ok(()) };
+            next.push(0);
+            from = next;
+            if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let detail = format!("the deadline came after {looked_at} items");
+                return Err(Error::new(ErrorKind::Timeout, detail).store(&shared.name));
+            }
+            Yield(false).await;
+        }
+    }
+
     /// Up to `count` items in the order of their keys, from `from` on (and with it; empty: from the first): for operators, and for whoever moves a store.
     /// What has expired is left out. Goes on behind the last key of a page by asking from that key with a zero byte behind it.
     ///
@@ -117,7 +139,7 @@ fn after_prefix(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// Lets others run once.
-pub(crate) struct Yield(pub(crate) bool);
+struct Yield(bool);
 
 impl Future for Yield {
     type Output = ();

@@ -1,18 +1,12 @@
 //! What the store takes, item by item.
 
-use std::time::Instant;
+use larder_core::survey::{DataType, Pace, Seen, Survey, Surveying, Told, Vitals};
+use larder_core::{Ctx, Result};
 
-use bytes::Bytes;
-use larder_core::survey::{DataType, Measured, Pace, Sample, Seen, Survey, Surveying, Told, Vitals};
-use larder_core::{Ctx, Error, ErrorKind, Result};
-
-use crate::layout::{self, ITEM, Record};
-use crate::list::{Yield, damaged};
+use crate::layout::Record;
+use crate::list::Walked;
 use crate::shared::SharedStore;
 use crate::store::DurableStore;
-
-/// Items between two words of progress, and between two looks at the deadline.
-const PROGRESS_EVERY: u64 = 10_000;
 
 /// In the order of the keys, of one moment. An item's bytes are those of its key and its record; what they take in the files depends on compression, and on what was overwritten
 /// and is not merged away yet: [`disk_bytes`](Vitals::disk_bytes) tells of all together.
@@ -22,11 +16,10 @@ impl Survey for DurableStore {
     }
 
     fn walk<'a>(&'a self, ctx: Ctx, _: Pace, tell: &'a mut (dyn FnMut(Told<'_>) + Send)) -> Surveying<'a, Result<()>> {
-        Box::pin(self.walk_items(ctx, tell))
-    }
-
-    fn measure<'a>(&'a self, _: Ctx, _: Pace, keys: &'a [Sample]) -> Surveying<'a, Result<Vec<Option<Measured>>>> {
-        Box::pin(async move { Ok(vec![None; keys.len()]) })
+        Box::pin(self.walk_records(ctx, b"", |walked| match walked {
+            Walked::Record(key, record, bytes) => tell(Told::Key(item(key, bytes, record))),
+            Walked::LookedAt(count) => tell(Told::LookedAt(count)),
+        }))
     }
 }
 
@@ -49,10 +42,6 @@ impl Survey for SharedStore {
     ) -> Surveying<'a, Result<()>> {
         Box::pin(async move { self.get(ctx).await?.walk(ctx, pace, tell).await })
     }
-
-    fn measure<'a>(&'a self, _: Ctx, _: Pace, keys: &'a [Sample]) -> Surveying<'a, Result<Vec<Option<Measured>>>> {
-        Box::pin(async move { Ok(vec![None; keys.len()]) })
-    }
 }
 
 impl DurableStore {
@@ -61,38 +50,6 @@ impl DurableStore {
         let mut vitals = Vitals::of(&shared.name, "durable");
         vitals.disk_bytes = Some(self.stats()?.disk_bytes);
         Ok(vitals)
-    }
-
-    async fn walk_items(&self, ctx: Ctx, tell: &mut (dyn FnMut(Told<'_>) + Send)) -> Result<()> {
-        let shared = self.shared();
-        let moment = shared.engine.moment();
-        let now_ms = shared.time.now_ms();
-        let (mut from, mut looked_at) = (layout::item_key(b""), 0u64);
-        loop {
-            let (mut last, mut seen, mut bad) = (None, 0, None);
-            let scanned = moment.scan(&from, &[ITEM + 1], &mut |engine_key: &[u8], bytes: Bytes| {
-                seen += 1;
-                let key = &engine_key[1..];
-                match Record::decode(key, &bytes) {
-                    Ok(record) if record.is_over(now_ms) => {}
-                    Ok(record) => tell(Told::Key(item(key, bytes.len(), &record))),
-                    Err(fault) => bad = Some(damaged(key, fault)),
-                }
-                last = Some(engine_key.to_vec());
-                seen < PROGRESS_EVERY && bad.is_none()
-            });
-            scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| fault.error(&shared.name))?;
-            looked_at += seen;
-            tell(Told::LookedAt(looked_at));
-            let Some(mut next) = last.filter(|_| seen == PROGRESS_EVERY) else { return Ok(()) };
-            next.push(0);
-            from = next;
-            if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                let detail = format!("the deadline came after {looked_at} items");
-                return Err(Error::new(ErrorKind::Timeout, detail).store(&shared.name));
-            }
-            Yield(false).await;
-        }
     }
 }
 
@@ -116,6 +73,7 @@ mod tests {
 
     use super::*;
     use crate::Options;
+    use crate::list::PROGRESS_EVERY;
 
     #[tokio::test]
     async fn every_item_is_told_once_with_its_size() {

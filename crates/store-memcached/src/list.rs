@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::BytesMut;
 use larder_core::list::{List, Listed, Listing};
 use larder_core::{Ctx, Error, ErrorKind, Result};
 use larder_proto::metadump::{DumpLine, parse};
@@ -9,13 +10,14 @@ use tokio::time::Instant;
 
 use crate::MemcachedStore;
 use crate::node::Node;
+use crate::probe::Exchange;
 
 /// Items between two words of progress.
 const PROGRESS_EVERY: u64 = 10_000;
 /// The pause before a server is asked again that is busy with another's listing.
-const BUSY_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// How often it is asked, where there is no deadline.
-const BUSY_TRIES_MAX: u32 = 600;
+pub(crate) const BUSY_TRIES_MAX: u32 = 600;
 
 /// Every server is asked, one after the other, on a connection of its own that is closed afterwards; the connections of ops are not disturbed.
 ///
@@ -37,6 +39,39 @@ impl List for MemcachedStore {
             (walk.tell)(Listed::LookedAt(walk.looked_at));
             Ok(())
         })
+    }
+}
+
+/// What makes a server list its items.
+pub(crate) const METADUMP: &[u8] = b"lru_crawler metadump all\r\n";
+
+/// What a server says next of its items.
+pub(crate) enum Dumped {
+    /// An item: its key, and the line.
+    Item { key: Vec<u8>, line: BytesMut },
+    /// There are no more.
+    End,
+    /// It is busy with another's listing.
+    Busy,
+}
+
+/// The next word of a server that was asked by [`METADUMP`].
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where it does not list its items.
+pub(crate) async fn dumped(exchange: &mut Exchange) -> Result<Dumped> {
+    loop {
+        let line = exchange.bare_line().await?;
+        match parse(&line) {
+            DumpLine::Key(key) => return Ok(Dumped::Item { key, line }),
+            DumpLine::Begun => {}
+            DumpLine::End => return Ok(Dumped::End),
+            DumpLine::Busy => return Ok(Dumped::Busy),
+            DumpLine::Refused(words) => {
+                let detail = format!("the server does not list its keys (lru_crawler metadump): {words:?}");
+                return Err(Error::new(ErrorKind::Unsupported, detail));
+            }
+        }
     }
 }
 
@@ -69,10 +104,10 @@ impl Walk<'_> {
     /// Lists one server; false if it is busy with another listing.
     async fn dump(&mut self, node: &Node) -> Result<bool> {
         let mut exchange = node.exchange().await?;
-        exchange.send(b"lru_crawler metadump all\r\n").await?;
+        exchange.send(METADUMP).await?;
         loop {
-            match parse(&exchange.bare_line().await?) {
-                DumpLine::Key(key) => {
+            match dumped(&mut exchange).await? {
+                Dumped::Item { key, .. } => {
                     if key.starts_with(self.prefix) {
                         (self.tell)(Listed::Key(&key));
                     }
@@ -81,13 +116,8 @@ impl Walk<'_> {
                         (self.tell)(Listed::LookedAt(self.looked_at));
                     }
                 }
-                DumpLine::Begun => {}
-                DumpLine::End => return Ok(true),
-                DumpLine::Busy => return Ok(false),
-                DumpLine::Refused(words) => {
-                    let detail = format!("the server does not list its keys (lru_crawler metadump): {words:?}");
-                    return Err(Error::new(ErrorKind::Unsupported, detail));
-                }
+                Dumped::End => return Ok(true),
+                Dumped::Busy => return Ok(false),
             }
         }
     }

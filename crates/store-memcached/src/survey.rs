@@ -3,23 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use larder_core::survey::{
-    CommandTimes, DataType, Hot, Measured, Pace, Sample, Seen, SlabClass, Survey, Surveying, Told, Vitals,
-};
+use larder_core::survey::{CommandTimes, DataType, Hot, Pace, Seen, SlabClass, Survey, Surveying, Told, Vitals};
 use larder_core::{Ctx, Error, ErrorKind, Result};
-use larder_proto::metadump::{DumpLine, details, parse, unescaped};
+use larder_proto::metadump::{details, unescaped};
 use tokio::time::Instant;
 
 use crate::MemcachedStore;
+use crate::list::{BUSY_PAUSE, BUSY_TRIES_MAX, Dumped, METADUMP, dumped};
 use crate::node::Node;
 use crate::probe::Exchange;
 
 /// Items between two words of progress, and two pauses.
 const PIECE: u64 = 1_000;
-/// The pause before a server is asked again that is busy with another's listing.
-const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// How often it is asked, where there is no deadline.
-const BUSY_TRIES_MAX: u32 = 600;
 /// What an item takes beside key and value: its header, its token, the key's end, the value's end.
 const ITEM_BYTES: u64 = 48 + 8 + 1 + 2;
 /// What is asked of a server about itself.
@@ -58,10 +53,6 @@ impl Survey for MemcachedStore {
             Ok(())
         })
     }
-
-    fn measure<'a>(&'a self, _: Ctx, _: Pace, keys: &'a [Sample]) -> Surveying<'a, Result<Vec<Option<Measured>>>> {
-        Box::pin(async move { Ok(vec![None; keys.len()]) })
-    }
 }
 
 /// The same, until a deadline.
@@ -96,12 +87,11 @@ impl Walk<'_> {
 
     /// Walks one server; false if it is busy with another listing.
     async fn dump(&mut self, exchange: &mut Exchange, chunks: &BTreeMap<u32, u64>) -> Result<bool> {
-        exchange.send(b"lru_crawler metadump all\r\n").await?;
+        exchange.send(METADUMP).await?;
         self.piece_begun = Instant::now();
         loop {
-            let line = exchange.bare_line().await?;
-            match parse(&line) {
-                DumpLine::Key(key) => {
+            match dumped(exchange).await? {
+                Dumped::Item { key, line } => {
                     self.item(&key, &line, chunks);
                     if self.looked_at.is_multiple_of(PIECE) {
                         (self.tell)(Told::LookedAt(self.looked_at));
@@ -111,13 +101,8 @@ impl Walk<'_> {
                         self.piece_begun = Instant::now();
                     }
                 }
-                DumpLine::Begun => {}
-                DumpLine::End => return Ok(true),
-                DumpLine::Busy => return Ok(false),
-                DumpLine::Refused(words) => {
-                    let detail = format!("the server does not list its keys (lru_crawler metadump): {words:?}");
-                    return Err(Error::new(ErrorKind::Unsupported, detail));
-                }
+                Dumped::End => return Ok(true),
+                Dumped::Busy => return Ok(false),
             }
         }
     }

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use larder_core::list::{List, Listed, Listing};
-use larder_core::{Ctx, Error, ErrorKind};
+use larder_core::{Ctx, Error, ErrorKind, Result};
 
 use crate::MemoryStore;
+use crate::shard::Locked;
 
 /// Items between two words of progress.
 const PROGRESS_EVERY: u64 = 10_000;
@@ -15,25 +16,55 @@ const PROGRESS_EVERY: u64 = 10_000;
 impl List for MemoryStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
         Box::pin(async move {
-            let inner = &self.inner;
-            let (mut looked_at, mut told_at) = (0, 0);
-            for slot in &inner.slots {
-                if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    let detail = format!("the deadline came after {looked_at} items");
-                    return Err(Error::new(ErrorKind::Timeout, detail).store("memory"));
-                }
-                // Copied, so that nobody's code runs under the lock.
-                let (keys, looked) = slot.lock(&inner.shared).keys(inner.shared.now_ms(), prefix);
-                keys.iter().for_each(|key| tell(Listed::Key(key)));
-                looked_at += looked;
-                if looked_at - told_at >= PROGRESS_EVERY {
-                    told_at = looked_at;
-                    tell(Listed::LookedAt(looked_at));
-                }
-            }
-            tell(Listed::LookedAt(looked_at));
-            Ok(())
+            self.walk_shards(
+                ctx,
+                |shard, now_ms| shard.keys(now_ms, prefix),
+                |walked| match walked {
+                    Walked::Item(key) => tell(Listed::Key(&key)),
+                    Walked::LookedAt(count) => tell(Listed::LookedAt(count)),
+                },
+            )
         })
+    }
+}
+
+/// What a walk over all shards meets.
+pub(crate) enum Walked<T> {
+    /// What was copied of an item.
+    Item(T),
+    /// How many items were looked at so far.
+    LookedAt(u64),
+}
+
+impl MemoryStore {
+    /// Copies of each shard under its lock what is wanted of its items, with how many were looked at, and shows it when the lock is free again: nobody's code
+    /// runs under it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] when the deadline comes first. What was shown until then stands.
+    pub(crate) fn walk_shards<T>(
+        &self,
+        ctx: Ctx,
+        copy: impl Fn(&Locked<'_>, u64) -> (Vec<T>, u64),
+        mut show: impl FnMut(Walked<T>),
+    ) -> Result<()> {
+        let inner = &self.inner;
+        let (mut looked_at, mut told_at) = (0, 0);
+        for slot in &inner.slots {
+            if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let detail = format!("the deadline came after {looked_at} items");
+                return Err(Error::new(ErrorKind::Timeout, detail).store("memory"));
+            }
+            let (items, looked) = copy(&slot.lock(&inner.shared), inner.shared.now_ms());
+            items.into_iter().for_each(|item| show(Walked::Item(item)));
+            looked_at += looked;
+            if looked_at - told_at >= PROGRESS_EVERY {
+                told_at = looked_at;
+                show(Walked::LookedAt(looked_at));
+            }
+        }
+        show(Walked::LookedAt(looked_at));
+        Ok(())
     }
 }
 

@@ -314,7 +314,7 @@ impl Locked<'_> {
     }
 
     /// The keys that begin with `prefix` and have not expired, and how many items were looked at.
-    pub(crate) fn keys(&mut self, now_ms: u64, prefix: &[u8]) -> (Vec<Box<[u8]>>, u64) {
+    pub(crate) fn keys(&self, now_ms: u64, prefix: &[u8]) -> (Vec<Box<[u8]>>, u64) {
         let lives = |item: &&Item| item.expiry_ms().is_none_or(|expiry_ms| expiry_ms > now_ms);
         let items = self.shard.table.iter().filter(lives);
         let keys = items.map(Item::key).filter(|key| key.starts_with(prefix)).map(Box::from).collect();

@@ -1,14 +1,11 @@
 //! What the store takes, item by item.
 
-use std::time::Instant;
-
-use larder_core::survey::{DataType, Measured, Pace, Sample, Seen, Survey, Surveying, Told, Vitals};
-use larder_core::{Ctx, Error, ErrorKind, Result};
+use larder_core::survey::{DataType, Pace, Seen, Survey, Surveying, Told, Vitals};
+use larder_core::{Ctx, Result};
 
 use crate::MemoryStore;
-
-/// Items between two words of progress.
-const PROGRESS_EVERY: u64 = 10_000;
+use crate::list::Walked;
+use crate::shard::Locked;
 
 /// Shard by shard, each under its lock in one piece; so there are no pauses. An item's bytes are what the heap gives for it. RSS is that of the whole process.
 impl Survey for MemoryStore {
@@ -28,46 +25,30 @@ impl Survey for MemoryStore {
 
     fn walk<'a>(&'a self, ctx: Ctx, _: Pace, tell: &'a mut (dyn FnMut(Told<'_>) + Send)) -> Surveying<'a, Result<()>> {
         Box::pin(async move {
-            let inner = &self.inner;
-            let (mut looked_at, mut told_at) = (0, 0);
-            for slot in &inner.slots {
-                if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    let detail = format!("the deadline came after {looked_at} items");
-                    return Err(Error::new(ErrorKind::Timeout, detail).store("memory"));
-                }
-                let now_ms = inner.shared.now_ms();
+            let copy = |shard: &Locked<'_>, now_ms| {
                 let mut items = Vec::new();
-                // Copied, so that nobody's code runs under the lock.
-                slot.lock(&inner.shared).each(|item| {
+                shard.each(|item| {
                     if item.expiry_ms().is_none_or(|expiry_ms| expiry_ms > now_ms) {
                         let bytes = (item.class_bytes() as u64, item.value().len() as u64);
                         items.push((Box::<[u8]>::from(item.key()), bytes, item.expiry_ms().is_some()));
                     }
                 });
-                looked_at += items.len() as u64;
-                for (key, (bytes, value_bytes), expires) in &items {
-                    tell(Told::Key(Seen {
-                        key,
-                        data_type: DataType::Item,
-                        encoding: "item",
-                        bytes: Some(*bytes),
-                        resident_bytes: Some(*bytes),
-                        value_bytes: Some(*value_bytes),
-                        expires: Some(*expires),
-                    }));
-                }
-                if looked_at - told_at >= PROGRESS_EVERY {
-                    told_at = looked_at;
-                    tell(Told::LookedAt(looked_at));
-                }
-            }
-            tell(Told::LookedAt(looked_at));
-            Ok(())
+                let looked = items.len() as u64;
+                (items, looked)
+            };
+            self.walk_shards(ctx, copy, |walked| match walked {
+                Walked::Item((key, (bytes, value_bytes), expires)) => tell(Told::Key(Seen {
+                    key: &key,
+                    data_type: DataType::Item,
+                    encoding: "item",
+                    bytes: Some(bytes),
+                    resident_bytes: Some(bytes),
+                    value_bytes: Some(value_bytes),
+                    expires: Some(expires),
+                })),
+                Walked::LookedAt(count) => tell(Told::LookedAt(count)),
+            })
         })
-    }
-
-    fn measure<'a>(&'a self, _: Ctx, _: Pace, keys: &'a [Sample]) -> Surveying<'a, Result<Vec<Option<Measured>>>> {
-        Box::pin(async move { Ok(vec![None; keys.len()]) })
     }
 }
 
@@ -83,9 +64,9 @@ mod tests {
     use std::pin::Pin;
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
-    use larder_core::{ManualClock, PutMode, Ttl};
+    use larder_core::{ErrorKind, ManualClock, PutMode, Ttl};
 
     use super::*;
 

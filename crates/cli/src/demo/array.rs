@@ -21,10 +21,9 @@ type Model = Vec<Vec<u8>>;
 type Account = (usize, Model);
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
-    let mut arrays = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        arrays.push(Array::options().timeout(stage.timeout).open_or_create(store, &stage.name).await?);
-    }
+    let arrays = stage
+        .handles(async |store| Array::options().timeout(stage.timeout).open_or_create(store, &stage.name).await)
+        .await?;
     let driven = stage.drive(arrays.clone(), work).await;
     let (verdict, elements) = match &driven {
         Ok(driven) => {

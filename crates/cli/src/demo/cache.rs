@@ -35,11 +35,8 @@ type Origins = Arc<Vec<Origin>>;
 type Account = Vec<String>;
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
-    let mut caches = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        let options = Cache::options().ttl(Duration::from_secs(60 * 60)).lease(LONG).timeout(stage.timeout);
-        caches.push(options.open_or_create(store, &stage.name).await?);
-    }
+    let options = Cache::options().ttl(Duration::from_secs(60 * 60)).lease(LONG).timeout(stage.timeout);
+    let caches = stage.handles(async |store| options.clone().open_or_create(store, &stage.name).await).await?;
     let origins: Origins = Arc::new((0..KEYS).map(|_| Origin::default()).collect());
     let driven = stage.drive(caches.clone(), |_, cache, turns| work(cache, turns, origins.clone())).await;
     if stage.is_sabotaged {

@@ -14,10 +14,7 @@ pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
     if stage.subject == Subject::FastCounter {
         options = options.fast();
     }
-    let mut counters = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        counters.push(options.open_or_create(store, &stage.name).await?);
-    }
+    let counters = stage.handles(async |store| options.open_or_create(store, &stage.name).await).await?;
     let driven = stage.drive(counters.clone(), work).await;
     let verdict = match &driven {
         Ok(driven) => check(stage, &counters, driven).await?,

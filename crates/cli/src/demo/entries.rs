@@ -15,10 +15,9 @@ const KEYS: u16 = 64;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
-    let mut tables = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        tables.push(Table::options().timeout(stage.timeout).open_or_create(store, &stage.name).await?);
-    }
+    let tables = stage
+        .handles(async |store| Table::options().timeout(stage.timeout).open_or_create(store, &stage.name).await)
+        .await?;
     let driven = stage.drive(tables.clone(), work).await;
     let (verdict, entries) = match &driven {
         Ok(driven) => (check(stage, &tables, driven).await?, driven.accounts.iter().map(BTreeMap::len).sum()),

@@ -24,10 +24,8 @@ struct Guarded {
 type Account = Vec<(u64, u64)>;
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
-    let mut locks = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        locks.push(Lock::options().timeout(stage.timeout).open(store, &stage.name).await?);
-    }
+    let locks =
+        stage.handles(async |store| Lock::options().timeout(stage.timeout).open(store, &stage.name).await).await?;
     let guarded = Arc::new(Guarded::default());
     let driven = stage.drive(locks, |_, lock, turns| work(lock, stage.timeout, turns, guarded.clone())).await;
     if stage.is_sabotaged {

@@ -17,10 +17,9 @@ const SPREAD_MS: u64 = 4 * 60 * 60 * 1000;
 type Account = (usize, u64);
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
-    let mut logs = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        logs.push(EventLog::options().timeout(stage.timeout).open_or_create(store, &stage.name).await?);
-    }
+    let logs = stage
+        .handles(async |store| EventLog::options().timeout(stage.timeout).open_or_create(store, &stage.name).await)
+        .await?;
     let driven = stage.drive(logs.clone(), work).await;
     let (verdict, elements) = match &driven {
         Ok(driven) => (check(stage, &logs, driven).await?, driven.accounts.iter().map(|(_, events)| events).sum()),

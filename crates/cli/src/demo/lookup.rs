@@ -30,11 +30,11 @@ fn rows(version: u64) -> larder::Result<Rows> {
 }
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
-    let mut handles = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        let table = PackedTable::options().timeout(stage.timeout).open_or_create(store, &stage.name).await?;
-        handles.push((handles.is_empty(), table));
-    }
+    let tables = stage
+        .handles(async |store| PackedTable::options().timeout(stage.timeout).open_or_create(store, &stage.name).await)
+        .await?;
+    let handles: Vec<(bool, PackedTable)> =
+        tables.into_iter().enumerate().map(|(at, table)| (at == 0, table)).collect();
     if let Some((_, table)) = handles.first() {
         table.build(rows(1)?).await?;
     }

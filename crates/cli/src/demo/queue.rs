@@ -21,10 +21,7 @@ type Account = (u64, Vec<Vec<u8>>);
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
     let options = QueueOptions::default().timeout(stage.timeout);
     let which = if stage.subject == Subject::Stack { Which::Stack } else { Which::Queue };
-    let mut queues = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        queues.push(Line::make(which, store, stage.name.as_bytes(), &options).await?);
-    }
+    let queues = stage.handles(async |store| Line::make(which, store, stage.name.as_bytes(), &options).await).await?;
     let driven = stage.drive(queues.clone(), work).await;
     let (verdict, elements) = match &driven {
         Ok(driven) => (check(stage, &queues, driven).await?, driven.accounts.iter().map(|(pushed, _)| pushed).sum()),

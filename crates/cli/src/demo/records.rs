@@ -26,10 +26,8 @@ fn options(stage: &Stage) -> Result<RecordsOptions, Failure> {
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
     let options = options(stage)?;
-    let mut handles = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        handles.push((handles.len() as u64, options.clone().open_or_create(store, &stage.name).await?));
-    }
+    let opened = stage.handles(async |store| options.clone().open_or_create(store, &stage.name).await).await?;
+    let handles: Vec<(u64, PackedRecords)> = (0u64..).zip(opened).collect();
     let workers = handles.len() as u64;
     let work = move |_, (worker, records), turns| work(worker, workers, records, turns);
     let driven = stage.drive(handles.clone(), work).await;

@@ -17,10 +17,9 @@ const BATCH_MAX: usize = 8;
 type Members = BTreeSet<Vec<u8>>;
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
-    let mut sets = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        sets.push(Set::options().timeout(stage.timeout).open_or_create(store, &stage.name).await?);
-    }
+    let sets = stage
+        .handles(async |store| Set::options().timeout(stage.timeout).open_or_create(store, &stage.name).await)
+        .await?;
     let driven = stage.drive(sets.clone(), work).await;
     let (verdict, elements) = match &driven {
         Ok(driven) => (check(stage, &sets, driven).await?, driven.accounts.iter().map(BTreeSet::len).sum()),

@@ -47,10 +47,7 @@ fn expected(driven: &Driven<Elements>) -> Elements {
 
 pub(super) async fn drive_hash(stage: &Stage) -> Result<Row, Failure> {
     let options = ShardedHash::options().shards(SHARDS[2]).timeout(stage.timeout);
-    let mut hashes = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        hashes.push(options.clone().open_or_create(store, &stage.name).await?);
-    }
+    let hashes = stage.handles(async |store| options.clone().open_or_create(store, &stage.name).await).await?;
     let driven = stage.drive(hashes.clone(), change_hash).await;
     let (mut said, mut elements) = (Verdict::Right, 0);
     if let (Ok(driven), Some(hash), Some(store)) = (&driven, hashes.first(), stage.stores.last()) {
@@ -93,10 +90,7 @@ async fn change_hash(worker: usize, hash: ShardedHash, turns: Arc<Turns>) -> lar
 
 pub(super) async fn drive_set(stage: &Stage) -> Result<Row, Failure> {
     let options = ShardedSet::options().shards(SHARDS[2]).timeout(stage.timeout);
-    let mut sets = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        sets.push(options.clone().open_or_create(store, &stage.name).await?);
-    }
+    let sets = stage.handles(async |store| options.clone().open_or_create(store, &stage.name).await).await?;
     let driven = stage.drive(sets.clone(), change_set).await;
     let (mut said, mut elements) = (Verdict::Right, 0);
     if let (Ok(driven), Some(set), Some(store)) = (&driven, sets.first(), stage.stores.last()) {

@@ -78,6 +78,15 @@ impl Stage {
         }
     }
 
+    /// A handle for every worker, each on a store of its own.
+    pub(super) async fn handles<H, E>(&self, open: impl AsyncFn(&StoreRef) -> Result<H, E>) -> Result<Vec<H>, E> {
+        let mut handles = Vec::with_capacity(self.stores.len());
+        for store in &self.stores {
+            handles.push(open(store).await?);
+        }
+        Ok(handles)
+    }
+
     /// Lets every worker take turns with its handle, all at once, until there are no turns left.
     pub(super) async fn drive<H, T, F>(
         &self,

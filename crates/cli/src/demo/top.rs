@@ -20,10 +20,7 @@ type Ranking = Vec<(Vec<u8>, f64)>;
 
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
     let options = ShardedSortedSet::options().shards(SHARDS[2]).kept(KEPT).timeout(stage.timeout);
-    let mut sets = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        sets.push(options.clone().open_or_create(store, &stage.name).await?);
-    }
+    let sets = stage.handles(async |store| options.clone().open_or_create(store, &stage.name).await).await?;
     let driven = stage.drive(sets.clone(), change).await;
     let (mut said, mut elements) = (Verdict::Right, 0);
     if let (Ok(driven), Some(set), Some(store)) = (&driven, sets.first(), stage.stores.last()) {

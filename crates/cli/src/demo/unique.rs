@@ -24,10 +24,7 @@ type Account = (BTreeSet<u64>, u64);
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
     let clock = Arc::new(ManualClock::at(DAY * 20_000));
     let options = UniqueVisitors::options().expected(EXPECTED).timeout(stage.timeout).clock(clock.clone());
-    let mut handles = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        handles.push(options.open_or_create(store, &stage.name).await?);
-    }
+    let handles = stage.handles(async |store| options.open_or_create(store, &stage.name).await).await?;
     let driven = stage.drive(handles.clone(), work).await;
     let (verdict, elements) = match &driven {
         Ok(driven) => (check(stage, &handles, &options, &clock, driven).await?, distinct(driven)),

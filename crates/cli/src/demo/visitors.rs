@@ -20,10 +20,7 @@ type Account = (u64, BTreeSet<u16>);
 pub(super) async fn drive(stage: &Stage) -> Result<Row, Failure> {
     let clock = Arc::new(ManualClock::at(Duration::from_secs(1_700_000_100)));
     let options = Visitors::options().period(PERIOD).timeout(stage.timeout).clock(clock.clone());
-    let mut handles = Vec::with_capacity(stage.stores.len());
-    for store in &stage.stores {
-        handles.push(options.open_or_create(store, &stage.name).await?);
-    }
+    let handles = stage.handles(async |store| options.open_or_create(store, &stage.name).await).await?;
     let driven = stage.drive(handles.clone(), work).await;
     let (verdict, elements) = match &driven {
         Ok(driven) => (check(stage, &handles, &options, &clock, driven).await?, figure(driven)),

@@ -142,13 +142,13 @@ impl Inner {
                 before.clone_from(&head.others);
                 let mut next = head.clone();
                 next.others.iter_mut().for_each(|version| version.is_over = true);
-                let number = head.next.checked_add(1).ok_or_else(|| {
+                let number = head.last.checked_add(1).ok_or_else(|| {
                     Error::new(ErrorKind::Full, format!("packed table {} was built 2^32 times", self.name))
                 })?;
                 // Both were counted when the rows were packed.
                 let (blocks, parts) = (packed.blocks.len() as u32, packed.parts.len() as u16);
                 next.others.push(Version { number, build, blocks, parts, is_over: false });
-                next.next = number;
+                next.last = number;
                 Ok(Some(next))
             })
             .await?;

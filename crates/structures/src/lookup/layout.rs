@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 1 | the version of this layout, 1 |
 //! | 1 | 8 | drawn at random for each write, so that a writer knows its own |
-//! | 9 | 4 | the number of the next version |
+//! | 9 | 4 | the number of the last version that was listed |
 //! | 13 | 1 | 1 if there is a version in force, else 0 |
 //! | 14 | 1 | how many others there are |
 //! | 15 | 19 each | the version in force, then the others: number (4), build (8), blocks (4), parts of the directory (2), 0 being built or 1 to be removed (1) |
@@ -30,7 +30,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::key::{Family, LookupKey};
 use super::model::{Decoder, Model};
-use super::rows::{put_bytes, put_number, take_bytes, take_number};
+use super::rows::{put_bytes, take_bytes};
+use crate::append::layout::{put_varint, take, take_length, take_u64};
 
 /// The version of the layout, as the manifest has it.
 pub(super) const LAYOUT: u8 = 1;
@@ -99,7 +100,7 @@ impl Version {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) tag: u64,
-    pub(super) next: u32,
+    pub(super) last: u32,
     pub(super) current: Option<Version>,
     pub(super) others: Vec<Version>,
 }
@@ -109,7 +110,7 @@ impl Head {
         let mut out = BytesMut::with_capacity(15 + VERSION_BYTES * (self.others.len() + 1));
         out.put_u8(VERSION);
         out.put_u64_le(self.tag);
-        out.put_u32_le(self.next);
+        out.put_u32_le(self.last);
         out.put_u8(u8::from(self.current.is_some()));
         // At most OTHERS_MAX.
         out.put_u8(self.others.len() as u8);
@@ -121,7 +122,7 @@ impl Head {
     pub(super) fn decode(bytes: &[u8]) -> Option<Head> {
         let (&[version], rest) = bytes.split_first_chunk::<1>()?;
         let (tag, rest) = rest.split_first_chunk::<8>()?;
-        let (next, rest) = rest.split_first_chunk::<4>()?;
+        let (last, rest) = rest.split_first_chunk::<4>()?;
         let (&[has_current, others], rest) = rest.split_first_chunk::<2>()?;
         let count = usize::from(has_current) + usize::from(others);
         if version != VERSION || has_current > 1 || rest.len() != count * VERSION_BYTES {
@@ -129,7 +130,7 @@ impl Head {
         }
         let mut versions = rest.chunks(VERSION_BYTES).map(Version::decode).collect::<Option<Vec<_>>>()?;
         let current = (has_current == 1).then(|| versions.remove(0));
-        Some(Head { tag: u64::from_le_bytes(*tag), next: u32::from_le_bytes(*next), current, others: versions })
+        Some(Head { tag: u64::from_le_bytes(*tag), last: u32::from_le_bytes(*last), current, others: versions })
     }
 
     /// True if a build is under way, and nobody has ended it.
@@ -224,7 +225,7 @@ pub(super) fn encode_directory(
     out.extend_from_slice(&build.to_le_bytes());
     out.extend_from_slice(&rows.to_le_bytes());
     out.extend_from_slice(&bytes.to_le_bytes());
-    put_number(&mut out, columns.len() as u64);
+    put_varint(&mut out, columns.len() as u64);
     columns.iter().for_each(|column| put_bytes(&mut out, column.as_bytes()));
     model.encode(&mut out);
     // At most three.
@@ -232,7 +233,7 @@ pub(super) fn encode_directory(
     for section in sections {
         // At most 16.
         out.extend([section.family.byte(), section.width as u8]);
-        put_number(&mut out, section.len() as u64);
+        put_varint(&mut out, section.len() as u64);
         out.extend_from_slice(&section.firsts);
     }
     out.resize((out.len() + CHECK_BYTES).next_multiple_of(multiple) - CHECK_BYTES, 0);
@@ -248,17 +249,12 @@ impl Directory {
         if u64::from_le_bytes(*check) != xxh3_64_with_seed(rest, version.build) {
             return None;
         }
-        let mut word = |len: usize| {
-            let (word, behind) = rest.split_at_checked(len)?;
-            rest = behind;
-            Some(word)
-        };
-        if word(4)? != MAGIC || word(8)? != version.build.to_le_bytes() {
+        if take(&mut rest, 4)? != MAGIC || take_u64(&mut rest)? != version.build {
             return None;
         }
-        let rows = u64::from_le_bytes(word(8)?.try_into().ok()?);
-        let all = u64::from_le_bytes(word(8)?.try_into().ok()?);
-        let count = usize::try_from(take_number(&mut rest)?).ok().filter(|&count| count <= super::COLUMNS_MAX)?;
+        let rows = take_u64(&mut rest)?;
+        let all = take_u64(&mut rest)?;
+        let count = take_length(&mut rest).filter(|&count| count <= super::COLUMNS_MAX)?;
         let column = |_| Some(std::str::from_utf8(take_bytes(&mut rest)?).ok()?.to_owned());
         let columns = (0..count).map(column).collect::<Option<Vec<String>>>()?;
         let model = Model::decode(&mut rest, count)?;
@@ -270,7 +266,7 @@ impl Directory {
             let (&[family, width], behind) = rest.split_first_chunk::<2>()?;
             rest = behind;
             let (family, width) = (Family::from_byte(family)?, usize::from(width));
-            let blocks = usize::try_from(take_number(&mut rest)?).ok()?;
+            let blocks = take_length(&mut rest)?;
             if width > 16 || (width == 0 && blocks != 1) {
                 return None;
             }

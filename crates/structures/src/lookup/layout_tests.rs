@@ -164,10 +164,10 @@ proptest! {
     }
 
     #[test]
-    fn a_head_comes_back(tag: u64, next: u32, current: Option<(u32, u64, u32, u16)>, others in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u32>(), any::<u16>(), any::<bool>()), 0..OTHERS_MAX)) {
+    fn a_head_comes_back(tag: u64, last: u32, current: Option<(u32, u64, u32, u16)>, others in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u32>(), any::<u16>(), any::<bool>()), 0..OTHERS_MAX)) {
         let of = |(number, build, blocks, parts, is_over)| Version { number, build, blocks, parts, is_over };
         let current = current.map(|(number, build, blocks, parts)| of((number, build, blocks, parts, false)));
-        let head = Head { tag, next, current, others: others.into_iter().map(of).collect() };
+        let head = Head { tag, last, current, others: others.into_iter().map(of).collect() };
         let bytes = head.encode();
         prop_assert_eq!(Head::decode(&bytes), Some(head));
         prop_assert_eq!(Head::decode(&bytes[1..]), None);
@@ -264,7 +264,7 @@ fn golden_bytes() {
     let over = Version { number: 2, build: 3, blocks: 0x0405, parts: 6, is_over: true };
     let head = Head {
         tag: 0x0102_0304_0506_0708,
-        next: 8,
+        last: 8,
         current: Some(Version { number: 7, build: BUILD, blocks: 9, parts: 1, is_over: false }),
         others: vec![over],
     };

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 
 use super::bits::{Reader, Writer};
 use super::huffman::{self, Codes};
-use super::rows::{Rows, put_bytes, put_number, take_bytes, take_number};
+use super::rows::{Rows, put_bytes, take_bytes};
 use super::text::{Counts, PairCounts, TextDecoder, TextEncoder, TextModel, WEIGHT, cost_bits};
+use crate::append::layout::{put_varint, take_length};
 
 /// The most values of a palette, and the most bytes of them: whoever reads keeps them.
 const PALETTE_VALUES_MAX: usize = 1 << 14;
@@ -84,7 +85,7 @@ impl Model {
         let mut texts: Vec<Option<Counts>> = plan.iter().map(|part| part.is_text.then(Counts::new)).collect();
         each_part(rows, &plan, |at, part, same| {
             match &mut texts[at] {
-                Some(counts) => counts.add(part, WEIGHT, same),
+                Some(counts) => counts.add(part, same),
                 None => {
                     sames[at] += same;
                     *palettes[at].entry(part).or_default() += WEIGHT - same;
@@ -95,7 +96,7 @@ impl Model {
         if plan.iter().any(|part| part.is_text) {
             each_part(rows, &plan, |at, part, same| {
                 if let Some(counts) = &mut pairs[at] {
-                    counts.add(part, WEIGHT, same);
+                    counts.add(part, same);
                 }
             });
         }
@@ -110,19 +111,19 @@ impl Model {
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        put_number(out, self.groups.len() as u64);
+        put_varint(out, self.groups.len() as u64);
         for group in &self.groups {
             match group {
                 Group::Palette { columns, values, lengths } => {
-                    put_number(out, *columns as u64);
-                    put_number(out, values.len() as u64);
+                    put_varint(out, *columns as u64);
+                    put_varint(out, values.len() as u64);
                     values.iter().for_each(|value| put_bytes(out, value));
                     let mut bits = Writer::new(std::mem::take(out));
                     lengths.iter().for_each(|&length| bits.put(u32::from(length), LENGTH_BITS));
                     *out = bits.finish();
                 }
                 Group::Text(model) => {
-                    put_number(out, 0);
+                    put_varint(out, 0);
                     *out = model.encode(std::mem::take(out));
                 }
             }
@@ -131,10 +132,10 @@ impl Model {
 
     /// Takes one for `columns` columns from the front; `None` for bytes that are none.
     pub(super) fn decode(from: &mut &[u8], columns: usize) -> Option<Model> {
-        let count = usize::try_from(take_number(from)?).ok().filter(|&count| count <= columns)?;
+        let count = take_length(from).filter(|&count| count <= columns)?;
         let mut groups = Vec::with_capacity(count);
         for _ in 0..count {
-            groups.push(match usize::try_from(take_number(from)?).ok()? {
+            groups.push(match take_length(from)? {
                 0 => Group::Text(TextModel::decode(from)?),
                 columns => Model::decode_palette(from, columns)?,
             });
@@ -143,7 +144,7 @@ impl Model {
     }
 
     fn decode_palette(from: &mut &[u8], columns: usize) -> Option<Group> {
-        let count = usize::try_from(take_number(from)?).ok().filter(|&count| count <= PALETTE_VALUES_MAX)?;
+        let count = take_length(from).filter(|&count| count <= PALETTE_VALUES_MAX)?;
         if columns > PALETTE_COLUMNS_MAX {
             return None;
         }
@@ -211,7 +212,7 @@ impl Plan {
             let row = rows.row(at).fields;
             let mut rest = row;
             for (column, counts) in texts.iter_mut().enumerate() {
-                counts.add(cut(&mut rest, 1, true), WEIGHT, 0);
+                counts.add(cut(&mut rest, 1, true), 0);
                 ends[column + 1] = row.len() - rest.len();
             }
             for palette in &mut palettes {

@@ -3,6 +3,7 @@
 use larder_core::{Error, ErrorKind, Result};
 
 use super::key::{Family, LookupKey, network};
+use crate::append::layout::{put_varint, take, take_length};
 
 /// The most columns a row has, beside its key.
 pub const COLUMNS_MAX: usize = 64;
@@ -207,39 +208,14 @@ impl Rows {
 
 /// Appends bytes with their length.
 pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_number(out, bytes.len() as u64);
+    put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
-}
-
-/// Appends a number, LEB128.
-pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push((number & 0x7f) as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-/// Takes a number from the front.
-pub(super) fn take_number(from: &mut &[u8]) -> Option<u64> {
-    let mut number = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = from.split_first()?;
-        *from = rest;
-        number |= u64::from(byte & 0x7f).checked_shl(shift)?;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 /// Takes bytes with their length from the front.
 pub(super) fn take_bytes<'b>(from: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let len = usize::try_from(take_number(from)?).ok()?;
-    let (bytes, rest) = from.split_at_checked(len)?;
-    *from = rest;
-    Some(bytes)
+    let len = take_length(from)?;
+    take(from, len)
 }
 
 #[cfg(test)]

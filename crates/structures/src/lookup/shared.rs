@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::observe::Subject;
@@ -78,13 +78,8 @@ impl Inner {
         })
     }
 
-    pub(super) fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        now.checked_add(self.timeout).unwrap_or(now)
-    }
-
     pub(super) fn ctx(&self) -> Ctx {
-        Ctx { deadline: Some(self.deadline()) }
+        Ctx::within(self.timeout)
     }
 
     pub(super) fn head_key(&self) -> Result<Key> {

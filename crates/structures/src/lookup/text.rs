@@ -38,12 +38,12 @@ impl Counts {
         Counts { single: vec![0; CONTEXTS * SYMBOLS] }
     }
 
-    /// Counts a text; `same` is how much of the weight stands for "as the row before".
-    pub(super) fn add(&mut self, text: &[u8], weight: u64, same: u64) {
+    /// Counts a text, with [`WEIGHT`]; `same` is how much of the weight stands for "as the row before".
+    pub(super) fn add(&mut self, text: &[u8], same: u64) {
         self.single[START * SYMBOLS + SAME] += same;
         let mut context = START;
         for symbol in symbols(text) {
-            self.single[context * SYMBOLS + symbol] += weight - same;
+            self.single[context * SYMBOLS + symbol] += WEIGHT - same;
             context = symbol;
         }
     }
@@ -98,13 +98,13 @@ impl PairCounts {
     }
 
     /// Counts a text again, as it was counted first.
-    pub(super) fn add(&mut self, text: &[u8], weight: u64, same: u64) {
+    pub(super) fn add(&mut self, text: &[u8], same: u64) {
         let (mut before, mut context) = (START, START);
         for symbol in symbols(text) {
             if context != START {
                 let place = self.places[before * CONTEXTS + context] as usize;
                 if let Some(count) = self.counts.get_mut(place.saturating_mul(SYMBOLS) + symbol) {
-                    *count += weight - same;
+                    *count += WEIGHT - same;
                 }
             }
             (before, context) = (context, symbol);
@@ -372,9 +372,9 @@ mod tests {
 
     fn model(texts: &[Vec<u8>]) -> TextModel {
         let mut counts = Counts::new();
-        texts.iter().for_each(|text| counts.add(text, WEIGHT, 0));
+        texts.iter().for_each(|text| counts.add(text, 0));
         let mut pairs = PairCounts::new(counts);
-        texts.iter().for_each(|text| pairs.add(text, WEIGHT, 0));
+        texts.iter().for_each(|text| pairs.add(text, 0));
         pairs.model()
     }
 

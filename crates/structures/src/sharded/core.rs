@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::native::{Collection, Native, NativeReply, Ranks, Score};
+use larder_core::native::{Collection, Native, NativeReply, Ranks};
 use larder_core::observe::Subject;
 use larder_core::{Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Want};
 
@@ -367,7 +367,6 @@ impl Core {
         let mut values = match reply.into_native() {
             Some(NativeReply::Values(values)) => values,
             Some(NativeReply::Flags(flags)) => flags.into_iter().map(|has| has.then(Bytes::new)).collect(),
-            Some(NativeReply::Scores(scores)) => scores.into_iter().map(|score| score.map(score_bytes)).collect(),
             other => return Err(self.strange(&other)),
         };
         if values.len() < 3 {
@@ -388,9 +387,6 @@ impl Core {
         let pairs: Vec<(Bytes, Bytes)> = match reply.into_native() {
             Some(NativeReply::Pairs(pairs)) => pairs,
             Some(NativeReply::Members(members)) => members.into_iter().map(|member| (member, Bytes::new())).collect(),
-            Some(NativeReply::Scored(scored)) => {
-                scored.into_iter().map(|(member, score)| (member, score_bytes(score))).collect()
-            }
             other => return Err(self.strange(&other)),
         };
         let mut mark = Mark::Missing;
@@ -417,17 +413,6 @@ impl Core {
     pub(super) fn value_bytes_max(&self) -> Result<usize> {
         let key = self.key(&self.plan().map, u16::MAX)?;
         Ok(self.store.profile().value_bytes_max(key.as_bytes().len()).saturating_sub(layout::HEADER_BYTES + 16))
-    }
-
-    /// The value of an element as a native collection has it.
-    pub(super) fn native_value(&self, value: &Bytes) -> Bytes {
-        match (self.of, value.first_chunk::<8>()) {
-            (Collection::Sorted, Some(bits)) => match f64::from_be_bytes(*bits) {
-                number if number.is_infinite() => Bytes::from_static(if number > 0.0 { b"+inf" } else { b"-inf" }),
-                number => Bytes::from(format!("{number:?}")),
-            },
-            _ => value.clone(),
-        }
     }
 
     /// What it is, for errors: `sharded hash "users"`.
@@ -549,11 +534,6 @@ pub(super) fn collection(kind: Kind) -> Collection {
         Kind::ShardedSortedSet => Collection::Sorted,
         _ => Collection::Set,
     }
-}
-
-/// A score as the value of an element.
-pub(super) fn score_bytes(score: Score) -> Bytes {
-    Bytes::copy_from_slice(&score.get().to_be_bytes())
 }
 
 /// A whole number as it is written in one way only.

@@ -222,9 +222,14 @@ impl Ends {
         self.sides().into_iter().all(|side| side.agrees(member, ranked.as_ref()))
     }
 
+    /// The next version. The last that there can be has none: it comes from bytes, and what is written over it is refused by whoever compares versions.
+    fn next(&self, filling: Option<Filling>) -> Ends {
+        Ends { version: self.version.saturating_add(1), filling, ..self.clone() }
+    }
+
     /// The next version, with what shards say of these members.
     pub(super) fn with(&self, records: &Records, capacity: usize) -> Ends {
-        let mut next = Ends { version: self.version + 1, ..self.clone() };
+        let mut next = self.next(self.filling);
         next.enter(records, capacity);
         next
     }
@@ -242,7 +247,7 @@ impl Ends {
 
     /// The next version, to be filled from the shards of a map: ends that are short of `n` reach everything, until they hold more than they may.
     pub(super) fn to_fill(&self, n: usize, map: u32) -> Ends {
-        let mut next = Ends { version: self.version + 1, filling: Some(Filling { map, next: 0 }), ..self.clone() };
+        let mut next = self.next(Some(Filling { map, next: 0 }));
         for side in [&mut next.top, &mut next.bottom] {
             if side.best(n).is_none() {
                 side.reach = Bound::Everything;
@@ -253,12 +258,12 @@ impl Ends {
 
     /// The next version, with what was filled so far.
     pub(super) fn filled_to(&self, map: u32, next: u16) -> Ends {
-        Ends { version: self.version + 1, filling: Some(Filling { map, next }), ..self.clone() }
+        self.next(Some(Filling { map, next }))
     }
 
     /// The next version, filled.
     pub(super) fn filled(&self) -> Ends {
-        let mut next = Ends { version: self.version + 1, filling: None, ..self.clone() };
+        let mut next = self.next(None);
         for side in [&mut next.top, &mut next.bottom] {
             side.known = side.reach.clone();
         }

@@ -73,8 +73,7 @@ impl Core {
                     stuck.push(shard);
                     continue;
                 };
-                let entries = elements.into_iter().map(|(name, value)| (name, self.native_value(&value))).collect();
-                batch.push(self.turn_op(to, shard, UNFILLED, LIVE, entries)?);
+                batch.push(self.turn_op(to, shard, UNFILLED, LIVE, elements)?);
                 sent.push(shard);
             } else if marks.contains(&Mark::Missing) {
                 stuck.push(shard);

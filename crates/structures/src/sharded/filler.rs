@@ -26,7 +26,7 @@ impl Core {
     /// [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone; [`Conflict`](larder_core::ErrorKind::Conflict) where others keep changing them.
     pub(super) async fn fill_ends(&self) -> Result<Arc<Held>> {
         let _one = self.keeper.filler.lock().await;
-        let mut held = self.read_ends(self.in_time()).await?;
+        let mut held = self.read_ends(self.ctx()).await?;
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(10));
         let mut tries = 0;
         while held.ends.filling.is_some() || held.ends.are_short(self.kept()) {
@@ -48,13 +48,9 @@ impl Core {
         Ok(held)
     }
 
-    fn in_time(&self) -> Ctx {
-        Ctx { deadline: Some(self.deadline()) }
-    }
-
     /// Goes one step further from ends that were read: what is there then, whether that landed or others were first.
     async fn fill_step(&self, held: Arc<Held>) -> Result<Arc<Held>> {
-        let ctx = self.in_time();
+        let ctx = self.ctx();
         let mut plan = self.plan();
         let (ends, map) = (&held.ends, plan.map.id);
         let next = match ends.filling {
@@ -85,7 +81,7 @@ impl Core {
     }
 
     async fn go_on(&self, ctx: Ctx, held: &Held, next: Ends) -> Result<Arc<Held>> {
-        Ok(self.replace_ends(ctx, held, &next).await?.unwrap_or_else(|now| now))
+        Ok(self.replace_ends(ctx, held, &next).await?.1)
     }
 
     /// Tells shards a version of the ends that was read, and what they say then; `Err` where the ends, or the map, were read too long ago. **Round trips: 2.**

@@ -168,7 +168,7 @@ impl Core {
         events::gap(self.subject());
         // First, since a drop takes it with them.
         let plan = self.refresh(ctx).await?;
-        let ends = Ends::unknown(now_us(&*self.clock).max(older_than + 1), plan.map.id);
+        let ends = Ends::unknown(now_us(&*self.clock).max(older_than.saturating_add(1)), plan.map.id);
         let mode = old.map_or(PutMode::Add, |held| PutMode::Cas(held.cas));
         self.keeper.forget();
         let (landed, now) = self.put_ends(ctx, mode, &ends).await?;
@@ -209,19 +209,14 @@ impl Core {
         }
     }
 
-    /// Writes the next version of the ends: `Ok` with what is there then, or `Err` where others were first, or may have been.
-    pub(super) async fn replace_ends(
-        &self,
-        ctx: Ctx,
-        held: &Held,
-        ends: &Ends,
-    ) -> Result<std::result::Result<Arc<Held>, Arc<Held>>> {
+    /// Writes the next version of the ends: whether that landed, or others were first, or may have been; and what is there then.
+    pub(super) async fn replace_ends(&self, ctx: Ctx, held: &Held, ends: &Ends) -> Result<(bool, Arc<Held>)> {
         let (landed, now) = self.put_ends(ctx, PutMode::Cas(held.cas), ends).await?;
         let now = match now {
             Some(now) => now,
             None => self.read_ends(ctx).await?,
         };
-        Ok(if landed { Ok(now) } else { Err(now) })
+        Ok((landed, now))
     }
 
     /// Makes the changes of a group to a shard of a sorted set.
@@ -332,7 +327,7 @@ impl Core {
             let records: Records =
                 pending.iter().filter_map(|(member, pending)| Some((member.clone(), (*pending)?.score))).collect();
             let next = held.ends.with(&records, self.limits().capacity());
-            if self.replace_ends(ctx, &held, &next).await?.is_ok() {
+            if self.replace_ends(ctx, &held, &next).await?.0 {
                 settled.extend(records);
                 return Ok(settled);
             }

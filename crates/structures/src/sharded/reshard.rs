@@ -78,7 +78,7 @@ impl Core {
         Err(self.beaten())
     }
 
-    fn ctx(&self) -> Ctx {
+    pub(super) fn ctx(&self) -> Ctx {
         Ctx { deadline: Some(self.deadline()) }
     }
 

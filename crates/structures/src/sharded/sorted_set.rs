@@ -205,7 +205,7 @@ impl Core {
             let detail = format!("{} keeps {} members at each end, not {n}", self.what(), self.kept());
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
-        let mut held = self.read_ends(Ctx { deadline: Some(self.deadline()) }).await?;
+        let mut held = self.read_ends(self.ctx()).await?;
         if held.ends.side(end).best(n).is_none() {
             held = self.fill_ends().await?;
         }
@@ -243,11 +243,11 @@ impl Core {
                 open.retain(|(at, seen)| held.ends.version <= *seen || !held.ends.agree(&names[*at], scores[*at]));
             }
         }
+        if open.is_empty() {
+            return Ok(scores);
+        }
         let pending: Pendings = open.iter().map(|(at, _)| (names[*at].clone(), None)).collect();
-        let settled = match pending.is_empty() {
-            true => return Ok(scores),
-            false => self.settle(deadline, pending).await?,
-        };
+        let settled = self.settle(deadline, pending).await?;
         for (at, _) in open {
             scores[at] = settled.get(&names[at]).copied().flatten();
         }

@@ -228,7 +228,7 @@ impl Core {
                     Change::Put(value) => value.clone(),
                     _ => Bytes::new(),
                 };
-                let entries = group.iter().map(|(at, stored)| (stored.clone(), self.native_value(&value(*at))));
+                let entries = group.iter().map(|(at, stored)| (stored.clone(), value(*at)));
                 GuardedAct::Put { entries: entries.collect() }
             } else {
                 GuardedAct::Remove { names: group.iter().map(|(_, stored)| stored.clone()).collect() }

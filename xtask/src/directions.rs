@@ -109,6 +109,12 @@ const RULES: &[Rule] = &[
         must_not_enable: &[],
     },
     Rule { package: "larder-bench", may_use: None, must_not_reach: &["larder-cli"], must_not_enable: &[] },
+    Rule {
+        package: "larder-prove",
+        may_use: None,
+        must_not_reach: &["larder-cli", "larder-bench"],
+        must_not_enable: &[],
+    },
     Rule { package: "xtask", may_use: Some(&["larder-testkit"]), must_not_reach: &[], must_not_enable: &[] },
 ];
 

@@ -7,7 +7,7 @@ use crate::command::{Context, Result};
 
 const FILE_LINES_MAX: usize = 800;
 /// Folders with Rust code of ours.
-const FOLDERS: &[&str] = &["crates", "bench", "xtask"];
+const FOLDERS: &[&str] = &["crates", "bench", "prove", "xtask"];
 /// Files that may say `unsafe`, each of which argues for it at its head.
 const UNSAFE_ALLOWED: &[&str] = &["crates/store-memory/src/item.rs"];
 

@@ -1,0 +1,69 @@
+//! What Larder promises, held against what it does: each part of the proof runs from a seed for as long as it is given, and says what it
+//! checked, which faults it caused, what was lost and told, and what was lost in silence, which has to be nothing.
+//!
+//! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
+
+mod findings;
+
+use std::time::{Duration, Instant};
+
+pub use findings::Findings;
+
+/// What a run starts from and how long it may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// Everything that a part draws comes from this, so that a run can be had again.
+    pub seed: u64,
+    /// No new round begins later than this; the one that runs is ended.
+    pub until: Instant,
+}
+
+impl Budget {
+    /// From now on, for so long.
+    pub fn new(seed: u64, time: Duration) -> Budget {
+        Budget { seed, until: Instant::now() + time }
+    }
+
+    /// The seeds of one round after the other, the budget's own first, until the time is over. There is always a first round.
+    pub fn seeds(self) -> impl Iterator<Item = u64> {
+        (0u64..)
+            .take_while(move |&round| round == 0 || Instant::now() < self.until)
+            .map(move |round| self.seed.wrapping_add(round))
+    }
+}
+
+/// A part of the proof.
+pub struct Part {
+    /// The word that names it on the command line and in the results.
+    pub name: &'static str,
+    /// What it holds against what, in a line.
+    pub about: &'static str,
+    /// Runs it. A violation goes into the findings; what keeps the part from running at all is a panic that says so.
+    pub run: fn(Budget) -> Findings,
+}
+
+/// All parts, in the order they are run.
+pub const PARTS: &[Part] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_that_is_over_has_one_round() {
+        assert_eq!(Budget::new(7, Duration::ZERO).seeds().collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
+    fn rounds_count_on_from_the_seed_and_wrap() {
+        assert_eq!(Budget::new(u64::MAX, Duration::from_secs(3600)).seeds().take(3).collect::<Vec<_>>(), [u64::MAX, 0, 1]);
+    }
+
+    #[test]
+    fn parts_have_names_of_their_own() {
+        let mut names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PARTS.len());
+    }
+}

@@ -1,0 +1,50 @@
+//! `larder-prove PART`: one part of the proof, alone. `cargo xtask prove` runs them all.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use larder_prove::{Budget, PARTS};
+
+#[derive(Parser)]
+#[command(name = "larder-prove", about = "Runs one part of the proof and prints what it found as a line of JSON")]
+struct Args {
+    /// Which part; without one, the parts are listed
+    part: Option<String>,
+    /// What the run starts from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long new rounds begin
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let Some(name) = args.part else {
+        for part in PARTS {
+            println!("{:<12} {}", part.name, part.about);
+        }
+        return ExitCode::SUCCESS;
+    };
+    let Some(part) = PARTS.iter().find(|part| part.name == name) else {
+        eprintln!(
+            "error: no part is called {name:?}; they are: {}",
+            PARTS.iter().map(|p| p.name).collect::<Vec<_>>().join(", ")
+        );
+        return ExitCode::from(2);
+    };
+    let start = Instant::now();
+    let findings = (part.run)(Budget::new(args.seed, Duration::from_secs(args.seconds)));
+    let line = serde_json::json!({
+        "part": part.name,
+        "seed": args.seed,
+        "seconds": start.elapsed().as_secs(),
+        "findings": findings,
+    });
+    println!("{line}");
+    for told in &findings.told {
+        eprintln!("violation: {told}");
+    }
+    if findings.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -109,7 +109,7 @@ impl Pace {
     /// ```
     pub fn pause(self, keys: usize, took: Duration) -> Duration {
         let Some(rate) = self.keys_a_second else { return Duration::ZERO };
-        let whole = Duration::from_secs_f64(keys as f64 / f64::from(rate.get()));
+        let whole = Duration::try_from_secs_f64(keys as f64 / f64::from(rate.get())).unwrap_or(Duration::MAX);
         whole.saturating_sub(took).max(took)
     }
 }
@@ -527,6 +527,8 @@ mod tests {
 
     #[test]
     fn a_pace_never_asks_more_than_half_of_the_time() {
+        let slow = Pace { keys_a_second: NonZeroU32::new(1) };
+        assert_eq!(slow.pause(usize::MAX, Duration::ZERO), Duration::MAX, "as long as there is");
         let pace = Pace::default();
         for (keys, took_ms) in [(0, 0), (500, 1), (500, 5), (500, 400), (usize::MAX, 1)] {
             let took = Duration::from_millis(took_ms);

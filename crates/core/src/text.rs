@@ -80,9 +80,31 @@ fn without_password(url: &str) -> String {
     format!("{}{user}***{}", &url[..start], &rest[at..])
 }
 
+/// A number of bytes in a few characters, in units of 1,000.
+///
+/// ```
+/// assert_eq!(larder_core::text::size(2.5e6), "2.50 MB");
+/// ```
+pub fn size(bytes: f64) -> String {
+    match bytes {
+        _ if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
+        _ if bytes >= 1e6 => format!("{:.2} MB", bytes / 1e6),
+        _ if bytes >= 1e3 => format!("{:.1} kB", bytes / 1e3),
+        _ => format!("{bytes:.0} B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [(0.0, "0 B"), (999.0, "999 B"), (1_500.0, "1.5 kB"), (2.5e6, "2.50 MB"), (3e9, "3.00 GB")]
+        {
+            assert_eq!(size(bytes), text);
+        }
+    }
 
     #[test]
     fn a_password_with_at_and_slash_is_masked_whole() {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use larder_core::Encodings;
-use larder_core::survey::{DataType, Measured, Part, Shape, Vitals};
+use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
 use larder_structures::{Kind, Name};
 
 use crate::group::Group;
@@ -212,7 +212,7 @@ pub fn settings(advice: &[Advice]) -> Vec<Setting> {
 }
 
 fn about(group: &Group, act: Act, why: String, note: &'static str, saves_bytes: f64) -> Advice {
-    let kept = format!("{}, {}", group.data_type.as_str(), group.encoding);
+    let kept = group.kept();
     Advice { owner: Some(group.owner.clone()), kept, act, why, note, saves_bytes }
 }
 
@@ -487,13 +487,13 @@ fn item_limit(node: &Vitals) -> Option<Advice> {
 
 /// Pages of classes that have few items left: no other class can use them unless they are moved.
 fn free_pages(node: &Vitals) -> Option<Advice> {
-    let page = |class: &larder_core::survey::SlabClass| class.page_chunks * class.chunk_bytes;
-    let whole = |class: &larder_core::survey::SlabClass| match page(class) {
+    let page = |class: &SlabClass| class.page_chunks.saturating_mul(class.chunk_bytes);
+    let whole = |class: &SlabClass| match page(class) {
         0 => 0,
         page => class.free_bytes() / page * page,
     };
-    let free: u64 = node.classes.iter().map(whole).sum();
-    let all: u64 = node.classes.iter().map(|class| class.pages * page(class)).sum();
+    let sum = |of: &dyn Fn(&SlabClass) -> u64| node.classes.iter().map(of).fold(0, u64::saturating_add);
+    let (free, all) = (sum(&whole), sum(&|class| class.pages.saturating_mul(page(class))));
     let is_off = node.settings.get("slab_automove").is_some_and(|mode| mode == "0");
     if !is_off || (free as f64) < all as f64 * WORTH_RESTART {
         return None;

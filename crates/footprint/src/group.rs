@@ -53,6 +53,18 @@ pub struct Group {
 }
 
 impl Group {
+    /// What its keys are and how they are kept, as `set, intset`.
+    ///
+    /// ```
+    /// use larder_core::survey::DataType;
+    /// use larder_footprint::{Group, Owner};
+    /// let group = Group::new(Owner::Foreign("tags:*".into()), DataType::Set, "intset", 3);
+    /// assert_eq!(group.kept(), "set, intset");
+    /// ```
+    pub fn kept(&self) -> String {
+        format!("{}, {}", self.data_type.as_str(), self.encoding)
+    }
+
     /// A group of which nothing is known but its number.
     pub fn new(owner: Owner, data_type: DataType, encoding: impl Into<String>, keys: u64) -> Group {
         Group {

@@ -4,6 +4,8 @@
 
 use std::fmt::Write;
 
+use larder_core::text::size;
+
 use crate::group::Group;
 use crate::report::Report;
 
@@ -77,7 +79,7 @@ pub fn svg(report: &Report) -> String {
 
 /// The most that one advice would save of a group.
 fn saved(report: &Report, group: &Group) -> f64 {
-    let kept = format!("{}, {}", group.data_type.as_str(), group.encoding);
+    let kept = group.kept();
     let is_about = |one: &&crate::Advice| one.owner.as_ref() == Some(&group.owner) && one.kept == kept;
     report.advice.iter().filter(is_about).map(|one| one.saves_bytes).fold(0.0, f64::max).min(group.bytes.value)
 }
@@ -103,7 +105,7 @@ fn bar(body: &mut String, y: f64, scale: f64, group: &Group, saved: f64) {
         );
         end = high;
     }
-    let label = format!("{} ({}, {})", group.owner, group.data_type.as_str(), group.encoding);
+    let label = format!("{} ({})", group.owner, group.kept());
     let each = group.element_bytes().map_or_else(String::new, |bytes| format!(", {bytes:.1} B an element"));
     label_and_figure(body, y, end, &label, &format!("{}{each}", size(value)));
 }
@@ -132,14 +134,4 @@ fn text(body: &mut String, x: f64, y: f64, anchor: &str, size: f64, fill: &str, 
         body,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{fill}\">{what}</text>"
     );
-}
-
-/// A size for people, in units of 1,000.
-fn size(bytes: f64) -> String {
-    match bytes {
-        _ if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
-        _ if bytes >= 1e6 => format!("{:.2} MB", bytes / 1e6),
-        _ if bytes >= 1e3 => format!("{:.1} kB", bytes / 1e3),
-        _ => format!("{bytes:.0} B"),
-    }
 }

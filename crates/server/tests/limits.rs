@@ -264,6 +264,11 @@ fn everything_can_be_listed_and_flushed_later() {
     }
     let sizes = String::from_utf8(ask(&mut stream, b"stats sizes\r\n", b"END\r\n")).unwrap();
     assert_eq!(sizes, "STAT 64 1\r\nSTAT 96 1\r\nEND\r\n");
+    ask(&mut stream, &[b"mg a%b v\r\n".repeat(160), b"mn\r\n".to_vec()].concat(), b"MN\r\n");
+    let latency = String::from_utf8(ask(&mut stream, b"stats latency\r\n", b"END\r\n")).unwrap();
+    let reads = latency.lines().find_map(|line| line.strip_prefix("STAT read:count ")).unwrap();
+    let reads: u64 = reads.parse().unwrap();
+    assert!((144..=192).contains(&reads), "of one in sixteen of 160 and a few: {latency}");
     let mut answer = |line: &[u8]| String::from_utf8(ask(&mut stream, line, b"\r\n")).unwrap();
     assert_eq!(answer(b"stats cachedump 2 0\r\n"), "END\r\n");
     assert_eq!(answer(b"stats cachedump 64 0\r\n"), "CLIENT_ERROR Illegal slab id\r\n");

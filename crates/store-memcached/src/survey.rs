@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use larder_core::survey::{CommandTimes, DataType, Hot, Pace, Seen, SlabClass, Survey, Surveying, Told, Vitals};
 use larder_core::{Ctx, Error, ErrorKind, Result};
+use larder_proto::Abilities;
 use larder_proto::metadump::{details, unescaped};
 use tokio::time::Instant;
 
@@ -15,8 +16,6 @@ use crate::probe::Exchange;
 
 /// Items between two words of progress, and two pauses.
 const PIECE: u64 = 1_000;
-/// What an item takes beside key and value: its header, its token, the key's end, the value's end.
-const ITEM_BYTES: u64 = 48 + 8 + 1 + 2;
 /// What is asked of a server about itself.
 const TOPICS: [&str; 4] = ["", "settings", "slabs", "items"];
 /// What is asked of Larder's own server beside.
@@ -118,7 +117,9 @@ impl Walk<'_> {
             encoding: if is_cut { "chunked" } else { "item" },
             bytes: details.size,
             resident_bytes: chunk.max(details.size),
-            value_bytes: details.size.map(|size| size.saturating_sub(ITEM_BYTES + key.len() as u64)),
+            value_bytes: details
+                .size
+                .map(|size| size.saturating_sub((Abilities::ITEM_OVERHEAD_BYTES + key.len()) as u64)),
             expires: details.expires,
         }));
         self.looked_at += 1;

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use indicatif::{HumanCount, HumanDuration};
 use larder::footprint::{Act, Advice, Estimate, Footprint, Group, Report, settings};
 use larder::survey::Vitals;
+use larder::text::size;
 
 use crate::exit::Failure;
 
@@ -182,14 +183,7 @@ fn unpacked(out: &mut String, report: &Report, groups_max: usize) {
     }
     _ = writeln!(out, "{BOLD}Not packed, and why{PLAIN}");
     for group in all {
-        _ = writeln!(
-            out,
-            "{} ({}, {}), {} keys",
-            group.owner,
-            group.data_type.as_str(),
-            group.encoding,
-            HumanCount(group.keys)
-        );
+        _ = writeln!(out, "{} ({}), {} keys", group.owner, group.kept(), HumanCount(group.keys));
         for (reason, share) in &group.reasons {
             _ = writeln!(out, "  {:.0} % of keys: {reason}", share * 100.0);
         }
@@ -267,16 +261,6 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// A size, in units of 1,000 as memory is accounted for in `docs/bench.md`.
-fn size(bytes: f64) -> String {
-    match bytes {
-        _ if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
-        _ if bytes >= 1e6 => format!("{:.2} MB", bytes / 1e6),
-        _ if bytes >= 1e3 => format!("{:.1} kB", bytes / 1e3),
-        _ => format!("{bytes:.0} B"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,13 +270,5 @@ mod tests {
         assert_eq!(bar(1.0).chars().count(), BAR_CHARS);
         assert_eq!((bar(0.0).as_str(), bar(0.001).as_str(), bar(0.5).chars().count()), ("", "▏", BAR_CHARS / 2));
         assert_eq!(bar(f64::INFINITY).chars().count(), BAR_CHARS);
-    }
-
-    #[test]
-    fn sizes_are_short() {
-        for (bytes, text) in [(0.0, "0 B"), (999.0, "999 B"), (1_500.0, "1.5 kB"), (2.5e6, "2.50 MB"), (3e9, "3.00 GB")]
-        {
-            assert_eq!(size(bytes), text);
-        }
     }
 }

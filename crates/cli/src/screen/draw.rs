@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use larder::text::Shown;
+use larder::text::size;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -10,7 +11,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 
 use super::sample::{Command, Node, Sample};
-use super::words::{count, count_or_none, duration, share, size, us};
+use super::words::{count, count_or_none, duration, share, us};
 
 /// Looks that the line of rates shows at the most.
 const HISTORY_MAX: usize = 240;

@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
 
 use clap::Args;
+use larder::text::size;
 use larder::{Ctx, Error, ErrorKind, ListRef, StoreRef};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -21,7 +22,7 @@ use crate::run::{Forwarded, code_of_signal};
 use crate::session::Session;
 use draw::State;
 use sample::{Sample, Sampler, Structures};
-use words::{count_or_none, duration, share, size, us};
+use words::{count_or_none, duration, share, us};
 
 /// How often structures are counted anew: it takes a listing of the store.
 const STRUCTURES_EVERY: Duration = Duration::from_secs(60);

@@ -20,16 +20,6 @@ pub(super) fn share(share: Option<f64>) -> String {
     share.map_or_else(String::new, |share| format!("{:.0} %", share * 100.0))
 }
 
-/// A size, in units of 1,000.
-pub(super) fn size(bytes: f64) -> String {
-    match bytes {
-        _ if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
-        _ if bytes >= 1e6 => format!("{:.2} MB", bytes / 1e6),
-        _ if bytes >= 1e3 => format!("{:.1} kB", bytes / 1e3),
-        _ => format!("{bytes:.0} B"),
-    }
-}
-
 /// A time of so many microseconds.
 pub(super) fn us(us: f64) -> String {
     match us {

@@ -20,7 +20,7 @@ use crate::hot::Countdown;
 /// A connection takes no further request while it has so many bytes to give.
 const OUT_BYTES_SOFT: usize = 256 << 10;
 /// One request in so many is timed.
-const TIMED_EVERY: u32 = 16;
+pub(super) const TIMED_EVERY: u32 = 16;
 
 /// What became of a request.
 enum Step {
@@ -137,12 +137,14 @@ impl Session {
         let mut scratch = KeyScratch::new();
         let command = parse(line, &mut scratch);
         let class = class(&command);
-        if self.look.is_over()
+        let step = self.execute(env, &command, body, tally);
+        // Not one that comes again, with its body or when there is room for more replies.
+        if matches!(step, Step::Done(_))
+            && self.look.is_over()
             && let Some(key) = key(&command)
         {
             env.counters.of(worker).hot.saw(key, env.coarse_ms.load(Ordering::Relaxed));
         }
-        let step = self.execute(env, &command, body, tally);
         if let Some(began) = timed {
             env.counters.of(worker).time(class, began.elapsed());
         }

@@ -8,7 +8,7 @@ use larder_proto::server::number;
 use larder_proto::server::words::Words;
 use larder_proto::server::write::{self, stat};
 
-use super::{Session, memcached_bytes};
+use super::{Session, TIMED_EVERY, memcached_bytes};
 use crate::conns::Phase;
 use crate::counters::{Count, LATENCY_CLASSES};
 use crate::engine::{Engine, Walk};
@@ -98,13 +98,13 @@ fn hot<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     }
 }
 
-/// Ours: how long requests took, of one in 16, from its line being found to its reply being written into the buffer.
+/// Ours: how many requests there were and how long they took, by one in 16, from its line being found to its reply being written into the buffer.
 fn latency<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     const NS_A_US: f64 = 1e3;
     for (class, word) in LATENCY_CLASSES {
         let times = env.counters.times(class);
-        stat(out, &format!("{word}:count"), times.count());
-        stat(out, &format!("{word}:sum_us"), times.sum_ns as f64 / NS_A_US);
+        stat(out, &format!("{word}:count"), times.count() * u64::from(TIMED_EVERY));
+        stat(out, &format!("{word}:sum_us"), times.sum_ns as f64 * f64::from(TIMED_EVERY) / NS_A_US);
         for percent in [50, 99] {
             if let Some(ns) = times.percentile_ns(percent) {
                 stat(out, &format!("{word}:p{percent}_us"), ns as f64 / NS_A_US);

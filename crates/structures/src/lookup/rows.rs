@@ -3,6 +3,7 @@
 use larder_core::{Error, ErrorKind, Result};
 
 use super::key::{Family, LookupKey, network};
+use super::text::TEXT_BYTES_MAX;
 use crate::append::layout::{put_varint, take, take_length};
 
 /// The most columns a row has, beside its key.
@@ -144,6 +145,11 @@ impl Rows {
         let before = self.fields.len();
         let mut count = 0usize;
         for field in fields {
+            let bytes = field.as_ref().len();
+            if bytes > TEXT_BYTES_MAX {
+                self.fields.truncate(before);
+                return Err(format!("a field has {bytes} bytes; the limit is {TEXT_BYTES_MAX}"));
+            }
             put_bytes(&mut self.fields, field.as_ref());
             count += 1;
         }
@@ -224,6 +230,17 @@ mod tests {
 
     fn key(text: &str) -> LookupKey {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_field_that_could_not_be_read_back_is_refused() {
+        let mut rows = Rows::new(["a", "b"]).unwrap();
+        rows.push(key("10.0.0.0"), key("10.0.0.0"), ["1".to_owned(), "x".repeat(TEXT_BYTES_MAX)]).unwrap();
+        let before = rows.clone();
+        let error = rows.push(key("10.0.0.1"), key("10.0.0.1"), ["1".to_owned(), "x".repeat(TEXT_BYTES_MAX + 1)]);
+        let said = error.unwrap_err().to_string();
+        assert!(said.contains("16777217 bytes; the limit is 16777216"), "{said}");
+        assert!(rows == before);
     }
 
     #[test]

@@ -56,7 +56,10 @@ mod tests {
 
     #[test]
     fn rounds_count_on_from_the_seed_and_wrap() {
-        assert_eq!(Budget::new(u64::MAX, Duration::from_secs(3600)).seeds().take(3).collect::<Vec<_>>(), [u64::MAX, 0, 1]);
+        assert_eq!(
+            Budget::new(u64::MAX, Duration::from_secs(3600)).seeds().take(3).collect::<Vec<_>>(),
+            [u64::MAX, 0, 1]
+        );
     }
 
     #[test]

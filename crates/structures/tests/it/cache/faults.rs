@@ -1,0 +1,268 @@
+//! Caches on a connection that breaks: before and after every op, at random, and with requests that arrive late.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use larder_core::{Batch, Ctx, Effect, ErrorKind, StoreRef};
+use larder_store_memory::MemoryStore;
+use larder_structures::cache::Source;
+use larder_structures::{Cache, CacheOptions};
+use larder_testkit::faulty::{Fault, Faulty};
+
+use crate::cache::support::{Truth, cached, churn, clocked, found, is_fresh, leased, options, secs, why_not};
+use crate::support::hooked::{Hooked, fail};
+
+const FAULTS: [Fault; 6] =
+    [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
+
+fn brief() -> CacheOptions {
+    options().timeout(Duration::from_millis(400))
+}
+
+/// Whichever op breaks: what is said to be cached is, what is said not to be is not, and when the lease is over it can be made anew.
+#[tokio::test]
+async fn a_rebuild_says_truly_whether_it_was_cached_whichever_op_breaks() {
+    for is_stale in [false, true] {
+        for fault in FAULTS {
+            for nth in 1.. {
+                let (clock, inner) = clocked();
+                let faulty = Faulty::new(inner.clone());
+                let cache = brief().open_or_create(&faulty.shared(), "c").await.unwrap();
+                let direct = brief().open(&inner, "c").await.unwrap();
+                if is_stale {
+                    cached(&direct, "k", "old").await;
+                    clock.advance(secs(11));
+                }
+                faulty.fail_nth(nth, fault);
+                let made = cache.get_or_rebuild("k", async || Ok::<_, larder_core::Error>("v")).await;
+                let is_injected = faulty.injected() > 0;
+                faulty.heal();
+                faulty.deliver_late().await;
+                let seen = direct.get("k").await.unwrap();
+                let column = format!("{fault:?} at op {nth}, stale {is_stale}: {made:?}, {seen:?}");
+                match &made {
+                    Ok(made) => {
+                        let Source::Rebuilt(outcome) = &made.source else { panic!("{column}") };
+                        // One fault alone leaves nothing unknown.
+                        assert!(outcome.is_ok(), "{column}");
+                        assert!(is_fresh(&seen.unwrap(), "v"), "{column}");
+                    }
+                    // Nothing was made; a read that failed is told.
+                    Err(_) => assert!(seen.is_none_or(|seen| seen.value == "old"), "{column}"),
+                }
+                clock.advance(secs(2));
+                direct.invalidate("k").await.unwrap();
+                assert!(cached(&cache, "k", "w").await.is_kept(), "{column}");
+                if !is_injected {
+                    assert!(nth > 4, "only {nth} ops");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_invalidation_that_is_acknowledged_took_effect_whichever_op_breaks() {
+    for fault in FAULTS {
+        for nth in 1..=2 {
+            let (_, inner) = clocked();
+            let faulty = Faulty::new(inner.clone());
+            let cache = brief().open_or_create(&faulty.shared(), "c").await.unwrap();
+            let direct = brief().open(&inner, "c").await.unwrap();
+            cached(&direct, "k", "v").await;
+            faulty.fail_nth(nth, fault);
+            let outcome = cache.invalidate("k").await;
+            let there = direct.get("k").await.unwrap();
+            match (outcome, fault) {
+                (Ok(()), _) => assert!(there.is_none(), "{fault:?}"),
+                (Err(error), Fault::NotSent) => assert!(!error.is_unknown() && there.is_some()),
+                (Err(error), _) => panic!("{fault:?}: {error}"),
+            }
+        }
+    }
+}
+
+/// A final write that the network keeps back until long after its caller gave up.
+#[tokio::test]
+async fn a_value_that_arrives_late_does_not_undo_an_invalidation_or_another_rebuild() {
+    for is_remade in [false, true] {
+        let (_, inner) = clocked();
+        let hooked = Hooked::new(&inner);
+        let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+        let direct = brief().open(&inner, "c").await.unwrap();
+        let lease = leased(&cache, "k").await;
+        let (send, mut late) = tokio::sync::mpsc::unbounded_channel::<Batch>();
+        for nth in 1..200 {
+            let send = send.clone();
+            hooked.at(nth, |_, batch| async move {
+                let replies = fail(&batch, Effect::Unknown);
+                _ = send.send(batch);
+                replies
+            });
+        }
+        let made = lease.finish("old").await;
+        assert_eq!(made.value, "old");
+        assert!(why_not(&made).is_unknown(), "{made:?}");
+        direct.invalidate("k").await.unwrap();
+        if is_remade {
+            cached(&direct, "k", "new").await;
+        }
+        let mut arrived = 0;
+        while let Ok(batch) = late.try_recv() {
+            arrived += 1;
+            _ = inner.run(Ctx::default(), batch).await;
+        }
+        assert!(arrived > 1);
+        match direct.get("k").await.unwrap() {
+            Some(seen) => assert!(is_remade && is_fresh(&seen, "new"), "{seen:?}"),
+            None => assert!(!is_remade),
+        }
+    }
+}
+
+/// Two leases of one caller: the network keeps the first back, the second lands, and the first arrives after an invalidation.
+#[tokio::test]
+async fn a_lease_that_arrives_late_does_not_undo_an_invalidation() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let direct = brief().open(&inner, "c").await.unwrap();
+    let (send, mut late) = tokio::sync::mpsc::unbounded_channel::<Batch>();
+    hooked.at(2, |_, batch| async move {
+        let replies = fail(&batch, Effect::Unknown);
+        _ = send.send(batch);
+        replies
+    });
+    let lease = leased(&cache, "k").await;
+    let first = late.try_recv().expect("a first lease was sent");
+    direct.invalidate("k").await.unwrap();
+    assert!(inner.run(Ctx::default(), first).await.iter().all(Result::is_ok), "it lands");
+    let made = lease.finish("old").await;
+    assert_eq!((why_not(&made).kind(), why_not(&made).known_effect()), (ErrorKind::Conflict, Effect::NotApplied));
+    assert!(direct.get("k").await.unwrap().is_none(), "the invalidation was undone");
+}
+
+/// Two leases of one caller, of which the first lands after all, before the second: the rebuild is under that one, for as long as that one lasts.
+#[tokio::test]
+async fn a_lease_that_lands_after_it_was_given_up_for_lost_is_the_callers_own() {
+    let (clock, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let (send, mut late) = tokio::sync::mpsc::unbounded_channel::<Batch>();
+    hooked.at(2, |_, batch| async move {
+        let replies = fail(&batch, Effect::Unknown);
+        _ = send.send(batch);
+        replies
+    });
+    hooked.at(4, move |store, batch| async move {
+        let first = late.try_recv().expect("a first lease was sent");
+        _ = store.run(Ctx::default(), first).await;
+        store.run(Ctx::default(), batch).await
+    });
+    let lease = leased(&cache, "k").await;
+    assert!(lease.finish("v").await.is_kept());
+    assert!(is_fresh(&found(&cache, "k").await, "v"));
+    clock.advance(secs(15));
+    assert!(cached(&cache, "k", "w").await.is_kept());
+}
+
+#[tokio::test]
+async fn a_lost_reply_of_the_last_write_is_looked_up() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    hooked.lose_replies(1);
+    assert!(lease.finish("v").await.is_kept());
+    assert!(is_fresh(&found(&cache, "k").await, "v"));
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_told_in_time_and_the_value_comes_back() {
+    let faulty = Faulty::new(Arc::new(MemoryStore::new()));
+    let cache = brief().open_or_create(&faulty.shared(), "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    faulty.fail_always(Fault::NotSent);
+    let made = lease.finish("v").await;
+    assert_eq!((&made.value[..], why_not(&made).kind()), (&b"v"[..], ErrorKind::Unavailable));
+    assert_eq!(why_not(&made).known_effect(), Effect::NotApplied);
+    assert_eq!(cache.lookup("k").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    faulty.fail_always(Fault::LostRequest);
+    assert!(cache.invalidate("k").await.unwrap_err().is_unknown());
+}
+
+/// The store cannot be reached for more than a lease: another takes over, and the first is told why its value is not cached.
+#[tokio::test]
+async fn a_lease_that_could_not_be_renewed_is_followed_and_told() {
+    let inner: StoreRef = Arc::new(MemoryStore::new());
+    let faulty = Faulty::new(inner.clone());
+    let short = || brief().lease(Duration::from_millis(300)).wait(secs(20));
+    let cache = short().open_or_create(&faulty.shared(), "c").await.unwrap();
+    let other = short().open(&inner, "c").await.unwrap();
+    let slow = cache.get_or_rebuild("k", async || {
+        faulty.fail_always(Fault::NotSent);
+        assert!(cached(&other, "k", "new").await.is_kept());
+        faulty.heal();
+        Ok::<_, larder_core::Error>("old")
+    });
+    let made = slow.await.unwrap();
+    assert_eq!(made.value, "old");
+    let error = why_not(&made);
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied));
+    assert!(error.to_string().contains("the last renewal of its lease had failed: unavailable"), "{error}");
+    assert!(is_fresh(&found(&other, "k").await, "new"));
+}
+
+/// Whichever renewal breaks, in whatever way: the next one holds the lease, and the value is cached.
+#[tokio::test]
+async fn a_renewal_that_fails_once_is_tried_again_before_the_lease_is_over() {
+    for fault in FAULTS {
+        let inner: StoreRef = Arc::new(MemoryStore::new());
+        let faulty = Faulty::new(inner.clone());
+        let short = || brief().lease(Duration::from_millis(600)).wait(Duration::ZERO);
+        let cache = short().open_or_create(&faulty.shared(), "c").await.unwrap();
+        let other = short().open(&inner, "c").await.unwrap();
+        let made = cache.get_or_rebuild("k", async || {
+            for nth in 1..=2 {
+                faulty.fail_nth(nth, fault);
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let error = other.lookup("k").await.expect_err("it is leased");
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{fault:?}: {error}");
+            }
+            Ok::<_, larder_core::Error>("v")
+        });
+        let made = made.await.unwrap();
+        assert!(made.is_kept(), "{fault:?}: {made:?}");
+        assert_eq!(faulty.injected(), 2, "{fault:?}");
+        assert!(is_fresh(&found(&other, "k").await, "v"), "{fault:?}");
+    }
+}
+
+/// 8 tasks on 2 clients and one key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_invalidation_is_undone_at_random_faults() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let inner: StoreRef = Arc::new(MemoryStore::new());
+    let clients = [Faulty::new(inner.clone()), Faulty::new(inner)];
+    let truth = Arc::new(Truth::default());
+    let mut handles: Vec<Cache> = Vec::new();
+    for client in &clients {
+        let options = Cache::options().ttl(Duration::from_millis(30)).stale(Duration::from_millis(20));
+        let options = options.lease(Duration::from_millis(50)).timeout(Duration::from_millis(500));
+        handles.push(options.open_or_create(&client.shared(), "c").await.unwrap());
+        client.fail_randomly(seed, 20, &FAULTS);
+    }
+    let tasks: Vec<_> = (0..8u64)
+        .map(|task| tokio::spawn(churn(handles[task as usize % 2].clone(), truth.clone(), seed ^ task, 300)))
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(clients.iter().map(Faulty::injected).sum::<u64>() > 50);
+    let count = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::SeqCst);
+    assert!(count(&truth.served) > 500 && count(&truth.rebuilds) > 50, "{truth:?}");
+    assert!(count(&truth.unknown) * 20 < count(&truth.rebuilds), "{truth:?}");
+}

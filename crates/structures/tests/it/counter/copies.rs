@@ -1,0 +1,283 @@
+//! The counter on several servers: what is lost, what is not, and what it costs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Replies, StoreRef};
+use larder_layers::Counting;
+use larder_structures::{Counter, Name, registry};
+use larder_testkit::faulty::{Fault, Faulty};
+
+use crate::counter::fleet::{Fleet, Node};
+use crate::counter::support::Meter;
+use crate::support::hooked::Hooked;
+
+fn nodes(count: usize) -> Vec<Arc<Node>> {
+    (0..count).map(|_| Node::new()).collect()
+}
+
+fn fleet(nodes: &[Arc<Node>]) -> StoreRef {
+    Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef))
+}
+
+#[tokio::test]
+async fn round_trips_are_as_documented() {
+    let nodes = nodes(3);
+    let counting = Counting::new(fleet(&nodes));
+    let store: StoreRef = Arc::new(counting.clone());
+    let mut meter = Meter::new(counting);
+    let counter = Counter::options().copies(3).open_or_create(&store, "n").await.unwrap();
+    assert_eq!(meter.round_trips(), 4, "make");
+    counter.add(1).await.unwrap();
+    assert_eq!(meter.round_trips(), 3, "first add");
+    for _ in 0..3 {
+        counter.add(1).await.unwrap();
+        assert_eq!(meter.round_trips(), 1, "warm add");
+    }
+    assert_eq!(counter.get().await.unwrap(), 4);
+    assert_eq!(meter.round_trips(), 1, "get");
+    let other = Counter::open(&store, "n").await.unwrap();
+    assert_eq!(meter.round_trips(), 1, "open");
+    assert_eq!(other.reset().await.unwrap(), 4);
+    assert_eq!(meter.round_trips(), 3, "reset");
+    counter.add(1).await.unwrap();
+    _ = meter.round_trips();
+    counter.release().await.unwrap();
+    assert_eq!(meter.round_trips(), 1, "release");
+    counter.add(1).await.unwrap();
+    _ = meter.round_trips();
+    nodes[0].restart_empty();
+    // The write that finds the copy missing still counts, on the two others.
+    counter.add(1).await.unwrap();
+    assert_eq!(meter.round_trips(), 1, "the add that meets an empty server");
+    counter.add(1).await.unwrap();
+    assert_eq!(meter.round_trips(), 5, "the add that mends");
+    counter.add(1).await.unwrap();
+    assert_eq!(meter.round_trips(), 1, "the add after it");
+    let fresh = Counter::open(&store, "n").await.unwrap();
+    assert!(meter.round_trips() <= 2, "open, and the manifest's copy made again");
+    assert_eq!(fresh.repair().await.unwrap(), 0, "idle slots were mended too");
+    assert_eq!(fresh.get().await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn each_server_in_turn_is_lost_and_comes_back_empty_and_the_total_stands() {
+    for (copies, servers) in [(2, 2), (2, 3), (3, 3), (3, 5), (4, 4), (5, 5)] {
+        let nodes = nodes(servers);
+        let store = fleet(&nodes);
+        let options = Counter::options().copies(copies).slots(4).timeout(Duration::from_secs(2));
+        let counter = options.open_or_create(&store, "n").await.unwrap();
+        let mut total = 0;
+        for (turn, node) in nodes.iter().cycle().take(2 * servers).enumerate() {
+            node.stop();
+            assert_eq!(counter.get().await.unwrap(), total, "{copies} of {servers}, turn {turn}");
+            if copies > 2 {
+                counter.add(1).await.unwrap_or_else(|error| panic!("{copies} of {servers}, turn {turn}: {error}"));
+                total += 1;
+            }
+            let fresh = Counter::open(&store, "n").await.unwrap();
+            assert_eq!(fresh.get().await.unwrap(), total);
+            node.restart_empty();
+            assert_eq!(fresh.get().await.unwrap(), total, "{copies} of {servers}, turn {turn}");
+            // Mended by adds of the owner, of a fresh process, or on demand.
+            match turn % 3 {
+                0 => {
+                    counter.add(1).await.unwrap();
+                    counter.add(1).await.unwrap();
+                    total += 2;
+                }
+                1 => {
+                    let fresh = Counter::open(&store, "n").await.unwrap();
+                    fresh.add(2).await.unwrap();
+                    total += 2;
+                }
+                _ => {}
+            }
+            Counter::open(&store, "n").await.unwrap().repair().await.unwrap();
+            assert_eq!(counter.repair().await.unwrap(), 0);
+        }
+        assert_eq!(counter.get().await.unwrap(), total);
+    }
+}
+
+#[tokio::test]
+async fn two_servers_of_three_at_once_are_a_loss_and_never_a_smaller_number() {
+    let nodes = nodes(3);
+    let store = fleet(&nodes);
+    let counter = Counter::options().copies(3).open_or_create(&store, "n").await.unwrap();
+    counter.add(5).await.unwrap();
+    nodes[0].stop();
+    nodes[1].stop();
+    for error in [counter.get().await.unwrap_err(), counter.add(1).await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    nodes[0].restart_empty();
+    nodes[1].restart_empty();
+    let fresh = Counter::open(&store, "n").await.unwrap();
+    let errors = [
+        fresh.get().await.unwrap_err(),
+        fresh.add(1).await.unwrap_err(),
+        fresh.reset().await.unwrap_err(),
+        fresh.repair().await.unwrap_err(),
+        counter.get().await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+    }
+    // What the owner had sent before may be on the third; it is no count any more, and says so.
+    assert!(matches!(counter.add(1).await, Err(error) if error.kind() == ErrorKind::Lost));
+}
+
+#[tokio::test]
+async fn with_two_copies_adds_wait_for_both() {
+    let nodes = nodes(2);
+    let store = fleet(&nodes);
+    let options = Counter::options().copies(2).timeout(Duration::from_millis(100));
+    let counter = options.open_or_create(&store, "n").await.unwrap();
+    counter.add(1).await.unwrap();
+    nodes[1].stop();
+    let error = counter.add(10).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
+    nodes[1].resume();
+    counter.add(100).await.unwrap();
+    let total = counter.get().await.unwrap();
+    assert!(total == 101 || total == 111, "{total}");
+    let fresh = Counter::open(&store, "n").await.unwrap();
+    assert_eq!(fresh.get().await.unwrap(), total);
+}
+
+#[tokio::test]
+async fn dropping_removes_every_copy() {
+    let nodes = nodes(3);
+    let store = fleet(&nodes);
+    let name = Name::new("n").unwrap();
+    for lost in [None, Some(0), Some(1), Some(2)] {
+        Counter::options().copies(3).open_or_create(&store, "n").await.unwrap().add(1).await.unwrap();
+        if let Some(lost) = lost {
+            nodes[lost].restart_empty();
+        }
+        registry::drop_structure(&store, Ctx::default(), &name).await.unwrap().unwrap();
+        assert_eq!(Counter::open(&store, "n").await.unwrap_err().kind(), ErrorKind::Absent, "{lost:?}");
+        assert_eq!(registry::find(&store, Ctx::default(), &name).await.unwrap(), None);
+    }
+}
+
+/// Runs ops one after the other, and adds to a counter after each.
+async fn one_by_one(store: StoreRef, batch: Batch, counter: Counter) -> Replies {
+    let mut replies = Replies::new();
+    for op in batch {
+        replies.extend(store.run(Ctx::default(), Batch::from_iter([op])).await);
+        _ = counter.add(1).await;
+    }
+    replies
+}
+
+#[tokio::test]
+async fn copies_that_are_made_again_while_they_are_dropped_do_not_outlive_the_drop() {
+    let name = Name::new("n").unwrap();
+    // The batches of a drop after its look: the data, the manifest, what was made again meanwhile.
+    for (copies, slots, batches) in
+        [(2, 1, 2..=2), (2, 1, 2..=4), (2, 2, 2..=3), (3, 1, 2..=4), (3, 4, 2..=2), (5, 1, 3..=4)]
+    {
+        let store = fleet(&nodes(usize::from(copies)));
+        let options = Counter::options().copies(copies).slots(slots).timeout(Duration::from_millis(200));
+        let counter = options.open_or_create(&store, "n").await.unwrap();
+        counter.add(1).await.unwrap();
+        let hooked = Hooked::new(&store);
+        for nth in batches.clone() {
+            let counter = counter.clone();
+            hooked.at(nth, move |store, batch| one_by_one(store, batch, counter));
+        }
+        registry::drop_structure(&hooked.shared(), Ctx::default(), &name).await.unwrap().unwrap();
+        let case = format!("{copies} copies, {slots} slots, batches {batches:?}");
+        for _ in 0..3 {
+            let error = counter.add(1).await.expect_err(&case);
+            assert_eq!(error.kind(), ErrorKind::Lost, "{case}: {error}");
+        }
+        assert_eq!(Counter::open(&store, "n").await.unwrap_err().kind(), ErrorKind::Absent, "{case}");
+        assert_eq!(counter.get().await.unwrap_err().kind(), ErrorKind::Lost, "{case}");
+    }
+}
+
+/// Writers over connections that break, with servers that restart empty one after the other.
+async fn storm(seed: u64, copies: u8, servers: usize, slots: u16) {
+    let nodes = nodes(servers);
+    let direct = fleet(&nodes);
+    let options = Counter::options().copies(copies).slots(slots).timeout(Duration::from_secs(20));
+    options.open_or_create(&direct, "n").await.unwrap();
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..4_u64 {
+        let lines: Vec<Faulty> = nodes.iter().map(|node| Faulty::new(node.clone())).collect();
+        let store = Fleet::shared(lines.iter().map(Faulty::shared));
+        let counter = Counter::options().timeout(Duration::from_secs(20)).open(&store, "n").await.unwrap();
+        for (at, line) in lines.iter().enumerate() {
+            let faults = [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(3)];
+            line.fail_randomly(seed ^ writer ^ (at as u64) << 8, 60, &faults);
+        }
+        writers.spawn(async move {
+            let (mut min, mut max) = (0_i128, 0);
+            for _ in 0..60 {
+                match counter.add(1).await {
+                    Ok(()) => (min, max) = (min + 1, max + 1),
+                    Err(error) if error.is_unknown() => max += 1,
+                    Err(_) => {}
+                }
+            }
+            for line in &lines {
+                line.heal();
+                line.deliver_late().await;
+            }
+            (min, max)
+        });
+    }
+    let restarts = tokio::spawn({
+        let (nodes, direct) = (nodes.clone(), direct.clone());
+        async move {
+            for node in nodes.iter().cycle().take(4) {
+                for _ in 0..fastrand::u16(..200) {
+                    tokio::task::yield_now().await;
+                }
+                node.stop();
+                for _ in 0..fastrand::u16(..100) {
+                    tokio::task::yield_now().await;
+                }
+                node.restart_empty();
+                // The next may be lost only once this one's copies are there again.
+                let mender = Counter::open(&direct, "n").await.unwrap();
+                mender.repair().await.unwrap_or_else(|error| panic!("seed {seed}, {copies} of {servers}: {error}"));
+            }
+        }
+    });
+    let resetter = Counter::options().timeout(Duration::from_secs(20)).open(&direct, "n").await.unwrap();
+    let (mut taken, mut is_all_known) = (0, true);
+    for _ in 0..6 {
+        match resetter.reset().await {
+            Ok(sum) => taken += sum,
+            Err(error) => is_all_known &= !error.is_unknown(),
+        }
+        for _ in 0..fastrand::u16(..100) {
+            tokio::task::yield_now().await;
+        }
+    }
+    let known = writers.join_all().await;
+    restarts.await.unwrap();
+    let (min, max) = known.iter().fold((0, 0), |(min, max), known| (min + known.0, max + known.1));
+    let counter = Counter::open(&direct, "n").await.unwrap();
+    let total = counter.get().await.unwrap();
+    // What a reset took that did not end is in its error, for people.
+    let fits = if is_all_known { (min..=max).contains(&(total + taken)) } else { total + taken <= max };
+    assert!(fits, "seed {seed}, {copies} of {servers}: {total} and {taken} are not in {min}..={max}");
+    assert!(slots < 4 || max - min < 20, "seed {seed}, {copies} of {servers}: {min}..={max}");
+    counter.add(1).await.unwrap();
+    let after = counter.get().await.unwrap();
+    assert!(after == total + 1, "seed {seed}, {copies} of {servers}: {total}, then {after}");
+}
+
+#[tokio::test]
+async fn writers_count_exactly_while_connections_break_and_servers_restart_empty() {
+    for (copies, servers, slots) in [(2, 2, 4), (3, 3, 4), (3, 3, 1), (3, 5, 2), (4, 4, 2), (5, 5, 4)] {
+        for _ in 0..10 {
+            storm(fastrand::u64(..), copies, servers, slots).await;
+        }
+    }
+}

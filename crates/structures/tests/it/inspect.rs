@@ -1,0 +1,213 @@
+//! Looking at structures of each kind, whole and damaged.
+
+use larder_core::{Ctx, ErrorKind, Key, PutMode, StoreExt, StoreRef, Ttl};
+use larder_structures::inspect::inspect;
+use larder_structures::lock::Lock;
+use larder_structures::records::{Schema, Value};
+use larder_structures::{
+    Array, Cache, Counter, EventLog, Inspection, Kind, Name, PackedRecords, Queue, Set, ShardedHash, ShardedSet, Stack,
+    Table, UniqueVisitors, Visitors, registry,
+};
+
+use crate::counter::support::{memory, slot_key};
+
+async fn look(store: &StoreRef, name: &str) -> Inspection {
+    inspect(store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().expect("it is there")
+}
+
+#[tokio::test]
+async fn each_kind_tells_what_it_is() {
+    let store = memory();
+    let set = Set::options().shards(4).open_or_create(&store, "tags").await.unwrap();
+    set.add(["a", "b", "c"]).await.unwrap();
+    set.remove(["a"]).await.unwrap();
+    let stat = set.stat().await.unwrap();
+    let found = look(&store, "tags").await;
+    assert_eq!((found.manifest.kind, found.manifest.shards), (Kind::Set, 4));
+    assert_eq!((found.keys, found.missing, found.unread), (5, 0, 0));
+    assert_eq!(found.elements, Some(2));
+    assert_eq!((found.live_bytes, found.stale_bytes), (Some(stat.live_bytes), Some(stat.stale_bytes)));
+    assert!(found.bytes > stat.bytes && found.bytes < stat.bytes + 100, "the values and the manifest");
+
+    Counter::options().slots(3).open_or_create(&store, "hits").await.unwrap().add(1).await.unwrap();
+    let found = look(&store, "hits").await;
+    assert_eq!((found.manifest.kind, found.keys), (Kind::Counter, 4));
+    assert_eq!(found.params[0], ("slots", "3".to_owned()));
+    assert_eq!((found.live_bytes, found.elements), (None, None));
+
+    Counter::options().fast().open_or_create(&store, "quick").await.unwrap();
+    assert_eq!(look(&store, "quick").await.keys, 2);
+
+    let lock = Lock::options().label("me").open(&store, "nightly").await.unwrap();
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    let found = look(&store, "nightly").await;
+    assert_eq!((found.manifest.kind, found.keys), (Kind::Lock, 1));
+    let params: Vec<String> = found.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let token = format!("fencing token {}", guard.fencing_token());
+    assert_eq!(params, ["state held", "lease 30s", &token, "label \"me\""]);
+    guard.release().await.unwrap();
+    assert_eq!(look(&store, "nightly").await.params[0], ("state", "free".to_owned()));
+}
+
+#[tokio::test]
+async fn the_kinds_that_count_their_elements_do() {
+    let store = memory();
+    let array = Array::open_or_create(&store, "steps").await.unwrap();
+    array.push(["a", "b"]).await.unwrap();
+    let found = look(&store, "steps").await;
+    assert_eq!((found.manifest.kind, found.elements, found.missing), (Kind::Array, Some(2), 0));
+    assert!(found.live_bytes.is_some());
+    let queue = Queue::open_or_create(&store, "jobs").await.unwrap();
+    queue.push("a").await.unwrap();
+    queue.push("b").await.unwrap();
+    let found = look(&store, "jobs").await;
+    assert_eq!((found.manifest.kind, found.elements, found.missing), (Kind::Queue, Some(2), 0));
+    assert!(found.keys >= 3 && found.params.iter().any(|(name, _)| *name == "segment bytes"), "{found:?}");
+    let stack = Stack::open_or_create(&store, "undo").await.unwrap();
+    stack.push("a").await.unwrap();
+    assert_eq!(look(&store, "undo").await.elements, Some(1));
+}
+
+/// What the parameters say, a line each.
+fn words(found: &Inspection) -> Vec<String> {
+    found.params.iter().map(|(name, value)| format!("{name} {value}")).collect()
+}
+
+#[tokio::test]
+async fn a_table_tells_its_entries_and_what_is_stale_in_them_and_in_its_list() {
+    let store = memory();
+    let table = Table::options().shards(2).open_or_create(&store, "prices").await.unwrap();
+    for number in 0..20 {
+        table.put(number.to_string(), "first").await.unwrap();
+    }
+    table.settle().await;
+    let found = look(&store, "prices").await;
+    assert_eq!((found.manifest.kind, found.keys, found.missing), (Kind::Table, 1 + 2 + 20, 0));
+    assert_eq!((found.elements, found.params.len()), (Some(20), 3));
+    let manifest_bytes = found.bytes - found.live_bytes.unwrap() - found.stale_bytes.unwrap();
+    assert_eq!(manifest_bytes, 17 + found.manifest.params.len() as u64);
+    // A second value makes the first one stale.
+    table.put("0", vec![b'x'; 200]).await.unwrap();
+    table.put("0", "short").await.unwrap();
+    table.settle().await;
+    let after = look(&store, "prices").await;
+    assert!(after.stale_bytes.unwrap() > found.stale_bytes.unwrap() + 200, "{after:?}");
+    table.remove("1").await.unwrap();
+    table.settle().await;
+    assert_eq!(look(&store, "prices").await.elements, Some(19));
+    let generation = found.manifest.generation;
+    store.delete(Key::new(format!("L.prices.t.{generation:016x}.1")).unwrap()).await.unwrap();
+    let lost = look(&store, "prices").await;
+    assert_eq!((lost.missing, lost.live_bytes, lost.stale_bytes, lost.elements), (1, None, None, None));
+}
+
+#[tokio::test]
+async fn the_kinds_whose_pieces_come_as_they_are_used_count_them() {
+    let store = memory();
+    // A change over several shards keeps its commits in an item of their own.
+    let array = Array::options().shards(3).open_or_create(&store, "hosts").await.unwrap();
+    array.change(["a", "b", "c", "d"], ["z"]).await.unwrap();
+    let found = look(&store, "hosts").await;
+    assert_eq!((found.manifest.kind, found.keys, found.elements), (Kind::Array, 1 + 3 + 1, Some(4)));
+    let stat = array.stat().await.unwrap();
+    assert_eq!((found.live_bytes, found.stale_bytes), (Some(stat.live_bytes), Some(stat.stale_bytes)));
+
+    let log = EventLog::open_or_create(&store, "audit").await.unwrap();
+    let list_alone = look(&store, "audit").await.keys;
+    log.put_all([(log.now_ms(), "a"), (log.now_ms(), "b"), (log.now_ms() - 7_200_000, "c")]).await.unwrap();
+    let found = look(&store, "audit").await;
+    assert_eq!((found.manifest.kind, found.keys), (Kind::EventLog, list_alone + 2), "a part a chunk");
+    assert_eq!((found.live_bytes, found.elements), (None, None));
+
+    let visitors = Visitors::open_or_create(&store, "site").await.unwrap();
+    let ledger = look(&store, "site").await.keys;
+    visitors.hit_many(3).await.unwrap();
+    let found = look(&store, "site").await;
+    assert_eq!((found.manifest.kind, found.keys), (Kind::Visitors, ledger + 1), "a counter a window");
+
+    let cache = Cache::open_or_create(&store, "pages").await.unwrap();
+    cache.get_or_rebuild("k", async || Ok::<_, larder_core::Error>("v")).await.unwrap();
+    let found = look(&store, "pages").await;
+    assert_eq!((found.manifest.kind, found.keys, found.missing), (Kind::Cache, 1, 0), "entries are not listed");
+    assert_eq!(words(&found), ["keys are hashed by XXH3-128"]);
+}
+
+#[tokio::test]
+async fn the_packed_kinds_tell_what_they_hold() {
+    let store = memory();
+    let unique = UniqueVisitors::open_or_create(&store, "days").await.unwrap();
+    let before = look(&store, "days").await;
+    unique.add(["ann", "bob"]).await.unwrap();
+    let found = look(&store, "days").await;
+    assert_eq!((found.manifest.kind, found.missing), (Kind::UniqueVisitors, 0));
+    assert!(found.keys > before.keys && found.bytes > before.bytes, "{before:?} {found:?}");
+
+    let schema = Schema::parse(["visits:u7"]).unwrap();
+    let records = PackedRecords::options().schema(schema).open_or_create(&store, "users").await.unwrap();
+    let before = look(&store, "users").await;
+    records.set(7, &[("visits", Value::Uint(3))]).await.unwrap();
+    let found = look(&store, "users").await;
+    assert_eq!((found.manifest.kind, found.keys, found.missing), (Kind::Records, before.keys + 1, 0), "a shard");
+    assert!(words(&found).iter().any(|line| line.contains("visits")), "{:?}", words(&found));
+
+    let hash = ShardedHash::options().shards(4).open_or_create(&store, "stock").await.unwrap();
+    hash.set([("apple", "3"), ("pear", "4")]).await.unwrap();
+    let found = look(&store, "stock").await;
+    assert_eq!((found.manifest.kind, found.elements, found.missing), (Kind::ShardedHash, Some(2), 0));
+    let set = ShardedSet::options().shards(4).open_or_create(&store, "seen").await.unwrap();
+    set.add(["a", "b", "c"]).await.unwrap();
+    let found = look(&store, "seen").await;
+    assert_eq!((found.manifest.kind, found.elements, found.missing), (Kind::ShardedSet, Some(3), 0));
+    assert!(found.keys > 1 && !found.guarantee.is_empty(), "{found:?}");
+}
+
+#[tokio::test]
+async fn what_is_lost_is_counted_and_nothing_is_written() {
+    let store = memory();
+    Set::options().shards(3).open_or_create(&store, "tags").await.unwrap();
+    store.delete(crate::support::probe::shard_key(&store, "tags", 1).await).await.unwrap();
+    let found = look(&store, "tags").await;
+    assert_eq!((found.keys, found.missing, found.elements), (3, 1, None));
+    Counter::options().slots(2).open_or_create(&store, "hits").await.unwrap();
+    store.delete(slot_key(&store, "hits", 0).await).await.unwrap();
+    assert_eq!(look(&store, "hits").await.missing, 1);
+    assert_eq!(look(&store, "hits").await.missing, 1, "a look mends nothing");
+}
+
+#[tokio::test]
+async fn a_list_tells_every_structure_and_nothing_else() {
+    let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    let all: StoreRef = memory.clone();
+    let shop = larder_layers::Namespace::new(all.clone(), "shop:").unwrap();
+    let list = shop.list(memory.clone());
+    let shop: StoreRef = std::sync::Arc::new(shop);
+    Set::options().shards(3).open_or_create(&all, b"t\xff.m").await.unwrap();
+    Lock::open(&all, "nightly").await.unwrap().try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    all.put(Key::new("L.strange.m").unwrap(), PutMode::Set, "42", Ttl::Never).await.unwrap();
+    all.put(Key::new("else").unwrap(), PutMode::Set, "42", Ttl::Never).await.unwrap();
+    Counter::open_or_create(&shop, "hits").await.unwrap();
+    let mut looked_at = 0;
+    let found = registry::list(&all, &*memory, Ctx::default(), &mut |count| looked_at = count).await.unwrap();
+    let found: Vec<String> = found
+        .iter()
+        .map(|listed| match &listed.manifest {
+            Ok(manifest) => format!("{} {}", manifest.kind.as_str(), listed.name),
+            Err(error) => format!("{} {}", error.kind().as_str(), listed.name),
+        })
+        .collect();
+    assert_eq!(found, ["lock \"nightly\"", "layout mismatch \"strange\"", "set \"t\\xff.m\""]);
+    assert!(looked_at >= 8);
+    let found = registry::list(&shop, &*list, Ctx::default(), &mut |_| ()).await.unwrap();
+    assert_eq!(found.iter().map(|listed| listed.name.as_bytes()).collect::<Vec<_>>(), [b"hits"]);
+}
+
+#[tokio::test]
+async fn nothing_and_strange_things_are_told() {
+    let store = memory();
+    let name = Name::new("n").unwrap();
+    assert_eq!(inspect(&store, Ctx::default(), &name).await.unwrap(), None);
+    store.put(name.manifest_key().unwrap(), PutMode::Set, "42", Ttl::Never).await.unwrap();
+    let error = inspect(&store, Ctx::default(), &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
+    assert!(store.get(Key::new("L.n.m").unwrap()).await.unwrap().is_some());
+}

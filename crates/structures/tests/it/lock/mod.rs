@@ -1,0 +1,6 @@
+//! Locks.
+
+mod faults;
+mod handle;
+mod memcached;
+pub(crate) mod support;

@@ -1,0 +1,7 @@
+//! Event logs.
+
+mod faults;
+mod handle;
+mod memcached;
+mod model;
+pub(crate) mod support;

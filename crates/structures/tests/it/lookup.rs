@@ -1,0 +1,257 @@
+//! Packed tables whose builders die, on stores that have no room, and between two versions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Batch, Ctx, ErrorKind, Key, PutMode, Reply, StoreExt, StoreRef, Ttl};
+use larder_store_memcached::{Config, MemcachedStore};
+use larder_store_memory::MemoryStore;
+use larder_structures::lookup::{CsvOptions, LookupKey, Progress, Rows, Step};
+use larder_structures::{Name, PackedTable, registry};
+use larder_testkit::servers::{Memcached, Version};
+use tokio::sync::Notify;
+
+use crate::support::hooked::Hooked;
+
+/// So few ops in a batch that a build takes many.
+const BATCH_OPS: usize = 6;
+
+fn memory() -> StoreRef {
+    Arc::new(MemoryStore::new())
+}
+
+async fn open(store: &StoreRef) -> PackedTable {
+    PackedTable::options().block_bytes(64).open_or_create(store, "t").await.unwrap()
+}
+
+fn rows(version: &str, count: u64) -> Rows {
+    let mut rows = Rows::new(["version", "word"]).unwrap();
+    for id in 0..count {
+        rows.push_id(id, [version.to_owned(), format!("{:x}", id.wrapping_mul(0x9e37_79b9_7f4a_7c15))]).unwrap();
+    }
+    rows
+}
+
+async fn version(table: &PackedTable, count: u64) -> String {
+    let keys: Vec<LookupKey> = (0..count).map(LookupKey::from).collect();
+    let found = table.get_many(&keys).await.unwrap();
+    let first = found[0].as_ref().expect("a row").fields[0].clone();
+    assert!(found.iter().flatten().all(|found| found.fields[0] == first), "rows of two versions");
+    String::from_utf8(first.to_vec()).unwrap()
+}
+
+/// How many keys the store has, beside the manifest and the head.
+async fn keys(memory: &MemoryStore) -> usize {
+    memory.stats().items - 2
+}
+
+/// How much of the batch that a builder died at took effect.
+#[derive(Clone, Copy, Debug)]
+enum Applied {
+    Nothing,
+    Half,
+    All,
+}
+
+/// Builds, and dies at the nth batch; false if the build came to an end before.
+async fn die(store: &StoreRef, nth: u64, applied: Applied) -> bool {
+    let hooked = Hooked::with_batches_of(store, BATCH_OPS);
+    let table = open(&hooked.shared()).await;
+    let died = Arc::new(Notify::new());
+    let dies = died.clone();
+    hooked.at(nth, move |store, mut batch| async move {
+        batch.truncate(match applied {
+            Applied::Nothing => 0,
+            Applied::Half => batch.len() / 2,
+            Applied::All => batch.len(),
+        });
+        if !batch.is_empty() {
+            store.run(Ctx::default(), batch).await;
+        }
+        dies.notify_one();
+        std::future::pending().await
+    });
+    tokio::select! {
+        built = table.build(rows("new", 40)) => {
+            built.unwrap();
+            false
+        }
+        () = died.notified() => true,
+    }
+}
+
+#[tokio::test]
+async fn a_build_that_is_killed_at_any_op_leaves_a_whole_version_and_its_litter_is_removed() {
+    for applied in [Applied::Nothing, Applied::Half, Applied::All] {
+        let mut seen = [0; 2];
+        for nth in 1.. {
+            let memory = Arc::new(MemoryStore::new());
+            let store: StoreRef = memory.clone();
+            let table = open(&store).await;
+            table.build(rows("old", 30)).await.unwrap();
+            let died = die(&store, nth, applied).await;
+            let fresh = open(&store).await;
+            match version(&fresh, 30).await.as_str() {
+                "old" => seen[0] += 1,
+                "new" => seen[1] += 1,
+                other => panic!("version {other} was never built"),
+            }
+            // Whatever was left: the next build is the only one with keys.
+            let built = table.build(rows("next", 35)).await.unwrap();
+            assert_eq!(version(&fresh, 35).await, "next");
+            assert_eq!(fresh.stat().await.unwrap().others, 0, "batch {nth}, {applied:?}");
+            let directory = keys(&memory).await - built.blocks as usize;
+            assert!((1..3).contains(&directory), "batch {nth}, {applied:?}: {directory} keys beside the blocks");
+            let name = Name::new("t").unwrap();
+            registry::drop_structure(&store, Ctx::default(), &name).await.unwrap();
+            assert_eq!(memory.stats().items, 0, "batch {nth}, {applied:?}");
+            if !died {
+                break;
+            }
+        }
+        assert!(seen[0] > 5 && seen[1] > 3, "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_table_takes_along_what_a_dead_build_left() {
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    open(&store).await.build(rows("old", 30)).await.unwrap();
+    assert!(die(&store, 6, Applied::All).await);
+    let name = Name::new("t").unwrap();
+    registry::drop_structure(&store, Ctx::default(), &name).await.unwrap();
+    assert_eq!(memory.stats().items, 0);
+}
+
+#[tokio::test]
+async fn a_handle_sees_a_version_whose_builder_died_before_it_swept() {
+    let mut seen = 0;
+    for nth in 1.. {
+        let store = memory();
+        open(&store).await.build(rows("old", 30)).await.unwrap();
+        let handle = open(&store).await;
+        assert_eq!(version(&handle, 30).await, "old");
+        if !die(&store, nth, Applied::All).await {
+            break;
+        }
+        if version(&open(&store).await, 30).await == "new" && version(&handle, 30).await == "old" {
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            assert_eq!(version(&handle, 30).await, "new", "batch {nth}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "no build died between the two");
+}
+
+#[tokio::test]
+async fn a_store_that_went_back_is_told_to_who_saw_more() {
+    let store = memory();
+    let table = open(&store).await;
+    table.build(rows("one", 30)).await.unwrap();
+    let manifest = registry::find(&store, Ctx::default(), &Name::new("t").unwrap()).await.unwrap().unwrap();
+    let head = Key::new(format!("L.t.b.{:016x}.0", manifest.generation)).unwrap();
+    let before = store.get(head.clone()).await.unwrap().unwrap();
+    table.build(rows("two", 30)).await.unwrap();
+    assert_eq!(store.put(head, PutMode::Set, before.value, Ttl::Never).await.unwrap(), Reply::Stored);
+    let error = table.stat().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
+    assert!(error.to_string().contains("was at version 2 and is at 1"), "{error}");
+    // A fresh process cannot know that there was more; it finds that what the head names is gone.
+    let fresh = PackedTable::open(&store, "t").await.unwrap_err();
+    assert!(fresh.kind() == ErrorKind::Lost && fresh.to_string().contains("directory of version 1"), "{fresh}");
+}
+
+#[tokio::test]
+async fn a_block_of_something_else_is_corrupt_and_no_row() {
+    let store = memory();
+    let table = open(&store).await;
+    table.build(rows("one", 30)).await.unwrap();
+    let manifest = registry::find(&store, Ctx::default(), &Name::new("t").unwrap()).await.unwrap().unwrap();
+    let key = |block: u32| Key::new(format!("L.t.b.{:016x}.00000001-{block:x}", manifest.generation)).unwrap();
+    let other = store.get(key(1)).await.unwrap().unwrap();
+    let good = store.get(key(0)).await.unwrap().unwrap();
+    let mut flipped = good.value.to_vec();
+    *flipped.last_mut().unwrap() ^= 1;
+    for bytes in [other.value, flipped.into(), good.value.slice(..good.value.len() - 1), "".into()] {
+        store.put(key(0), PutMode::Set, bytes, Ttl::Never).await.unwrap();
+        let error = table.get(0u64).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("block 0"), "{error}");
+    }
+    store.put(key(0), PutMode::Set, good.value, Ttl::Never).await.unwrap();
+    assert!(table.get(0u64).await.unwrap().is_some());
+}
+
+/// Fields that cannot be packed.
+fn noise(fields: u64, bytes: usize) -> Rows {
+    let mut random = fastrand::Rng::with_seed(fields);
+    let mut rows = Rows::new(["noise"]).unwrap();
+    for id in 0..fields {
+        rows.push_id(id, [(0..bytes).map(|_| random.u8(..)).collect::<Vec<u8>>()]).unwrap();
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_a_server_has_no_room_for_is_told_and_the_old_one_stays() {
+    let server = Memcached::start(Version::Old, &["-m", "8"]);
+    let connected: StoreRef =
+        Arc::new(MemcachedStore::connect(Config::from_url(&server.url()).unwrap()).await.unwrap());
+    let full: StoreRef = Arc::new(MemoryStore::builder().bytes_max(1 << 20).build().unwrap());
+    let evicting: StoreRef = Arc::new(MemoryStore::builder().bytes_max(1 << 20).evict(true).build().unwrap());
+    for (store, count) in [(connected, 2_000), (full, 400), (evicting, 400)] {
+        let table = PackedTable::open_or_create(&store, "t").await.unwrap();
+        table.build(rows("old", 10)).await.unwrap();
+        let error = table.build(noise(count, 8_000)).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Full | ErrorKind::Lost), "{error}");
+        assert!(!error.is_unknown(), "{error}");
+        // Where the server evicts, what was there before may be gone as well: then that is said.
+        match table.get(3u64).await {
+            Ok(found) => assert_eq!(found.expect("a row").fields[0], "old"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn progress_is_told_step_by_step() {
+    let hooked = Hooked::with_batches_of(&memory(), BATCH_OPS);
+    let table = open(&hooked.shared()).await;
+    let mut told: Vec<Progress> = Vec::new();
+    let built = table.build_told(rows("one", 60), &mut |progress| told.push(progress)).await.unwrap();
+    let of = |step: Step| told.iter().filter(|progress| progress.step == step).collect::<Vec<_>>();
+    assert_eq!(told.first(), Some(&Progress { step: Step::Packing, done: 0, all: 60 }));
+    for step in [Step::Writing, Step::Verifying] {
+        let told = of(step);
+        assert!(told.len() > 2 && told.iter().is_sorted_by_key(|progress| progress.done), "{told:?}");
+        assert!(told.iter().all(|progress| progress.all > u64::from(built.blocks)));
+    }
+    assert!(told.iter().is_sorted_by_key(|progress| progress.step as u8));
+    assert_eq!(told.last().map(|progress| progress.done), told.last().map(|progress| progress.all));
+}
+
+#[tokio::test]
+async fn a_name_of_something_else_and_bad_sizes_are_refused() {
+    let store = memory();
+    let table = PackedTable::options().block_bytes(63).open_or_create(&store, "t").await.unwrap_err();
+    assert!(table.kind() == ErrorKind::BadInput && table.to_string().contains("64 to"), "{table}");
+    assert_eq!(store.run(Ctx::default(), Batch::new()).await.len(), 0);
+    assert_eq!(PackedTable::open(&store, "t").await.unwrap_err().kind(), ErrorKind::Absent, "nothing was made");
+    let rows = CsvOptions::new().read("id,a\n1,x\n".as_bytes()).unwrap();
+    assert_eq!(open(&store).await.build(rows).await.unwrap().rows, 1);
+}
+
+#[test]
+fn without_a_runtime_a_build_says_so() {
+    let store = memory();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let table = runtime.block_on(open(&store));
+    drop(runtime);
+    use std::future::Future as _;
+    let mut build = std::pin::pin!(table.build(rows("one", 3)));
+    let waker = std::task::Waker::noop();
+    let std::task::Poll::Ready(built) = build.as_mut().poll(&mut std::task::Context::from_waker(waker)) else {
+        panic!("it waits for nothing")
+    };
+    assert_eq!(built.unwrap_err().kind(), ErrorKind::Unsupported);
+}

@@ -1,0 +1,24 @@
+//! The tests of the structures, in one program: linking one is linking them all.
+
+mod support;
+
+mod array;
+mod cache;
+mod clocks;
+mod counter;
+mod inspect;
+mod kinds;
+mod lock;
+mod log;
+mod lookup;
+mod observe;
+mod queue;
+mod registry;
+mod replicas_redis;
+mod set;
+mod sorted_races;
+mod table;
+mod unique;
+mod vigil;
+mod visitors;
+mod waits_redis;

@@ -1,0 +1,305 @@
+//! That every event of the structures is told, where it happens and only there.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use larder_core::observe::{self, Event, Observer};
+use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
+use larder_structures::lock::Lock;
+use larder_structures::log::Cursor;
+use larder_structures::{Counter, EventLog, Name, Set, Visitors, registry};
+
+use crate::counter::support::{memory, slot_key};
+use crate::lock::support::{LEASE, SECOND, options};
+use crate::support::hooked::Hooked;
+use crate::support::probe::Probe;
+
+/// Events in words, each with the name of its structure; tests use names of their own, since the observer is the process's.
+type Seen = Mutex<Vec<(Vec<u8>, String)>>;
+
+#[derive(Debug)]
+struct Recorder(&'static Seen);
+
+impl Observer for Recorder {
+    fn observe(&self, event: &Event<'_>) {
+        let (subject, text) = match event {
+            Event::Conflict { subject } => (subject, "conflict".to_owned()),
+            Event::Retry { subject, cause } => (subject, format!("retry after {}", cause.as_str())),
+            Event::Compaction { subject, shard, phase } => (subject, format!("compaction {shard} {}", phase.as_str())),
+            Event::Loss { subject, kind } => (subject, kind.as_str().to_owned()),
+            Event::PutBack { subject } => (subject, "put back".to_owned()),
+            Event::Wait { subject, time, end } => {
+                (subject, format!("waited {} ms: {}", time.as_millis(), end.as_str()))
+            }
+            Event::Hold { subject, time, end } => (subject, format!("held {} ms: {end}", time.as_millis())),
+            Event::Takeover { subject, is_dead } => (subject, format!("takeover, dead {is_dead}")),
+            other => panic!("{other:?} is none of the structures'"),
+        };
+        let kind = subject.kind;
+        self.0.lock().unwrap().push((subject.name.to_vec(), format!("{kind}: {text}")));
+    }
+}
+
+fn seen() -> &'static Seen {
+    static SEEN: Seen = Mutex::new(Vec::new());
+    static SET: OnceLock<()> = OnceLock::new();
+    SET.get_or_init(|| observe::set(Recorder(&SEEN)).unwrap());
+    &SEEN
+}
+
+/// What was told of a name since the last call.
+fn told(name: &str) -> Vec<String> {
+    let (of_name, rest) = seen().lock().unwrap().drain(..).partition(|(of, _)| of == name.as_bytes());
+    *seen().lock().unwrap() = rest;
+    Vec::from_iter::<Vec<(Vec<u8>, String)>>(of_name).into_iter().map(|(_, text)| text).collect()
+}
+
+#[tokio::test]
+async fn a_counter_tells_conflicts_retries_and_takeovers() {
+    seen();
+    let store = memory();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let options = Counter::options().clock(clock.clone());
+    let first = options.clone().slots(1).open_or_create(&store, "c").await.unwrap();
+    first.add(1).await.unwrap();
+    first.add(1).await.unwrap();
+    assert!(told("c").is_empty(), "nobody was in the way");
+    let second = options.open(&store, "c").await.unwrap();
+    second.add(1).await.unwrap();
+    assert_eq!(told("c"), ["counter: takeover, dead false"]);
+    first.add(1).await.unwrap();
+    assert_eq!(
+        told("c"),
+        ["counter: conflict", "counter: retry after conflict", "counter: takeover, dead false"],
+        "it looks for a better slot, and there is none"
+    );
+    clock.advance(Duration::from_secs(31));
+    let third = options.open(&store, "c").await.unwrap();
+    third.add(1).await.unwrap();
+    assert_eq!(told("c"), ["counter: takeover, dead true"]);
+    store.delete(slot_key(&store, "c", 0).await).await.unwrap();
+    assert_eq!(third.get().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("c"), ["counter: lost"]);
+}
+
+#[tokio::test]
+async fn a_set_tells_retries_and_losses() {
+    seen();
+    let plain = Probe::new().shared();
+    let hooked = Hooked::new(&plain);
+    let set = Set::open_or_create(&hooked.shared(), "s1").await.unwrap();
+    hooked.refuse(1);
+    set.add(["a"]).await.unwrap();
+    hooked.lose_replies(1);
+    set.add(["b"]).await.unwrap();
+    assert_eq!(told("s1"), ["set: retry after unavailable"; 2]);
+
+    let key = crate::support::probe::shard_key(&plain, "s1", 0).await;
+    let value = crate::support::probe::value_of(&plain, &key).await;
+    set.add(["c"]).await.unwrap();
+    crate::support::probe::set_value(&plain, &key, value).await;
+    assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::RolledBack);
+    assert_eq!(told("s1"), ["set: rolled back"]);
+    plain.delete(key).await.unwrap();
+    assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("s1"), ["set: lost"]);
+}
+
+#[tokio::test]
+async fn a_log_tells_retries_and_gaps() {
+    seen();
+    let plain = Probe::new().shared();
+    let hooked = Hooked::new(&plain);
+    let log = EventLog::open_or_create(&hooked.shared(), "e1").await.unwrap();
+    log.put("a").await.unwrap();
+    let mut tail = log.tail(Cursor::default()).unwrap();
+    tail.poll().await.unwrap().whole().unwrap();
+    hooked.lose_replies(1);
+    log.put("b").await.unwrap();
+    assert_eq!(told("e1"), ["log: retry after unavailable"]);
+
+    let name = Name::new("e1").unwrap();
+    let manifest = registry::find(&plain, Ctx::default(), &name).await.unwrap().unwrap();
+    let chunk = log.now_ms() / 3_600_000;
+    let key = Key::new(format!("L.e1.e.{:016x}.{chunk:x}-0", manifest.generation)).unwrap();
+    assert!(plain.delete(key).await.unwrap());
+    assert!(log.fetch(..).await.unwrap().whole().is_err());
+    assert_eq!(told("e1"), ["log: lost"]);
+    for expected in [1, 0] {
+        let (_, gaps) = tail.poll().await.unwrap().with_gaps();
+        assert_eq!(gaps.len(), expected);
+        assert_eq!(told("e1"), vec!["log: lost"; expected]);
+    }
+}
+
+#[tokio::test]
+async fn a_compaction_is_told_begun_and_done_or_met() {
+    seen();
+    let plain = Probe::new().shared();
+    let hooked = Hooked::new(&plain);
+    let options = Set::options().dirtiness(usize::MAX);
+    let set = options.clone().open_or_create(&hooked.shared(), "s2").await.unwrap();
+    set.add(["a", "b"]).await.unwrap();
+    set.remove(["a"]).await.unwrap();
+    set.compact().await.unwrap();
+    assert_eq!(told("s2"), ["set: compaction 0 begun", "set: compaction 0 done"]);
+    set.compact().await.unwrap();
+    assert!(told("s2").is_empty(), "nothing was stale");
+    set.remove(["b"]).await.unwrap();
+    // Another handle writes between the compaction's read and its write.
+    let other = options.open(&plain, "s2").await.unwrap();
+    hooked.at(2, move |store, batch| async move {
+        other.add(["c"]).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    set.compact().await.unwrap();
+    let both =
+        ["set: compaction 0 begun", "set: compaction 0 met", "set: compaction 0 begun", "set: compaction 0 done"];
+    assert_eq!(told("s2"), both);
+}
+
+#[tokio::test]
+async fn a_write_that_makes_its_own_room_tells_a_compaction() {
+    seen();
+    let store = Probe::small(12_000).shared();
+    let set = Set::options().dirtiness(usize::MAX).open_or_create(&store, "s3").await.unwrap();
+    let member = format!("{:01000}", 1);
+    let mut all = Vec::new();
+    while all.is_empty() {
+        set.add([&member]).await.unwrap();
+        set.remove([&member]).await.unwrap();
+        all = told("s3");
+    }
+    assert_eq!(all, ["set: compaction 0 begun", "set: compaction 0 done"]);
+}
+
+#[tokio::test]
+async fn a_manifest_that_is_put_back_and_a_race_to_create_are_told() {
+    seen();
+    let plain: StoreRef = memory();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let set = Set::options().clock(clock.clone()).open_or_create(&plain, "s4").await.unwrap();
+    plain.delete(Name::new("s4").unwrap().manifest_key().unwrap()).await.unwrap();
+    clock.advance(Duration::from_secs(60));
+    set.members().await.unwrap();
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(told("s4"), ["set: put back"]);
+
+    let hooked = Hooked::new(&plain);
+    // The open looks, the data are added, and before the manifest is, somebody else makes the name.
+    hooked.at(3, |store, batch| async move {
+        Set::open_or_create(&store, "s5").await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    Set::open_or_create(&hooked.shared(), "s5").await.unwrap();
+    assert_eq!(told("s5"), ["set: conflict"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_tells_how_long_was_waited_and_held() {
+    seen();
+    let (store, clock) = crate::lock::support::memory();
+    let lock = options(&clock).open(&store, "l1").await.unwrap();
+    let other = options(&clock).open(&store, "l1").await.unwrap();
+    let guard = lock.acquire(SECOND).await.unwrap();
+    assert_eq!(told("l1"), ["lock: waited 0 ms: got"]);
+    assert!(other.try_acquire().await.unwrap().is_none());
+    // It bet that the lock was still as it had opened it, and lost the bet.
+    assert_eq!(told("l1"), ["lock: conflict", "lock: waited 0 ms: busy"]);
+    assert_eq!(other.acquire(SECOND).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(told("l1"), ["lock: waited 1000 ms: busy"]);
+    assert!(tokio::time::timeout(SECOND / 2, other.acquire(SECOND)).await.is_err());
+    assert_eq!(told("l1"), ["lock: waited 500 ms: given up"]);
+    guard.release().await.unwrap();
+    assert_eq!(told("l1"), ["lock: held 1500 ms: released"]);
+
+    let guard = other.acquire(SECOND).await.unwrap();
+    lock.force_release().await.unwrap();
+    guard.renew().await.unwrap_err();
+    drop(guard);
+    assert_eq!(told("l1"), ["lock: waited 0 ms: got", "lock: held 0 ms: freed"], "told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_tells_its_loss_and_a_dead_holders_takeover() {
+    seen();
+    let (store, clock) = crate::lock::support::memory();
+    let lock = options(&clock).open(&store, "l2").await.unwrap();
+    let guard = lock.acquire(SECOND).await.unwrap();
+    store.delete(crate::lock::support::key("l2")).await.unwrap();
+    guard.renew().await.unwrap_err();
+    let lost = ["lock: waited 0 ms: got", "lock: held 0 ms: gone", "lock: lost"];
+    assert_eq!(told("l2"), lost);
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert_eq!(told("l2"), ["lock: lost", "lock: waited 0 ms: failed"]);
+
+    let dead = options(&clock).open(&store, "l3").await.unwrap().acquire(SECOND).await.unwrap();
+    // Its process stood still: no renewal.
+    std::mem::forget(dead);
+    let record = store.get(crate::lock::support::key("l3")).await.unwrap().unwrap();
+    clock.stand_still(LEASE + SECOND);
+    store
+        .put(
+            crate::lock::support::key("l3"),
+            PutMode::Set,
+            record.value,
+            Ttl::After(30 * 86_400 * SECOND - LEASE - SECOND),
+        )
+        .await
+        .unwrap();
+    told("l3");
+    let fresh: Lock = options(&clock).open(&store, "l3").await.unwrap();
+    assert!(fresh.try_acquire().await.unwrap().is_some());
+    assert_eq!(told("l3")[..2], ["lock: takeover, dead true", "lock: waited 0 ms: got"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_cannot_be_renewed_tells_its_retries() {
+    seen();
+    let (plain, clock) = crate::lock::support::memory();
+    let hooked = Hooked::new(&plain);
+    let lock = options(&clock).open(&hooked.shared(), "l4").await.unwrap();
+    hooked.refuse(1);
+    let guard = lock.acquire(SECOND).await.unwrap();
+    let all = told("l4");
+    assert_eq!(all[0], "lock: retry after unavailable");
+    assert!(all[1].ends_with(": got"), "{all:?}");
+    hooked.refuse(1);
+    tokio::time::sleep(LEASE / 2).await;
+    assert_eq!(told("l4"), ["lock: retry after unavailable"]);
+    assert!(guard.is_held());
+}
+
+#[tokio::test]
+async fn visitors_tell_retries_compactions_and_losses() {
+    seen();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(3_000_000)));
+    let options = Visitors::options().period(Duration::from_secs(300)).shards(1).clock(clock);
+    let plain = Probe::small(12_300).shared();
+    let hooked = Hooked::new(&plain);
+    let site = options.open_or_create(&hooked.shared(), "v").await.unwrap();
+    site.hit_visitor("first").await.unwrap();
+    assert!(told("v").is_empty(), "nothing was in the way");
+    hooked.refuse(1);
+    site.hit_visitor("second").await.unwrap();
+    assert_eq!(told("v"), ["visitors: retry after unavailable"]);
+    // Two that name the same: repeats fill the shard, and make room for another.
+    for _ in 0..2 {
+        let site = options.open(&plain, "v").await.unwrap();
+        for id in 0..1_000u32 {
+            site.hit_visitor(id.to_le_bytes()).await.unwrap();
+        }
+    }
+    assert!(told("v").is_empty(), "who is in it needs no room");
+    site.hit_visitor("third").await.unwrap();
+    assert_eq!(told("v"), ["visitors: compaction 0 begun", "visitors: compaction 0 done"]);
+    site.hit().await.unwrap();
+    let manifest = registry::find(&plain, Ctx::default(), &Name::new("v").unwrap()).await.unwrap().unwrap();
+    let key = format!("L.v.v.{:016x}.w10000", manifest.generation);
+    plain.delete(larder_core::Key::new(key).unwrap()).await.unwrap();
+    assert_eq!(site.current().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("v"), ["visitors: lost"]);
+}

@@ -1,0 +1,9 @@
+//! Queues and stacks.
+
+mod edges;
+mod faults;
+mod handle;
+mod late;
+mod memcached;
+mod model;
+pub(crate) mod support;

@@ -1,0 +1,213 @@
+//! Making and dropping structures where replies are lost and others come in between.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl, Want};
+use larder_store_memory::MemoryStore;
+use larder_structures::lock::Lock;
+use larder_structures::{Kind, Name, Set, registry};
+
+use crate::support::hooked::{Hooked, fail};
+
+fn name() -> Name {
+    Name::new("s").unwrap()
+}
+
+fn memory() -> StoreRef {
+    Arc::new(MemoryStore::new())
+}
+
+async fn drop_set(store: &StoreRef) -> larder_core::Result<Option<larder_structures::Manifest>> {
+    registry::drop_structure(store, Ctx::default(), &name()).await
+}
+
+/// The keys of the shards that a batch makes.
+fn keys(batch: &Batch) -> Vec<Key> {
+    batch.iter().map(|op| op.key.clone()).collect()
+}
+
+async fn is_there(store: &StoreRef, key: &Key) -> bool {
+    let reply = store.run_one(Ctx::default(), Op::get(key.clone(), Want::empty())).await.unwrap();
+    reply != Reply::Miss
+}
+
+#[tokio::test]
+async fn what_is_dropped_while_its_creation_waits_for_a_reply_is_not_made_again_without_its_data() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    // After a look and the data: the manifest.
+    hooked.at(3, |store, batch| async move {
+        _ = store.run(Ctx::default(), batch.clone()).await;
+        drop_set(&store).await.unwrap().unwrap();
+        fail(&batch, Effect::Unknown)
+    });
+    let error = Set::open_or_create(&hooked.shared(), "s").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert_eq!(Set::open(&store, "s").await.unwrap_err().kind(), ErrorKind::Absent);
+    Set::open_or_create(&hooked.shared(), "s").await.unwrap().add(["a"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_manifest_that_was_lost_on_the_way_is_sent_again() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    hooked.at(3, |_, batch| async move { fail(&batch, Effect::Unknown) });
+    Set::open_or_create(&hooked.shared(), "s").await.unwrap().add(["a"]).await.unwrap();
+    assert!(Set::open(&store, "s").await.unwrap().has("a").await.unwrap());
+}
+
+#[tokio::test]
+async fn while_it_is_unknown_whether_a_manifest_landed_its_data_stay_and_the_error_says_so() {
+    for refused in [&[4, 5][..], &[4, 6, 8, 10], &[4, 5, 6, 7, 8, 9, 10]] {
+        let store = memory();
+        let hooked = Hooked::new(&store);
+        for nth in refused {
+            hooked.refuse(*nth);
+        }
+        // After a look and the data: the manifest, which lands.
+        hooked.lose_replies(3);
+        if let Err(error) = Set::open_or_create(&hooked.shared(), "s").await {
+            assert!(error.is_unknown(), "{refused:?}: {error}");
+        }
+        Set::open(&store, "s").await.unwrap().add(["a"]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn data_of_a_manifest_that_never_landed_are_removed() {
+    let foreign = |store: StoreRef| async move {
+        let key = name().manifest_key().unwrap();
+        store.put(key, PutMode::Set, "foreign", Ttl::Never).await.unwrap();
+    };
+    let made = Arc::new(std::sync::Mutex::new(Vec::new()));
+    for refuses in [true, false] {
+        let store = memory();
+        let hooked = Hooked::new(&store);
+        let seen = made.clone();
+        hooked.at(2, move |store, batch| async move {
+            *seen.lock().unwrap() = keys(&batch);
+            store.run(Ctx::default(), batch).await
+        });
+        if refuses {
+            hooked.refuse(3);
+        } else {
+            hooked.at(3, move |store, batch| async move {
+                foreign(store.clone()).await;
+                store.run(Ctx::default(), batch).await
+            });
+        }
+        let error = Set::options().shards(3).open_or_create(&hooked.shared(), "s").await.unwrap_err();
+        assert_eq!(error.known_effect(), Effect::NotApplied);
+        let made = made.lock().unwrap().clone();
+        assert_eq!(made.len(), 3);
+        for key in made {
+            assert!(!is_there(&store, &key).await, "{key:?} is left, {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_two_that_create_the_loser_removes_its_data_and_gets_what_the_winner_made() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    let made = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = made.clone();
+    hooked.at(2, move |store, batch| async move {
+        *seen.lock().unwrap() = keys(&batch);
+        let replies = store.run(Ctx::default(), batch).await;
+        Set::open_or_create(&store, "s").await.unwrap().add(["winner"]).await.unwrap();
+        replies
+    });
+    let set = Set::open_or_create(&hooked.shared(), "s").await.unwrap();
+    assert!(set.has("winner").await.unwrap());
+    let made = made.lock().unwrap().clone();
+    assert!(!is_there(&store, &made[0]).await);
+}
+
+#[tokio::test]
+async fn a_drop_whose_token_died_with_its_connection_goes_on() {
+    let store = memory();
+    let set = Set::open_or_create(&store, "s").await.unwrap();
+    let hooked = Hooked::new(&store);
+    // After a look and the data: the manifest, by a token of the connection before.
+    hooked.at(3, |_, _| async { Replies::from_iter([Ok(Reply::Exists)]) });
+    assert_eq!(drop_set(&hooked.shared()).await.unwrap().unwrap().kind, Kind::Set);
+    assert!(drop_set(&store).await.unwrap().is_none());
+    assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test]
+async fn a_drop_whose_last_reply_is_lost_looks_what_became_of_it() {
+    for lands in [true, false] {
+        let store = memory();
+        Set::open_or_create(&store, "s").await.unwrap();
+        let hooked = Hooked::new(&store);
+        if lands {
+            hooked.lose_replies(3);
+        } else {
+            hooked.at(3, |_, batch| async move { fail(&batch, Effect::Unknown) });
+        }
+        assert!(drop_set(&hooked.shared()).await.unwrap().is_some());
+        assert!(drop_set(&store).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_drop_that_cannot_tell_says_unknown() {
+    let store = memory();
+    Set::open_or_create(&store, "s").await.unwrap();
+    let hooked = Hooked::new(&store);
+    hooked.lose_replies(3);
+    hooked.refuse(4);
+    let error = drop_set(&hooked.shared()).await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    assert!(drop_set(&store).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_was_made_again_while_it_was_dropped_is_left_alone() {
+    let store = memory();
+    Set::open_or_create(&store, "s").await.unwrap();
+    let hooked = Hooked::new(&store);
+    hooked.at(3, |store, batch| async move {
+        drop_set(&store).await.unwrap().unwrap();
+        Set::open_or_create(&store, "s").await.unwrap().add(["new"]).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    let error = drop_set(&hooked.shared()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(Set::open(&store, "s").await.unwrap().has("new").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_lock_that_is_renewed_while_it_is_dropped_is_dropped() {
+    let store = memory();
+    let guard = Lock::open(&store, "s").await.unwrap().try_acquire().await.unwrap().unwrap();
+    let hooked = Hooked::new(&store);
+    let guard = Arc::new(guard);
+    let renews = guard.clone();
+    // After a look: the record, by its token.
+    hooked.at(2, move |store, batch| async move {
+        renews.renew().await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(drop_set(&hooked.shared()).await.unwrap().unwrap().kind, Kind::Lock);
+    assert_eq!(guard.renew().await.unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test]
+async fn more_keys_than_a_batch_takes_are_dropped_in_several() {
+    let store = memory();
+    let set = Set::options().shards(70).open_or_create(&store, "s").await.unwrap();
+    set.add((0..1_000u32).map(u32::to_be_bytes)).await.unwrap();
+    let small = Hooked::with_batches_of(&store, 16).shared();
+    assert!(drop_set(&small).await.unwrap().is_some());
+    assert!(drop_set(&store).await.unwrap().is_none());
+
+    // A manifest that no release wrote: 65,535 shards with 255 copies each.
+    let manifest = [&b"LRD\x01\x04\x01\xff\xff\x88\x77\x66\x55\x44\x33\x22\x11\xff"[..], b"\x01"].concat();
+    let key = name().manifest_key().unwrap();
+    store.put(key, PutMode::Set, Bytes::from(manifest), Ttl::Never).await.unwrap();
+    assert!(drop_set(&store).await.unwrap().is_some());
+}

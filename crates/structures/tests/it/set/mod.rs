@@ -1,0 +1,8 @@
+//! Sets.
+
+mod faults;
+mod handle;
+mod memcached;
+mod model;
+mod servers;
+mod text;

@@ -1,0 +1,236 @@
+//! The set as text under a key of its own, shared with other programs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use larder_core::{
+    Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Remaining, Reply, Run, Store, StoreExt, StoreRef, Ttl, Verb, Want,
+};
+use larder_store_memory::MemoryStore;
+use larder_structures::Set;
+use larder_testkit::faulty::{Fault, Faulty};
+
+use crate::support::probe::{Probe, set_value, sorted, value_of};
+
+fn key() -> Key {
+    Key::new("index").unwrap()
+}
+
+#[tokio::test]
+async fn the_key_has_golden_bytes_and_round_trips_are_as_documented() {
+    let probe = Probe::new();
+    let store = probe.shared();
+    let set = Set::options().dirtiness(1 << 40).open_text(&store, "index").unwrap();
+    assert_eq!(probe.round_trips(), 0);
+    set.add(["a", "b", "c"]).await.unwrap();
+    assert_eq!(probe.round_trips(), 2, "made");
+    assert_eq!(value_of(&store, &key()).await, "+a +b +c ");
+    probe.round_trips();
+    set.remove(["b", "x"]).await.unwrap();
+    assert_eq!(probe.round_trips(), 1, "changed");
+    assert_eq!(value_of(&store, &key()).await, "+a +b +c -b -x ");
+    probe.round_trips();
+    assert_eq!(sorted(&set).await, ["a", "c"]);
+    assert!(set.has("a").await.unwrap() && !set.has("b").await.unwrap());
+    assert_eq!(probe.round_trips(), 3, "read");
+    let stat = set.stat().await.unwrap();
+    assert_eq!((stat.members, stat.removals, stat.bytes, stat.live_bytes, stat.shards), (2, 2, 15, 6, 1));
+    probe.round_trips();
+    assert_eq!(set.compact().await.unwrap().bytes, 6);
+    assert_eq!(probe.round_trips(), 2, "compacted");
+    set.compact().await.unwrap();
+    assert_eq!(probe.round_trips(), 1, "nothing to compact");
+}
+
+#[tokio::test]
+async fn what_other_programs_append_is_read() {
+    let store = Probe::new().shared();
+    set_value(&store, &key(), Bytes::from_static(b"+a +b +c -b -x")).await;
+    let set = Set::open_text(&store, "index").unwrap();
+    assert_eq!(sorted(&set).await, ["a", "c"]);
+    set_value(&store, &key(), Bytes::from_static(b"hello")).await;
+    assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    assert_eq!(set.compact().await.unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    assert_eq!(value_of(&store, &key()).await, "hello");
+}
+
+#[tokio::test]
+async fn missing_is_absent_and_after_it_was_seen_lost() {
+    let store = Probe::new().shared();
+    let set = Set::open_text(&store, "index").unwrap();
+    let error = set.members().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Absent);
+    assert!(error.to_string().contains("never created, or lost"), "{error}");
+    assert_eq!(set.remove(["a"]).await.unwrap_err().kind(), ErrorKind::Absent);
+    set.add(["a"]).await.unwrap();
+    store.delete(key()).await.unwrap();
+    assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(set.add(["b"]).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(store.get(key()).await.unwrap().is_none(), "a loss is not papered over");
+    Set::open_text(&store, "index").unwrap().add(["b"]).await.unwrap();
+    assert_eq!(sorted(&set).await, ["b"]);
+}
+
+#[tokio::test]
+async fn members_that_the_text_cannot_hold_are_refused() {
+    let store = Probe::small(100).shared();
+    let set = Set::open_text(&store, "index").unwrap();
+    for member in ["", "a b", "a\n"] {
+        assert_eq!(set.add([member]).await.unwrap_err().kind(), ErrorKind::BadInput);
+    }
+    let largest = "x".repeat(set.member_bytes_max());
+    set.add([&largest]).await.unwrap();
+    assert!(set.has(&largest).await.unwrap());
+    let error = set.add([format!("{largest}x")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert!(error.to_string().contains("the limit is"), "{error}");
+    assert_eq!(Set::options().shards(2).open_text(&store, "i").unwrap_err().kind(), ErrorKind::BadInput);
+    assert_eq!(Set::open_text(&store, "").unwrap_err().kind(), ErrorKind::BadInput);
+}
+
+/// Plays another program: puts or deletes the key around ops of the set.
+#[derive(Debug)]
+struct Racer {
+    inner: StoreRef,
+    /// How many more times: drops the key before an append, makes it before an add.
+    times: std::sync::atomic::AtomicU32,
+}
+
+impl Store for Racer {
+    fn profile(&self) -> Arc<larder_core::Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            use std::sync::atomic::Ordering::SeqCst;
+            if self.times.load(SeqCst) > 0 {
+                match batch[0].verb {
+                    Verb::Put { mode: PutMode::Append, .. } => _ = self.inner.delete(key()).await,
+                    Verb::Put { mode: PutMode::Add, .. } => {
+                        self.times.fetch_sub(1, SeqCst);
+                        self.inner.put(key(), PutMode::Set, "+other ", Ttl::Never).await.unwrap();
+                    }
+                    _ => {}
+                }
+            }
+            self.inner.run(ctx, batch).await
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_append_that_finds_nothing_and_an_add_that_loses_the_race_are_tried_again_within_bounds() {
+    let racing = |times| {
+        let inner: StoreRef = Arc::new(MemoryStore::new());
+        Arc::new(Racer { inner, times: std::sync::atomic::AtomicU32::new(times) }) as StoreRef
+    };
+    let store = racing(1);
+    let set = Set::open_text(&store, "index").unwrap();
+    set.add(["a"]).await.unwrap();
+    assert_eq!(sorted(&set).await, ["a", "other"]);
+
+    let store = racing(u32::MAX);
+    let error = Set::open_text(&store, "index").unwrap().add(["a"]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied));
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_is_reported_and_never_tried_again() {
+    for (fault, landed) in [(Fault::LostReply, true), (Fault::LostRequest, false)] {
+        let faulty = Faulty::new(Arc::new(MemoryStore::new()));
+        let store = faulty.shared();
+        let set = Set::open_text(&store, "index").unwrap();
+        set.add(["a"]).await.unwrap();
+        faulty.fail_nth(1, fault);
+        let before = faulty.ops();
+        let error = set.add(["b"]).await.unwrap_err();
+        assert!(error.is_unknown(), "{error}");
+        assert_eq!(faulty.ops() - before, 1);
+        let expected = if landed { "+a +b " } else { "+a " };
+        assert_eq!(value_of(&store, &key()).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_full_text_is_compacted_on_the_way_and_says_when_that_does_not_help() {
+    let probe = Probe::small(1_000);
+    let store = probe.shared();
+    let set = Set::open_text(&store, "index").unwrap();
+    for _ in 0..500 {
+        set.add(["member"]).await.unwrap();
+    }
+    assert_eq!(sorted(&set).await, ["member"]);
+    let mut count = 0;
+    let error = loop {
+        match set.add([format!("{count:0100}")]).await {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(count >= 9 && set.members().await.unwrap().len() == count + 1, "{count}");
+    set.remove([format!("{:0100}", 0)]).await.unwrap();
+    set.add([format!("{count:0100}")]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_compaction_keeps_flags_and_life_and_runs_behind_a_read() {
+    let store = Probe::new().shared();
+    let ttl = Ttl::After(Duration::from_secs(1_000));
+    let put = Verb::Put { mode: PutMode::Set, value: Bytes::from_static(b"+a -b -c -d -e "), flags: 7, ttl };
+    store.run_one(Ctx::default(), Op::new(key(), put)).await.unwrap();
+    let set = Set::options().dirtiness(10).open_text(&store, "index").unwrap();
+    assert_eq!(sorted(&set).await, ["a"]);
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    let get = Op::get(key(), Want::VALUE | Want::FLAGS | Want::TTL);
+    let Reply::Item(item) = store.run_one(Ctx::default(), get).await.unwrap() else { panic!("it is gone") };
+    assert_eq!((&item.value[..], item.flags), (&b"+a "[..], 7));
+    assert!(matches!(item.ttl, larder_core::Remaining::For(left) if left > Duration::from_secs(900)), "{:?}", item.ttl);
+}
+
+#[tokio::test]
+async fn without_cas_a_text_cannot_be_compacted_and_says_so() {
+    let store = Probe::without_cas(1_000).shared();
+    let set = Set::open_text(&store, "index").unwrap();
+    let error = loop {
+        if let Err(error) = set.add(["member"]).await {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(error.to_string().contains("cannot be compacted"), "{error}");
+    assert_eq!(set.compact().await.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[tokio::test]
+async fn writes_alone_keep_a_text_compact() {
+    let store = Probe::new().shared();
+    let set = Set::options().dirtiness(100).open_text(&store, "index").unwrap();
+    for _ in 0..2_000 {
+        set.add(["member"]).await.unwrap();
+    }
+    let bytes = value_of(&store, &key()).await.len();
+    assert!(bytes < 8_000, "{bytes}");
+}
+
+#[tokio::test]
+async fn a_text_whose_life_is_about_to_end_does_not_live_for_ever_after_a_compaction() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let words = Op::put(key(), PutMode::Set, "+a -a ", Ttl::After(Duration::from_secs(60)));
+    store.run_one(Ctx::default(), words).await.unwrap();
+    let hooked = crate::support::hooked::Hooked::new(&store);
+    hooked.at(1, |store, batch| async move {
+        let mut replies = store.run(Ctx::default(), batch).await;
+        if let Ok(Reply::Item(item)) = &mut replies[0] {
+            item.ttl = Remaining::For(Duration::ZERO);
+        }
+        replies
+    });
+    Set::open_text(&hooked.shared(), "index").unwrap().compact().await.unwrap();
+    let left = store.run_one(Ctx::default(), Op::get(key(), Want::TTL)).await.unwrap().into_item();
+    assert!(left.is_none_or(|item| item.ttl != Remaining::Never));
+}

@@ -1,0 +1,5 @@
+//! Stores that tests can look into and break, and real servers.
+
+pub(crate) mod hooked;
+pub(crate) mod memcached;
+pub(crate) mod probe;

@@ -1,0 +1,245 @@
+//! The table against a plain map: in any order of calls, and by eight clients on connections that break.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use larder_core::{Ctx, ErrorKind, StoreRef};
+use larder_store_memory::MemoryStore;
+use larder_structures::Table;
+use larder_testkit::faulty::{Fault, Faulty};
+use larder_testkit::yielding::Yielding;
+use proptest::prelude::*;
+
+use crate::support::hooked::Hooked;
+use crate::table::support::{Evicting, churn, entries, eventually, evicting};
+
+const FAULTS: [Fault; 6] =
+    [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(Vec<u8>, Vec<u8>),
+    Remove(Vec<u8>),
+    Get(Vec<u8>),
+    Many(Vec<Vec<u8>>),
+    Entries,
+    Pause,
+}
+
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(0u8..3, 0..3)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let value = prop_oneof![proptest::collection::vec(any::<u8>(), 0..4), proptest::collection::vec(0u8..2, 900..1000)];
+    prop_oneof![
+        4 => (key(), value).prop_map(|(key, value)| Step::Put(key, value)),
+        3 => key().prop_map(Step::Remove),
+        2 => key().prop_map(Step::Get),
+        1 => proptest::collection::vec(key(), 0..5).prop_map(Step::Many),
+        1 => Just(Step::Entries),
+        1 => Just(Step::Pause),
+    ]
+}
+
+async fn play(steps: Vec<(bool, Step)>, shards: u16, has_lives: bool, is_evicting: bool) {
+    // Small enough that some entries have no room for a second value.
+    let inner: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(15_000).build().unwrap());
+    let store = if is_evicting { Arc::new(Evicting(inner)) } else { inner };
+    let open = || Table::options().shards(shards).ttl(has_lives).dirtiness(40).open_or_create(&store, "t");
+    let handles = [open().await.unwrap(), open().await.unwrap()];
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for (second, step) in steps {
+        let table = &handles[usize::from(second)];
+        match step {
+            Step::Put(key, value) if has_lives && second => {
+                table.put_for(&key, &value, Duration::from_secs(3600)).await.unwrap();
+                model.insert(key, value);
+            }
+            Step::Put(key, value) => {
+                table.put(&key, &value).await.unwrap();
+                model.insert(key, value);
+            }
+            Step::Remove(key) => assert_eq!(table.remove(&key).await.unwrap(), model.remove(&key).is_some()),
+            Step::Get(key) => {
+                assert_eq!(table.get(&key).await.unwrap().as_deref(), model.get(&key).map(|value| &value[..]))
+            }
+            Step::Many(keys) => {
+                let found = table.get_many(&keys).await.unwrap();
+                for (key, value) in keys.iter().zip(found) {
+                    assert_eq!(value.as_deref(), model.get(key).map(|value| &value[..]));
+                }
+            }
+            Step::Entries => assert_eq!(entries(table).await, model),
+            Step::Pause => {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+    for table in &handles {
+        assert_eq!(entries(table).await, model);
+        let keys: BTreeSet<Vec<u8>> = table.keys().await.unwrap().iter().map(|key| key.to_vec()).collect();
+        assert_eq!(keys, model.keys().cloned().collect());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_model_agrees(
+        steps in proptest::collection::vec((any::<bool>(), step()), 0..80),
+        shards in 1u16..4,
+        has_lives in any::<bool>(),
+        is_evicting in any::<bool>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(play(steps, shards, has_lives, is_evicting));
+    }
+}
+
+/// What the script leaves, if each of its calls says that it took effect.
+async fn script(one: &Table, two: &Table) -> bool {
+    let mut all_ok = true;
+    for (key, value) in [("a", "1"), ("b", "1"), ("c", "1")] {
+        all_ok &= one.put(key, value).await.is_ok();
+    }
+    all_ok &= two.remove("a").await.is_ok();
+    all_ok &= two.put("b", "2").await.is_ok();
+    _ = one.get("a").await;
+    _ = one.entries().await;
+    all_ok &= one.put("a", "3").await.is_ok();
+    all_ok &= two.remove("c").await.is_ok();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    all_ok
+}
+
+#[tokio::test]
+async fn a_break_at_any_op_is_told_or_changes_nothing() {
+    for has_lives in [false, true] {
+        for fault in FAULTS {
+            let mut told = 0;
+            for nth in 1.. {
+                let faulty = Faulty::new(evicting());
+                let store = faulty.shared();
+                let open = || Table::options().shards(2).ttl(has_lives).open_or_create(&store, "t");
+                let (one, two) = (open().await.unwrap(), open().await.unwrap());
+                faulty.fail_nth(nth, fault);
+                let all_ok = script(&one, &two).await;
+                faulty.heal();
+                faulty.deliver_late().await;
+                let expected: BTreeMap<Vec<u8>, Vec<u8>> =
+                    BTreeMap::from([(b"a".to_vec(), b"3".to_vec()), (b"b".to_vec(), b"2".to_vec())]);
+                for table in [&one, &two, &open().await.unwrap()] {
+                    // Whatever happened, the list and the entries agree, and nothing was lost.
+                    for key in ["a", "b", "c"] {
+                        _ = table.get(key).await.unwrap_or_else(|error| panic!("{fault:?} at op {nth}: {error}"));
+                    }
+                    let found = entries(table).await;
+                    if all_ok {
+                        assert_eq!(found, expected, "{fault:?} at op {nth}");
+                    }
+                }
+                told += u32::from(!all_ok);
+                if faulty.injected() == 0 {
+                    assert!(nth > 20 && all_ok, "only {nth} ops");
+                    break;
+                }
+            }
+            assert!(fault != Fault::NotSent || told == 0, "what was never sent is tried again");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_reached_is_an_error_that_changed_nothing() {
+    let faulty = Faulty::new(evicting());
+    let store = faulty.shared();
+    let table = Table::options().timeout(Duration::from_millis(300)).open_or_create(&store, "t").await.unwrap();
+    faulty.fail_always(Fault::NotSent);
+    for error in [
+        table.put("k", "v").await.unwrap_err(),
+        table.get("k").await.unwrap_err(),
+        table.remove("k").await.unwrap_err(),
+        table.entries().await.unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Unavailable, false), "{error}");
+    }
+    faulty.heal();
+    assert!(table.entries().await.unwrap().is_empty());
+}
+
+/// 8 tasks over 2 handles, each with keys of its own and some that all share; a third handle reads all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_clients_agree_with_a_model_at_random_breaks() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    for (one_in, has_lives) in [(u64::MAX, false), (20, false), (30, true)] {
+        // Others come in between at every op.
+        let faulty = Faulty::new(Arc::new(Yielding(evicting())));
+        let store = faulty.shared();
+        let options = || Table::options().shards(2).ttl(has_lives).dirtiness(64).timeout(Duration::from_secs(20));
+        let handles = [
+            options().open_or_create(&store, "t").await.unwrap(),
+            options().open_or_create(&store, "t").await.unwrap(),
+        ];
+        let fresh = options().open(&store, "t").await.unwrap();
+        faulty.fail_randomly(seed, one_in, &FAULTS);
+        let agreed = churn(&handles, &fresh, seed, 60, || async {
+            faulty.heal();
+            faulty.deliver_late().await;
+        })
+        .await;
+        assert!(one_in != u64::MAX || agreed.unknown == 0, "{agreed:?}");
+        assert!(2 * agreed.known > agreed.unknown, "{agreed:?}");
+    }
+}
+
+/// The list has no room for a key that is put, and while its entry is taken back another makes room and puts an equal value: before whichever batch
+/// that happens, what was acknowledged stays.
+#[tokio::test]
+async fn a_put_that_the_list_has_no_room_for_takes_nobody_elses_equal_value_along() {
+    let key_of = |number: u32| [&number.to_le_bytes()[..], &[7; 500]].concat();
+    let (mut refused, mut batches) = (0, 0);
+    for nth in 1.. {
+        let inner: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(20_000).build().unwrap());
+        let store: StoreRef = Arc::new(Evicting(inner));
+        let table = Table::open_or_create(&store, "t").await.unwrap();
+        let mut count = 0;
+        while table.put(key_of(count), "v").await.is_ok() {
+            count += 1;
+        }
+        table.settle().await;
+        let hooked = Hooked::new(&store);
+        let putting = Table::open(&hooked.shared(), "t").await.unwrap();
+        let is_put = Arc::new(AtomicBool::new(false));
+        hooked.at(nth, {
+            let (other, is_put, key) = (table.clone(), is_put.clone(), key_of(count));
+            move |store, batch| async move {
+                for number in 0..4 {
+                    assert!(other.remove(key_of(number)).await.unwrap());
+                }
+                eventually("there is room", || async { other.put(&key, "v").await.is_ok() }).await;
+                is_put.store(true, Ordering::SeqCst);
+                store.run(Ctx::default(), batch).await
+            }
+        });
+        let outcome = putting.put(key_of(count), "v").await;
+        if !is_put.load(Ordering::SeqCst) {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Full);
+            break;
+        }
+        batches = nth;
+        if let Err(error) = outcome {
+            refused += 1;
+            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, true), "at batch {nth}: {error}");
+        }
+        assert_eq!(table.get(key_of(count)).await.unwrap().unwrap(), "v", "at batch {nth}");
+        assert!(table.keys().await.unwrap().iter().any(|key| key[..] == key_of(count)), "at batch {nth}");
+    }
+    assert!(batches > 2 && refused > 0, "{refused} of {batches}");
+}

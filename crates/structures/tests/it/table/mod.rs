@@ -1,0 +1,8 @@
+//! Tables.
+
+mod faults;
+mod handle;
+mod memcached;
+mod order;
+mod races;
+pub(crate) mod support;

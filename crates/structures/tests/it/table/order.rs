@@ -1,0 +1,93 @@
+//! The order of a key's incarnations on a table's list: what is late in one of them does not bring the key back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use larder_core::{Ctx, Effect, ErrorKind, StoreRef};
+use larder_structures::Table;
+
+use crate::support::hooked::{Hooked, fail};
+use crate::table::support::{evicting, flagged, lose, sorted_keys};
+
+/// A handle of another client, on which the test decides what becomes of chosen batches.
+async fn other(store: &StoreRef) -> (Table, Arc<Hooked>) {
+    let hooked = Hooked::new(store);
+    (Table::open(&hooked.shared(), "t").await.unwrap(), hooked)
+}
+
+/// "k" is absent to all, and put anew it is listed as ever.
+async fn is_gone_for_good(store: &StoreRef, table: &Table) {
+    assert_eq!(table.get("k").await.unwrap(), None);
+    assert!(sorted_keys(table).await.is_empty());
+    assert!(table.entries_and_lost().await.unwrap().lost.is_empty());
+    assert!(!table.remove("k").await.unwrap());
+    table.put("k", "again").await.unwrap();
+    flagged(store, "t", b"k").await;
+    lose(store, "t", b"k").await;
+    assert_eq!(table.get("k").await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// The maker stands between entry and list. Another put takes the place of his entry, and the reply to that is lost, so he finds his
+/// value and lists that alone. Then the maker lists his own.
+#[tokio::test]
+async fn an_entry_replaced_before_its_maker_listed_it_goes_with_the_one_that_replaced_it() {
+    let store = evicting();
+    let table = Table::options().ttl(true).open_or_create(&store, "t").await.unwrap();
+    let ((making, stopped), (replacing, breaking)) = (other(&store).await, other(&store).await);
+    let is_lost = Arc::new(AtomicBool::new(false));
+    for nth in 1..10 {
+        let is_lost = is_lost.clone();
+        breaking.at(nth, |store, batch| async move {
+            let replies = store.run(Ctx::default(), batch.clone()).await;
+            let is_by_token = batch.iter().any(|op| op.cas().is_some());
+            match is_by_token && !is_lost.swap(true, Ordering::Relaxed) {
+                true => fail(&batch, Effect::Unknown),
+                false => replies,
+            }
+        });
+    }
+    stopped.at(2, |store, batch| async move {
+        replacing.put_for("k", "newer", Duration::from_secs(3600)).await.unwrap();
+        replacing.settle().await;
+        store.run(Ctx::default(), batch).await
+    });
+    making.put_for("k", "v", Duration::from_secs(7200)).await.unwrap();
+    making.settle().await;
+    assert!(is_lost.load(Ordering::Relaxed));
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "newer");
+    assert!(table.remove("k").await.unwrap());
+    table.settle().await;
+    is_gone_for_good(&store, &table).await;
+}
+
+/// The maker stands between entry and list. A client removes his entry, and dies before he noted it *gone*; others put and remove the
+/// key again, which takes that entry along. Then the maker lists it; in between the list is compacted, or not.
+#[tokio::test]
+async fn what_a_later_removal_took_along_is_not_listed_by_its_maker_any_more() {
+    for is_compacted in [false, true] {
+        let store = evicting();
+        let dirtiness = if is_compacted { 1 } else { 1 << 20 };
+        let table = Table::options().dirtiness(dirtiness).open_or_create(&store, "t").await.unwrap();
+        let ((making, stopped), (dying, dead)) = (other(&store).await, other(&store).await);
+        let others = table.clone();
+        stopped.at(2, move |store, batch| async move {
+            for nth in 4..60 {
+                dead.at(nth, |_, batch| async move { fail(&batch, Effect::NotApplied) });
+            }
+            assert!(dying.remove("k").await.unwrap());
+            others.put("k", "newer").await.unwrap();
+            others.settle().await;
+            assert!(others.remove("k").await.unwrap());
+            others.settle().await;
+            if is_compacted {
+                assert!(others.keys().await.unwrap().is_empty());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            store.run(Ctx::default(), batch).await
+        });
+        making.put("k", "v").await.unwrap();
+        making.settle().await;
+        is_gone_for_good(&store, &table).await;
+    }
+}

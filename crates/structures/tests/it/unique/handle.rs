@@ -1,0 +1,161 @@
+//! Unique visitors where a test must decide what happens between two steps; what holds on every store is in the conformance suite.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Ctx, Effect, ErrorKind, StoreRef};
+use larder_store_memory::MemoryStore;
+use larder_structures::{Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
+use larder_testkit::yielding::Yielding;
+
+use crate::support::hooked::{Hooked, fail};
+
+fn memory() -> StoreRef {
+    Arc::new(MemoryStore::new())
+}
+
+/// Periods of a year: a test on the last of its milliseconds would take longer.
+fn options() -> UniqueVisitorsOptions {
+    UniqueVisitors::options().period(Duration::from_secs(365 * 86_400)).expected(1)
+}
+
+async fn open(store: &StoreRef) -> UniqueVisitors {
+    options().open_or_create(store, "site").await.unwrap()
+}
+
+async fn count(site: &UniqueVisitors) -> u64 {
+    site.count().await.unwrap().visitors
+}
+
+#[tokio::test]
+async fn a_write_that_others_wrote_over_is_unknown_and_counts_once() {
+    for (others, expected) in [(7u64, Novelty::Unknown), (1, Novelty::Unknown)] {
+        let store = memory();
+        let hooked = Hooked::new(&store);
+        let (site, other) = (open(&hooked.shared()).await, open(&store).await);
+        site.add([0u64]).await.unwrap();
+        // The write lands, its reply is lost, and somebody writes the shard before it is looked at.
+        hooked.at(2, move |store, batch| async move {
+            _ = store.run(Ctx::default(), batch.clone()).await;
+            other.add([others, 8]).await.unwrap();
+            fail(&batch, Effect::Unknown)
+        });
+        assert_eq!(site.add([1u64, 0]).await.unwrap(), [expected, Novelty::Known]);
+        assert_eq!(count(&site).await, 2 + 1 + u64::from(others == 7));
+    }
+}
+
+#[tokio::test]
+async fn what_did_not_land_is_known_if_others_added_it_since() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    let (site, other) = (open(&hooked.shared()).await, open(&store).await);
+    site.add([0u64]).await.unwrap();
+    hooked.at(2, move |_, batch| async move {
+        other.add([1u64]).await.unwrap();
+        fail(&batch, Effect::Unknown)
+    });
+    assert_eq!(site.add([1u64, 2]).await.unwrap(), [Novelty::Known, Novelty::New]);
+    assert_eq!(count(&site).await, 3);
+}
+
+#[tokio::test]
+async fn a_caller_that_is_dropped_midway_does_no_harm() {
+    for has_landed in [false, true] {
+        let store = memory();
+        let hooked = Hooked::new(&store);
+        let site = open(&hooked.shared()).await;
+        site.add([0u64]).await.unwrap();
+        hooked.at(2, move |store, batch| async move {
+            if has_landed {
+                _ = store.run(Ctx::default(), batch).await;
+            }
+            std::future::pending().await
+        });
+        assert!(tokio::time::timeout(Duration::from_millis(20), site.add([1u64, 2])).await.is_err());
+        // The next caller finishes what was under way.
+        assert_eq!(site.add([2u64, 3]).await.unwrap(), [Novelty::Known, Novelty::New], "{has_landed}");
+        assert_eq!(count(&site).await, 4);
+    }
+}
+
+#[tokio::test]
+async fn a_period_that_many_make_at_once_is_one() {
+    for round in 0..20u64 {
+        let store: StoreRef = Arc::new(Yielding(memory()));
+        let mut tasks = Vec::new();
+        for task in 0..6u64 {
+            let store = store.clone();
+            tasks.push(tokio::spawn(async move {
+                let site = options().expected(20_000).open_or_create(&store, "site").await.unwrap();
+                let told = site.add([round, task, task + 1]).await.unwrap();
+                // None but readers of a period that is being made.
+                site.count().await.unwrap();
+                [round, task, task + 1].into_iter().zip(told).filter(|(_, told)| *told == Novelty::New).count()
+            }));
+        }
+        let mut new = 0;
+        for task in tasks {
+            new += task.await.unwrap();
+        }
+        let distinct: BTreeSet<u64> = (0..=6).chain([round]).collect();
+        let site = open(&store).await;
+        assert_eq!((new, count(&site).await), (distinct.len(), distinct.len() as u64), "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn near_exact_counts_are_corrected() {
+    let store = memory();
+    let options = options().precision(Precision::NearExact { bits: 24 }).expected(60_000);
+    let site = options.open_or_create(&store, "site").await.unwrap();
+    for part in 0..6u64 {
+        site.add(part * 10_000..(part + 1) * 10_000).await.unwrap();
+    }
+    let found = site.count().await.unwrap();
+    // 60,000^2 / 2^25 are expected to have met.
+    assert!((90.0..125.0).contains(&found.missed), "{found:?}");
+    assert!(found.stored < 59_960, "{found:?}");
+    assert!(found.visitors.abs_diff(60_000) as f64 <= 5.0 * found.standard_error, "{found:?}");
+    let twice = UniqueVisitors::union([(&site, site.current().unwrap()), (&site, site.current().unwrap())]);
+    assert_eq!(twice.await.unwrap().visitors, found.visitors);
+}
+
+#[tokio::test]
+async fn a_shard_that_is_full_says_so() {
+    let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(16_640).build().unwrap());
+    let site = open(&store).await;
+    let mut added = 0;
+    let error = loop {
+        match site.add(added..added + 500).await {
+            Ok(_) => added += 500,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("expect more"), "{error}");
+    assert!(added > 4_000, "{added} in an item of 16 KB");
+    assert_eq!(count(&site).await, added);
+}
+
+#[tokio::test]
+async fn many_ids_of_many_callers_share_round_trips() {
+    let store: StoreRef = Arc::new(Yielding(memory()));
+    let counting = larder_layers::Counting::new(store);
+    let shared: StoreRef = Arc::new(counting.clone());
+    let site = open(&shared).await;
+    site.add([0u64]).await.unwrap();
+    let before = counting.counts();
+    let tasks: Vec<_> = (1..=64u64)
+        .map(|id| {
+            let site = site.clone();
+            tokio::spawn(async move { site.add([id]).await.unwrap() })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.unwrap(), [Novelty::New]);
+    }
+    let spent = counting.counts().since(&before).round_trips;
+    assert!(spent <= 12, "{spent} round trips for 64 callers");
+}

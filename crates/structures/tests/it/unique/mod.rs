@@ -1,0 +1,5 @@
+//! Unique visitors.
+
+mod handle;
+mod memcached;
+mod redis;

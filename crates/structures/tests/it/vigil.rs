@@ -1,0 +1,174 @@
+//! Manifests that are evicted while the data stay, and lives of a name that others made meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{ClockRef, Ctx, ErrorKind, ManualClock, Op, Reply, Route, StoreExt, StoreRef, Want};
+use larder_structures::{Counter, Name, Set};
+
+use crate::counter::fleet::{Fleet, Node};
+use crate::counter::support::{Meter, counting, data_key, memory};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn manual() -> (Arc<ManualClock>, ClockRef) {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    (clock.clone(), clock)
+}
+
+/// A handle of each structure that has data of its own.
+enum Handle {
+    Set(Set),
+    Counter(Counter),
+}
+
+const KINDS: [&str; 4] = ["set", "sharded set", "counter", "fast counter"];
+
+impl Handle {
+    async fn open(kind: &str, store: &StoreRef, clock: ClockRef) -> Handle {
+        let set = Set::options().clock(clock.clone());
+        let counter = Counter::options().clock(clock);
+        match kind {
+            "set" => Handle::Set(set.open_or_create(store, "n").await.unwrap()),
+            "sharded set" => Handle::Set(set.shards(5).open_or_create(store, "n").await.unwrap()),
+            "counter" => Handle::Counter(counter.open_or_create(store, "n").await.unwrap()),
+            _ => Handle::Counter(counter.fast().open_or_create(store, "n").await.unwrap()),
+        }
+    }
+
+    async fn write(&self) -> larder_core::Result<()> {
+        match self {
+            Handle::Set(set) => set.add(["a"]).await,
+            Handle::Counter(counter) => counter.add(1).await,
+        }
+    }
+
+    async fn read(&self) -> larder_core::Result<i128> {
+        match self {
+            Handle::Set(set) => set.members().await.map(|members| members.len() as i128),
+            Handle::Counter(counter) => counter.get().await,
+        }
+    }
+
+    async fn use_as(&self, is_write: bool) -> larder_core::Result<()> {
+        if is_write { self.write().await } else { self.read().await.map(drop) }
+    }
+}
+
+async fn evict_manifest(store: &StoreRef) {
+    store.delete(Name::new("n").unwrap().manifest_key().unwrap()).await.unwrap();
+}
+
+/// Lets what runs beside the callers run.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn exists(store: &StoreRef) -> bool {
+    match Set::open(store, "n").await {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::Absent,
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_that_was_evicted_is_put_back_by_the_first_use_after_a_minute() {
+    for kind in KINDS {
+        for is_write in [false, true] {
+            let (store, counting) = counting();
+            let (clock, shared) = manual();
+            let handle = Handle::open(kind, &store, shared.clone()).await;
+            handle.write().await.unwrap();
+            evict_manifest(&store).await;
+            clock.advance(MINUTE - Duration::from_millis(1));
+            handle.use_as(is_write).await.unwrap();
+            settle().await;
+            assert!(!exists(&store).await, "{kind}: too early");
+            clock.advance(Duration::from_millis(1));
+            handle.use_as(is_write).await.unwrap();
+            settle().await;
+            assert!(exists(&store).await, "{kind}, written {is_write}");
+            let again = Handle::open(kind, &store, shared).await;
+            assert_eq!(again.read().await.unwrap(), handle.read().await.unwrap(), "{kind}");
+            // Where all is well, a look costs nothing.
+            let mut meter = Meter::new(counting);
+            clock.advance(MINUTE);
+            handle.use_as(is_write).await.unwrap();
+            assert_eq!(meter.round_trips(), 1, "{kind}, written {is_write}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_life_that_others_made_meanwhile_ends_the_handle_of_the_first() {
+    for kind in KINDS {
+        for is_write in [false, true] {
+            let store = memory();
+            let (clock, shared) = manual();
+            let handle = Handle::open(kind, &store, shared.clone()).await;
+            handle.write().await.unwrap();
+            evict_manifest(&store).await;
+            let second = Handle::open(kind, &store, shared).await;
+            second.write().await.unwrap();
+            clock.advance(MINUTE);
+            for _ in 0..3 {
+                for is_write in [is_write, true, false] {
+                    let error = handle.use_as(is_write).await.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Lost, "{kind}: {error}");
+                }
+            }
+            assert_eq!(second.read().await.unwrap(), 1, "{kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_is_not_put_back_where_data_went_too() {
+    for (kind, role) in [("sharded set", 'p'), ("counter", 's')] {
+        let store = memory();
+        let (clock, shared) = manual();
+        let handle = Handle::open(kind, &store, shared).await;
+        handle.write().await.unwrap();
+        let key = data_key(&store, "n", role, 4).await;
+        evict_manifest(&store).await;
+        store.delete(key).await.unwrap();
+        clock.advance(MINUTE);
+        assert_eq!(handle.read().await.unwrap_err().kind(), ErrorKind::Lost, "{kind}");
+        clock.advance(MINUTE);
+        // One shard or slot may be used still; the others tell that this may be a drop under way.
+        _ = handle.write().await;
+        settle().await;
+        assert!(!exists(&store).await, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn of_copies_those_that_are_missing_are_put_back_wherever_they_stood() {
+    for evicted in [vec![0], vec![1], vec![2], vec![0, 2], vec![0, 1, 2]] {
+        for is_write in [false, true] {
+            let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
+            let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+            let (clock, shared) = manual();
+            let counter = Counter::options().copies(3).clock(shared).open_or_create(&store, "n").await.unwrap();
+            counter.add(1).await.unwrap();
+            let key = Name::new("n").unwrap().manifest_key().unwrap();
+            let at = |rank| Route { with: None, rank };
+            for &rank in &evicted {
+                let deleted = store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(rank))).await.unwrap();
+                assert_eq!(deleted, Reply::Deleted, "{evicted:?}");
+            }
+            clock.advance(MINUTE);
+            let handle = Handle::Counter(counter);
+            handle.use_as(is_write).await.unwrap();
+            settle().await;
+            for rank in 0..3 {
+                let get = Op::get(key.clone(), Want::empty()).routed(at(rank));
+                let found = store.run_one(Ctx::default(), get).await.unwrap();
+                assert!(matches!(found, Reply::Item(_)), "rank {rank} of {evicted:?}, written {is_write}");
+            }
+            assert_eq!(handle.read().await.unwrap(), 1 + i128::from(is_write));
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Visitor counters.
+
+mod faults;
+mod handle;
+mod memcached;
+pub(crate) mod support;

@@ -1,0 +1,181 @@
+//! Waits that end as the thing waited for happens, on servers that tell of changes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder_core::{Key, StoreExt, StoreRef};
+use larder_layers::Counting;
+use larder_store_redis::{Config, RedisStore};
+use larder_structures::cache::Lookup;
+use larder_structures::log::Cursor;
+use larder_structures::{Cache, EventLog, Lock, Queue, Stack};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+
+use crate::cache::support::long_rebuild;
+
+/// Longer than any wait here should take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client of its own, with connections of its own: another process.
+async fn client(server: &RedisServer) -> Arc<Counting> {
+    let config = Config::from_url(&format!("{}?timeout_ms=10000&connect_timeout_ms=10000", server.url())).unwrap();
+    let store: StoreRef = Arc::new(RedisStore::connect(config).await.unwrap());
+    Arc::new(Counting::new(store))
+}
+
+fn server(version: RedisVersion) -> RedisServer {
+    RedisServer::start(version, &RedisOptions::new())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_takes_a_lock_as_it_is_let_go_and_does_not_poll() {
+    for version in RedisVersion::ALL {
+        let server = server(version);
+        let (holder, waiter) = (client(&server).await, client(&server).await);
+        let guard = Lock::open(&(holder as StoreRef), "l").await.unwrap().acquire(PATIENCE).await.unwrap();
+        let lock = Lock::open(&(waiter.clone() as StoreRef), "l").await.unwrap();
+        let waiting = tokio::spawn(async move { lock.acquire(PATIENCE).await });
+        // Polling, with pauses of at most 250 ms that grow from 4 ms, would look some sixteen times.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let looks = waiter.counts().round_trips;
+        assert!(looks <= 5, "{version:?}: {looks} looks");
+        guard.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tail_is_told_of_each_event_as_it_is_put() {
+    const EVENTS: u32 = 10;
+    let server = server(RedisVersion::Redis7);
+    let (writer, reader) = (client(&server).await, client(&server).await);
+    let log = EventLog::open_or_create(&(writer as StoreRef), "audit").await.unwrap();
+    let followed = EventLog::open(&(reader as StoreRef), "audit").await.unwrap();
+    let mut tail = followed.tail(Cursor::default()).unwrap().every(Duration::from_secs(3_600));
+    let start = Instant::now();
+    for event in 0..EVENTS {
+        let putting = async {
+            // The tail waits by now, mostly.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            log.put(event.to_string()).await.unwrap();
+        };
+        let (found, ()) = tokio::join!(tail.next(), putting);
+        assert_eq!(found.unwrap().whole().unwrap()[0].bytes, event.to_string());
+    }
+    // A wait that is told nothing looks again after 2 s.
+    assert!(start.elapsed() < Duration::from_secs(2) * EVENTS / 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuilt_value_reaches_those_who_wait_for_it() {
+    let server = server(RedisVersion::Valkey);
+    let (one, other) = (client(&server).await, client(&server).await);
+    let cache = Cache::open_or_create(&(one as StoreRef), "pages").await.unwrap();
+    let waiter = Cache::open(&(other as StoreRef), "pages").await.unwrap();
+    let Lookup::Rebuild(rebuild) = cache.lookup("front").await.unwrap() else { panic!("nothing is cached") };
+    let waiting = tokio::spawn(async move { waiter.lookup("front").await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    rebuild.finish("page").await;
+    let Lookup::Found(cached) = waiting.await.unwrap().unwrap() else { panic!("it was rebuilt") };
+    assert_eq!(cached.value, "page");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_of_three_leases_is_made_once_and_those_who_wait_do_not_take_a_renewal_for_its_end() {
+    let lease = Duration::from_secs(1);
+    for version in RedisVersion::ALL {
+        let server = server(version);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let store = client(&server).await as StoreRef;
+            clients.push(Cache::options().lease(lease).open_or_create(&store, "pages").await.unwrap());
+        }
+        let (rebuilds, got) = long_rebuild(clients, lease).await;
+        assert_eq!(rebuilds, 1, "{version:?}: {got:?}");
+        assert!(got.iter().all(|cached| cached.value == "0" && cached.is_kept()), "{version:?}: {got:?}");
+    }
+}
+
+/// One waits with `claim_within`, the other pushes now and then. Polling would look eight times in 1.5 s at the least, and take half of 250 ms on average to notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_claim_ends_as_another_client_pushes_and_does_not_poll() {
+    const ITEMS: u32 = 8;
+    for version in RedisVersion::ALL {
+        let server = server(version);
+        let (producer, consumer) = (client(&server).await, client(&server).await);
+        let pushed = Queue::open_or_create(&(producer as StoreRef), "jobs").await.unwrap();
+        let taken = Queue::open(&(consumer.clone() as StoreRef), "jobs").await.unwrap();
+        let (lease, mut waits) = (Duration::from_secs(60), Duration::ZERO);
+        for item in 0..ITEMS {
+            let taken = taken.clone();
+            let waiting = tokio::spawn(async move {
+                let claim = taken.claim_within(lease, PATIENCE).await.unwrap().expect("an item");
+                (claim.item().clone(), claim.ack().await.unwrap(), Instant::now())
+            });
+            let quiet = if item == 0 { 1_500 } else { 100 };
+            tokio::time::sleep(Duration::from_millis(quiet)).await;
+            if item == 0 {
+                let looks = consumer.counts().round_trips;
+                assert!(looks <= 6, "{version:?}: {looks} looks");
+            }
+            let at = Instant::now();
+            pushed.push(item.to_string()).await.unwrap();
+            let (found, (), ended) = waiting.await.unwrap();
+            assert_eq!(found, item.to_string());
+            waits += ended.saturating_duration_since(at);
+        }
+        assert!(waits < Duration::from_millis(100) * ITEMS, "{version:?}: {waits:?}");
+    }
+}
+
+/// What is given back, and what goes to a segment that is opened meanwhile, ends a wait too: both change the state.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_pop_of_a_stack_is_told_of_what_is_given_back() {
+    let server = server(RedisVersion::Redis8);
+    let (one, other) = (client(&server).await, client(&server).await);
+    let holder = Stack::open_or_create(&(one as StoreRef), "undo").await.unwrap();
+    holder.push("a").await.unwrap();
+    let claim = holder.claim(Duration::from_secs(600)).await.unwrap().expect("an item");
+    let waiter = Stack::open(&(other.clone() as StoreRef), "undo").await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.pop_within(PATIENCE).await });
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    let looks = other.counts().round_trips;
+    assert!(looks <= 6, "{looks} looks");
+    let at = Instant::now();
+    claim.release().await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap().expect("an item"), "a");
+    assert!(at.elapsed() < Duration::from_secs(1), "{:?}", at.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_restarts_leaves_no_waiter_behind() {
+    let mut server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new().appendonly());
+    let (holder, waiter) = (client(&server).await, client(&server).await);
+    let guard = Lock::open(&(holder.clone() as StoreRef), "l").await.unwrap().acquire(PATIENCE).await.unwrap();
+    let lock = Lock::open(&(waiter as StoreRef), "l").await.unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire(PATIENCE).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.kill9();
+    server.restart();
+    while holder.get(Key::new("any").unwrap()).await.is_err() {
+        // Its prober redials within 2 s.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_track_polls() {
+    let server = server(RedisVersion::Redis7);
+    let user = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-client|tracking"];
+    assert_eq!(server.command(&user).text(), "OK");
+    let url = server.url().replace("redis://", "redis://limited:secret@");
+    let store: StoreRef = Arc::new(RedisStore::connect(Config::from_url(&url).unwrap()).await.unwrap());
+    let guard = Lock::open(&store, "l").await.unwrap().acquire(PATIENCE).await.unwrap();
+    let lock = Lock::open(&store, "l").await.unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire(PATIENCE).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}

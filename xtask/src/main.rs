@@ -7,6 +7,7 @@ mod directions;
 mod dist;
 mod evidence;
 mod links;
+mod prove;
 mod servers;
 mod steps;
 mod style;
@@ -37,6 +38,8 @@ enum Task {
     Guarantees,
     /// Run the suites of clients in other languages against our server, and against memcached itself
     Clients,
+    /// Run the proof: faults, histories, simulation, crashes; adds up in docs/results.md
+    Prove(prove::Args),
     /// Build what is handed out, into target/dist: a static binary, manual pages, completions, unit files
     Dist,
     /// Fetch the real servers and shells that the tests need, into .servers/
@@ -64,6 +67,7 @@ fn run(task: &Task, root: &Path) -> Result<()> {
         Task::Check => steps::check(root),
         Task::Guarantees => summary::write(root),
         Task::Clients => clients::run(root),
+        Task::Prove(args) => prove::run(root, args),
         Task::Dist => dist::build(root),
         Task::Servers { refresh } => servers::ensure(root, *refresh),
     }

@@ -1,5 +1,6 @@
 //! Elements, from the command line or from standard input.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Read};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::exit::Failure;
 use crate::output::argument;
@@ -31,7 +33,7 @@ pub(crate) struct BatchSize {
     pub(crate) bytes_max: usize,
 }
 
-const BATCH: BatchSize = BatchSize { elements_max: BATCH_ELEMENTS_MAX, bytes_max: BATCH_BYTES_MAX };
+pub(crate) const BATCH: BatchSize = BatchSize { elements_max: BATCH_ELEMENTS_MAX, bytes_max: BATCH_BYTES_MAX };
 
 /// Elements that belong together.
 pub(crate) type Elements = Vec<Vec<u8>>;
@@ -105,71 +107,77 @@ where
 
 /// Calls `act` with the elements: once with those of the command line, or with a batch of standard input at a time, several at
 /// once.
-pub(crate) async fn for_each_batch<F>(source: Source, act: impl Fn(Elements) -> F) -> Result<(), Failure>
+pub(crate) async fn for_each_batch<F>(source: Source, act: impl FnMut(Elements) -> F) -> Result<(), Failure>
 where
     F: Future<Output = Result<(), Failure>> + Send + 'static,
 {
-    for_each_batch_of(BATCH, source, act).await
+    for_each_batch_in_turn(BATCH, source, act, |()| Ok(())).await
 }
 
-/// The same, with batches of another size.
-pub(crate) async fn for_each_batch_of<F>(
+/// The same, with batches of a size of their own, and what came of each given to `take`: in the order of the elements, whichever is done first.
+pub(crate) async fn for_each_batch_in_turn<T, F>(
     size: BatchSize,
     source: Source,
-    act: impl Fn(Elements) -> F,
+    mut act: impl FnMut(Elements) -> F,
+    take: impl FnMut(T) -> Result<(), Failure>,
 ) -> Result<(), Failure>
 where
-    F: Future<Output = Result<(), Failure>> + Send + 'static,
+    T: Send + 'static,
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
+    let mut turns = Turns { under_way: VecDeque::new(), take, done: 0, progress: progress(), start: Instant::now() };
     if let Source::Typed(elements) = source {
-        return act(elements).await;
+        return (turns.take)(act(elements).await?);
     }
     let mut batches = read_batches_of(size);
-    let mut under_way: JoinSet<Result<usize, Failure>> = JoinSet::new();
-    let (progress, start) = (progress(), Instant::now());
-    let show = |done| {
-        if start.elapsed() > PROGRESS_AFTER {
-            progress.set_position(done);
-        }
-    };
-    let mut done = 0;
     let mut outcome = Ok(());
     while let Some(batch) = batches.recv().await {
-        if under_way.len() >= BATCHES_UNDER_WAY_MAX {
-            outcome = take_one(&mut under_way, &mut done).await;
+        if turns.under_way.len() >= BATCHES_UNDER_WAY_MAX {
+            outcome = turns.take_one().await;
         }
         match batch {
-            Ok(batch) if outcome.is_ok() => {
-                let count = batch.len();
-                let action = act(batch);
-                under_way.spawn(async move { action.await.map(|()| count) });
-            }
+            Ok(batch) if outcome.is_ok() => turns.begin(batch.len(), act(batch)),
             Ok(_) => break,
             Err(failure) => {
                 outcome = outcome.and(Err(failure));
                 break;
             }
         }
-        show(done);
     }
-    while !under_way.is_empty() {
-        let next = take_one(&mut under_way, &mut done).await;
+    while !turns.under_way.is_empty() {
+        let next = turns.take_one().await;
         outcome = outcome.and(next);
-        show(done);
     }
-    progress.finish_and_clear();
+    turns.progress.finish_and_clear();
+    let done = turns.done;
     outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
 }
 
-/// Waits for a batch to be done and counts its elements.
-async fn take_one(under_way: &mut JoinSet<Result<usize, Failure>>, done: &mut u64) -> Result<(), Failure> {
-    match under_way.join_next().await {
-        Some(Ok(Ok(count))) => *done += count as u64,
-        Some(Ok(Err(failure))) => return Err(failure),
-        Some(Err(error)) => return Err(io::Error::other(error).into()),
-        None => {}
+/// Batches that are acted on, in the order in which they were read.
+struct Turns<T, K> {
+    under_way: VecDeque<(usize, AbortOnDropHandle<Result<T, Failure>>)>,
+    take: K,
+    /// Elements.
+    done: u64,
+    progress: ProgressBar,
+    start: Instant,
+}
+
+impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
+    fn begin(&mut self, count: usize, action: impl Future<Output = Result<T, Failure>> + Send + 'static) {
+        self.under_way.push_back((count, AbortOnDropHandle::new(tokio::spawn(action))));
     }
-    Ok(())
+
+    /// Waits for the first of them and takes what came of it.
+    async fn take_one(&mut self) -> Result<(), Failure> {
+        let Some((count, action)) = self.under_way.pop_front() else { return Ok(()) };
+        let outcome = action.await.map_err(io::Error::other)??;
+        self.done += count as u64;
+        if self.start.elapsed() > PROGRESS_AFTER {
+            self.progress.set_position(self.done);
+        }
+        (self.take)(outcome)
+    }
 }
 
 /// Reads batches of lines on a thread of its own, since reading standard input blocks.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -15,9 +15,9 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{BatchSize, Elements, Source, for_each_batch_of, share_bar};
-use crate::output::{argument, bytes};
-use crate::records::in_lines;
+use crate::input::{BatchSize, Elements, Source, for_each_batch_in_turn, share_bar};
+use crate::output::bytes;
+use crate::records::each_of;
 use crate::session::Session;
 
 /// Keys that lie close together share blocks.
@@ -199,31 +199,22 @@ async fn open(session: &Session, named: &Named) -> Result<PackedTable, Failure> 
 async fn get(session: &Session, args: &LookupGet) -> Result<Exit, Failure> {
     let table = open(session, &args.named).await?;
     let only = args.field.as_deref().map(|name| column(&table, name)).transpose()?;
-    let (out, read) = (session.out, Cell::new(0));
-    let is_any_missing = Arc::new(AtomicBool::new(false));
-    // One batch after the other, so that they are printed in order.
-    let turn = Arc::new(tokio::sync::Mutex::new(()));
-    for_each_batch_of(BATCH, Source::of(&args.keys)?, |lines: Elements| {
-        let keys: Result<Vec<LookupKey>, Failure> = match &args.keys[..] {
-            [dash] if dash == "-" => in_lines(&lines, &read, key_of),
-            typed => typed.iter().map(|key| key_of(argument(key))).collect(),
-        };
-        let (table, is_any_missing) = (table.clone(), is_any_missing.clone());
-        // Taken in the order in which batches come: the lock is fair.
-        let turn = turn.clone().lock_owned();
+    let (read, mut is_any_missing) = (Cell::new(0), false);
+    let look = |lines: Elements| {
+        let (keys, table) = (each_of(&args.keys, &lines, &read, key_of), table.clone());
         async move {
-            let _turn = turn.await;
             let keys = keys?;
             let found = table.get_many(&keys).await?;
-            if found.iter().any(Option::is_none) {
-                is_any_missing.store(true, Ordering::Relaxed);
-            }
-            let columns = table.columns();
-            out.answers(keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), &columns, only)))
+            Ok((keys, found))
         }
+    };
+    for_each_batch_in_turn(BATCH, Source::of(&args.keys)?, look, |(keys, found)| {
+        is_any_missing |= found.iter().any(Option::is_none);
+        let columns = table.columns();
+        session.out.answers(keys.iter().zip(&found).map(|(key, found)| shown(key, found.as_ref(), &columns, only)))
     })
     .await?;
-    Ok(if is_any_missing.load(Ordering::Relaxed) { Exit::No } else { Exit::Ok })
+    Ok(if is_any_missing { Exit::No } else { Exit::Ok })
 }
 
 fn key_of(text: &[u8]) -> Result<LookupKey, Failure> {

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Args, Subcommand};
 use larder::PackedRecords;
@@ -12,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{BatchSize, Elements, Source, for_each_batch_of, share_bar};
+use crate::input::{BatchSize, Elements, Source, for_each_batch_in_turn, share_bar};
 use crate::output::{argument, bytes};
 use crate::session::Session;
 
@@ -224,12 +223,12 @@ async fn set(session: &Session, args: &RecordsSet) -> Result<(), Failure> {
         return Err(Failure::usage("`-` reads all records from standard input").hint(hint));
     }
     let read = Cell::new(0u64);
-    for_each_batch_of(BATCH, Source::Stdin, |lines: Elements| {
+    let act = |lines: Elements| {
         let entries = in_lines(&lines, &read, |line| entry_of(&records, line));
         let records = records.clone();
         async move { write(&records, &entries?).await }
-    })
-    .await
+    };
+    for_each_batch_in_turn(BATCH, Source::Stdin, act, |()| Ok(())).await
 }
 
 /// Reads each of some lines; the error of one that is wrong has its number.
@@ -289,29 +288,31 @@ async fn write(records: &PackedRecords, entries: &[Entry]) -> Result<(), Failure
 async fn get(session: &Session, args: &RecordsGet) -> Result<(), Failure> {
     let records = open(session, &args.named).await?;
     let only = args.field.as_deref().map(|name| records.schema().position(name)).transpose()?;
-    let (out, read) = (session.out, Cell::new(0));
-    // One batch after the other, so that they are printed in order.
-    let turn = Arc::new(tokio::sync::Mutex::new(()));
-    for_each_batch_of(BATCH, Source::of(&args.ids)?, |lines: Elements| {
-        let ids = ids_in(&args.ids, &lines, &read);
-        let (records, turn) = (records.clone(), turn.clone());
-        // Taken in the order in which batches come: the lock is fair.
-        let turn = turn.lock_owned();
+    let read = Cell::new(0);
+    let look = |lines: Elements| {
+        let (ids, records) = (each_of(&args.ids, &lines, &read, id_of), records.clone());
         async move {
-            let _turn = turn.await;
             let ids = ids?;
             let found = records.get_many(&ids).await?;
-            out.answers(ids.iter().zip(&found).map(|(id, values)| shown(&records, *id, values, only)))
+            Ok((ids, found))
         }
+    };
+    for_each_batch_in_turn(BATCH, Source::of(&args.ids)?, look, |(ids, found)| {
+        session.out.answers(ids.iter().zip(&found).map(|(id, values)| shown(&records, *id, values, only)))
     })
     .await
 }
 
-/// Ids of the command line, or of lines, which have numbers.
-fn ids_in(typed: &[OsString], lines: &[Vec<u8>], read: &Cell<u64>) -> Result<Vec<u64>, Failure> {
+/// What the words of the command line say, or lines of standard input, which have numbers.
+pub(crate) fn each_of<T>(
+    typed: &[OsString],
+    words: &[Vec<u8>],
+    read: &Cell<u64>,
+    parse: impl Fn(&[u8]) -> Result<T, Failure>,
+) -> Result<Vec<T>, Failure> {
     match typed {
-        [dash] if dash == "-" => in_lines(lines, read, id_of),
-        _ => lines.iter().map(|id| id_of(id)).collect(),
+        [dash] if dash == "-" => in_lines(words, read, parse),
+        _ => words.iter().map(|word| parse(word)).collect(),
     }
 }
 
@@ -352,25 +353,25 @@ async fn aggregate(session: &Session, args: &RecordsAggregate) -> Result<(), Fai
         drop(bar);
         told?
     } else {
-        let sums = Arc::new(Mutex::new((0, BTreeMap::new())));
+        let (mut count, mut groups) = (0, BTreeMap::new());
         let read = Cell::new(0);
-        for_each_batch_of(BATCH, Source::of(&args.ids)?, |lines: Elements| {
-            let ids = ids_in(&args.ids, &lines, &read);
-            let (records, sums, fields) = (records.clone(), sums.clone(), args.fields.clone());
+        let look = |lines: Elements| {
+            let ids = each_of(&args.ids, &lines, &read, id_of);
+            let (records, fields) = (records.clone(), args.fields.clone());
             async move {
                 let names: Vec<&str> = fields.iter().map(String::as_str).collect();
-                let some = records.aggregate_ids(&names, &ids?).await?;
-                let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-                sums.0 += some.records;
-                for group in some.groups {
-                    *sums.1.entry(group.values).or_insert(0) += group.count;
-                }
-                Ok(())
+                Ok(records.aggregate_ids(&names, &ids?).await?)
             }
+        };
+        for_each_batch_in_turn(BATCH, Source::of(&args.ids)?, look, |some: Aggregate| {
+            count += some.records;
+            for group in some.groups {
+                *groups.entry(group.values).or_insert(0) += group.count;
+            }
+            Ok(())
         })
         .await?;
-        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-        return print_groups(session, args, sums.0, std::mem::take(&mut sums.1).into_iter().collect());
+        return print_groups(session, args, count, groups.into_iter().collect());
     };
     let Aggregate { records, groups, .. } = found;
     print_groups(session, args, records, groups.into_iter().map(|group| (group.values, group.count)).collect())
@@ -417,25 +418,25 @@ async fn bits(session: &Session, args: &RecordsBits) -> Result<Exit, Failure> {
         session.out.answer(&count.to_string(), &json!({"name": bytes(args.named.bytes()), "ones": count}))?;
         return Ok(Exit::Ok);
     }
-    let (out, read, is_any_zero) = (session.out, Cell::new(0), Arc::new(std::sync::atomic::AtomicBool::new(false)));
-    let turn = Arc::new(tokio::sync::Mutex::new(()));
-    for_each_batch_of(BATCH, Source::of(&args.ids)?, |lines: Elements| {
-        let ids = ids_in(&args.ids, &lines, &read);
-        let (records, is_any_zero, turn) = (records.clone(), is_any_zero.clone(), turn.clone().lock_owned());
+    let (read, mut is_any_zero) = (Cell::new(0), false);
+    let act = |lines: Elements| {
+        let (ids, records) = (each_of(&args.ids, &lines, &read, id_of), records.clone());
         let write_to = (args.on || args.off).then_some(args.on);
         async move {
-            let _turn = turn.await;
             let ids = ids?;
             if let Some(bit) = write_to {
                 let entries: Vec<Entry> = ids.into_iter().map(|id| (id, vec![(at, Value::Bit(bit))])).collect();
-                return write(&records, &entries).await;
+                write(&records, &entries).await?;
+                return Ok(Vec::new());
             }
             let found = records.get_many(&ids).await?;
-            let bits: Vec<bool> = found.iter().map(|values| values.get(at) == Some(&Value::Bit(true))).collect();
-            is_any_zero.fetch_or(bits.contains(&false), std::sync::atomic::Ordering::Relaxed);
-            out.answers(ids.iter().zip(bits).map(|(id, bit)| (u8::from(bit), json!({"id": id, "bit": bit}))))
+            Ok(ids.into_iter().zip(found).map(|(id, values)| (id, values.get(at) == Some(&Value::Bit(true)))).collect())
         }
+    };
+    for_each_batch_in_turn(BATCH, Source::of(&args.ids)?, act, |bits: Vec<(u64, bool)>| {
+        is_any_zero |= bits.iter().any(|(_, bit)| !bit);
+        session.out.answers(bits.into_iter().map(|(id, bit)| (u8::from(bit), json!({"id": id, "bit": bit}))))
     })
     .await?;
-    Ok(if is_any_zero.load(std::sync::atomic::Ordering::Relaxed) { Exit::No } else { Exit::Ok })
+    Ok(if is_any_zero { Exit::No } else { Exit::Ok })
 }

@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,7 +11,7 @@ use serde_json::json;
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{Elements, Source, by_tabs, for_each_batch};
+use crate::input::{BATCH, Elements, Source, by_tabs, for_each_batch_in_turn};
 use crate::output::bytes;
 use crate::session::Session;
 use crate::top;
@@ -328,47 +326,47 @@ pub(crate) fn in_turn(elements: Elements) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 async fn get(session: &Session, args: &HashFields) -> Result<Exit, Failure> {
     let (source, hash) = (Source::of(&args.fields)?, open_hash(session, &args.named).await?);
-    let is_missing = Arc::new(AtomicBool::new(false));
-    let out = session.out;
-    for_each_batch(source, |fields| {
-        let (hash, is_missing) = (hash.clone(), is_missing.clone());
+    let (out, mut is_missing) = (session.out, false);
+    let look = |fields: Elements| {
+        let hash = hash.clone();
         async move {
             let values = hash.get_many(&fields).await?;
-            if values.iter().any(Option::is_none) {
-                is_missing.store(true, Ordering::Relaxed);
-            }
-            if out.json {
-                let object = |(field, value): (&Vec<u8>, Option<::bytes::Bytes>)| {
-                    let value = value.map_or(serde_json::Value::Null, |value| bytes(&value));
-                    (String::new(), json!({"field": bytes(field), "value": value}))
-                };
-                return out.answers(fields.iter().zip(values).map(object));
-            }
-            let found: Vec<_> = values.into_iter().flatten().collect();
-            if found.is_empty() { Ok(()) } else { out.list(&found) }
+            Ok((fields, values))
         }
+    };
+    for_each_batch_in_turn(BATCH, source, look, |(fields, values)| {
+        is_missing |= values.iter().any(Option::is_none);
+        if out.json {
+            let object = |(field, value): (&Vec<u8>, Option<::bytes::Bytes>)| {
+                let value = value.map_or(serde_json::Value::Null, |value| bytes(&value));
+                (String::new(), json!({"field": bytes(field), "value": value}))
+            };
+            return out.answers(fields.iter().zip(values).map(object));
+        }
+        let found: Vec<_> = values.into_iter().flatten().collect();
+        if found.is_empty() { Ok(()) } else { out.list(&found) }
     })
     .await?;
-    Ok(if is_missing.load(Ordering::Relaxed) { Exit::No } else { Exit::Ok })
+    Ok(if is_missing { Exit::No } else { Exit::Ok })
 }
 
 async fn has(session: &Session, args: &ShardedSetMembers) -> Result<Exit, Failure> {
     let (source, set) = (Source::of(&args.members)?, open_set(session, &args.named).await?);
-    let is_missing = Arc::new(AtomicBool::new(false));
-    let out = session.out;
-    for_each_batch(source, |members| {
-        let (set, is_missing) = (set.clone(), is_missing.clone());
+    let (out, mut is_missing) = (session.out, false);
+    let look = |members: Elements| {
+        let set = set.clone();
         async move {
             let told = set.has_many(&members).await?;
-            if !told.iter().all(|has| *has) {
-                is_missing.store(true, Ordering::Relaxed);
-            }
-            let answer = |(member, has): (&Vec<u8>, bool)| (has, json!({"element": bytes(member), "has": has}));
-            out.answers(members.iter().zip(told).map(answer))
+            Ok((members, told))
         }
+    };
+    for_each_batch_in_turn(BATCH, source, look, |(members, told)| {
+        is_missing |= !told.iter().all(|has| *has);
+        let answer = |(member, has): (&Vec<u8>, bool)| (has, json!({"element": bytes(member), "has": has}));
+        out.answers(members.iter().zip(told).map(answer))
     })
     .await?;
-    Ok(if is_missing.load(Ordering::Relaxed) { Exit::No } else { Exit::Ok })
+    Ok(if is_missing { Exit::No } else { Exit::Ok })
 }
 
 /// Does something with elements that tells of each whether it counts, and prints how many did.
@@ -382,17 +380,16 @@ pub(crate) async fn count<F>(
 where
     F: Future<Output = larder::Result<Vec<bool>>> + Send + 'static,
 {
-    let counted = Arc::new(AtomicU64::new(0));
-    for_each_batch(source, |elements| {
-        let (told, counted) = (act(elements), counted.clone());
-        async move {
-            let count = told.await?.into_iter().filter(|counts| *counts).count();
-            counted.fetch_add(count as u64, Ordering::Relaxed);
-            Ok(())
-        }
+    let mut counted = 0;
+    let act = |elements| {
+        let told = act(elements);
+        async move { Ok(told.await?) }
+    };
+    for_each_batch_in_turn(BATCH, source, act, |told: Vec<bool>| {
+        counted += told.into_iter().filter(|counts| *counts).count() as u64;
+        Ok(())
     })
     .await?;
-    let counted = counted.load(Ordering::Relaxed);
     let mut object = json!({"name": bytes(named.bytes())});
     object[what] = json!(counted);
     session.out.answer(&counted.to_string(), &object)

@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Subcommand};
 use larder::ShardedSortedSet;
@@ -12,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{Elements, Source, for_each_batch};
+use crate::input::{BATCH, Elements, Source, for_each_batch_in_turn};
 use crate::output::bytes;
 use crate::screen::ScreenArgs;
 use crate::session::Session;
@@ -245,35 +243,38 @@ fn with_number((member, score): (Vec<u8>, Vec<u8>)) -> larder::Result<(Vec<u8>, 
 async fn add(session: &Session, args: &TopSet) -> Result<(), Failure> {
     let (source, parse) = scored(args)?;
     let (set, out) = (made(session, args).await?, session.out);
-    for_each_batch(source, |elements| {
+    let add = |elements| {
         let set = set.clone();
         async move {
             let entries = parse(elements)?;
             let scores = set.add(entries.iter().map(|(member, by)| (member, *by))).await?;
-            let answer = |((member, _), score): (&(Vec<u8>, f64), f64)| (text(score), object(member, Some(score)));
-            out.answers(entries.iter().zip(scores).map(answer))
+            Ok((entries, scores))
         }
+    };
+    for_each_batch_in_turn(BATCH, source, add, |(entries, scores)| {
+        let answer = |((member, _), score): (&(Vec<u8>, f64), f64)| (text(score), object(member, Some(score)));
+        out.answers(entries.iter().zip(scores).map(answer))
     })
     .await
 }
 
 async fn get(session: &Session, args: &TopMembers) -> Result<Exit, Failure> {
     let (source, set) = (Source::of(&args.members)?, open(session, &args.named).await?);
-    let is_missing = Arc::new(AtomicBool::new(false));
-    let out = session.out;
-    for_each_batch(source, |members| {
-        let (set, is_missing) = (set.clone(), is_missing.clone());
+    let (out, mut is_missing) = (session.out, false);
+    let look = |members: Elements| {
+        let set = set.clone();
         async move {
             let scores = set.scores(&members).await?;
-            if scores.iter().any(Option::is_none) {
-                is_missing.store(true, Ordering::Relaxed);
-            }
-            let all = members.iter().zip(scores).filter(|(_, score)| out.json || score.is_some());
-            out.answers(all.map(|(member, score)| (score.map(text).unwrap_or_default(), object(member, score))))
+            Ok((members, scores))
         }
+    };
+    for_each_batch_in_turn(BATCH, source, look, |(members, scores)| {
+        is_missing |= scores.iter().any(Option::is_none);
+        let all = members.iter().zip(scores).filter(|(_, score)| out.json || score.is_some());
+        out.answers(all.map(|(member, score)| (score.map(text).unwrap_or_default(), object(member, score))))
     })
     .await?;
-    Ok(if is_missing.load(Ordering::Relaxed) { Exit::No } else { Exit::Ok })
+    Ok(if is_missing { Exit::No } else { Exit::Ok })
 }
 
 fn print(session: &Session, entries: &[(::bytes::Bytes, f64)]) -> Result<(), Failure> {

@@ -1,8 +1,6 @@
 //! `larder unique …`
 
 use std::ffi::OsString;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
@@ -11,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Named, positive_time};
 use crate::exit::{Exit, Failure};
-use crate::input::{BatchSize, Elements, Source, for_each_batch_of};
+use crate::input::{BatchSize, Elements, Source, for_each_batch_in_turn};
 use crate::output::bytes;
 use crate::session::Session;
 use crate::visitors::moment;
@@ -202,14 +200,6 @@ impl Day {
     }
 }
 
-/// How many were told what.
-#[derive(Debug, Default)]
-struct Tally {
-    new: AtomicU64,
-    known: AtomicU64,
-    unknown: AtomicU64,
-}
-
 async fn add(session: &Session, args: &UniqueAdd) -> Result<(), Failure> {
     let source = Source::of(&args.ids)?;
     let options = options(session, args);
@@ -221,37 +211,33 @@ async fn add(session: &Session, args: &UniqueAdd) -> Result<(), Failure> {
     };
     // One day for all, also past midnight.
     let day = args.day.of(&site)?;
-    let tally = Arc::new(Tally::default());
-    let (out, each) = (session.out, args.each);
-    for_each_batch_of(BATCH, source, |ids| {
-        let (site, tally) = (site.clone(), tally.clone());
+    let (mut new, mut known, mut unknown) = (0u64, 0u64, 0u64);
+    let add = |ids: Elements| {
+        let site = site.clone();
         async move {
             let told = site.add_in(day, &ids).await.map_err(explained_loss)?;
-            for novelty in &told {
-                tally.of(*novelty).fetch_add(1, Ordering::Relaxed);
-            }
-            if each { out.answers(ids.iter().zip(told).map(|(id, novelty)| line(id, novelty))) } else { Ok(()) }
+            Ok((ids, told))
         }
+    };
+    for_each_batch_in_turn(BATCH, source, add, |(ids, told)| {
+        for novelty in &told {
+            *match novelty {
+                Novelty::New => &mut new,
+                Novelty::Known => &mut known,
+                Novelty::Unknown => &mut unknown,
+            } += 1;
+        }
+        let lines = ids.iter().zip(told).map(|(id, novelty)| line(id, novelty));
+        if args.each { session.out.answers(lines) } else { Ok(()) }
     })
     .await?;
-    let [new, known, unknown] = [&tally.new, &tally.known, &tally.unknown].map(|of| of.load(Ordering::Relaxed));
-    if each {
+    if args.each {
         return Ok(());
     }
     // A sketch cannot tell.
     let plain = if unknown > 0 && new + known == 0 { String::new() } else { new.to_string() };
     let object = json!({"name": bytes(name), "period": day, "new": new, "known": known, "unknown": unknown});
     session.out.answer(&plain, &object)
-}
-
-impl Tally {
-    fn of(&self, novelty: Novelty) -> &AtomicU64 {
-        match novelty {
-            Novelty::New => &self.new,
-            Novelty::Known => &self.known,
-            Novelty::Unknown => &self.unknown,
-        }
-    }
 }
 
 fn line(id: &[u8], novelty: Novelty) -> (String, Value) {
@@ -341,19 +327,21 @@ async fn new(session: &Session, args: &UniqueNew) -> Result<Exit, Failure> {
     let source = Source::of(&args.ids)?;
     let site = open(session, args.named.bytes()).await?;
     let day = args.day.of(&site)?;
-    let (out, found) = (session.out, Arc::new(AtomicU64::new(0)));
-    for_each_batch_of(BATCH, source, |ids: Elements| {
-        let (site, found) = (site.clone(), found.clone());
+    let mut is_any_new = false;
+    let look = |ids: Elements| {
+        let site = site.clone();
         async move {
             let novelties = site.are_new_in(day, &ids).await.map_err(explained_loss)?;
-            let new: Vec<&Vec<u8>> =
-                ids.iter().zip(novelties).filter(|(_, novelty)| *novelty == Novelty::New).map(|(id, _)| id).collect();
-            found.fetch_add(new.len() as u64, Ordering::Relaxed);
-            if new.is_empty() { Ok(()) } else { out.list(&new) }
+            let new = ids.into_iter().zip(novelties).filter(|(_, novelty)| *novelty == Novelty::New);
+            Ok(new.map(|(id, _)| id).collect())
         }
+    };
+    for_each_batch_in_turn(BATCH, source, look, |new: Elements| {
+        is_any_new |= !new.is_empty();
+        if new.is_empty() { Ok(()) } else { session.out.list(&new) }
     })
     .await?;
-    Ok(if found.load(Ordering::Relaxed) > 0 { Exit::Ok } else { Exit::No })
+    Ok(if is_any_new { Exit::Ok } else { Exit::No })
 }
 
 async fn union(session: &Session, args: &UniqueUnion) -> Result<(), Failure> {

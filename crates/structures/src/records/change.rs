@@ -134,7 +134,10 @@ impl Inner {
         let end = todo.iter().next_back().map_or(0, |(&shard, change)| self.first_id(shard) + u64::from(change.known));
         let mut ops = Vec::new();
         for (shard, change) in todo {
-            for pieces in layout::joined(change.pieces).chunks(FIELDS_AN_OP) {
+            let pieces = layout::joined(change.pieces);
+            // Without a field to write it is a look at the shard: its records are known from then on.
+            let parts = pieces.chunks(FIELDS_AN_OP).chain(pieces.is_empty().then_some(&[][..]));
+            for pieces in parts {
                 let sets = pieces.iter().map(|piece| BitField::set(piece.width, piece.offset, piece.value));
                 let fields = std::iter::once(mark()).chain(sets).collect();
                 ops.push((shard, Op::native(self.key(shard)?, Native::Bits(fields))));

@@ -17,6 +17,7 @@ cases! {
     records_are_set_or_not_when_the_nth_op_fails [Cas];
     records_report_a_lost_shard_and_no_other [Cas];
     records_know_the_highest_id_under_eight_tasks [Cas];
+    records_without_a_field_to_set_are_known [Cas];
     records_refuse_what_does_not_fit [Cas];
     records_of_one_bit_are_counted [Cas];
     drop_of_records_removes_every_key_and_a_handle_notices [Cas];
@@ -232,6 +233,18 @@ async fn records_know_the_highest_id_under_eight_tasks(t: Bench) {
         let counted = records.aggregate(&["paid"]).await.expect("an aggregate");
         assert_eq!((counted.count(&[true.into()]), counted.records), (48, 158));
     }
+}
+
+async fn records_without_a_field_to_set_are_known(t: Bench) {
+    let name = t.name("a");
+    let records = open(&t.store, &name).await;
+    records.set(7, &[]).await.expect("a set");
+    assert_eq!(records.highest().await.expect("an id"), Some(7));
+    records.set_many([(60, &[][..]), (3, &[("paid", true.into())][..])]).await.expect("a set");
+    assert_eq!(records.highest().await.expect("an id"), Some(60));
+    assert_eq!(records.get(60).await.expect("a record"), zeros());
+    let counted = records.aggregate(&["paid"]).await.expect("an aggregate");
+    assert_eq!((counted.count(&[true.into()]), counted.records), (1, 61));
 }
 
 async fn records_refuse_what_does_not_fit(t: Bench) {

@@ -60,6 +60,12 @@ fn members_come_from_standard_input() {
         let bottom: String = scores.iter().take(10).map(line).collect();
         assert_eq!(on(url, "top list points").exits(0), top);
         assert_eq!(on(url, "top bottom points").exits(0), bottom);
+        // Several batches are under way at a time, and told in the order of the lines.
+        let members: String = (0..5_000).map(|n| format!("m{n}\n")).collect();
+        let told: String = (0..5_000).map(|n| format!("{}\n", n * 7_919 % 5_003)).collect();
+        assert!(on_with_input(url, "top get points -", members.as_bytes()).exits(0) == told, "in their order");
+        let nothing: String = (0..5_000).map(|n| format!("m{n}\t0\n")).collect();
+        assert!(on_with_input(url, "top add points -", nothing.as_bytes()).exits(0) == told, "in their order");
         // All that stand at the top, and could have moved up without a look at the shards, and some more.
         let removed: String = scores.iter().rev().take(25).map(|(_, member)| format!("{member}\n")).collect();
         assert_eq!(on_with_input(url, "top remove points -", removed.as_bytes()).exits(0), "25\n");

@@ -46,6 +46,11 @@ fn visitors_come_from_standard_input() {
     assert_eq!(on_with_input(&url, &add, ids.as_bytes()).exits(0), "21000\n");
     assert_eq!(on(&url, "unique count site").exits(0), "21000\n");
     assert_eq!(on_with_input(&url, "unique new site -", b"5\n21000\n").exits(0), "21000\n");
+    // More than a batch, and told in the order of the lines.
+    let ids: String = (0..140_000).rev().map(|n| format!("{n}\n")).collect();
+    let told: String =
+        (0..140_000).rev().map(|n| format!("{} {n}\n", if n < 21_000 { "known" } else { "new" })).collect();
+    assert!(on_with_input(&url, "unique add site --each -", ids.as_bytes()).exits(0) == told, "in their order");
     on_with_input(&url, "unique add site -", b"5\n-1\n").fails(2, "18446744073709551615");
     on(&url, "unique add site - 5").fails(2, "stands alone");
 }

@@ -32,6 +32,12 @@ pub type ClockRef = Arc<dyn Clock>;
 ///
 /// Its monotonic time goes on while the machine is suspended (`CLOCK_BOOTTIME`) where the system can tell, so that a lease that
 /// ended during a sleep is over on waking up.
+///
+/// ```
+/// use larder_core::{Clock, SystemClock};
+/// let clock = SystemClock::new();
+/// assert!(clock.monotonic() <= clock.monotonic());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     start: Duration,

@@ -28,6 +28,10 @@ use crate::ids::random_id;
 use crate::name::Name;
 
 /// What a name holds.
+///
+/// ```
+/// assert_eq!(larder_structures::Kind::UniqueVisitors.as_str(), "unique visitors");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -89,6 +93,10 @@ impl Kind {
     ];
 
     /// The kind's name, for people.
+    ///
+    /// ```
+    /// assert_eq!(larder_structures::Kind::Counter.as_str(), "counter");
+    /// ```
     pub fn as_str(self) -> &'static str {
         self.row().name
     }
@@ -130,6 +138,17 @@ struct Row {
 }
 
 /// What is recorded about a structure.
+///
+/// ```
+/// # use larder_core::Ctx;
+/// # use larder_structures::{Counter, Name, registry};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// Counter::options().slots(64).open_or_create(&store, "hits").await?;
+/// let manifest = registry::find(&store, Ctx::default(), &Name::new("hits")?).await?.expect("it is there");
+/// assert_eq!((manifest.shards, manifest.copies), (64, 1));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// What it is.
@@ -173,6 +192,18 @@ impl Manifest {
     ///
     /// # Errors
     /// [`ErrorKind::LayoutMismatch`] for bytes that are no manifest, and for a kind of a newer release.
+    ///
+    /// ```
+    /// # use larder_core::{Key, StoreExt};
+    /// # use larder_structures::{Counter, Kind, Manifest};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// Counter::open_or_create(&store, "hits").await?;
+    /// let item = store.get(Key::new("L.hits.m")?).await?.expect("it is there");
+    /// assert_eq!(Manifest::decode(&item.value)?.kind, Kind::Counter);
+    /// assert!(Manifest::decode(&"something else".into()).is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn decode(bytes: &Bytes) -> Result<Manifest> {
         let mismatch = |what: String| Error::new(ErrorKind::LayoutMismatch, what);
         if bytes.len() < HEADER_BYTES || bytes[..4] != MAGIC {

@@ -41,6 +41,12 @@ impl Name {
     ///
     /// # Errors
     /// [`ErrorKind::BadInput`] for an empty name and for one of more than [`Name::BYTES_MAX`] bytes.
+    ///
+    /// ```
+    /// use larder_structures::Name;
+    /// assert!(Name::new([0xff, 0x00, b'\n']).is_ok()); // any bytes
+    /// assert!(Name::new("").is_err());
+    /// ```
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Name> {
         let bytes = bytes.as_ref();
         if bytes.is_empty() {
@@ -56,11 +62,21 @@ impl Name {
     }
 
     /// The bytes of the name.
+    ///
+    /// ```
+    /// assert_eq!(larder_structures::Name::new("page hits")?.as_bytes(), b"page hits");
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// The key of the manifest, which tells what the name holds.
+    ///
+    /// ```
+    /// assert_eq!(larder_structures::Name::new("page hits")?.manifest_key()?.as_bytes(), b"L.page%20hits.m");
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn manifest_key(&self) -> Result<Key> {
         let mut key = self.prefix();
         key.push('m');

@@ -23,6 +23,19 @@ use crate::visitors;
 ///
 /// # Errors
 /// [`ErrorKind::LayoutMismatch`] where the key holds something that is no manifest of this release.
+///
+/// ```
+/// # use larder_core::Ctx;
+/// # use larder_structures::{Counter, Kind, Name, registry};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let name = Name::new("hits")?;
+/// assert_eq!(registry::find(&store, Ctx::default(), &name).await?, None);
+/// Counter::open_or_create(&store, "hits").await?;
+/// let manifest = registry::find(&store, Ctx::default(), &name).await?.expect("it is there");
+/// assert_eq!(manifest.kind, Kind::Counter);
+/// # Ok(()) }
+/// ```
 pub async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
     Ok(copies::find(store, ctx, name).await?.map(|found| found.manifest))
 }
@@ -150,6 +163,18 @@ const DROP_TRIES_MAX: usize = 4;
 /// # Errors
 /// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone. Those of the store; with
 /// [`Effect::Unknown`] a part of it may be gone: drop it again.
+///
+/// ```
+/// # use larder_core::Ctx;
+/// # use larder_structures::{Counter, Kind, Name, registry};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// Counter::open_or_create(&store, "hits").await?.add(1).await?;
+/// let dropped = registry::drop_structure(&store, Ctx::default(), &Name::new("hits")?).await?;
+/// assert_eq!(dropped.map(|manifest| manifest.kind), Some(Kind::Counter));
+/// assert!(Counter::open(&store, "hits").await.is_err());
+/// # Ok(()) }
+/// ```
 pub async fn drop_structure(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
     let Some(mut found) = find_first(store, ctx, name).await? else { return Ok(None) };
     let manifest = found.manifest.clone();

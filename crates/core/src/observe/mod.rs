@@ -54,6 +54,21 @@ pub use self::gate::is_open as is_on;
 static OBSERVER: OnceLock<Box<dyn Observer>> = OnceLock::new();
 
 /// Something that is told every event. See the [module](self).
+///
+/// ```
+/// use larder_core::observe::{Event, Observer};
+///
+/// #[derive(Debug)]
+/// struct Losses;
+///
+/// impl Observer for Losses {
+///     fn observe(&self, event: &Event<'_>) {
+///         if let Event::Loss { .. } = event {
+///             eprintln!("{}", event.name());
+///         }
+///     }
+/// }
+/// ```
 pub trait Observer: Send + Sync + fmt::Debug {
     /// Takes an event in. Quick, without blocking, and without using the store.
     fn observe(&self, event: &Event<'_>);
@@ -218,6 +233,13 @@ pub enum Event<'a> {
 
 impl Event<'_> {
     /// The event in a word or two, joined by `_`, as metrics and log lines name it.
+    ///
+    /// ```
+    /// use larder_core::observe::{Event, Phase, Subject};
+    /// let subject = Subject { kind: "set", name: b"tags" };
+    /// let event = Event::Compaction { subject, shard: 0, phase: Phase::Begun };
+    /// assert_eq!(event.name(), "compaction");
+    /// ```
     pub fn name(&self) -> &'static str {
         match self {
             Event::Batch(_) => "batch",
@@ -299,6 +321,13 @@ pub enum Outcome {
 
 impl Outcome {
     /// The outcome that a reply tells.
+    ///
+    /// ```
+    /// use larder_core::observe::Outcome;
+    /// use larder_core::{Error, ErrorKind, Reply};
+    /// assert_eq!(Outcome::of(&Ok(Reply::Stored)), Outcome::Done);
+    /// assert_eq!(Outcome::of(&Err(Error::new(ErrorKind::Full, "no room"))).as_str(), "full");
+    /// ```
     pub fn of(reply: &Result<Reply>) -> Outcome {
         match reply {
             Ok(Reply::Item(_) | Reply::Stored | Reply::Deleted | Reply::Touched) => Outcome::Done,
@@ -311,6 +340,10 @@ impl Outcome {
     }
 
     /// The outcome in words: `done`, `miss`, `not stored`, `exists`, `given up`, or the kind of error.
+    ///
+    /// ```
+    /// assert_eq!(larder_core::observe::Outcome::NotStored.as_str(), "not stored");
+    /// ```
     pub fn as_str(self) -> &'static str {
         match self {
             Outcome::Done => "done",
@@ -323,6 +356,12 @@ impl Outcome {
     }
 
     /// True if it is not known whether the op took effect.
+    ///
+    /// ```
+    /// use larder_core::observe::Outcome;
+    /// assert!(Outcome::GivenUp.is_unknown());
+    /// assert!(!Outcome::NotStored.is_unknown());
+    /// ```
     pub fn is_unknown(self) -> bool {
         matches!(self, Outcome::GivenUp | Outcome::Failed { effect: Effect::Unknown, .. })
     }
@@ -347,6 +386,10 @@ pub enum Phase {
 
 impl Phase {
     /// The phase in a word.
+    ///
+    /// ```
+    /// assert_eq!(larder_core::observe::Phase::Begun.as_str(), "begun");
+    /// ```
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Begun => "begun",
@@ -376,6 +419,10 @@ pub enum WaitEnd {
 
 impl WaitEnd {
     /// The end in words.
+    ///
+    /// ```
+    /// assert_eq!(larder_core::observe::WaitEnd::Busy.as_str(), "busy");
+    /// ```
     pub fn as_str(self) -> &'static str {
         match self {
             WaitEnd::Got => "got",

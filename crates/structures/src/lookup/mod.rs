@@ -113,12 +113,32 @@ impl Default for PackedTableOptions {
 
 impl PackedTableOptions {
     /// How large blocks are that this handle builds, in bytes; by the store if not given, some 2,000. Larger ones take less room in all, and more of the network.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// let cities = PackedTable::options().block_bytes(4096).open_or_create(&store, "cities").await?;
+    /// cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    /// assert_eq!(cities.stat().await?.blocks, 1);
+    /// # Ok(()) }
+    /// ```
     pub fn block_bytes(mut self, bytes: usize) -> PackedTableOptions {
         self.block_bytes = Some(bytes);
         self
     }
 
     /// How long a call may take; 5 s if not given, a day at the most. A build may take as long for each batch.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let options = PackedTable::options().timeout(std::time::Duration::from_millis(200));
+    /// let cities = options.open_or_create(&store, "cities").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> PackedTableOptions {
         self.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
@@ -130,6 +150,15 @@ impl PackedTableOptions {
     /// [`BadInput`](ErrorKind::BadInput) for a name of 0 or more than 64 bytes, a timeout of 0 and blocks of a size that the store's items do not have,
     /// [`Absent`](ErrorKind::Absent) if there is none, [`LayoutMismatch`](ErrorKind::LayoutMismatch) for another structure, [`Lost`](ErrorKind::Lost) where the head or the
     /// directory is gone, [`Unsupported`](ErrorKind::Unsupported) on a store without conditional writes.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let error = PackedTable::options().open(&store, "cities").await.unwrap_err();
+    /// assert_eq!(error.kind(), larder_core::ErrorKind::Absent);
+    /// # Ok(()) }
+    /// ```
     pub async fn open(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<PackedTable> {
         self.open_as(store, &Name::new(name)?, false).await
     }
@@ -138,6 +167,15 @@ impl PackedTableOptions {
     ///
     /// # Errors
     /// As [`open`](PackedTableOptions::open), but for `Absent`.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let cities = PackedTable::options().open_or_create(&store, "cities").await?;
+    /// assert_eq!(cities.get(LookupKey::from(5)).await?, None); // nothing was built yet
+    /// # Ok(()) }
+    /// ```
     pub async fn open_or_create(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<PackedTable> {
         self.open_as(store, &Name::new(name)?, true).await
     }
@@ -196,6 +234,14 @@ pub struct PackedTableStat {
 
 impl PackedTable {
     /// Options, to open a table otherwise than by default.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let cities = PackedTable::options().block_bytes(1024).open_or_create(&store, "cities").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn options() -> PackedTableOptions {
         PackedTableOptions::default()
     }
@@ -204,6 +250,18 @@ impl PackedTable {
     ///
     /// # Errors
     /// As [`PackedTableOptions::open`].
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// # let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// # cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    /// let reader = PackedTable::open(&store, "cities").await?;
+    /// assert_eq!(reader.columns(), ["city"]);
+    /// # Ok(()) }
+    /// ```
     pub async fn open(store: &StoreRef, name: impl AsRef<[u8]>) -> Result<PackedTable> {
         PackedTable::options().open(store, name).await
     }
@@ -212,6 +270,15 @@ impl PackedTable {
     ///
     /// # Errors
     /// As [`PackedTableOptions::open_or_create`].
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// assert_eq!(cities.stat().await?.rows, 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn open_or_create(store: &StoreRef, name: impl AsRef<[u8]>) -> Result<PackedTable> {
         PackedTable::options().open_or_create(store, name).await
     }
@@ -224,6 +291,19 @@ impl PackedTable {
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a number where the table has addresses, [`Lost`](ErrorKind::Lost) where the block or the head is gone,
     /// [`Corrupt`](ErrorKind::Corrupt) for a block that is not as it was written, [`Conflict`](ErrorKind::Conflict) where others build anew all the time, those of the store.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// # let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// # cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    /// let found = cities.get("192.0.2.201".parse::<LookupKey>()?).await?.expect("a row");
+    /// assert_eq!(found.fields, ["Paris"]);
+    /// assert_eq!(cities.get("192.0.2.199".parse::<LookupKey>()?).await?, None); // between two ranges
+    /// # Ok(()) }
+    /// ```
     pub async fn get(&self, key: impl Into<LookupKey>) -> Result<Option<Found>> {
         Ok(self.get_many(&[key.into()]).await?.pop().flatten())
     }
@@ -232,11 +312,36 @@ impl PackedTable {
     ///
     /// # Errors
     /// As [`get`](PackedTable::get).
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// # let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// # cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    /// let keys = ["192.0.2.1".parse::<LookupKey>()?, "10.0.0.1".parse()?];
+    /// let found = cities.get_many(&keys).await?;
+    /// assert_eq!(found[0].as_ref().expect("a row").fields, ["Toronto"]);
+    /// assert_eq!(found[1], None);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_many(&self, keys: &[LookupKey]) -> Result<Vec<Option<Found>>> {
         self.0.get_many(keys).await
     }
 
     /// The names of the columns, of the version that this handle read last. **Round trips: 0.**
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// # let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// # cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    /// assert_eq!(cities.columns(), ["city"]);
+    /// # Ok(()) }
+    /// ```
     pub fn columns(&self) -> Vec<String> {
         self.0.loaded().version.as_ref().map(|(_, directory)| directory.columns.clone()).unwrap_or_default()
     }
@@ -245,6 +350,18 @@ impl PackedTable {
     ///
     /// # Errors
     /// [`Lost`](ErrorKind::Lost) where the head or the directory is gone, those of the store.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// # let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// # cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    /// let stat = cities.stat().await?;
+    /// assert_eq!((stat.rows, stat.blocks, stat.others), (2, 1, 0));
+    /// # Ok(()) }
+    /// ```
     pub async fn stat(&self) -> Result<PackedTableStat> {
         let (loaded, head) = self.0.load(self.0.ctx()).await?;
         let others = head.others.len();
@@ -271,6 +388,17 @@ impl PackedTable {
     /// [`BadInput`](ErrorKind::BadInput), with its number, for a row that does not fit an item of the store; [`Conflict`](ErrorKind::Conflict) where another build has begun
     /// after this one; [`Full`](ErrorKind::Full) where the store has no room; [`Lost`](ErrorKind::Lost) where the table was dropped or its head is gone; those of the store. The
     /// version before is in force then, but for errors with the effect [`Unknown`](larder_core::Effect): after those either may be.
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// # let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// let built = cities.build(CsvOptions::new().read(csv.as_bytes())?).await?;
+    /// assert_eq!(built.rows, 2);
+    /// # Ok(()) }
+    /// ```
     pub async fn build(&self, rows: Rows) -> Result<Built> {
         self.build_told(rows, &mut |_| ()).await
     }
@@ -279,6 +407,18 @@ impl PackedTable {
     ///
     /// # Errors
     /// As [`build`](PackedTable::build).
+    ///
+    /// ```
+    /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let csv = "start,end,city\n192.0.2.0,192.0.2.127,Toronto\n192.0.2.200,192.0.2.255,Paris\n";
+    /// # let cities = PackedTable::open_or_create(&store, "cities").await?;
+    /// let mut steps = 0;
+    /// cities.build_told(CsvOptions::new().read(csv.as_bytes())?, &mut |_| steps += 1).await?;
+    /// assert!(steps > 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn build_told(&self, rows: Rows, told: &mut (dyn FnMut(Progress) + Send)) -> Result<Built> {
         self.0.build(rows, told).await
     }

@@ -134,18 +134,49 @@ impl Default for RecordsOptions {
 impl RecordsOptions {
     /// What the records hold. Needed to make some; opening some of another schema is a [`LayoutMismatch`](ErrorKind::LayoutMismatch), opening without
     /// saying takes them as they are.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// assert_eq!(users.schema().bits(), 9); // 2 for the place, which may be none, and 7
+    /// # Ok(()) }
+    /// ```
     pub fn schema(mut self, schema: Schema) -> RecordsOptions {
         self.schema = Some(schema);
         self
     }
 
     /// How large a shard is made, in bytes; by the store if not given (see [Memory](self#memory-and-limits)). Fixed when the records are made.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// let options = PackedRecords::options().schema(schema).shard_bytes(4096);
+    /// let users = options.open_or_create(&store, "users").await?;
+    /// users.set(100_000, &[("visits", 1u64.into())]).await?; // shards in between are not made
+    /// # Ok(()) }
+    /// ```
     pub fn shard_bytes(mut self, bytes: usize) -> RecordsOptions {
         self.shard_bytes = Some(bytes);
         self
     }
 
     /// How long a call may take, with all it tries again; 5 s if not given, a day at the most. An aggregate may take as long for each block.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// let options = PackedRecords::options().timeout(std::time::Duration::from_millis(200));
+    /// assert!(options.schema(schema).open_or_create(&store, "users").await.is_ok());
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> RecordsOptions {
         self.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
@@ -157,6 +188,18 @@ impl RecordsOptions {
     /// [`BadInput`](ErrorKind::BadInput) for a name of 0 or more than 64 bytes and for a timeout of 0, [`Absent`](ErrorKind::Absent) if there are none,
     /// [`LayoutMismatch`](ErrorKind::LayoutMismatch) for another structure, another schema or another size of shards, [`Lost`](ErrorKind::Lost) where
     /// the list of the shards is gone, [`Unsupported`](ErrorKind::Unsupported) on a store without conditional writes.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// let other = Schema::parse(["paid:bit"])?;
+    /// let error = PackedRecords::options().schema(other).open(&store, "users").await.unwrap_err();
+    /// assert_eq!(error.kind(), larder_core::ErrorKind::LayoutMismatch);
+    /// # Ok(()) }
+    /// ```
     pub async fn open(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<PackedRecords> {
         self.open_as(store, &Name::new(name)?, false).await
     }
@@ -166,6 +209,16 @@ impl RecordsOptions {
     /// # Errors
     /// As [`open`](RecordsOptions::open), but for `Absent`; [`BadInput`](ErrorKind::BadInput) without a schema, where they must be made, and for a size of
     /// shards out of range.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// assert_eq!(users.highest().await?, None);
+    /// # Ok(()) }
+    /// ```
     pub async fn open_or_create(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<PackedRecords> {
         self.open_as(store, &Name::new(name)?, true).await
     }
@@ -293,6 +346,15 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
 
 impl PackedRecords {
     /// Options, to open records otherwise than by default, and to make some.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn options() -> RecordsOptions {
         RecordsOptions::default()
     }
@@ -301,16 +363,46 @@ impl PackedRecords {
     ///
     /// # Errors
     /// As [`RecordsOptions::open`].
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let error = PackedRecords::open(&store, "users").await.unwrap_err();
+    /// assert_eq!(error.kind(), larder_core::ErrorKind::Absent);
+    /// # Ok(()) }
+    /// ```
     pub async fn open(store: &StoreRef, name: impl AsRef<[u8]>) -> Result<PackedRecords> {
         PackedRecords::options().open(store, name).await
     }
 
     /// What the records hold.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// assert_eq!(users.schema().fields()[1].name(), "visits");
+    /// # Ok(()) }
+    /// ```
     pub fn schema(&self) -> &Schema {
         &self.0.params.schema
     }
 
     /// The highest id that can be set.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// assert!(users.id_max() > 1_000_000_000);
+    /// assert!(users.get(users.id_max() + 1).await.is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn id_max(&self) -> u64 {
         u64::from(SHARDS_MAX) * u64::from(self.0.params.per_shard) - 1
     }
@@ -324,6 +416,19 @@ impl PackedRecords {
     /// [`BadInput`](ErrorKind::BadInput) for an id out of range, a field that there is not and a value that does not fit: nothing is written then.
     /// [`Lost`](ErrorKind::Lost) where the record's shard is gone. [`Conflict`](ErrorKind::Conflict) where others kept writing to the shard. Those of
     /// the store; with [`Effect::Unknown`](larder_core::Effect) it may have taken effect, or may yet.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// users.set(7, &[("place", "US".into()), ("visits", 3u64.into())]).await?;
+    /// users.set(7, &[("visits", 4u64.into())]).await?; // the place stays
+    /// assert_eq!(users.get(7).await?, ["US".into(), Value::Uint(4)]);
+    /// assert!(users.set(7, &[("visits", 128u64.into())]).await.is_err()); // too wide for 7 bits
+    /// # Ok(()) }
+    /// ```
     pub async fn set(&self, id: u64, fields: &[(&str, Value)]) -> Result<()> {
         self.set_many([(id, fields)]).await
     }
@@ -334,6 +439,18 @@ impl PackedRecords {
     /// # Errors
     /// As [`set`](PackedRecords::set). Everything is checked before anything is written; after another error some may be set, which the
     /// effect `Unknown` says.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// let place = [("place", Value::from("CA"))];
+    /// users.set_many((0..100).map(|id| (id, &place[..]))).await?;
+    /// assert_eq!(users.highest().await?, Some(99));
+    /// # Ok(()) }
+    /// ```
     pub async fn set_many<'a>(&self, records: impl IntoIterator<Item = (u64, &'a [(&'a str, Value)])>) -> Result<()> {
         let params = &self.0.params;
         let mut todo: BTreeMap<u32, Change> = BTreeMap::new();
@@ -357,6 +474,16 @@ impl PackedRecords {
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for an id out of range, [`Lost`](ErrorKind::Lost) where its shard is gone, those of the store.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// assert_eq!(users.get(7).await?, [Value::Choice(None), Value::Uint(0)]); // it was never set
+    /// # Ok(()) }
+    /// ```
     pub async fn get(&self, id: u64) -> Result<Vec<Value>> {
         Ok(self.get_many(&[id]).await?.pop().unwrap_or_default())
     }
@@ -366,6 +493,18 @@ impl PackedRecords {
     ///
     /// # Errors
     /// As [`get`](PackedRecords::get).
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// users.set(2, &[("visits", 9u64.into())]).await?;
+    /// let records = users.get_many(&[2, 1]).await?;
+    /// assert_eq!((&records[0][1], &records[1][1]), (&Value::Uint(9), &Value::Uint(0)));
+    /// # Ok(()) }
+    /// ```
     pub async fn get_many(&self, ids: &[u64]) -> Result<Vec<Vec<Value>>> {
         let fields = self.schema().fields();
         let parts: Vec<_> = fields.iter().flat_map(Field::parts).collect();
@@ -388,6 +527,18 @@ impl PackedRecords {
     ///
     /// # Errors
     /// [`Lost`](ErrorKind::Lost) where it, or the shard that tells it, is gone; those of the store.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// users.set(41, &[("visits", 1u64.into())]).await?;
+    /// users.set(12, &[("visits", 1u64.into())]).await?;
+    /// assert_eq!(users.highest().await?, Some(41));
+    /// # Ok(()) }
+    /// ```
     pub async fn highest(&self) -> Result<Option<u64>> {
         Ok(self.0.end().await?.checked_sub(1))
     }
@@ -398,6 +549,19 @@ impl PackedRecords {
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a field that there is not, for fields of more than [`GROUP_BITS_MAX`] bits together, and for more than [`GROUPS_MAX`]
     /// groups; [`Lost`](ErrorKind::Lost) where a shard is gone; those of the store.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// users.set(0, &[("place", "CA".into())]).await?;
+    /// users.set(2, &[("place", "CA".into())]).await?;
+    /// let places = users.aggregate(&["place"]).await?;
+    /// assert_eq!((places.count(&["CA".into()]), places.records), (2, 3)); // 1 was never set, and has no place
+    /// # Ok(()) }
+    /// ```
     pub async fn aggregate(&self, fields: &[&str]) -> Result<Aggregate> {
         self.aggregate_told(fields, &mut |_, _| ()).await
     }
@@ -406,6 +570,19 @@ impl PackedRecords {
     ///
     /// # Errors
     /// As [`aggregate`](PackedRecords::aggregate).
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// users.set(9, &[("place", "CA".into())]).await?;
+    /// let mut last = (0, 0);
+    /// users.aggregate_told(&["place"], &mut |counted, of| last = (counted, of)).await?;
+    /// assert_eq!(last, (10, 10));
+    /// # Ok(()) }
+    /// ```
     pub async fn aggregate_told(&self, fields: &[&str], told: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Aggregate> {
         self.0.aggregate(Tally::new(self.schema(), fields)?, told).await
     }
@@ -415,6 +592,18 @@ impl PackedRecords {
     ///
     /// # Errors
     /// As [`aggregate`](PackedRecords::aggregate), and [`BadInput`](ErrorKind::BadInput) for an id out of range.
+    ///
+    /// ```
+    /// # use larder_structures::records::{PackedRecords, Schema, Value};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let schema = Schema::parse(["place:CA|US", "visits:u7"])?;
+    /// # let users = PackedRecords::options().schema(schema).open_or_create(&store, "users").await?;
+    /// users.set(4, &[("place", "CA".into())]).await?;
+    /// let places = users.aggregate_ids(&["place"], &[4, 5]).await?;
+    /// assert_eq!((places.count(&["CA".into()]), places.records), (1, 2));
+    /// # Ok(()) }
+    /// ```
     pub async fn aggregate_ids(&self, fields: &[&str], ids: &[u64]) -> Result<Aggregate> {
         self.0.aggregate_ids(Tally::new(self.schema(), fields)?, ids).await
     }

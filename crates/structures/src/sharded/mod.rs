@@ -154,18 +154,45 @@ impl<T> Default for ShardedOptions<T> {
 
 impl<T: Sealed> ShardedOptions<T> {
     /// How many shards it is made with, if it must be made: 1 to [`SHARDS_MAX`]. One that is there keeps its own.
+    ///
+    /// ```
+    /// # use larder_structures::{ShardedHash, ShardedSortedSet};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let users = ShardedHash::options().shards(8).open_or_create(&store, "users").await?;
+    /// assert_eq!(users.stat().await?.shards, 8);
+    /// # Ok(()) }
+    /// ```
     pub fn shards(mut self, shards: u16) -> ShardedOptions<T> {
         self.settings.shards = Some(shards);
         self
     }
 
     /// For how many elements it is made: a shard for every 64, or for every half of what the server keeps packed if that is less. 4,096 if nothing is said; more may come, and [`reshard`](ShardedHash::reshard) makes room for them.
+    ///
+    /// ```
+    /// # use larder_structures::{ShardedHash, ShardedSortedSet};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let users = ShardedHash::options().expected(100_000).open_or_create(&store, "users").await?;
+    /// assert_eq!(users.stat().await?.shards, 1_563);
+    /// # Ok(()) }
+    /// ```
     pub fn expected(mut self, elements: u64) -> ShardedOptions<T> {
         self.settings.expected = Some(elements);
         self
     }
 
     /// How long a call may take, with all it tries again; 5 s if not given, a day at the most. What reads all shards, and a resharding, may take as long for each batch.
+    ///
+    /// ```
+    /// # use larder_structures::{ShardedHash, ShardedSortedSet};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let options = ShardedHash::options().timeout(std::time::Duration::from_secs(1));
+    /// let users = options.open_or_create(&store, "users").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> ShardedOptions<T> {
         self.settings.timeout = timeout.min(timeout::TIMEOUT_MAX);
         self
@@ -177,6 +204,15 @@ impl<T: Sealed> ShardedOptions<T> {
     /// [`BadInput`](larder_core::ErrorKind::BadInput) for a name of 0 or more than 64 bytes and for a timeout of 0, [`Absent`](larder_core::ErrorKind::Absent) if there is
     /// none, [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch) for another structure, and for one that is not dense and should be, [`Lost`](larder_core::ErrorKind::Lost)
     /// where the map is gone, [`Unsupported`](larder_core::ErrorKind::Unsupported) on a store without conditional writes.
+    ///
+    /// ```
+    /// # use larder_structures::{ShardedHash, ShardedSortedSet};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let error = ShardedHash::options().open(&store, "users").await.unwrap_err();
+    /// assert_eq!(error.kind(), larder_core::ErrorKind::Absent);
+    /// # Ok(()) }
+    /// ```
     pub async fn open(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<T> {
         self.open_as(store, &Name::new(name)?, false).await
     }
@@ -185,6 +221,15 @@ impl<T: Sealed> ShardedOptions<T> {
     ///
     /// # Errors
     /// As [`open`](ShardedOptions::open), but for `Absent`; [`BadInput`](larder_core::ErrorKind::BadInput) for 0 shards or too many.
+    ///
+    /// ```
+    /// # use larder_structures::{ShardedHash, ShardedSortedSet};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let points = ShardedSortedSet::options().open_or_create(&store, "points").await?;
+    /// let again = ShardedSortedSet::options().open_or_create(&store, "points").await?; // the same
+    /// # Ok(()) }
+    /// ```
     pub async fn open_or_create(self, store: &StoreRef, name: impl AsRef<[u8]>) -> Result<T> {
         self.open_as(store, &Name::new(name)?, true).await
     }
@@ -204,6 +249,16 @@ mod numbered {
 impl<T: Sealed + numbered::Numbered> ShardedOptions<T> {
     /// Fields, or the members of a sorted set, are whole numbers from 0 that come close together, such as ids, and a shard holds so many of them, one after the other: they take less room, and the numbers that one
     /// call is about stand in few shards. There are as many as the shards take: more are refused until it is resharded. Fixed when it is made.
+    ///
+    /// ```
+    /// # use larder_structures::{ShardedHash, ShardedSortedSet};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let users = ShardedHash::options().dense(100).shards(4).open_or_create(&store, "users").await?;
+    /// users.set([("399", "the last that has room")]).await?;
+    /// assert!(users.set([("400", "more")]).await.is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn dense(mut self, per_shard: u32) -> ShardedOptions<T> {
         self.settings.dense = Some(per_shard);
         self
@@ -213,6 +268,15 @@ impl<T: Sealed + numbered::Numbered> ShardedOptions<T> {
 impl ShardedOptions<ShardedSortedSet> {
     /// How many members [`top`](ShardedSortedSet::top) and [`bottom`](ShardedSortedSet::bottom) can read, if it must be made: 1 to 1,000; 100 if nothing is said. Twice as many
     /// stand at each end, and all of them are written with each change to one of them; together with what an item of the store takes they say how long a member may be. Fixed when it is made.
+    ///
+    /// ```
+    /// # use larder_structures::{ShardedHash, ShardedSortedSet};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let points = ShardedSortedSet::options().kept(3).open_or_create(&store, "points").await?;
+    /// assert!(points.top(4).await.is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn kept(mut self, members: u16) -> ShardedOptions<ShardedSortedSet> {
         self.settings.kept = Some(members);
         self

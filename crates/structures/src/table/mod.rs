@@ -164,6 +164,17 @@ pub struct TableOptions {
 }
 
 /// All entries of a table that are there, and the keys of those that are lost, by [`Table::entries_and_lost`].
+///
+/// ```
+/// # use larder_structures::Table;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let users = Table::open_or_create(&store, "users").await?;
+/// users.put("ann", "Toronto").await?;
+/// let all = users.entries_and_lost().await?;
+/// assert_eq!((all.entries, all.lost), (vec![("ann".into(), "Toronto".into())], vec![]));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TableEntries {

@@ -186,6 +186,17 @@ pub struct UniqueCount {
 }
 
 /// Figures of a period.
+///
+/// ```
+/// # use larder_structures::UniqueVisitors;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let visitors = UniqueVisitors::options().expected(1_000).open_or_create(&store, "site").await?;
+/// visitors.add(["alice", "bob", "alice"]).await?;
+/// let stat = visitors.stat(visitors.current()?).await?.expect("somebody came");
+/// assert_eq!((stat.count.visitors, stat.expected), (2, 1_000));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UniqueStat {
     /// Which period.

@@ -34,16 +34,32 @@ impl Abilities {
     pub const ITEM_BYTES_DEFAULT: usize = 1024 * 1024;
 
     /// A server with everything on, at the default sizes.
+    ///
+    /// ```
+    /// use larder_proto::{Abilities, Dialect};
+    /// assert!(Abilities::of(Dialect::Classic).cas);
+    /// ```
     pub fn of(dialect: Dialect) -> Abilities {
         Abilities { dialect, cas: true, ttl: true, item_bytes_max: Abilities::ITEM_BYTES_DEFAULT }
     }
 
     /// A server that knows get, set, add, replace, append, prepend, incr, decr and delete: no expiry and no tokens.
+    ///
+    /// ```
+    /// use larder_proto::Abilities;
+    /// assert!(!Abilities::bare().ttl && !Abilities::bare().cas);
+    /// ```
     pub fn bare() -> Abilities {
         Abilities { cas: false, ttl: false, ..Abilities::of(Dialect::Classic) }
     }
 
     /// The largest value that fits beside a key of `key_bytes`, stored with `flags`.
+    ///
+    /// ```
+    /// use larder_proto::{Abilities, Dialect};
+    /// let large = Abilities { item_bytes_max: 8 << 20, ..Abilities::of(Dialect::Meta) };
+    /// assert_eq!(large.value_bytes_max(250, 0), (8 << 20) - 309);
+    /// ```
     pub fn value_bytes_max(&self, key_bytes: usize, flags: u32) -> usize {
         let flags = if flags == 0 { 0 } else { Abilities::FLAGS_BYTES };
         self.item_bytes_max.saturating_sub(Abilities::ITEM_OVERHEAD_BYTES + flags + key_bytes)

@@ -30,6 +30,12 @@ impl Version {
     pub const TLS_PIPELINES: Version = Version { major: 1, minor: 6, patch: 39 };
 
     /// Reads `1.6.18` and `1.6.38-3_g1a2b`; three numbers, then anything.
+    ///
+    /// ```
+    /// use larder_proto::Version;
+    /// assert_eq!(Version::parse("1.6.38-3_g1a2b"), Some(Version { major: 1, minor: 6, patch: 38 }));
+    /// assert_eq!(Version::parse("1.6"), None);
+    /// ```
     pub fn parse(text: &str) -> Option<Version> {
         let mut rest = text;
         let mut number = |last: bool| {
@@ -72,6 +78,11 @@ pub enum Dialect {
 
 impl Dialect {
     /// The dialect of a version; what has no version we can read gets the classic one.
+    ///
+    /// ```
+    /// use larder_proto::{Dialect, Version};
+    /// assert_eq!(Dialect::of(Some(Version::META_FLOOR)), Dialect::Meta13);
+    /// ```
     pub fn of(version: Option<Version>) -> Dialect {
         match version {
             Some(version) if version >= Version::META_FULL => Dialect::Meta,
@@ -81,11 +92,20 @@ impl Dialect {
     }
 
     /// True for the dialects that have `mg`, `ms`, `md` and `ma`.
+    ///
+    /// ```
+    /// use larder_proto::Dialect;
+    /// assert!(Dialect::Meta13.is_meta() && !Dialect::Classic.is_meta());
+    /// ```
     pub fn is_meta(self) -> bool {
         self != Dialect::Classic
     }
 
     /// The name, as URLs and profiles spell it.
+    ///
+    /// ```
+    /// assert_eq!(larder_proto::Dialect::Meta13.as_str(), "meta13");
+    /// ```
     pub fn as_str(self) -> &'static str {
         match self {
             Dialect::Classic => "classic",

@@ -52,6 +52,12 @@ pub fn exptime(ttl: Ttl, server_now_s: u64) -> Result<u64> {
 }
 
 /// The longest life that can be asked for when the server's clock stands at `server_now_s`.
+///
+/// ```
+/// use larder_proto::exptime::ttl_max;
+/// let now_s = 1_800_000_000;
+/// assert_eq!(ttl_max(now_s).as_secs(), (1 << 31) - 1 - now_s);
+/// ```
 pub fn ttl_max(server_now_s: u64) -> Duration {
     Duration::from_secs(ABSOLUTE_S_MAX.saturating_sub(server_now_s).max(RELATIVE_S_MAX))
 }

@@ -9,6 +9,12 @@ pub const LINE_BYTES_MAX: usize = 2_048;
 
 /// What arrived is not what a memcached would send here. The connection cannot be used any more: nobody knows where the next
 /// reply begins.
+///
+/// ```
+/// use larder_proto::stats::Stats;
+/// let error = Stats::default().line(b"VA 2").unwrap_err();
+/// assert!(error.to_string().contains("VA 2"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError(pub(crate) String);
 

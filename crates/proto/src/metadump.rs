@@ -4,6 +4,11 @@
 //! been. The key is escaped as in URLs. Lines end in `\n` alone.
 
 /// What a line says.
+///
+/// ```
+/// use larder_proto::metadump::{DumpLine, parse};
+/// assert_eq!(parse(b"BUSY currently processing crawler request"), DumpLine::Busy);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DumpLine {
     /// It begins. Servers from about 1.6.40 on say so, earlier ones do not.

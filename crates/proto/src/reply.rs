@@ -14,6 +14,19 @@ use crate::request::{Expect, Shape};
 pub const COPIED_BYTES_MAX: usize = 4 * 1024;
 
 /// How a server answered one op.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use larder_core::{ErrorKind, Key, Op, PutMode, Ttl};
+/// use larder_proto::{Abilities, Answer, Decoder, Dialect};
+/// let set = Op::put(Key::new("k")?, PutMode::Set, "v", Ttl::Never);
+/// let expect = Abilities::of(Dialect::Classic).encode(&set, 0, 0, &mut Vec::new())?;
+/// let decoder = Decoder { session: 1, value_bytes_max: 1 << 20 };
+/// let mut received = BytesMut::from("SERVER_ERROR out of memory storing object\r\n");
+/// let Some(Answer::Refused { error, in_step }) = decoder.decode(&mut received, &expect)? else { panic!() };
+/// assert_eq!((error.kind(), in_step), (ErrorKind::Full, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum Answer {
     /// With an outcome.
@@ -59,6 +72,18 @@ impl Decoder {
     /// # Errors
     /// The bytes are no possible answer to what was asked, or carry another opaque number or key: the connection is out of step
     /// and must be given up.
+    ///
+    /// ```
+    /// use bytes::BytesMut;
+    /// use larder_core::{Key, Op, Want};
+    /// use larder_proto::{Abilities, Decoder, Dialect};
+    /// let get = Op::get(Key::new("k")?, Want::VALUE);
+    /// let expect = Abilities::of(Dialect::Meta).encode(&get, 7, 0, &mut Vec::new())?;
+    /// let decoder = Decoder { session: 1, value_bytes_max: 1 << 20 };
+    /// // The answer to another question: the two are out of step.
+    /// assert!(decoder.decode(&mut BytesMut::from("EN O8\r\n"), &expect).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn decode(&self, received: &mut BytesMut, expect: &Expect) -> Result<Option<Answer>, ProtocolError> {
         let Some(line) = first_line(received)? else {
             return Ok(None);

@@ -7,6 +7,15 @@ use crate::exptime::exptime;
 use crate::key::WireKey;
 
 /// What to expect in answer to one encoded op: all that [`Decoder::decode`](crate::Decoder::decode) needs to know of it.
+///
+/// ```
+/// use larder_core::{Key, Op, Want};
+/// use larder_proto::{Abilities, Dialect};
+/// let mut out = Vec::new();
+/// let expect = Abilities::of(Dialect::Meta).encode(&Op::get(Key::new("k")?, Want::VALUE), 7, 0, &mut out)?;
+/// assert_eq!(out, b"mg k v O7\r\n");
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Expect {
     pub(crate) shape: Shape,

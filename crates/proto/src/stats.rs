@@ -70,6 +70,15 @@ impl Stats {
     ///
     /// # Errors
     /// A line that is neither `STAT …`, `END` nor an error, and the line after [`STAT_LINES_MAX`].
+    ///
+    /// ```
+    /// use larder_proto::stats::Stats;
+    /// let mut stats = Stats::default();
+    /// assert!(!stats.line(b"STAT uptime 90")?);
+    /// assert!(stats.line(b"END")?);
+    /// assert_eq!(stats.uptime_s, Some(90));
+    /// # Ok::<(), larder_proto::ProtocolError>(())
+    /// ```
     pub fn line(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
         self.lines += 1;
         let error = line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR");

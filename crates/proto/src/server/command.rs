@@ -7,6 +7,13 @@ use super::words::{Words, i32_of, loose_i32, loose_u64, noreply, u32_of, u64_of}
 use super::{BAD_FORMAT, KEY_BYTES_MAX};
 
 /// Which classic storage command.
+///
+/// ```
+/// use larder_proto::server::{Command, KeyScratch, PutVerb, parse};
+/// let mut scratch = KeyScratch::new();
+/// let Command::Put(put) = parse(b"cas k 0 0 2 9\r\n", &mut scratch) else { panic!() };
+/// assert_eq!(put.verb, PutVerb::Cas(9));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutVerb {
     /// `set`
@@ -24,6 +31,13 @@ pub enum PutVerb {
 }
 
 /// A classic storage command; its value follows the line.
+///
+/// ```
+/// use larder_proto::server::{Command, KeyScratch, parse};
+/// let mut scratch = KeyScratch::new();
+/// let Command::Put(put) = parse(b"set k 7 60 2 noreply\r\n", &mut scratch) else { panic!() };
+/// assert_eq!((put.flags, put.exptime, put.bytes, put.noreply), (7, 60, 2, true));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Put<'a> {
     /// Which.
@@ -41,6 +55,13 @@ pub struct Put<'a> {
 }
 
 /// What a line asks for.
+///
+/// ```
+/// use larder_proto::server::{Command, KeyScratch, parse};
+/// let mut scratch = KeyScratch::new();
+/// let Command::Delete { key, noreply } = parse(b"delete k\r\n", &mut scratch) else { panic!() };
+/// assert_eq!((key, noreply), (&b"k"[..], false));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Command<'a> {
     /// `get`, `gets`, `gat`, `gats`: at least one key.
@@ -115,6 +136,12 @@ pub enum Command<'a> {
 }
 
 /// Commands that are not about items.
+///
+/// ```
+/// use larder_proto::server::{Admin, Command, KeyScratch, parse};
+/// let mut scratch = KeyScratch::new();
+/// assert!(matches!(parse(b"flush_all 5\r\n", &mut scratch), Command::Admin(Admin::FlushAll, _, false)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Admin {
@@ -309,6 +336,12 @@ fn other(mut words: Words<'_>) -> Command<'_> {
 ///
 /// # Errors
 /// What to answer.
+///
+/// ```
+/// use larder_proto::server::{flush_delay, words::Words};
+/// assert_eq!(flush_delay(Words::of(b"5"), false), Ok(5));
+/// assert_eq!(flush_delay(Words::of(b"noreply"), true), Ok(0));
+/// ```
 pub fn flush_delay(words: Words<'_>, noreply: bool) -> Result<i32, &'static str> {
     if { words }.count() == usize::from(noreply) {
         return Ok(0);
@@ -317,6 +350,11 @@ pub fn flush_delay(words: Words<'_>, noreply: bool) -> Result<i32, &'static str>
 }
 
 /// A number that an admin command takes.
+///
+/// ```
+/// use larder_proto::server::number;
+/// assert_eq!((number(Some(b"64")), number(Some(b"x")), number(None)), (Some(64), None, None));
+/// ```
 pub fn number(word: Option<&[u8]>) -> Option<u32> {
     word.and_then(u32_of)
 }

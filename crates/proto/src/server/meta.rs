@@ -4,6 +4,12 @@ use super::words::{Words, i32_of, u32_of, u64_of};
 use super::{BAD_FORMAT, KEY_BYTES_MAX, META_WORDS_MAX, WORDS_MAX};
 
 /// Room for a key that was sent as base64.
+///
+/// ```
+/// use larder_proto::server::{Command, KeyScratch, parse};
+/// let mut scratch = KeyScratch::new();
+/// assert!(matches!(parse(b"version\r\n", &mut scratch), Command::Version));
+/// ```
 #[derive(Debug)]
 pub struct KeyScratch {
     bytes: [u8; KEY_BYTES_MAX],
@@ -11,6 +17,12 @@ pub struct KeyScratch {
 
 impl KeyScratch {
     /// Room for one key.
+    ///
+    /// ```
+    /// use larder_proto::server::{Command, KeyScratch, parse};
+    /// let mut scratch = KeyScratch::new();
+    /// assert!(matches!(parse(b"mn\r\n", &mut scratch), Command::MetaNoop));
+    /// ```
     pub fn new() -> KeyScratch {
         KeyScratch { bytes: [0; KEY_BYTES_MAX] }
     }
@@ -23,6 +35,13 @@ impl Default for KeyScratch {
 }
 
 /// A meta command: its key and its flags. Which command it is stands in [`Command`](super::Command).
+///
+/// ```
+/// use larder_proto::server::{Command, KeyScratch, parse};
+/// let mut scratch = KeyScratch::new();
+/// let Command::MetaArith(meta) = parse(b"ma hits J5 N60\r\n", &mut scratch) else { panic!() };
+/// assert_eq!((meta.key, meta.vivify), (&b"hits"[..], Some(60)));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meta<'a> {
     /// The key, decoded.

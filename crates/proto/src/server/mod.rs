@@ -40,6 +40,11 @@ pub const OPAQUE_BYTES_MAX: usize = 32;
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 
 /// What to do with bytes that hold no line end.
+///
+/// ```
+/// use larder_proto::server::{Unended, unended};
+/// assert_eq!(unended(b"get k"), Unended::Wait);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unended {
     /// Wait for more.

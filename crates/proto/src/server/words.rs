@@ -18,11 +18,23 @@ pub struct Words<'a> {
 
 impl<'a> Words<'a> {
     /// The words of `text`.
+    ///
+    /// ```
+    /// use larder_proto::server::words::Words;
+    /// assert_eq!(Words::of(b"a  b").count(), 2);
+    /// ```
     pub fn of(text: &'a [u8]) -> Words<'a> {
         Words { rest: text }
     }
 
     /// What has not been read yet.
+    ///
+    /// ```
+    /// use larder_proto::server::words::Words;
+    /// let mut words = Words::of(b"get a b");
+    /// words.next();
+    /// assert_eq!(words.rest(), b" a b");
+    /// ```
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }

@@ -4,6 +4,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 /// Appends a line and its end.
+///
+/// ```
+/// use larder_proto::server::write;
+/// let mut out = Vec::new();
+/// write::line(&mut out, "STORED");
+/// assert_eq!(out, b"STORED\r\n");
+/// ```
 #[inline]
 pub fn line(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
@@ -11,6 +18,13 @@ pub fn line(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Appends a decimal number.
+///
+/// ```
+/// use larder_proto::server::write;
+/// let mut out = Vec::new();
+/// write::number(&mut out, 42);
+/// assert_eq!(out, b"42");
+/// ```
 #[inline]
 pub fn number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
@@ -42,6 +56,13 @@ pub fn value(out: &mut Vec<u8>, key: &[u8], flags: u32, value: &[u8], cas: Optio
 }
 
 /// Appends a returned flag with a number, such as ` c17`.
+///
+/// ```
+/// use larder_proto::server::write;
+/// let mut out = Vec::new();
+/// write::flag(&mut out, b'c', 17);
+/// assert_eq!(out, b" c17");
+/// ```
 #[inline]
 pub fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
     out.extend_from_slice(&[b' ', letter]);
@@ -49,6 +70,13 @@ pub fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
 }
 
 /// Appends the flag `k`: the key, as base64 with the flag `b` behind it if it came so.
+///
+/// ```
+/// use larder_proto::server::write;
+/// let mut out = Vec::new();
+/// write::key(&mut out, b"hits", true);
+/// assert_eq!(out, b" kaGl0cw== b");
+/// ```
 pub fn key(out: &mut Vec<u8>, key: &[u8], base64: bool) {
     out.extend_from_slice(b" k");
     if base64 {
@@ -60,6 +88,13 @@ pub fn key(out: &mut Vec<u8>, key: &[u8], base64: bool) {
 }
 
 /// Appends a key as it is, or as base64.
+///
+/// ```
+/// use larder_proto::server::write;
+/// let mut out = Vec::new();
+/// write::key_text(&mut out, b"hits", true);
+/// assert_eq!(out, b"aGl0cw==");
+/// ```
 pub fn key_text(out: &mut Vec<u8>, key: &[u8], base64: bool) {
     if !base64 {
         out.extend_from_slice(key);
@@ -73,6 +108,13 @@ pub fn key_text(out: &mut Vec<u8>, key: &[u8], base64: bool) {
 }
 
 /// Appends a key as URLs escape it, for `lru_crawler metadump`.
+///
+/// ```
+/// use larder_proto::server::write;
+/// let mut out = Vec::new();
+/// write::key_escaped(&mut out, b"page hits");
+/// assert_eq!(out, b"page%20hits");
+/// ```
 pub fn key_escaped(out: &mut Vec<u8>, key: &[u8]) {
     for &byte in key {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -17,6 +17,13 @@ const PORT: u16 = 11_211;
 const ITEM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
 
 /// What a command line asks for.
+///
+/// ```
+/// use larder_server::Args;
+/// let args = Args::parse(["-s", "/run/larder.sock", "-L"])?;
+/// assert_eq!(args.ignored.len(), 1); // large pages
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Args {
     /// The server, but for listeners that are inherited.

@@ -6,6 +6,12 @@ use larder_core::{Error, ErrorKind, Result};
 const USERS_MAX: usize = 1_024;
 
 /// Who may come in.
+///
+/// ```
+/// let file = larder_server::AuthFile::parse(b"joe:secret\n")?;
+/// assert_eq!(format!("{file:?}"), "AuthFile { users: 1, .. }"); // and no password
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct AuthFile {
     users: Vec<(Vec<u8>, Vec<u8>)>,
@@ -48,6 +54,12 @@ impl AuthFile {
     }
 
     /// True if the user has that password. Takes as long for a wrong one as for a right one of its length.
+    ///
+    /// ```
+    /// let file = larder_server::AuthFile::parse(b"joe:secret\n")?;
+    /// assert!(file.allows(b"joe", b"secret") && !file.allows(b"ann", b"secret"));
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn allows(&self, user: &[u8], password: &[u8]) -> bool {
         self.users.iter().fold(false, |found, (name, secret)| found | (same(name, user) & same(secret, password)))
     }

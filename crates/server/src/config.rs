@@ -7,6 +7,12 @@ use std::sync::Arc;
 use crate::auth::AuthFile;
 
 /// Limits, and what is allowed.
+///
+/// ```
+/// use larder_server::Limits;
+/// let limits = Limits { connections_max: 64, idle_timeout_ms: 60_000, ..Limits::default() };
+/// assert_eq!(limits.item_bytes_max, 1 << 20);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Connections at once (`-c`). One more is told so, and closed.
@@ -61,6 +67,12 @@ impl Default for Limits {
 }
 
 /// A place to listen.
+///
+/// ```
+/// use larder_server::Listen;
+/// let places = [Listen::Tcp("127.0.0.1:11211".parse()?), Listen::Unix("/run/larder.sock".into(), 0o700)];
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum Listen {
     /// A TCP address.
@@ -70,6 +82,10 @@ pub enum Listen {
 }
 
 /// Who runs connections.
+///
+/// ```
+/// assert_eq!(larder_server::Runtime::default(), larder_server::Runtime::PerCore);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Runtime {
     /// A thread with a runtime of its own for each worker; a connection stays with one.
@@ -80,6 +96,13 @@ pub enum Runtime {
 }
 
 /// What a server is told.
+///
+/// ```
+/// use larder_server::{Config, Listen};
+/// let config = Config { listen: vec![Listen::Tcp("127.0.0.1:11211".parse()?)], threads: 2, ..Config::default() };
+/// assert!(config.auth.is_none());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where it listens.

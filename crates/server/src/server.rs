@@ -34,6 +34,16 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 const THREADS_MAX: usize = 256;
 
 /// A server that runs.
+///
+/// ```
+/// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server};
+/// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+/// # let engine = MemoryEngine::new(MemoryStore::new());
+/// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+/// println!("listening on {}", server.addrs()[0]);
+/// server.stop();
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Server {
     addrs: Vec<SocketAddr>,
@@ -103,27 +113,78 @@ impl Server {
     }
 
     /// The TCP addresses it listens on, in the order of the configuration.
+    ///
+    /// ```
+    /// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server};
+    /// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    /// # let engine = MemoryEngine::new(MemoryStore::new());
+    /// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+    /// assert_ne!(server.addrs()[0].port(), 0); // the one that it was given
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
     /// Where it answers `/metrics`.
+    ///
+    /// ```
+    /// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server};
+    /// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    /// # let engine = MemoryEngine::new(MemoryStore::new());
+    /// let metrics = Some("127.0.0.1:0".parse().unwrap());
+    /// let server = Server::start(engine, Config { listen, metrics, threads: 1, ..Config::default() })?;
+    /// assert!(server.metrics_addr().is_some());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
     /// Takes no more connections, lets requests under way finish, and ends.
+    ///
+    /// ```
+    /// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server};
+    /// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    /// # let engine = MemoryEngine::new(MemoryStore::new());
+    /// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+    /// let addr = server.addrs()[0];
+    /// server.stop();
+    /// assert!(std::net::TcpStream::connect(addr).is_err());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn stop(mut self) {
         self.stop.send_replace(true);
         self.join();
     }
 
     /// Something that tells it to end, from elsewhere.
+    ///
+    /// ```
+    /// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server};
+    /// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    /// # let engine = MemoryEngine::new(MemoryStore::new());
+    /// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+    /// let stopper = server.stopper();
+    /// std::thread::spawn(move || stopper.stop());
+    /// server.wait();
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn stopper(&self) -> Stopper {
         Stopper { stop: self.stop.clone() }
     }
 
     /// Waits until it has ended, by [`Stopper::stop`] or by a client's `shutdown`.
+    ///
+    /// ```
+    /// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server};
+    /// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    /// # let engine = MemoryEngine::new(MemoryStore::new());
+    /// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+    /// server.stopper().stop();
+    /// server.wait();
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn wait(mut self) {
         self.join();
     }
@@ -144,6 +205,17 @@ impl Drop for Server {
 }
 
 /// Tells a server to end.
+///
+/// ```
+/// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server, Stopper};
+/// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+/// # let engine = MemoryEngine::new(MemoryStore::new());
+/// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+/// let stopper: Stopper = server.stopper();
+/// stopper.clone().stop();
+/// server.wait();
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Stopper {
     stop: watch::Sender<bool>,
@@ -151,6 +223,15 @@ pub struct Stopper {
 
 impl Stopper {
     /// Tells it.
+    ///
+    /// ```
+    /// # use larder_server::{Config, Listen, MemoryEngine, MemoryStore, Server};
+    /// # let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    /// # let engine = MemoryEngine::new(MemoryStore::new());
+    /// let server = Server::start(engine, Config { listen, threads: 1, ..Config::default() })?;
+    /// server.stopper().stop(); // and it ends in its own time
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }

@@ -22,6 +22,14 @@ thread_local! {
 }
 
 /// The store in a folder, as an engine. It keeps neither when an item was last used nor whether it was fetched: a read writes nothing.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// use larder_server::{DurableEngine, DurableOptions, Engine};
+/// let store = DurableOptions::new(folder.path().join("store")).open()?;
+/// assert_eq!(DurableEngine::new(store).promises().durability, "disk");
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct DurableEngine {
     direct: Direct,
@@ -29,6 +37,15 @@ pub struct DurableEngine {
 
 impl DurableEngine {
     /// Serves this store.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// use larder_server::{DurableEngine, DurableOptions, Engine};
+    /// let store = DurableOptions::new(folder.path().join("store")).open()?;
+    /// let engine = DurableEngine::new(store);
+    /// assert_eq!(engine.fetch(b"k", |seen| seen.flags)?, None);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     pub fn new(store: DurableStore) -> DurableEngine {
         DurableEngine { direct: Direct::new(store) }
     }

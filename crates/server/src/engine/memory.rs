@@ -6,6 +6,13 @@ use larder_store_memory::{MemoryStore, Next, Seen};
 use super::{Engine, Figures, Promises, Walk, durability_word};
 
 /// The store in the process, as an engine.
+///
+/// ```
+/// use larder_server::{Engine, MemoryEngine, MemoryStore};
+/// let engine = MemoryEngine::new(MemoryStore::builder().bytes_max(64 << 20).build()?);
+/// assert_eq!(engine.figures().items, 0);
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct MemoryEngine {
     store: MemoryStore,
@@ -14,6 +21,13 @@ pub struct MemoryEngine {
 
 impl MemoryEngine {
     /// Serves this store.
+    ///
+    /// ```
+    /// use larder_server::{Engine, MemoryEngine, MemoryStore};
+    /// // Two lives of a server are told apart.
+    /// let [one, other] = [(); 2].map(|()| MemoryEngine::new(MemoryStore::new()).promises().incarnation);
+    /// assert_ne!(one, other);
+    /// ```
     pub fn new(store: MemoryStore) -> MemoryEngine {
         use std::hash::BuildHasher;
         // The standard library's hasher has random keys: a number that no other life of a server has.

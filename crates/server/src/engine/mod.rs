@@ -12,6 +12,14 @@ pub use durable::DurableEngine;
 pub use memory::MemoryEngine;
 
 /// An embedded store that the server answers from.
+///
+/// ```
+/// use larder_server::{Engine, MemoryEngine, MemoryStore};
+/// let engine = MemoryEngine::new(MemoryStore::new());
+/// assert_eq!(engine.fetch(b"k", |seen| seen.value.len())?, None);
+/// assert_eq!((engine.figures().items, engine.promises().evicts), (0, false));
+/// # Ok::<(), larder_core::Error>(())
+/// ```
 pub trait Engine: Send + Sync + 'static {
     /// Now, in ms of the store's clock: what expiries count from.
     fn now_ms(&self) -> u64;
@@ -59,6 +67,16 @@ pub trait Engine: Send + Sync + 'static {
 }
 
 /// A place in a walk over all items.
+///
+/// ```
+/// use larder_server::{Engine, MemoryEngine, MemoryStore, Walk};
+/// let engine = MemoryEngine::new(MemoryStore::new());
+/// let (mut at, mut items) = (Some(Walk::default()), 0);
+/// while let Some(place) = at {
+///     at = engine.walk(place, |_key, _seen| items += 1);
+/// }
+/// assert_eq!(items, 0);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
     /// The part, of a store in parts.
@@ -68,6 +86,11 @@ pub struct Walk {
 }
 
 /// What a store holds.
+///
+/// ```
+/// use larder_server::{Engine, MemoryEngine, MemoryStore};
+/// assert_eq!(MemoryEngine::new(MemoryStore::new()).figures().evicted, 0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Items.
@@ -81,6 +104,11 @@ pub struct Figures {
 }
 
 /// What a store promises, for `stats settings`.
+///
+/// ```
+/// use larder_server::{Engine, MemoryEngine, MemoryStore};
+/// assert_eq!(MemoryEngine::new(MemoryStore::new()).promises().durability, "process");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promises {
     /// The word for its durability: `process`, `server`, `disk`.

@@ -8,6 +8,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, Reply,
 
 use crate::array;
 use crate::copies;
+use crate::counter;
 use crate::log;
 use crate::lookup;
 use crate::manifest::{self, Found, Kind, Manifest};
@@ -264,7 +265,9 @@ async fn delete_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifes
                 delete_all(store, ctx, std::mem::take(&mut batch)).await.map_err(|error| midway(error, is_begun))?;
                 is_begun = true;
             }
-            batch.push(Op::delete(cell.key).routed(cell.route));
+            let is_native = counter::is_native(manifest);
+            let remove = if is_native { Op::native(cell.key, Native::Remove) } else { Op::delete(cell.key) };
+            batch.push(remove.routed(cell.route));
         }
     }
     // Last: whoever put one back looks for the data after it.

@@ -2,21 +2,33 @@
 //!
 //! Stored are decimal digits, the value plus 2^62: so far from both ends that the differences between servers (a floor at 0, a
 //! wrap at 2^64, trouble from 2^63 on before memcached 1.6.22) cannot be met.
+//!
+//! Where the store has bit fields, the number is one: 63 bits behind a bit that says that it was made. An add is then a command of the
+//! server's own, and not a script that looks before it writes; one that meets no number leaves 8 bytes without the mark, which nobody takes for one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use larder_core::native::{BitField, Families, Native, NativeReply};
 use larder_core::{
-    Arith, Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, StoreRef, Ttl, Want,
+    Arith, Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, StoreRef, Ttl,
+    Want,
 };
 
 use crate::events;
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::vigil::Vigil;
 
-/// The version of the layout.
-pub(super) const LAYOUT: u8 = 1;
+/// The version of the layout in decimal digits.
+const LAYOUT: u8 = 1;
+/// The version of the layout in a bit field.
+const LAYOUT_NATIVE: u8 = 2;
+/// What the bit field takes of a store.
+const NATIVE: Families = Families::BITS.union(Families::KEYS);
+/// The bits of the number, behind the mark.
+const NUMBER_BITS: u8 = 63;
 /// What is added to the value before it is stored.
 const BIAS: u64 = 1 << 62;
 /// The values of a fast counter are at most this far from 0.
@@ -33,9 +45,28 @@ pub(super) struct Fast {
     pub(super) vigil: Arc<Vigil>,
     name: Name,
     key: Key,
+    is_native: bool,
+}
+
+/// What a new fast counter records: a bit field where the store has them.
+pub(super) fn manifest(profile: &Profile) -> Manifest {
+    let layout = if profile.natives.contains(NATIVE) { LAYOUT_NATIVE } else { LAYOUT };
+    Manifest::new(Kind::FastCounter, layout, 1, Bytes::new())
+}
+
+/// The layouts that this release reads.
+pub(super) fn layout_of(manifest: &Manifest) -> u8 {
+    if manifest.layout == LAYOUT_NATIVE { LAYOUT_NATIVE } else { LAYOUT }
+}
+
+/// True if its number is no item.
+pub(crate) fn is_native(manifest: &Manifest) -> bool {
+    manifest.kind == Kind::FastCounter && manifest.layout == LAYOUT_NATIVE
 }
 
 impl Fast {
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a bit field on a store that has none.
     pub(super) fn new(
         store: StoreRef,
         name: Name,
@@ -43,13 +74,25 @@ impl Fast {
         timeout: Duration,
         clock: ClockRef,
     ) -> Result<Fast> {
+        let is_native = is_native(manifest);
+        let profile = store.profile();
+        if is_native && !profile.natives.contains(NATIVE) {
+            let detail = format!("{name} holds a counter in a bit field, which this store has not");
+            return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
+        }
         let vigil = Vigil::new(&store, clock, &name, manifest)?;
         let key = manifest.data_key(&name, 0)?;
-        Ok(Fast { store, timeout, vigil, name, key })
+        Ok(Fast { store, timeout, vigil, name, key, is_native })
     }
 
     pub(super) fn create_ops(&self) -> Batch {
-        Batch::from_buf([Op::put(self.key.clone(), PutMode::Add, BIAS.to_string(), Ttl::Never)])
+        let key = self.key.clone();
+        Batch::from_buf([if self.is_native {
+            let marked = BIAS | 1 << NUMBER_BITS;
+            Op::native(key, Native::BitsMake { value: Bytes::copy_from_slice(&marked.to_be_bytes()) })
+        } else {
+            Op::put(key, PutMode::Add, BIAS.to_string(), Ttl::Never)
+        }])
     }
 
     pub(super) async fn add(&self, delta: i64) -> Result<()> {
@@ -74,6 +117,9 @@ impl Fast {
 
     pub(super) async fn get(&self) -> Result<i128> {
         let ctx = Ctx::within(self.timeout);
+        if self.is_native {
+            return self.step(ctx, BitField::get(NUMBER_BITS, 1)).await;
+        }
         let reply = self.run_one(ctx, Op::get(self.key.clone(), Want::VALUE)).await?;
         let Some(item) = reply.into_item() else { return Err(self.lost(ctx).await) };
         // Servers leave the blanks of a longer number behind a shorter one.
@@ -96,12 +142,37 @@ impl Fast {
 
     /// Adds, and tells the value after it.
     async fn shift(&self, ctx: Ctx, delta: i128) -> Result<i128> {
+        if self.is_native {
+            // Within ±2^62, as every value that is added and every one that is read.
+            let delta = i64::try_from(delta).unwrap_or(if delta < 0 { i64::MIN } else { i64::MAX });
+            return self.step(ctx, BitField::incr(NUMBER_BITS, 1, delta)).await;
+        }
         let amount = u64::try_from(delta.unsigned_abs()).unwrap_or(u64::MAX);
         let arith = if delta < 0 { Arith::Decr(amount) } else { Arith::Incr(amount) };
         let op = Op::arith(self.key.clone(), arith);
         match self.run_one(ctx, op.clone()).await? {
             Reply::Number(number) => Ok(unbiased(number)),
             Reply::Miss => Err(self.lost(ctx).await),
+            other => Err(manifest::unexpected(&op, &other)),
+        }
+    }
+
+    /// One step on the bit field, and the number that it answers.
+    async fn step(&self, ctx: Ctx, step: BitField) -> Result<i128> {
+        let op = Op::native(self.key.clone(), Native::Bits(vec![BitField::get(1, 0), step]));
+        match self.run_one(ctx, op.clone()).await? {
+            Reply::Native(reply) => match *reply {
+                NativeReply::Numbers(numbers) if numbers.first() == Some(&Some(0)) => Err(self.lost(ctx).await),
+                NativeReply::Numbers(numbers) => match numbers.get(1) {
+                    Some(Some(number)) => Ok(unbiased(*number)),
+                    _ => {
+                        let detail =
+                            format!("the number of {} would leave {NUMBER_BITS} bits; nothing is added", self.name);
+                        Err(Error::new(ErrorKind::Overflow, detail).key(&self.key))
+                    }
+                },
+                other => Err(manifest::unexpected(&op, &Reply::Native(Box::new(other)))),
+            },
             other => Err(manifest::unexpected(&op, &other)),
         }
     }

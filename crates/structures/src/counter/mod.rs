@@ -14,7 +14,7 @@
 //! | open | 1 | 1 |
 //! | make | 3, with copies 4 | 3 |
 //! | copies on several servers | [`CounterOptions::copies`] | no |
-//! | needs of the store | cas | arithmetic |
+//! | needs of the store | cas | arithmetic; bit fields where it has them |
 //!
 //! # Guarantees, store by store
 //!
@@ -64,6 +64,7 @@ use larder_core::{Effect, Error, ErrorKind, Result, StoreRef};
 
 use self::exact::Slots;
 use self::fast::Fast;
+pub(crate) use self::fast::is_native;
 pub use self::options::CounterOptions;
 use self::writer::Writer;
 use crate::combine::Combiner;

@@ -157,7 +157,7 @@ impl CounterOptions {
         if let Some(found) = copies::find(store, self.ctx(), &name).await? {
             return self.handle(store, name, &found.manifest);
         }
-        let new = self.manifest();
+        let new = self.manifest(&store.profile());
         let data = self.handle(store, name.clone(), &new)?.create_ops();
         let batch_ops_max = store.profile().batch_ops_max;
         if data.len() > batch_ops_max {
@@ -193,14 +193,14 @@ impl CounterOptions {
     }
 
     /// What a new counter records.
-    fn manifest(&self) -> Manifest {
+    fn manifest(&self, profile: &Profile) -> Manifest {
         match self.mode.unwrap_or(Mode::Exact) {
             Mode::Exact => {
                 let slots = self.slots.unwrap_or(SLOTS_DEFAULT);
                 let new = Manifest::new(Kind::Counter, layout::LAYOUT, slots, Bytes::new());
                 Manifest { copies: self.copies.unwrap_or(1), ..new }
             }
-            Mode::Fast => Manifest::new(Kind::FastCounter, fast::LAYOUT, 1, Bytes::new()),
+            Mode::Fast => fast::manifest(profile),
         }
     }
 
@@ -227,7 +227,7 @@ impl CounterOptions {
         };
         let (kind, layout) = match mode {
             Mode::Exact => (Kind::Counter, layout::LAYOUT),
-            Mode::Fast => (Kind::FastCounter, fast::LAYOUT),
+            Mode::Fast => (Kind::FastCounter, fast::layout_of(manifest)),
         };
         manifest.expect(name, kind, layout)?;
         let differs = |what: &str, is: &dyn std::fmt::Display, asked: &dyn std::fmt::Display| {

@@ -6,6 +6,7 @@ use larder_core::native::{Native, NativeReply};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, SystemClock, Want};
 
 use crate::copies;
+use crate::counter;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
 use crate::records;
@@ -178,7 +179,10 @@ impl Inspection {
         let mut gets = Vec::new();
         for index in 0..self.manifest.shards {
             let cells = self.manifest.cells(&self.name, index)?.into_iter().take(profile.nodes);
-            gets.extend(cells.map(|cell| Op::get(cell.key, Want::VALUE).routed(cell.route)));
+            gets.extend(cells.map(|cell| match counter::is_native(&self.manifest) {
+                true => Op::native(cell.key, Native::MemoryBytes).routed(cell.route),
+                false => Op::get(cell.key, Want::VALUE).routed(cell.route),
+            }));
         }
         let named = gets.len();
         // Where data are lost, the list of the pieces may be too: then what can still be found is counted.

@@ -6,14 +6,17 @@ use larder_core::{Durability, Profile};
 
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
-use crate::{lock, log, lookup, queue, records, sharded, table, unique, visitors};
+use crate::{counter, lock, log, lookup, queue, records, sharded, table, unique, visitors};
 
 /// The parameters of a structure. `stored` is its manifest as it stands in the store.
 pub(super) fn params(name: &Name, manifest: &Manifest, stored: &Bytes) -> Vec<(&'static str, String)> {
     match manifest.kind {
         Kind::Lock => lock::describe(name, stored),
         Kind::Counter => vec![("slots", manifest.shards.to_string()), ("copies", manifest.copies.to_string())],
-        Kind::FastCounter => vec![("range", "±2^61".to_owned())],
+        Kind::FastCounter => {
+            let kept = if counter::is_native(manifest) { "a native bit field" } else { "decimal digits" };
+            vec![("range", "±2^61".to_owned()), ("kept in", kept.to_owned())]
+        }
         Kind::Set => vec![("shards", manifest.shards.to_string()), ("members are spread by", "XXH3-64".to_owned())],
         Kind::Cache => vec![("keys are hashed by", "XXH3-128".to_owned())],
         Kind::Array => vec![("shards", manifest.shards.to_string()), ("elements are spread by", "XXH3-64".to_owned())],

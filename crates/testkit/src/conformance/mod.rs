@@ -29,7 +29,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use larder_core::native::Families;
+use larder_core::native::{Families, Native};
 use larder_core::{Ctx, Item, Key, Op, Profile, Ranges, Reply, Result, StoreExt, StoreRef, Ttl, TtlSupport, Want};
 
 /// Makes the list of a suite's cases: the name of the function that is the body, and what it needs.
@@ -198,6 +198,13 @@ impl Bench {
     pub async fn ok(&self, op: Op) -> Reply {
         let shown = format!("{} {}", op.name(), op.key);
         self.run(op).await.unwrap_or_else(|error| panic!("{shown}: {error}"))
+    }
+
+    /// Removes a key, whatever it holds: an item, or what native ops made.
+    pub async fn remove(&self, key: Key) {
+        let is_native = self.store.profile().natives.contains(Families::KEYS);
+        let op = if is_native { Op::native(key, Native::Remove) } else { Op::delete(key) };
+        assert_eq!(self.ok(op).await, Reply::Deleted);
     }
 
     /// Sets an item for ever.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::native::{Families, Native};
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, StoreRef};
 use larder_structures::records::{FieldKind, Schema, Value};
 use larder_structures::registry::{drop_structure, find};
@@ -187,11 +186,7 @@ async fn records_report_a_lost_shard_and_no_other(t: Bench) {
         records.set(shard * PER_SHARD + 1, &[("visits", 5u64.into())]).await.expect("a set");
     }
     let gone = key(&t, &name, "s1").await;
-    if t.store.profile().natives.contains(Families::BITS) {
-        t.ok(Op::native(gone, Native::Remove)).await;
-    } else {
-        assert_eq!(t.ok(Op::delete(gone)).await, larder_core::Reply::Deleted);
-    }
+    t.remove(gone).await;
     for records in [records, open(&t.store, &name).await] {
         let lost = [
             records.get(PER_SHARD).await.err(),

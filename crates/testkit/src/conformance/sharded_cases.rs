@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::native::{Families, Native};
+use larder_core::native::Families;
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, Reply, Result, StoreRef};
 use larder_layers::Counting;
 use larder_structures::inspect::inspect;
@@ -251,17 +251,12 @@ async fn shard_key(t: &Bench, name: &str, shard: u16) -> Key {
     Key::new(format!("{}{id:08x}-{shard}", &text[..text.len() - 1])).expect("a short name")
 }
 
-async fn remove(t: &Bench, key: Key) -> Reply {
-    let is_native = t.store.profile().natives.contains(Families::KEYS);
-    t.ok(if is_native { Op::native(key, Native::Remove) } else { Op::delete(key) }).await
-}
-
 async fn sharded_hashes_report_a_lost_shard_and_no_other(t: Bench) {
     let name = t.name("a");
     let hash = ShardedHash::options().shards(3).dense(10).timeout(PATIENCE);
     let hash = hash.open_or_create(&t.store, &name).await.expect("a hash");
     hash.set((0..30).map(|id| (id.to_string(), "v"))).await.expect("a set");
-    assert_eq!(remove(&t, shard_key(&t, &name, 1).await).await, Reply::Deleted);
+    t.remove(shard_key(&t, &name, 1).await).await;
     for hash in [hash, ShardedHash::open(&t.store, &name).await.expect("a hash")] {
         let lost = [
             hash.get("10").await.err(),
@@ -277,7 +272,7 @@ async fn sharded_hashes_report_a_lost_shard_and_no_other(t: Bench) {
         }
         assert_eq!(hash.get("9").await.expect("a value").as_deref(), Some(&b"v"[..]));
     }
-    remove(&t, map_key(&t, &name).await).await;
+    t.remove(map_key(&t, &name).await).await;
     assert_eq!(ShardedHash::open(&t.store, &name).await.expect_err("no map").kind(), ErrorKind::Lost);
 }
 

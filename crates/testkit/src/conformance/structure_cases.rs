@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_core::native::{Families, Native, NativeReply};
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, StoreRef, Ttl};
 use larder_structures::lock::{LockStatus, Released};
 use larder_structures::registry::{drop_structure, find};
@@ -33,6 +34,7 @@ cases! {
     fast_counter_counts_up_and_down [];
     fast_counter_never_counts_an_unknown_twice [];
     fast_counter_reports_loss [];
+    fast_counter_has_golden_bytes [];
     fast_counter_overflow_is_an_error_and_not_a_wrap [];
 
     set_agrees_with_a_model [];
@@ -391,10 +393,33 @@ async fn fast_counter_reports_loss(t: Bench) {
     let counter = Counter::options().fast().open_or_create(&t.store, &name).await.expect("a counter");
     counter.add(5).await.expect("an add");
     let manifest = manifest(&t, &name).await;
-    t.ok(Op::delete(data_key(&name, 'n', &manifest, 0))).await;
+    t.remove(data_key(&name, 'n', &manifest, 0)).await;
     for error in [counter.add(1).await.err(), counter.get().await.err()] {
         let error = error.expect("lost");
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    }
+}
+
+async fn fast_counter_has_golden_bytes(t: Bench) {
+    let name = t.name("a");
+    let counter = Counter::options().fast().open_or_create(&t.store, &name).await.expect("a counter");
+    let manifest = manifest(&t, &name).await;
+    let key = data_key(&name, 'n', &manifest, 0);
+    let is_native = t.store.profile().natives.contains(Families::BITS | Families::KEYS);
+    assert_eq!(manifest.layout, if is_native { 2 } else { 1 });
+    for (add, digits, bits) in [
+        (0, "4611686018427387904", [0xc0, 0, 0, 0, 0, 0, 0, 0]),
+        (-1, "4611686018427387903", [0xbf, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        (8, "4611686018427387911", [0xc0, 0, 0, 0, 0, 0, 0, 7]),
+    ] {
+        counter.add(add).await.expect("an add");
+        if is_native {
+            let whole = Native::BitsRead { offset_bytes: 0, len_bytes: 99 };
+            let found = t.ok(Op::native(key.clone(), whole)).await.into_native();
+            assert_eq!(found, Some(NativeReply::Bytes(Bytes::copy_from_slice(&bits))));
+        } else {
+            assert_eq!(t.value(&key).await.expect("it is there"), digits);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use larder_core::native::{Families, Native, NativeReply};
-use larder_core::{Clock, Ctx, Effect, ErrorKind, Key, ManualClock, Op, Reply, StoreRef};
+use larder_core::{Clock, Ctx, Effect, ErrorKind, Key, ManualClock, Op, StoreRef};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{IdKind, Kind, Name, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
 
@@ -48,12 +48,6 @@ async fn count(site: &UniqueVisitors, day: u64) -> u64 {
 /// True where shards are sets of the store's own.
 fn is_native(t: &Bench) -> bool {
     t.store.profile().natives.contains(Families::SET | Families::KEYS)
-}
-
-/// Removes a key, whatever it holds.
-async fn remove(t: &Bench, key: Key) {
-    let op = if is_native(t) { Op::native(key, Native::Remove) } else { Op::delete(key) };
-    assert_eq!(t.ok(op).await, Reply::Deleted);
 }
 
 async fn is_there(t: &Bench, key: &Key) -> bool {
@@ -210,7 +204,7 @@ async fn unique_visitors_report_a_lost_shard_or_head_and_no_other_day(t: Bench) 
         site.add_in(TODAY, 0..500u64).await.expect("an add");
         site.add_in(TODAY - 1, ["v"]).await.expect("an add");
         let (head, shard) = keys(&t, &name, TODAY, 1).await;
-        remove(&t, if is_head { head } else { shard }).await;
+        t.remove(if is_head { head } else { shard }).await;
         let fresh = open(&t.store, &options, &name).await;
         // A handle that has the day open needs no head.
         let readers = if is_head { vec![&fresh] } else { vec![&site, &fresh] };

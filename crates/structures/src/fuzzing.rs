@@ -1,0 +1,1 @@
+//! Not for programs: every decoder of the structures, for the proof's fuzzing.

@@ -1,0 +1,2 @@
+//! To come.
+pub(super) const TARGETS: &[super::Target] = &[];

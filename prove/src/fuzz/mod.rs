@@ -179,7 +179,9 @@ mod tests {
     #[test]
     fn a_panic_a_violation_and_a_greedy_decoder_are_told() {
         let told = |findings: Findings| findings.told.concat();
-        assert!(told(fails_by(|_| panic!("index {} out of range", 7))).contains("panicked: index 7 out of range (prove"));
+        assert!(
+            told(fails_by(|_| panic!("index {} out of range", 7))).contains("panicked: index 7 out of range (prove")
+        );
         assert!(told(fails_by(|_| Err("misread".to_owned()))).contains("misread"));
         let greedy = |_: &mut Input| bounded("a decoder", 10, 8, || Vec::<u8>::with_capacity(64 << 20)).map(drop);
         assert!(told(fails_by(greedy)).contains("took 67108864 bytes of memory"));

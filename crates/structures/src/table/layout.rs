@@ -97,7 +97,7 @@ impl Spot {
     }
 }
 
-fn entry_place(generation: u64) -> Place {
+pub(super) fn entry_place(generation: u64) -> Place {
     Place { generation, shard: ENTRY_SHARD }
 }
 
@@ -279,7 +279,7 @@ impl Note<'_> {
         put_element(out, Action::Put, &self.element());
     }
 
-    fn element(self) -> Vec<u8> {
+    pub(super) fn element(self) -> Vec<u8> {
         let mut element = match self {
             Note::Listed { incarnation, expiry_s, key } => head(incarnation, expiry_s, key),
             Note::Leaving { incarnation, since_s } => head(incarnation, since_s, b""),

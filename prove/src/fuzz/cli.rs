@@ -9,12 +9,14 @@ use larder_structures::records::Schema;
 
 use super::{Execute, Input, Target, bounded, shown};
 
-pub(super) const TARGETS: &[Target] = &[
-    Target { name: "command lines", begin: || Box::new(Lines::new()) },
-    Target { name: "memcached's command lines", begin: || Box::new(memcached) },
-    Target { name: "schemas", begin: || Box::new(schemas) },
-    Target { name: "CSV", begin: || Box::new(csv) },
-];
+pub(super) fn targets() -> Vec<Target> {
+    vec![
+        Target::new("command lines", || Lines::new()),
+        Target::new("memcached's command lines", || memcached),
+        Target::new("schemas", || schemas),
+        Target::new("CSV", || csv),
+    ]
+}
 
 /// Values that options and verbs take.
 const VALUES: &[&str] = &[

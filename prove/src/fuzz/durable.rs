@@ -4,11 +4,13 @@ use larder_store_durable::fuzzing::{batch, note, read_batches, read_note, read_r
 
 use super::{Input, Target, bounded, shown};
 
-pub(super) const TARGETS: &[Target] = &[
-    Target { name: "durable items", begin: || Box::new(items) },
-    Target { name: "durable journal", begin: || Box::new(journal) },
-    Target { name: "durable notes", begin: || Box::new(notes) },
-];
+pub(super) fn targets() -> Vec<Target> {
+    vec![
+        Target::new("durable items", || items),
+        Target::new("durable journal", || journal),
+        Target::new("durable notes", || notes),
+    ]
+}
 
 fn items(input: &mut Input) -> Result<(), String> {
     let key = input.bytes(40);

@@ -7,7 +7,9 @@ use larder_structures::fuzzing::{Codec, codecs};
 use super::input::minimised;
 use super::{Input, Target, bounded, caught, shown};
 
-pub(super) const TARGETS: &[Target] = &[Target { name: "layouts", begin: || Box::new(layouts) }];
+pub(super) fn targets() -> Vec<Target> {
+    all().iter().map(|codec| Target::new(codec.name, move || move |input: &mut Input| layout(codec, input))).collect()
+}
 
 /// What an input may take in memory, times its bytes: a bit each of members of 8 bytes, and a table over them.
 const FACTOR: u64 = 600;
@@ -17,8 +19,7 @@ fn all() -> &'static [Codec] {
     ALL.get_or_init(codecs)
 }
 
-fn layouts(input: &mut Input) -> Result<(), String> {
-    let codec = &all()[input.rng.usize(0..all().len())];
+fn layout(codec: &Codec, input: &mut Input) -> Result<(), String> {
     let drawn = (codec.draw)(&mut input.rng);
     let read = |bytes: &[u8]| caught(|| bounded(codec.name, bytes.len(), FACTOR, || (codec.read)(bytes))?.map(drop));
     match (codec.read)(&drawn) {
@@ -29,7 +30,7 @@ fn layouts(input: &mut Input) -> Result<(), String> {
     match input.rng.u8(0..8) {
         0 => bytes = input.bytes(200),
         // What another structure wrote.
-        1 => bytes = (all()[input.rng.usize(0..all().len())].draw)(&mut input.rng),
+        1 if input.one_in(8) => bytes = (all()[input.rng.usize(0..all().len())].draw)(&mut input.rng),
         _ => {
             let other = (codec.draw)(&mut input.rng);
             input.mutate(&mut bytes, &[], &other);

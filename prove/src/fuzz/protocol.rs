@@ -12,12 +12,14 @@ use std::time::Duration;
 use super::input::minimised;
 use super::{Input, Target, bounded, shown};
 
-pub(super) const TARGETS: &[Target] = &[
-    Target { name: "requests", begin: || Box::new(requests) },
-    Target { name: "encoded ops", begin: || Box::new(encoded_ops) },
-    Target { name: "replies", begin: || Box::new(replies) },
-    Target { name: "listings", begin: || Box::new(listings) },
-];
+pub(super) fn targets() -> Vec<Target> {
+    vec![
+        Target::new("requests", || requests),
+        Target::new("encoded ops", || encoded_ops),
+        Target::new("replies", || replies),
+        Target::new("listings", || listings),
+    ]
+}
 
 /// What requests are made of.
 pub(super) const WORDS: &[&[u8]] = &[

@@ -9,7 +9,9 @@ use larder_store_redis::ClusterConfig;
 
 use super::{Input, Target, bounded, shown};
 
-pub(super) const TARGETS: &[Target] = &[Target { name: "URLs", begin: || Box::new(urls) }];
+pub(super) fn targets() -> Vec<Target> {
+    vec![Target::new("URLs", || urls)]
+}
 
 const SCHEMES: &[&str] = &[
     "memory:",

@@ -31,8 +31,7 @@ const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
 /// Tests in memory alone: the filter is in `.config/nextest.toml`.
 const IN_MEMORY: &[&str] = &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants"];
 /// Layouts are held by the tests beside them.
-const BESIDE: &[&str] =
-    &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants", "--cargo-test-arg=--lib"];
+const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
 
 /// By the names of the command line.
 const SUBJECTS: &[(&str, Subject)] = &[

@@ -90,21 +90,26 @@ fn turn(target: &Target, seed: u64, findings: &mut Findings, goes_on: impl Fn(u6
     let mut done = 0;
     while done == 0 || goes_on(done) {
         for _ in 0..AT_ONCE {
-            // One number tells the turn and the execution: a violation is shown again by its turn's seed.
-            let mut input = Input::new(seed.wrapping_mul(1 << 24).wrapping_add(done), target.name);
+            let seed = execution(seed, done);
+            let mut input = Input::new(seed, target.name);
             let began = done.is_multiple_of(AT_ONCE).then(Instant::now);
             done += 1;
             let outcome = caught(|| execute.execute(&mut input));
             let is_hung = began.is_some_and(|began| began.elapsed() > HANGS_AFTER);
             let outcome = if is_hung { Err(format!("took {HANGS_AFTER:?}")) } else { outcome };
             if let Err(what) = outcome {
-                findings.violation(seed, &format!("fuzz {}, execution {done}: {what}", target.name));
+                findings.violation(seed, &format!("fuzz {}: {what}", target.name));
                 execute = (target.begin)();
             }
         }
     }
     findings.count(EXECUTIONS, done);
     findings.count(&format!("{EXECUTIONS}: {}", target.name), done);
+}
+
+/// What an execution draws from: the first of a turn from the turn's own seed, so that a violation is shown again by the first execution of a run from its seed.
+fn execution(seed: u64, done: u64) -> u64 {
+    if done == 0 { seed } else { fastrand::Rng::with_seed(seed.wrapping_add(done << 40)).u64(..) }
 }
 
 thread_local! {
@@ -175,6 +180,20 @@ mod tests {
         }
         assert_eq!(findings.told, [""; 0]);
         assert!(findings.counts[EXECUTIONS] >= 64 * targets().len() as u64);
+    }
+
+    #[test]
+    fn a_violation_is_shown_again_by_its_seed() {
+        let target = Target::new("planted", || {
+            |input: &mut Input| if input.one_in(1_000) { Err("it is drawn".to_owned()) } else { Ok(()) }
+        });
+        let mut found = Findings::default();
+        turn(&target, 1, &mut found, |done| done < 20_000);
+        let told = found.told.first().expect("one of twenty thousand");
+        let seed: u64 = told.split([' ', ':']).nth(1).and_then(|seed| seed.parse().ok()).expect("a seed");
+        let mut again = Findings::default();
+        turn(&target, seed, &mut again, |_| false);
+        assert_eq!(again.told.first(), Some(told));
     }
 
     fn fails_by(execute: fn(&mut Input) -> Result<(), String>) -> Findings {

@@ -5,11 +5,11 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{exchange, start, start_in_folder};
+use common::{start, start_in_folder};
 use fastrand::Rng;
 use larder_server::{Limits, Server};
 use larder_testkit::servers::{Memcached, Version};
-use larder_testkit::sessions::{Generator, difference};
+use larder_testkit::sessions::{Generator, difference, exchange};
 
 struct Pair {
     theirs: Memcached,

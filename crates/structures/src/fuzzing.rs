@@ -26,7 +26,7 @@ pub struct Codec {
     /// Reads bytes, and all that can be read of what they hold: whether it takes them; an error where what it took does not come back from its own encoding.
     pub read: fn(&[u8]) -> Result<bool, String>,
     /// Puts checks right.
-    pub seal: fn(&mut Vec<u8>),
+    pub seal: fn(&mut [u8]),
 }
 
 /// The generation of whatever is drawn and read.
@@ -51,7 +51,7 @@ pub fn codecs() -> Vec<Codec> {
     .concat()
 }
 
-pub(crate) fn unsealed(_: &mut Vec<u8>) {}
+pub(crate) fn unsealed(_: &mut [u8]) {}
 
 /// Whether what was read comes back from its own bytes: true for what was read.
 pub(crate) fn comes_back<T: PartialEq + Debug>(

@@ -11,7 +11,7 @@ use super::{Execute, Input, Target, bounded, shown};
 
 pub(super) fn targets() -> Vec<Target> {
     vec![
-        Target::new("command lines", || Lines::new()),
+        Target::new("command lines", Lines::new),
         Target::new("memcached's command lines", || memcached),
         Target::new("schemas", || schemas),
         Target::new("CSV", || csv),

@@ -14,7 +14,7 @@ use super::protocol::WORDS;
 use super::{Execute, Input, Target, shown};
 
 pub(super) fn targets() -> Vec<Target> {
-    vec![Target::new("server", || Pair::new())]
+    vec![Target::new("server", Pair::new)]
 }
 
 /// Items of a few hundred KB fill it, so that running out of memory is fuzzed, too.

@@ -3,7 +3,6 @@
 
 use larder_server::{Config, Limits, Listen, MemoryEngine, Server};
 use larder_store_memory::MemoryStore;
-pub(crate) use larder_testkit::sessions::{ask, connect, exchange, finish, read_until};
 
 pub(crate) fn anywhere() -> Vec<Listen> {
     vec![Listen::Tcp("127.0.0.1:0".parse().expect("an address"))]

@@ -164,7 +164,7 @@ pub(super) fn drawn(rng: &mut fastrand::Rng) -> Vec<u8> {
 
 /// Puts its check right, for fuzzing.
 #[cfg(feature = "fuzzing")]
-pub(super) fn seal(bytes: &mut Vec<u8>) {
+pub(super) fn seal(bytes: &mut [u8]) {
     let Some(body_bytes) = bytes.len().checked_sub(CHECK_BYTES).filter(|&bytes| bytes >= MAGIC.len() + 8) else {
         return;
     };

@@ -136,7 +136,7 @@ pub(crate) const CODECS: &[Codec] = &[
         draw: block,
         read: read_block,
         seal: |bytes| {
-            if let [at, rest @ ..] = &mut bytes[..] {
+            if let [at, rest @ ..] = bytes {
                 super::block::seal(rest, BUILD, u32::from(*at) % known().blocks.len() as u32);
             }
         },

@@ -3,7 +3,9 @@
 //!
 //! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
 
+mod differential;
 mod findings;
+mod fuzz;
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +45,18 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[];
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "fuzz",
+        about: "whatever comes in by a socket, a store, a file, a URL or a command line gets an answer or an error",
+        run: fuzz::run,
+    },
+    Part {
+        name: "differential",
+        about: "the same random sessions to a real memcached and to the server: the same replies, byte for byte",
+        run: differential::run,
+    },
+];
 
 #[cfg(test)]
 mod tests {

@@ -112,7 +112,8 @@ const RULES: &[Rule] = &[
     Rule {
         package: "larder-prove",
         may_use: None,
-        must_not_reach: &["larder-cli", "larder-bench"],
+        // The command, for its command line is fuzzed.
+        must_not_reach: &["larder-bench"],
         must_not_enable: &[],
     },
     Rule { package: "xtask", may_use: Some(&["larder-testkit"]), must_not_reach: &[], must_not_enable: &[] },

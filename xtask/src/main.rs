@@ -7,6 +7,7 @@ mod directions;
 mod dist;
 mod evidence;
 mod links;
+mod mutants;
 mod prove;
 mod servers;
 mod steps;
@@ -40,6 +41,8 @@ enum Task {
     Clients,
     /// Run the proof: faults, histories, simulation, crashes; adds up in docs/results.md
     Prove(prove::Args),
+    /// Change the code in small ways and see that a test fails: mutation testing, in shards; recorded for docs/results.md
+    Mutants(mutants::Args),
     /// Build what is handed out, into target/dist: a static binary, manual pages, completions, unit files
     Dist,
     /// Fetch the real servers and shells that the tests need, into .servers/
@@ -68,6 +71,7 @@ fn run(task: &Task, root: &Path) -> Result<()> {
         Task::Guarantees => summary::write(root),
         Task::Clients => clients::run(root),
         Task::Prove(args) => prove::run(root, args),
+        Task::Mutants(args) => mutants::run(root, args),
         Task::Dist => dist::build(root),
         Task::Servers { refresh } => servers::ensure(root, *refresh),
     }

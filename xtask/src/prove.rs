@@ -38,8 +38,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let record = target.join("proofs").join(format!("{}.jsonl", commit(root)?));
+    let target = target(root);
+    let record = record_of(root)?;
     let ran = if args.results { Ok(()) } else { run_parts(root, &target, &record, args) };
     let lines = fs::read_to_string(&record).context(|| format!("no run is recorded in {}", record.display()))?;
     let runs = lines.lines().map(Run::parse).collect::<Result<Vec<_>>>()?;
@@ -48,6 +48,32 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         .context(|| format!("could not write {}", results.display()))?;
     println!("\nwritten: {RESULTS} ({} runs at this commit)", runs.len());
     ran
+}
+
+/// The folder of what is built.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+/// Where the runs at this commit are recorded.
+fn record_of(root: &Path) -> Result<PathBuf> {
+    Ok(target(root).join("proofs").join(format!("{}.jsonl", commit(root)?)))
+}
+
+/// Records a run that another task made: a part, its seed, its seconds and its findings.
+pub(crate) fn record(root: &Path, run: &Value) -> Result<()> {
+    let line = run.to_string();
+    Run::parse(&line)?;
+    let record = record_of(root)?;
+    fs::create_dir_all(record.parent().unwrap_or(root))
+        .context(|| "could not make the folder of the runs".to_owned())?;
+    append(&record, &line)
+}
+
+fn append(record: &Path, line: &str) -> Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(record);
+    let written = file.and_then(|mut file| writeln!(file, "{line}"));
+    written.context(|| format!("could not record in {}", record.display()))
 }
 
 fn run_parts(root: &Path, target: &Path, record: &Path, args: &Args) -> Result<()> {
@@ -91,9 +117,7 @@ fn run_part(root: &Path, program: &Path, record: &Path, part: &str, seed: u64, s
         println!("    {part} ended without findings ({})", said.status);
         return Ok(false);
     };
-    let mut file =
-        OpenOptions::new().create(true).append(true).open(record).context(|| "could not record".to_owned())?;
-    writeln!(file, "{line}").context(|| "could not record".to_owned())?;
+    append(record, line)?;
     let run = Run::parse(line)?;
     for (what, times) in &run.counts {
         println!("    {what:<40}{:>16}", grouped(*times));

@@ -76,7 +76,9 @@ fn without_password(url: &str) -> String {
     }) else {
         return url.to_owned();
     };
-    let user = rest[..at].split_once(':').map_or(String::new(), |(user, _)| format!("{user}:"));
+    // Without `//` the first word may be the scheme or the user, and so the second a password with a colon behind it.
+    let user = rest[..at].split_once(':').filter(|_| url.contains("://"));
+    let user = user.map_or(String::new(), |(user, _)| format!("{user}:"));
     format!("{}{user}***{}", &url[..start], &rest[at..])
 }
 
@@ -110,7 +112,9 @@ mod tests {
     fn a_password_with_at_and_slash_is_masked_whole() {
         assert_eq!(masked_url("memcached://u:p@ss/w@h:1/x"), "memcached://u:***@h:1/x");
         assert_eq!(masked_url("memcached://u:p?a#s@host"), "memcached://u:***@host");
-        assert_eq!(masked_url("memcached:u:pass@host"), "memcached:u:***@host");
+        assert_eq!(masked_url("memcached:u:pass@host"), "memcached:***@host");
+        assert_eq!(masked_url("u:pass:@host"), "u:***@host");
+        assert_eq!(masked_url("memcached://u:pass:word:@host"), "memcached://u:***@host");
         assert_eq!(masked_url("pass@host"), "***@host");
         assert_eq!(masked_url("memcached://[::1]:11211,b?x=@"), "memcached://[::1]:11211,b?x=@");
         assert_eq!(masked_url("memcached://h?a=1&Password=x&b=2"), "memcached://h?a=1&Password=***&b=2");

@@ -88,6 +88,10 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
             // Plain sockets have nothing to flush; TLS may have.
             return Pin::new(&mut self.stream).poll_flush(cx);
         }
+        // Taken to answer into, and nothing was to be answered yet: who has sent half a line keeps no buffer of the thread's.
+        if self.session.out.capacity() > 0 {
+            self.give_back();
+        }
         Poll::Ready(Ok(()))
     }
 

@@ -38,6 +38,9 @@ mod conns;
 mod counters;
 mod engine;
 mod env;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hot;
 mod http;
 mod notify;

@@ -5,13 +5,11 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{ask, connect, exchange, finish, start, start_in_folder};
+use common::{start, start_in_folder};
 use fastrand::Rng;
 use larder_server::{Limits, Server};
 use larder_testkit::servers::{Memcached, Version};
-
-/// Tokens that the tests give with `E`; all others are drawn by the servers.
-const TOKENS: std::ops::Range<u64> = 1_000_000..2_000_000;
+use larder_testkit::sessions::{Generator, difference, exchange};
 
 struct Pair {
     theirs: Memcached,
@@ -34,116 +32,14 @@ impl Pair {
         [self.theirs.addr(), self.ours.addrs()[0]]
     }
 
-    /// Sends the requests to both: what differs. memcached gets them one by one, since its replies to some depend on whether earlier ones were
-    /// sent already (arithmetic on an item that a reply still holds makes it anew, without its marks); ours all at once, cut anywhere.
     fn differs(&self, requests: &[Vec<u8>], rng: &mut Rng) -> Option<String> {
-        let [theirs, ours] = self.addrs();
-        let remembers = self.folder.is_none();
-        let expected = one_by_one(theirs, requests);
-        let request = &requests.concat();
-        let got = exchange(ours, pieces(request, rng));
-        let under = |shift| [&expected, &got].map(|reply| normal(reply, remembers, shift));
-        let [expected, got] = match under(0) {
-            [expected, got] if expected == got => return None,
-            _ => under(LIFE_SHIFT),
-        };
-        let (request, expected, got) = (Shown(request), Shown(&expected), Shown(&got));
-        (got.0 != expected.0).then(|| format!("request:   {request}\nmemcached: {expected}\nours:      {got}\n"))
+        difference(self.addrs(), requests, self.folder.is_none(), rng)
     }
 }
 
 fn theirs() -> Memcached {
     // Its background threads take hold of items now and then, and arithmetic makes an item anew that somebody holds.
     Memcached::start(Version::New, &["-m", "64", "-o", "no_lru_maintainer,no_lru_crawler"])
-}
-
-/// Lives are told in whole hundreds of seconds. Two that a moment lies between may round apart, an end at a given date at some hour of the day:
-/// so much later they do not.
-const LIFE_SHIFT: u64 = 33;
-
-fn rounded(life: u64, shift: u64) -> u64 {
-    (life + shift).div_ceil(100) * 100
-}
-
-/// Each request is answered before the next is sent; the last one may leave the connection waiting.
-fn one_by_one(addr: SocketAddr, requests: &[Vec<u8>]) -> Vec<u8> {
-    let Some((last, before)) = requests.split_last() else { return Vec::new() };
-    let mut stream = connect(addr);
-    let mut replies = Vec::new();
-    for request in before {
-        let reply = ask(&mut stream, &[request, &b"mn\r\n"[..]].concat(), b"MN\r\n");
-        replies.extend_from_slice(reply.strip_suffix(b"MN\r\n").unwrap_or(&reply));
-    }
-    replies.extend(finish(stream, [&last[..]]));
-    replies
-}
-
-/// Bytes on a line, however many.
-struct Shown<'a>(&'a [u8]);
-
-impl std::fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const BYTES_MAX: usize = 4_000;
-        write!(f, "{}", self.0[..self.0.len().min(BYTES_MAX)].escape_ascii())
-    }
-}
-
-/// Cuts into pieces: mostly one, else a few.
-fn pieces<'a>(bytes: &'a [u8], rng: &mut Rng) -> Vec<&'a [u8]> {
-    let mut cuts: Vec<usize> = (0..rng.usize(0..4)).map(|_| rng.usize(0..=bytes.len())).collect();
-    cuts.extend([0, bytes.len()]);
-    cuts.sort_unstable();
-    cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
-}
-
-/// Tokens that a server drew, and times, replaced by what all of them become; and whether an item was fetched, unless both servers remember that.
-fn normal(reply: &[u8], remembers: bool, shift: u64) -> Vec<u8> {
-    let lines = reply.split_inclusive(|&byte| byte == b'\n').map(|line| {
-        let (line, end) = match line.strip_suffix(b"\r\n") {
-            Some(line) => (line, &b"\r\n"[..]),
-            None => (line, &b""[..]),
-        };
-        let kind = line.split(|&byte| byte == b' ').next().unwrap_or_default().to_vec();
-        let words: Vec<Vec<u8>> = line
-            .split(|&byte| byte == b' ')
-            .enumerate()
-            .map(|(at, word)| normal_word(&kind, at, word, shift))
-            .collect();
-        let words: Vec<Vec<u8>> =
-            words.into_iter().map(|word| if remembers { word } else { unfetched(&kind, word) }).collect();
-        [&words.join(&b' ')[..], end].concat()
-    });
-    lines.collect::<Vec<_>>().concat()
-}
-
-/// A word without what it says of the item's having been fetched.
-fn unfetched(kind: &[u8], word: Vec<u8>) -> Vec<u8> {
-    match (kind, &word[..]) {
-        (b"HD" | b"VA", b"h0" | b"h1") => b"h#".to_vec(),
-        (b"ME", b"fetch=yes" | b"fetch=no") => b"fetch=#".to_vec(),
-        _ => word,
-    }
-}
-
-fn normal_word(kind: &[u8], at: usize, word: &[u8], shift: u64) -> Vec<u8> {
-    let number = |digits: &[u8]| std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
-    let drawn = |digits: &[u8]| number(digits).is_some_and(|token| !TOKENS.contains(&token) && token != 0);
-    match (kind, word) {
-        (b"VERSION", _) if at == 1 => word.split(|&byte| byte == b'-').next().unwrap_or_default().to_vec(),
-        (b"VALUE", _) if at == 4 && drawn(word) => b"#".to_vec(),
-        (b"HD" | b"VA" | b"NS" | b"EX", [b'c', token @ ..]) if at > 0 && drawn(token) => b"c#".to_vec(),
-        // Lives are given in thousands of seconds, and the test takes none that matters.
-        (b"HD" | b"VA", [b't', life @ ..]) if at > 0 && number(life).is_some() => {
-            format!("t{}", rounded(number(life).unwrap_or(0), shift)).into_bytes()
-        }
-        (b"HD" | b"VA", [b'l', age @ ..]) if at > 0 && number(age).is_some() => b"l#".to_vec(),
-        (b"ME", _) if word.starts_with(b"la=") || word.starts_with(b"cls=") => b"#".to_vec(),
-        (b"ME", [b'c', b'a', b's', b'=', token @ ..]) if drawn(token) => b"cas=#".to_vec(),
-        (b"ME", [b'e', b'x', b'p', b'=', life @ ..]) if number(life).is_some() => {
-            format!("exp={}", rounded(number(life).unwrap_or(0), shift)).into_bytes()
-        }
-        _ => word.to_vec(),
-    }
 }
 
 /// Requests that are malformed, at a limit, or odd, each on a connection of its own.
@@ -207,145 +103,6 @@ fn odd_requests(pair: &Pair) {
     assert!(differing.is_empty(), "{} differ:\n{}", differing.len(), differing.join("\n"));
 }
 
-/// What a generated session is made of.
-struct Generator {
-    rng: Rng,
-    token: u64,
-}
-
-impl Generator {
-    fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.rng.usize(0..of.len())]
-    }
-
-    fn key(&mut self) -> &'static str {
-        self.pick(&["a", "b", "c", "n", "m", "long-key-of-some-length"])
-    }
-
-    fn value(&mut self) -> String {
-        match self.rng.u8(0..5) {
-            0 => self.rng.u64(0..200).to_string(),
-            1 => u64::MAX.to_string(),
-            2 => String::new(),
-            3 => "v".repeat(self.rng.usize(0..400)),
-            _ => self.pick(&["9 ", "abc", "10", "007", "-1", " 5", "99"]).to_owned(),
-        }
-    }
-
-    fn exptime(&mut self) -> &'static str {
-        self.pick(&["0", "0", "0", "1000", "5000", "-1", "2000000000", "100000000"])
-    }
-
-    /// Tokens grow, and older ones are asked for.
-    fn fresh_token(&mut self) -> u64 {
-        self.token += 1;
-        self.token
-    }
-
-    fn old_token(&mut self) -> u64 {
-        if self.rng.u8(0..8) == 0 { 0 } else { self.token - self.rng.u64(0..4).min(self.token - TOKENS.start) }
-    }
-
-    fn noreply(&mut self) -> &'static str {
-        self.pick(&["", "", "", " noreply"])
-    }
-
-    fn classic(&mut self) -> String {
-        let (key, value, noreply) = (self.key(), self.value(), self.noreply());
-        let (flags, exptime) = (self.pick(&["0", "7", "4294967295"]), self.exptime());
-        let bytes = value.len();
-        match self.rng.u8(0..12) {
-            0..=3 => {
-                let verb = self.pick(&["set", "set", "add", "replace", "append", "prepend"]);
-                format!("{verb} {key} {flags} {exptime} {bytes}{noreply}\r\n{value}\r\n")
-            }
-            4 => {
-                let token = self.old_token();
-                format!("cas {key} {flags} {exptime} {bytes} {token}{noreply}\r\n{value}\r\n")
-            }
-            5 => format!("get {key} {} {}\r\n", self.key(), self.key()),
-            6 => format!("gets {key}\r\n"),
-            7 => format!("{} {exptime} {key} {}\r\n", self.pick(&["gat", "gats"]), self.key()),
-            8 => format!("delete {key}{noreply}\r\n"),
-            9 => format!("touch {key} {exptime}{noreply}\r\n"),
-            _ => {
-                let delta = self.pick(&["1", "0", "5", "18446744073709551615", "x", "-1"]);
-                format!("{} {key} {delta}{noreply}\r\n", self.pick(&["incr", "decr"]))
-            }
-        }
-    }
-
-    fn flags(&mut self, of: &[&str], most: usize) -> String {
-        let mut text = String::new();
-        for _ in 0..self.rng.usize(0..=most) {
-            let flag = self.pick(of);
-            let argument = match flag {
-                "T" | "N" => self.pick(&["0", "1000", "7000", "-1"]).to_owned(),
-                "R" => self.pick(&["0", "30", "2000", "9000"]).to_owned(),
-                "E" => self.fresh_token().to_string(),
-                "C" => self.old_token().to_string(),
-                "O" => self.rng.u32(..).to_string(),
-                "F" => self.pick(&["0", "1", "4294967295", "x"]).to_owned(),
-                "J" | "D" => self.pick(&["0", "1", "13", "18446744073709551615", "y"]).to_owned(),
-                "M" => self.pick(&["S", "E", "A", "P", "R", "set", "I", "D", "+", "-", "z", ""]).to_owned(),
-                _ => String::new(),
-            };
-            text.push_str(&format!(" {flag}{argument}"));
-        }
-        text
-    }
-
-    fn meta(&mut self) -> String {
-        let (key, value) = (self.key(), self.value());
-        match self.rng.u8(0..9) {
-            // `t` and `T-1` in one request: memcached prints a life that has passed as a huge one.
-            0..=2 => {
-                let life = self.pick(&["t", "s"]);
-                let flags = self.flags(&["v", "c", "f", "h", "k", "l", "s", "q", "u", "O", "C", "N", "R"], 6);
-                format!("mg {key}{flags} {life}\r\n").replace("N-1", "N1000")
-            }
-            3 => format!("mg {key}{}\r\n", self.flags(&["v", "c", "T", "h", "N", "E", "R", "k", "q"], 5)),
-            4 | 5 => {
-                let flags = self.flags(&["c", "C", "E", "F", "I", "k", "O", "q", "s", "T", "M", "N"], 5);
-                format!("ms {key} {}{flags}\r\n{value}\r\n", value.len())
-            }
-            6 => format!("md {key}{}\r\n", self.flags(&["C", "E", "I", "k", "O", "q", "T", "x", "F"], 4)),
-            7 => {
-                // `E` and `T` are lost by memcached where the number grows by a digit.
-                let flags = self.flags(&["C", "N", "J", "D", "M", "O", "q", "c", "v", "k"], 5);
-                format!("ma {key}{flags}\r\n")
-            }
-            _ => self
-                .pick(&["me b\r\n", "me a\r\n", "me n\r\n", "mg bG9uZw== b v k\r\n", "ms bG9uZw== 2 b k\r\nhi\r\n"])
-                .to_owned(),
-        }
-    }
-
-    fn garbage(&mut self) -> String {
-        let words =
-            ["set", "a", "0", "-1", "mg", "ms", "v", "noreply", "99999999999", "M", "\t", " ", "cas", "stats", "x"];
-        let mut line = String::new();
-        for _ in 0..self.rng.usize(0..7) {
-            line.push_str(self.pick(&words));
-            line.push_str(self.pick(&[" ", " ", "  ", ""]));
-        }
-        // What has a body would take in what follows, and statistics differ; that is tried elsewhere.
-        let other = ["set", "cas", "ms", "stats"].iter().any(|name| line.trim_start().starts_with(name));
-        let end = self.pick(&["\r\n", "\r\n", "\n"]);
-        if other { format!("x{line}{end}") } else { format!("{line}{end}") }
-    }
-
-    fn session(&mut self) -> Vec<Vec<u8>> {
-        let requests = (0..self.rng.usize(1..60)).map(|_| match self.rng.u8(0..20) {
-            0..=8 => self.classic(),
-            9..=18 => self.meta(),
-            _ => self.garbage(),
-        });
-        let requests: Vec<String> = requests.collect();
-        std::iter::once("flush_all\r\n".to_owned()).chain(requests).map(String::into_bytes).collect()
-    }
-}
-
 #[test]
 fn generated_sessions_get_what_memcached_answers() {
     generated_sessions(&Pair::start());
@@ -358,7 +115,7 @@ fn generated_sessions_get_what_memcached_answers_from_a_folder() {
 
 fn generated_sessions(pair: &Pair) {
     let seed = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
-    let mut generator = Generator { rng: Rng::with_seed(seed), token: TOKENS.start };
+    let mut generator = Generator::new(seed);
     let mut cuts = Rng::with_seed(seed + 1);
     for _ in 0..400 {
         let session = generator.session();

@@ -6,8 +6,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::{ask, connect, exchange, finish, read_until, start, start_with};
+use common::{start, start_with};
 use larder_server::{AuthFile, Config, Limits, Listen, Server};
+use larder_testkit::sessions::{ask, connect, exchange, finish, read_until};
 
 fn stat(addr: SocketAddr, name: &str) -> u64 {
     let mut stream = connect(addr);

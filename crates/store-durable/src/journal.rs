@@ -344,6 +344,37 @@ fn read_entry<R: BufRead>(
     Ok(())
 }
 
+/// A batch, for fuzzing: as the engine writes it.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn framed(number: u64, entries: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
+    let mut out = vec![TAG_BATCH];
+    out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+    out.extend_from_slice(&number.to_le_bytes());
+    let from = out.len();
+    for (key, value) in entries {
+        let bytes = value.as_ref().map_or(0, Vec::len) as u32;
+        out.extend([TAG_ENTRY, if value.is_some() { TYPE_VALUE } else { TYPE_REMOVED }, 0]);
+        out.extend_from_slice(&KEYSPACE_ID.to_le_bytes());
+        out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        out.extend_from_slice(&bytes.to_le_bytes());
+        out.extend_from_slice(&bytes.to_le_bytes());
+        out.extend_from_slice(key);
+        out.extend_from_slice(value.as_deref().unwrap_or_default());
+    }
+    let check = xxhash_rust::xxh3::xxh3_64(&out[from..]);
+    out.push(TAG_END);
+    out.extend_from_slice(&check.to_le_bytes());
+    out.extend_from_slice(&TRAILER);
+    out
+}
+
+/// The engine's number and ours of each batch at the front, for fuzzing.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn frames_of<R: BufRead>(inner: R, file_bytes: u64) -> Vec<(u64, u64)> {
+    let mut reader = Reader { inner, at: 0, file_bytes };
+    std::iter::from_fn(|| read_batch(&mut reader).ok()).map(|frame| (frame.number, frame.commit.sequence)).collect()
+}
+
 fn number<const N: usize>(rest: &mut &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes[..N].copy_from_slice(&rest[..N]);

@@ -24,6 +24,9 @@ mod direct;
 mod engine;
 mod expiry;
 mod fault;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod journal;
 mod layout;
 mod list;

@@ -299,7 +299,7 @@ fn checked(text: &str) -> Option<&str> {
     (check == check_line(body)).then_some(body)
 }
 
-fn check_line(body: &str) -> String {
+pub(crate) fn check_line(body: &str) -> String {
     format!("check {:016x}\n", xxh3_64(body.as_bytes()))
 }
 

@@ -45,6 +45,9 @@ mod combine;
 mod copies;
 pub mod counter;
 mod events;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 pub mod inspect;
 mod ledger;

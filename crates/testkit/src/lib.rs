@@ -10,6 +10,7 @@ pub mod proxy;
 pub mod queue_bytes;
 pub mod redis;
 pub mod servers;
+pub mod sessions;
 pub mod yielding;
 
 /// The store that breaks on purpose, where tests of ours have always found it.

@@ -303,6 +303,30 @@ impl<'v> Value<'v> {
     }
 }
 
+/// Puts the check of the snapshot right; where the log begins. `None` for what has no header.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn seal_snapshot(place: Place, bytes: &mut [u8]) -> Option<usize> {
+    let snapshot_bytes = u32::from_le_bytes(*bytes.get(SNAPSHOT_BYTES_AT..)?.first_chunk()?) as usize;
+    let end = bytes.len().min(HEADER_BYTES.checked_add(snapshot_bytes)?);
+    let check = snapshot_check(place, bytes.get(..CHECK_AT)?, bytes.get(HEADER_BYTES..end)?);
+    bytes[CHECK_AT..HEADER_BYTES].copy_from_slice(&check.to_le_bytes());
+    Some(end)
+}
+
+/// Puts the checks of frames right, up to the first that is not whole.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn seal_frames(place: Place, mut bytes: &mut [u8]) {
+    loop {
+        let mut rest = &*bytes;
+        let Some(length) = take_length(&mut rest) else { return };
+        let body_at = bytes.len() - rest.len() + CHECK_BYTES;
+        let Some(body) = body_at.checked_add(length).and_then(|end| bytes.get(body_at..end)) else { return };
+        let check = check(frame_seed(place), body);
+        bytes[body_at - CHECK_BYTES..body_at].copy_from_slice(&check.to_le_bytes());
+        bytes = &mut std::mem::take(&mut bytes)[body_at + length..];
+    }
+}
+
 /// How many elements there are, by a pass over the lengths alone: cheap beside a table that grows step by step. `length` of
 /// what stands before each.
 fn count(mut elements: &[u8], length: impl Fn(u64) -> u64) -> Option<usize> {

@@ -52,6 +52,8 @@
 
 mod change;
 mod commits;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod handle;
 mod keeper;
 mod layout;

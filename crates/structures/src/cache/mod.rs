@@ -56,6 +56,8 @@
 //! The lease and the stale value are Facebook's (Nishtala and others: "Scaling Memcache at Facebook", 2013, section 3.2.1), and memcached's meta protocol has them as flags (`mg` with `N` and
 //! `R`, `md` with `I`); `docs/design.md` says why they are not used.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod judge;
 mod layout;
 mod rebuild;

@@ -48,6 +48,8 @@
 
 mod exact;
 mod fast;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod layout;
 mod options;
 mod register;

@@ -57,6 +57,8 @@
 //! force release 2. So a one-shot `open, acquire, release` costs 3.
 
 mod acquire;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod guard;
 mod layout;
 mod shared;

@@ -150,6 +150,29 @@ fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*head))
 }
 
+/// A cursor, for fuzzing.
+#[cfg(feature = "fuzzing")]
+pub(super) fn drawn(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let mut cursor = Cursor { generation: rng.u64(..), ..Cursor::default() };
+    for _ in 0..rng.usize(0..4) {
+        let at = At { chunk: rng.u64(0..9), part: rng.u16(..) };
+        cursor.places.insert((at, rng.u64(..)), rng.bool().then(|| rng.u32(..)));
+        cursor.marked.insert((rng.u64(..), rng.u64(..), rng.u64(..)));
+    }
+    cursor.to_bytes()
+}
+
+/// Puts its check right, for fuzzing.
+#[cfg(feature = "fuzzing")]
+pub(super) fn seal(bytes: &mut [u8]) {
+    let Some(body_bytes) = bytes.len().checked_sub(CHECK_BYTES).filter(|&bytes| bytes >= MAGIC.len() + 8) else {
+        return;
+    };
+    let (body, end) = bytes.split_at_mut(body_bytes);
+    let generation = take_u64(&mut &body[MAGIC.len()..]).unwrap_or_default();
+    end.copy_from_slice(&check(body, generation).to_le_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -102,7 +102,7 @@ impl fmt::Display for At {
 
 impl At {
     /// What seeds the checks of its frames.
-    fn place(self, generation: u64) -> Place {
+    pub(super) fn place(self, generation: u64) -> Place {
         let mut bytes = [0; 10];
         bytes[..8].copy_from_slice(&self.chunk.to_le_bytes());
         bytes[8..].copy_from_slice(&self.part.to_le_bytes());

@@ -53,6 +53,8 @@
 mod cursor;
 mod events;
 mod fetch;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod inner;
 mod layout;
 mod options;

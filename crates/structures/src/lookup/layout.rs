@@ -242,6 +242,14 @@ pub(super) fn encode_directory(
     out
 }
 
+/// Puts the check of a directory right.
+#[cfg(feature = "fuzzing")]
+pub(super) fn seal(bytes: &mut [u8], build: u64) {
+    if let Some((rest, check)) = bytes.split_last_chunk_mut::<CHECK_BYTES>() {
+        *check = xxh3_64_with_seed(rest, build).to_le_bytes();
+    }
+}
+
 impl Directory {
     /// `None` for bytes that are not those of this version.
     pub(super) fn decode(bytes: &[u8], version: &Version) -> Option<Directory> {

@@ -42,6 +42,8 @@ mod bits;
 mod block;
 mod build;
 mod csv;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod huffman;
 mod key;
 mod layout;

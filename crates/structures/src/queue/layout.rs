@@ -283,6 +283,14 @@ impl State {
     }
 }
 
+/// Puts the check of a state right.
+#[cfg(feature = "fuzzing")]
+pub(super) fn seal_state(bytes: &mut [u8], generation: u64) {
+    if let Some((head, rest)) = bytes.split_at_mut_checked(8) {
+        head[4..].copy_from_slice(&layout::check(generation, rest).to_le_bytes());
+    }
+}
+
 fn take_small(rest: &mut &[u8]) -> Option<u32> {
     u32::try_from(layout::take_varint(rest)?).ok()
 }

@@ -57,6 +57,8 @@
 
 mod consume;
 mod engine;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod handle;
 mod layout;
 mod options;

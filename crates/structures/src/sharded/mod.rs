@@ -81,6 +81,8 @@ mod core;
 mod ends;
 mod fill;
 mod filler;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod hash;
 mod keeper;
 pub(crate) mod layout;

@@ -97,7 +97,7 @@ impl Spot {
     }
 }
 
-fn entry_place(generation: u64) -> Place {
+pub(super) fn entry_place(generation: u64) -> Place {
     Place { generation, shard: ENTRY_SHARD }
 }
 
@@ -167,6 +167,8 @@ impl<'v> Fold<'v> for EntryState<'v> {
             Some((0, rest)) if rest.len() + TAG >= HEAD_BYTES => {
                 self.mark = xxh3_64_with_seed(&element[HEAD_BYTES..], MARK_SEED);
                 self.head = element;
+                // What stood there before may be another key's.
+                self.value = None;
             }
             // Another key's put, whose index is the same: it is told so, and this entry stays as it was.
             Some((1, rest)) if rest.first_chunk() == Some(&self.mark.to_le_bytes()) && !self.head.is_empty() => {
@@ -279,7 +281,7 @@ impl Note<'_> {
         put_element(out, Action::Put, &self.element());
     }
 
-    fn element(self) -> Vec<u8> {
+    pub(super) fn element(self) -> Vec<u8> {
         let mut element = match self {
             Note::Listed { incarnation, expiry_s, key } => head(incarnation, expiry_s, key),
             Note::Leaving { incarnation, since_s } => head(incarnation, since_s, b""),

@@ -18,6 +18,18 @@ fn made(key: &[u8], value: &[u8]) -> Vec<u8> {
     new_entry(GENERATION, &whole_frame(stamp(1), &spot, (INCARNATION, 7), key, value)).to_vec()
 }
 
+#[test]
+fn a_head_of_another_key_takes_no_value_over() {
+    let mut head_alone = Vec::new();
+    put_element(&mut head_alone, Action::Put, &head(INCARNATION, 0, b"other"));
+    let frame = layout::frame(entry_place(GENERATION), WRITER, 2, &head_alone);
+    let bytes = [&made(b"key", b"value")[..], &frame].concat();
+    assert_eq!(Entry::parse(&bytes, GENERATION).unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    let whole = whole_frame(stamp(2), &Spot::of(b"other", 1), (INCARNATION, 0), b"other", b"its own");
+    let bytes = [&made(b"key", b"value")[..], &whole].concat();
+    assert_eq!(Entry::parse(&bytes, GENERATION).unwrap().value, b"its own");
+}
+
 fn notes(notes: &[Note<'_>]) -> Vec<u8> {
     let mut elements = Vec::new();
     notes.iter().for_each(|note| note.put(&mut elements));

@@ -88,6 +88,8 @@
 //!
 //! Entries stand where XXH3-128 puts their keys. Whoever crafts two keys of one hash gets an error on the second, never a wrong value.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod layout;
 mod list;
 mod look;

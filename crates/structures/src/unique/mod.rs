@@ -82,6 +82,8 @@
 mod add;
 mod core;
 mod count;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod id;
 mod layout;
 mod make;

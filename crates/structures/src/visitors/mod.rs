@@ -70,6 +70,8 @@
 //! | `read` | figures, and loss |
 //! | `known` | what a handle remembers |
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod hits;
 mod known;
 mod layout;

@@ -46,12 +46,9 @@ type Model = BTreeMap<String, u32>;
 impl Any {
     async fn open(of: Of, store: &StoreRef, name: &str, shards: u16) -> Any {
         let opened = match of {
-            Of::Hash => ShardedHash::options()
-                .shards(shards)
-                .timeout(PATIENCE)
-                .open_or_create(store, name)
-                .await
-                .map(Any::Hash),
+            Of::Hash => {
+                ShardedHash::options().shards(shards).timeout(PATIENCE).open_or_create(store, name).await.map(Any::Hash)
+            }
             Of::Set => {
                 ShardedSet::options().shards(shards).timeout(PATIENCE).open_or_create(store, name).await.map(Any::Set)
             }

@@ -93,7 +93,7 @@ impl Step for Locate {
                 let (key, offset) = bits(id);
                 let get = Native::Bits(vec![BitField::get(16, offset)]);
                 let reply = store.run_one(Ctx::default(), Op::native(Key::new(key)?, get)).await?;
-                matches!(reply.into_native(), Some(NativeReply::Bits(found)) if found == [place(id) as u64])
+                matches!(reply.into_native(), Some(NativeReply::Numbers(found)) if found == [Some(place(id) as u64)])
             }
         };
         if is_right { Ok(()) } else { Err(format!("user {id} is elsewhere").into()) }
@@ -101,7 +101,7 @@ impl Step for Locate {
 }
 
 pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Contest>> {
-    let job = format!("C: locations of users, {}", on.name());
+    let job = format!("C, locations, {}", on.name());
     if !bench.wants(&job) {
         return Ok(Vec::new());
     }

@@ -36,16 +36,14 @@ pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Co
     bench.progress.note(&format!("{job}: {members} members"));
     let (before, during, took) = bench.runtime.block_on(reshard(bench, on, members, (from, to)))?;
     let detail = |took: &[Duration]| format!("{} ops, median {:.2} ms", took.len(), millis(at(took, 0.5)));
+    let resharding = format!("{members} members, {from} to {to} shards in {:.1} s", took.as_secs_f64());
     let figures = |part: f64| {
-        vec![
-            ("before", detail(&before), millis(at(&before, part))),
-            (LARDER, detail(&during), millis(at(&during, part))),
-        ]
+        let meanwhile = format!("{resharding}; {}", detail(&during));
+        vec![("before", detail(&before), millis(at(&before, part))), (LARDER, meanwhile, millis(at(&during, part)))]
     };
     let goal = Goal { ours: LARDER, against: Vec::new(), limit: sizes.goal(Limit::AtMost(MILLIS_MAX)) };
-    let name = format!("{job}: {members} members, {from} to {to} shards in {:.1} s", took.as_secs_f64());
     let once = |what: &str, part: f64, goals: &[Goal]| {
-        contest::once(bench.progress, &format!("{name}; {what} op meanwhile"), Unit::Millis, figures(part), goals)
+        contest::once(bench.progress, &format!("{job}: {what} op meanwhile"), Unit::Millis, figures(part), goals)
     };
     Ok(vec![once("the longest", 1.0, &[goal]), once("the slowest of 1,000", 0.999, &[])])
 }
@@ -77,7 +75,7 @@ async fn reshard(
     }
     let user = options.open_or_create(&other, "seen").await?;
     let new = Arc::new(AtomicU64::new(0));
-    let before = under_load(&user, members, &new, async { Ok(tokio::time::sleep(BEFORE).await) }).await?;
+    let before = under_load(&user, members, &new, pause()).await?;
     let start = Instant::now();
     let during = under_load(&user, members, &new, async { Ok(set.reshard(to).await?) }).await?;
     let took = start.elapsed();
@@ -86,6 +84,12 @@ async fn reshard(
         return Err(format!("{len} members of {expected}: some were lost, or doubled").into());
     }
     Ok((before, during, took))
+}
+
+/// Nothing goes on.
+async fn pause() -> Result<()> {
+    tokio::time::sleep(BEFORE).await;
+    Ok(())
 }
 
 /// Reads and adds as long as something else goes on; what each op took, sorted.

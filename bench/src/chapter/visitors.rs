@@ -98,7 +98,7 @@ impl Step for Add {
 }
 
 pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Contest>> {
-    let job = format!("B: unique visitors, {}", on.name());
+    let job = format!("B, visitors, {}", on.name());
     let visitors = sizes.elements;
     if !bench.wants(&job) {
         return Ok(Vec::new());

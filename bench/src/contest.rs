@@ -17,6 +17,10 @@ pub(crate) enum Unit {
     OverheadBytes,
     /// Bytes: less is better.
     Bytes,
+    /// Bytes of many elements, each: less is better.
+    ElementBytes,
+    /// Bytes of all there is: less is better.
+    WholeBytes,
     /// Milliseconds: less is better.
     Millis,
     /// Times as much as the least there could be: less is better.
@@ -30,6 +34,8 @@ impl Unit {
             Unit::MicrosPerOp => "us/op",
             Unit::OverheadBytes => "bytes of overhead an item",
             Unit::Bytes => "bytes an item",
+            Unit::ElementBytes => "bytes an element",
+            Unit::WholeBytes => "bytes in all",
             Unit::Millis => "ms",
             Unit::Times => "times the least",
         }
@@ -47,7 +53,8 @@ impl Unit {
             Unit::MicrosPerOp if figure < 10.0 => format!("{figure:.2} us"),
             Unit::MicrosPerOp => format!("{figure:.1} us"),
             Unit::OverheadBytes => format!("{figure:.1} B"),
-            Unit::Bytes => format!("{figure:.0} B"),
+            Unit::Bytes | Unit::WholeBytes => format!("{figure:.0} B"),
+            Unit::ElementBytes => format!("{figure:.2} B"),
             Unit::Millis => format!("{figure:.2} ms"),
             Unit::Times => format!("{figure:.2}x"),
         }
@@ -156,6 +163,27 @@ pub(crate) fn hold(
     let contest = Contest { name: name.to_owned(), unit, entries, verdicts };
     progress.say(&contest);
     Ok(contest)
+}
+
+/// Figures that were taken once, such as what something takes.
+pub(crate) fn once(
+    progress: &Progress,
+    name: &str,
+    unit: Unit,
+    figures: Vec<(&'static str, String, f64)>,
+    goals: &[Goal],
+) -> Contest {
+    let entries = figures.into_iter().map(|(label, detail, figure)| Entry {
+        label: label.to_owned(),
+        detail,
+        rounds: vec![figure],
+        spread: Spread::of(&[figure]),
+    });
+    let entries: Vec<Entry> = entries.collect();
+    let verdicts = goals.iter().filter_map(|goal| judge(goal, unit, &entries)).collect();
+    let contest = Contest { name: name.to_owned(), unit, entries, verdicts };
+    progress.say(&contest);
+    contest
 }
 
 /// The best of the entries with these labels.

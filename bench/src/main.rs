@@ -1,5 +1,6 @@
 //! Side-by-side benchmarks of Larder against its peers. `docs/bench.md` says what is measured, and how.
 
+mod chapter;
 mod contest;
 mod drive;
 mod durable;
@@ -61,11 +62,19 @@ enum Command {
     Structures(Options),
     /// What an op costs as its structure grows to a million elements
     Growth(Options),
+    /// The chapter's three jobs on every store: what they take, what an op costs, what reads them whole
+    Chapter(Options),
     /// Draws the plot and writes the page anew from a JSON file, without measuring
     Page(Options),
     /// One candidate in a process of its own
     #[command(hide = true)]
     Worker(memory::WorkerArgs),
+    /// A store in a process of its own, filled from a file
+    #[command(hide = true)]
+    Hold {
+        /// The file
+        path: PathBuf,
+    },
     /// A server of ours in a process of its own
     #[command(hide = true)]
     Serve(server::ServeArgs),
@@ -80,9 +89,12 @@ struct Options {
     /// Rounds after the warm-up
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Items in the stores in the process
+    /// Items in the stores in the process; of the chapter its visitors and users, 10 million if not given
     #[arg(long, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     items: Option<u64>,
+    /// The command `larder`, where one benchmark runs it; the one beside this program if not given
+    #[arg(long, value_name = "PATH")]
+    larder: Option<PathBuf>,
     /// Only the contests whose names contain this, such as "512 tasks"
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -138,6 +150,10 @@ struct Plan {
     window: Duration,
     rounds: usize,
     items: u64,
+    /// Visitors and users of the chapter.
+    elements: u64,
+    /// The command.
+    larder: PathBuf,
     /// Ops a thread and round on the stores in the process.
     ops: u64,
     server: Version,
@@ -161,6 +177,8 @@ impl Options {
             window: self.seconds.unwrap_or(Duration::from_secs_f64(seconds)),
             rounds: self.rounds.map_or(rounds, usize::from),
             items: self.items.unwrap_or(items),
+            elements: self.items.unwrap_or(if self.quick { chapter::ELEMENTS / 10 } else { chapter::ELEMENTS }),
+            larder: self.larder.clone().unwrap_or_else(beside),
             ops,
             only: self.only.clone(),
             server: match self.server {
@@ -175,6 +193,11 @@ impl Options {
             python: self.python,
         }
     }
+}
+
+/// Where cargo puts the command: beside this program.
+fn beside() -> PathBuf {
+    std::env::current_exe().unwrap_or_default().with_file_name("larder")
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
@@ -196,8 +219,10 @@ fn main() -> ExitCode {
         Command::Server(options) => measure(&options, &[Section::Server]),
         Command::Structures(options) => measure(&options, &[Section::Structures]),
         Command::Growth(options) => measure(&options, &[Section::Growth]),
+        Command::Chapter(options) => measure(&options, &[Section::Chapter]),
         Command::Page(options) => Places::of(&options).and_then(|places| places.write()),
         Command::Worker(args) => memory::work(&args),
+        Command::Hold { path } => chapter::hold(&path),
         Command::Serve(args) => server::serve(&args),
     };
     match outcome {
@@ -229,6 +254,7 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
             Section::Server => server::measure(&plan, &progress),
             Section::Structures => structures::measure(&plan, &progress),
             Section::Growth => growth::measure(&plan, &progress),
+            Section::Chapter => chapter::measure(&plan, &progress),
         }?;
         drop(progress);
         println!("{}", table::terminal(&findings));

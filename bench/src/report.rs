@@ -30,10 +30,12 @@ pub(crate) enum Section {
     Structures,
     /// An op's cost, by the size of its structure.
     Growth,
+    /// The chapter on memory: its three jobs.
+    Chapter,
 }
 
 impl Section {
-    pub(crate) const ALL: [Section; 8] = [
+    pub(crate) const ALL: [Section; 9] = [
         Section::Memcached,
         Section::Redis,
         Section::Memory,
@@ -42,6 +44,7 @@ impl Section {
         Section::Server,
         Section::Structures,
         Section::Growth,
+        Section::Chapter,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -54,6 +57,7 @@ impl Section {
             Section::Server => "The server",
             Section::Structures => "Structures over raw ops",
             Section::Growth => "As structures grow",
+            Section::Chapter => "The chapter on memory",
         }
     }
 }

@@ -273,7 +273,8 @@ fn whole(ground: &Ground<'_>, progress: &Progress) -> Result<Vec<Contest>> {
     Ok(vec![disk, reopen])
 }
 
-fn bytes_in(folder: &Path) -> Result<u64> {
+/// What the files of a folder take on disk.
+pub(crate) fn bytes_in(folder: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {

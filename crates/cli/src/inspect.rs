@@ -15,11 +15,11 @@ use crate::session::Session;
 
 pub(crate) const INSPECT_HELP: &str = "\
 Prints a figure a line: kind, layout, generation, shards, copies; how many keys were found, are missing or could not be read; the bytes of its \
-values, and for a set, an array and a table how many of them are live and stale; its parameters; and in a sentence what it promises on this store. Nothing is written.
+values, and for a set, an array, a table, a queue and a stack how many of them are live and stale; its parameters; and in a sentence what it promises on this store. Nothing is written.
 
 The values come whole, since no store tells the size of one: of a large structure that is as much to read.
 
-Round trips: 2, and 1 more for every 64 data keys after the first; 2 more for a set or an array, 4 for a queue or a stack, and 1 or more to find what made keys as it went, such as visitors.
+Round trips: 2, and 1 more for every 64 data keys after the first; 2 more for a set or an array, 3 for packed records, 4 for a queue or a stack, and 1 or more to find what made keys as it went, such as visitors.
 
 Examples:
   larder inspect hits

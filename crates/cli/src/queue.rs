@@ -88,7 +88,7 @@ Examples:
     Len(Named),
     /// Print figures
     #[command(after_help = "\
-A name and a number a line: items ready, claimed, acknowledged so far; segments, their bytes, those that are missing, and what was lost.
+A name and a number a line: items ready, claimed, acknowledged so far; segments, their bytes and how many of them are acknowledged items, those that are missing, and what was lost.
 
 Round trips: as `len`.
 
@@ -389,6 +389,7 @@ fn print(session: &Session, named: &Named, stat: &QueueStat) -> Result<(), Failu
         ("acknowledged", stat.acknowledged),
         ("segments", stat.segments),
         ("bytes", stat.bytes),
+        ("stale_bytes", stat.stale_bytes),
         ("segments_missing", stat.segments_missing),
         ("segments_lost", stat.segments_lost),
         ("items_lost", stat.items_lost),

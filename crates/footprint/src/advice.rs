@@ -9,7 +9,9 @@ use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
 use larder_structures::{Kind, Name};
 
 use crate::group::Group;
-use crate::packed::{Allocator, Limits, Reason, are_integers, longest, packed, packed_by_chance};
+use crate::packed::{
+    Allocator, Limits, Reason, are_integers, longest, packed, packed_by_chance, sorted_shard_by_chance,
+};
 use crate::pattern::{Owner, fixed};
 use crate::report::encodings;
 use crate::slabs::{Slabs, best_factor};
@@ -177,6 +179,7 @@ pub fn advise(groups: &[Group], nodes: &[Vitals]) -> Vec<Advice> {
         for group in groups {
             advice.extend(raise_limits(group, &limits, on));
             advice.extend(shard_large(group, &limits, nodes, on));
+            advice.extend(shard_sorted(group, nodes, on));
             advice.extend(gather_strings(group, &limits, nodes, on));
         }
         advice.extend(tidy_up(nodes));
@@ -322,6 +325,28 @@ fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator
         _ => Act::Shard { by, elements, shards: count.ceil() as u64 },
     };
     (count >= 1.0).then(|| about(group, act, worst(group), "programs must use the shards", saves_bytes))
+}
+
+/// Shards for sorted sets that are too large to be packed whole.
+fn shard_sorted(group: &Group, nodes: &[Vitals], on: Allocator) -> Option<Advice> {
+    let is_such = group.data_type == DataType::SortedSet && group.is_unpacked();
+    if !is_such || !matches!(group.owner, Owner::Foreign(_)) {
+        return None;
+    }
+    let is_large = |measured: &Measured| measured.elements > LISTPACK_ENTRIES_MAX && !measured.shapes.is_empty();
+    let shards = |measured: &Measured| measured.elements.div_ceil(SHARD_ELEMENTS) as f64;
+    let of_large = |of: &dyn Fn(&Measured) -> f64| {
+        group.keys as f64 * mean(group, |measured| if is_large(measured) { of(measured) } else { 0.0 })
+    };
+    let saves_bytes = of_large(&|measured| {
+        let each = measured.elements as f64 / shards(measured);
+        let a_shard = sorted_shard_by_chance(&measured.shapes, each, SHARD_KEY_BYTES, on) + bucket_bytes(nodes);
+        measured.bytes as f64 - shards(measured) * a_shard
+    });
+    let count = of_large(&shards);
+    let act = Act::Shard { by: "larder top", elements: SHARD_ELEMENTS, shards: count.ceil() as u64 };
+    let note = "the highest and the lowest are one read, ranks and ranges in between are not kept; programs must use the shards";
+    (count >= 1.0).then(|| about(group, act, worst(group), note, saves_bytes))
 }
 
 /// The parts of a key's name that differ among those of its group, and its value.

@@ -111,6 +111,21 @@ fn a_sharded_hash_whose_shards_fell_out_is_resharded() {
 }
 
 #[test]
+fn a_large_sorted_set_is_spread_over_shards_and_a_small_one_has_its_limits_raised() {
+    let sorted = |elements| of(elements, elements * 100, &[shape("member-0001", Some("1234.5"))]);
+    let group = |elements| foreign("points:*", DataType::SortedSet, "skiplist", 1_000, &[sorted(elements)]);
+    let advice = advise(&[group(6_400)], &[redis(REDIS_7_0)]);
+    assert_eq!(advice[0].act, Act::Shard { by: "larder top", elements: 64, shards: 100_000 });
+    // As design.md has it of a live server: 24.8 bytes, of 11 for the name.
+    let each = 100.0 - advice[0].saves_bytes / 6_400_000.0;
+    assert!((22.0..27.0).contains(&each), "{each}");
+    assert_eq!(lines(&advise(&[group(400)], &[redis(REDIS_7_0)])), ["zset-max-listpack-entries 512"]);
+    let mut own = group(6_400);
+    own.owner = Owner::Structure { name: Name::new("points").unwrap(), is_left_over: false };
+    assert!(advise(&[own], &[redis(REDIS_7_0)]).is_empty(), "no structure keeps one so");
+}
+
+#[test]
 fn very_many_short_strings_go_into_a_hash_unless_they_have_lives() {
     let string = |expires| Measured { bytes: 72, elements: 1, value_bytes: Some(8), expires, ..Measured::default() };
     let group = |expires| foreign("user:*", DataType::String, "embstr", 100_000, &[string(expires)]);

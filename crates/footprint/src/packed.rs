@@ -11,6 +11,9 @@ const LISTPACK_BYTES: u64 = 7;
 const INTSET_BYTES: u64 = 8;
 /// An entry of the server's dictionaries.
 const ENTRY_BYTES: u64 = 24;
+/// What a shard of a sharded sorted set has before its members, and with each of them: two lengths and a score.
+const SORTED_SHARD_BYTES: u64 = 22;
+const SCORE_BYTES: u64 = 1 + 1 + 8;
 /// An object, which stands for a value.
 const OBJECT_BYTES: u64 = 16;
 
@@ -290,10 +293,24 @@ pub fn packed(data_type: DataType, shapes: &[Shape], elements: f64, key_bytes: u
 
 /// The same in the mean over shards whose numbers of elements are spread by chance around a mean: what is given for them grows in steps.
 pub(crate) fn packed_by_chance(data_type: DataType, shapes: &[Shape], mean: f64, key_bytes: u64, on: Allocator) -> f64 {
+    by_chance(mean, |elements| packed(data_type, shapes, elements, key_bytes, on))
+}
+
+/// What a shard of a sharded sorted set takes in the mean, its key included: one string (`docs/layouts.md`).
+pub(crate) fn sorted_shard_by_chance(shapes: &[Shape], mean: f64, key_bytes: u64, on: Allocator) -> f64 {
+    let names = shapes.iter().map(|shape| shape.name.bytes()).sum::<u64>() as f64 / shapes.len().max(1) as f64;
+    by_chance(mean, |elements| {
+        let value = SORTED_SHARD_BYTES as f64 + elements * (names + SCORE_BYTES as f64);
+        // A string of over 255 bytes has a header of 5; one byte ends it.
+        key_overhead(key_bytes, on) + on.gives(value.ceil() as u64 + 6)
+    })
+}
+
+/// The mean of something over shards whose numbers of elements are spread by chance around a mean.
+fn by_chance(mean: f64, bytes: impl Fn(f64) -> u64) -> f64 {
     // The middles of ten equally likely parts of a normal distribution.
     const DEVIATIONS: [f64; 5] = [0.126, 0.385, 0.674, 1.036, 1.645];
-    let of =
-        |deviations: f64| packed(data_type, shapes, (mean + deviations * mean.sqrt()).max(1.0), key_bytes, on) as f64;
+    let of = |deviations: f64| bytes((mean + deviations * mean.sqrt()).max(1.0)) as f64;
     DEVIATIONS.iter().map(|&deviations| of(deviations) + of(-deviations)).sum::<f64>() / (2 * DEVIATIONS.len()) as f64
 }
 

@@ -5,7 +5,7 @@ mod support;
 use larder_core::StoreRef;
 use larder_core::survey::DataType;
 use larder_footprint::{Act, Reason};
-use larder_structures::{Set, ShardedHash, ShardedSet, UniqueVisitors};
+use larder_structures::{Set, ShardedHash, ShardedSet, ShardedSortedSet, UniqueVisitors};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use support::{group, hash, holds, look, open, run, set, used};
 
@@ -146,6 +146,32 @@ async fn what_advice_claims_of_shards_is_what_a_sharded_hash_saves() {
             sharded.set(part.iter().map(|(field, value)| (field.clone(), value.clone()))).await.unwrap();
         }
         server.command(&["DEL", "cities"]);
+        holds(advice.saves_bytes, before - used(&server));
+    }
+}
+
+#[tokio::test]
+async fn what_advice_claims_of_sorted_sets_is_what_a_sharded_one_saves() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new());
+        let store = open(&server).await;
+        let plain: StoreRef = store.clone();
+        let scored: Vec<(String, f64)> =
+            (0..30_000).map(|id| (format!("player-{id:06}"), f64::from(id) * 0.37)).collect();
+        for part in scored.chunks(1_000) {
+            let words = part.iter().flat_map(|(member, score)| [score.to_string(), member.clone()]);
+            server.command(&["ZADD".to_owned(), "points".to_owned()].into_iter().chain(words).collect::<Vec<_>>());
+        }
+        let report = look(&store, 100).await;
+        let advice = &report.advice[0];
+        let Act::Shard { shards, by: "larder top", .. } = advice.act else { panic!("{advice:?}") };
+        let before = used(&server);
+        let options = ShardedSortedSet::options().shards(u16::try_from(shards).unwrap());
+        let sharded = options.open_or_create(&plain, "players").await.unwrap();
+        for part in scored.chunks(5_000) {
+            sharded.set(part.iter().map(|(member, score)| (member.clone(), *score))).await.unwrap();
+        }
+        server.command(&["DEL", "points"]);
         holds(advice.saves_bytes, before - used(&server));
     }
 }

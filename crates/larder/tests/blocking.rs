@@ -6,13 +6,15 @@ use std::thread;
 use std::time::Duration;
 
 use larder::blocking::{
-    self, Array, Cache, Counter, EventLog, Lock, LockGuard, Queue, Set, ShardedHash, ShardedSet, ShardedSortedSet,
-    Stack, Table, Visitors, wait,
+    self, Array, Cache, Counter, EventLog, Lock, LockGuard, PackedRecords, PackedTable, Queue, Set, ShardedHash,
+    ShardedSet, ShardedSortedSet, Stack, Table, UniqueVisitors, Visitors, wait,
 };
 use larder::cache::Source;
 use larder::lock::Released;
 use larder::log::Cursor;
-use larder::{Error, ErrorKind, Kind, Name, Result, StoreRef};
+use larder::lookup::Rows;
+use larder::records::{Schema, Value};
+use larder::{Error, ErrorKind, Kind, Name, Novelty, Result, StoreRef};
 use larder_testkit::servers::{Memcached, Version};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -80,6 +82,8 @@ fn every_twin_does_what_it_stands_for() {
         stack.claim(SOON).unwrap().unwrap().release().unwrap();
         assert_eq!(stack.stat().unwrap().ready, 1);
         sharded_twins(&store);
+        packed_twins(&store);
+        unique_twin(&store);
         let name = Name::new("stack").unwrap();
         assert_eq!(blocking::find(&store, &name).unwrap().unwrap().kind, Kind::Stack);
         assert!(blocking::drop_structure(&store, &name).unwrap().is_some());
@@ -107,6 +111,59 @@ fn sharded_twins(store: &StoreRef) {
     points.reshard(3).unwrap();
     assert_eq!((points.remove(["ann"]).unwrap(), points.entries().unwrap()), (vec![true], vec![("bob".into(), 2.0)]));
     assert_eq!(points.scores(["ann", "bob"]).unwrap(), [None, Some(2.0)]);
+    let mut last = None;
+    points.reshard_with(5, |progress| last = Some((progress.filled, progress.shards))).unwrap();
+    assert_eq!((last, points.len().unwrap()), (Some((5, 5)), 1));
+}
+
+fn packed_twins(store: &StoreRef) {
+    let schema = Schema::parse(["place:CA|US", "visits:u7"]).unwrap();
+    let made = larder::PackedRecords::options().schema(schema).open_or_create(store, "users");
+    let users = PackedRecords::new(wait(made).unwrap());
+    assert_eq!(users.highest().unwrap(), None);
+    users.set(7, &[("place", "US".into()), ("visits", 3u64.into())]).unwrap();
+    let ca = [("place", Value::from("CA"))];
+    users.set_many([(8, &ca[..]), (9, &ca[..])]).unwrap();
+    assert_eq!(PackedRecords::open(store, "users").unwrap().get(7).unwrap(), ["US".into(), 3u64.into()]);
+    assert_eq!(users.get_many(&[9, 6]).unwrap()[0][0], "CA".into());
+    assert_eq!((users.highest().unwrap(), users.schema().fields().len()), (Some(9), 2));
+    assert_eq!(users.aggregate(&["place"]).unwrap().count(&["CA".into()]), 2);
+    let mut told = false;
+    let all = users.aggregate_told(&["place"], &mut |_, _| told = true).unwrap();
+    assert!(told && all == users.aggregate(&["place"]).unwrap());
+    assert_eq!(users.aggregate_ids(&["place"], &[7, 8]).unwrap().count(&["CA".into()]), 1);
+    let table = PackedTable::open_or_create(store, "cities").unwrap();
+    let mut rows = Rows::new(["city"]).unwrap();
+    rows.push_id(17u64, ["Lund"]).unwrap();
+    assert_eq!(table.build(rows.clone()).unwrap().rows, 1);
+    let mut told = false;
+    table.build_told(rows, |_| told = true).unwrap();
+    assert!(told && table.columns() == ["city"]);
+    assert_eq!(table.get(17u64).unwrap().unwrap().fields, ["Lund"]);
+    assert_eq!(table.get_many(&[18u64.into()]).unwrap(), [None]);
+    assert_eq!(table.stat().unwrap().rows, 1);
+}
+
+fn unique_twin(store: &StoreRef) {
+    use Novelty::{Known, New};
+    let options = larder::UniqueVisitors::options().expected(1_000);
+    let site = UniqueVisitors::new(wait(options.open_or_create(store, "site")).unwrap());
+    let today = site.period_of(std::time::SystemTime::now()).unwrap();
+    assert_eq!(site.add_in(today, ["alice", "bob", "alice"]).unwrap(), [New, New, Known]);
+    assert_eq!(site.add_in(today - 1, [7u64]).unwrap(), [New]);
+    assert_eq!(site.are_new_in(today, ["bob", "carol"]).unwrap(), [Known, New]);
+    assert_eq!(site.count_in(today).unwrap().visitors, 2);
+    assert_eq!(site.forecast(today).unwrap(), 2);
+    assert_eq!(UniqueVisitors::union([(&site, today), (&site, today - 1)]).unwrap().visitors, 3);
+    assert_eq!(site.stat(today - 1).unwrap().unwrap().count.visitors, 1);
+    site.forget(today - 1).unwrap();
+    assert!(site.stat(today - 1).unwrap().is_none());
+    // That of now may be the next one by then.
+    let now = site.handle().current().unwrap();
+    site.add(["dave"]).unwrap();
+    let is_new = site.is_new("dave").unwrap();
+    assert!(is_new == Known || site.handle().current().unwrap() != now, "{is_new:?}");
+    assert!(site.count().is_ok());
 }
 
 #[test]

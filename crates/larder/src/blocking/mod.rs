@@ -33,8 +33,10 @@ mod cache;
 mod handles;
 mod lock;
 mod log;
+mod packed;
 mod queue;
 mod sharded;
+mod unique;
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -45,8 +47,10 @@ pub use self::cache::Cache;
 pub use self::handles::{Array, Counter, Set, Table, Visitors};
 pub use self::lock::{Lock, LockGuard};
 pub use self::log::{EventLog, Tail};
+pub use self::packed::{PackedRecords, PackedTable};
 pub use self::queue::{Claim, Queue, Stack};
 pub use self::sharded::{ShardedHash, ShardedSet, ShardedSortedSet};
+pub use self::unique::UniqueVisitors;
 use crate::{Ctx, Error, ErrorKind, Manifest, Name, Result, StoreRef};
 
 /// Opens the store that a URL names, as [`larder::open`](crate::open) does. Its connections live on the background runtime: the store is for the handles of this module, and for async
@@ -151,7 +155,7 @@ macro_rules! twin {
         $name:ident($($creates:ident)?);
         $(
             $(#[$note:meta])*
-            fn $method:ident(&self $(, $arg:ident: $type:ty)*) -> $out:ty = $example:literal;
+            fn $method:ident$(<$life:lifetime>)?(&self $(, $arg:ident: $type:ty)*) -> $out:ty = $example:literal;
         )*
     ) => {
         $(#[$doc])*
@@ -221,7 +225,7 @@ macro_rules! twin {
                 ///
                 /// # Errors
                 /// As there; [`Unsupported`](crate::ErrorKind::Unsupported) on a thread that runs async code.
-                pub fn $method(&self $(, $arg: $type)*) -> crate::Result<$out> {
+                pub fn $method$(<$life>)?(&self $(, $arg: $type)*) -> crate::Result<$out> {
                     $crate::blocking::wait(self.0.$method($($arg),*))
                 }
             )*
@@ -234,6 +238,16 @@ pub(crate) use twin;
 macro_rules! example {
     (Lock, $example:literal) => {
         $crate::blocking::example!("Lock", "open", $example)
+    };
+    (PackedRecords, $example:literal) => {
+        concat!(
+            "# fn main() -> larder::Result<()> {\n# let store = larder::blocking::open(\"memory:\")?;\n",
+            "let schema = larder::records::Schema::parse([\"place:CA|US\", \"visits:u7\"])?;\n",
+            "let made = larder::PackedRecords::options().schema(schema).open_or_create(&store, \"name\");\n",
+            "let it = larder::blocking::PackedRecords::new(larder::blocking::wait(made)?);\n",
+            $example,
+            "\n# Ok(())\n# }"
+        )
     };
     ($name:ident, $example:literal) => {
         $crate::blocking::example!(stringify!($name), "open_or_create", $example)

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::twin;
 use crate::ShardedStat;
+use crate::sharded::Progress;
 
 twin! {
     /// A [`ShardedHash`](crate::ShardedHash) without async: a cheap clone.
@@ -17,6 +18,7 @@ twin! {
     fn is_empty(&self) -> bool = "assert!(it.is_empty()?);";
     fn stat(&self) -> ShardedStat = "assert_eq!(it.stat()?.elements, 0);";
     fn reshard(&self, shards: u16) -> () = "it.reshard(100)?;\nassert_eq!(it.stat()?.shards, 100);";
+    fn reshard_with(&self, shards: u16, tell: impl FnMut(Progress) + Send) -> () = "it.reshard_with(100, |done| println!(\"{} of {} shards\", done.filled, done.shards))?;";
 }
 
 twin! {
@@ -31,6 +33,7 @@ twin! {
     fn is_empty(&self) -> bool = "assert!(it.is_empty()?);";
     fn stat(&self) -> ShardedStat = "assert_eq!(it.stat()?.elements, 0);";
     fn reshard(&self, shards: u16) -> () = "it.reshard(100)?;\nassert_eq!(it.stat()?.shards, 100);";
+    fn reshard_with(&self, shards: u16, tell: impl FnMut(Progress) + Send) -> () = "it.reshard_with(100, |done| println!(\"{} of {} shards\", done.filled, done.shards))?;";
 }
 
 twin! {
@@ -48,4 +51,5 @@ twin! {
     fn is_empty(&self) -> bool = "assert!(it.is_empty()?);";
     fn stat(&self) -> ShardedStat = "assert_eq!(it.stat()?.elements, 0);";
     fn reshard(&self, shards: u16) -> () = "it.reshard(100)?;\nassert_eq!(it.stat()?.shards, 100);";
+    fn reshard_with(&self, shards: u16, tell: impl FnMut(Progress) + Send) -> () = "it.reshard_with(100, |done| println!(\"{} of {} shards\", done.filled, done.shards))?;";
 }

@@ -9,12 +9,13 @@ use crate::copies;
 use crate::counter;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
+use crate::queue::QueueStat;
 use crate::records;
 use crate::registry;
 use crate::sharded;
 use crate::table;
 use crate::unique;
-use crate::{Array, PackedTable, Queue, Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack};
+use crate::{Array, PackedRecords, PackedTable, Queue, Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack};
 
 /// How many values one batch reads: they come whole, and may be large.
 const VALUES_A_BATCH: usize = 64;
@@ -50,8 +51,8 @@ pub struct Inspection {
     pub unread: u64,
     /// What the values of the found keys take, in bytes, without keys and the store's own overhead.
     pub bytes: u64,
-    /// Of the data of a set, an array or a table (its list and its entries), what they would take compacted; `None` for other kinds, and where data
-    /// are lost.
+    /// Of the data of a set, an array or a table (its list and its entries), what they would take compacted; of the segments of a queue or a stack, all but
+    /// the items that were acknowledged; `None` for other kinds, and where data are lost.
     pub live_bytes: Option<u64>,
     /// The rest of the data of those kinds.
     pub stale_bytes: Option<u64>,
@@ -142,11 +143,32 @@ impl Inspection {
                 let set = ShardedSortedSet::open(store, name.as_bytes()).await?;
                 self.elements_of(set.len().await)?;
             }
-            Kind::Queue => self.elements = Some(Queue::open(store, name.as_bytes()).await?.len().await?),
-            Kind::Stack => self.elements = Some(Stack::open(store, name.as_bytes()).await?.len().await?),
+            Kind::Queue => {
+                let stat = Queue::open(store, name.as_bytes()).await?.stat().await?;
+                self.queued(&stat);
+            }
+            Kind::Stack => {
+                let stat = Stack::open(store, name.as_bytes()).await?.stat().await?;
+                self.queued(&stat);
+            }
+            // Ids are dense: there is a record for each up to the highest.
+            Kind::Records => {
+                let highest = PackedRecords::open(store, name.as_bytes()).await?.highest().await;
+                self.elements_of(highest.map(|highest| highest.map_or(0, |id| id + 1)))?;
+            }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Segments, and the items in them.
+    fn queued(&mut self, stat: &QueueStat) {
+        self.missing += stat.segments_missing;
+        if stat.segments_missing == 0 {
+            self.elements = Some(stat.ready + stat.claimed);
+            self.live_bytes = Some(stat.bytes.saturating_sub(stat.stale_bytes));
+            self.stale_bytes = Some(stat.stale_bytes);
+        }
     }
 
     /// Elements in shards that the manifest does not name: one that is lost is missing.

@@ -210,11 +210,12 @@ impl Inner {
             let puts = todo.iter().map(|(key, value)| Op::put(key.clone(), PutMode::Set, value.clone(), Ttl::Never));
             let mut batch: Batch = puts.collect();
             batch.push(self.head_op()?);
+            let known = self.loaded().number();
             let mut replies = self.vigil.run(self.ctx(), batch).await;
             self.vigil.check()?;
             // One that cannot be read is read with the next batch; the last look is the one that puts the version in force.
             if let Some(Ok(reply)) = replies.pop()
-                && !self.head(reply)?.0.is_building(version)
+                && !self.head(reply, known)?.0.is_building(version)
             {
                 return Err(self.displaced());
             }

@@ -115,7 +115,7 @@ impl Inner {
             let mut replies = self.vigil.run(ctx, batch).await;
             if std::mem::take(&mut looks) {
                 let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-                let (head, _) = self.head(reply)?;
+                let (head, _) = self.head(reply, loaded.number())?;
                 if head.current.map(|version| version.number) != loaded.number() {
                     return Ok(Tried::Another);
                 }

@@ -138,17 +138,18 @@ impl Inner {
     /// # Errors
     /// As [`head`](Inner::head), and those of the store.
     pub(super) async fn read_head(&self, ctx: Ctx) -> Result<(Head, Option<Cas>)> {
+        let known = self.loaded().number();
         let mut replies = self.vigil.run(ctx, Batch::from_buf([self.head_op()?])).await;
         self.vigil.check()?;
-        self.head(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)
+        self.head(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?, known)
     }
 
-    /// What the reply to [`head_op`](Inner::head_op) says.
+    /// What the reply to [`head_op`](Inner::head_op) says, which was sent when `known` was the version that is known.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than it was, [`ErrorKind::LayoutMismatch`] for
+    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than that, [`ErrorKind::LayoutMismatch`] for
     /// what is none.
-    pub(super) fn head(&self, reply: Reply) -> Result<(Head, Option<Cas>)> {
+    pub(super) fn head(&self, reply: Reply, known: Option<u32>) -> Result<(Head, Option<Cas>)> {
         let item = match reply {
             Reply::Item(item) => item,
             Reply::Miss => {
@@ -161,7 +162,7 @@ impl Inner {
             let detail = format!("the head of packed table {} is none that this release knows", self.name);
             Error::new(ErrorKind::LayoutMismatch, detail)
         })?;
-        let (known, now) = (self.loaded().number(), head.current.map(|version| version.number));
+        let now = head.current.map(|version| version.number);
         if now < known {
             let shown = |version: Option<u32>| version.map_or("none".to_owned(), |number| number.to_string());
             let detail = format!("packed table {} was at version {} and is at {}", self.name, shown(known), shown(now));
@@ -176,7 +177,8 @@ impl Inner {
         for _ in 0..LOADS_MAX {
             let (head, _) = self.read_head(ctx).await?;
             let known = self.loaded();
-            let Some(version) = head.current.filter(|version| known.number() != Some(version.number)) else {
+            // Where another caller's read has overtaken this one, what it knows is newer.
+            let Some(version) = head.current.filter(|version| known.number() < Some(version.number)) else {
                 return Ok((known, head));
             };
             match self.read_directory(ctx, &version).await? {

@@ -138,6 +138,8 @@ pub struct QueueStat {
     pub segments: u64,
     /// What they take, in bytes, without keys and the store's own overhead.
     pub bytes: u64,
+    /// Of these, what items take that were acknowledged: it goes with their segments.
+    pub stale_bytes: u64,
     /// Segments that are gone and that no consumer was told of yet.
     pub segments_missing: u64,
     /// Segments that were lost since it was made, as far as consumers have come.

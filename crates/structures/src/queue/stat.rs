@@ -1,14 +1,16 @@
 //! Figures of a queue or stack, and the keys it has made.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use bytes::Bytes;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Result, StoreExt, StoreRef, Want};
 
 use super::QueueStat;
 use super::engine::{self, Engine, View};
-use super::layout::{self, Below, Content, Record, State};
+use super::layout::{self, Below, Content, State};
 use super::plan::{self, Order};
 use super::push::Answers;
+use crate::append::layout::varint_bytes;
 use crate::cell::Cell;
 use crate::manifest::{Kind, Manifest};
 use crate::name::Name;
@@ -25,6 +27,8 @@ const TRIES_MAX: usize = 4;
 struct Pass {
     ready: u64,
     bytes: u64,
+    /// What items take that were acknowledged, of those.
+    stale_bytes: u64,
     segments: u64,
     missing: u64,
 }
@@ -59,6 +63,7 @@ impl Engine {
                 acknowledged: state.acked,
                 segments: pass.segments,
                 bytes: pass.bytes,
+                stale_bytes: pass.stale_bytes,
                 segments_missing: pass.missing + state.untold,
                 segments_lost: state.lost_segments,
                 items_lost: state.lost_items,
@@ -134,8 +139,7 @@ impl Engine {
             }
             below = match contents.remove(&number).and_then(Result::ok).filter(|content| !content.items.is_empty()) {
                 Some(content) => {
-                    let taken = Record { taken: content.taken.clone(), ..Record::default() }.count();
-                    pass.add(&content, taken);
+                    pass.add(state, number, &content, &content.taken);
                     next_below(&content, number)
                 }
                 None => {
@@ -162,7 +166,7 @@ impl Engine {
             is_own && record.is_none_or(|record| record.end() <= content.count())
         };
         match content.filter(is_sound) {
-            Some(content) => pass.add(&content, record.map_or(0, Record::count)),
+            Some(content) => pass.add(state, number, &content, record.map_or(&[], |record| &record.taken)),
             None => {
                 let is_known = number == state.tail && state.is_tail_lost;
                 let is_removed = at.is_some_and(|at| plan::is_drained(state, self.order, at));
@@ -177,8 +181,17 @@ impl Engine {
 }
 
 impl Pass {
-    fn add(&mut self, content: &Content, taken: u32) {
-        self.ready += u64::from(content.count().saturating_sub(taken));
+    /// A segment, of whose items these ranges were taken: claimed, or acknowledged.
+    fn add(&mut self, state: &State, number: u64, content: &Content, taken: &[(u32, u32)]) {
+        let opens: HashSet<u32> =
+            state.opens.iter().filter(|open| open.segment == number).map(|open| open.ordinal).collect();
+        let count: u32 = taken.iter().map(|range| range.1 - range.0).sum();
+        let acknowledged = taken.iter().flat_map(|range| range.0..range.1).filter(|ordinal| !opens.contains(ordinal));
+        let items = acknowledged.filter_map(|ordinal| content.items.get(ordinal as usize));
+        // As its frame has it: the length twice, which tells a removal from it, and the bytes.
+        let bytes = |item: &Bytes| (varint_bytes((item.len() as u64) << 1) + item.len()) as u64;
+        self.stale_bytes += items.map(bytes).sum::<u64>();
+        self.ready += u64::from(content.count().saturating_sub(count));
         self.segments += 1;
         self.bytes += content.bytes as u64;
     }

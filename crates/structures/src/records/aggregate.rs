@@ -18,6 +18,10 @@ pub const GROUP_BITS_MAX: usize = 63;
 pub const GROUPS_MAX: usize = 1 << 20;
 /// Up to so many bits there is a place for every group.
 const DENSE_BITS: u32 = 16;
+/// In so many tables, since a count that was just written is slow to count up again: some groups are far more frequent than others.
+const LANES: usize = 4;
+/// A word that begins with any byte has so many bits from any bit of that byte on.
+const WORD_BITS: u64 = 57;
 /// How many ids of a list are read at once.
 const IDS_A_BATCH: usize = 1_000;
 
@@ -64,7 +68,8 @@ pub(super) struct Tally {
 }
 
 enum Counts {
-    Dense(Vec<u64>),
+    /// Each group has a place in all of them, and as many records as they say together.
+    Dense([Vec<u64>; LANES]),
     Sparse(HashMap<u64, u64, foldhash::fast::RandomState>),
 }
 
@@ -80,7 +85,7 @@ impl Tally {
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
         let counts = match bits {
-            0..=DENSE_BITS => Counts::Dense(vec![0; 1 << bits]),
+            0..=DENSE_BITS => Counts::Dense(std::array::from_fn(|_| vec![0; 1 << bits])),
             _ => Counts::Sparse(HashMap::default()),
         };
         Ok(Tally { fields, parts, counts, records: 0 })
@@ -90,7 +95,7 @@ impl Tally {
     fn add(&mut self, group: u64, times: u64) -> Result<()> {
         self.records += times;
         match &mut self.counts {
-            Counts::Dense(counts) => counts[group as usize] += times,
+            Counts::Dense(lanes) => lanes[0][group as usize] += times,
             Counts::Sparse(counts) => {
                 *counts.entry(group).or_default() += times;
                 if counts.len() > GROUPS_MAX {
@@ -110,8 +115,8 @@ impl Tally {
 
     /// Counts the first `records` of a shard.
     fn add_shard(&mut self, bytes: &[u8], first_bit: u64, record_bits: u64, records: u32) -> Result<()> {
-        if let ([part], Counts::Dense(counts)) = (&self.parts[..], &mut self.counts) {
-            count_dense(bytes, (first_bit + part.offset, record_bits, part.width), records, counts);
+        if let ([part], Counts::Dense(lanes)) = (&self.parts[..], &mut self.counts) {
+            count_dense(bytes, (first_bit + part.offset, record_bits, part.width), records, lanes);
             self.records += u64::from(records);
             return Ok(());
         }
@@ -126,7 +131,11 @@ impl Tally {
 
     fn done(self, schema: &Schema) -> Result<Aggregate> {
         let mut counts: Vec<(u64, u64)> = match self.counts {
-            Counts::Dense(counts) => (0..).zip(counts).filter(|(_, count)| *count > 0).collect(),
+            Counts::Dense(lanes) => {
+                let sum = |group: usize| lanes.iter().filter_map(|lane| lane.get(group)).sum();
+                let all = (0..lanes[0].len()).map(|group| (group as u64, sum(group)));
+                all.filter(|&(_, count): &(u64, u64)| count > 0).collect()
+            }
             Counts::Sparse(counts) => counts.into_iter().collect(),
         };
         counts.sort_unstable();
@@ -149,33 +158,43 @@ impl Tally {
     }
 }
 
-/// Counts numbers of one width that follow one another at one distance. Two tables, since a count that was just written is slow to
-/// count up again.
-fn count_dense(bytes: &[u8], (first, step, width): (u64, u64, u8), records: u32, counts: &mut [u64]) {
-    let mut second = vec![0u64; counts.len()];
+/// Counts numbers of one width that follow one another at one distance.
+fn count_dense(bytes: &[u8], (first, step, width): (u64, u64, u8), records: u32, lanes: &mut [Vec<u64>; LANES]) {
     let shift = 64 - u32::from(width);
-    let slow = |offset: u64| layout::read_bits(bytes, offset, width) as usize;
-    let fast = |offset: u64| {
-        let at = (offset / 8) as usize;
-        match bytes.get(at..).and_then(|rest| rest.first_chunk()) {
-            // 57 bits from any bit on; a dense number has fewer.
-            Some(eight) => ((u64::from_be_bytes(*eight) << (offset % 8)) >> shift) as usize,
-            None => slow(offset),
-        }
+    // The bits from one on, highest first, where there are 8 bytes left.
+    let word = |offset: u64| {
+        let eight = bytes.get((offset / 8) as usize..)?.first_chunk()?;
+        Some(u64::from_be_bytes(*eight) << (offset % 8))
     };
-    let mut offset = first;
-    for _ in 0..records / 2 {
-        counts[fast(offset)] += 1;
-        second[fast(offset + step)] += 1;
+    let [one, two, three, four] = lanes;
+    let (mut offset, mut left) = (first, records);
+    if 3 * step + u64::from(width) <= WORD_BITS {
+        let step_bits = step as u32;
+        while left >= LANES as u32 {
+            let Some(word) = word(offset) else { break };
+            one[(word >> shift) as usize] += 1;
+            two[(word << step_bits >> shift) as usize] += 1;
+            three[(word << (2 * step_bits) >> shift) as usize] += 1;
+            four[(word << (3 * step_bits) >> shift) as usize] += 1;
+            offset += LANES as u64 * step;
+            left -= LANES as u32;
+        }
+    }
+    let number = |offset: u64| match word(offset) {
+        Some(word) => (word >> shift) as usize,
+        None => layout::read_bits(bytes, offset, width) as usize,
+    };
+    for _ in 0..left / 2 {
+        one[number(offset)] += 1;
+        two[number(offset + step)] += 1;
         offset += 2 * step;
     }
-    if records % 2 == 1 {
-        counts[fast(offset)] += 1;
+    if left % 2 == 1 {
+        one[number(offset)] += 1;
     }
-    counts.iter_mut().zip(second).for_each(|(count, more)| *count += more);
 }
 
-const _: () = assert!(DENSE_BITS <= 57 && GROUP_BITS_MAX <= BitField::WIDTH_MAX as usize);
+const _: () = assert!(DENSE_BITS as u64 <= WORD_BITS && GROUP_BITS_MAX <= BitField::WIDTH_MAX as usize);
 
 /// Shards, and their bytes where they are there.
 type Block = Vec<(u32, Option<Bytes>)>;
@@ -316,6 +335,35 @@ impl UnderWay {
             UnderWay::Task(mut task) => (&mut task.0).await.unwrap_or_else(|error| {
                 Err(Error::new(ErrorKind::Unavailable, "a read of records was given up").source(error))
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records of every length around what fits a word, at any bit, and to the last of the bytes.
+    #[test]
+    fn numbers_are_counted_as_they_are_read_bit_by_bit() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for width in [1, 2, 5, 9, 13, 16] {
+            for gap in [0, 1, 6, 40] {
+                for records in [0, 1, 3, 4, 7, 100] {
+                    let (step, first) = (u64::from(width) + gap, random.u64(..70));
+                    let bits = first + step * u64::from(records);
+                    let mut bytes = vec![0; bits.div_ceil(8) as usize];
+                    random.fill(&mut bytes);
+                    let mut expected = vec![0u64; 1 << width];
+                    for record in 0..u64::from(records) {
+                        expected[layout::read_bits(&bytes, first + record * step, width) as usize] += 1;
+                    }
+                    let mut lanes: [Vec<u64>; LANES] = std::array::from_fn(|_| vec![0; 1 << width]);
+                    count_dense(&bytes, (first, step, width), records, &mut lanes);
+                    let sums: Vec<u64> = (0..1 << width).map(|at| lanes.iter().map(|lane| lane[at]).sum()).collect();
+                    assert!(sums == expected, "{records} records of {width} bits, {step} apart, from bit {first}");
+                }
+            }
         }
     }
 }

@@ -162,11 +162,12 @@ impl Core {
         replies
     }
 
-    /// Reads the map. **Round trips: 1.**
+    /// Reads the map; answers the newest that is known then. **Round trips: 1.**
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than it was.
+    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than one that was known before it was read.
     pub(super) async fn refresh(&self, ctx: Ctx) -> Result<Plan> {
+        let known = self.plan();
         let batch = Batch::from_buf([Op::get(self.map_key.clone(), Want::VALUE)]);
         let mut replies = self.vigil.run(ctx, batch).await;
         self.vigil.check()?;
@@ -178,21 +179,21 @@ impl Core {
             let detail = format!("the map of {} is none that this release knows", self.what());
             Error::new(ErrorKind::LayoutMismatch, detail).key(&self.map_key)
         })?;
-        let known = self.plan();
         if plan.version < known.version {
             let (now, then) = (plan.version, known.version);
             let detail = format!("the map of {} was at version {then} and is at {now}", self.what());
             return Err(self.loss(Error::new(ErrorKind::RolledBack, detail)));
         }
-        self.learn(plan);
-        Ok(plan)
+        Ok(self.learn(plan))
     }
 
-    pub(super) fn learn(&self, plan: Plan) {
+    /// The newer one of this and the one that is known: another task's read may have overtaken.
+    pub(super) fn learn(&self, plan: Plan) -> Plan {
         let mut known = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         if plan.version > known.version {
             *known = plan;
         }
+        *known
     }
 
     /// Where an element stands.

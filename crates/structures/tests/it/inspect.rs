@@ -68,6 +68,42 @@ async fn the_kinds_that_count_their_elements_do() {
     assert_eq!(look(&store, "undo").await.elements, Some(1));
 }
 
+#[tokio::test]
+async fn a_queue_and_a_stack_tell_what_of_their_segments_is_stale() {
+    let store = memory();
+    let queue = Queue::open_or_create(&store, "jobs").await.unwrap();
+    queue.push_all(["x".repeat(100), "y".repeat(50), "z".repeat(10)]).await.unwrap();
+    let fresh = look(&store, "jobs").await;
+    let live = fresh.live_bytes.unwrap();
+    assert_eq!((fresh.stale_bytes, fresh.elements), (Some(0), Some(3)));
+    assert!(live > 160 && live < 300, "{live}");
+    // Claimed is not gone: it may be delivered again.
+    let claim = queue.claim(std::time::Duration::from_secs(30)).await.unwrap().unwrap();
+    assert_eq!(look(&store, "jobs").await.stale_bytes, Some(0));
+    queue.ack(claim.id()).await.unwrap();
+    let found = look(&store, "jobs").await;
+    // Of 100 bytes the length takes 2, since it is kept twice over.
+    assert_eq!((found.stale_bytes, found.live_bytes, found.elements), (Some(102), Some(live - 102), Some(2)));
+    let stack = Stack::open_or_create(&store, "undo").await.unwrap();
+    stack.push_all(["a", "b"]).await.unwrap();
+    assert_eq!(stack.pop().await.unwrap().unwrap(), "b");
+    let found = look(&store, "undo").await;
+    assert_eq!((found.stale_bytes, found.elements), (Some(2), Some(1)));
+}
+
+#[tokio::test]
+async fn a_queue_whose_segment_is_gone_is_told_to_miss_it() {
+    let store = memory();
+    let queue = Queue::open_or_create(&store, "jobs").await.unwrap();
+    queue.push("a").await.unwrap();
+    let found = look(&store, "jobs").await;
+    assert_eq!(found.missing, 0);
+    let prefix = format!("L.jobs.q.{:016x}", found.manifest.generation);
+    store.delete(larder_testkit::queue_bytes::segment_key(&store, &prefix, 0).await).await.unwrap();
+    let found = look(&store, "jobs").await;
+    assert_eq!((found.missing, found.elements, found.live_bytes, found.stale_bytes), (1, None, None, None));
+}
+
 /// What the parameters say, a line each.
 fn words(found: &Inspection) -> Vec<String> {
     found.params.iter().map(|(name, value)| format!("{name} {value}")).collect()
@@ -148,6 +184,7 @@ async fn the_packed_kinds_tell_what_they_hold() {
     records.set(7, &[("visits", Value::Uint(3))]).await.unwrap();
     let found = look(&store, "users").await;
     assert_eq!((found.manifest.kind, found.keys, found.missing), (Kind::Records, before.keys + 1, 0), "a shard");
+    assert_eq!((before.elements, found.elements), (Some(0), Some(8)), "ids are dense, from 0");
     assert!(words(&found).iter().any(|line| line.contains("visits")), "{:?}", words(&found));
 
     let hash = ShardedHash::options().shards(4).open_or_create(&store, "stock").await.unwrap();

@@ -12,6 +12,7 @@ mod lock;
 mod log;
 mod lookup;
 mod observe;
+mod overtaken;
 mod queue;
 mod registry;
 mod replicas_redis;

@@ -16,6 +16,7 @@ pub mod op_cases;
 pub mod queue_cases;
 pub mod range_cases;
 pub mod records_cases;
+pub mod reshard_cases;
 pub mod sharded_cases;
 pub mod sorted_cases;
 pub mod structure_cases;
@@ -63,6 +64,7 @@ pub const CASES: &[&[Case]] = &[
     queue_cases::CASES,
     records_cases::CASES,
     sharded_cases::CASES,
+    reshard_cases::CASES,
     sorted_cases::CASES,
     table_cases::CASES,
     budget_cases::CASES,

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use larder_core::native::Families;
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, Reply, Result, StoreRef};
 use larder_layers::Counting;
-use larder_structures::inspect::inspect;
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Kind, Name, ShardedHash, ShardedSet};
 
@@ -20,7 +19,6 @@ cases! {
     sharded_hashes_agree_with_a_model [Cas];
     sharded_sets_tell_a_new_member_once_under_eight_tasks_while_resharded [Cas];
     sharded_hashes_are_set_or_not_when_the_nth_op_fails [Cas];
-    sharded_hashes_lose_nothing_when_a_resharding_dies_at_the_nth_op [Cas];
     sharded_hashes_report_a_lost_shard_and_no_other [Cas];
     sharded_hashes_of_dense_numbers_grow [Cas];
     sharded_hashes_refuse_what_does_not_fit [Cas];
@@ -178,60 +176,6 @@ async fn sharded_hashes_are_set_or_not_when_the_nth_op_fails(t: Bench) {
                 }
                 assert_eq!(hash.get("kept").await.expect("a value").as_deref(), Some(&b"0"[..]));
             }
-        }
-    }
-}
-
-async fn sharded_hashes_lose_nothing_when_a_resharding_dies_at_the_nth_op(t: Bench) {
-    // Side by side: most of it waits for the maker of a plan, who is dead.
-    tokio::join!(
-        resharding_dies(&t, Fault::NotSent),
-        resharding_dies(&t, Fault::LostRequest),
-        resharding_dies(&t, Fault::Cut),
-        resharding_dies(&t, Fault::LostReply),
-        resharding_dies(&t, Fault::Late(5)),
-    );
-}
-
-/// At one op after the other, until one resharding gets through.
-async fn resharding_dies(t: &Bench, fault: Fault) {
-    for nth in (1..).step_by(3) {
-        let name = t.name(&format!("{fault:?}-{nth}"));
-        let faulty = Faulty::new(t.store.clone());
-        let dying = hash(&faulty.shared(), &name, 3).await;
-        let other = hash(&t.store, &name, 3).await;
-        let mut model = BTreeMap::new();
-        for n in 0..24 {
-            other.set([(format!("f{n}"), "0")]).await.expect("a set");
-            model.insert(format!("f{n}").into_bytes(), b"0".to_vec());
-        }
-        faulty.fail_nth(nth, fault);
-        let outcome = dying.reshard(5).await;
-        let is_over = faulty.injected() == 0;
-        faulty.heal();
-        // Wherever it stopped, others read and write on.
-        assert_eq!(entries(&other).await, model, "{fault:?} at op {nth}");
-        for (n, is_new) in [(3, false), (40, true)] {
-            let told = other.set([(format!("f{n}"), "1")]).await.expect("a set");
-            assert_eq!(told, [is_new], "{fault:?} at op {nth}");
-            model.insert(format!("f{n}").into_bytes(), b"1".to_vec());
-        }
-        assert_eq!(other.remove(["f7"]).await.expect("a removal"), [true], "{fault:?} at op {nth}");
-        model.remove(&b"f7"[..]);
-        assert_eq!(other.len().await.expect("a length"), model.len() as u64, "{fault:?} at op {nth}");
-        faulty.deliver_late().await;
-        let fresh = hash(&t.store, &name, 3).await;
-        fresh.reshard(5).await.unwrap_or_else(|error| panic!("{fault:?} at op {nth}: {error}"));
-        for hash in [&fresh, &other, &dying] {
-            assert_eq!(entries(hash).await, model, "{fault:?} at op {nth}");
-            assert_eq!((hash.len().await.expect("a length"), hash.shards()), (model.len() as u64, 5));
-        }
-        let found = inspect(&t.store, Ctx::default(), &Name::new(&name).expect("a name")).await.expect("a look");
-        // The manifest, the map, and the shards: nothing is left of the other map.
-        assert_eq!(found.map(|found| found.keys), Some(7), "{fault:?} at op {nth}");
-        if is_over {
-            outcome.expect("nothing failed");
-            return;
         }
     }
 }

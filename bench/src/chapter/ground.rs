@@ -1,0 +1,213 @@
+//! A store of its own for each layout, and what it holds.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use larder_core::list::{List, Listed};
+use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreExt, StoreRef, Ttl, Want};
+use larder_store_durable::{Options, Sync};
+use larder_store_memcached::{Config as MemcachedConfig, MemcachedStore};
+use larder_store_memory::MemoryStore;
+use larder_store_redis::{Config as RedisConfig, RedisStore};
+use larder_testkit::redis::{RedisOptions, RedisServer};
+use larder_testkit::servers::Memcached;
+use tempfile::TempDir;
+
+use crate::durable::bytes_in;
+use crate::machine::rss_bytes;
+use crate::{Plan, Result};
+
+/// Before anything is measured a server has had so many items of each of these sizes, and lost them again: what it sets apart once, whatever it then holds (the first page
+/// of each slab class of small items, its hash table, its buffers, its code) is no part of what a layout takes.
+const WARM_ITEMS: usize = 500;
+const WARM_BYTES: [usize; 12] = [10, 40, 70, 100, 140, 190, 250, 330, 430, 550, 700, 900];
+/// How many ops go out together.
+const BATCH_OPS: usize = 8_192;
+
+/// What can be measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum On {
+    Memory,
+    Folder,
+    Memcached,
+    Redis,
+}
+
+impl On {
+    pub(super) const ALL: [On; 4] = [On::Memory, On::Folder, On::Memcached, On::Redis];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            On::Memory => "in the process",
+            On::Folder => "in a folder",
+            On::Memcached => "on memcached",
+            On::Redis => "on Redis",
+        }
+    }
+}
+
+/// A store, and what it stands in.
+pub(super) struct Ground {
+    at: At,
+    pub(super) store: StoreRef,
+}
+
+enum At {
+    Memory(Arc<MemoryStore>),
+    Folder(TempDir),
+    Memcached(Memcached),
+    Redis(RedisServer),
+}
+
+/// What a store holds, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// What it says itself: of memcached the chunks in use, of Redis without what connections hold, which is no data; what the files of a folder take.
+    pub(super) live: u64,
+    /// What its process occupies; of a store in this process nothing is told here.
+    pub(super) resident: Option<u64>,
+}
+
+impl Ground {
+    /// `limit` is a setting of Redis's, with its value.
+    pub(super) async fn start(on: On, plan: &Plan, limit: Option<(&str, &str)>) -> Result<Ground> {
+        let ground = match on {
+            On::Memory => {
+                let memory = Arc::new(MemoryStore::new());
+                Ground { store: memory.clone(), at: At::Memory(memory) }
+            }
+            On::Folder => {
+                let folder = tempfile::tempdir()?;
+                let store = Options::new(folder.path().join("store")).sync(Sync::Never).open()?;
+                Ground { store: Arc::new(store), at: At::Folder(folder) }
+            }
+            On::Memcached => {
+                let server = Memcached::start(plan.server, &["-m", "4096"]);
+                let store = MemcachedStore::connect(MemcachedConfig::from_url(&server.url())?).await?;
+                Ground { store: Arc::new(store), at: At::Memcached(server) }
+            }
+            On::Redis => {
+                let options = RedisOptions::new();
+                let options = limit.map_or(options.clone(), |(name, value)| options.arg(name, value));
+                let server = RedisServer::start(plan.redis, &options);
+                let store = RedisStore::connect(RedisConfig::from_url(&server.url())?).await?;
+                Ground { store: Arc::new(store), at: At::Redis(server) }
+            }
+        };
+        if ground.url().is_some() {
+            warm(&ground.store).await?;
+        }
+        Ok(ground)
+    }
+
+    pub(super) fn url(&self) -> Option<String> {
+        match &self.at {
+            At::Redis(server) => Some(server.url()),
+            At::Memcached(server) => Some(server.url()),
+            At::Memory(_) | At::Folder(_) => None,
+        }
+    }
+
+    /// The same store on a connection of its own, where it stands on a server.
+    pub(super) async fn connect(&self) -> Result<StoreRef> {
+        Ok(match &self.at {
+            At::Memory(_) | At::Folder(_) => self.store.clone(),
+            At::Memcached(server) => {
+                Arc::new(MemcachedStore::connect(MemcachedConfig::from_url(&server.url())?).await?)
+            }
+            At::Redis(server) => Arc::new(RedisStore::connect(RedisConfig::from_url(&server.url())?).await?),
+        })
+    }
+
+    pub(super) fn held(&self) -> Result<Held> {
+        Ok(match &self.at {
+            At::Memory(memory) => Held { live: memory.stats().bytes as u64, resident: None },
+            At::Folder(folder) => Held { live: bytes_in(folder.path())?, resident: None },
+            At::Memcached(server) => Held { live: server.used_chunk_bytes(), resident: Some(server.rss_bytes()) },
+            At::Redis(server) => {
+                let of = |field| server.info("memory", field).parse::<u64>().unwrap_or(0);
+                let live = of("used_memory").saturating_sub(of("mem_clients_normal"));
+                Held { live, resident: Some(server.rss_bytes()) }
+            }
+        })
+    }
+
+    /// What has come since then. What is in this process is copied into one that holds nothing else: loading has left room behind in this one.
+    pub(super) async fn since(&self, before: Held) -> Result<Held> {
+        let now = self.held()?;
+        let resident = match &self.at {
+            At::Memory(memory) => Some(resident_of_a_copy(memory).await?),
+            _ => now.resident.zip(before.resident).map(|(now, before)| now.saturating_sub(before)),
+        };
+        Ok(Held { live: now.live.saturating_sub(before.live), resident })
+    }
+}
+
+/// Runs ops, many at a time; each must do.
+pub(super) async fn run(store: &StoreRef, ops: impl IntoIterator<Item = Result<Op>>) -> Result<()> {
+    let a_batch = store.profile().batch_ops_max.min(BATCH_OPS);
+    let mut ops = ops.into_iter().peekable();
+    while ops.peek().is_some() {
+        let batch: Batch = ops.by_ref().take(a_batch).collect::<Result<_>>()?;
+        for reply in store.run(Ctx::default(), batch).await {
+            reply?;
+        }
+    }
+    Ok(())
+}
+
+/// A server that was in use.
+async fn warm(store: &StoreRef) -> Result<()> {
+    let key = |size: usize, at: usize| Key::new(format!("warm-{size}-{at}"));
+    let all = || WARM_BYTES.into_iter().flat_map(|size| (0..WARM_ITEMS).map(move |at| (size, at)));
+    run(store, all().map(|(size, at)| put(format!("warm-{size}-{at}"), vec![b'x'; size]))).await?;
+    run(store, all().map(|(size, at)| Ok(Op::get(key(size, at)?, Want::VALUE)))).await?;
+    run(store, all().map(|(size, at)| Ok(Op::delete(key(size, at)?)))).await
+}
+
+/// A plain item.
+pub(super) fn put(key: String, value: impl Into<bytes::Bytes>) -> Result<Op> {
+    Ok(Op::put(Key::new(key)?, PutMode::Set, value, Ttl::Never))
+}
+
+/// What a process grows by that holds all items of this store, and nothing else.
+async fn resident_of_a_copy(memory: &MemoryStore) -> Result<u64> {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let mut tell = |told: Listed<'_>| {
+        if let Listed::Key(key) = told {
+            keys.push(key.to_vec());
+        }
+    };
+    memory.list(Ctx::default(), b"", &mut tell).await?;
+    let mut file = std::io::BufWriter::new(tempfile::NamedTempFile::new()?);
+    for key in keys {
+        let item = memory.get(Key::new(key.clone())?).await?.ok_or("an item is gone")?;
+        for part in [&key[..], &item.value] {
+            std::io::Write::write_all(&mut file, &u32::try_from(part.len())?.to_le_bytes())?;
+            std::io::Write::write_all(&mut file, part)?;
+        }
+    }
+    let file = file.into_inner().map_err(|error| error.into_error())?;
+    let child = std::process::Command::new(std::env::current_exe()?).arg("hold").arg(file.path()).output()?;
+    let text = String::from_utf8_lossy(&child.stdout).into_owned();
+    text.trim().parse().map_err(|_| format!("the process that holds a copy said {text:?}").into())
+}
+
+/// Fills a store from a file and prints by how much this process grew.
+pub(crate) fn hold(path: &Path) -> Result<()> {
+    let mut file = std::io::BufReader::new(std::fs::File::open(path)?);
+    let store = MemoryStore::new();
+    let mut part = move || -> Option<Vec<u8>> {
+        let mut len = [0; 4];
+        file.read_exact(&mut len).ok()?;
+        let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+        file.read_exact(&mut bytes).ok().map(|()| bytes)
+    };
+    let before = rss_bytes();
+    while let (Some(key), Some(value)) = (part(), part()) {
+        store.direct().put(&key, PutMode::Set, &value, 0, Ttl::Never)?;
+    }
+    println!("{}", rss_bytes().saturating_sub(before));
+    Ok(())
+}

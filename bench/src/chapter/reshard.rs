@@ -1,0 +1,132 @@
+//! What a resharding costs those who read and write meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use larder_structures::ShardedSet;
+
+use super::ground::{Ground, On};
+use super::{Bench, LARDER, Sizes};
+use crate::Result;
+use crate::contest::{self, Contest, Goal, Limit, Unit};
+
+/// Of the visitors, so many are members.
+const SHARE: u64 = 10;
+const TASKS: u64 = 4;
+/// Members a shard, before it and after it.
+const FROM: u64 = 125;
+const TO: u64 = 62;
+/// How long they work before it.
+const BEFORE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many go out together.
+const BATCH: u64 = 10_000;
+/// The longest that an operation may take.
+const MILLIS_MAX: f64 = 50.0;
+
+pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Contest>> {
+    let job = format!("resharding, {}", on.name());
+    if !bench.wants(&job) {
+        return Ok(Vec::new());
+    }
+    let members = (sizes.elements / SHARE).max(1_000);
+    let shards = |members_a_shard: u64| u16::try_from(members / members_a_shard).unwrap_or(u16::MAX).max(1);
+    let (from, to) = (shards(FROM), shards(TO));
+    bench.progress.note(&format!("{job}: {members} members"));
+    let (before, during, took) = bench.runtime.block_on(reshard(bench, on, members, (from, to)))?;
+    let detail = |took: &[Duration]| format!("{} ops, median {:.2} ms", took.len(), millis(at(took, 0.5)));
+    let resharding = format!("{members} members, {from} to {to} shards in {:.1} s", took.as_secs_f64());
+    let figures = |part: f64| {
+        let meanwhile = format!("{resharding}; {}", detail(&during));
+        vec![("before", detail(&before), millis(at(&before, part))), (LARDER, meanwhile, millis(at(&during, part)))]
+    };
+    let goal = Goal { ours: LARDER, against: Vec::new(), limit: sizes.goal(Limit::AtMost(MILLIS_MAX)) };
+    let once = |what: &str, part: f64, goals: &[Goal]| {
+        contest::once(bench.progress, &format!("{job}: {what} op meanwhile"), Unit::Millis, figures(part), goals)
+    };
+    Ok(vec![once("the longest", 1.0, &[goal]), once("the slowest of 1,000", 0.999, &[])])
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Of sorted times, the one at this part of them.
+fn at(sorted: &[Duration], part: f64) -> Duration {
+    let last = sorted.len().saturating_sub(1) as f64;
+    sorted.get((last * part) as usize).copied().unwrap_or_default()
+}
+
+/// What single ops took before it and during it, and how long it took.
+async fn reshard(
+    bench: &Bench<'_>,
+    on: On,
+    members: u64,
+    (from, to): (u16, u16),
+) -> Result<(Vec<Duration>, Vec<Duration>, Duration)> {
+    let ground = Ground::start(on, bench.plan, None).await?;
+    // Those who read and write have a connection of their own, as other processes would.
+    let other = ground.connect().await?;
+    let options = ShardedSet::options().shards(from).timeout(PATIENCE);
+    let set = options.clone().open_or_create(&ground.store, "seen").await?;
+    for first in (0..members).step_by(BATCH as usize) {
+        set.add((first..(first + BATCH).min(members)).map(|n| n.to_string())).await?;
+    }
+    let user = options.open_or_create(&other, "seen").await?;
+    let new = Arc::new(AtomicU64::new(0));
+    let before = under_load(&user, members, &new, pause()).await?;
+    let start = Instant::now();
+    let during = under_load(&user, members, &new, async { Ok(set.reshard(to).await?) }).await?;
+    let took = start.elapsed();
+    let (len, expected) = (set.len().await?, members + new.load(Ordering::Relaxed));
+    if (len, set.members().await?.len() as u64) != (expected, expected) {
+        return Err(format!("{len} members of {expected}: some were lost, or doubled").into());
+    }
+    Ok((before, during, took))
+}
+
+/// Nothing goes on.
+async fn pause() -> Result<()> {
+    tokio::time::sleep(BEFORE).await;
+    Ok(())
+}
+
+/// Reads and adds as long as something else goes on; what each op took, sorted.
+async fn under_load(
+    set: &ShardedSet,
+    members: u64,
+    new: &Arc<AtomicU64>,
+    meanwhile: impl Future<Output = Result<()>>,
+) -> Result<Vec<Duration>> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let tasks = (0..TASKS).map(|_| {
+        let (set, is_over, new) = (set.clone(), is_over.clone(), new.clone());
+        tokio::spawn(async move {
+            let mut took = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                if fastrand::bool() {
+                    if !set.has(fastrand::u64(..members).to_string()).await? {
+                        return Err("a member is lost".into());
+                    }
+                } else {
+                    let told = set.add([format!("x{}", fastrand::u64(..))]).await?;
+                    new.fetch_add(told.into_iter().map(u64::from).sum(), Ordering::Relaxed);
+                }
+                took.push(start.elapsed());
+            }
+            Ok::<_, crate::Error>(took)
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let outcome = meanwhile.await;
+    is_over.store(true, Ordering::Relaxed);
+    let mut all = Vec::new();
+    for task in tasks {
+        all.extend(task.await??);
+    }
+    outcome?;
+    all.sort_unstable();
+    Ok(all)
+}

@@ -1,0 +1,280 @@
+//! Resharding of every sharded collection, on every store: whoever dies of it, and whoever works meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use larder_core::{Ctx, Result, StoreRef};
+use larder_structures::inspect::inspect;
+use larder_structures::{Name, ShardedHash, ShardedSet, ShardedSortedSet};
+
+use super::{Bench, cases};
+use crate::faulty::{Fault, Faulty};
+
+cases! {
+    sharded_hashes_lose_nothing_when_a_resharding_dies_at_the_nth_op [Cas];
+    sharded_sets_lose_nothing_when_a_resharding_dies_at_the_nth_op [Cas];
+    sorted_sets_lose_nothing_when_a_resharding_dies_at_the_nth_op [Cas];
+    sharded_hashes_lose_nothing_under_eight_tasks_while_resharded [Cas];
+    sorted_sets_lose_nothing_under_eight_tasks_while_resharded [Cas];
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Members that a sorted set's ends can tell: fewer than there are.
+const KEPT: u16 = 5;
+
+/// Which collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Hash,
+    Set,
+    SortedSet,
+}
+
+/// Any of them, whose elements have a name and, but for those of a set, a number.
+#[derive(Clone, Debug)]
+enum Any {
+    Hash(ShardedHash),
+    Set(ShardedSet),
+    SortedSet(ShardedSortedSet),
+}
+
+/// What is there, or should be; the number of a set's member is 0.
+type Model = BTreeMap<String, u32>;
+
+impl Any {
+    async fn open(of: Of, store: &StoreRef, name: &str, shards: u16) -> Any {
+        let opened = match of {
+            Of::Hash => {
+                ShardedHash::options().shards(shards).timeout(PATIENCE).open_or_create(store, name).await.map(Any::Hash)
+            }
+            Of::Set => {
+                ShardedSet::options().shards(shards).timeout(PATIENCE).open_or_create(store, name).await.map(Any::Set)
+            }
+            Of::SortedSet => ShardedSortedSet::options()
+                .shards(shards)
+                .kept(KEPT)
+                .timeout(PATIENCE)
+                .open_or_create(store, name)
+                .await
+                .map(Any::SortedSet),
+        };
+        opened.expect("a collection")
+    }
+
+    /// Puts an element; true if it is new.
+    async fn put(&self, name: &str, number: u32) -> bool {
+        let told = match self {
+            Any::Hash(hash) => hash.set([(name, number.to_string())]).await,
+            Any::Set(set) => set.add([name]).await,
+            Any::SortedSet(set) => set.set([(name, f64::from(number))]).await,
+        };
+        told.expect("a put")[0]
+    }
+
+    /// Removes an element; true if it was there.
+    async fn remove(&self, name: &str) -> bool {
+        let told = match self {
+            Any::Hash(hash) => hash.remove([name]).await,
+            Any::Set(set) => set.remove([name]).await,
+            Any::SortedSet(set) => set.remove([name]).await,
+        };
+        told.expect("a removal")[0]
+    }
+
+    async fn find(&self, name: &str) -> Option<u32> {
+        match self {
+            Any::Hash(hash) => hash.get(name).await.expect("a value").map(|value| number(&value)),
+            Any::Set(set) => set.has(name).await.expect("an answer").then_some(0),
+            Any::SortedSet(set) => set.score(name).await.expect("a score").map(|score| score as u32),
+        }
+    }
+
+    /// All there is, each once; the ends of a sorted set agree with it.
+    async fn all(&self, when: &str) -> Model {
+        let text = |name: &[u8]| String::from_utf8(name.to_vec()).expect("text");
+        let all: Vec<(String, u32)> = match self {
+            Any::Hash(hash) => {
+                let all = hash.entries().await.unwrap_or_else(|error| panic!("{when}: {error}"));
+                all.iter().map(|(field, value)| (text(field), number(value))).collect()
+            }
+            Any::Set(set) => {
+                let all = set.members().await.unwrap_or_else(|error| panic!("{when}: {error}"));
+                all.iter().map(|member| (text(member), 0)).collect()
+            }
+            Any::SortedSet(set) => {
+                let all = set.entries().await.unwrap_or_else(|error| panic!("{when}: {error}"));
+                all.iter().map(|(member, score)| (text(member), *score as u32)).collect()
+            }
+        };
+        let count = all.len();
+        let all: Model = all.into_iter().collect();
+        assert_eq!(all.len(), count, "an element is there twice, {when}");
+        if let Any::SortedSet(set) = self {
+            let mut ranked: Vec<(&String, &u32)> = all.iter().collect();
+            ranked.sort_by_key(|&(name, number)| (number, name));
+            let top: Vec<String> = ranked.iter().rev().take(KEPT.into()).map(|(name, _)| (*name).clone()).collect();
+            let told = set.top(KEPT.into()).await.unwrap_or_else(|error| panic!("{when}: {error}"));
+            assert_eq!(told.iter().map(|(name, _)| text(name)).collect::<Vec<_>>(), top, "{when}");
+            let bottom: Vec<String> = ranked.iter().take(KEPT.into()).map(|(name, _)| (*name).clone()).collect();
+            let told = set.bottom(KEPT.into()).await.unwrap_or_else(|error| panic!("{when}: {error}"));
+            assert_eq!(told.iter().map(|(name, _)| text(name)).collect::<Vec<_>>(), bottom, "{when}");
+        }
+        all
+    }
+
+    async fn len(&self) -> u64 {
+        match self {
+            Any::Hash(hash) => hash.len().await,
+            Any::Set(set) => set.len().await,
+            Any::SortedSet(set) => set.len().await,
+        }
+        .expect("a length")
+    }
+
+    async fn reshard(&self, shards: u16) -> Result<()> {
+        match self {
+            Any::Hash(hash) => hash.reshard(shards).await,
+            Any::Set(set) => set.reshard(shards).await,
+            Any::SortedSet(set) => set.reshard(shards).await,
+        }
+    }
+
+    fn shards(&self) -> u16 {
+        match self {
+            Any::Hash(hash) => hash.shards(),
+            Any::Set(set) => set.shards(),
+            Any::SortedSet(set) => set.shards(),
+        }
+    }
+
+    /// What is found of an element that was put with this number.
+    fn as_found(&self, number: u32) -> u32 {
+        if matches!(self, Any::Set(_)) { 0 } else { number }
+    }
+}
+
+fn number(value: &[u8]) -> u32 {
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).expect("a number")
+}
+
+async fn sharded_hashes_lose_nothing_when_a_resharding_dies_at_the_nth_op(t: Bench) {
+    dies_of_each_fault(&t, Of::Hash).await;
+}
+
+async fn sharded_sets_lose_nothing_when_a_resharding_dies_at_the_nth_op(t: Bench) {
+    dies_of_each_fault(&t, Of::Set).await;
+}
+
+async fn sorted_sets_lose_nothing_when_a_resharding_dies_at_the_nth_op(t: Bench) {
+    dies_of_each_fault(&t, Of::SortedSet).await;
+}
+
+/// Side by side: most of it waits for the maker of a plan, who is dead.
+async fn dies_of_each_fault(t: &Bench, of: Of) {
+    tokio::join!(
+        dies(t, of, Fault::NotSent),
+        dies(t, of, Fault::LostRequest),
+        dies(t, of, Fault::Cut),
+        dies(t, of, Fault::LostReply),
+        dies(t, of, Fault::Late(5)),
+    );
+}
+
+/// At one op after the other, until one resharding gets through.
+async fn dies(t: &Bench, of: Of, fault: Fault) {
+    for nth in (1..).step_by(3) {
+        let when = format!("{of:?}, {fault:?} at op {nth}");
+        let name = t.name(&format!("{fault:?}-{nth}"));
+        let faulty = Faulty::new(t.store.clone());
+        let dying = Any::open(of, &faulty.shared(), &name, 3).await;
+        let other = Any::open(of, &t.store, &name, 3).await;
+        let mut model = Model::new();
+        for n in 0..24 {
+            assert!(other.put(&format!("f{n}"), n).await);
+            model.insert(format!("f{n}"), other.as_found(n));
+        }
+        faulty.fail_nth(nth, fault);
+        let outcome = dying.reshard(5).await;
+        let is_over = faulty.injected() == 0;
+        faulty.heal();
+        // Wherever it stopped, others read and write on.
+        assert_eq!(other.all(&when).await, model, "{when}");
+        for (n, is_new) in [(3, false), (40, true)] {
+            assert_eq!(other.put(&format!("f{n}"), 100 + n).await, is_new, "{when}");
+            model.insert(format!("f{n}"), other.as_found(100 + n));
+        }
+        assert!(other.remove("f7").await, "{when}");
+        model.remove("f7");
+        assert_eq!(other.len().await, model.len() as u64, "{when}");
+        faulty.deliver_late().await;
+        let fresh = Any::open(of, &t.store, &name, 3).await;
+        fresh.reshard(5).await.unwrap_or_else(|error| panic!("{when}: {error}"));
+        for any in [&fresh, &other, &dying] {
+            assert_eq!(any.all(&when).await, model, "{when}");
+            assert_eq!((any.len().await, any.shards()), (model.len() as u64, 5), "{when}");
+        }
+        let found = inspect(&t.store, Ctx::default(), &Name::new(&name).expect("a name")).await.expect("a look");
+        // The manifest, the map, the shards, and a sorted set's ends: nothing is left of the other map.
+        let keys = if of == Of::SortedSet { 8 } else { 7 };
+        assert_eq!(found.map(|found| found.keys), Some(keys), "{when}");
+        if is_over {
+            outcome.expect("nothing failed");
+            return;
+        }
+    }
+}
+
+async fn sharded_hashes_lose_nothing_under_eight_tasks_while_resharded(t: Bench) {
+    under_eight_tasks(&t, Of::Hash).await;
+}
+
+async fn sorted_sets_lose_nothing_under_eight_tasks_while_resharded(t: Bench) {
+    under_eight_tasks(&t, Of::SortedSet).await;
+}
+
+/// Each task has elements of its own, of which it finds what it was told; and all put the same ones, new to one of them.
+async fn under_eight_tasks(t: &Bench, of: Of) {
+    const TASKS: u32 = 8;
+    const OWN: u32 = 12;
+    const SHARED: u32 = 60;
+    let name = t.name("a");
+    let handles = [Any::open(of, &t.store, &name, 3).await, Any::open(of, &t.store, &name, 3).await];
+    let new = Arc::new(AtomicU64::new(0));
+    let workers = (0..TASKS).map(|task| {
+        let (any, new) = (handles[task as usize % 2].clone(), new.clone());
+        tokio::spawn(async move {
+            let mut random = fastrand::Rng::with_seed(task.into());
+            let mut own = Model::new();
+            for turn in 0..SHARED {
+                new.fetch_add(any.put(&format!("shared-{turn}"), 7).await.into(), Ordering::Relaxed);
+                let element = format!("own-{task}-{}", random.u32(..OWN));
+                if random.u8(..4) == 0 {
+                    assert_eq!(any.remove(&element).await, own.remove(&element).is_some(), "{element}");
+                } else {
+                    let is_new = own.insert(element.clone(), any.as_found(turn)).is_none();
+                    assert_eq!(any.put(&element, turn).await, is_new, "{element}");
+                }
+                assert_eq!(any.find(&element).await, own.get(&element).copied(), "{element} was acknowledged");
+                // A store in the process answers at once, and lets nobody else in.
+                tokio::task::yield_now().await;
+            }
+            own
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    let other = Any::open(of, &t.store, &name, 3).await;
+    for shards in [7, 2, 9, 4] {
+        other.reshard(shards).await.expect("a resharding");
+    }
+    let mut model: Model = (0..SHARED).map(|turn| (format!("shared-{turn}"), other.as_found(7))).collect();
+    for worker in workers {
+        model.extend(worker.await.expect("no panic"));
+    }
+    assert_eq!(new.load(Ordering::Relaxed), u64::from(SHARED), "each is new once");
+    for any in [&handles[0], &handles[1], &other] {
+        assert_eq!(any.all("at the end").await, model);
+        assert_eq!((any.len().await, other.shards()), (model.len() as u64, 4));
+    }
+}

@@ -2,15 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
+use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::{Fault, Hold, Moment, Shared, Then};
+use super::{Fault, Half, Hold, Moment, Shared, Then, lock};
 
 /// What one read may return, each way.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
@@ -42,12 +44,14 @@ struct Link {
     close_client: Notify,
     /// A delivery is due that must outlive its client.
     late: Cell<bool>,
+    /// Once the server has closed, its client is left in the dark.
+    silent: Cell<bool>,
 }
 
 /// Carries one accepted connection to its end.
-pub(super) async fn serve(client: TcpStream, number: u64, shared: &Shared) {
+pub(super) async fn serve(client: TcpStream, number: u64, shared: &Arc<Shared>) {
     let mut cut = shared.cut.subscribe();
-    let first = shared.decide(&Moment { connection: number, chunk: None, bytes: &[] });
+    let first = shared.decide(&Moment { connection: number, chunk: None, bytes: &[], begins: true });
     if matches!(first, Fault::Close | Fault::Hang) {
         shared.count(|counts| counts.add(&first));
         if first == Fault::Hang {
@@ -67,6 +71,7 @@ pub(super) async fn serve(client: TcpStream, number: u64, shared: &Shared) {
         discarded: Notify::new(),
         close_client: Notify::new(),
         late: Cell::new(false),
+        silent: Cell::new(false),
     };
     let up = Up { client: client_read, server: server_write, number, link: &link, shared };
     let up = up.run(first);
@@ -92,19 +97,21 @@ struct Up<'a> {
     server: OwnedWriteHalf,
     number: u64,
     link: &'a Link,
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
 }
 
 impl Up<'_> {
     async fn run(mut self, first: Fault) {
         let mut buffer = vec![0; CHUNK_BYTES_MAX];
         let mut first = Some(first).filter(|fault| *fault != Fault::Pass);
+        let mut begins = true;
         for number in 0.. {
             let chunk = self.read(&mut buffer).await;
             let queued = self.shared.queued().or_else(|| first.take());
             let fault = queued.unwrap_or_else(|| {
-                self.shared.decide(&Moment { connection: self.number, chunk: Some(number), bytes: chunk })
+                self.shared.decide(&Moment { connection: self.number, chunk: Some(number), bytes: chunk, begins })
             });
+            begins = chunk.ends_with(b"\n");
             self.shared.count(|counts| {
                 counts.chunks += 1;
                 counts.add(&fault);
@@ -114,6 +121,22 @@ impl Up<'_> {
                 Fault::Delay { ms } => {
                     sleep(Duration::from_millis(ms)).await;
                     self.forward(chunk).await;
+                }
+                Fault::Duplicate { ms } => {
+                    self.forward(chunk).await;
+                    let copy = deliver_copy(chunk.to_vec(), ms, Arc::clone(self.shared));
+                    spawn_local(copy);
+                }
+                Fault::Behind { ms_max } => {
+                    self.wait_for_another(ms_max).await;
+                    self.forward(chunk).await;
+                }
+                Fault::HalfOpen(half) => {
+                    if half == Half::Down {
+                        self.link.close_client.notify_one();
+                    }
+                    self.forward(chunk).await;
+                    return self.half_open(half, &mut buffer).await;
                 }
                 Fault::Close | Fault::LoseRequest(Then::Close) => return,
                 Fault::Hang | Fault::LoseRequest(Then::Hang) => {
@@ -161,6 +184,30 @@ impl Up<'_> {
         if self.server.write_all(chunk).await.is_err() {
             pending::<()>().await;
         }
+        self.shared.delivered.send_replace(self.number);
+    }
+
+    /// Waits until a chunk of another connection was delivered, unless another one waits so already.
+    async fn wait_for_another(&mut self, ms_max: u64) {
+        let mut delivered = self.shared.delivered.subscribe();
+        let Some(_turn) = Turn::take(self.shared) else { return };
+        let due = Instant::now() + Duration::from_millis(ms_max);
+        while let Ok(Ok(())) = timeout_at(due, delivered.changed()).await {
+            if *delivered.borrow_and_update() != self.number {
+                self.shared.count(|counts| counts.reorders += 1);
+                return;
+            }
+        }
+    }
+
+    /// The way down goes on by itself in either case.
+    async fn half_open(&mut self, half: Half, buffer: &mut [u8]) {
+        if half == Half::Down {
+            return self.relay(buffer).await;
+        }
+        self.link.silent.set(true);
+        let _ = self.server.shutdown().await;
+        while self.client.read(buffer).await.is_ok_and(|read| read > 0) {}
     }
 
     async fn relay(&mut self, buffer: &mut [u8]) {
@@ -245,6 +292,35 @@ impl Up<'_> {
     }
 }
 
+/// Delivers a chunk once more and waits until the server has carried it out.
+async fn deliver_copy(chunk: Vec<u8>, ms: u64, shared: Arc<Shared>) {
+    let _pending = LatePending::new(&shared);
+    sleep(Duration::from_millis(ms)).await;
+    let Ok(mut server) = TcpStream::connect(shared.upstream).await else { return };
+    if server.write_all(&chunk).await.is_ok() && server.shutdown().await.is_ok() {
+        let mut buffer = [0; 4096];
+        let replies = async { while server.read(&mut buffer).await.is_ok_and(|read| read > 0) {} };
+        // A server that stands still must not keep a copy pending for ever.
+        let _ = timeout_at(Instant::now() + Duration::from_millis(DRAIN_MS_MAX), replies).await;
+    }
+}
+
+/// The right to wait for a chunk of another connection: two that waited for each other would wait in vain.
+struct Turn<'a>(&'a Shared);
+
+impl<'a> Turn<'a> {
+    fn take(shared: &'a Shared) -> Option<Self> {
+        let mut waits = lock(&shared.waits);
+        if std::mem::replace(&mut *waits, true) { None } else { Some(Self(shared)) }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.waits) = false;
+    }
+}
+
 /// Counts a late delivery as pending for as long as it lives.
 struct LatePending<'a>(&'a Shared);
 
@@ -294,7 +370,7 @@ async fn run_down(mut server: OwnedReadHalf, client: OwnedWriteHalf, link: &Link
             Down::Discard(_) => link.discarded.notify_one(),
         }
     }
-    if matches!(link.down.get(), Down::Discard(Then::Hang)) {
+    if link.silent.get() || matches!(link.down.get(), Down::Discard(Then::Hang)) {
         pending().await
     }
 }

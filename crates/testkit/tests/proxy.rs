@@ -559,8 +559,6 @@ fn random_faults_come_at_their_rates_and_from_the_seed_alone() {
     ] {
         assert!((25..=80).contains(&count), "{kind}: {count} of {REQUESTS} at a rate of 0.1");
     }
-    // No other connection is there to overtake a chunk.
-    assert_eq!(counts.reorders, 0);
     assert_eq!(got as u64, counts.request_bytes + 6 * counts.duplicates);
     let (again, counts_again, got_again) = run(7);
     assert_eq!((&answers, counts.faults(), got), (&again, counts_again.faults(), got_again));

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,6 +45,9 @@ struct Link {
     close_client: Notify,
     /// A delivery is due that must outlive its client.
     late: Cell<bool>,
+    /// The number of the last chunk delivered, among those of all connections.
+    delivered: Cell<u64>,
+    number: u64,
     /// Once the server has closed, its client is left in the dark.
     silent: Cell<bool>,
 }
@@ -59,7 +63,7 @@ pub(super) async fn serve(client: TcpStream, number: u64, shared: &Arc<Shared>) 
         }
         return;
     }
-    let Ok(server) = TcpStream::connect(shared.upstream).await else { return };
+    let Ok(server) = TcpStream::connect(shared.upstream()).await else { return };
     // Fails only for a connection that is dead already.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (client_read, client_write) = client.into_split();
@@ -71,6 +75,8 @@ pub(super) async fn serve(client: TcpStream, number: u64, shared: &Arc<Shared>) 
         discarded: Notify::new(),
         close_client: Notify::new(),
         late: Cell::new(false),
+        delivered: Cell::new(0),
+        number,
         silent: Cell::new(false),
     };
     let up = Up { client: client_read, server: server_write, number, link: &link, shared };
@@ -124,8 +130,8 @@ impl Up<'_> {
                 }
                 Fault::Duplicate { ms } => {
                     self.forward(chunk).await;
-                    let copy = deliver_copy(chunk.to_vec(), ms, Arc::clone(self.shared));
-                    spawn_local(copy);
+                    let pending = LatePending::new(self.shared);
+                    spawn_local(deliver_copy(chunk.to_vec(), ms, pending));
                 }
                 Fault::Behind { ms_max } => {
                     self.wait_for_another(ms_max).await;
@@ -184,16 +190,18 @@ impl Up<'_> {
         if self.server.write_all(chunk).await.is_err() {
             pending::<()>().await;
         }
-        self.shared.delivered.send_replace(self.number);
+        self.link.delivered.set(self.shared.delivered.fetch_add(1, Ordering::Relaxed) + 1);
     }
 
-    /// Waits until a chunk of another connection was delivered, unless another one waits so already.
+    /// Waits until a chunk that another connection delivers from now on is answered, unless another one waits so already.
     async fn wait_for_another(&mut self, ms_max: u64) {
-        let mut delivered = self.shared.delivered.subscribe();
+        let mut answered = self.shared.answered.subscribe();
+        let before = self.shared.delivered.load(Ordering::Relaxed);
         let Some(_turn) = Turn::take(self.shared) else { return };
         let due = Instant::now() + Duration::from_millis(ms_max);
-        while let Ok(Ok(())) = timeout_at(due, delivered.changed()).await {
-            if *delivered.borrow_and_update() != self.number {
+        while let Ok(Ok(())) = timeout_at(due, answered.changed()).await {
+            let (connection, chunk) = *answered.borrow_and_update();
+            if connection != self.number && chunk > before {
                 self.shared.count(|counts| counts.reorders += 1);
                 return;
             }
@@ -293,10 +301,9 @@ impl Up<'_> {
 }
 
 /// Delivers a chunk once more and waits until the server has carried it out.
-async fn deliver_copy(chunk: Vec<u8>, ms: u64, shared: Arc<Shared>) {
-    let _pending = LatePending::new(&shared);
+async fn deliver_copy(chunk: Vec<u8>, ms: u64, pending: LatePending) {
     sleep(Duration::from_millis(ms)).await;
-    let Ok(mut server) = TcpStream::connect(shared.upstream).await else { return };
+    let Ok(mut server) = TcpStream::connect(pending.0.upstream()).await else { return };
     if server.write_all(&chunk).await.is_ok() && server.shutdown().await.is_ok() {
         let mut buffer = [0; 4096];
         let replies = async { while server.read(&mut buffer).await.is_ok_and(|read| read > 0) {} };
@@ -322,16 +329,16 @@ impl Drop for Turn<'_> {
 }
 
 /// Counts a late delivery as pending for as long as it lives.
-struct LatePending<'a>(&'a Shared);
+struct LatePending(Arc<Shared>);
 
-impl<'a> LatePending<'a> {
-    fn new(shared: &'a Shared) -> Self {
+impl LatePending {
+    fn new(shared: &Arc<Shared>) -> Self {
         shared.count(|counts| counts.late_pending += 1);
-        Self(shared)
+        Self(Arc::clone(shared))
     }
 }
 
-impl Drop for LatePending<'_> {
+impl Drop for LatePending {
     fn drop(&mut self) {
         self.0.count(|counts| counts.late_pending -= 1);
     }
@@ -357,6 +364,7 @@ async fn run_down(mut server: OwnedReadHalf, client: OwnedWriteHalf, link: &Link
         if read == 0 {
             break;
         }
+        shared.answered.send_replace((link.number, link.delivered.get()));
         match link.down.get() {
             Down::Relay => give(&mut client, &buffer[..read], link, shared).await,
             Down::CutAfter(left) => {

@@ -10,6 +10,7 @@ mod link;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -102,8 +103,8 @@ pub enum Fault {
         /// From the first delivery to the second.
         ms: u64,
     },
-    /// The chunk is delivered behind the next one of another connection, or after this time where none comes: two connections' requests reach
-    /// the server in the other order. One chunk at a time waits so; what is to wait beside it passes.
+    /// The chunk is delivered once the next one of another connection was answered, or after this time where none is: two connections' requests
+    /// are carried out in the other order. One chunk at a time waits so; what is to wait beside it passes.
     Behind {
         /// The longest wait.
         ms_max: u64,
@@ -315,20 +316,27 @@ struct Script {
 
 /// What the handle and the connections share.
 struct Shared {
-    upstream: SocketAddr,
+    /// Locked for a look.
+    upstream: Mutex<SocketAddr>,
     /// Locked for one decision.
     script: Mutex<Script>,
     /// Locked for one addition.
     counts: Mutex<Counts>,
     /// Changed to cut all connections.
     cut: watch::Sender<()>,
-    /// The connection whose chunk was delivered last.
-    delivered: watch::Sender<u64>,
+    /// Chunks delivered, on all connections.
+    delivered: AtomicU64,
+    /// The connection that was answered last, and the number of the last chunk that it had delivered by then.
+    answered: watch::Sender<(u64, u64)>,
     /// A chunk waits for one of another connection. Locked for a look.
     waits: Mutex<bool>,
 }
 
 impl Shared {
+    fn upstream(&self) -> SocketAddr {
+        *lock(&self.upstream)
+    }
+
     fn decide(&self, moment: &Moment<'_>) -> Fault {
         let mut script = lock(&self.script);
         let mut rng = Rng::with_seed(mix(script.seed, moment));
@@ -385,7 +393,7 @@ impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy")
             .field("addr", &self.addr)
-            .field("upstream", &self.shared.upstream)
+            .field("upstream", &self.shared.upstream())
             .field("counts", &self.counts())
             .finish_non_exhaustive()
     }
@@ -400,11 +408,12 @@ impl Proxy {
         let (listener, addr) = listen();
         let script = Script { seed: 0, decide: Box::new(|_, _| Fault::Pass), next: VecDeque::new() };
         let shared = Arc::new(Shared {
-            upstream,
+            upstream: Mutex::new(upstream),
             script: Mutex::new(script),
             counts: Mutex::default(),
             cut: watch::Sender::new(()),
-            delivered: watch::Sender::new(0),
+            delivered: AtomicU64::new(0),
+            answered: watch::Sender::new((0, 0)),
             waits: Mutex::new(false),
         });
         let accepting = Arc::clone(&shared);
@@ -479,6 +488,27 @@ impl Proxy {
         assert!(is_fair, "not probabilities: {rates:?}");
         eprintln!("fault proxy: seed {seed}, {rates:?}");
         self.script(seed, move |moment, rng| rates.roll(moment, rng));
+    }
+
+    /// New connections go to another server from now on, as where a name moves to the replica that took over; live ones stay where they are.
+    ///
+    /// ```
+    /// use larder_testkit::proxy::Proxy;
+    /// use larder_testkit::servers::{Memcached, Version};
+    ///
+    /// use std::io::{Read, Write};
+    ///
+    /// let server = Memcached::start(Version::Old, &[]);
+    /// # let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    /// let proxy = Proxy::start(nobody);
+    /// proxy.redirect(server.addr());
+    /// let mut client = std::net::TcpStream::connect(proxy.addr())?;
+    /// client.write_all(b"version\r\n")?;
+    /// assert!(client.read(&mut [0; 64])? > 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn redirect(&self, upstream: SocketAddr) {
+        *lock(&self.shared.upstream) = upstream;
     }
 
     /// Closes all live connections now. Late deliveries under way lose their client, and are delivered all the same.

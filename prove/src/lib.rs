@@ -4,6 +4,9 @@
 //! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
 
 mod findings;
+mod nemesis;
+mod restarts;
+pub mod served;
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +46,18 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[];
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "nemesis",
+        about: "histories on real servers, whose networks fail, and that are killed, stopped, flushed, filled and replaced",
+        run: nemesis::run,
+    },
+    Part {
+        name: "restarts",
+        about: "real servers killed and started again: every structure has all it acknowledged, or says that it is lost",
+        run: restarts::run,
+    },
+];
 
 #[cfg(test)]
 mod tests {

@@ -457,6 +457,22 @@ fn who_waits_for_another_connection_waits_alone_and_not_for_ever() {
 }
 
 #[test]
+fn a_drain_returns_once_all_that_was_sent_is_carried_out() {
+    let (echo, proxy) = setup();
+    let mut clients: Vec<_> = (0..3).map(|_| Client::connect(&proxy)).collect();
+    clients[0].ask("a");
+    proxy.next(Fault::DeliverLate(Hold::Ms(80)));
+    clients[1].send("late");
+    until("the chunk was read", || proxy.counts().late_pending == 1);
+    proxy.next(Fault::HalfOpen(Half::Up));
+    clients[2].ask("b");
+    proxy.drain();
+    assert_eq!(echo.got(), "ablate");
+    assert!(clients.iter_mut().all(|client| client.rest().is_empty()));
+    Client::connect(&proxy).ask("c");
+}
+
+#[test]
 fn a_script_is_told_where_requests_may_begin() {
     let (_echo, proxy) = setup();
     let (tell, told) = std::sync::mpsc::channel();

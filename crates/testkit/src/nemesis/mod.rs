@@ -122,9 +122,23 @@ pub fn draw(seed: u64, mild: &[Deed], grave: &[Deed], within_ms: u64) -> Vec<Ste
 /// How often each deed was done.
 pub type Done = BTreeMap<Deed, u64>;
 
-/// A plan that is carried out on a thread of its own.
+/// What befalls a server, whichever it is.
+pub trait Trouble: Send + Sync {
+    /// Ends before the next deed, and returns once nothing of what was done can still take data. The server goes on.
+    ///
+    /// # Panics
+    /// When a deed did.
+    fn end(&self);
+
+    /// What was done up to now.
+    fn done(&self) -> Done;
+}
+
+/// A plan that is carried out on a thread of its own. The server lives as long as this does.
 pub struct Nemesis<V> {
     thread: Mutex<Option<JoinHandle<V>>>,
+    /// Once the plan has ended.
+    victim: Mutex<Option<V>>,
     /// Dropped to end it before its next step.
     end: Mutex<Option<mpsc::Sender<()>>>,
     done: Arc<Mutex<Done>>,
@@ -151,24 +165,23 @@ impl<V: Victim + 'static> Nemesis<V> {
             victim
         };
         let thread = std::thread::Builder::new().name("nemesis".to_owned()).spawn(carry_out).expect("a thread");
-        Self { thread: Mutex::new(Some(thread)), end: Mutex::new(Some(end)), done }
+        Self { thread: Mutex::new(Some(thread)), victim: Mutex::new(None), end: Mutex::new(Some(end)), done }
     }
+}
 
-    /// Ends the plan before its next step, and returns the victim once nothing of it can still take data; `None` where that was done before.
-    ///
-    /// # Panics
-    /// When a deed did.
-    pub fn end(&self) -> Option<V> {
+impl<V: Victim + 'static> Trouble for Nemesis<V> {
+    fn end(&self) {
         *locked(&self.end) = None;
-        let thread = locked(&self.thread).take()?;
-        match thread.join() {
-            Ok(victim) => Some(victim),
-            Err(panic) => std::panic::resume_unwind(panic),
+        // Held until the victim is there: who ends it at the same time waits.
+        let mut thread = locked(&self.thread);
+        match thread.take().map(JoinHandle::join) {
+            None => {}
+            Some(Ok(victim)) => *locked(&self.victim) = Some(victim),
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
     }
 
-    /// What was done up to now.
-    pub fn done(&self) -> Done {
+    fn done(&self) -> Done {
         locked(&self.done).clone()
     }
 }

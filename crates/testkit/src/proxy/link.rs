@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::{Fault, Half, Hold, Moment, Shared, Then, lock};
+use super::{Cut, Fault, Half, Hold, Moment, Shared, Then, lock};
 
 /// What one read may return, each way.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
@@ -43,6 +43,8 @@ struct Link {
     discarded: Notify,
     /// The client's connection is to be closed, and nothing else.
     close_client: Notify,
+    /// The connection is to end as soon as the server has closed it.
+    drain: Notify,
     /// A delivery is due that must outlive its client.
     late: Cell<bool>,
     /// The number of the last chunk delivered, among those of all connections.
@@ -74,27 +76,33 @@ pub(super) async fn serve(client: TcpStream, number: u64, shared: &Arc<Shared>) 
         said: Notify::new(),
         discarded: Notify::new(),
         close_client: Notify::new(),
+        drain: Notify::new(),
         late: Cell::new(false),
         delivered: Cell::new(0),
         number,
         silent: Cell::new(false),
     };
     let up = Up { client: client_read, server: server_write, number, link: &link, shared };
-    let up = up.run(first);
+    let mut up = Box::pin(up.run(first));
     let down = run_down(server_read, client_write, &link, shared);
-    tokio::pin!(up, down);
+    tokio::pin!(down);
     loop {
         tokio::select! {
             () = &mut up => return,
             () = &mut down => return,
-            _ = cut.changed() => {
-                if !link.late.get() {
-                    return;
-                }
-                link.close_client.notify_one();
+            _ = cut.changed() => match *cut.borrow_and_update() {
+                _ if link.late.get() => link.close_client.notify_one(),
+                Cut::Now => return,
+                Cut::Drain => break,
             }
         }
     }
+    // The end of the stream to the server, which closes once it has carried out all it was sent.
+    drop(up);
+    link.close_client.notify_one();
+    link.drain.notify_one();
+    // A server that stands still is not waited for.
+    let _ = timeout_at(Instant::now() + Duration::from_millis(DRAIN_MS_MAX), down).await;
 }
 
 /// The way up. Its methods return when the connection is to be closed, and otherwise leave that to the way down.
@@ -379,7 +387,7 @@ async fn run_down(mut server: OwnedReadHalf, client: OwnedWriteHalf, link: &Link
         }
     }
     if link.silent.get() || matches!(link.down.get(), Down::Discard(Then::Hang)) {
-        pending().await
+        link.drain.notified().await;
     }
 }
 

@@ -7,7 +7,7 @@
 
 mod link;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
@@ -27,6 +27,8 @@ const CONNECTIONS_MAX: u64 = 4_096;
 const NEXT_MAX: usize = 1_024;
 /// Pause after a failed accept, which is the process out of file descriptors.
 const ACCEPT_PAUSE_MS: u64 = 10;
+/// How often it is looked at whether everything is carried out.
+const DRAIN_POLL_MS: u64 = 1;
 /// Reply bytes of a chunk among which a random reply cut falls.
 const RANDOM_CUT_REPLY_BYTES: u64 = 64;
 
@@ -305,6 +307,14 @@ impl Counts {
     }
 }
 
+/// How connections are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    Now,
+    /// Once the server has carried out what it was sent.
+    Drain,
+}
+
 type Decide = Box<dyn FnMut(&Moment<'_>, &mut Rng) -> Fault + Send>;
 
 struct Script {
@@ -322,8 +332,10 @@ struct Shared {
     script: Mutex<Script>,
     /// Locked for one addition.
     counts: Mutex<Counts>,
+    /// The numbers of live connections. Locked for a look or a change.
+    open: Mutex<BTreeSet<u64>>,
     /// Changed to cut all connections.
-    cut: watch::Sender<()>,
+    cut: watch::Sender<Cut>,
     /// Chunks delivered, on all connections.
     delivered: AtomicU64,
     /// The connection that was answered last, and the number of the last chunk that it had delivered by then.
@@ -411,7 +423,8 @@ impl Proxy {
             upstream: Mutex::new(upstream),
             script: Mutex::new(script),
             counts: Mutex::default(),
-            cut: watch::Sender::new(()),
+            open: Mutex::default(),
+            cut: watch::Sender::new(Cut::Now),
             delivered: AtomicU64::new(0),
             answered: watch::Sender::new((0, 0)),
             waits: Mutex::new(false),
@@ -483,10 +496,18 @@ impl Proxy {
     /// # Panics
     /// When a rate is negative or the rates add up to more than 1.
     pub fn random(&self, seed: u64, rates: Rates) {
+        eprintln!("fault proxy: seed {seed}, {rates:?}");
+        self.draw(seed, rates);
+    }
+
+    /// The same without a word, for whoever prints its seeds himself.
+    ///
+    /// # Panics
+    /// As [`random`](Self::random).
+    pub fn draw(&self, seed: u64, rates: Rates) {
         let each = rates.each();
         let is_fair = each.iter().all(|&rate| rate >= 0.0) && each.iter().sum::<f64>() <= 1.0;
         assert!(is_fair, "not probabilities: {rates:?}");
-        eprintln!("fault proxy: seed {seed}, {rates:?}");
         self.script(seed, move |moment, rng| rates.roll(moment, rng));
     }
 
@@ -529,7 +550,38 @@ impl Proxy {
     /// # Ok::<_, std::io::Error>(())
     /// ```
     pub fn cut_all(&self) {
-        self.shared.cut.send_replace(());
+        self.shared.cut.send_replace(Cut::Now);
+    }
+
+    /// Closes all live connections of clients, and returns once the server has carried out all that was sent to it over any connection, late
+    /// deliveries too; a server that stands still is given 2 s. New connections meet no faults any more.
+    ///
+    /// ```
+    /// use larder_testkit::proxy::Proxy;
+    /// use larder_testkit::servers::{Memcached, Version};
+    /// use std::io::Write;
+    ///
+    /// let server = Memcached::start(Version::New, &[]);
+    /// let proxy = Proxy::start(server.addr());
+    /// let mut client = std::net::TcpStream::connect(proxy.addr())?;
+    /// client.write_all(b"set k 0 0 1\r\nv\r\n")?;
+    /// while proxy.counts().chunks == 0 {
+    ///     std::thread::yield_now();
+    /// }
+    /// proxy.drain();
+    /// assert_eq!(server.stat("curr_items"), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn drain(&self) {
+        self.set(Fault::Pass);
+        lock(&self.shared.script).next.clear();
+        // Clients may connect anew at once.
+        let before = self.counts().connections;
+        self.shared.cut.send_replace(Cut::Drain);
+        let first_open = || lock(&self.shared.open).first().copied();
+        while first_open().is_some_and(|first| first < before) || self.counts().late_pending > 0 {
+            std::thread::sleep(Duration::from_millis(DRAIN_POLL_MS));
+        }
     }
 
     /// What was done so far.
@@ -551,11 +603,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let number = counts.connections;
         counts.connections += 1;
         counts.connections_open += 1;
+        // Before the count is seen by others.
+        lock(&shared.open).insert(number);
         drop(counts);
         let shared = Arc::clone(&shared);
         spawn_local(async move {
             link::serve(client, number, &shared).await;
             shared.count(|counts| counts.connections_open -= 1);
+            lock(&shared.open).remove(&number);
         });
     }
 }

@@ -17,7 +17,7 @@ pub(crate) const VALUES_MAX: u64 = 256;
 /// Of visitors' windows.
 const PERIOD: Duration = Duration::from_secs(3_600);
 /// A client that died holds a lock for no longer; a handle that misses its record waits as long.
-const LEASE: Duration = Duration::from_millis(60);
+const LEASE: Duration = Duration::from_millis(100);
 /// How long a lock is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 const COLUMN: &str = "value";

@@ -4,6 +4,9 @@
 //! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
 
 mod findings;
+mod histories;
+mod stalls;
+mod virtual_time;
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +46,7 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[];
+pub const PARTS: &[Part] = &[histories::PART, stalls::PART];
 
 #[cfg(test)]
 mod tests {

@@ -4,9 +4,12 @@
 //! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
 
 mod findings;
+mod histories;
 mod nemesis;
 mod restarts;
 pub mod served;
+mod stalls;
+mod virtual_time;
 
 use std::time::{Duration, Instant};
 
@@ -46,18 +49,7 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[
-    Part {
-        name: "nemesis",
-        about: "histories on real servers, whose networks fail, and that are killed, stopped, flushed, filled and replaced",
-        run: nemesis::run,
-    },
-    Part {
-        name: "restarts",
-        about: "real servers killed and started again: every structure has all it acknowledged, or says that it is lost",
-        run: restarts::run,
-    },
-];
+pub const PARTS: &[Part] = &[histories::PART, stalls::PART, nemesis::PART, restarts::PART];
 
 #[cfg(test)]
 mod tests {

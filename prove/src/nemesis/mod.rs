@@ -13,7 +13,7 @@ use larder_testkit::redis::RedisVersion;
 use stages::{STAGES, Scene, Stage};
 use tokio::task::JoinSet;
 
-use crate::{Budget, Findings};
+use crate::{Budget, Findings, Part};
 
 /// Rounds at one time: they wait most of the time, for leases, timeouts and servers that stand still.
 const ROUNDS_AT_ONCE: usize = 4;
@@ -26,8 +26,15 @@ const DEEDS_WITHIN_MS: u64 = 400;
 /// A round that takes longer hangs.
 const ROUND_S_MAX: u64 = 180;
 
+/// The part.
+pub(crate) const PART: Part = Part {
+    name: "nemesis",
+    about: "histories on real servers, whose networks fail, and that are killed, stopped, flushed, filled and replaced",
+    run,
+};
+
 /// Plays rounds until the time is over.
-pub(crate) fn run(budget: Budget) -> Findings {
+fn run(budget: Budget) -> Findings {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(play(budget))
 }

@@ -19,7 +19,7 @@ use larder_testkit::servers::{Memcached, Version};
 use subjects::{Handle, Held, SORTS, Sort, Subject, VALUES_MAX};
 use tokio::task::{JoinSet, block_in_place};
 
-use crate::{Budget, Findings, served};
+use crate::{Budget, Findings, Part, served};
 
 /// Rounds at one time, each with a server of its own.
 const ROUNDS_AT_ONCE: usize = 3;
@@ -40,8 +40,15 @@ const ASK_MS: u64 = 5;
 /// Longer than a busy machine may need for an op.
 const TIMEOUTS: &str = "timeout_ms=10000&connect_timeout_ms=10000";
 
+/// The part.
+pub(crate) const PART: Part = Part {
+    name: "restarts",
+    about: "real servers killed and started again: every structure has all it acknowledged, or says that it is lost",
+    run,
+};
+
 /// Runs rounds until the time is over.
-pub(crate) fn run(budget: Budget) -> Findings {
+fn run(budget: Budget) -> Findings {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let mut all = Findings::default();

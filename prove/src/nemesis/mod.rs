@@ -1,13 +1,13 @@
 //! Part `nemesis`: the histories of every structure, played on real servers while their networks fail and things happen to them.
 
+mod clocks;
 mod stages;
 
 use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use fastrand::Rng;
-use larder_testkit::history::{JOBS, Job, Run};
+use larder_testkit::history::{JOBS, Job, Run, by_clock};
 use larder_testkit::proxy::Counts;
 use larder_testkit::redis::RedisVersion;
 use stages::{STAGES, Scene, Stage};
@@ -59,7 +59,7 @@ async fn play(budget: Budget) -> Findings {
 /// What a round plays, and where.
 fn cast(seed: u64) -> (&'static Job, Stage, Run) {
     let mut rng = Rng::with_seed(seed);
-    let job = &JOBS[rng.usize(..JOBS.len())];
+    let job = &JOBS[(seed % JOBS.len() as u64) as usize];
     let stage = match rng.u64(..CLUSTER_EVERY) {
         0 => Stage::Cluster([RedisVersion::Redis7, RedisVersion::Redis8, RedisVersion::Valkey][rng.usize(..3)]),
         _ => STAGES[rng.usize(..STAGES.len())],
@@ -71,11 +71,14 @@ async fn round(seed: u64) -> Findings {
     let (job, stage, run) = cast(seed);
     let mut found = Findings::default();
     let Scene { arena, trouble, proxies } = stages::set(stage, seed, DEEDS_WITHIN_MS).await;
-    let playing = (job.run)(arena, run);
+    let jumps = clocks::jumps(seed);
+    let clock = clocks::set(&arena.caused, &jumps);
+    let playing = by_clock(clock, (job.run)(arena, run));
     let what = format!("{} on {stage:?}", job.name);
     match within(playing).await {
         Some(verdict) => {
             found.count("operations checked", verdict.operations);
+            found.count(&format!("operations checked: {}", job.name), verdict.operations);
             found.count("ambiguous operations", verdict.unknown);
             found.count("losses told", verdict.losses_told);
             for violation in &verdict.violations {
@@ -85,6 +88,7 @@ async fn round(seed: u64) -> Findings {
         None => found.violation(seed, &format!("{what}: not over after {ROUND_S_MAX} s")),
     }
     found.count("histories", 1);
+    found.count("faults: clock set off by minutes", jumps.len() as u64);
     for (deed, times) in trouble.done() {
         found.count(&format!("faults: {}", deed.as_str()), times);
     }
@@ -97,7 +101,7 @@ async fn round(seed: u64) -> Findings {
     found
 }
 
-async fn within<T>(playing: Pin<Box<dyn Future<Output = T> + Send>>) -> Option<T> {
+async fn within<T>(playing: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(Duration::from_secs(ROUND_S_MAX), playing).await.ok()
 }
 

@@ -6,7 +6,13 @@ use larder_server::{Config, DurableEngine, DurableOptions, Limits, Listen, Memor
 use larder_testkit::servers::{Memcached, Version};
 use larder_testkit::sessions::{Generator, difference};
 
-use crate::{Budget, Findings};
+use crate::{Budget, Findings, Part};
+
+pub(crate) const PART: Part = Part {
+    name: "differential",
+    about: "the same random sessions to a real memcached and to the server: the same replies, byte for byte",
+    run,
+};
 
 /// Sessions between two looks at the clock.
 const AT_ONCE: usize = 20;
@@ -39,7 +45,7 @@ impl Servers {
 }
 
 /// The part: sessions until the time is over.
-pub(crate) fn run(budget: Budget) -> Findings {
+fn run(budget: Budget) -> Findings {
     let servers = Servers::start();
     let mut findings = Findings::default();
     for seed in budget.seeds() {

@@ -6,6 +6,12 @@
 mod differential;
 mod findings;
 mod fuzz;
+mod histories;
+mod nemesis;
+mod restarts;
+pub mod served;
+mod stalls;
+mod virtual_time;
 
 use std::time::{Duration, Instant};
 
@@ -45,18 +51,8 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[
-    Part {
-        name: "fuzz",
-        about: "whatever comes in by a socket, a store, a file, a URL or a command line gets an answer or an error",
-        run: fuzz::run,
-    },
-    Part {
-        name: "differential",
-        about: "the same random sessions to a real memcached and to the server: the same replies, byte for byte",
-        run: differential::run,
-    },
-];
+pub const PARTS: &[Part] =
+    &[histories::PART, stalls::PART, nemesis::PART, restarts::PART, fuzz::PART, differential::PART];
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use larder_prove::{Budget, PARTS};
+use larder_prove::{Budget, PARTS, served};
 
 #[derive(Parser)]
 #[command(name = "larder-prove", about = "Runs one part of the proof and prints what it found as a line of JSON")]
@@ -20,6 +20,10 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == served::VERB) {
+        return served::serve(words.collect());
+    }
     let args = Args::parse();
     let Some(name) = args.part else {
         for part in PARTS {

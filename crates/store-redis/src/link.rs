@@ -167,6 +167,8 @@ impl Link {
     fn broken(&self, effect: Effect, error: RedisError) -> Fault {
         let kind = match error.kind() {
             redis::ErrorKind::Io => ErrorKind::Unavailable,
+            // A reply that was cut is no answer, and the parser takes it for a wrong one.
+            _ if self.traffic.has_ended() => ErrorKind::Unavailable,
             _ => ErrorKind::Protocol,
         };
         // Whatever it was, replies may not match commands any more.

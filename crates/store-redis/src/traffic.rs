@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
@@ -17,6 +17,8 @@ pub(crate) struct Traffic {
     writes: AtomicU64,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
+    /// The server's side of the stream has ended.
+    ended: AtomicBool,
     /// What the server said first.
     greeting: OnceLock<SmallVec<[u8; GREETING_BYTES_MAX]>>,
 }
@@ -36,6 +38,11 @@ impl Traffic {
 
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The stream from the server has ended, wherever it stood in a reply. Acquires, as [`writes`](Traffic::writes).
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// What else than a Redis the server is, by the first bytes it said, and how it is opened.
@@ -65,8 +72,12 @@ impl AsyncRead for Counted {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
+        let has_room = buf.remaining() > 0;
         let done = ready!(Pin::new(&mut this.stream).poll_read(cx, buf));
         let received = &buf.filled()[before..];
+        if has_room && received.is_empty() {
+            this.traffic.ended.store(true, Ordering::Release);
+        }
         if this.traffic.received_bytes.fetch_add(received.len() as u64, Ordering::Relaxed) == 0 {
             let first = &received[..received.len().min(GREETING_BYTES_MAX)];
             _ = this.traffic.greeting.set(SmallVec::from_slice(first));

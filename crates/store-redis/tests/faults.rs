@@ -108,6 +108,21 @@ async fn lost_requests_lost_replies_and_late_deliveries_are_unknown_and_never_se
 }
 
 #[tokio::test]
+async fn a_write_whose_reply_is_cut_anywhere_says_that_the_connection_ended() {
+    for version in RedisVersion::ALL {
+        let scene = Scene::new(version, "").await;
+        set(&scene.truth, "k", "").await;
+        for after_bytes in 0..(":1\r\n".len() as u64) {
+            wait_until_up(&scene.store).await;
+            scene.proxy.next(Fault::CutReply { after_bytes });
+            let error = one(&scene.store, append()).await.expect_err("a reply that was cut");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{version:?}, after {after_bytes} bytes: {error}");
+            assert!(error.is_unknown(), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_read_that_is_cut_is_sent_again_once_and_a_write_is_not() {
     let scene = Scene::new(RedisVersion::Valkey, "").await;
     set(&scene.truth, "k", "value").await;

@@ -6,6 +6,8 @@ mod background;
 pub mod cities;
 pub mod classic_fake;
 pub mod conformance;
+pub mod history;
+pub mod nemesis;
 pub mod proxy;
 pub mod queue_bytes;
 pub mod redis;

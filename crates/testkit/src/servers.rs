@@ -29,7 +29,7 @@ const POLL_MS: u64 = 2;
 pub(crate) const PORT_ATTEMPTS_MAX: u32 = 50;
 /// Below the ports that Linux hands to outgoing connections, so that nobody takes the port of a server that is down,
 /// and a client that dials it cannot be connected to itself.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
+pub(crate) const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Which memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_testkit::proxy::{Counts, Fault, Hold, Proxy, Rates, Then};
+use larder_testkit::proxy::{Counts, Fault, Half, Hold, Proxy, Rates, Then};
 
 /// Answers each byte with its upper case, so that an echo is told from what was sent; keeps all it got.
 struct Echo {
@@ -379,6 +379,116 @@ fn a_delay_is_a_delay() {
 }
 
 #[test]
+fn a_peer_may_be_gone_without_a_word() {
+    let (echo, proxy) = setup();
+    let mut client = Client::connect(&proxy);
+    client.ask("one");
+    proxy.next(Fault::HalfOpen(Half::Up));
+    client.ask("two");
+    // The server has closed; the client may go on as long as it likes.
+    for _ in 0..3 {
+        client.send("more");
+        client.expect_silence();
+    }
+    assert_eq!((echo.got().as_str(), proxy.counts().half_opens), ("onetwo", 1));
+    drop(client);
+    until("the connection is closed", || proxy.counts().connections_open == 0);
+}
+
+#[test]
+fn a_client_whose_replies_have_ended_is_still_heard() {
+    let (echo, proxy) = setup();
+    let mut client = Client::connect(&proxy);
+    client.ask("one");
+    proxy.next(Fault::HalfOpen(Half::Down));
+    client.send("two");
+    assert_eq!(client.rest(), "");
+    until("the chunk is delivered", || echo.got() == "onetwo");
+    client.send("three");
+    until("what follows is delivered", || echo.got() == "onetwothree");
+    drop(client);
+    until("the connection is closed", || proxy.counts().connections_open == 0);
+}
+
+#[test]
+fn a_chunk_is_delivered_twice_and_answered_once() {
+    let (echo, proxy) = setup();
+    let mut client = Client::connect(&proxy);
+    proxy.next(Fault::Duplicate { ms: 40 });
+    client.ask("one");
+    assert_eq!(proxy.counts().late_pending, 1);
+    client.ask("two");
+    client.expect_silence();
+    until("the copy is carried out", || proxy.counts().late_pending == 0);
+    assert_eq!(echo.got(), "onetwoone");
+    assert_eq!((proxy.counts().duplicates, proxy.counts().request_bytes), (1, 6));
+}
+
+#[test]
+fn two_connections_requests_arrive_in_the_other_order() {
+    let (echo, proxy) = setup();
+    let (mut first, mut second) = (Client::connect(&proxy), Client::connect(&proxy));
+    // Both are accepted, in this order.
+    first.ask("a");
+    second.ask("b");
+    proxy.next(Fault::Behind { ms_max: 5_000 });
+    first.send("one");
+    until("the chunk was read", || proxy.counts().chunks == 3);
+    assert_eq!(echo.got(), "ab");
+    second.ask("two");
+    first.expect("ONE");
+    assert_eq!((echo.got().as_str(), proxy.counts().reorders), ("abtwoone", 1));
+}
+
+#[test]
+fn who_waits_for_another_connection_waits_alone_and_not_for_ever() {
+    let (echo, proxy) = setup();
+    let (mut first, mut second) = (Client::connect(&proxy), Client::connect(&proxy));
+    proxy.next(Fault::Behind { ms_max: 5_000 });
+    proxy.next(Fault::Behind { ms_max: 5_000 });
+    first.send("one");
+    until("the chunk was read", || proxy.counts().chunks == 1);
+    // Somebody waits already: this one passes, and ends the wait.
+    second.ask("two");
+    first.expect("ONE");
+    proxy.next(Fault::Behind { ms_max: 20 });
+    first.ask("three");
+    assert_eq!((echo.got().as_str(), proxy.counts().reorders), ("twoonethree", 1));
+}
+
+#[test]
+fn a_drain_returns_once_all_that_was_sent_is_carried_out() {
+    let (echo, proxy) = setup();
+    let mut clients: Vec<_> = (0..3).map(|_| Client::connect(&proxy)).collect();
+    clients[0].ask("a");
+    proxy.next(Fault::DeliverLate(Hold::Ms(80)));
+    clients[1].send("late");
+    until("the chunk was read", || proxy.counts().late_pending == 1);
+    proxy.next(Fault::HalfOpen(Half::Up));
+    clients[2].ask("b");
+    proxy.drain();
+    assert_eq!(echo.got(), "ablate");
+    assert!(clients.iter_mut().all(|client| client.rest().is_empty()));
+    Client::connect(&proxy).ask("c");
+}
+
+#[test]
+fn a_script_is_told_where_requests_may_begin() {
+    let (_echo, proxy) = setup();
+    let (tell, told) = std::sync::mpsc::channel();
+    proxy.script(0, move |moment, _| {
+        tell.send((moment.begins, moment.is_whole())).unwrap();
+        Fault::Pass
+    });
+    let mut client = Client::connect(&proxy);
+    for text in ["get a\r\n", "set a 0 0 9\r\nhalf", "half\r\n", "get a\r\n"] {
+        client.ask(text);
+    }
+    let seen: Vec<_> = told.try_iter().skip(1).collect();
+    assert_eq!(seen, [(true, true), (true, false), (false, false), (true, true)]);
+}
+
+#[test]
 fn a_script_sees_connection_chunk_and_bytes() {
     let (_echo, proxy) = setup();
     let (tell, told) = std::sync::mpsc::channel();
@@ -421,7 +531,7 @@ fn dropping_the_proxy_closes_everything() {
 fn answered(proxy: &Proxy, requests: usize) -> Vec<bool> {
     let ask = |_| {
         let mut client = Client::connect(proxy);
-        client.send("abcdef");
+        client.send("abcd\r\n");
         let mut reply = [0; 6];
         client.0.read_exact(&mut reply).is_ok()
     };
@@ -435,6 +545,9 @@ const RATES: Rates = Rates {
     cut_request: 0.1,
     cut_reply: 0.1,
     delay: 0.1,
+    half_open: 0.1,
+    duplicate: 0.1,
+    reorder: 0.1,
     late_ms_max: 5,
     delay_ms_max: 1,
 };
@@ -457,10 +570,12 @@ fn random_faults_come_at_their_rates_and_from_the_seed_alone() {
         ("request cuts", counts.request_cuts),
         ("reply cuts", counts.reply_cuts),
         ("delays", counts.delays),
+        ("half-open connections", counts.half_opens),
+        ("second deliveries", counts.duplicates),
     ] {
         assert!((25..=80).contains(&count), "{kind}: {count} of {REQUESTS} at a rate of 0.1");
     }
-    assert_eq!(got as u64, counts.request_bytes);
+    assert_eq!(got as u64, counts.request_bytes + 6 * counts.duplicates);
     let (again, counts_again, got_again) = run(7);
     assert_eq!((&answers, counts.faults(), got), (&again, counts_again.faults(), got_again));
     assert_ne!(answers, run(8).0);

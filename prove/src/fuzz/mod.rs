@@ -18,7 +18,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) use input::Input;
 
-use crate::{Budget, Findings};
+use crate::{Budget, Findings, Part};
+
+pub(crate) const PART: Part = Part {
+    name: "fuzz",
+    about: "whatever comes in by a socket, a store, a file, a URL or a command line gets an answer or an error",
+    run,
+};
 
 /// What is counted of every target, and in all.
 const EXECUTIONS: &str = "fuzz executions";
@@ -71,7 +77,7 @@ fn targets() -> Vec<Target> {
 }
 
 /// The part: turns of all targets until the time is over.
-pub(crate) fn run(budget: Budget) -> Findings {
+fn run(budget: Budget) -> Findings {
     let mut findings = Findings::default();
     let targets = targets();
     for (round, seed) in budget.seeds().enumerate() {

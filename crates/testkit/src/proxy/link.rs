@@ -2,15 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
+use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::{Fault, Hold, Moment, Shared, Then};
+use super::{Cut, Fault, Half, Hold, Moment, Shared, Then, lock};
 
 /// What one read may return, each way.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
@@ -40,14 +43,21 @@ struct Link {
     discarded: Notify,
     /// The client's connection is to be closed, and nothing else.
     close_client: Notify,
+    /// The connection is to end as soon as the server has closed it.
+    drain: Notify,
     /// A delivery is due that must outlive its client.
     late: Cell<bool>,
+    /// The number of the last chunk delivered, among those of all connections.
+    delivered: Cell<u64>,
+    number: u64,
+    /// Once the server has closed, its client is left in the dark.
+    silent: Cell<bool>,
 }
 
 /// Carries one accepted connection to its end.
-pub(super) async fn serve(client: TcpStream, number: u64, shared: &Shared) {
+pub(super) async fn serve(client: TcpStream, number: u64, shared: &Arc<Shared>) {
     let mut cut = shared.cut.subscribe();
-    let first = shared.decide(&Moment { connection: number, chunk: None, bytes: &[] });
+    let first = shared.decide(&Moment { connection: number, chunk: None, bytes: &[], begins: true });
     if matches!(first, Fault::Close | Fault::Hang) {
         shared.count(|counts| counts.add(&first));
         if first == Fault::Hang {
@@ -55,7 +65,7 @@ pub(super) async fn serve(client: TcpStream, number: u64, shared: &Shared) {
         }
         return;
     }
-    let Ok(server) = TcpStream::connect(shared.upstream).await else { return };
+    let Ok(server) = TcpStream::connect(shared.upstream()).await else { return };
     // Fails only for a connection that is dead already.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (client_read, client_write) = client.into_split();
@@ -66,24 +76,33 @@ pub(super) async fn serve(client: TcpStream, number: u64, shared: &Shared) {
         said: Notify::new(),
         discarded: Notify::new(),
         close_client: Notify::new(),
+        drain: Notify::new(),
         late: Cell::new(false),
+        delivered: Cell::new(0),
+        number,
+        silent: Cell::new(false),
     };
     let up = Up { client: client_read, server: server_write, number, link: &link, shared };
-    let up = up.run(first);
+    let mut up = Box::pin(up.run(first));
     let down = run_down(server_read, client_write, &link, shared);
-    tokio::pin!(up, down);
+    tokio::pin!(down);
     loop {
         tokio::select! {
             () = &mut up => return,
             () = &mut down => return,
-            _ = cut.changed() => {
-                if !link.late.get() {
-                    return;
-                }
-                link.close_client.notify_one();
+            _ = cut.changed() => match *cut.borrow_and_update() {
+                _ if link.late.get() => link.close_client.notify_one(),
+                Cut::Now => return,
+                Cut::Drain => break,
             }
         }
     }
+    // The end of the stream to the server, which closes once it has carried out all it was sent.
+    drop(up);
+    link.close_client.notify_one();
+    link.drain.notify_one();
+    // A server that stands still is not waited for.
+    let _ = timeout_at(Instant::now() + Duration::from_millis(DRAIN_MS_MAX), down).await;
 }
 
 /// The way up. Its methods return when the connection is to be closed, and otherwise leave that to the way down.
@@ -92,19 +111,21 @@ struct Up<'a> {
     server: OwnedWriteHalf,
     number: u64,
     link: &'a Link,
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
 }
 
 impl Up<'_> {
     async fn run(mut self, first: Fault) {
         let mut buffer = vec![0; CHUNK_BYTES_MAX];
         let mut first = Some(first).filter(|fault| *fault != Fault::Pass);
+        let mut begins = true;
         for number in 0.. {
             let chunk = self.read(&mut buffer).await;
             let queued = self.shared.queued().or_else(|| first.take());
             let fault = queued.unwrap_or_else(|| {
-                self.shared.decide(&Moment { connection: self.number, chunk: Some(number), bytes: chunk })
+                self.shared.decide(&Moment { connection: self.number, chunk: Some(number), bytes: chunk, begins })
             });
+            begins = chunk.ends_with(b"\n");
             self.shared.count(|counts| {
                 counts.chunks += 1;
                 counts.add(&fault);
@@ -114,6 +135,22 @@ impl Up<'_> {
                 Fault::Delay { ms } => {
                     sleep(Duration::from_millis(ms)).await;
                     self.forward(chunk).await;
+                }
+                Fault::Duplicate { ms } => {
+                    self.forward(chunk).await;
+                    let pending = LatePending::new(self.shared);
+                    spawn_local(deliver_copy(chunk.to_vec(), ms, pending));
+                }
+                Fault::Behind { ms_max } => {
+                    self.wait_for_another(ms_max).await;
+                    self.forward(chunk).await;
+                }
+                Fault::HalfOpen(half) => {
+                    if half == Half::Down {
+                        self.link.close_client.notify_one();
+                    }
+                    self.forward(chunk).await;
+                    return self.half_open(half, &mut buffer).await;
                 }
                 Fault::Close | Fault::LoseRequest(Then::Close) => return,
                 Fault::Hang | Fault::LoseRequest(Then::Hang) => {
@@ -161,6 +198,32 @@ impl Up<'_> {
         if self.server.write_all(chunk).await.is_err() {
             pending::<()>().await;
         }
+        self.link.delivered.set(self.shared.delivered.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+
+    /// Waits until a chunk that another connection delivers from now on is answered, unless another one waits so already.
+    async fn wait_for_another(&mut self, ms_max: u64) {
+        let mut answered = self.shared.answered.subscribe();
+        let before = self.shared.delivered.load(Ordering::Relaxed);
+        let Some(_turn) = Turn::take(self.shared) else { return };
+        let due = Instant::now() + Duration::from_millis(ms_max);
+        while let Ok(Ok(())) = timeout_at(due, answered.changed()).await {
+            let (connection, chunk) = *answered.borrow_and_update();
+            if connection != self.number && chunk > before {
+                self.shared.count(|counts| counts.reorders += 1);
+                return;
+            }
+        }
+    }
+
+    /// The way down goes on by itself in either case.
+    async fn half_open(&mut self, half: Half, buffer: &mut [u8]) {
+        if half == Half::Down {
+            return self.relay(buffer).await;
+        }
+        self.link.silent.set(true);
+        let _ = self.server.shutdown().await;
+        while self.client.read(buffer).await.is_ok_and(|read| read > 0) {}
     }
 
     async fn relay(&mut self, buffer: &mut [u8]) {
@@ -245,17 +308,45 @@ impl Up<'_> {
     }
 }
 
-/// Counts a late delivery as pending for as long as it lives.
-struct LatePending<'a>(&'a Shared);
-
-impl<'a> LatePending<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        shared.count(|counts| counts.late_pending += 1);
-        Self(shared)
+/// Delivers a chunk once more and waits until the server has carried it out.
+async fn deliver_copy(chunk: Vec<u8>, ms: u64, pending: LatePending) {
+    sleep(Duration::from_millis(ms)).await;
+    let Ok(mut server) = TcpStream::connect(pending.0.upstream()).await else { return };
+    if server.write_all(&chunk).await.is_ok() && server.shutdown().await.is_ok() {
+        let mut buffer = [0; 4096];
+        let replies = async { while server.read(&mut buffer).await.is_ok_and(|read| read > 0) {} };
+        // A server that stands still must not keep a copy pending for ever.
+        let _ = timeout_at(Instant::now() + Duration::from_millis(DRAIN_MS_MAX), replies).await;
     }
 }
 
-impl Drop for LatePending<'_> {
+/// The right to wait for a chunk of another connection: two that waited for each other would wait in vain.
+struct Turn<'a>(&'a Shared);
+
+impl<'a> Turn<'a> {
+    fn take(shared: &'a Shared) -> Option<Self> {
+        let mut waits = lock(&shared.waits);
+        if std::mem::replace(&mut *waits, true) { None } else { Some(Self(shared)) }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.waits) = false;
+    }
+}
+
+/// Counts a late delivery as pending for as long as it lives.
+struct LatePending(Arc<Shared>);
+
+impl LatePending {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.count(|counts| counts.late_pending += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for LatePending {
     fn drop(&mut self) {
         self.0.count(|counts| counts.late_pending -= 1);
     }
@@ -281,6 +372,7 @@ async fn run_down(mut server: OwnedReadHalf, client: OwnedWriteHalf, link: &Link
         if read == 0 {
             break;
         }
+        shared.answered.send_replace((link.number, link.delivered.get()));
         match link.down.get() {
             Down::Relay => give(&mut client, &buffer[..read], link, shared).await,
             Down::CutAfter(left) => {
@@ -294,8 +386,8 @@ async fn run_down(mut server: OwnedReadHalf, client: OwnedWriteHalf, link: &Link
             Down::Discard(_) => link.discarded.notify_one(),
         }
     }
-    if matches!(link.down.get(), Down::Discard(Then::Hang)) {
-        pending().await
+    if link.silent.get() || matches!(link.down.get(), Down::Discard(Then::Hang)) {
+        link.drain.notified().await;
     }
 }
 

@@ -7,9 +7,10 @@
 
 mod link;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ const CONNECTIONS_MAX: u64 = 4_096;
 const NEXT_MAX: usize = 1_024;
 /// Pause after a failed accept, which is the process out of file descriptors.
 const ACCEPT_PAUSE_MS: u64 = 10;
+/// How often it is looked at whether everything is carried out.
+const DRAIN_POLL_MS: u64 = 1;
 /// Reply bytes of a chunk among which a random reply cut falls.
 const RANDOM_CUT_REPLY_BYTES: u64 = 64;
 
@@ -49,7 +52,17 @@ pub enum Hold {
     CutThenMs(u64),
 }
 
-/// What happens to a chunk, and but for `Pass` and `Delay` to everything after it on that connection.
+/// Which half of a connection is gone while the other stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// The way up. The chunk is delivered and answered; then the server sees the end of the stream, and what the client goes on to send is
+    /// thrown away without a word: a peer that has crashed, and whose machine has not said so.
+    Up,
+    /// The way down. The client sees the end of the replies at once; the chunk, and what it sends all the same, is delivered and carried out.
+    Down,
+}
+
+/// What happens to a chunk, and but for `Pass`, `Delay`, `Duplicate` and `Behind` to everything after it on that connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing: the chunk is delivered, its reply returned.
@@ -84,6 +97,20 @@ pub enum Fault {
     LoseReply(Then),
     /// The chunk, and what follows before the client gives up, is held and delivered late; no reply is returned.
     DeliverLate(Hold),
+    /// One half of the connection is closed, the other stays open.
+    HalfOpen(Half),
+    /// The chunk is delivered, and once more after this time, on a connection of its own whose replies nobody gets: what a router between does
+    /// that sends again what it has not seen answered. Only for chunks of whole requests, which any connection may send.
+    Duplicate {
+        /// From the first delivery to the second.
+        ms: u64,
+    },
+    /// The chunk is delivered once the next one of another connection was answered, or after this time where none is: two connections' requests
+    /// are carried out in the other order. One chunk at a time waits so; what is to wait beside it passes.
+    Behind {
+        /// The longest wait.
+        ms_max: u64,
+    },
 }
 
 /// The point at which a fault is decided.
@@ -95,7 +122,19 @@ pub struct Moment<'a> {
     pub chunk: Option<u64>,
     /// The chunk; empty at accept.
     pub bytes: &'a [u8],
+    /// The chunk before it on this connection ended a line, or there was none: a request may begin here.
+    pub begins: bool,
 }
+
+impl Moment<'_> {
+    /// The chunk is whole requests, as far as its ends tell: a small one between two ends of lines.
+    pub fn is_whole(&self) -> bool {
+        self.begins && self.bytes.len() < WHOLE_BYTES_MAX && self.bytes.ends_with(b"\r\n")
+    }
+}
+
+/// Chunks from here on may be parts of a value.
+const WHOLE_BYTES_MAX: usize = 16 * 1024;
 
 /// Probabilities a chunk, for [`Proxy::random`]; they add up to 1 at the most.
 #[derive(Clone, Copy, Debug)]
@@ -112,28 +151,40 @@ pub struct Rates {
     pub cut_reply: f64,
     /// Of a delay.
     pub delay: f64,
-    /// The longest time a late delivery is held after the close.
+    /// Of losing one half of the connection, either.
+    pub half_open: f64,
+    /// Of a second delivery, of chunks that are whole requests ([`Moment::is_whole`]); others pass.
+    pub duplicate: f64,
+    /// Of delivering behind a chunk of another connection.
+    pub reorder: f64,
+    /// The longest time a late delivery is held after the close, and a second one comes after the first.
     pub late_ms_max: u64,
-    /// The longest delay.
+    /// The longest delay, and the longest wait for another connection.
     pub delay_ms_max: u64,
 }
 
 impl Default for Rates {
     fn default() -> Self {
-        Self {
-            lost_request: 0.0,
-            lost_reply: 0.0,
-            late_delivery: 0.0,
-            cut_request: 0.0,
-            cut_reply: 0.0,
-            delay: 0.0,
-            late_ms_max: 50,
-            delay_ms_max: 5,
-        }
+        Self::NONE
     }
 }
 
 impl Rates {
+    /// No fault; late by up to 50 ms, and delayed by up to 5, where one is asked for. The default, for constants.
+    pub const NONE: Self = Self {
+        lost_request: 0.0,
+        lost_reply: 0.0,
+        late_delivery: 0.0,
+        cut_request: 0.0,
+        cut_reply: 0.0,
+        delay: 0.0,
+        half_open: 0.0,
+        duplicate: 0.0,
+        reorder: 0.0,
+        late_ms_max: 50,
+        delay_ms_max: 5,
+    };
+
     fn roll(&self, moment: &Moment<'_>, rng: &mut Rng) -> Fault {
         if moment.chunk.is_none() {
             return Fault::Pass;
@@ -155,13 +206,29 @@ impl Rates {
             Fault::CutReply { after_bytes: rng.u64(0..RANDOM_CUT_REPLY_BYTES) }
         } else if hit(self.delay) {
             Fault::Delay { ms: rng.u64(0..=self.delay_ms_max) }
+        } else if hit(self.half_open) {
+            Fault::HalfOpen(if rng.bool() { Half::Up } else { Half::Down })
+        } else if hit(self.duplicate) && moment.is_whole() {
+            Fault::Duplicate { ms: rng.u64(0..=self.late_ms_max) }
+        } else if hit(self.reorder) {
+            Fault::Behind { ms_max: self.delay_ms_max }
         } else {
             Fault::Pass
         }
     }
 
-    fn sum(&self) -> f64 {
-        self.lost_request + self.lost_reply + self.late_delivery + self.cut_request + self.cut_reply + self.delay
+    fn each(&self) -> [f64; 9] {
+        [
+            self.lost_request,
+            self.lost_reply,
+            self.late_delivery,
+            self.cut_request,
+            self.cut_reply,
+            self.delay,
+            self.half_open,
+            self.duplicate,
+            self.reorder,
+        ]
     }
 }
 
@@ -196,12 +263,18 @@ pub struct Counts {
     pub lost_replies: u64,
     /// [`Fault::DeliverLate`].
     pub late_deliveries: u64,
-    /// Late deliveries that the server has not carried out yet.
+    /// [`Fault::HalfOpen`].
+    pub half_opens: u64,
+    /// [`Fault::Duplicate`].
+    pub duplicates: u64,
+    /// [`Fault::Behind`], of chunks that another connection's did overtake.
+    pub reorders: u64,
+    /// Late and second deliveries that the server has not carried out yet.
     pub late_pending: u64,
 }
 
 impl Counts {
-    /// All faults but delays.
+    /// All faults but delays and what was reordered, which breaks no promise of a network.
     pub fn faults(&self) -> u64 {
         self.closes
             + self.hangs
@@ -211,11 +284,15 @@ impl Counts {
             + self.lost_requests
             + self.lost_replies
             + self.late_deliveries
+            + self.half_opens
+            + self.duplicates
     }
 
     fn add(&mut self, fault: &Fault) {
         let count = match fault {
-            Fault::Pass => return,
+            Fault::Pass | Fault::Behind { .. } => return,
+            Fault::HalfOpen(_) => &mut self.half_opens,
+            Fault::Duplicate { .. } => &mut self.duplicates,
             Fault::Delay { .. } => &mut self.delays,
             Fault::Close => &mut self.closes,
             Fault::Hang => &mut self.hangs,
@@ -230,6 +307,14 @@ impl Counts {
     }
 }
 
+/// How connections are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    Now,
+    /// Once the server has carried out what it was sent.
+    Drain,
+}
+
 type Decide = Box<dyn FnMut(&Moment<'_>, &mut Rng) -> Fault + Send>;
 
 struct Script {
@@ -241,16 +326,29 @@ struct Script {
 
 /// What the handle and the connections share.
 struct Shared {
-    upstream: SocketAddr,
+    /// Locked for a look.
+    upstream: Mutex<SocketAddr>,
     /// Locked for one decision.
     script: Mutex<Script>,
     /// Locked for one addition.
     counts: Mutex<Counts>,
+    /// The numbers of live connections. Locked for a look or a change.
+    open: Mutex<BTreeSet<u64>>,
     /// Changed to cut all connections.
-    cut: watch::Sender<()>,
+    cut: watch::Sender<Cut>,
+    /// Chunks delivered, on all connections.
+    delivered: AtomicU64,
+    /// The connection that was answered last, and the number of the last chunk that it had delivered by then.
+    answered: watch::Sender<(u64, u64)>,
+    /// A chunk waits for one of another connection. Locked for a look.
+    waits: Mutex<bool>,
 }
 
 impl Shared {
+    fn upstream(&self) -> SocketAddr {
+        *lock(&self.upstream)
+    }
+
     fn decide(&self, moment: &Moment<'_>) -> Fault {
         let mut script = lock(&self.script);
         let mut rng = Rng::with_seed(mix(script.seed, moment));
@@ -307,7 +405,7 @@ impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy")
             .field("addr", &self.addr)
-            .field("upstream", &self.shared.upstream)
+            .field("upstream", &self.shared.upstream())
             .field("counts", &self.counts())
             .finish_non_exhaustive()
     }
@@ -322,10 +420,14 @@ impl Proxy {
         let (listener, addr) = listen();
         let script = Script { seed: 0, decide: Box::new(|_, _| Fault::Pass), next: VecDeque::new() };
         let shared = Arc::new(Shared {
-            upstream,
+            upstream: Mutex::new(upstream),
             script: Mutex::new(script),
             counts: Mutex::default(),
-            cut: watch::Sender::new(()),
+            open: Mutex::default(),
+            cut: watch::Sender::new(Cut::Now),
+            delivered: AtomicU64::new(0),
+            answered: watch::Sender::new((0, 0)),
+            waits: Mutex::new(false),
         });
         let accepting = Arc::clone(&shared);
         let thread = Background::run("fault-proxy", move || async move {
@@ -394,17 +496,40 @@ impl Proxy {
     /// # Panics
     /// When a rate is negative or the rates add up to more than 1.
     pub fn random(&self, seed: u64, rates: Rates) {
-        let each = [
-            rates.lost_request,
-            rates.lost_reply,
-            rates.late_delivery,
-            rates.cut_request,
-            rates.cut_reply,
-            rates.delay,
-        ];
-        assert!(each.iter().all(|&rate| rate >= 0.0) && rates.sum() <= 1.0, "not probabilities: {rates:?}");
         eprintln!("fault proxy: seed {seed}, {rates:?}");
+        self.draw(seed, rates);
+    }
+
+    /// The same without a word, for whoever prints its seeds himself.
+    ///
+    /// # Panics
+    /// As [`random`](Self::random).
+    pub fn draw(&self, seed: u64, rates: Rates) {
+        let each = rates.each();
+        let is_fair = each.iter().all(|&rate| rate >= 0.0) && each.iter().sum::<f64>() <= 1.0;
+        assert!(is_fair, "not probabilities: {rates:?}");
         self.script(seed, move |moment, rng| rates.roll(moment, rng));
+    }
+
+    /// New connections go to another server from now on, as where a name moves to the replica that took over; live ones stay where they are.
+    ///
+    /// ```
+    /// use larder_testkit::proxy::Proxy;
+    /// use larder_testkit::servers::{Memcached, Version};
+    ///
+    /// use std::io::{Read, Write};
+    ///
+    /// let server = Memcached::start(Version::Old, &[]);
+    /// # let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    /// let proxy = Proxy::start(nobody);
+    /// proxy.redirect(server.addr());
+    /// let mut client = std::net::TcpStream::connect(proxy.addr())?;
+    /// client.write_all(b"version\r\n")?;
+    /// assert!(client.read(&mut [0; 64])? > 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn redirect(&self, upstream: SocketAddr) {
+        *lock(&self.shared.upstream) = upstream;
     }
 
     /// Closes all live connections now. Late deliveries under way lose their client, and are delivered all the same.
@@ -425,7 +550,38 @@ impl Proxy {
     /// # Ok::<_, std::io::Error>(())
     /// ```
     pub fn cut_all(&self) {
-        self.shared.cut.send_replace(());
+        self.shared.cut.send_replace(Cut::Now);
+    }
+
+    /// Closes all live connections of clients, and returns once the server has carried out all that was sent to it over any connection, late
+    /// deliveries too; a server that stands still is given 2 s. New connections meet no faults any more.
+    ///
+    /// ```
+    /// use larder_testkit::proxy::Proxy;
+    /// use larder_testkit::servers::{Memcached, Version};
+    /// use std::io::Write;
+    ///
+    /// let server = Memcached::start(Version::New, &[]);
+    /// let proxy = Proxy::start(server.addr());
+    /// let mut client = std::net::TcpStream::connect(proxy.addr())?;
+    /// client.write_all(b"set k 0 0 1\r\nv\r\n")?;
+    /// while proxy.counts().chunks == 0 {
+    ///     std::thread::yield_now();
+    /// }
+    /// proxy.drain();
+    /// assert_eq!(server.stat("curr_items"), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn drain(&self) {
+        self.set(Fault::Pass);
+        lock(&self.shared.script).next.clear();
+        // Clients may connect anew at once.
+        let before = self.counts().connections;
+        self.shared.cut.send_replace(Cut::Drain);
+        let first_open = || lock(&self.shared.open).first().copied();
+        while first_open().is_some_and(|first| first < before) || self.counts().late_pending > 0 {
+            std::thread::sleep(Duration::from_millis(DRAIN_POLL_MS));
+        }
     }
 
     /// What was done so far.
@@ -447,11 +603,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let number = counts.connections;
         counts.connections += 1;
         counts.connections_open += 1;
+        // Before the count is seen by others.
+        lock(&shared.open).insert(number);
         drop(counts);
         let shared = Arc::clone(&shared);
         spawn_local(async move {
             link::serve(client, number, &shared).await;
             shared.count(|counts| counts.connections_open -= 1);
+            lock(&shared.open).remove(&number);
         });
     }
 }

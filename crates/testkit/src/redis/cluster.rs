@@ -86,6 +86,11 @@ impl RedisCluster {
         place.unwrap_or_else(|| panic!("no node knows a primary of the slot {slot}"))
     }
 
+    /// Which node is the primary of a slot, as one node sees it; `None` where it does not know or does not answer.
+    pub fn primary_by(&self, node: usize, slot: u16) -> Option<usize> {
+        self.seen_by(&self.nodes[node], slot)
+    }
+
     /// Which node is the primary of a slot, as one node sees it.
     fn seen_by(&self, node: &RedisServer, slot: u16) -> Option<usize> {
         let Ok(Value::Array(ranges)) = node.try_command(&["CLUSTER", "SLOTS"]) else { return None };

@@ -21,9 +21,8 @@ const RATES: Rates = Rates {
     late_delivery: 0.01,
     cut_request: 0.01,
     cut_reply: 0.01,
-    delay: 0.0,
     late_ms_max: 30,
-    delay_ms_max: 0,
+    ..Rates::NONE
 };
 
 /// A client of several servers, each reached at its own address or through a proxy.

@@ -1,0 +1,132 @@
+//! Histories: what clients of a structure did and were told, while things broke, held against what the structure promises.
+//!
+//! A [`Job`] drives one structure by 2 to 4 clients with values of their own, and records when each call began, when it ended and what it
+//! was told: done, not done, or unknown. Then everything is calm, and all is read once more. The checkers ([`check`]) are pure functions
+//! over what was recorded. What the guarantees allow, `Lost` or an unknown outcome, they allow only where [`Caused`] says that something
+//! really happened.
+
+pub mod check;
+pub mod jobs;
+pub mod recorder;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use larder_core::{ClockRef, StoreRef, SystemClock};
+use larder_structures::Kind;
+
+pub use jobs::JOBS;
+
+/// A future that owns what it needs.
+pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What a run of a job works on.
+#[derive(Clone)]
+pub struct Arena {
+    /// One store a client, 2 to 4: whatever the nemesis does stands between it and the data.
+    pub clients: Vec<StoreRef>,
+    /// The same data without faults, once the nemesis is quiet: for the final read.
+    pub quiet: StoreRef,
+    /// What the nemesis has really caused up to now.
+    pub caused: Arc<Caused>,
+    /// Makes the nemesis quiet, and returns when nothing of it can still land: called once, before the final read.
+    pub calm: Calm,
+}
+
+/// Ends a nemesis. See [`Arena::calm`].
+pub type Calm = Arc<dyn Fn() -> Boxed<()> + Send + Sync>;
+
+/// A nemesis that is never there.
+pub fn calm() -> Calm {
+    Arc::new(|| Box::pin(std::future::ready(())))
+}
+
+/// What a nemesis has really caused: only what is counted here excuses a loss. Counts only grow; each is raised *before* the harm is done.
+#[derive(Debug, Default)]
+pub struct Caused {
+    /// Data was, or may have been, thrown away: an eviction, a flush, a restart of a store that keeps nothing.
+    pub losses: AtomicU64,
+    /// Older data was, or may have been, put back: a failover that lost writes, a restart with a stale file.
+    pub setbacks: AtomicU64,
+    /// Clocks of clients or servers were set.
+    pub clock_jumps: AtomicU64,
+    /// Set by a nemesis that leaves no write open: an unknown outcome is a violation there.
+    pub never_open: AtomicBool,
+    /// Set by a nemesis that delivers nothing late and nothing twice: what only such deliveries can repeat is a violation there.
+    pub never_late: AtomicBool,
+}
+
+impl Caused {
+    /// Whether data may be gone.
+    pub fn may_have_lost(&self) -> bool {
+        self.losses.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether data may be older than what was acknowledged.
+    pub fn may_have_set_back(&self) -> bool {
+        self.setbacks.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether a clock may be wrong.
+    pub fn may_have_set_clocks(&self) -> bool {
+        self.clock_jumps.load(Ordering::SeqCst) > 0
+    }
+}
+
+tokio::task_local! {
+    static CLOCK: ClockRef;
+}
+
+/// Runs a job whose handles go by `clock`, and not by the system's.
+pub async fn by_clock<T>(clock: ClockRef, job: impl Future<Output = T>) -> T {
+    CLOCK.scope(clock, job).await
+}
+
+/// The clock that handles of the job that asks go by.
+fn clock() -> ClockRef {
+    CLOCK.try_with(ClockRef::clone).unwrap_or_else(|_| SystemClock::shared())
+}
+
+/// What a job draws from, and how much it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Everything drawn comes from this.
+    pub seed: u64,
+    /// About how many calls all clients make together.
+    pub ops: usize,
+}
+
+/// One structure under work.
+pub struct Job {
+    /// The word that names it.
+    pub name: &'static str,
+    /// The structure.
+    pub kind: Kind,
+    /// Runs it. Needs a Tokio runtime with its timer.
+    pub run: fn(Arena, Run) -> Boxed<Verdict>,
+}
+
+/// What a run of a job came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Calls whose outcome was held against the guarantees, the final reads among them.
+    pub operations: u64,
+    /// Of those, calls that were told to be unknown.
+    pub unknown: u64,
+    /// `Lost`, `Absent` and `RolledBack` told, and gaps.
+    pub losses_told: u64,
+    /// What the guarantees do not allow, in words.
+    pub violations: Vec<String>,
+}
+
+impl Verdict {
+    /// Adds another.
+    pub fn add(&mut self, other: Verdict) {
+        self.operations += other.operations;
+        self.unknown += other.unknown;
+        self.losses_told += other.losses_told;
+        self.violations.extend(other.violations);
+    }
+}

@@ -1,0 +1,126 @@
+//! Part `nemesis`: the histories of every structure, played on real servers while their networks fail and things happen to them.
+
+mod clocks;
+mod stages;
+
+use std::future::Future;
+use std::time::Duration;
+
+use fastrand::Rng;
+use larder_testkit::history::{JOBS, Job, Run, by_clock};
+use larder_testkit::proxy::Counts;
+use larder_testkit::redis::RedisVersion;
+use stages::{STAGES, Scene, Stage};
+use tokio::task::JoinSet;
+
+use crate::{Budget, Findings, Part};
+
+/// Rounds at one time: they wait most of the time, for leases, timeouts and servers that stand still.
+const ROUNDS_AT_ONCE: usize = 4;
+/// Of so many rounds one is played on a cluster, which takes 2 s to start and as long to notice that a primary is gone.
+const CLUSTER_EVERY: u64 = 40;
+/// Operations of a round.
+const OPS: std::ops::Range<usize> = 100..600;
+/// Within this time of a round its deeds are done.
+const DEEDS_WITHIN_MS: u64 = 400;
+/// Violations of a round that are kept word by word.
+const TOLD_A_ROUND: usize = 2;
+/// A round that takes longer hangs.
+const ROUND_S_MAX: u64 = 180;
+
+/// The part.
+pub(crate) const PART: Part = Part {
+    name: "nemesis",
+    about: "histories on real servers, whose networks fail, and that are killed, stopped, flushed, filled and replaced",
+    run,
+};
+
+/// Plays rounds until the time is over.
+fn run(budget: Budget) -> Findings {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(play(budget))
+}
+
+async fn play(budget: Budget) -> Findings {
+    let mut all = Findings::default();
+    let mut rounds = JoinSet::new();
+    for seed in budget.seeds() {
+        rounds.spawn(async move { round(seed).await });
+        if rounds.len() >= ROUNDS_AT_ONCE
+            && let Some(found) = rounds.join_next().await
+        {
+            all.add(found.expect("a round that does not panic"));
+        }
+    }
+    while let Some(found) = rounds.join_next().await {
+        all.add(found.expect("a round that does not panic"));
+    }
+    all
+}
+
+/// What a round plays, and where.
+fn cast(seed: u64) -> (&'static Job, Stage, Run) {
+    let mut rng = Rng::with_seed(seed);
+    let job = &JOBS[(seed % JOBS.len() as u64) as usize];
+    let stage = match rng.u64(..CLUSTER_EVERY) {
+        0 => Stage::Cluster([RedisVersion::Redis7, RedisVersion::Redis8, RedisVersion::Valkey][rng.usize(..3)]),
+        _ => STAGES[rng.usize(..STAGES.len())],
+    };
+    (job, stage, Run { seed, ops: rng.usize(OPS) })
+}
+
+async fn round(seed: u64) -> Findings {
+    let (job, stage, run) = cast(seed);
+    let mut found = Findings::default();
+    let Scene { arena, trouble, proxies } = stages::set(stage, seed, DEEDS_WITHIN_MS).await;
+    let jumps = clocks::jumps(seed);
+    let clock = clocks::set(&arena.caused, &jumps);
+    let playing = by_clock(clock, (job.run)(arena, run));
+    let what = format!("{} on {stage:?}", job.name);
+    match within(playing).await {
+        Some(verdict) => {
+            found.count("operations checked", verdict.operations);
+            found.count(&format!("operations checked: {}", job.name), verdict.operations);
+            found.count("ambiguous operations", verdict.unknown);
+            found.count("losses told", verdict.losses_told);
+            // One thing that went wrong shows in many calls: the first few tell it.
+            for violation in verdict.violations.iter().take(TOLD_A_ROUND) {
+                found.violation(seed, &format!("{what}: {violation}"));
+            }
+            found.violations += verdict.violations.len().saturating_sub(TOLD_A_ROUND) as u64;
+        }
+        None => found.violation(seed, &format!("{what}: not over after {ROUND_S_MAX} s")),
+    }
+    found.count("histories", 1);
+    found.count("faults: clock set off by minutes", jumps.len() as u64);
+    for (deed, times) in trouble.done() {
+        found.count(&format!("faults: {}", deed.as_str()), times);
+    }
+    for proxy in &proxies {
+        count_network(&mut found, &proxy.counts());
+    }
+    // Ends the server and joins a thread.
+    let ended = tokio::task::spawn_blocking(move || drop((trouble, proxies)));
+    ended.await.expect("an end");
+    found
+}
+
+async fn within<T>(playing: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(Duration::from_secs(ROUND_S_MAX), playing).await.ok()
+}
+
+fn count_network(found: &mut Findings, counts: &Counts) {
+    for (what, times) in [
+        ("request lost", counts.lost_requests),
+        ("reply lost", counts.lost_replies),
+        ("request delivered after its client gave up", counts.late_deliveries),
+        ("request cut", counts.request_cuts),
+        ("reply cut", counts.reply_cuts),
+        ("connection half open", counts.half_opens),
+        ("request delivered twice", counts.duplicates),
+        ("two connections' requests in the other order", counts.reorders),
+        ("request delayed", counts.delays),
+    ] {
+        found.count(&format!("faults: {what}"), times);
+    }
+}

@@ -1,0 +1,224 @@
+//! Where a history is played: a real server, what is between it and its clients, and what befalls both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use larder::StoreRef;
+use larder_testkit::history::{Arena, Calm, Caused};
+use larder_testkit::nemesis::{Cache, Nemesis, Pair, Partitioned, Redis, Small, Trouble, Victim};
+use larder_testkit::proxy::{Proxy, Rates};
+use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
+use larder_testkit::servers::{Memcached, Version};
+
+use crate::served;
+
+/// Clients of a history.
+const CLIENTS: std::ops::RangeInclusive<usize> = 2..=4;
+/// Hasty, so that what stands still is noticed.
+const TIMEOUTS: &str = "timeout_ms=300&connect_timeout_ms=1000";
+/// How long a client may need to find a server for the first time, through a network that fails.
+const CONNECT_TRIES: u32 = 50;
+const CONNECT_PAUSE_MS: u64 = 20;
+
+/// A sort of server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Memcached(Version),
+    /// By the commands of old.
+    Classic,
+    /// 2 MB that others fill, and the server evicts.
+    Evicting,
+    /// 2 MB that others fill, and the server refuses.
+    Full,
+    /// Nothing saved.
+    Redis(RedisVersion),
+    /// Everything on the disk before it is acknowledged.
+    RedisSaved(RedisVersion),
+    /// A primary whose replica takes over.
+    Pair(RedisVersion),
+    Cluster(RedisVersion),
+    OwnMemory,
+    OwnDurable,
+}
+
+/// Each as often as it stands here. A cluster takes as long as twenty of the others.
+pub(crate) const STAGES: &[Stage] = &[
+    Stage::Memcached(Version::New),
+    Stage::Memcached(Version::Old),
+    Stage::Classic,
+    Stage::Evicting,
+    Stage::Full,
+    Stage::Redis(RedisVersion::Redis7),
+    Stage::Redis(RedisVersion::Valkey),
+    Stage::RedisSaved(RedisVersion::Redis8),
+    Stage::RedisSaved(RedisVersion::Valkey),
+    Stage::Pair(RedisVersion::Redis7),
+    Stage::Pair(RedisVersion::Valkey),
+    Stage::OwnMemory,
+    Stage::OwnDurable,
+    Stage::OwnDurable,
+];
+
+/// A stage that is set.
+pub(crate) struct Scene {
+    pub(crate) arena: Arena,
+    pub(crate) trouble: Arc<dyn Trouble>,
+    /// The networks that fail.
+    pub(crate) proxies: Vec<Arc<Proxy>>,
+}
+
+/// What a stage is set with.
+struct Props {
+    /// As the clients name it, but for its options.
+    url: String,
+    quiet: String,
+    proxies: Vec<Arc<Proxy>>,
+    begin: Box<dyn FnOnce(Arc<Caused>) -> Arc<dyn Trouble> + Send>,
+}
+
+/// Starts the server, connects the clients, and lets things happen from there on, within `within_ms`.
+///
+/// # Panics
+/// When a server does not come up: nothing can be shown then.
+pub(crate) async fn set(stage: Stage, seed: u64, within_ms: u64) -> Scene {
+    let props = tokio::task::spawn_blocking(move || props(stage, seed, within_ms)).await.expect("a server");
+    let mut rng = Rng::with_seed(seed);
+    let mut clients = Vec::new();
+    for _ in 0..rng.usize(CLIENTS) {
+        clients.push(connect(&format!("{}{TIMEOUTS}", props.url)).await);
+    }
+    let quiet = connect(&format!("{}timeout_ms=10000&connect_timeout_ms=10000", props.quiet)).await;
+    let caused = Arc::new(Caused::default());
+    for proxy in &props.proxies {
+        proxy.draw(seed, rates(&mut rng));
+    }
+    let trouble = (props.begin)(Arc::clone(&caused));
+    let calm = calm(Arc::clone(&trouble), props.proxies.clone());
+    Scene { arena: Arena { clients, quiet, caused, calm }, trouble, proxies: props.proxies }
+}
+
+/// A network is better or worse, and a request's fate is its own.
+fn rates(rng: &mut Rng) -> Rates {
+    let each = [0.003, 0.01, 0.03][rng.usize(..3)];
+    Rates {
+        lost_request: each,
+        lost_reply: each,
+        late_delivery: each,
+        cut_request: each,
+        cut_reply: each,
+        half_open: each / 8.0,
+        reorder: each,
+        delay: 2.0 * each,
+        late_ms_max: 60,
+        ..Rates::NONE
+    }
+}
+
+fn calm(trouble: Arc<dyn Trouble>, proxies: Vec<Arc<Proxy>>) -> Calm {
+    Arc::new(move || {
+        let (trouble, proxies) = (Arc::clone(&trouble), proxies.clone());
+        Box::pin(async move {
+            // The server serves first: what is still under way arrives at it.
+            let end = move || {
+                trouble.end();
+                proxies.iter().for_each(|proxy| proxy.drain());
+            };
+            tokio::task::spawn_blocking(end).await.expect("deeds that end");
+        })
+    })
+}
+
+async fn connect(url: &str) -> StoreRef {
+    let mut tries = 0;
+    loop {
+        match larder::open(url).await {
+            Ok(store) => return store,
+            Err(error) => {
+                tries += 1;
+                assert!(tries < CONNECT_TRIES, "{url} cannot be opened: {error}");
+                tokio::time::sleep(Duration::from_millis(CONNECT_PAUSE_MS)).await;
+            }
+        }
+    }
+}
+
+fn props(stage: Stage, seed: u64, within_ms: u64) -> Props {
+    let memcached = |version, args: &[&str]| Memcached::start(version, args);
+    let redis = |version, options: &RedisOptions| RedisServer::start(version, options);
+    let plan = Plan { seed, within_ms };
+    match stage {
+        Stage::Memcached(version) => {
+            let server = memcached(version, &[]);
+            plan.behind_proxy("memcached", "?", server.addr(), Cache::new(server))
+        }
+        Stage::Classic => {
+            let server = memcached(if seed.is_multiple_of(2) { Version::Old } else { Version::New }, &[]);
+            plan.behind_proxy("memcached", "?dialect=classic&", server.addr(), Cache::new(server))
+        }
+        Stage::Evicting => {
+            let server = memcached(Version::New, &["-m", if seed.is_multiple_of(2) { "2" } else { "3" }]);
+            plan.behind_proxy("memcached", "?", server.addr(), Small::new(server, true))
+        }
+        Stage::Full => {
+            let server = memcached(Version::New, &["-m", "2", "-M"]);
+            plan.behind_proxy("memcached", "?", server.addr(), Small::new(server, false))
+        }
+        Stage::Redis(version) => {
+            let server = redis(version, &RedisOptions::new());
+            plan.behind_proxy("redis", "?", server.addr(), Redis::new(server, false))
+        }
+        Stage::RedisSaved(version) => {
+            let server = redis(version, &RedisOptions::new().appendonly());
+            plan.behind_proxy("redis", "?", server.addr(), Redis::new(server, true))
+        }
+        Stage::Pair(version) => {
+            let pair = Pair::start(version, 2);
+            let (faulty, quiet) = (Arc::clone(&pair.proxies()[0]), pair.proxies()[1].addr());
+            Props {
+                url: format!("redis://{}?", faulty.addr()),
+                quiet: format!("redis://{quiet}?"),
+                proxies: vec![faulty],
+                begin: plan.begin(pair),
+            }
+        }
+        Stage::Cluster(version) => {
+            let cluster = RedisCluster::start(version);
+            let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
+            let url = format!("redis-cluster://{}?", nodes.join(","));
+            Props { url: url.clone(), quiet: url, proxies: Vec::new(), begin: plan.begin(Partitioned::new(cluster)) }
+        }
+        Stage::OwnMemory | Stage::OwnDurable => {
+            let program = served::start(stage == Stage::OwnDurable);
+            plan.behind_proxy("memcached", "?", program.addr(), program)
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Plan {
+    seed: u64,
+    within_ms: u64,
+}
+
+impl Plan {
+    fn behind_proxy<V: Victim + 'static>(
+        self,
+        scheme: &str,
+        options: &str,
+        addr: std::net::SocketAddr,
+        victim: V,
+    ) -> Props {
+        let proxy = Arc::new(Proxy::start(addr));
+        Props {
+            url: format!("{scheme}://{}{options}", proxy.addr()),
+            quiet: format!("{scheme}://{addr}{options}"),
+            proxies: vec![proxy],
+            begin: self.begin(victim),
+        }
+    }
+
+    fn begin<V: Victim + 'static>(self, victim: V) -> Box<dyn FnOnce(Arc<Caused>) -> Arc<dyn Trouble> + Send> {
+        Box::new(move |caused| Arc::new(Nemesis::begin(victim, self.seed, self.within_ms, caused)))
+    }
+}

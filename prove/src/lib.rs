@@ -3,6 +3,8 @@
 //!
 //! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod crashes;
 mod findings;
 
 use std::time::{Duration, Instant};
@@ -43,7 +45,14 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[];
+pub const PARTS: &[Part] = &[
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    Part {
+        name: "crashes",
+        about: "the durable store, killed, failed and cut off power at every call that changes a file",
+        run: crashes::run,
+    },
+];
 
 #[cfg(test)]
 mod tests {

@@ -108,7 +108,10 @@ impl Round<'_> {
             work.sync = Sync::Never;
         }
         let mut command = Command::new(self.program);
-        tracer::run(command.arg("--crash").args(work.args(folder)), folder, plan)
+        let t = std::time::Instant::now();
+        let r = tracer::run(command.arg("--crash").args(work.args(folder)), folder, plan);
+        eprintln!("DBG {:?} {:?} {} events {:?}", plan, t.elapsed(), r.events.len(), r.code);
+        r
     }
 
     fn is_mine(&self, point: u64) -> bool {
@@ -117,6 +120,7 @@ impl Round<'_> {
 
     fn wrong(&mut self, what: &str, why: &str) {
         let Work { sync, sizes, .. } = self.work;
+        eprintln!("DBG WRONG {what}: {why}");
         self.findings.violation(self.seed, &format!("sync={sync}, {sizes:?}, {what}: {why}"));
     }
 
@@ -197,6 +201,9 @@ impl Round<'_> {
 
     /// A fault at every call it can come at. The first life meets it; the next one begins with what that left, and in its beginning the power is cut, too.
     fn faults(&mut self, (fault, among, name): (Fault, Among, &str)) {
+        if std::env::var("ONLY").is_ok_and(|o| !name.contains(&o)) {
+            return;
+        }
         let mut at = 1 + (self.seed + self.shares - 1) % self.shares;
         loop {
             let folder = room();

@@ -88,8 +88,7 @@ pub(super) fn filter() -> seccompiler::Result<BpfProgram> {
             257 => opens(2),
             // PROT_WRITE, MAP_SHARED, and not MAP_ANONYMOUS.
             9 => {
-                let is_file =
-                    SeccompCondition::new(3, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(0x21), 1)?;
+                let is_file = SeccompCondition::new(3, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(0x21), 1)?;
                 SeccompRule::new(vec![bits(2, 2)?, is_file]).map(|rule| vec![rule])
             }
             _ => Ok(Vec::new()),

@@ -71,15 +71,38 @@ pub(super) type Inode = u64;
 /// What became of files, in the order in which it did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    Wrote { inode: Inode, at: u64, bytes: Vec<u8> },
-    LenSet { inode: Inode, len: u64 },
+    Wrote {
+        inode: Inode,
+        at: u64,
+        bytes: Vec<u8>,
+    },
+    LenSet {
+        inode: Inode,
+        len: u64,
+    },
     /// A file was opened that may be new; `empties`: it is empty now.
-    Opened { path: PathBuf, inode: Inode, empties: bool },
-    Renamed { from: PathBuf, to: PathBuf },
-    Unlinked { path: PathBuf },
-    DirMade { path: PathBuf, inode: Inode },
-    Synced { inode: Inode },
-    SyncFailed { inode: Inode },
+    Opened {
+        path: PathBuf,
+        inode: Inode,
+        empties: bool,
+    },
+    Renamed {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    Unlinked {
+        path: PathBuf,
+    },
+    DirMade {
+        path: PathBuf,
+        inode: Inode,
+    },
+    Synced {
+        inode: Inode,
+    },
+    SyncFailed {
+        inode: Inode,
+    },
     /// A line on the standard output.
     Said(String),
 }

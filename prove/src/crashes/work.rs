@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use larder_core::{Arith, Cas, Ctx, Initial, Item, Key, Op, PutMode, Remaining, Reply, Result, StoreExt, Ttl, Verb, Want};
+use larder_core::{
+    Arith, Cas, Ctx, Initial, Item, Key, Op, PutMode, Remaining, Reply, Result, StoreExt, Ttl, Verb, Want,
+};
 use larder_store_durable::{DurableStore, Options, Sync};
 
 use super::calls;
@@ -287,7 +289,12 @@ async fn write_one(work: &Work, store: &DurableStore, writer: usize, session: us
 }
 
 /// Takes a step: the reply, where it is not what it should be.
-async fn take(store: &DurableStore, (writer, number): (usize, usize), step: &Step, before: &State) -> Result<Option<Reply>> {
+async fn take(
+    store: &DurableStore,
+    (writer, number): (usize, usize),
+    step: &Step,
+    before: &State,
+) -> Result<Option<Reply>> {
     let seen = match step {
         Step::Put { mode: Mode::Cas, .. } => store.get(key(step.key())).await?.and_then(|item| item.cas),
         _ => None,
@@ -309,7 +316,9 @@ async fn refused(store: &DurableStore, steps: &[Step], states: &[State], (writer
     }
     match held(store, writer).await {
         Ok((held, _)) if held == states[number] => {}
-        Ok(_) => say(&format!("bad {writer} a read after a write that failed shows something else than what was acknowledged")),
+        Ok(_) => say(&format!(
+            "bad {writer} a read after a write that failed shows something else than what was acknowledged"
+        )),
         Err(error) => say(&format!("bad {writer} a read after a write that failed: {error}")),
     }
 }

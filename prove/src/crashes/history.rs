@@ -37,8 +37,10 @@ pub(super) struct History {
     writers: [Known; WRITERS],
     /// Which step was shown which cas token.
     tokens: HashMap<u64, (usize, usize)>,
-    /// Something failed since the store was opened last.
+    /// Something failed since the store was opened last, or may have: whoever closes a store is not told.
     has_failed: bool,
+    /// Calls fail in this life.
+    pub(super) is_faulty: bool,
     pub(super) acknowledged: u64,
     /// What must not be.
     pub(super) bad: Vec<String>,
@@ -52,6 +54,7 @@ impl History {
             writers: [Known::default(); WRITERS],
             tokens: HashMap::new(),
             has_failed: false,
+            is_faulty: false,
             acknowledged: 0,
             bad: Vec::new(),
         }
@@ -63,7 +66,7 @@ impl History {
         let (what, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let numbers: Vec<u64> = rest.split(' ').map_while(|word| word.parse().ok()).collect();
         match (what, &numbers[..]) {
-            ("opened", _) => self.has_failed = false,
+            ("opened", _) => self.has_failed = self.is_faulty,
             ("synced", _) => self.all_on_disk(),
             // A store that is closed without a word about a failure is on disk.
             ("closed", _) if !self.has_failed => self.all_on_disk(),

@@ -392,3 +392,22 @@ fn number<const N: usize>(rest: &mut &[u8]) -> u64 {
     *rest = &rest[N..];
     u64::from_le_bytes(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_in_doubt_until_one_behind_them_says_they_are_on_disk() {
+        let batch = |sequence, synced| Commit { sequence, synced, ..Commit::default() };
+        let (mut doubtful, mut on_disk) = (Doubtful::default(), 3);
+        doubtful.add(&batch(3, 0), 0, &mut on_disk);
+        assert_eq!(doubtful.first(), None, "whoever opens the store knows");
+        doubtful.add(&batch(4, 2), 100, &mut on_disk);
+        doubtful.add(&batch(5, 3), 200, &mut on_disk);
+        doubtful.add(&batch(6, 3), 300, &mut on_disk);
+        assert_eq!(doubtful.first(), Some(100));
+        doubtful.add(&batch(7, 5), 400, &mut on_disk);
+        assert_eq!((doubtful.first(), on_disk), (Some(300), 5));
+    }
+}

@@ -133,7 +133,11 @@ pub(super) fn run(command: &mut Command, folder: &Path, plan: Option<Plan>) -> T
     child.stdin.take().expect("a pipe").write_all(b"go\n").expect("a process that listens");
     let trace = Trace { events: Vec::new(), calls: 0, is_reached: false, reached_at: 0, code: None };
     let folder = folder.canonicalize().expect("a folder");
-    Tracer { pid, folder, plan, trace, busy: None, waiting: VecDeque::new(), is_full: false }.watch()
+    let tracer = Tracer { pid, folder, plan, trace, busy: None, waiting: VecDeque::new(), is_full: false };
+    let trace = tracer.watch();
+    // The tracer has seen its end; nothing is left to wait for.
+    _ = child.wait();
+    trace
 }
 
 /// A call between its beginning and its end.

@@ -3,6 +3,8 @@
 //!
 //! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod crashes;
 mod differential;
 mod findings;
 mod fuzz;
@@ -51,8 +53,16 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] =
-    &[histories::PART, stalls::PART, nemesis::PART, restarts::PART, fuzz::PART, differential::PART];
+pub const PARTS: &[Part] = &[
+    histories::PART,
+    stalls::PART,
+    nemesis::PART,
+    restarts::PART,
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    crashes::PART,
+    fuzz::PART,
+    differential::PART,
+];
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,9 @@ struct Args {
     /// How long new rounds begin
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Be the process that is crashed
+    #[arg(long, hide = true, num_args = 1..)]
+    crash: Option<Vec<String>>,
 }
 
 fn main() -> ExitCode {
@@ -25,6 +28,11 @@ fn main() -> ExitCode {
         return served::serve(words.collect());
     }
     let args = Args::parse();
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    if let Some(words) = &args.crash {
+        larder_prove::crashes::child(words);
+        return ExitCode::SUCCESS;
+    }
     let Some(name) = args.part else {
         for part in PARTS {
             println!("{:<12} {}", part.name, part.about);

@@ -6,6 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fjall::{
@@ -19,6 +20,9 @@ use crate::layout::{COMMIT_KEY, Commit, Content};
 const KEYSPACE: &str = "larder";
 /// Threads that write tables and merge them.
 const WORKERS: usize = 2;
+
+/// How long someone who waits for the workers sleeps between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// An open engine.
 pub(crate) struct Engine {
@@ -125,7 +129,13 @@ impl Engine {
 
     /// Writes what is in memory to tables and waits for it.
     pub(crate) fn settle(&self) -> Result<(), Fault> {
-        self.keyspace.rotate_memtable_and_wait().map_err(fault)
+        self.keyspace.rotate_memtable().map_err(fault)?;
+        while self.keyspace.tree.sealed_memtable_count() > 0 {
+            // A worker whose write failed has ended, and nobody writes the rest: the engine tells whoever writes.
+            self.database.persist(PersistMode::Buffer).map_err(fault)?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 
     /// How many entries there are, about.

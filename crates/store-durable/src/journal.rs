@@ -7,14 +7,18 @@
 //! - A file that was closed (all but the newest) must be whole: the engine syncs it before it begins the next.
 //! - What cannot be read at the end of the newest file is a torn tail: a write that a crash cut short. It is cut off, unless a valid
 //!   batch stands behind it that says the missing one was on disk: then the file is damaged, and nothing is changed.
+//! - What is there, and was not known to be on disk, is written again and synced before anybody sees it: a system whose sync failed shows what it never wrote,
+//!   and says of the next sync that all is well; and after a crash of the process alone nobody has synced it.
 //! - The first batch of a file is on disk before the second is written ([`Newest`]), at every setting: where the first cannot be read and others
 //!   follow, the file is damaged.
 //!
 //! The format is the engine's (fjall 3): a batch is `1 items(4) number(8)`, then for each entry `2 type(1) compression(1) keyspace(8)
 //! key-length(2) value-length(4) stored-length(4) key value`, then `3 xxh3-64-of-the-entries(8) "FJL" 3`, all little-endian. A new file is 64 MiB of zeros.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -46,6 +50,8 @@ pub(crate) struct Found {
     pub(crate) torn_bytes: u64,
     /// The newest file's number.
     pub(crate) newest: u64,
+    /// The last batch that is known to be on disk.
+    on_disk: u64,
 }
 
 /// The newest journal file while the store is open. The engine begins the next one by itself.
@@ -96,14 +102,15 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Reads every journal file in the engine's folder; cuts a torn tail off the newest if told to `repair`.
+/// Reads every journal file in the engine's folder. If told to `repair`, it cuts a torn tail off the newest, and has what is left of it on disk; up to batch
+/// `on_disk` it is known to be.
 ///
 /// # Errors
 /// `Corrupt` with file and place; nothing is changed then.
-pub(crate) fn verify(folder: &Path, repair: bool) -> Result<Found, Fault> {
+pub(crate) fn verify(folder: &Path, repair: bool, on_disk: u64) -> Result<Found, Fault> {
     let files = files(folder)?;
     let Some((newest, _)) = files.last() else { return Err(Fault::corrupt("the engine's journal is gone")) };
-    let mut found = Found { newest: *newest, ..Found::default() };
+    let mut found = Found { newest: *newest, on_disk, ..Found::default() };
     for (number, path) in &files {
         read_file(path, number == newest, repair, &mut found)?;
     }
@@ -134,18 +141,22 @@ fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> R
     let file = File::open(path).map_err(failed)?;
     let file_bytes = file.metadata().map_err(failed)?.len();
     let mut reader = Reader { inner: BufReader::with_capacity(BUFFER_BYTES, file), at: 0, file_bytes };
+    let mut doubtful = Doubtful::default();
     loop {
         let start = reader.at;
         let why = match read_batch(&mut reader) {
             Ok(frame) => match follows(&frame, found) {
-                Ok(()) => continue,
+                Ok(()) => {
+                    doubtful.add(&frame.commit, start, &mut found.on_disk);
+                    continue;
+                }
                 Err(why) => return Err(damaged(path, start, why)),
             },
             Err(Stop::Io(error)) => return Err(failed(error)),
             Err(Stop::End) => match zeros_to_the_end(&mut reader).map_err(failed)? {
                 true => {
-                    if is_newest && repair && start < file_bytes {
-                        cut(path, start)?;
+                    if is_newest && repair && (start < file_bytes || doubtful.first().is_some()) {
+                        mend(path, doubtful.first(), start)?;
                     }
                     return Ok(());
                 }
@@ -156,7 +167,27 @@ fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> R
         if !is_newest {
             return Err(damaged(path, start, why));
         }
-        return tail(&mut reader, path, (start, why), repair, found);
+        tail(&mut reader, path, (start, why), found)?;
+        return if repair { mend(path, doubtful.first(), start) } else { Ok(()) };
+    }
+}
+
+/// Which batches may not be on disk: those that none behind them says are, nor whoever opens the store. Where each begins, and its number.
+#[derive(Default)]
+struct Doubtful(VecDeque<(u64, u64)>);
+
+impl Doubtful {
+    fn add(&mut self, commit: &Commit, at: u64, on_disk: &mut u64) {
+        *on_disk = (*on_disk).max(commit.synced);
+        self.0.push_back((at, commit.sequence));
+        while self.0.front().is_some_and(|(_, sequence)| *sequence <= *on_disk) {
+            self.0.pop_front();
+        }
+    }
+
+    /// From where on the file is to be written again.
+    fn first(&self) -> Option<u64> {
+        self.0.front().map(|(at, _)| *at)
     }
 }
 
@@ -175,8 +206,8 @@ fn follows(frame: &Frame, found: &mut Found) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Judges what cannot be read at the end of the newest file: cut off as a torn write, or damage.
-fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), repair: bool, found: &mut Found) -> Result<(), Fault> {
+/// Judges what cannot be read at the end of the newest file: a torn write, or damage.
+fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), found: &mut Found) -> Result<(), Fault> {
     let (start, why) = bad;
     let failed = |error| Fault::io(&format!("cannot read {}", path.display()), error);
     let expected = found.last.map_or(0, |(commit, _)| commit.sequence) + 1;
@@ -196,17 +227,28 @@ fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), repair: bool, found:
     }
     let filled = rest.chunks(ZEROS.len()).rposition(|piece| !is_zero(piece)).map_or(0, |last| (last + 1) * ZEROS.len());
     found.torn_bytes = filled.min(rest.len()) as u64;
-    if repair { cut(path, start) } else { Ok(()) }
+    Ok(())
 }
 
 fn damaged(path: &Path, at: u64, why: &str) -> Fault {
     Fault::corrupt(format!("the journal is damaged: {} at byte {at}: {why}", path.display()))
 }
 
-fn cut(path: &Path, at: u64) -> Result<(), Fault> {
-    let cut = |file: File| file.set_len(at).and_then(|()| file.sync_all());
-    let done = OpenOptions::new().write(true).open(path).and_then(cut);
-    done.map_err(|error| Fault::io(&format!("cannot cut the torn tail off {}", path.display()), error))
+/// Cuts off what is behind the last batch, and has on disk what is before: what may not be there is written again.
+fn mend(path: &Path, doubtful: Option<u64>, end: u64) -> Result<(), Fault> {
+    let mend = |file: File| {
+        let mut at = doubtful.unwrap_or(end);
+        let mut piece = vec![0; BUFFER_BYTES];
+        while at < end {
+            let bytes = BUFFER_BYTES.min(usize::try_from(end - at).unwrap_or(BUFFER_BYTES));
+            file.read_exact_at(&mut piece[..bytes], at)?;
+            file.write_all_at(&piece[..bytes], at)?;
+            at += bytes as u64;
+        }
+        file.set_len(end).and_then(|()| file.sync_all())
+    };
+    let done = OpenOptions::new().read(true).write(true).open(path).and_then(mend);
+    done.map_err(|error| Fault::io(&format!("cannot mend the end of {}", path.display()), error))
 }
 
 /// A reader that knows its place.
@@ -380,4 +422,23 @@ fn number<const N: usize>(rest: &mut &[u8]) -> u64 {
     bytes[..N].copy_from_slice(&rest[..N]);
     *rest = &rest[N..];
     u64::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_in_doubt_until_one_behind_them_says_they_are_on_disk() {
+        let batch = |sequence, synced| Commit { sequence, synced, ..Commit::default() };
+        let (mut doubtful, mut on_disk) = (Doubtful::default(), 3);
+        doubtful.add(&batch(3, 0), 0, &mut on_disk);
+        assert_eq!(doubtful.first(), None, "whoever opens the store knows");
+        doubtful.add(&batch(4, 2), 100, &mut on_disk);
+        doubtful.add(&batch(5, 3), 200, &mut on_disk);
+        doubtful.add(&batch(6, 3), 300, &mut on_disk);
+        assert_eq!(doubtful.first(), Some(100));
+        doubtful.add(&batch(7, 5), 400, &mut on_disk);
+        assert_eq!((doubtful.first(), on_disk), (Some(300), 5));
+    }
 }

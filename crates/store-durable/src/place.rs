@@ -157,6 +157,9 @@ impl Place {
 
     /// The store is made to the end.
     pub(crate) fn finish(&self, identity: Identity) -> Result<()> {
+        // The engine syncs what it makes, but not all the names of its folders.
+        let engine = self.engine();
+        sync_folder(&engine.join("keyspaces")).and_then(|()| sync_folder(&engine))?;
         self.write_identity(identity, Made::Whole)?;
         let parent = self.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));

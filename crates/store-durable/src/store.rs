@@ -371,7 +371,7 @@ fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened
     let plain = |fault: Fault| fault.error("").clone();
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
     let noted = place.noted().filter(|noted| noted.identity == identity);
-    let seen = journal::verify(&folder, false).map_err(plain)?;
+    let seen = journal::verify(&folder, false, 0).map_err(plain)?;
     if let Some(noted) = noted.filter(|noted| noted.journal > seen.newest) {
         return corrupt(format!("the journal {}.jnl is gone: part of the store was deleted", noted.journal));
     }
@@ -385,7 +385,7 @@ fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened
         return corrupt(format!("the journal in {} is another store's", folder.display()));
     }
     versions::verify(&folder).map_err(plain)?;
-    journal::verify(&folder, true).map_err(plain)?;
+    journal::verify(&folder, true, noted.map_or(0, |noted| noted.sequence)).map_err(plain)?;
     let engine = Engine::open(&folder, false, options.cache_bytes).map_err(plain)?;
     let Some(last) = engine.last_commit().map_err(plain)? else {
         return corrupt(format!("the engine in {} holds no commit record", folder.display()));

@@ -218,6 +218,27 @@ async fn child_that_answers_requests_whose_disk_refuses_to_sync() {
 }
 
 #[tokio::test]
+async fn child_that_settles_while_its_disk_refuses_to_sync() {
+    let Some(store) = childs_store() else { return };
+    set(&store, "k", "v").await.unwrap();
+    refuse_syncs();
+    let (told, settled) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send(store.settle().map_err(|error| error.kind())));
+    let settled = settled.recv_timeout(Duration::from_secs(20)).expect("it ends, though the engine's worker is gone");
+    assert_eq!(settled, Err(ErrorKind::Unavailable));
+    println!("acknowledged 1");
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_write_its_tables_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let output =
+        child("child_that_settles_while_its_disk_refuses_to_sync", folder.path(), Sync::Always).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 1"), "{output:?}");
+    assert_eq!(get(&Options::new(folder.path()).open().unwrap(), "k").await.unwrap(), "v");
+}
+
+#[tokio::test]
 async fn a_sync_that_fails_is_told_to_all_who_wait_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let test = "child_that_answers_requests_whose_disk_refuses_to_sync";

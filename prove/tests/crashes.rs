@@ -1,0 +1,45 @@
+//! A slice of the part `crashes`, and bugs that it must find.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::path::Path;
+
+use larder_prove::Findings;
+use larder_prove::crashes::{Planted, SHARES, round};
+
+/// The program that is crashed.
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_larder-prove"))
+}
+
+/// Some of a work's crash points: every `shares`th.
+fn slice(work: u64, shares: u64, planted: Option<Planted>) -> Findings {
+    round(program(), work * SHARES + 5, shares, planted)
+}
+
+#[test]
+fn a_store_that_is_crashed_at_its_calls_loses_nothing_it_acknowledged() {
+    let mut findings = slice(0, 96, None);
+    // Another setting: a write is acknowledged before it is on disk.
+    findings.add(slice(3, 192, None));
+    assert_eq!(findings.violations, 0, "{:#?}", findings.told);
+    for what in ["crash points", "power-cut images", "faults: killed before a call", "faults: sync failed (EIO)"] {
+        assert!(findings.counts[what] > 1, "{what}: {:?}", findings.counts);
+    }
+}
+
+/// A bug that is planted must be found, and be told as what it is.
+fn is_found(planted: Planted) {
+    let findings = slice(0, 16, Some(planted));
+    let is_loss = |told: &String| told.contains("steps; known was") || told.contains("does not open: corrupt");
+    assert!(findings.violations > 0 && findings.told.iter().any(is_loss), "{findings:#?}");
+}
+
+#[test]
+fn syncs_that_are_left_out_are_found() {
+    is_found(Planted::NoSync);
+}
+
+#[test]
+fn writes_that_are_acknowledged_before_they_are_synced_are_found() {
+    is_found(Planted::EarlyAcknowledgement);
+}

@@ -6,6 +6,7 @@ mod background;
 pub mod cities;
 pub mod classic_fake;
 pub mod conformance;
+pub mod history;
 pub mod proxy;
 pub mod queue_bytes;
 pub mod redis;

@@ -1,25 +1,26 @@
-//! History checking: several clients drive a structure while a nemesis breaks what is between them and the data; all that they asked for and were
-//! told is recorded, and a checker holds it against what the structure promises.
+//! Histories: what clients of a structure did and were told, while things broke, held against what the structure promises.
 //!
-//! | room | purpose |
-//! |---|---|
-//! | [`record`] | the recorder: who asked for what, when, and what came back |
-//! | `checks` | checkers: pure functions over a recorded history |
-//! | `jobs` | a workload for each structure: drives it, reads it in the end, and calls its checker |
+//! A [`Job`] drives one structure by 2 to 4 clients with values of their own, and records when each call began, when it ended and what it
+//! was told: done, not done, or unknown. Then everything is calm, and all is read once more. The checkers ([`check`]) are pure functions
+//! over what was recorded. What the guarantees allow, `Lost` or an unknown outcome, they allow only where [`Caused`] says that something
+//! really happened.
 
-pub mod checks;
-mod jobs;
-pub mod record;
+pub mod check;
+pub mod jobs;
+pub mod recorder;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use larder_core::{Error, ErrorKind, StoreRef};
+use larder_core::{ClockRef, StoreRef, SystemClock};
 use larder_structures::Kind;
 
 pub use jobs::JOBS;
+
+/// A future that owns what it needs.
+pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What a run of a job works on.
 #[derive(Clone)]
@@ -35,7 +36,7 @@ pub struct Arena {
 }
 
 /// Ends a nemesis. See [`Arena::calm`].
-pub type Calm = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+pub type Calm = Arc<dyn Fn() -> Boxed<()> + Send + Sync>;
 
 /// A nemesis that is never there.
 pub fn calm() -> Calm {
@@ -51,6 +52,10 @@ pub struct Caused {
     pub setbacks: AtomicU64,
     /// Clocks of clients or servers were set.
     pub clock_jumps: AtomicU64,
+    /// Set by a nemesis that leaves no write open: an unknown outcome is a violation there.
+    pub never_open: AtomicBool,
+    /// Set by a nemesis that delivers nothing late and nothing twice: what only such deliveries can repeat is a violation there.
+    pub never_late: AtomicBool,
 }
 
 impl Caused {
@@ -63,55 +68,65 @@ impl Caused {
     pub fn may_have_set_back(&self) -> bool {
         self.setbacks.load(Ordering::SeqCst) > 0
     }
+
+    /// Whether a clock may be wrong.
+    pub fn may_have_set_clocks(&self) -> bool {
+        self.clock_jumps.load(Ordering::SeqCst) > 0
+    }
 }
 
-/// What a run starts from.
+tokio::task_local! {
+    static CLOCK: ClockRef;
+}
+
+/// Runs a job whose handles go by `clock`, and not by the system's.
+pub async fn by_clock<T>(clock: ClockRef, job: impl Future<Output = T>) -> T {
+    CLOCK.scope(clock, job).await
+}
+
+/// The clock that handles of the job that asks go by.
+fn clock() -> ClockRef {
+    CLOCK.try_with(ClockRef::clone).unwrap_or_else(|_| SystemClock::shared())
+}
+
+/// What a job draws from, and how much it does.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Everything that the job draws comes from this.
+    /// Everything drawn comes from this.
     pub seed: u64,
-    /// How many operations all clients together ask for.
+    /// About how many calls all clients make together.
     pub ops: usize,
+}
+
+/// One structure under work.
+pub struct Job {
+    /// The word that names it.
+    pub name: &'static str,
+    /// The structure.
+    pub kind: Kind,
+    /// Runs it. Needs a Tokio runtime with its timer.
+    pub run: fn(Arena, Run) -> Boxed<Verdict>,
 }
 
 /// What a run of a job came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Operations that were recorded and checked.
+    /// Calls whose outcome was held against the guarantees, the final reads among them.
     pub operations: u64,
-    /// Those of them whose outcome the client was told is unknown.
+    /// Of those, calls that were told to be unknown.
     pub unknown: u64,
-    /// Losses and setbacks that the structure told of, which the nemesis had caused.
+    /// `Lost`, `Absent` and `RolledBack` told, and gaps.
     pub losses_told: u64,
-    /// What the guarantees do not allow.
+    /// What the guarantees do not allow, in words.
     pub violations: Vec<String>,
 }
 
 impl Verdict {
-    /// Counts the losses and setbacks that clients were told of; one that the nemesis did not cause is a violation.
-    pub fn judge_losses(&mut self, caused: &Caused, told: &[Error]) {
-        for error in told {
-            let is_excused = match error.kind() {
-                ErrorKind::Lost | ErrorKind::Absent => caused.may_have_lost(),
-                ErrorKind::RolledBack => caused.may_have_set_back() || caused.may_have_lost(),
-                ErrorKind::Corrupt | ErrorKind::LayoutMismatch => false,
-                _ => continue,
-            };
-            if is_excused {
-                self.losses_told += 1;
-            } else {
-                self.violations.push(format!("told of a loss that nobody caused: {error}"));
-            }
-        }
+    /// Adds another.
+    pub fn add(&mut self, other: Verdict) {
+        self.operations += other.operations;
+        self.unknown += other.unknown;
+        self.losses_told += other.losses_told;
+        self.violations.extend(other.violations);
     }
-}
-
-/// A workload of one structure with its checker.
-pub struct Job {
-    /// A word for it, in results.
-    pub name: &'static str,
-    /// The structure.
-    pub kind: Kind,
-    /// Runs it.
-    pub run: fn(Arena, Run) -> Pin<Box<dyn Future<Output = Verdict> + Send>>,
 }

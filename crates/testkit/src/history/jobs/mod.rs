@@ -1,22 +1,15 @@
-//! A workload for each structure.
+//! The jobs: what clients do with each structure.
 
-mod counter;
+mod counters;
+mod drive;
 
-use larder_core::Error;
 use larder_structures::Kind;
 
 use super::Job;
-use super::record::Outcome;
 
-/// All jobs.
-pub const JOBS: &[Job] =
-    &[Job { name: "counter", kind: Kind::Counter, run: |arena, run| Box::pin(counter::run(arena, run)) }];
-
-/// What a result tells of its operation.
-fn outcome<T, R>(result: Result<T, Error>, told: impl FnOnce(T) -> R) -> Outcome<R> {
-    match result {
-        Ok(value) => Outcome::Ok(told(value)),
-        Err(error) if error.is_unknown() => Outcome::Unknown,
-        Err(_) => Outcome::Failed,
-    }
-}
+/// One or more for every structure.
+pub const JOBS: &[Job] = &[
+    Job { name: "counter", kind: Kind::Counter, run: |arena, run| counters::exact(arena, run) },
+    Job { name: "fast counter", kind: Kind::FastCounter, run: |arena, run| counters::fast(arena, run) },
+    Job { name: "visitors", kind: Kind::Visitors, run: |arena, run| counters::visitors(arena, run) },
+];

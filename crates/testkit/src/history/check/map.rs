@@ -1,0 +1,246 @@
+//! Whatever keeps a value by a key: sets, tables, hashes, scores, records. Each key is a register of its own, and its calls must have an order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::search::{Found, Model, search};
+use crate::history::recorder::{Call, Outcome};
+
+/// What is asked of a key, or of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapOp {
+    /// Writes a value.
+    Put(u64, i64),
+    /// Adds to a value; what is not there counts from 0.
+    Add(u64, i64),
+    /// Removes a key.
+    Remove(u64),
+    /// Reads a key.
+    Get(u64),
+    /// Reads all keys, each at a moment of its own.
+    All,
+    /// Counts the keys.
+    Count,
+}
+
+/// What is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapTold {
+    /// It is done; no more is told.
+    Done,
+    /// It is done, and the key was not there before, or was.
+    WasNew(bool),
+    /// The key was there and is removed, or was not there.
+    WasThere(bool),
+    /// What was read.
+    Value(Option<i64>),
+    /// All keys with their values.
+    All(Vec<(u64, i64)>),
+    /// How many keys there are.
+    Count(u64),
+}
+
+impl MapOp {
+    /// The key that a call is about, if it is about one.
+    pub fn key(self) -> Option<u64> {
+        match self {
+            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Remove(key) | MapOp::Get(key) => Some(key),
+            MapOp::All | MapOp::Count => None,
+        }
+    }
+}
+
+/// A key: nothing, or a number.
+struct Register;
+
+impl Model for Register {
+    type Op = MapOp;
+    type Told = MapTold;
+    type State = Option<i64>;
+
+    fn step(&self, state: &Option<i64>, op: &MapOp, told: Option<&MapTold>) -> Option<Option<i64>> {
+        let is_there = state.is_some();
+        let after = match *op {
+            MapOp::Put(_, value) => Some(value),
+            MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
+            MapOp::Remove(_) => None,
+            MapOp::Get(_) | MapOp::All | MapOp::Count => *state,
+        };
+        let can_be = match told {
+            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_)) => true,
+            Some(MapTold::WasNew(is_new)) => *is_new != is_there,
+            Some(MapTold::WasThere(was)) => *was == is_there,
+            Some(MapTold::Value(value)) => *value == after,
+        };
+        can_be.then_some(after)
+    }
+}
+
+/// What is wrong with a history of keys, each of which begins as `first`. `is_set_back`: acknowledged writes may be undone; what nobody
+/// wrote is wrong all the same.
+pub fn check(calls: &[Call<MapOp, MapTold>], first: Option<i64>, is_set_back: bool) -> Vec<String> {
+    let keys: BTreeSet<u64> = calls.iter().filter_map(|call| call.op.key()).collect();
+    let mut of_key: BTreeMap<u64, Vec<Call<MapOp, MapTold>>> = keys.iter().map(|&key| (key, Vec::new())).collect();
+    let mut bad = Vec::new();
+    for call in calls {
+        if let Some(key) = call.op.key() {
+            of_key.entry(key).or_default().push(call.clone());
+        } else if let Some(MapTold::All(all)) = call.ok() {
+            bad.extend(spread(call, all, first, &mut of_key));
+        }
+    }
+    for (key, calls) in &of_key {
+        bad.extend(invented(*key, calls, first));
+        if !is_set_back {
+            bad.extend(explained(*key, calls, first));
+        }
+    }
+    if !is_set_back {
+        bad.extend(counts(calls));
+    }
+    bad
+}
+
+/// A read of all is a read of each key. What it tells of keys that nobody named, or twice, is wrong.
+fn spread(
+    call: &Call<MapOp, MapTold>,
+    all: &[(u64, i64)],
+    first: Option<i64>,
+    of_key: &mut BTreeMap<u64, Vec<Call<MapOp, MapTold>>>,
+) -> Vec<String> {
+    let told: BTreeMap<u64, i64> = all.iter().copied().collect();
+    let mut bad = Vec::new();
+    if told.len() != all.len() {
+        bad.push(format!("a read of all tells a key twice: {all:?}"));
+    }
+    bad.extend(told.keys().filter(|key| !of_key.contains_key(key)).map(|key| format!("key {key} was never written")));
+    for (key, calls) in of_key {
+        let value = told.get(key).copied().or(first);
+        let outcome = Outcome::Ok(MapTold::Value(value));
+        calls.push(Call { client: call.client, op: MapOp::Get(*key), invoked: call.invoked, returned: call.returned, outcome });
+    }
+    bad
+}
+
+/// Values that nobody wrote before they were read. Only where nobody adds: then values are as they were written.
+fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec<String> {
+    if calls.iter().any(|call| matches!(call.op, MapOp::Add(..))) {
+        return Vec::new();
+    }
+    let mut written: BTreeMap<i64, u64> = BTreeMap::new();
+    for call in calls.iter().filter(|call| call.may_count()) {
+        if let MapOp::Put(_, value) = call.op {
+            let at = written.entry(value).or_insert(call.invoked);
+            *at = (*at).min(call.invoked);
+        }
+    }
+    let wrong = calls.iter().filter_map(|call| match call.ok() {
+        Some(MapTold::Value(Some(value))) if Some(*value) != first => {
+            let is_known = written.get(value).is_some_and(|&at| at < call.returned);
+            (!is_known).then(|| format!("key {key} read {value}, which nobody had written"))
+        }
+        _ => None,
+    });
+    wrong.collect()
+}
+
+fn explained(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Option<String> {
+    let all: Vec<&Call<MapOp, MapTold>> = calls.iter().collect();
+    match search(&Register, first, &all) {
+        Found::Order => None,
+        Found::None => Some(format!("no order explains what was told of key {key}: {}", shown(calls))),
+        Found::Undecided => Some(format!("{} calls on key {key} are too many to be decided", calls.len())),
+    }
+}
+
+/// The calls in short, for a message.
+fn shown(calls: &[Call<MapOp, MapTold>]) -> String {
+    let mut calls: Vec<&Call<MapOp, MapTold>> = calls.iter().filter(|call| call.may_count()).collect();
+    calls.sort_by_key(|call| call.invoked);
+    let one = |call: &&Call<MapOp, MapTold>| match call.ok() {
+        Some(told) => format!("{}..{} c{} {:?}={told:?}", call.invoked, call.returned, call.client as i64, call.op),
+        None => format!("{}.. c{} {:?}=?", call.invoked, call.client as i64, call.op),
+    };
+    calls.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Counts of keys that are only ever added: between those that were there for certain and those that may be.
+fn counts(calls: &[Call<MapOp, MapTold>]) -> Vec<String> {
+    if calls.iter().any(|call| matches!(call.op, MapOp::Remove(_))) {
+        return Vec::new();
+    }
+    let before = |is_in: &dyn Fn(&Call<MapOp, MapTold>) -> bool| {
+        let writes = calls.iter().filter(|call| matches!(call.op, MapOp::Put(..) | MapOp::Add(..)) && is_in(call));
+        writes.filter_map(|call| call.op.key()).collect::<BTreeSet<u64>>().len() as u64
+    };
+    let wrong = calls.iter().filter_map(|read| {
+        let Some(MapTold::Count(told)) = read.ok() else { return None };
+        let least = before(&|call| call.ok().is_some() && call.returned < read.invoked);
+        let most = before(&|call| call.may_count() && call.invoked < read.returned);
+        (!(least..=most).contains(told)).then(|| format!("{told} keys were counted; there are {least} to {most}"))
+    });
+    wrong.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::recorder::Moment;
+
+    fn call(op: MapOp, invoked: u64, returned: u64, told: MapTold) -> Call<MapOp, MapTold> {
+        Call { client: 0, op, invoked, returned, outcome: Outcome::Ok(told) }
+    }
+
+    fn unknown(op: MapOp, invoked: u64) -> Call<MapOp, MapTold> {
+        Call { client: 0, op, invoked, returned: Moment::MAX, outcome: Outcome::Unknown }
+    }
+
+    fn value(value: i64) -> MapTold {
+        MapTold::Value(Some(value))
+    }
+
+    #[test]
+    fn good_histories_pass() {
+        let nothing = MapTold::Value(None);
+        let all = MapTold::All(vec![(1, 7)]);
+        for good in [
+            vec![call(MapOp::Put(1, 7), 0, 5, MapTold::Done), call(MapOp::Get(1), 1, 2, nothing.clone()), call(MapOp::All, 6, 7, all)],
+            vec![unknown(MapOp::Put(1, 7), 0), call(MapOp::Get(1), 1, 2, nothing.clone()), call(MapOp::Get(1), 3, 4, value(7))],
+            vec![unknown(MapOp::Remove(1), 0), call(MapOp::Put(1, 7), 1, 2, MapTold::WasNew(true)), call(MapOp::Get(1), 3, 4, nothing)],
+            vec![call(MapOp::Add(1, 2), 0, 9, value(5)), call(MapOp::Add(1, 3), 1, 2, value(3)), call(MapOp::Count, 3, 4, MapTold::Count(1))],
+        ] {
+            assert_eq!(check(&good, None, false), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn bad_histories_are_found() {
+        let nothing = MapTold::Value(None);
+        for bad in [
+            // Lost.
+            vec![call(MapOp::Put(1, 7), 0, 1, MapTold::Done), call(MapOp::Get(1), 2, 3, nothing.clone())],
+            // An unknown remove that happens twice.
+            vec![
+                unknown(MapOp::Remove(1), 0),
+                call(MapOp::Put(1, 7), 1, 2, MapTold::Done),
+                call(MapOp::Get(1), 3, 4, nothing.clone()),
+                call(MapOp::Put(1, 8), 5, 6, MapTold::Done),
+                call(MapOp::Get(1), 7, 8, nothing.clone()),
+            ],
+            // Two that were the first.
+            vec![call(MapOp::Put(1, 7), 0, 9, MapTold::WasNew(true)), call(MapOp::Put(1, 8), 1, 8, MapTold::WasNew(true))],
+            // Back to an older value.
+            vec![
+                call(MapOp::Put(1, 7), 0, 1, MapTold::Done),
+                call(MapOp::Put(1, 8), 2, 3, MapTold::Done),
+                call(MapOp::Get(1), 4, 5, value(7)),
+            ],
+            vec![call(MapOp::Add(1, 2), 0, 1, value(2)), call(MapOp::Get(1), 2, 3, value(4))],
+            vec![call(MapOp::Put(1, 2), 0, 1, MapTold::Done), call(MapOp::All, 2, 3, MapTold::All(vec![(1, 2), (9, 9)]))],
+            vec![call(MapOp::Put(1, 2), 0, 1, MapTold::Done), call(MapOp::Count, 2, 3, MapTold::Count(2))],
+        ] {
+            assert!(!check(&bad, None, false).is_empty(), "{bad:?}");
+        }
+        let from_nowhere = [call(MapOp::Put(1, 7), 0, 1, MapTold::Done), call(MapOp::Get(1), 2, 3, value(9))];
+        assert_eq!(check(&from_nowhere, None, true).len(), 1);
+    }
+}

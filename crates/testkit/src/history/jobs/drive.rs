@@ -1,0 +1,180 @@
+//! What the jobs share: clients that open and work, the final read, and the end of a run.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Error, ErrorKind, Result, StoreRef};
+
+use crate::history::recorder::{Call, Recorder, Told};
+use crate::history::{Arena, Boxed, Caused, Run, Verdict};
+
+/// How often something is tried that a fault may meet: an open, a final read.
+const TRIES_MAX: usize = 100;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// The client that makes the final read.
+pub(super) const LAST: usize = usize::MAX;
+
+/// Opens a handle, or makes what it is a handle of.
+pub(super) type Opener<H> = Arc<dyn Fn(StoreRef, Opening) -> Boxed<Result<H>> + Send + Sync>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opening {
+    Make,
+    Open,
+}
+
+/// The opener of anything that has options with `open` and `open_or_create`.
+macro_rules! opener {
+    ($options:expr, $name:expr) => {{
+        let (options, name) = ($options, $name);
+        let open: $crate::history::jobs::drive::Opener<_> =
+            std::sync::Arc::new(move |store: larder_core::StoreRef, how| {
+                let (options, name) = (options.clone(), name.clone());
+                Box::pin(async move {
+                    match how {
+                        $crate::history::jobs::drive::Opening::Make => options.open_or_create(&store, &name).await,
+                        $crate::history::jobs::drive::Opening::Open => options.open(&store, &name).await,
+                    }
+                })
+            });
+        open
+    }};
+}
+pub(super) use opener;
+
+/// One client: which, with what handle, and what it draws from.
+pub(super) struct Client<H, O, R> {
+    pub(super) number: usize,
+    pub(super) handle: H,
+    pub(super) rng: fastrand::Rng,
+    pub(super) history: Arc<Recorder<O, R>>,
+    /// How many calls it should make.
+    pub(super) ops: usize,
+}
+
+/// A structure's name that no other run uses, so that runs can share a server.
+pub(super) fn name(job: &str, run: Run) -> String {
+    format!("{job} {:016x}", run.seed)
+}
+
+/// What is left when the clients are done and all is calm.
+pub(super) struct Ended<H, O, R> {
+    /// A handle that was opened just now, on the quiet store; `None`: what it was told is noted.
+    pub(super) fresh: Option<H>,
+    pub(super) history: Arc<Recorder<O, R>>,
+    caused: Arc<Caused>,
+    job: &'static str,
+}
+
+/// What the checkers may excuse.
+pub(super) struct Excuses {
+    /// Somebody was told of a loss.
+    pub(super) loss_told: bool,
+    /// The store may be in an older state than it was: a fresh process cannot know.
+    pub(super) set_back: bool,
+    /// Requests may have been delivered late or twice.
+    pub(super) late: bool,
+    /// A clock may be wrong, or records be gone: leases mean little.
+    pub(super) leases: bool,
+}
+
+/// Makes the structure, runs a task a client to their ends, calms the arena, and opens it again.
+pub(super) async fn play<H, O, R, F>(
+    job: &'static str,
+    arena: Arena,
+    run: Run,
+    open: Opener<H>,
+    work: impl Fn(Client<H, O, R>) -> F,
+) -> Ended<H, O, R>
+where
+    H: Send + 'static,
+    O: Send + 'static,
+    R: Send + Clone + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let history = Arc::new(Recorder::default());
+    let ops = run.ops.div_ceil(arena.clients.len().max(1));
+    let mut tasks = Vec::new();
+    if try_to_open(&history, &open, &arena.quiet, Opening::Make).await.is_some() {
+        for (number, store) in arena.clients.iter().enumerate() {
+            let rng = fastrand::Rng::with_seed(run.seed.wrapping_mul(31).wrapping_add(number as u64));
+            let Some(handle) = try_to_open(&history, &open, store, Opening::Open).await else { continue };
+            tasks.push(tokio::spawn(work(Client { number, handle, rng, history: history.clone(), ops })));
+        }
+    }
+    for task in tasks {
+        if let Err(panic) = task.await {
+            history.strange(format!("a client panicked: {panic}"));
+        }
+    }
+    (arena.calm)().await;
+    let fresh = try_to_open(&history, &open, &arena.quiet, Opening::Open).await;
+    Ended { fresh, history, caused: arena.caused, job }
+}
+
+/// Faults meet opens, too. `None`: it is no use to try again, or something is gone, which is noted.
+async fn try_to_open<H, O, R: Clone>(
+    history: &Recorder<O, R>,
+    open: &Opener<H>,
+    store: &StoreRef,
+    how: Opening,
+) -> Option<H> {
+    for _ in 0..TRIES_MAX {
+        match open(store.clone(), how).await {
+            Ok(handle) => return Some(handle),
+            Err(error) if is_passing(&error) => tokio::time::sleep(TRY_AGAIN_AFTER).await,
+            Err(error) if error.kind() == ErrorKind::Unsupported => return None,
+            Err(error) => {
+                history.note(&error);
+                return None;
+            }
+        }
+    }
+    None
+}
+
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict)
+}
+
+impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
+    /// Reads when all is over. What a fault still meets is read again; a call that never comes through is a violation.
+    pub(super) async fn read<F: Future<Output = Result<R>>>(&self, op: O, read: impl Fn(H) -> F) -> Option<R> {
+        let handle = self.fresh.clone()?;
+        let mut failed = None;
+        for _ in 0..TRIES_MAX {
+            let invoked = self.history.tick();
+            match read(handle.clone()).await {
+                Err(error) if is_passing(&error) => failed = Some(error),
+                outcome => return self.history.ended(LAST, op, invoked, outcome).ok(),
+            }
+            tokio::time::sleep(TRY_AGAIN_AFTER).await;
+        }
+        if let Some(error) = failed {
+            self.history.strange(format!("the final read failed {TRIES_MAX} times: {error}"));
+        }
+        None
+    }
+
+    /// The verdict: what was told, and what a checker finds.
+    pub(super) fn judge(self, check: impl FnOnce(&[Call<O, R>], &Excuses) -> Vec<String>) -> Verdict {
+        let (calls, told) = self.history.finish();
+        let excuses = excuses(&told, &self.caused);
+        let mut verdict = told.verdict(&self.caused);
+        verdict.violations.extend(check(&calls, &excuses));
+        for violation in &mut verdict.violations {
+            violation.insert_str(0, &format!("{}: ", self.job));
+        }
+        verdict
+    }
+}
+
+fn excuses(told: &Told, caused: &Caused) -> Excuses {
+    Excuses {
+        loss_told: told.is_loss(),
+        set_back: caused.may_have_set_back(),
+        late: !caused.never_late.load(std::sync::atomic::Ordering::SeqCst),
+        leases: caused.may_have_lost() || caused.may_have_set_back() || caused.may_have_set_clocks(),
+    }
+}

@@ -1,0 +1,212 @@
+//! What clients did and were told, by one clock of their own that only orders.
+
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_core::{Error, ErrorKind, Result};
+
+use super::{Caused, Verdict};
+
+/// When something happened: a number that grows by each event. Of two calls, the one that returned before the other was invoked came first.
+pub type Moment = u64;
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome<R> {
+    /// It took effect, and this was told.
+    Ok(R),
+    /// It did not take effect, and never will.
+    NotApplied,
+    /// It may have taken effect, or may yet, once.
+    Unknown,
+}
+
+/// A call of one client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call<O, R> {
+    /// Whose.
+    pub client: usize,
+    /// What was asked for.
+    pub op: O,
+    /// When it began.
+    pub invoked: Moment,
+    /// When it ended; [`Moment::MAX`] where the outcome is unknown, since its effect may come at any time.
+    pub returned: Moment,
+    /// How.
+    pub outcome: Outcome<R>,
+}
+
+impl<O, R> Call<O, R> {
+    /// What was told, where it took effect.
+    pub fn ok(&self) -> Option<&R> {
+        match &self.outcome {
+            Outcome::Ok(told) => Some(told),
+            Outcome::NotApplied | Outcome::Unknown => None,
+        }
+    }
+
+    /// Whether it may have taken effect without that being known.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.outcome, Outcome::Unknown)
+    }
+
+    /// Whether it may have taken effect.
+    pub fn may_count(&self) -> bool {
+        !matches!(self.outcome, Outcome::NotApplied)
+    }
+}
+
+/// Records the calls of all clients of one run.
+pub struct Recorder<O, R> {
+    now: AtomicU64,
+    seen: Mutex<Seen<O, R>>,
+}
+
+struct Seen<O, R> {
+    calls: Vec<Call<O, R>>,
+    told: Told,
+}
+
+/// What the clients were told besides outcomes.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// Calls that ended, whatever came out.
+    pub calls: u64,
+    /// Of those, unknown.
+    pub unknown: u64,
+    /// `Lost` and `Absent`.
+    pub lost: u64,
+    /// `RolledBack`.
+    pub rolled_back: u64,
+    /// Errors that no fault excuses.
+    pub strange: Vec<String>,
+}
+
+impl<O, R> Default for Recorder<O, R> {
+    fn default() -> Recorder<O, R> {
+        Recorder { now: AtomicU64::new(0), seen: Mutex::new(Seen { calls: Vec::new(), told: Told::default() }) }
+    }
+}
+
+impl<O, R: Clone> Recorder<O, R> {
+    /// The next moment.
+    pub fn tick(&self) -> Moment {
+        self.now.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Makes a call and records it; returns what was told if it took effect.
+    pub async fn call(&self, client: usize, op: O, work: impl Future<Output = Result<R>>) -> Option<R> {
+        let invoked = self.tick();
+        let outcome = work.await;
+        self.ended(client, op, invoked, outcome).ok()
+    }
+
+    /// Records a call that began at `invoked` and ends now.
+    ///
+    /// # Errors
+    /// Those of the outcome, so that a job can look into them.
+    pub fn ended(&self, client: usize, op: O, invoked: Moment, outcome: Result<R>) -> Result<R> {
+        let returned = self.tick();
+        let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        seen.told.calls += 1;
+        if let Err(error) = &outcome {
+            seen.told.note(error);
+        }
+        let (outcome, returned) = match &outcome {
+            Ok(told) => (Outcome::Ok(told.clone()), returned),
+            Err(error) if error.is_unknown() => (Outcome::Unknown, Moment::MAX),
+            Err(_) => (Outcome::NotApplied, returned),
+        };
+        let told = match &outcome {
+            Outcome::Ok(told) => Ok(told.clone()),
+            Outcome::NotApplied | Outcome::Unknown => Err(()),
+        };
+        seen.calls.push(Call { client, op, invoked, returned, outcome });
+        told.map_err(|()| Error::new(ErrorKind::Unavailable, "told above"))
+    }
+
+    /// Notes an error of something that is no call of the history: of an open, of a release.
+    pub fn note(&self, error: &Error) {
+        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.note(error);
+    }
+
+    /// Notes what must not be, seen by a job itself.
+    pub fn strange(&self, what: String) {
+        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.strange.push(what);
+    }
+
+    /// All calls in the order in which they began, and what else was told.
+    pub fn finish(&self) -> (Vec<Call<O, R>>, Told) {
+        let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut calls = std::mem::take(&mut seen.calls);
+        calls.sort_by_key(|call| call.invoked);
+        (calls, std::mem::take(&mut seen.told))
+    }
+}
+
+impl Told {
+    fn note(&mut self, error: &Error) {
+        self.unknown += u64::from(error.is_unknown());
+        match error.kind() {
+            ErrorKind::Lost | ErrorKind::Absent => self.lost += 1,
+            ErrorKind::RolledBack => self.rolled_back += 1,
+            // The network and other clients do this. Whether a full store is one, its maker knows.
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict | ErrorKind::Full => {}
+            // Leases end.
+            ErrorKind::Fenced => {}
+            _ => self.strange.push(format!("an error that no fault excuses: {error}")),
+        }
+    }
+
+    /// Whether anything was told to be gone.
+    pub fn is_loss(&self) -> bool {
+        self.lost + self.rolled_back > 0
+    }
+
+    /// The verdict over what was told, apart from the checkers' own: nothing may be told that was not caused.
+    pub fn verdict(self, caused: &Caused) -> Verdict {
+        let mut violations = self.strange;
+        if self.lost > 0 && !caused.may_have_lost() && !caused.may_have_set_back() {
+            violations.push(format!("{} losses were told, and nothing was lost", self.lost));
+        }
+        if self.rolled_back > 0 && !caused.may_have_lost() && !caused.may_have_set_back() {
+            violations.push(format!("{} times an older state was told, and there was none", self.rolled_back));
+        }
+        if self.unknown > 0 && caused.never_open.load(Ordering::SeqCst) {
+            violations.push(format!("{} outcomes were unknown, and nothing was cut", self.unknown));
+        }
+        let losses_told = self.lost + self.rolled_back;
+        Verdict { operations: self.calls, unknown: self.unknown, losses_told, violations }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::Effect;
+
+    use super::*;
+
+    fn one(error: Error) -> (Vec<Call<u8, u8>>, Told) {
+        let recorder = Recorder::<u8, u8>::default();
+        let at = recorder.tick();
+        _ = recorder.ended(0, 1, at, Err(error));
+        recorder.finish()
+    }
+
+    #[test]
+    fn what_is_told_without_a_cause_is_a_violation() {
+        for (kind, words) in [(ErrorKind::Lost, "losses"), (ErrorKind::RolledBack, "older"), (ErrorKind::Corrupt, "no fault")] {
+            let verdict = one(Error::new(kind, "x")).1.verdict(&Caused::default());
+            assert!(verdict.violations[0].contains(words), "{:?}", verdict.violations);
+        }
+        let unknown = Error::new(ErrorKind::Timeout, "x").effect(Effect::Unknown);
+        let (calls, told) = one(unknown.clone());
+        assert_eq!((calls[0].returned, &calls[0].outcome), (Moment::MAX, &Outcome::Unknown));
+        let caused = Caused::default();
+        caused.never_open.store(true, Ordering::SeqCst);
+        assert_eq!(told.verdict(&caused).violations.len(), 1);
+        let verdict = one(unknown).1.verdict(&Caused::default());
+        assert_eq!((verdict.unknown, verdict.violations.len()), (1, 0));
+    }
+}

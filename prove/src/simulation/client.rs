@@ -56,10 +56,6 @@ impl ClientStore {
         }
         let answered = self.net.send(connection, ops.clone(), fate);
         match timeout_at(deadline, answered).await {
-            Ok(Ok(replies)) if fate == Fate::Full => {
-                debug_assert!(replies.is_empty());
-                ops.iter().map(|op| Err(Error::new(ErrorKind::Full, "the server has no room").op(op))).collect()
-            }
             Ok(Ok(replies)) => replies.into_iter().map(|reply| self.told(reply)).collect(),
             Ok(Err(_)) => Replies::new(),
             Err(_) => {
@@ -85,12 +81,12 @@ impl ClientStore {
 
     fn fate(&self, batch: &Batch) -> Fate {
         let (breaks, full) = (self.net.climate.break_one_in, self.net.climate.full_one_in);
-        let all_write = batch.iter().all(|op| !op.is_read());
+        let writes = batch.iter().any(|op| !op.is_read());
         if self.net.is_calm() {
             return Fate::Answered;
         }
         let fate = self.net.draw(|random| {
-            if full > 0 && all_write && random.u64(..full) == 0 {
+            if full > 0 && writes && random.u64(..full) == 0 {
                 return Fate::Full;
             }
             if breaks == 0 || random.u64(..breaks) > 0 {
@@ -164,7 +160,7 @@ impl Store for QuietStore {
             if op.cas().is_some_and(|cas| cas.session != session) {
                 return Ok(Reply::Exists);
             }
-            self.net.server.apply(std::slice::from_ref(op), session).pop().unwrap_or(Ok(Reply::Miss))
+            self.net.server.apply(std::slice::from_ref(op), session, false).pop().unwrap_or(Ok(Reply::Miss))
         };
         let replies: Replies = batch.iter().map(reply).collect();
         self.net.trace.line(format_args!("quiet: {batch:?}: {replies:?}"));

@@ -23,6 +23,7 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -110,6 +111,7 @@ async fn run_in(
     let trace = Trace::new(is_traced);
     trace.line(format_args!("seed {seed}, job {}: {climate:?}", job.name));
     let caused = Arc::new(Caused::default());
+    caused.clock_jumps.store(climate.are_clocks_wrong.into(), Ordering::SeqCst);
     let server = Server::new(climate.value_bytes_max, caused.clone());
     let profile = Arc::new(climate.profile(&server.memory_profile()));
     let ops = random.usize(20..200);

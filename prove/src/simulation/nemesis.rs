@@ -50,7 +50,8 @@ fn befall(net: &Net) {
             net.count("server restarted");
             net.server.restart(time);
         }
-        _ => harm(net, time),
+        5 | 6 => harm(net, time),
+        _ => {}
     }
 }
 

@@ -285,10 +285,8 @@ impl Net {
             }
             _ => request.ops.len(),
         };
-        let replies = match request.fate {
-            Fate::Full => Replies::new(),
-            _ => self.server.apply(&request.ops[..applied], connection.number),
-        };
+        let is_full = request.fate == Fate::Full;
+        let replies = self.server.apply(&request.ops[..applied], connection.number, is_full);
         self.trace.line(format_args!("{name} arrives, {applied} ops: {replies:?}"));
         match request.fate {
             Fate::LostRequest | Fate::LostReply | Fate::NotSent => {

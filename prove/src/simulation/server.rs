@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use larder_core::{Cas, Key, ManualClock, Op, PutMode, Replies, Reply, Store, Ttl, Verb, Want};
+use larder_core::{Cas, Error, ErrorKind, ManualClock, Op, PutMode, Replies, Reply, Store, Ttl, Verb, Want};
 use larder_store_memory::MemoryStore;
 use larder_testkit::history::Caused;
 use tokio::time::Instant;
@@ -64,11 +64,15 @@ impl Server {
         (state.answers_from, state.is_up_from)
     }
 
-    /// Runs ops that came over a connection; tokens carry the connection's number on the outside.
-    pub(super) fn apply(&self, ops: &[Op], connection: u64) -> Replies {
+    /// Runs ops that came over a connection; tokens carry the connection's number on the outside. A server that is full refuses what it would have to
+    /// keep.
+    pub(super) fn apply(&self, ops: &[Op], connection: u64, is_full: bool) -> Replies {
         let state = self.tick();
         let session = state.session;
         let run = |op: &Op| {
+            if is_full && !op.is_read() && !matches!(op.verb, Verb::Delete { .. } | Verb::Touch { .. }) {
+                return Err(Error::new(ErrorKind::Full, "the server has no room").op(op).store("simulated"));
+            }
             let mut op = op.clone();
             if let Verb::Put { mode: PutMode::Cas(cas), .. } | Verb::Delete { cas: Some(cas) } = &mut op.verb {
                 cas.session = session;
@@ -202,7 +206,6 @@ fn with_session(mut reply: Reply, session: u64) -> Reply {
 
 /// What a profile does not have, and an op asks for.
 pub(super) fn overreach(op: &Op, profile: &larder_core::Profile) -> Option<&'static str> {
-    let Key { .. } = &op.key;
     match &op.verb {
         Verb::Delete { cas: Some(_) } if !profile.delete_cas => Some("a delete by token"),
         Verb::Arith { initial: Some(_), .. } if !profile.arith_initial => Some("arithmetic with an initial value"),

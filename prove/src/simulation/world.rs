@@ -9,8 +9,9 @@ use tokio::runtime::Handle;
 
 /// What the wall clocks show as a simulation begins: 2026-01-01.
 const WALL_BEGIN: Duration = Duration::from_secs(1_767_225_600);
-/// How far a wrong wall clock is off, to either side.
-const WALL_OFF_MAX_S: i64 = 600;
+/// How far a wrong wall clock is off, to either side, and as far again once it was set: two of them differ by less than the 5 minutes that windows
+/// of time put up with.
+const WALL_OFF_MAX_S: i64 = 70;
 /// When a wall clock jumps, at the latest.
 const JUMP_AT_MAX_MS: u64 = 120_000;
 /// How wrong the rate of a clock is, to either side, in parts of a million: two clocks differ by a hundredth, which a lock's margin covers up to

@@ -196,7 +196,9 @@ mod tests {
 
     #[test]
     fn what_is_told_without_a_cause_is_a_violation() {
-        for (kind, words) in [(ErrorKind::Lost, "losses"), (ErrorKind::RolledBack, "older"), (ErrorKind::Corrupt, "no fault")] {
+        for (kind, words) in
+            [(ErrorKind::Lost, "losses"), (ErrorKind::RolledBack, "older"), (ErrorKind::Corrupt, "no fault")]
+        {
             let verdict = one(Error::new(kind, "x")).1.verdict(&Caused::default());
             assert!(verdict.violations[0].contains(words), "{:?}", verdict.violations);
         }

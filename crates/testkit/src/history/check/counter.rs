@@ -79,7 +79,10 @@ fn bounds(calls: &[Call<CounterOp, i128>], may_drop: bool) -> Vec<String> {
             most = up_possible.before(call.returned);
         }
         if !(least..=most).contains(&told) {
-            bad.push(format!("client {} read {told}; it can be {least} to {most} (moment {})", call.client, call.invoked));
+            bad.push(format!(
+                "client {} read {told}; it can be {least} to {most} (moment {})",
+                call.client, call.invoked
+            ));
         }
     }
     bad
@@ -130,8 +133,9 @@ fn last_read(calls: &[Call<CounterOp, i128>]) -> Option<String> {
         }
     }
     let told = *last.ok()?;
-    (!possible.contains(&(told - sure)))
-        .then(|| format!("at the end it is {told}; {sure} are certain, and no choice of the unknown adds makes up the rest"))
+    (!possible.contains(&(told - sure))).then(|| {
+        format!("at the end it is {told}; {sure} are certain, and no choice of the unknown adds makes up the rest")
+    })
 }
 
 #[cfg(test)]

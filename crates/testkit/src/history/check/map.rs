@@ -116,7 +116,13 @@ fn spread(
     for (key, calls) in of_key {
         let value = told.get(key).copied().or(first);
         let outcome = Outcome::Ok(MapTold::Value(value));
-        calls.push(Call { client: call.client, op: MapOp::Get(*key), invoked: call.invoked, returned: call.returned, outcome });
+        calls.push(Call {
+            client: call.client,
+            op: MapOp::Get(*key),
+            invoked: call.invoked,
+            returned: call.returned,
+            outcome,
+        });
     }
     bad
 }
@@ -203,10 +209,26 @@ mod tests {
         let nothing = MapTold::Value(None);
         let all = MapTold::All(vec![(1, 7)]);
         for good in [
-            vec![call(MapOp::Put(1, 7), 0, 5, MapTold::Done), call(MapOp::Get(1), 1, 2, nothing.clone()), call(MapOp::All, 6, 7, all)],
-            vec![unknown(MapOp::Put(1, 7), 0), call(MapOp::Get(1), 1, 2, nothing.clone()), call(MapOp::Get(1), 3, 4, value(7))],
-            vec![unknown(MapOp::Remove(1), 0), call(MapOp::Put(1, 7), 1, 2, MapTold::WasNew(true)), call(MapOp::Get(1), 3, 4, nothing)],
-            vec![call(MapOp::Add(1, 2), 0, 9, value(5)), call(MapOp::Add(1, 3), 1, 2, value(3)), call(MapOp::Count, 3, 4, MapTold::Count(1))],
+            vec![
+                call(MapOp::Put(1, 7), 0, 5, MapTold::Done),
+                call(MapOp::Get(1), 1, 2, nothing.clone()),
+                call(MapOp::All, 6, 7, all),
+            ],
+            vec![
+                unknown(MapOp::Put(1, 7), 0),
+                call(MapOp::Get(1), 1, 2, nothing.clone()),
+                call(MapOp::Get(1), 3, 4, value(7)),
+            ],
+            vec![
+                unknown(MapOp::Remove(1), 0),
+                call(MapOp::Put(1, 7), 1, 2, MapTold::WasNew(true)),
+                call(MapOp::Get(1), 3, 4, nothing),
+            ],
+            vec![
+                call(MapOp::Add(1, 2), 0, 9, value(5)),
+                call(MapOp::Add(1, 3), 1, 2, value(3)),
+                call(MapOp::Count, 3, 4, MapTold::Count(1)),
+            ],
         ] {
             assert_eq!(check(&good, None, false), [""; 0]);
         }
@@ -227,7 +249,10 @@ mod tests {
                 call(MapOp::Get(1), 7, 8, nothing.clone()),
             ],
             // Two that were the first.
-            vec![call(MapOp::Put(1, 7), 0, 9, MapTold::WasNew(true)), call(MapOp::Put(1, 8), 1, 8, MapTold::WasNew(true))],
+            vec![
+                call(MapOp::Put(1, 7), 0, 9, MapTold::WasNew(true)),
+                call(MapOp::Put(1, 8), 1, 8, MapTold::WasNew(true)),
+            ],
             // Back to an older value.
             vec![
                 call(MapOp::Put(1, 7), 0, 1, MapTold::Done),
@@ -235,7 +260,10 @@ mod tests {
                 call(MapOp::Get(1), 4, 5, value(7)),
             ],
             vec![call(MapOp::Add(1, 2), 0, 1, value(2)), call(MapOp::Get(1), 2, 3, value(4))],
-            vec![call(MapOp::Put(1, 2), 0, 1, MapTold::Done), call(MapOp::All, 2, 3, MapTold::All(vec![(1, 2), (9, 9)]))],
+            vec![
+                call(MapOp::Put(1, 2), 0, 1, MapTold::Done),
+                call(MapOp::All, 2, 3, MapTold::All(vec![(1, 2), (9, 9)])),
+            ],
             vec![call(MapOp::Put(1, 2), 0, 1, MapTold::Done), call(MapOp::Count, 2, 3, MapTold::Count(2))],
         ] {
             assert!(!check(&bad, None, false).is_empty(), "{bad:?}");

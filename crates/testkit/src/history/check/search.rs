@@ -82,7 +82,11 @@ impl Search {
 
     fn take(&mut self, entry: usize) {
         let (prev, next) = (self.prev[entry], self.next[entry]);
-        if prev == END { self.head = next } else { self.next[prev] = next }
+        if prev == END {
+            self.head = next
+        } else {
+            self.next[prev] = next
+        }
         if next != END {
             self.prev[next] = prev;
         }
@@ -90,7 +94,11 @@ impl Search {
 
     fn put_back(&mut self, entry: usize) {
         let (prev, next) = (self.prev[entry], self.next[entry]);
-        if prev == END { self.head = entry } else { self.next[prev] = entry }
+        if prev == END {
+            self.head = entry
+        } else {
+            self.next[prev] = entry
+        }
         if next != END {
             self.prev[next] = entry;
         }

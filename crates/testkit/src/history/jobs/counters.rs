@@ -64,9 +64,7 @@ pub(super) fn visitors(arena: Arena, run: Run) -> Boxed<Verdict> {
         counter("visitors", arena, run, open, Signs::Up, |visitors, op, seen| {
             Box::pin(async move {
                 match op {
-                    CounterOp::Add(1) => {
-                        visitors.hit_visitor_at(seen.visitor.to_be_bytes(), seen.at).await.map(|()| 0)
-                    }
+                    CounterOp::Add(1) => visitors.hit_visitor_at(seen.visitor.to_be_bytes(), seen.at).await.map(|()| 0),
                     CounterOp::Add(by) => visitors.hit_at(seen.at, by.unsigned_abs()).await.map(|()| 0),
                     CounterOp::Read => visitors.get_at(seen.at).await.map(i128::from),
                 }

@@ -1,5 +1,11 @@
 //! The checkers: pure functions from a history to what is wrong with it.
 
+pub mod cache;
 pub mod counter;
+pub mod grants;
+pub mod log;
 pub mod map;
+pub mod order;
+pub mod queue;
 pub mod search;
+pub mod versions;

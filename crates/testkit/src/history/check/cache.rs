@@ -1,0 +1,80 @@
+//! Caches: what is served was made for that key, and not before an invalidation that the reader came after.
+
+use std::collections::HashMap;
+
+use crate::history::recorder::{Call, Moment};
+
+/// What is asked of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheOp {
+    /// Reads a key, or makes its value.
+    Get(u64),
+    /// Ends what is there.
+    Invalidate(u64),
+}
+
+/// What is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheTold {
+    /// This value was found.
+    Found(u64),
+    /// This value was made by the caller, who began to make it at this moment.
+    Made(u64, Moment),
+    /// It is done.
+    Done,
+}
+
+/// What is wrong with a cache's history, in n log n.
+pub fn check(calls: &[Call<CacheOp, CacheTold>], made: &HashMap<u64, (u64, Moment)>) -> Vec<String> {
+    // By key: ends of invalidations, each with the latest beginning of any that had ended by then.
+    let mut invalidations: HashMap<u64, Vec<(Moment, Moment)>> = HashMap::new();
+    for call in calls {
+        if let (CacheOp::Invalidate(key), Some(_)) = (call.op, call.ok()) {
+            invalidations.entry(key).or_default().push((call.returned, call.invoked));
+        }
+    }
+    for ended in invalidations.values_mut() {
+        ended.sort_unstable();
+        let mut latest = 0;
+        for entry in ended {
+            latest = latest.max(entry.1);
+            entry.1 = latest;
+        }
+    }
+    let wrong = calls.iter().filter_map(|call| {
+        let (CacheOp::Get(key), Some(CacheTold::Found(value))) = (call.op, call.ok()) else { return None };
+        let Some(&(made_for, begun)) = made.get(value).filter(|(_, begun)| *begun < call.returned) else {
+            return Some(format!("{value} was found for {key}, and nobody had made it"));
+        };
+        if made_for != key {
+            return Some(format!("{value} was made for {made_for} and found for {key}"));
+        }
+        let ended = invalidations.get(&key)?;
+        let before = ended.partition_point(|(ended, _)| *ended < call.invoked);
+        let (_, latest) = *ended.get(before.checked_sub(1)?)?;
+        (begun < latest)
+            .then(|| format!("{value} of key {key}, begun at {begun}, was found at {} after an invalidation at {latest}", call.invoked))
+    });
+    wrong.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::recorder::Outcome;
+
+    fn call(op: CacheOp, invoked: u64, told: CacheTold) -> Call<CacheOp, CacheTold> {
+        Call { client: 0, op, invoked, returned: invoked + 2, outcome: Outcome::Ok(told) }
+    }
+
+    #[test]
+    fn what_was_invalidated_invented_or_anothers_is_found() {
+        let made = HashMap::from([(7, (1, 1)), (8, (2, 1))]);
+        let invalidate = call(CacheOp::Invalidate(1), 4, CacheTold::Done);
+        let found = |at, key, value| call(CacheOp::Get(key), at, CacheTold::Found(value));
+        assert_eq!(check(&[found(2, 1, 7), invalidate.clone(), found(5, 1, 7)], &made), [""; 0]);
+        assert_eq!(check(&[invalidate, found(7, 1, 7)], &made).len(), 1);
+        assert_eq!(check(&[found(2, 1, 8)], &made).len(), 1);
+        assert_eq!(check(&[found(2, 1, 9)], &made).len(), 1);
+    }
+}

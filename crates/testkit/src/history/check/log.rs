@@ -1,0 +1,134 @@
+//! Event logs: every fetch tells all of its time once, every tail tells each event once, and what is missing is told as a gap.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::history::recorder::{Call, Moment};
+
+/// What is asked of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogOp {
+    /// Puts an event, which nobody else puts.
+    Put(u64),
+    /// Reads all there is.
+    Fetch,
+    /// Goes on reading: the tail of this client.
+    Tail,
+}
+
+/// What a read told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogTold {
+    /// The events.
+    pub events: Vec<u64>,
+    /// Whether gaps were told.
+    pub gaps: bool,
+    /// Whether a tail has more to tell at once.
+    pub is_behind: bool,
+}
+
+type LogCall = Call<LogOp, LogTold>;
+
+/// What is wrong with a log's history, in n log n. After a gap nothing is known of what was put before it was told.
+pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
+    let mut puts: HashMap<u64, &LogCall> = HashMap::new();
+    let mut done: Vec<(Moment, u64)> = Vec::new();
+    for call in calls {
+        if let LogOp::Put(event) = call.op {
+            puts.insert(event, call);
+            if call.ok().is_some() {
+                done.push((call.returned, event));
+            }
+        }
+    }
+    done.sort_unstable();
+    let mut bad = Vec::new();
+    let mut tails: HashMap<usize, Tail> = HashMap::new();
+    for call in calls.iter().filter(|call| !matches!(call.op, LogOp::Put(_))) {
+        let Some(told) = call.ok() else { continue };
+        bad.extend(invented(call, told, &puts));
+        if call.op == LogOp::Fetch {
+            let mut seen = HashSet::new();
+            bad.extend(told.events.iter().filter(|event| !seen.insert(**event)).map(|event| format!("a fetch tells {event} twice")));
+            if !told.gaps && !is_set_back {
+                let missing = done.iter().take_while(|(at, _)| *at < call.invoked).filter(|(_, event)| !seen.contains(event));
+                bad.extend(missing.map(|(_, event)| format!("a fetch at {} does not tell {event}, nor a gap", call.invoked)));
+            }
+        } else {
+            bad.extend(tails.entry(call.client).or_default().look(call, told, &done, is_set_back));
+        }
+    }
+    bad
+}
+
+/// Events that nobody had put, or had been told were not put.
+fn invented(call: &LogCall, told: &LogTold, puts: &HashMap<u64, &LogCall>) -> Vec<String> {
+    let wrong = told.events.iter().filter(|event| !puts.get(event).is_some_and(|put| put.may_count() && put.invoked < call.returned));
+    wrong.map(|event| format!("{event} was told at {}, and nobody had put it", call.returned)).collect()
+}
+
+/// A tail: what it has told, and how far what was put has been held against it.
+#[derive(Default)]
+struct Tail {
+    told: HashSet<u64>,
+    checked: usize,
+    had_gaps: bool,
+}
+
+impl Tail {
+    fn look(&mut self, call: &LogCall, told: &LogTold, done: &[(Moment, u64)], is_set_back: bool) -> Vec<String> {
+        let mut bad = Vec::new();
+        self.had_gaps |= told.gaps;
+        for event in &told.events {
+            // "a tail may tell an event twice whose put was in doubt when its part was lost; the gap is told by then"
+            if !self.told.insert(*event) && !self.had_gaps && !is_set_back {
+                bad.push(format!("the tail of client {} tells {event} twice", call.client as i64));
+            }
+        }
+        if told.is_behind {
+            return bad;
+        }
+        while let Some((at, event)) = done.get(self.checked).filter(|(at, _)| *at < call.invoked) {
+            if !self.told.contains(event) && !self.had_gaps && !is_set_back {
+                let client = call.client as i64;
+                bad.push(format!("the tail of client {client} does not tell {event}, put at {at}, nor a gap"));
+            }
+            self.checked += 1;
+        }
+        bad
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::recorder::Outcome;
+
+    fn put(event: u64, invoked: u64) -> LogCall {
+        let outcome = Outcome::Ok(LogTold::default());
+        Call { client: 0, op: LogOp::Put(event), invoked, returned: invoked + 1, outcome }
+    }
+
+    fn read(op: LogOp, invoked: u64, events: &[u64]) -> LogCall {
+        let outcome = Outcome::Ok(LogTold { events: events.to_vec(), ..LogTold::default() });
+        Call { client: 1, op, invoked, returned: invoked + 1, outcome }
+    }
+
+    #[test]
+    fn what_is_missing_repeated_or_invented_is_found() {
+        use LogOp::{Fetch, Tail};
+        let good = [put(1, 0), read(Tail, 2, &[1]), put(2, 4), read(Fetch, 6, &[1, 2]), read(Tail, 8, &[2])];
+        assert_eq!(check(&good, false), [""; 0]);
+        for bad in [
+            vec![put(1, 0), read(Fetch, 2, &[])],
+            vec![put(1, 0), read(Fetch, 2, &[1, 1])],
+            vec![read(Fetch, 2, &[1]), put(1, 5)],
+            vec![put(1, 0), read(Tail, 2, &[])],
+            vec![put(1, 0), read(Tail, 2, &[1]), read(Tail, 4, &[1])],
+        ] {
+            assert!(!check(&bad, false).is_empty(), "{bad:?}");
+        }
+        let mut gap = read(Fetch, 2, &[]);
+        gap.outcome = Outcome::Ok(LogTold { gaps: true, ..LogTold::default() });
+        assert_eq!(check(&[put(1, 0), gap], false), [""; 0]);
+    }
+}

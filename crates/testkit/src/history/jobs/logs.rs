@@ -1,0 +1,99 @@
+//! The event log: clients put, now and at times before, fetch, and follow it by tails of their own.
+
+use std::time::Duration;
+
+use larder_core::{Error, ErrorKind, Result};
+use larder_structures::EventLog;
+use larder_structures::log::{Cursor, Events, Tail};
+
+use super::drive::{self, Client, opener, play};
+use crate::history::check::log::{LogOp, LogTold, check};
+use crate::history::{Arena, Boxed, Run, Verdict, clock};
+
+const CHUNK: Duration = Duration::from_secs(3_600);
+const RETENTION: Duration = Duration::from_secs(10 * 24 * 3_600);
+/// Looks of a tail until it has told all.
+const LOOKS_MAX: usize = 50;
+
+type LogClient = Client<EventLog, LogOp, LogTold>;
+
+pub(super) fn log(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let options = EventLog::options().chunk(CHUNK).retention(RETENTION).clock(clock());
+        let open = opener!(options, drive::name("log", run));
+        let ended = play("event log", arena, run, open, work).await;
+        ended
+            .read(LogOp::Fetch, |log| async move { told(log.fetch(..).await?, false) })
+            .await
+            .inspect(|last| note_gaps(last, |error| ended.history.note(error)));
+        if let Some(log) = ended.fresh.clone()
+            && let Ok(mut tail) = log.tail(Cursor::default())
+        {
+            for _ in 0..LOOKS_MAX {
+                let invoked = ended.history.tick();
+                let looked = look(&mut tail).await;
+                match ended.history.ended(drive::LAST, LogOp::Tail, invoked, looked) {
+                    Ok(looked) if looked.is_behind => {}
+                    Ok(_) => break,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        }
+        ended.judge(|calls, excuses| check(calls, excuses.set_back))
+    })
+}
+
+fn note_gaps(told: &LogTold, note: impl FnOnce(&Error)) {
+    if told.gaps {
+        note(&Error::new(ErrorKind::Lost, "a gap"));
+    }
+}
+
+fn told(events: Events, is_behind: bool) -> Result<LogTold> {
+    let (events, gaps) = events.with_gaps();
+    let event = |event: &larder_structures::log::Event| {
+        let value = event.bytes.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+        value.ok_or_else(|| Error::new(ErrorKind::Corrupt, "an event that nobody put"))
+    };
+    Ok(LogTold { events: events.iter().map(event).collect::<Result<_>>()?, gaps: !gaps.is_empty(), is_behind })
+}
+
+async fn look(tail: &mut Tail) -> Result<LogTold> {
+    let events = tail.poll().await?;
+    told(events, tail.is_behind())
+}
+
+async fn work(mut client: LogClient) {
+    let log = client.handle.clone();
+    let Ok(mut tail) = log.tail(Cursor::default()) else { return };
+    for call in 0..client.ops as u64 {
+        let read = match client.rng.u8(..12) {
+            0 => client.history.call(client.number, LogOp::Fetch, async { told(log.fetch(..).await?, false) }).await,
+            1 | 2 => client.history.call(client.number, LogOp::Tail, look(&mut tail)).await,
+            kind => {
+                put(&mut client, &log, call, kind).await;
+                None
+            }
+        };
+        if let Some(read) = read {
+            note_gaps(&read, |error| client.history.note(error));
+        }
+    }
+    // Late frames may come once more, and no event twice.
+    for _ in 0..3 {
+        if let Some(read) = client.history.call(client.number, LogOp::Tail, look(&mut tail)).await {
+            note_gaps(&read, |error| client.history.note(error));
+        }
+    }
+}
+
+async fn put(client: &mut LogClient, log: &EventLog, call: u64, kind: u8) {
+    let event = (client.number as u64) << 32 | call;
+    let mut bytes = event.to_be_bytes().to_vec();
+    // Some fill parts.
+    bytes.resize(if kind == 3 { 2_000.min(log.event_bytes_max()) } else { 8 + usize::from(kind) }, b'.');
+    let chunk_ms = CHUNK.as_millis() as u64;
+    let time_ms = log.now_ms() - if client.rng.u8(..4) == 0 { chunk_ms * client.rng.u64(1..4) } else { 0 };
+    let put = async { log.put_at(time_ms, &bytes).await.map(|()| LogTold::default()) };
+    client.history.call(client.number, LogOp::Put(event), put).await;
+}

@@ -1,0 +1,304 @@
+//! Whatever keeps something by a key: clients write, remove and read keys of their own and of each other.
+
+use larder_core::{Error, ErrorKind, Result};
+use larder_structures::{Array, Set, ShardedHash, ShardedSet, ShardedSortedSet, Table};
+
+use super::drive::{self, Client, Excuses, Opener, opener, play};
+use crate::history::check::map::{MapOp, MapTold, check};
+use crate::history::check::order;
+use crate::history::recorder::Call;
+use crate::history::{Arena, Boxed, Run, Verdict, clock};
+
+/// How a handle does it.
+pub(super) type Apply<H> = fn(H, MapOp) -> Boxed<Result<MapTold>>;
+type MapCall = Call<MapOp, MapTold>;
+
+/// What clients do, and how often of all their weights together.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Mix {
+    pub(super) put: u32,
+    pub(super) add: u32,
+    pub(super) remove: u32,
+    pub(super) get: u32,
+    pub(super) all: u32,
+    pub(super) count: u32,
+    /// Values by which writes are told apart; else each is 1.
+    pub(super) has_values: bool,
+    /// Each key is written once.
+    pub(super) puts_once: bool,
+    /// What a key holds before it is written.
+    pub(super) first: Option<i64>,
+}
+
+/// A job on something that keeps values by keys.
+pub(super) struct MapJob<H> {
+    pub(super) name: &'static str,
+    pub(super) open: Opener<H>,
+    pub(super) mix: Mix,
+    pub(super) apply: Apply<H>,
+    /// What else must hold.
+    pub(super) also: fn(&[MapCall], &Excuses) -> Vec<String>,
+}
+
+/// Nothing else.
+pub(super) fn nothing_else(_: &[MapCall], _: &Excuses) -> Vec<String> {
+    Vec::new()
+}
+
+/// Calls on one key, about.
+const CALLS_A_KEY: usize = 10;
+
+pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: MapJob<H>) -> Verdict {
+    let MapJob { name, open, mix, apply, also } = job;
+    let keys = (run.ops / CALLS_A_KEY).max(2) as u64;
+    let ended = play(name, arena, run, open, |client| work(client, mix, keys, apply)).await;
+    if mix.all > 0 {
+        ended.read(MapOp::All, |handle| apply(handle, MapOp::All)).await;
+    }
+    if mix.count > 0 {
+        ended.read(MapOp::Count, |handle| apply(handle, MapOp::Count)).await;
+    }
+    if mix.get > 0 {
+        for key in 0..keys {
+            ended.read(MapOp::Get(key), |handle| apply(handle, MapOp::Get(key))).await;
+        }
+    }
+    ended.judge(|calls, excuses| {
+        let mut bad = check(calls, mix.first, excuses.set_back);
+        bad.extend(also(calls, excuses));
+        bad
+    })
+}
+
+async fn work<H: Clone>(mut client: Client<H, MapOp, MapTold>, mix: Mix, keys: u64, apply: Apply<H>) {
+    for call in 0..client.ops as u64 {
+        let op = draw(&mut client, mix, keys, call);
+        client.history.call(client.number, op, apply(client.handle.clone(), op)).await;
+    }
+}
+
+fn draw<H>(client: &mut Client<H, MapOp, MapTold>, mix: Mix, keys: u64, call: u64) -> MapOp {
+    let own = call * 4 + client.number as u64;
+    // Of keys that are written once, those of about now: they are there, or about to be.
+    let key = if mix.puts_once { client.rng.u64(own.saturating_sub(40)..=own + 4) } else { client.rng.u64(..keys) };
+    let mut at = client.rng.u32(..mix.put + mix.add + mix.remove + mix.get + mix.all + mix.count);
+    let weights = [mix.put, mix.add, mix.remove, mix.get, mix.all];
+    let chosen = weights.iter().position(|&weight| {
+        let is_it = at < weight;
+        at = at.wrapping_sub(if is_it { 0 } else { weight });
+        is_it
+    });
+    match chosen {
+        Some(0) if mix.puts_once => MapOp::Put(own, 1),
+        Some(0) => MapOp::Put(key, if mix.has_values { own as i64 + 1 } else { 1 }),
+        Some(1) => MapOp::Add(key, client.rng.i64(1..1_000)),
+        Some(2) => MapOp::Remove(key),
+        Some(3) => MapOp::Get(key),
+        Some(4) => MapOp::All,
+        _ => MapOp::Count,
+    }
+}
+
+/// A number that a structure brought back as text.
+fn number(text: impl AsRef<[u8]>) -> Result<i64> {
+    let text = std::str::from_utf8(text.as_ref()).ok().and_then(|text| text.parse().ok());
+    text.ok_or_else(|| Error::new(ErrorKind::Corrupt, "what nobody wrote was read"))
+}
+
+fn one(told: Vec<bool>) -> Result<bool> {
+    told.first().copied().ok_or_else(|| Error::new(ErrorKind::Corrupt, "a call on one key told of none"))
+}
+
+fn members(all: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<MapTold> {
+    Ok(MapTold::All(all.into_iter().map(|member| Ok((number(member)? as u64, 1))).collect::<Result<_>>()?))
+}
+
+fn entries(all: Vec<(impl AsRef<[u8]>, impl AsRef<[u8]>)>) -> Result<MapTold> {
+    let entry = |(key, value)| Ok((number(key)? as u64, number(value)?));
+    Ok(MapTold::All(all.into_iter().map(entry).collect::<Result<_>>()?))
+}
+
+fn is_member(is_member: bool) -> MapTold {
+    MapTold::Value(is_member.then_some(1))
+}
+
+fn unsupported() -> Result<MapTold> {
+    Err(Error::new(ErrorKind::Unsupported, "the job does not ask for it"))
+}
+
+const MEMBERS: Mix =
+    Mix { put: 8, add: 0, remove: 6, get: 6, all: 1, count: 0, has_values: false, puts_once: false, first: None };
+
+pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        // Few bytes of dirt: sets are compacted on the way.
+        let options = Set::options().shards(2).dirtiness(64).clock(clock());
+        let apply: Apply<Set> = |set, op| {
+            Box::pin(async move {
+                match op {
+                    MapOp::Put(key, _) => set.add([key.to_string()]).await.map(|()| MapTold::Done),
+                    MapOp::Remove(key) => set.remove([key.to_string()]).await.map(|()| MapTold::Done),
+                    MapOp::Get(key) => set.has(key.to_string()).await.map(is_member),
+                    MapOp::All => members(set.members().await?.iter()),
+                    MapOp::Add(..) | MapOp::Count => unsupported(),
+                }
+            })
+        };
+        let open = opener!(options, drive::name("set", run));
+        map(arena, run, MapJob { name: "set", open, mix: MEMBERS, apply, also: nothing_else }).await
+    })
+}
+
+pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let options = Table::options().shards(2).dirtiness(64).clock(clock());
+        let apply: Apply<Table> = |table, op| {
+            Box::pin(async move {
+                match op {
+                    MapOp::Put(key, value) => {
+                        table.put(key.to_string(), value.to_string()).await.map(|()| MapTold::Done)
+                    }
+                    MapOp::Remove(key) => table.remove(key.to_string()).await.map(MapTold::WasThere),
+                    MapOp::Get(key) => {
+                        Ok(MapTold::Value(table.get(key.to_string()).await?.map(number).transpose()?))
+                    }
+                    MapOp::All => entries(table.entries().await?),
+                    MapOp::Add(..) | MapOp::Count => unsupported(),
+                }
+            })
+        };
+        let open = opener!(options, drive::name("table", run));
+        let mix = Mix { has_values: true, ..MEMBERS };
+        map(arena, run, MapJob { name: "table", open, mix, apply, also: nothing_else }).await
+    })
+}
+
+pub(super) fn sharded_hash(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let apply: Apply<ShardedHash> = |hash, op| {
+            Box::pin(async move {
+                match op {
+                    MapOp::Put(key, value) => {
+                        Ok(MapTold::WasNew(one(hash.set([(key.to_string(), value.to_string())]).await?)?))
+                    }
+                    MapOp::Remove(key) => Ok(MapTold::WasThere(one(hash.remove([key.to_string()]).await?)?)),
+                    MapOp::Get(key) => Ok(MapTold::Value(hash.get(key.to_string()).await?.map(number).transpose()?)),
+                    MapOp::All => entries(hash.entries().await?),
+                    MapOp::Add(..) | MapOp::Count => unsupported(),
+                }
+            })
+        };
+        let open = opener!(ShardedHash::options().shards(3), drive::name("sharded hash", run));
+        let mix = Mix { has_values: true, ..MEMBERS };
+        map(arena, run, MapJob { name: "sharded hash", open, mix, apply, also: nothing_else }).await
+    })
+}
+
+pub(super) fn sharded_set(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let apply: Apply<ShardedSet> = |set, op| {
+            Box::pin(async move {
+                match op {
+                    MapOp::Put(key, _) => Ok(MapTold::WasNew(one(set.add([key.to_string()]).await?)?)),
+                    MapOp::Remove(key) => Ok(MapTold::WasThere(one(set.remove([key.to_string()]).await?)?)),
+                    MapOp::Get(key) => set.has(key.to_string()).await.map(is_member),
+                    MapOp::All => members(set.members().await?),
+                    MapOp::Add(..) | MapOp::Count => unsupported(),
+                }
+            })
+        };
+        let open = opener!(ShardedSet::options().shards(3), drive::name("sharded set", run));
+        map(arena, run, MapJob { name: "sharded set", open, mix: MEMBERS, apply, also: nothing_else }).await
+    })
+}
+
+pub(super) fn sorted_set(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let apply: Apply<ShardedSortedSet> = |set, op| {
+            Box::pin(async move {
+                let score = |score: f64| score as i64;
+                match op {
+                    MapOp::Put(key, value) => {
+                        Ok(MapTold::WasNew(one(set.set([(key.to_string(), value as f64)]).await?)?))
+                    }
+                    MapOp::Add(key, by) => {
+                        let told = set.add([(key.to_string(), by as f64)]).await?;
+                        Ok(MapTold::Value(told.first().copied().map(score)))
+                    }
+                    MapOp::Remove(key) => Ok(MapTold::WasThere(one(set.remove([key.to_string()]).await?)?)),
+                    MapOp::Get(key) => Ok(MapTold::Value(set.score(key.to_string()).await?.map(score))),
+                    MapOp::All => {
+                        let all = set.entries().await?;
+                        let entry = |(member, value)| Ok((number(member)? as u64, score(value)));
+                        Ok(MapTold::All(all.into_iter().map(entry).collect::<Result<_>>()?))
+                    }
+                    MapOp::Count => unsupported(),
+                }
+            })
+        };
+        let open = opener!(ShardedSortedSet::options().shards(3).kept(4), drive::name("sorted set", run));
+        let mix = Mix { add: 4, put: 4, has_values: true, ..MEMBERS };
+        map(arena, run, MapJob { name: "sharded sorted set", open, mix, apply, also: nothing_else }).await
+    })
+}
+
+const ELEMENTS: Mix =
+    Mix { put: 10, add: 0, remove: 4, get: 0, all: 1, count: 0, has_values: false, puts_once: true, first: None };
+
+/// One shard, which keeps one order.
+pub(super) fn array(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let options = Array::options().shards(1).dirtiness(64).clock(clock());
+        let apply: Apply<Array> = |array, op| {
+            Box::pin(async move {
+                match op {
+                    MapOp::Put(key, _) => array.push([key.to_string()]).await.map(|()| MapTold::Done),
+                    MapOp::Remove(key) => array.remove([key.to_string()]).await.map(|()| MapTold::Done),
+                    MapOp::All => members(array.elements().await?),
+                    MapOp::Get(_) | MapOp::Add(..) | MapOp::Count => unsupported(),
+                }
+            })
+        };
+        let open = opener!(options, drive::name("array", run));
+        let also = |calls: &[MapCall], excuses: &Excuses| {
+            if excuses.set_back { Vec::new() } else { order::check(calls) }
+        };
+        map(arena, run, MapJob { name: "array", open, mix: ELEMENTS, apply, also }).await
+    })
+}
+
+/// The other element of a change: both are there, or none.
+const TWIN: u64 = 1 << 40;
+
+/// Changes over several shards, two elements each.
+pub(super) fn array_changes(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let options = Array::options().shards(3).dirtiness(64).clock(clock());
+        let apply: Apply<Array> = |array, op| {
+            Box::pin(async move {
+                let none: [&str; 0] = [];
+                let both = |key: u64| [key.to_string(), (key + TWIN).to_string()];
+                match op {
+                    MapOp::Put(key, _) => array.change(both(key), none).await.map(|()| MapTold::Done),
+                    MapOp::Remove(key) => array.change(none, both(key)).await.map(|()| MapTold::Done),
+                    MapOp::All => {
+                        let mut all = Vec::new();
+                        for element in array.elements().await? {
+                            all.push(number(element)? as u64);
+                        }
+                        all.sort_unstable();
+                        let (low, high): (Vec<u64>, Vec<u64>) = all.into_iter().partition(|&key| key < TWIN);
+                        if !low.iter().map(|key| key + TWIN).eq(high.iter().copied()) {
+                            let detail = format!("half a change was read: {low:?} and {high:?}");
+                            return Err(Error::new(ErrorKind::Corrupt, detail));
+                        }
+                        Ok(MapTold::All(low.into_iter().map(|key| (key, 1)).collect()))
+                    }
+                    MapOp::Get(_) | MapOp::Add(..) | MapOp::Count => unsupported(),
+                }
+            })
+        };
+        let open = opener!(options, drive::name("array changes", run));
+        map(arena, run, MapJob { name: "array changes", open, mix: ELEMENTS, apply, also: nothing_else }).await
+    })
+}

@@ -1,0 +1,56 @@
+//! Packed tables: some build versions, others read rows.
+
+use larder_core::{Error, ErrorKind, Result};
+use larder_structures::PackedTable;
+use larder_structures::lookup::{LookupKey, Rows};
+
+use super::drive::{self, Client, LAST, opener, play};
+use crate::history::check::versions::{VersionOp, VersionTold, check};
+use crate::history::{Arena, Boxed, Run, Verdict};
+
+/// So many that they fill several blocks.
+const ROWS: u64 = 40;
+
+pub(super) fn packed(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let open = opener!(PackedTable::options().block_bytes(256), drive::name("packed table", run));
+        // A build is some ten ops a block.
+        let run = Run { ops: run.ops.min(400), ..run };
+        let ended = play("packed table", arena, run, open, work).await;
+        ended.read(VersionOp::Read, read).await;
+        ended.judge(|calls, excuses| if excuses.set_back { Vec::new() } else { check(calls, LAST) })
+    })
+}
+
+async fn read(table: PackedTable) -> Result<VersionTold> {
+    let keys: Vec<LookupKey> = (0..ROWS).step_by(7).map(LookupKey::from).collect();
+    let rows = table.get_many(&keys).await?;
+    let told: Vec<Option<&[u8]>> = rows.iter().map(|row| row.as_ref()?.fields.first().map(AsRef::as_ref)).collect();
+    let strange = |detail: String| Error::new(ErrorKind::Corrupt, detail);
+    if told.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err(strange(format!("rows of two versions were read at once: {told:?}")));
+    }
+    let Some(Some(first)) = told.first() else { return Ok(VersionTold::Rows(None)) };
+    let value = std::str::from_utf8(first).ok().and_then(|text| text.parse().ok());
+    value.map(|value| VersionTold::Rows(Some(value))).ok_or_else(|| strange("a field nobody built".to_owned()))
+}
+
+async fn build(table: &PackedTable, value: u64) -> Result<VersionTold> {
+    let mut rows = Rows::new(["v"])?;
+    for id in 0..ROWS {
+        rows.push(id, id, [value.to_string()])?;
+    }
+    Ok(VersionTold::Built(table.build(rows).await?.version.into()))
+}
+
+async fn work(mut client: Client<PackedTable, VersionOp, VersionTold>) {
+    let table = client.handle.clone();
+    for call in 0..client.ops as u64 {
+        let value = (client.number as u64) << 32 | call;
+        if client.rng.usize(..12) == 0 && client.number < 2 {
+            client.history.call(client.number, VersionOp::Build(value), build(&table, value)).await;
+        } else {
+            client.history.call(client.number, VersionOp::Read, read(table.clone())).await;
+        }
+    }
+}

@@ -34,12 +34,26 @@ pub fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    #[cfg(feature = "simulation")]
-    if let Some(drawn) = simulation::ask(|world| world.random()) {
+    if let Some(drawn) = simulated_random() {
         return drawn;
     }
     static DRAWN: AtomicU64 = AtomicU64::new(0);
     RandomState::new().hash_one(DRAWN.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What a simulation says in the place of the system's randomness; `None` where there is none, which is where it is asked for.
+///
+/// For what has a source of its own that is better there, as hashes do.
+///
+/// ```
+/// assert_eq!(larder_core::ambient::simulated_random(), None);
+/// ```
+#[inline]
+pub fn simulated_random() -> Option<u64> {
+    #[cfg(feature = "simulation")]
+    return simulation::ask(|world| world.random());
+    #[cfg(not(feature = "simulation"))]
+    None
 }
 
 /// A machine that is made up.

@@ -45,6 +45,7 @@ mod combine;
 mod copies;
 pub mod counter;
 mod events;
+mod hash;
 mod ids;
 pub mod inspect;
 mod ledger;

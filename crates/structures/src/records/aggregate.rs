@@ -65,7 +65,7 @@ pub(super) struct Tally {
 
 enum Counts {
     Dense(Vec<u64>),
-    Sparse(HashMap<u64, u64, foldhash::fast::RandomState>),
+    Sparse(HashMap<u64, u64, crate::hash::State>),
 }
 
 impl Tally {

@@ -52,8 +52,12 @@ pub fn check(calls: &[Call<CacheOp, CacheTold>], made: &HashMap<u64, (u64, Momen
         let ended = invalidations.get(&key)?;
         let before = ended.partition_point(|(ended, _)| *ended < call.invoked);
         let (_, latest) = *ended.get(before.checked_sub(1)?)?;
-        (begun < latest)
-            .then(|| format!("{value} of key {key}, begun at {begun}, was found at {} after an invalidation at {latest}", call.invoked))
+        (begun < latest).then(|| {
+            format!(
+                "{value} of key {key}, begun at {begun}, was found at {} after an invalidation at {latest}",
+                call.invoked
+            )
+        })
     });
     wrong.collect()
 }

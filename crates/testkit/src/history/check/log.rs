@@ -48,10 +48,18 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
         bad.extend(invented(call, told, &puts));
         if call.op == LogOp::Fetch {
             let mut seen = HashSet::new();
-            bad.extend(told.events.iter().filter(|event| !seen.insert(**event)).map(|event| format!("a fetch tells {event} twice")));
+            bad.extend(
+                told.events
+                    .iter()
+                    .filter(|event| !seen.insert(**event))
+                    .map(|event| format!("a fetch tells {event} twice")),
+            );
             if !told.gaps && !is_set_back {
-                let missing = done.iter().take_while(|(at, _)| *at < call.invoked).filter(|(_, event)| !seen.contains(event));
-                bad.extend(missing.map(|(_, event)| format!("a fetch at {} does not tell {event}, nor a gap", call.invoked)));
+                let missing =
+                    done.iter().take_while(|(at, _)| *at < call.invoked).filter(|(_, event)| !seen.contains(event));
+                bad.extend(
+                    missing.map(|(_, event)| format!("a fetch at {} does not tell {event}, nor a gap", call.invoked)),
+                );
             }
         } else {
             bad.extend(tails.entry(call.client).or_default().look(call, told, &done, is_set_back));
@@ -62,7 +70,10 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
 
 /// Events that nobody had put, or had been told were not put.
 fn invented(call: &LogCall, told: &LogTold, puts: &HashMap<u64, &LogCall>) -> Vec<String> {
-    let wrong = told.events.iter().filter(|event| !puts.get(event).is_some_and(|put| put.may_count() && put.invoked < call.returned));
+    let wrong = told
+        .events
+        .iter()
+        .filter(|event| !puts.get(event).is_some_and(|put| put.may_count() && put.invoked < call.returned));
     wrong.map(|event| format!("{event} was told at {}, and nobody had put it", call.returned)).collect()
 }
 

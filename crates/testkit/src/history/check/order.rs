@@ -45,7 +45,9 @@ fn disagree(one: &[(u64, i64)], other: &[(u64, i64)]) -> Option<String> {
     for (key, _) in other {
         let Some(&at) = places.get(key) else { continue };
         if let Some((before, place)) = last.filter(|&(_, place)| place > at) {
-            return Some(format!("{key} stands at {at} in one read, before {before} at {place}, and behind it in the next"));
+            return Some(format!(
+                "{key} stands at {at} in one read, before {before} at {place}, and behind it in the next"
+            ));
         }
         last = Some((*key, at));
     }
@@ -69,7 +71,9 @@ mod tests {
     #[test]
     fn orders_are_held_against_time_and_each_other() {
         let puts = [put(1, 0, 1), put(2, 2, 5), put(3, 3, 4)];
-        let of = |reads: &[&[u64]]| check(&puts.iter().cloned().chain(reads.iter().map(|keys| read(keys))).collect::<Vec<_>>());
+        let of = |reads: &[&[u64]]| {
+            check(&puts.iter().cloned().chain(reads.iter().map(|keys| read(keys))).collect::<Vec<_>>())
+        };
         assert_eq!(of(&[&[1, 2, 3], &[1, 3]]), [""; 0]);
         assert_eq!(of(&[&[1, 3, 2]]), [""; 0]);
         assert_eq!(of(&[&[2, 1]]).len(), 1);

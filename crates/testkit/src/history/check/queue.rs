@@ -60,7 +60,8 @@ struct Fate {
 pub fn check(calls: &[QueueCall], order: Order, allowed: Allowed, last: usize) -> Vec<String> {
     let (fates, mut bad) = fates(calls);
     let unknown_pops = calls.iter().filter(|call| call.op == QueueOp::Pop && call.is_unknown()).count();
-    let unknown_takes = unknown_pops + calls.iter().filter(|call| call.op == QueueOp::Claim && call.is_unknown()).count();
+    let unknown_takes =
+        unknown_pops + calls.iter().filter(|call| call.op == QueueOp::Claim && call.is_unknown()).count();
     let mut missing = Vec::new();
     for (value, fate) in &fates {
         if fate.is_acknowledged && fate.done.is_empty() && !fate.is_in_doubt {
@@ -98,7 +99,9 @@ fn fates(calls: &[QueueCall]) -> (BTreeMap<u64, Fate>, Vec<String>) {
                 if call.op == QueueOp::Pop { fate.done.push(call.returned) } else { fate.is_claimed = true }
             }
             (QueueOp::Ack(value), Some(_)) => fates.entry(value).or_default().done.push(call.returned),
-            (QueueOp::Ack(value) | QueueOp::Release(value), None) => fates.entry(value).or_default().is_in_doubt |= call.is_unknown(),
+            (QueueOp::Ack(value) | QueueOp::Release(value), None) => {
+                fates.entry(value).or_default().is_in_doubt |= call.is_unknown()
+            }
             _ => {}
         }
     }
@@ -107,7 +110,9 @@ fn fates(calls: &[QueueCall]) -> (BTreeMap<u64, Fate>, Vec<String>) {
         let first = fate.taken.iter().map(|(_, ended)| *ended).min();
         match (fate.pushed, first) {
             (None, Some(_)) => bad.push(format!("{value} was taken and never pushed")),
-            (Some((_, begun, _)), Some(ended)) if ended < begun => bad.push(format!("{value} was taken before its push")),
+            (Some((_, begun, _)), Some(ended)) if ended < begun => {
+                bad.push(format!("{value} was taken before its push"))
+            }
             _ => {}
         }
     }
@@ -170,7 +175,9 @@ fn out_of_turn(fates: &BTreeMap<u64, Fate>) -> Vec<String> {
 /// By producer, in the order of their pushes: values that were popped once and never claimed.
 fn by_producer(fates: &BTreeMap<u64, Fate>) -> HashMap<usize, Vec<(u64, (Moment, Moment))>> {
     let mut all: HashMap<usize, Vec<(Moment, u64, (Moment, Moment))>> = HashMap::new();
-    for (value, fate) in fates.iter().filter(|(_, fate)| fate.is_acknowledged && !fate.is_claimed && fate.taken.len() == 1) {
+    for (value, fate) in
+        fates.iter().filter(|(_, fate)| fate.is_acknowledged && !fate.is_claimed && fate.taken.len() == 1)
+    {
         if let Some((client, begun, _)) = fate.pushed {
             all.entry(client).or_default().push((begun, *value, fate.taken[0]));
         }
@@ -188,9 +195,12 @@ fn not_reversed(calls: &[QueueCall], fates: &BTreeMap<u64, Fate>, last: usize) -
     let mut bad = Vec::new();
     for values in by_producer(fates).values() {
         let values: Vec<_> = values.iter().filter(|(value, _)| drained(value)).collect();
-        bad.extend(values.windows(2).filter(|pair| pair[0].1.1 < pair[1].1.0).map(|pair| {
-            format!("{} was popped before {}, which lay above it", pair[0].0, pair[1].0)
-        }));
+        bad.extend(
+            values
+                .windows(2)
+                .filter(|pair| pair[0].1.1 < pair[1].1.0)
+                .map(|pair| format!("{} was popped before {}, which lay above it", pair[0].0, pair[1].0)),
+        );
     }
     bad
 }
@@ -217,7 +227,13 @@ mod tests {
     #[test]
     fn good_histories_pass() {
         use QueueOp::{Ack, Claim, Pop, Push};
-        let fifo = [call(Push(1), 0, None), call(Push(2), 2, None), call(Pop, 4, Some(1)), call(Pop, 6, Some(2)), call(Pop, 8, None)];
+        let fifo = [
+            call(Push(1), 0, None),
+            call(Push(2), 2, None),
+            call(Pop, 4, Some(1)),
+            call(Pop, 6, Some(2)),
+            call(Pop, 8, None),
+        ];
         assert_eq!(found(&fifo, Order::Queue), 0);
         let claims = [call(Push(1), 0, None), call(Claim, 2, Some(1)), unknown(Ack(1), 4)];
         assert_eq!(found(&claims, Order::Queue), 0);
@@ -235,9 +251,15 @@ mod tests {
             (vec![call(Pop, 0, Some(1))], Order::Queue),
             (vec![call(Pop, 0, Some(1)), call(Push(1), 5, None)], Order::Queue),
             (vec![call(Push(1), 0, None), call(Pop, 2, Some(1)), call(Pop, 4, Some(1))], Order::Queue),
-            (vec![call(Push(1), 0, None), call(Claim, 2, Some(1)), call(Ack(1), 4, None), call(Claim, 6, Some(1))], Order::Queue),
+            (
+                vec![call(Push(1), 0, None), call(Claim, 2, Some(1)), call(Ack(1), 4, None), call(Claim, 6, Some(1))],
+                Order::Queue,
+            ),
             (vec![call(Push(1), 0, None), call(Pop, 2, None), call(Pop, 4, Some(1))], Order::Queue),
-            (vec![call(Push(1), 0, None), call(Push(2), 2, None), call(Pop, 4, Some(2)), call(Pop, 6, Some(1))], Order::Queue),
+            (
+                vec![call(Push(1), 0, None), call(Push(2), 2, None), call(Pop, 4, Some(2)), call(Pop, 6, Some(1))],
+                Order::Queue,
+            ),
         ] {
             assert!(found(&calls, order) > 0, "{calls:?}");
         }

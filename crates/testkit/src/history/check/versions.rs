@@ -69,9 +69,13 @@ mod tests {
 
     #[test]
     fn going_back_and_inventing_are_found() {
-        let builds = [call(0, VersionOp::Build(7), 0, VersionTold::Built(1)), call(0, VersionOp::Build(8), 2, VersionTold::Built(2))];
+        let builds = [
+            call(0, VersionOp::Build(7), 0, VersionTold::Built(1)),
+            call(0, VersionOp::Build(8), 2, VersionTold::Built(2)),
+        ];
         let of = |reads: &[(usize, u64, Option<u64>)]| {
-            let reads = reads.iter().map(|&(client, at, told)| call(client, VersionOp::Read, at, VersionTold::Rows(told)));
+            let reads =
+                reads.iter().map(|&(client, at, told)| call(client, VersionOp::Read, at, VersionTold::Rows(told)));
             check(&builds.iter().cloned().chain(reads).collect::<Vec<_>>(), 9).len()
         };
         assert_eq!(of(&[(1, 4, Some(7)), (1, 6, Some(8)), (9, 8, Some(8))]), 0);

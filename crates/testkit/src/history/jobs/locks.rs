@@ -27,7 +27,8 @@ impl Guarded {
         for (other, held) in &self.held {
             if held.is_held() && guard.is_held() {
                 let (one, two) = (held.fencing_token(), guard.fencing_token());
-                self.overlaps.push(format!("clients {other} and {client} hold the lock at once, by tokens {one} and {two}"));
+                self.overlaps
+                    .push(format!("clients {other} and {client} hold the lock at once, by tokens {one} and {two}"));
             }
         }
         self.held.push((client, guard.clone()));

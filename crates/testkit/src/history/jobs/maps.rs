@@ -159,9 +159,7 @@ pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
                         table.put(key.to_string(), value.to_string()).await.map(|()| MapTold::Done)
                     }
                     MapOp::Remove(key) => table.remove(key.to_string()).await.map(MapTold::WasThere),
-                    MapOp::Get(key) => {
-                        Ok(MapTold::Value(table.get(key.to_string()).await?.map(number).transpose()?))
-                    }
+                    MapOp::Get(key) => Ok(MapTold::Value(table.get(key.to_string()).await?.map(number).transpose()?)),
                     MapOp::All => entries(table.entries().await?),
                     MapOp::Add(..) | MapOp::Count => unsupported(),
                 }

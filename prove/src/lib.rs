@@ -4,7 +4,10 @@
 //! `cargo xtask prove` runs all parts and adds up what they found, by commit. The normal tests run a slice of each.
 
 mod findings;
+mod histories;
 pub mod simulation;
+mod stalls;
+mod virtual_time;
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +47,7 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[simulation::PART];
+pub const PARTS: &[Part] = &[histories::PART, simulation::PART, stalls::PART];
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,137 @@
+//! Stores that bring clients together, and that lose things.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_core::{Batch, Ctx, Key, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Ttl};
+use larder_store_memory::MemoryStore;
+use larder_testkit::history::Caused;
+
+/// Lets others run before and after each batch, as often as it draws: clients meet in between.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    inner: StoreRef,
+    rng: Mutex<fastrand::Rng>,
+}
+
+impl Meeting {
+    pub(crate) fn new(inner: StoreRef, rng: fastrand::Rng) -> Meeting {
+        Meeting { inner, rng: Mutex::new(rng) }
+    }
+
+    async fn pass(&self) {
+        let times = locked(&self.rng).u8(..4);
+        for _ in 0..times {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store for Meeting {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            self.pass().await;
+            let replies = self.inner.run(ctx, batch).await;
+            self.pass().await;
+            replies
+        })
+    }
+}
+
+/// A memory store out of which items go: chosen ones, or those that its own eviction takes when others fill it.
+#[derive(Debug)]
+pub(crate) struct Thief {
+    inner: Arc<MemoryStore>,
+    state: Mutex<State>,
+    caused: Arc<Caused>,
+    one_in: Option<u64>,
+    fills: bool,
+    stolen: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    rng: fastrand::Rng,
+    /// Keys that were asked for.
+    keys: BTreeSet<Key>,
+    fillers: u64,
+}
+
+/// A neighbour's item, for a store that is too small.
+const FILLER_BYTES: usize = 2_000;
+
+impl Thief {
+    /// Takes one item in so many batches, or fills the store with others' items so that it evicts.
+    pub(crate) fn new(
+        inner: Arc<MemoryStore>,
+        rng: fastrand::Rng,
+        caused: Arc<Caused>,
+        one_in: Option<u64>,
+        fills: bool,
+    ) -> Thief {
+        let state = Mutex::new(State { rng, keys: BTreeSet::new(), fillers: 0 });
+        Thief { inner, state, caused, one_in, fills, stolen: AtomicU64::new(0) }
+    }
+
+    /// What was taken, by kind.
+    pub(crate) fn faults(&self) -> Vec<(&'static str, u64)> {
+        let evicted = if self.fills { self.inner.stats().evicted } else { 0 };
+        vec![("item removed", self.stolen.load(Ordering::SeqCst)), ("item evicted", evicted)]
+    }
+
+    fn steal(&self, one_in: u64, batch: &Batch) {
+        let mut state = locked(&self.state);
+        state.keys.extend(batch.iter().map(|op| op.key.clone()));
+        if state.rng.u64(..one_in) > 0 {
+            return;
+        }
+        let known = state.keys.len().max(1);
+        let at = state.rng.usize(..known);
+        let Some(key) = state.keys.iter().nth(at).cloned() else { return };
+        if matches!(self.inner.direct().delete(key.as_bytes(), None), Ok(Reply::Deleted)) {
+            self.caused.losses.fetch_add(1, Ordering::SeqCst);
+            self.stolen.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn fill(&self) {
+        let mut state = locked(&self.state);
+        if state.rng.u8(..4) > 0 {
+            return;
+        }
+        state.fillers += 1;
+        if let Ok(key) = Key::new(format!("filler {}", state.fillers)) {
+            _ = self.inner.apply(&Op::put(key, PutMode::Set, vec![0; FILLER_BYTES], Ttl::Never));
+        }
+    }
+}
+
+impl Store for Thief {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        if let Some(one_in) = self.one_in {
+            self.steal(one_in, &batch);
+        }
+        if self.fills {
+            self.fill();
+        }
+        let run = self.inner.run(ctx, batch);
+        if self.fills {
+            // A store in the process has run it by now.
+            self.caused.losses.fetch_max(self.inner.stats().evicted, Ordering::SeqCst);
+        }
+        run
+    }
+}

@@ -12,6 +12,7 @@ mod histories;
 mod nemesis;
 mod restarts;
 pub mod served;
+pub mod simulation;
 mod stalls;
 mod virtual_time;
 
@@ -56,6 +57,7 @@ pub struct Part {
 pub const PARTS: &[Part] = &[
     histories::PART,
     stalls::PART,
+    simulation::PART,
     nemesis::PART,
     restarts::PART,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

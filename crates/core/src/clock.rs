@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[cfg(feature = "simulation")]
+use crate::ambient::simulation;
+
 /// Where a store or a structure gets the time from.
 ///
 /// ```
@@ -41,6 +44,9 @@ pub type ClockRef = Arc<dyn Clock>;
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     start: Duration,
+    /// Which of a simulated world's clocks this is.
+    #[cfg(feature = "simulation")]
+    number: u64,
 }
 
 impl SystemClock {
@@ -51,7 +57,16 @@ impl SystemClock {
     /// assert!(SystemClock::new().monotonic() < std::time::Duration::from_secs(60));
     /// ```
     pub fn new() -> SystemClock {
-        SystemClock { start: since_boot() }
+        #[cfg(feature = "simulation")]
+        if let Some(number) = simulation::ask(|world| world.new_clock()) {
+            let made = SystemClock { start: Duration::ZERO, number };
+            return SystemClock { start: made.monotonic(), ..made };
+        }
+        SystemClock {
+            start: since_boot(),
+            #[cfg(feature = "simulation")]
+            number: 0,
+        }
     }
 
     /// The same, shared.
@@ -73,10 +88,18 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn monotonic(&self) -> Duration {
+        #[cfg(feature = "simulation")]
+        if let Some(since) = simulation::ask(|world| world.monotonic(self.number)) {
+            return since.saturating_sub(self.start);
+        }
         since_boot().saturating_sub(self.start)
     }
 
     fn wall(&self) -> Duration {
+        #[cfg(feature = "simulation")]
+        if let Some(wall) = simulation::ask(|world| world.wall(self.number)) {
+            return wall;
+        }
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
     }
 }

@@ -17,11 +17,13 @@
 //! | [`list`] | [`List`](list::List): which keys a store holds, where it can tell |
 //! | [`survey`] | [`Survey`](survey::Survey): what servers say of their memory and work, and how they keep keys |
 //! | [`observe`] | [`Observer`](observe::Observer): what goes on inside, told as data |
+//! | [`ambient`] | the moment and the randomness that a program takes from its machine, or from a simulation |
 //! | [`clock`] | [`Clock`]: the system's, or one that a test turns by hand |
 //! | [`text`] | how bytes are shown to people |
 //!
 //! This crate knows no runtime and no socket.
 
+pub mod ambient;
 mod arith;
 pub mod clock;
 pub mod error;

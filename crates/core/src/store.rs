@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::ambient;
 use crate::op::Batch;
 use crate::profile::Profile;
 use crate::reply::Replies;
@@ -80,7 +81,7 @@ impl Ctx {
     /// assert!(Ctx::within(Duration::from_secs(1)).deadline.is_some());
     /// ```
     pub fn within(timeout: Duration) -> Ctx {
-        Ctx { deadline: Instant::now().checked_add(timeout) }
+        Ctx { deadline: ambient::now().checked_add(timeout) }
     }
 
     /// The earlier of this context's deadline and `timeout` from now.
@@ -93,7 +94,7 @@ impl Ctx {
     /// ```
     #[must_use]
     pub fn at_most(self, timeout: Duration) -> Ctx {
-        let other = Instant::now().checked_add(timeout);
+        let other = ambient::now().checked_add(timeout);
         Ctx { deadline: self.deadline.into_iter().chain(other).min() }
     }
 }

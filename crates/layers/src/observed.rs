@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_core::observe::{self, Event, Observer, Op, Outcome};
-use larder_core::{Batch, Ctx, Profile, Replies, Run, Store, StoreRef};
+use larder_core::{Batch, Ctx, Profile, Replies, Run, Store, StoreRef, ambient};
 use smallvec::SmallVec;
 
 /// A store whose every batch is told to the process's observer: what it is called, the ops and how each ended, how long it took.
@@ -100,7 +100,7 @@ struct UnderWay<'a> {
 impl<'a> UnderWay<'a> {
     fn new(observer: &'a dyn Observer, store: &'a str, batch: &Batch) -> UnderWay<'a> {
         let ops = batch.iter().map(|op| Op { name: op.name(), outcome: Outcome::GivenUp }).collect();
-        UnderWay { observer, store, ops, start: Instant::now() }
+        UnderWay { observer, store, ops, start: ambient::now() }
     }
 
     fn answered(mut self, replies: &Replies) {
@@ -112,7 +112,7 @@ impl<'a> UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let latency = self.start.elapsed();
+        let latency = ambient::now().duration_since(self.start);
         let batch = observe::Batch { store: self.store, ops: &self.ops, latency, round_trips: 1 };
         self.observer.observe(&Event::Batch(batch));
     }

@@ -1,11 +1,12 @@
 //! [`Outage`]: what to do while a store cannot be reached.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_core::observe::{self, Event, Subject};
 use larder_core::{
     Batch, Ctx, Durability, Error, ErrorKind, Eviction, Op, Profile, PutMode, Replies, Run, Store, StoreRef, Verb,
+    ambient,
 };
 use parking_lot::Mutex;
 
@@ -195,17 +196,17 @@ impl Outage {
 
     /// Tries the ops at `places` again until they are answered, or waited long enough.
     async fn wait(&self, ctx: Ctx, batch: &Batch, mut replies: Replies, mut places: Vec<usize>) -> Replies {
-        let start = Instant::now();
+        let start = ambient::now();
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
             let left = |at: &usize| match self.policy(&batch[*at]) {
-                OnOutage::Wait(limit) => limit.saturating_sub(start.elapsed()),
+                OnOutage::Wait(limit) => limit.saturating_sub(ambient::now().duration_since(start)),
                 _ => Duration::ZERO,
             };
             places.retain(|at| !left(at).is_zero());
             let pause = pauses.next_pause().min(places.iter().map(left).max().unwrap_or_default());
             // A try that begins at the deadline would end after it.
-            if places.is_empty() || ctx.deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
+            if places.is_empty() || ctx.deadline.is_some_and(|deadline| ambient::now() + pause >= deadline) {
                 return replies;
             }
             tokio::time::sleep(pause).await;
@@ -328,6 +329,8 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use larder_core::native::Families;
     use larder_core::{Cas, Effect, Ranges, Reply, Result, StoreExt, Ttl, TtlSupport};
 

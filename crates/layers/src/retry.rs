@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_core::observe::{self, Event, Subject};
-use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Profile, Replies, Reply, Result, Route, Run, Store, StoreRef};
+use larder_core::{
+    Batch, Ctx, Error, ErrorKind, Key, Profile, Replies, Reply, Result, Route, Run, Store, StoreRef, ambient,
+};
 
 /// How often a batch is sent at the most, unless told otherwise.
 const ATTEMPTS_MAX: u32 = 4;
@@ -105,7 +107,7 @@ impl Retry {
         let mut pauses = Pauses::new(self.pause_first, self.pause_max);
         for _ in 1..self.attempts_max {
             let pause = pauses.next_pause();
-            if ctx.deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
+            if ctx.deadline.is_some_and(|deadline| ambient::now() + pause >= deadline) {
                 break;
             }
             tokio::time::sleep(pause).await;

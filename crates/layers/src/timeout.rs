@@ -1,9 +1,9 @@
 //! [`Timeout`]: a limit on how long a batch may take.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Profile, Replies, Run, Store, StoreRef};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Profile, Replies, Run, Store, StoreRef, ambient};
 
 /// How long after the deadline a store is taken to hang. A store that keeps its deadlines answers before that, and its own
 /// answer is worth more: it knows what was sent.
@@ -56,7 +56,7 @@ impl Store for Timeout {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        let start = Instant::now();
+        let start = ambient::now();
         let ctx = ctx.at_most(self.limit);
         // What to say of each op, should the store hang: op names cost nothing to keep, whole ops would.
         let ops: Vec<(bool, &'static str)> = batch.iter().map(|op| (op.is_read(), op.name())).collect();
@@ -68,7 +68,7 @@ impl Store for Timeout {
             return Run::Pending(future);
         };
         Run::pending(async move {
-            let left = deadline.saturating_duration_since(Instant::now()) + HANG_MARGIN;
+            let left = deadline.saturating_duration_since(ambient::now()) + HANG_MARGIN;
             match tokio::time::timeout(left, future).await {
                 Ok(replies) => replies,
                 Err(_) => gave_up(&ops, deadline.saturating_duration_since(start), &self.store),
@@ -88,6 +88,8 @@ fn gave_up(ops: &[(bool, &'static str)], limit: Duration, store: &StoreRef) -> R
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use larder_core::{Key, Op, PutMode, Ttl, Want};
 
     use super::*;

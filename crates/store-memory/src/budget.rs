@@ -1,6 +1,8 @@
 //! The byte budget: one number that every shard takes from before it allocates.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicUsize;
 
 /// Bytes taken of at most `max`. Without a limit nothing is counted here, so that shards share no cache line; each shard
 /// counts its own bytes in either case.

@@ -23,6 +23,7 @@
 //! | `update` | one item changed by a closure, for whoever needs more than the ops |
 //! | `budget` | the byte budget |
 //! | `sweep` | the thread that removes what has expired |
+//! | `sync` | locks, atomics and the hash, which a test of schedules replaces |
 //! | `list` | which keys there are |
 //! | `store`, `direct`, `builder` | what the world sees |
 //!
@@ -46,6 +47,7 @@ mod shard;
 mod store;
 mod survey;
 mod sweep;
+mod sync;
 mod update;
 
 pub use builder::Builder;

@@ -1,15 +1,14 @@
 //! A shard: one table of items under one lock, and how it grows, shrinks, expires and evicts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use larder_core::{Cas, ClockRef};
-use parking_lot::{Mutex, MutexGuard};
 use std::hash::{BuildHasher, Hasher};
 
 use crate::budget::{Budget, Short};
 use crate::item::{CAS_BITS, Item, NoMemory, Parts};
+use crate::sync::{AtomicU64, HashState, Mutex, MutexGuard};
 
 /// The most buckets that are looked at while a shard is locked to sweep or to evict: some 20 us.
 pub(crate) const HOLD_BUCKETS_MAX: usize = 1024;
@@ -23,7 +22,7 @@ const SHRINK_BUCKETS_MIN: usize = 64;
 /// What all shards share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) hasher: RandomState,
+    pub(crate) hasher: HashState,
     pub(crate) budget: Budget,
     pub(crate) clock: ClockRef,
     /// The largest key and value together.

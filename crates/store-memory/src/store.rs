@@ -1,14 +1,14 @@
 //! The store: shards, and what spans them.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
 use larder_core::{
     Batch, Ctx, Durability, Error, ErrorKind, Eviction, Item, Key, Op, Profile, Ranges, Replies, Reply, Result, Run,
-    Store, Ttl, TtlSupport, Verb,
+    Store, Ttl, TtlSupport, Verb, ambient,
 };
 
 use crate::budget::Budget;
@@ -18,6 +18,7 @@ use crate::item::EXPIRY_MS_MAX;
 use crate::ops::{Done, Halt, Hashed};
 use crate::shard::{Locked, Shared, Slot, Stop};
 use crate::sweep;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, HashState};
 use crate::update::Seen;
 
 /// The longest life: 100 years of 365 days.
@@ -122,13 +123,13 @@ impl MemoryStore {
             ..Profile::unlimited("memory")
         };
         let shared = Shared {
-            hasher: foldhash::quality::RandomState::default(),
+            hasher: HashState::default(),
             budget: Budget::new(builder.bytes_max),
             clock: builder.clock,
             item_bytes_max,
             evicts: builder.evict,
             tracks_access: builder.tracks_access,
-            session: new_session(),
+            session: ambient::random(),
         };
         let inner = Inner {
             shared,
@@ -467,11 +468,4 @@ impl Drop for Inner {
 
 fn no_memory(bytes: usize) -> Error {
     Error::new(ErrorKind::Full, format!("the system has no memory for {bytes} bytes")).store("memory")
-}
-
-/// A number that no other life of a store has, in this process or (but for an accident of 2^-64) another.
-fn new_session() -> u64 {
-    use std::hash::BuildHasher;
-    static LIVES: AtomicUsize = AtomicUsize::new(0);
-    std::hash::RandomState::new().hash_one(LIVES.fetch_add(1, Ordering::Relaxed))
 }

@@ -48,6 +48,7 @@ mod events;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hash;
 mod ids;
 pub mod inspect;
 mod ledger;

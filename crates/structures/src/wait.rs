@@ -3,9 +3,9 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use larder_core::{Batch, Cas, Ctx, Key, Op, Reply, Route, StoreRef};
+use larder_core::{Batch, Cas, Ctx, Key, Op, Reply, Route, StoreRef, ambient};
 
 /// The longest wait without a look where the store tells of changes: what it could miss (a wrong clock, a proxy in between) is found
 /// then.
@@ -42,7 +42,7 @@ pub(crate) async fn changed(
     if !store.profile().watch {
         return tokio::time::sleep(poll.min(most)).await;
     }
-    let start = Instant::now();
+    let start = ambient::now();
     let watch = |item: Watched| Op::watch(item.key, item.seen).routed(item.route);
     let batch: Batch = items.into_iter().take(WATCHED_MAX).map(watch).collect();
     let is_told = if batch.is_empty() {
@@ -50,12 +50,12 @@ pub(crate) async fn changed(
     } else {
         let most = most.min(WATCH_MAX);
         let replies = store.run(Ctx::within(most), batch).await;
-        let is_over = start.elapsed() >= most;
+        let is_over = ambient::now().duration_since(start) >= most;
         is_over || replies.iter().any(|reply| matches!(reply, Ok(Reply::Changed)))
     };
     if !is_told {
         // It could not be watched, or the store ended the wait early: no busy loop.
-        tokio::time::sleep(poll.min(most).saturating_sub(start.elapsed())).await;
+        tokio::time::sleep(poll.min(most).saturating_sub(ambient::now().duration_since(start))).await;
     }
 }
 

@@ -124,7 +124,7 @@ pub(crate) trait Elements: Send + Sync + 'static {
 
 /// Each element once, as slices of the value.
 #[derive(Debug, Default)]
-pub(crate) struct Distinct<'v>(pub(crate) HashSet<&'v [u8], foldhash::fast::RandomState>);
+pub(crate) struct Distinct<'v>(pub(crate) HashSet<&'v [u8], crate::hash::State>);
 
 impl<'v> Fold<'v> for Distinct<'v> {
     fn expect(&mut self, elements: usize) {
@@ -188,7 +188,7 @@ pub(crate) struct Last {
 #[derive(Debug)]
 pub(crate) struct Folded<S> {
     pub(crate) state: S,
-    pub(crate) writers: HashMap<u64, Last, foldhash::fast::RandomState>,
+    pub(crate) writers: HashMap<u64, Last, crate::hash::State>,
     /// Removals in the log.
     pub(crate) removals: u64,
 }

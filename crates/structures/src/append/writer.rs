@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::observe::Phase;
-use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, ambient};
 
 use super::layout::{self, Elements};
 use super::shards::{Room, Seen, ShardStat, Shards};
@@ -111,7 +111,7 @@ impl<E: Elements> Writer<E> {
         let look_bytes = shards.look_bytes();
         // From a random start: of many short-lived handles, each that writes a little, some look.
         let until_look = (0..shards.count()).map(|_| fastrand::usize(0..look_bytes)).collect();
-        Writer { shards, seq: 0, until_look, pending: Vec::new(), deadline: Instant::now() }
+        Writer { shards, seq: 0, until_look, pending: Vec::new(), deadline: ambient::now() }
     }
 
     fn begin(&mut self, changes: &[Write]) {
@@ -120,7 +120,7 @@ impl<E: Elements> Writer<E> {
             elements.entry(part.shard).or_default().extend_from_slice(&part.elements);
         }
         self.seq += 1;
-        self.deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
+        self.deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let (shards, seq) = (&self.shards, self.seq);
         let pending = |(shard, elements): (u16, Vec<u8>)| Pending {
             shard,
@@ -143,7 +143,7 @@ impl<E: Elements> Writer<E> {
         let _quiet = shards.quiet.lock().await;
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         for _ in 0..ROUNDS_MAX {
-            if self.pending.iter().all(|pending| pending.outcome.is_some()) || Instant::now() >= self.deadline {
+            if self.pending.iter().all(|pending| pending.outcome.is_some()) || ambient::now() >= self.deadline {
                 return;
             }
             let ctx = Ctx { deadline: Some(self.deadline) };
@@ -161,7 +161,7 @@ impl<E: Elements> Writer<E> {
                 must_pause |= pending.advance(&self.shards, step, reply);
             }
             if must_pause {
-                let left = self.deadline.saturating_duration_since(Instant::now());
+                let left = self.deadline.saturating_duration_since(ambient::now());
                 tokio::time::sleep(backoff.next_pause().min(left)).await;
             }
         }

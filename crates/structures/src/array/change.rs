@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use larder_core::{Ctx, Effect, Error, ErrorKind, Result};
+use larder_core::{Ctx, Effect, Error, ErrorKind, Result, ambient};
 
 use super::handle::Handle;
 use super::keeper::{Claim, Keeper, Outcome, outdated};
@@ -43,7 +43,7 @@ impl Handle {
             }
             None => None,
         };
-        let deadline = Instant::now() + self.timeout;
+        let deadline = ambient::now() + self.timeout;
         // What is known by then is told: cut off at the deadline itself, it would be unknown.
         let settled_by = deadline - (self.timeout / 8).min(SETTLED_BEFORE);
         match (self.keeper(), token) {

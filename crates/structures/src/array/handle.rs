@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::text::Shown;
-use larder_core::{Ctx, Error, ErrorKind, Result, StoreRef};
+use larder_core::{Ctx, Error, ErrorKind, Result, StoreRef, ambient};
 
 use super::commits::{Commits, Wants};
 use super::keeper::{ArrayElements, Keeper, item_of};
@@ -142,7 +142,7 @@ impl Handle {
         }
         self.shards.vigil.check()?;
         runtime::current("a change has a timeout")?;
-        let deadline = Instant::now() + self.timeout;
+        let deadline = ambient::now() + self.timeout;
         self.write(deadline, parts).await?;
         self.shards.vigil.check()
     }
@@ -151,7 +151,7 @@ impl Handle {
     pub(super) async fn write(&self, deadline: Instant, parts: BTreeMap<u16, Vec<u8>>) -> Result<()> {
         let touched: Vec<u16> = parts.keys().copied().collect();
         let parts = parts.into_iter().map(|(shard, elements)| Part { shard, elements }).collect();
-        let timeout = deadline.saturating_duration_since(Instant::now());
+        let timeout = deadline.saturating_duration_since(ambient::now());
         let outcomes = self.combiner.submit_within(Write { parts, deadline }, timeout).await?;
         self.shards.judge(&outcomes, |shard| touched.binary_search(&shard).is_ok())
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use larder_core::{Cas, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, StoreRef, Ttl};
+use larder_core::{Cas, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, StoreRef, Ttl, ambient};
 
 use super::commits::{Commits, Fate};
 use super::layout::Ordered;
@@ -173,7 +173,7 @@ impl Keeper {
             }
             match self.refresh(ctx).await {
                 Ok(_) => {}
-                Err(error) if is_passing(&error) && ctx.deadline.is_none_or(|by| Instant::now() < by) => {
+                Err(error) if is_passing(&error) && ctx.deadline.is_none_or(|by| ambient::now() < by) => {
                     last = Some(error);
                     tokio::time::sleep(backoff.next_pause()).await;
                 }
@@ -192,7 +192,7 @@ impl Keeper {
         if upto <= commits.last() {
             return Ok(());
         }
-        let deadline = ctx.deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(5));
+        let deadline = ctx.deadline.unwrap_or_else(|| ambient::now() + Duration::from_secs(5));
         self.claim(deadline, &Claim { number: upto, id: 0, touched: &[], token: None }).await.map(|_| ())
     }
 
@@ -247,7 +247,7 @@ impl Keeper {
         for _ in 0..WRITE_TRIES_MAX {
             let (commits, cas) = match self.current(ctx).await {
                 Ok(current) => current,
-                Err(error) if is_passing(&error) && Instant::now() < deadline => {
+                Err(error) if is_passing(&error) && ambient::now() < deadline => {
                     fault = Some(error.effect(Effect::NotApplied));
                     tokio::time::sleep(backoff.next_pause()).await;
                     continue;
@@ -292,7 +292,7 @@ impl Keeper {
             if has_landed {
                 return Ok(Outcome::Won);
             }
-            if Instant::now() >= deadline {
+            if ambient::now() >= deadline {
                 break;
             }
             tokio::time::sleep(backoff.next_pause()).await;

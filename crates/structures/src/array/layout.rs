@@ -76,7 +76,7 @@ pub(crate) struct Ordered<'v> {
     /// As they are stored, in order; open changes among them.
     items: Vec<&'v [u8]>,
     /// How many items there were when these were last removed.
-    removed_at: HashMap<&'v [u8], usize, foldhash::fast::RandomState>,
+    removed_at: HashMap<&'v [u8], usize, crate::hash::State>,
     /// Numbered changes up to this one had been settled when the snapshot was written.
     pub(crate) mark: u64,
     /// The highest token of a lock that was seen.

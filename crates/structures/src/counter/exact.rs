@@ -1,9 +1,9 @@
 //! The exact counter: what a handle knows of its slots, and the reads over all of them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Result, StoreRef};
+use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Result, StoreRef, ambient};
 
 use super::layout::Slot;
 use super::register::{Job, Registers, View, Written};
@@ -193,7 +193,7 @@ pub(super) fn sum<'a>(mut views: impl Iterator<Item = &'a View>) -> Result<i128>
 
 /// True if nobody waits any more after a pause.
 pub(super) fn is_over_in(ctx: Ctx, pause: Duration) -> bool {
-    ctx.deadline.is_some_and(|deadline| deadline.saturating_duration_since(Instant::now()) <= pause)
+    ctx.deadline.is_some_and(|deadline| deadline.saturating_duration_since(ambient::now()) <= pause)
 }
 
 /// How many indices an error lists.

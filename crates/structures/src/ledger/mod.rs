@@ -26,7 +26,7 @@ pub(crate) mod layout;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, ambient};
 
 pub(crate) use self::layout::Piece;
 use self::layout::{ENTRY_BYTES, Entries};
@@ -170,7 +170,7 @@ impl Ledger {
                 engine::put_element(&mut elements, action, &piece.encode());
             }
             let write = Write { parts: vec![Part { shard: 0, elements }], deadline };
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(ambient::now());
             let outcomes = self.combiner.submit_within(write, left).await?;
             for (_, outcome) in outcomes.iter() {
                 outcome.clone().map_err(described)?;

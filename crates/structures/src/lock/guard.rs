@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use larder_core::observe::{self, Event, Subject};
-use larder_core::{ClockRef, Ctx, Effect, Error, ErrorKind, Result};
+use larder_core::{ClockRef, Ctx, Effect, Error, ErrorKind, Result, ambient};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -140,7 +140,7 @@ impl Lease {
 
     /// When it ends: the time the last confirmed write was sent, plus the lease, less the margin.
     pub fn deadline(&self) -> Instant {
-        Instant::now() + self.remaining()
+        ambient::now() + self.remaining()
     }
 }
 

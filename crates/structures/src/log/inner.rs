@@ -244,7 +244,7 @@ pub(super) fn at(piece: &Piece) -> At {
 }
 
 /// Which frames of a chunk were met: writer and sequence.
-pub(super) type Met = HashSet<(u64, u64), foldhash::fast::RandomState>;
+pub(super) type Met = HashSet<(u64, u64), crate::hash::State>;
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,10 +1,9 @@
 //! Putting, as callers see it: what is refused, what goes into one write, what is said of it.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use larder_core::text::Shown;
-use larder_core::{Effect, Error, ErrorKind, Result};
+use larder_core::{Effect, Error, ErrorKind, Result, ambient};
 
 use super::EventLog;
 use super::layout::{self, CHUNK_MAX};
@@ -118,7 +117,7 @@ impl EventLog {
     async fn send(&self, load: Load) -> Result<()> {
         let chunks: Vec<(u64, Vec<u8>)> = load.chunks.into_iter().collect();
         let mine: Vec<u64> = chunks.iter().map(|(chunk, _)| *chunk).collect();
-        let deadline = Instant::now() + self.timeout;
+        let deadline = ambient::now() + self.timeout;
         let outcomes = self.combiner.submit_within(Put { chunks, deadline }, self.timeout).await?;
         let mine = || outcomes.iter().filter(|(chunk, _)| mine.binary_search(chunk).is_ok());
         let failed: Vec<&Error> = mine().filter_map(|(_, outcome)| outcome.as_ref().err()).collect();

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want, ambient};
 
 use super::inner::Inner;
 use super::layout::{At, HEADER_BYTES};
@@ -151,7 +151,7 @@ impl Writer {
             seq: 0,
             known: BTreeMap::new(),
             pending: Vec::new(),
-            deadline: Instant::now(),
+            deadline: ambient::now(),
             list: None,
             has_registered: false,
             next_watch,
@@ -165,7 +165,7 @@ impl Writer {
         }
         self.seq += 1;
         self.has_registered = false;
-        self.deadline = puts.iter().map(|put| put.deadline).max().unwrap_or_else(Instant::now);
+        self.deadline = puts.iter().map(|put| put.deadline).max().unwrap_or_else(ambient::now);
         let pending = |(chunk, elements): (u64, Vec<u8>)| {
             let (part, bytes, step) = self.place(chunk, elements.len());
             let checked = self.known.get(&chunk).filter(|known| known.part == part).and_then(|known| known.checked);
@@ -194,13 +194,13 @@ impl Writer {
     async fn settle(&mut self) {
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         for _ in 0..ROUNDS_MAX {
-            if self.pending.iter().all(|pending| pending.outcome.is_some()) || Instant::now() >= self.deadline {
+            if self.pending.iter().all(|pending| pending.outcome.is_some()) || ambient::now() >= self.deadline {
                 break;
             }
             let must_pause = self.round().await;
             self.register().await;
             if must_pause {
-                let left = self.deadline.saturating_duration_since(Instant::now());
+                let left = self.deadline.saturating_duration_since(ambient::now());
                 tokio::time::sleep(backoff.next_pause().min(left)).await;
             }
         }

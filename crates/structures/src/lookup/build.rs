@@ -12,10 +12,10 @@
 //!
 //! Steps 2, 5 and 7 are conditional writes of one item. Of two builds at the same time the later one goes on; the other finds itself over at its next batch.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Ttl, Want};
+use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Ttl, Want, ambient};
 
 use super::BUILD_BATCH_BYTES;
 use super::layout::{Head, OTHERS_MAX, Version};
@@ -360,11 +360,11 @@ impl Inner {
         let cell = Cell::new(self.head_key()?);
         let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
         let (mut doubt, mut fault) = (None::<Error>, None::<Error>);
-        let deadline = Instant::now().checked_add(self.timeout * 2);
+        let deadline = ambient::now().checked_add(self.timeout * 2);
         for round in 0..HEAD_ROUNDS_MAX {
             if round > 0 {
                 tokio::time::sleep(backoff.next_pause()).await;
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                if deadline.is_some_and(|deadline| ambient::now() >= deadline) {
                     break;
                 }
             }

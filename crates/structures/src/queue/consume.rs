@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, ambient};
 
 use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
@@ -185,7 +185,7 @@ impl Driver for Consumer {
         self.has_removed = false;
         self.checked.clear();
         self.shelf.begin(self.view.as_ref().map(|view| &view.state));
-        let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
+        let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let outcome = self.settle(changes, deadline).await;
         let tried = std::mem::take(&mut self.tried);
         if let Ok(outcomes) = &outcome {
@@ -264,7 +264,7 @@ impl Consumer {
                 }
             }
             let pause = if must_pause { backoff.next_pause() } else { Duration::ZERO };
-            if Instant::now() + pause >= deadline {
+            if ambient::now() + pause >= deadline {
                 break;
             }
             if !pause.is_zero() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use larder_core::observe::WaitEnd;
 use larder_core::text::Shown;
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Ttl};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Ttl, ambient};
 
 use super::consume::{Change, Consumer, Given, What};
 use super::engine::{Engine, SEGMENT_ITEMS};
@@ -127,7 +127,7 @@ impl Shared {
     fn begin(&self, why: &str) -> Result<Instant> {
         self.engine.vigil.check()?;
         runtime::current(why)?;
-        Ok(Instant::now() + self.engine.timeout)
+        Ok(ambient::now() + self.engine.timeout)
     }
 
     async fn change(&self, what: What) -> Result<Given> {
@@ -162,14 +162,14 @@ impl Shared {
 
     /// Takes an item, or what comes within a time.
     async fn take_within(&self, wait: Duration, mut what: impl FnMut() -> What) -> Result<Given> {
-        let until = Instant::now() + wait.min(TIMEOUT_MAX);
+        let until = ambient::now() + wait.min(TIMEOUT_MAX);
         let (mut waiting, mut backoff) = (None, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
         loop {
             let given = self.change(what()).await;
             if matches!(given, Ok(Given::Item { .. })) {
                 *self.rest() = Rest::new();
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(ambient::now());
             if matches!(given, Ok(Given::Nothing)) && !left.is_zero() {
                 waiting.get_or_insert_with(|| Waiting::begin(self.engine.vigil.subject(), &self.engine.clock));
                 self.wait(backoff.next_pause(), left).await?;
@@ -189,7 +189,7 @@ impl Shared {
     /// Waits until something may have come since there was nothing to take.
     async fn wait(&self, poll: Duration, most: Duration) -> Result<()> {
         runtime::current("a wait for an item has pauses")?;
-        let begin = Instant::now();
+        let begin = ambient::now();
         let pause = {
             let Rest { backoff, is_woken } = &mut *self.rest();
             if *is_woken { backoff.next_pause().min(most) } else { Duration::ZERO }
@@ -197,11 +197,11 @@ impl Shared {
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
-        let most = most.saturating_sub(begin.elapsed());
-        let watching = Instant::now();
+        let most = most.saturating_sub(ambient::now().duration_since(begin));
+        let watching = ambient::now();
         wait::changed(&self.engine.store, self.engine.sight(), poll, most).await;
         if self.engine.store.profile().watch {
-            if watching.elapsed() < most.min(wait::WATCH_MAX) {
+            if ambient::now().duration_since(watching) < most.min(wait::WATCH_MAX) {
                 self.rest().is_woken = true;
             } else {
                 *self.rest() = Rest::new();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Replies, Reply, Result, Ttl};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Replies, Reply, Result, Ttl, ambient};
 
 use super::engine::{Engine, Params, SEGMENT_ITEMS, View};
 use super::layout::{self, Below, Content, Record, State};
@@ -112,7 +112,7 @@ impl Driver for Pusher {
             self.is_in_doubt = false;
             self.elements = changes.iter().flat_map(|change| &change.elements).copied().collect();
         }
-        let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
+        let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let items = changes.iter().map(|change| change.items).sum();
         self.settle(deadline, items).await
     }
@@ -161,7 +161,7 @@ impl Pusher {
                 }
             }
             let pause = if last.is_some() { backoff.next_pause() } else { Duration::ZERO };
-            if Instant::now() + pause >= deadline {
+            if ambient::now() + pause >= deadline {
                 break;
             }
             if !pause.is_zero() {

@@ -70,7 +70,7 @@ pub(super) struct Tally {
 enum Counts {
     /// Each group has a place in all of them, and as many records as they say together.
     Dense([Vec<u64>; LANES]),
-    Sparse(HashMap<u64, u64, foldhash::fast::RandomState>),
+    Sparse(HashMap<u64, u64, crate::hash::State>),
 }
 
 impl Tally {

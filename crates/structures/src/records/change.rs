@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use larder_core::native::{BitField, Native, NativeReply};
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want, ambient};
 
 use super::layout::{self, Bits, Header};
 use super::shared::{Inner, Known, mark};
@@ -69,7 +69,7 @@ impl Inner {
                 events::conflict(self.subject());
                 tokio::time::sleep(backoff.next_pause()).await;
             }
-            if Instant::now() >= deadline {
+            if ambient::now() >= deadline {
                 break;
             }
             let puts = self.changed(ctx, deadline, &todo).await.map_err(|error| midway(error, is_begun))?;

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use larder_core::native::{BitField, Native, NativeReply, Only, Score};
 use larder_core::observe::Subject;
-use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, PutMode, Ranges, Reply, Result, StoreRef, Ttl, Want};
+use larder_core::{
+    Batch, Ctx, Error, ErrorKind, Key, Op, PutMode, Ranges, Reply, Result, StoreRef, Ttl, Want, ambient,
+};
 
 use super::layout::{Header, INCARNATION_BITS, Kept, Params};
 use super::{BATCH_BYTES, SHARDS_MAX};
@@ -93,7 +95,7 @@ impl Inner {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        let now = Instant::now();
+        let now = ambient::now();
         now.checked_add(self.timeout).unwrap_or(now)
     }
 

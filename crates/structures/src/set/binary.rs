@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::text::Shown;
-use larder_core::{Ctx, Error, ErrorKind, Result, StoreRef};
+use larder_core::{Ctx, Error, ErrorKind, Result, StoreRef, ambient};
 
 use super::layout::{HASH_XXH3, Has, LAYOUT, SetElements, shard_of};
 use super::members::{Listing, Members};
@@ -71,7 +71,7 @@ impl Binary {
         self.shards.vigil.check()?;
         runtime::current("a change has a timeout")?;
         let touched: Vec<u16> = parts.iter().map(|part| part.shard).collect();
-        let deadline = Instant::now() + self.timeout;
+        let deadline = ambient::now() + self.timeout;
         let outcomes = self.combiner.submit_within(Write { parts, deadline }, self.timeout).await?;
         self.shards.judge(&outcomes, |shard| touched.binary_search(&shard).is_ok())?;
         self.shards.vigil.check()

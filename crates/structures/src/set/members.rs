@@ -153,7 +153,7 @@ pub(super) struct Listing<'v> {
     /// A place in `spans` plus one, or 0, at the hash of its member or the next free slot. A power of two; empty where no member
     /// can come twice.
     slots: Vec<u32>,
-    hasher: foldhash::fast::RandomState,
+    hasher: crate::hash::State,
     has_removed: bool,
     /// What the members take in a snapshot.
     elements_bytes: usize,

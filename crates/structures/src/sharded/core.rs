@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use larder_core::native::{Collection, Native, NativeReply, Ranks};
 use larder_core::observe::Subject;
-use larder_core::{Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Want};
+use larder_core::{
+    Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Want, ambient,
+};
 
 use super::keeper::Keeper;
 use super::layout::{self, Kept, LIVE, Map, Mark, Params, Phase, Plan, SEALED, Shard, UNFILLED};
@@ -109,7 +111,7 @@ impl Core {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        let now = Instant::now();
+        let now = ambient::now();
         now.checked_add(self.timeout).unwrap_or(now)
     }
 

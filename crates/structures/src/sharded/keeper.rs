@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::native::Score;
-use larder_core::{Batch, Cas, Clock, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, Ttl};
+use larder_core::{Batch, Cas, Clock, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, Ttl, ambient};
 
 use super::core::Core;
 use super::ends::{Ends, Records};
@@ -331,7 +331,7 @@ impl Core {
                 settled.extend(records);
                 return Ok(settled);
             }
-            if Instant::now() >= deadline {
+            if ambient::now() >= deadline {
                 break;
             }
             runtime::current("writing again waits a moment")?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::native::{Collection, Guarded, GuardedAct, Native, NativeReply, Score};
-use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Verb, Want};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Verb, Want, ambient};
 
 use super::core::{Ask, Core, Unusable, coming_from, midway};
 use super::keeper::Pending;
@@ -104,7 +104,7 @@ impl Core {
             if todo.is_empty() {
                 return Ok(out);
             }
-            if round > 0 && Instant::now() >= deadline {
+            if round > 0 && ambient::now() >= deadline {
                 break;
             }
             // What is in doubt is settled where it was written.

@@ -316,12 +316,12 @@ pub(crate) struct Listing<'v> {
     /// Only these keys, if only some are wanted.
     wanted: Option<HashSet<&'v [u8]>>,
     rows: Vec<Row<'v>>,
-    by_incarnation: HashMap<u64, usize, foldhash::fast::RandomState>,
+    by_incarnation: HashMap<u64, usize, crate::hash::State>,
     /// The last row of each key.
-    by_key: HashMap<&'v [u8], usize, foldhash::fast::RandomState>,
+    by_key: HashMap<&'v [u8], usize, crate::hash::State>,
     /// The newest [`GONE_MAX`] that are gone. Those without an element were taken along by others.
     gone: VecDeque<(u64, Option<&'v [u8]>)>,
-    is_gone: HashSet<u64, foldhash::fast::RandomState>,
+    is_gone: HashSet<u64, crate::hash::State>,
 }
 
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use larder_core::text::Shown;
 use larder_core::{
     Batch, Cas, Ctx, Error, ErrorKind, Item, Key, Op, PutMode, Remaining, Replies, Reply, Result, StoreRef, Ttl, Verb,
-    Want,
+    Want, ambient,
 };
 use tokio::runtime::Handle;
 
@@ -90,7 +90,7 @@ impl Effort {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        Instant::now() >= self.deadline
+        ambient::now() >= self.deadline
     }
 
     /// Waits before another try, if the error is one that may pass.
@@ -108,7 +108,7 @@ impl Effort {
     }
 
     pub(super) async fn pause(&mut self) {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.deadline.saturating_duration_since(ambient::now());
         tokio::time::sleep(self.backoff.next_pause().min(left)).await;
     }
 }
@@ -146,7 +146,7 @@ impl Inner {
         runtime::current("a call has a timeout")?;
         self.shards.vigil.check()?;
         let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
-        Ok(Effort { deadline: Instant::now() + self.timeout, backoff, faults: 0 })
+        Ok(Effort { deadline: ambient::now() + self.timeout, backoff, faults: 0 })
     }
 
     pub(super) fn now_s(&self) -> u32 {
@@ -310,7 +310,7 @@ impl Inner {
         let mut elements = Vec::new();
         notes.iter().for_each(|note| note.put(&mut elements));
         let write = Write { parts: vec![Part { shard, elements }], deadline };
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(ambient::now());
         let outcomes = self.combiner.submit_within(write, left).await?;
         self.shards.judge(&outcomes, |other| other == shard)
     }
@@ -371,7 +371,7 @@ impl Inner {
         if !self.is_busy() {
             return self.repair_behind(key, Some(incarnation));
         }
-        let left = effort.deadline.saturating_duration_since(Instant::now());
+        let left = effort.deadline.saturating_duration_since(ambient::now());
         // Forgotten on purpose: the put is done, and the next one repairs what this could not.
         _ = tokio::time::timeout(left, self.repair(&self.spot(key), key, Some(incarnation))).await;
     }
@@ -415,7 +415,7 @@ impl Inner {
     async fn repair(self: &Arc<Self>, spot: &Spot, key: &[u8], mut noted: Option<u64>) -> Result<()> {
         let mut effort = self.effort()?;
         for _ in 0..ROUNDS_MAX {
-            let since = Instant::now();
+            let since = ambient::now();
             let Some(found) = self.read(&mut effort, spot, key).await? else { return Ok(()) };
             let mut entry = self.entry(key, &found.item)?;
             if found.is_listed {

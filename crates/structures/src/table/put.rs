@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use larder_core::{Batch, Effect, Error, ErrorKind, Item, Op, PutMode, Replies, Reply, Result, Ttl, Verb, Want};
+use larder_core::{
+    Batch, Effect, Error, ErrorKind, Item, Op, PutMode, Replies, Reply, Result, Ttl, Verb, Want, ambient,
+};
 
 use super::layout::{self, Entry, Note, Says, Spot, Stamp};
 use super::list::{Effort, Found, Inner, ROUNDS_MAX};
@@ -45,7 +47,7 @@ impl Inner {
         let item_key = self.item_key(&spot)?;
         let put = Put { key, value, item_key, spot, stamp: self.stamp(), ttl, expiry_s: self.expiry_s(ttl) };
         for _ in 0..ROUNDS_MAX {
-            let since = Instant::now();
+            let since = ambient::now();
             let tried = match self.try_put(&mut effort, &put).await {
                 Err(error) if error.is_unknown() => self.look_for(&mut effort, &put, error).await?,
                 Err(error) => {
@@ -145,7 +147,7 @@ impl Inner {
     /// In a table with lives: every put makes the entry anew, under its own incarnation, so that the list can name the life
     /// of each.
     async fn try_put_for(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
-        let (since, made) = (Instant::now(), random_id());
+        let (since, made) = (ambient::now(), random_id());
         let batch = Batch::from_iter([self.add_op(put, made), Inner::get_op(&put.item_key)]);
         let mut replies = self.run(effort.ctx(), batch).await.into_iter();
         match next(&mut replies)? {
@@ -264,7 +266,7 @@ impl Inner {
             }
             return self.shards.vigil.check();
         }
-        let since = Instant::now();
+        let since = ambient::now();
         let found = self.read(effort, &put.spot, put.key).await.map_err(unknown)?;
         let Some(found) = found.filter(|found| !found.is_listed) else { return self.shards.vigil.check() };
         let Entry { incarnation, expiry_s, .. } = self.entry(put.key, &found.item).map_err(unknown)?;
@@ -289,7 +291,7 @@ impl Inner {
         incarnation: u64,
         since: Instant,
     ) -> Result<()> {
-        if since.elapsed() <= super::LISTING_MAX {
+        if ambient::now().duration_since(since) <= super::LISTING_MAX {
             return Ok(());
         }
         let newer = match self.read(effort, spot, key).await? {
@@ -434,7 +436,7 @@ impl Inner {
     ) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>> {
         Box::pin(async move {
             let spot = self.spot(key);
-            let since = Instant::now();
+            let since = ambient::now();
             let Some(found) = self.read(effort, &spot, key).await? else { return Ok(()) };
             let entry = self.entry(key, &found.item)?;
             let Some(ttl) = self.left(entry.expiry_s, found.item.ttl).filter(|_| entry.incarnation == stale) else {

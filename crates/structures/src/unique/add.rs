@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, Verb, Want};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, Verb, Want, ambient};
 
 use super::Novelty;
 use super::core::{Core, Day};
@@ -81,13 +81,13 @@ struct Work {
 
 impl Adder {
     pub(super) fn new(core: Arc<Core>) -> Adder {
-        Adder { core, works: Vec::new(), mark: 0, deadline: Instant::now() }
+        Adder { core, works: Vec::new(), mark: 0, deadline: ambient::now() }
     }
 
     fn begin(&mut self, changes: &[Change]) {
         // Never that of an empty shard.
         self.mark = (random_id() as u32).max(1);
-        self.deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(Instant::now);
+        self.deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let mut all = Vec::with_capacity(changes.iter().map(|change| change.spots.len()).sum());
         for (at, change) in changes.iter().enumerate() {
             let incarnation = change.day.head.incarnation;
@@ -115,7 +115,7 @@ impl Adder {
         let shards_a_batch = self.core.ops_a_batch();
         for _ in 0..ROUNDS_MAX {
             let open: Vec<usize> = (0..self.works.len()).filter(|&at| self.works[at].outcome.is_none()).collect();
-            if open.is_empty() || Instant::now() >= self.deadline {
+            if open.is_empty() || ambient::now() >= self.deadline {
                 return;
             }
             let mut must_pause = false;
@@ -123,7 +123,7 @@ impl Adder {
                 must_pause |= self.go_through(part).await;
             }
             if must_pause {
-                let left = self.deadline.saturating_duration_since(Instant::now());
+                let left = self.deadline.saturating_duration_since(ambient::now());
                 tokio::time::sleep(backoff.next_pause().min(left)).await;
             }
         }

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want};
+use larder_core::{
+    Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want, ambient,
+};
 
 use super::layout::{self, Head, PERIOD_MAX, Params};
 use super::sizing::Room;
@@ -78,7 +80,7 @@ impl Core {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        let now = Instant::now();
+        let now = ambient::now();
         now.checked_add(self.timeout).unwrap_or(now)
     }
 

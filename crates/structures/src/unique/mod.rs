@@ -98,7 +98,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Result, StoreRef};
+use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Result, StoreRef, ambient};
 
 use self::add::{Adder, Change};
 use self::core::{Core, as_ms};
@@ -382,7 +382,7 @@ impl UniqueVisitors {
     /// Adds to shards that are written whole, with what others add meanwhile.
     async fn write(&self, day: Arc<core::Day>, spots: Vec<layout::Spot>, deadline: Instant) -> Result<add::Told> {
         let ticket = self.0.tickets.fetch_add(1, Ordering::Relaxed);
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(ambient::now());
         let outcome = self.0.combiner.submit_within(Change { ticket, day, spots, deadline }, left).await?;
         outcome.get(&ticket).cloned().ok_or_else(|| {
             Error::new(ErrorKind::Protocol, "a write told nothing of this caller").effect(Effect::Unknown)

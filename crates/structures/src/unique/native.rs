@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use larder_core::native::{Native, NativeReply};
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, Ttl};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, Ttl, ambient};
 use tokio::task::JoinSet;
 
 use super::Novelty;
@@ -162,7 +162,7 @@ impl Core {
         let mut faults = 0;
         for _ in 0..ROUNDS_MAX {
             let open: Vec<usize> = (0..ones.len()).filter(|&at| !ones[at].is_done).collect();
-            if open.is_empty() || Instant::now() >= deadline {
+            if open.is_empty() || ambient::now() >= deadline {
                 return;
             }
             let is_again = match self.parts(day, ones, &open) {
@@ -176,7 +176,7 @@ impl Core {
             if faults >= FAULTS_MAX && !ones.iter().any(|one| one.is_in_doubt && !one.is_done) {
                 return;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(ambient::now());
             tokio::time::sleep(backoff.next_pause().min(left)).await;
         }
     }

@@ -24,7 +24,7 @@ struct Inner {
 struct Window {
     /// The keys of the parts that the ledger lists.
     parts: BTreeMap<u16, Key>,
-    visitors: HashSet<u64, foldhash::fast::RandomState>,
+    visitors: HashSet<u64, crate::hash::State>,
 }
 
 impl Known {

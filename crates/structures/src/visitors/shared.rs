@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Ttl, TtlSupport};
+use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Ttl, TtlSupport, ambient};
 
 use super::known::Known;
 use super::layout::{self, Index, Params, WINDOW_MAX};
@@ -49,7 +49,7 @@ impl Shared {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        let now = Instant::now();
+        let now = ambient::now();
         now.checked_add(self.timeout).unwrap_or(now)
     }
 
@@ -183,7 +183,7 @@ impl Shared {
         let work = async move {
             let shared = &trimming.0;
             let key_of = |piece: &Piece| shared.key(piece.number, piece.part);
-            let now = Instant::now();
+            let now = ambient::now();
             _ = shared.ledger.trim(now.checked_add(TRIM_MAX).unwrap_or(now), &over, key_of).await;
         };
         match tokio::runtime::Handle::try_current() {

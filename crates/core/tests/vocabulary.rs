@@ -79,7 +79,7 @@ fn guarded(act: GuardedAct) -> Native {
 }
 
 fn pairs() -> Vec<(Bytes, Bytes)> {
-    vec![("ab".into(), "cde".into()), ("f".into(), "".into())]
+    vec![("ab".into(), "cde".into()), ("fg".into(), "hi".into())]
 }
 
 fn names() -> Vec<Bytes> {
@@ -95,7 +95,7 @@ fn native_ops_tell_how_many_bytes_they_send() {
     for (native, bytes) in [
         (Native::HashGet { fields: names() }, 5),
         (Native::HashRemove { fields: names() }, 5),
-        (Native::HashSet { entries: pairs() }, 6),
+        (Native::HashSet { entries: pairs() }, 9),
         (Native::HashAdd { field: "ab".into(), value: "cde".into() }, 5),
         (Native::HashIncr { field: "abc".into(), by: 1 }, 11),
         (Native::SetRemove { members: names() }, 5),
@@ -106,9 +106,9 @@ fn native_ops_tell_how_many_bytes_they_send() {
         (Native::SortedRank { member: "abc".into(), from_top: true }, 3),
         (Native::BitsMake { value: "abcd".into() }, 4),
         (Native::Bits(vec![BitField::get(3, 0), BitField::get(3, 3), BitField::get(3, 6)]), 24),
-        (Native::StreamAppend { fields: pairs(), keep: None }, 6),
-        (guarded(GuardedAct::Put { entries: pairs() }), 6),
-        (guarded(GuardedAct::Turn { to: "shut".into(), entries: pairs() }), 6),
+        (Native::StreamAppend { fields: pairs(), keep: None }, 9),
+        (guarded(GuardedAct::Put { entries: pairs() }), 9),
+        (guarded(GuardedAct::Turn { to: "shut".into(), entries: pairs() }), 9),
         (guarded(GuardedAct::Remove { names: names() }), 5),
         (Native::HashLen, 0),
     ] {
@@ -121,13 +121,13 @@ fn native_ops_tell_how_many_bytes_they_send() {
 fn native_replies_tell_how_many_bytes_came_back() {
     let entry = StreamEntry { id: StreamId::MIN, fields: pairs() };
     for (reply, bytes) in [
-        (NativeReply::Pairs(pairs()), 6),
+        (NativeReply::Pairs(pairs()), 9),
         (NativeReply::Page { next: None, found: names() }, 5),
         (NativeReply::Scored(vec![("abc".into(), one()), ("d".into(), one())]), 20),
         (NativeReply::Scores(vec![Some(one()), None, None]), 24),
         (NativeReply::Numbers(vec![Some(1), None, None]), 24),
         (NativeReply::Bytes("abcd".into()), 4),
-        (NativeReply::Entries(vec![entry.clone(), entry]), 12),
+        (NativeReply::Entries(vec![entry.clone(), entry]), 18),
         (NativeReply::Text(Some("abc".to_owned())), 3),
         (NativeReply::Count(9), 0),
     ] {

@@ -295,11 +295,12 @@ fn what_cannot_be_served_is_named() {
 fn a_served_store_is_backed_up_as_of_one_moment_while_others_write() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &words(&in_folder(folder.path())));
-    for number in 0..2_000 {
-        // More than one part of the backup.
-        let value = format!("{number:01000}");
-        assert_eq!(served.ask(&format!("set k{number:04} 0 0 1000\r\n{value}\r\n")), "STORED");
-    }
+    // More than one part of the backup.
+    let sets: String = (0..2_000).map(|number| format!("set k{number:04} 0 0 1000\r\n{number:01000}\r\n")).collect();
+    let mut filling = served.connect();
+    filling.write_all(sets.as_bytes()).unwrap();
+    let stored = BufReader::new(filling).lines().take(2_000).filter(|line| line.as_ref().unwrap() == "STORED");
+    assert_eq!(stored.count(), 2_000);
     // The two are counted in turns, so that in every moment the first is equal, or one ahead.
     let mut writing = served.connect();
     let stopped = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

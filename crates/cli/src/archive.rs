@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, IsTerminal, Read};
+use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,8 @@ use serde_json::json;
 use crate::args::Common;
 use crate::exit::{Exit, Failure, say};
 use crate::output::Out;
-use crate::session::{Session, files_url};
+use crate::own::is_file;
+use crate::session::{Session, TIMEOUT, backup_url, files_url};
 
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
@@ -39,11 +40,11 @@ Examples:
   zstd -dc all.dump.zst | larder import -";
 
 pub(crate) const BACKUP_HELP: &str = "\
-Writes all that a durable store (file:PATH) holds at one moment to FILE, which is there only when it is whole; - is standard output. A store that another process has open, \
-`larder serve` for one, is waited for up to 5 s.
+Writes all that a durable store holds at one moment to FILE, which is there only when it is whole; - is standard output. A store that `larder serve` has open is named by its \
+server's address, and everybody goes on working; one that another process has open (file:PATH) is waited for up to 5 s.
 
 Examples:
-  larder --store file:/var/lib/larder backup monday.dump
+  larder --store memcached://localhost:11211 backup monday.dump
   larder --store file:/var/lib/larder backup - | ssh elsewhere 'cat > monday.dump'";
 
 pub(crate) const RESTORE_HELP: &str = "\
@@ -105,6 +106,11 @@ impl Progress {
         self.0.tick();
     }
 
+    fn bytes(&self, bytes: u64) {
+        self.0.set_message(indicatif::HumanBytes(bytes).to_string());
+        self.0.tick();
+    }
+
     fn totals(&self, totals: Totals) {
         self.tell(totals.items, totals.value_bytes);
     }
@@ -125,7 +131,7 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
     let progress = Progress::new();
     let mut tell = |totals| progress.totals(totals);
     let exported = if is_stdin_or_stdout(&args.file) {
-        let writer = DumpWriter::new(BufWriter::new(stdout()?), &head)?;
+        let writer = DumpWriter::new(BufWriter::new(stdout()?.lock()), &head)?;
         larder::dump::export(&*session.store, &**list, writer, &|_| false, &mut tell).await?.1
     } else if args.resume {
         let file = OpenOptions::new()
@@ -196,11 +202,11 @@ pub(crate) async fn import(session: &Session, args: &Import) -> Result<Exit, Fai
 }
 
 pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
-    let store = durable(common)?.open()?;
-    let progress = Progress::new();
-    let mut tell = |totals| progress.totals(totals);
+    let url = backup_url(common)?;
     if is_stdin_or_stdout(&args.file) {
-        store.backup(BufWriter::new(stdout()?), &mut tell)?;
+        let mut out = BufWriter::new(stdout()?);
+        write_backup(common, &url, &mut out)?;
+        out.flush()?;
         return Ok(Exit::Ok);
     }
     let target = Path::new(&args.file);
@@ -210,10 +216,13 @@ pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
     // It has its name only when it is whole.
     let half = half_of(target);
     _ = fs::remove_file(&half);
-    let written = store.backup(new_file(&half)?, &mut tell).map_err(Failure::from);
-    let written = written
-        .and_then(|(file, totals)| Ok(file.sync_all().and_then(|()| fs::rename(&half, target)).map(|()| totals)?));
-    drop(progress);
+    let mut file = new_file(&half)?;
+    let written = write_backup(common, &url, &mut file).and_then(|()| {
+        file.sync_all()?;
+        let totals = totals_of(&half)?;
+        fs::rename(&half, target)?;
+        Ok(totals)
+    });
     match written {
         Ok(totals) => told(common, totals),
         Err(failure) => {
@@ -223,8 +232,44 @@ pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
     }
 }
 
+/// Writes a backup of the store to `out`: by its server, which others go on using, or of its files.
+fn write_backup<W: Write + Send>(common: &Common, url: &str, out: &mut W) -> Result<(), Failure> {
+    let progress = Progress::new();
+    if is_file(url) || !url.starts_with("memcached") {
+        let hint = "a store that is served is backed up by its server: --store memcached://…";
+        let store = durable(url)?.open().map_err(|error| Failure::from(error).hint(hint))?;
+        store.backup(out, &mut |totals| progress.totals(totals))?;
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let config = larder::memcached::Config::from_url(url)?;
+        let timeout = common.timeout.unwrap_or(TIMEOUT);
+        let connecting = tokio::time::timeout(timeout, larder::memcached::MemcachedStore::connect(config)).await;
+        let late = |_| larder::Error::new(larder::ErrorKind::Timeout, format!("no server after {timeout:?}"));
+        let store = connecting.map_err(late)??;
+        let mut bytes = 0;
+        let mut take = |part: &[u8]| {
+            bytes += part.len() as u64;
+            progress.bytes(bytes);
+            let failed =
+                |error| larder::Error::new(larder::ErrorKind::Full, format!("the dump cannot be written: {error}"));
+            out.write_all(part).map_err(failed)
+        };
+        store.backup(&mut take).await
+    })?;
+    Ok(())
+}
+
+/// What a dump holds, read from its beginning to its end: so it is whole.
+fn totals_of(dump: &Path) -> Result<Totals, Failure> {
+    let mut reader = DumpReader::new(BufReader::new(File::open(dump)?))?;
+    while reader.next_block()?.is_some() {}
+    Ok(reader.totals())
+}
+
 pub(crate) fn restore(common: &Common, args: &Archive) -> Result<Exit, Failure> {
-    let options = durable(common)?;
+    let options = durable(&files_url(common)?)?;
     let progress = Progress::new();
     let totals = options.restore(input(&args.file)?, &mut |totals| progress.totals(totals))?;
     drop(progress);
@@ -232,7 +277,7 @@ pub(crate) fn restore(common: &Common, args: &Archive) -> Result<Exit, Failure> 
 }
 
 pub(crate) fn check(common: &Common) -> Result<Exit, Failure> {
-    let store = durable(common)?.open()?;
+    let store = durable(&files_url(common)?)?.open()?;
     let torn = store.stats()?.torn_bytes;
     let progress = Progress::new();
     let checked = store.check(&mut |checked| progress.tell(checked.items, checked.value_bytes))?;
@@ -259,8 +304,8 @@ fn told(common: &Common, totals: Totals) -> Result<Exit, Failure> {
 }
 
 /// The durable store that the command is about, waited for as the others are.
-fn durable(common: &Common) -> Result<larder::durable::Options, Failure> {
-    let options = larder::durable_options(&files_url(common)?);
+fn durable(url: &str) -> Result<larder::durable::Options, Failure> {
+    let options = larder::durable_options(url);
     options.map_err(|error| Failure::from(error).hint("another store is moved by `larder export` and `larder import`"))
 }
 
@@ -276,12 +321,12 @@ fn input(file: &OsStr) -> Result<Box<dyn Read>, Failure> {
     Ok(Box::new(BufReader::new(file)))
 }
 
-fn stdout() -> Result<io::StdoutLock<'static>, Failure> {
+fn stdout() -> Result<io::Stdout, Failure> {
     let out = io::stdout();
     if out.is_terminal() {
         return Err(Failure::usage("a dump is no text").hint("name a file, or pipe it somewhere"));
     }
-    Ok(out.lock())
+    Ok(out)
 }
 
 /// A file that is not there yet. Others may not read it.

@@ -109,6 +109,11 @@ fn store_url(common: &Common) -> Result<String, Failure> {
     }
 }
 
+/// The URL by which a durable store is backed up: this user's own by its server, as it is.
+pub(crate) fn backup_url(common: &Common) -> Result<String, Failure> {
+    if named(common).is_none() && !common.direct { Own::find()?.served() } else { files_url(common) }
+}
+
 /// The URL of a durable store's files, for what is no op.
 pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
     let url = match named(common) {

@@ -157,7 +157,7 @@ fn a_backup_is_restored_and_checked() {
     let checked = on(&to, "--json check").json();
     assert_eq!(checked["damaged"], 0);
     assert!(checked["items"].as_u64().unwrap() > 8);
-    on_file("memcached://127.0.0.1:1", "backup", &folder.path().join("x")).fails(2, "is no durable store");
+    on_file("redis://127.0.0.1:1", "backup", &folder.path().join("x")).fails(2, "is no durable store");
     on("memcached://127.0.0.1:1", "check").fails(2, "larder export");
 }
 

@@ -172,8 +172,9 @@ fn files_can_be_opened_instead_and_end_the_server() {
     assert_eq!(run(&home, "counter get hits").exits(0), "2\n");
     let dump = home.path().join("monday.dump");
     finish(at_home(&home, "backup").arg(&dump)).exits(0);
-    assert!(!home.is_served());
+    assert!(home.is_served(), "a backup is taken by the server");
     run(&home, "check").exits(0);
+    assert!(!home.is_served());
     // Somebody who is connected is not cut off.
     run(&home, "counter get hits").exits(0);
     let somebody = UnixStream::connect(home.path().join("larder.socket")).unwrap();

@@ -290,3 +290,73 @@ fn what_cannot_be_served_is_named() {
         assert!(done.stderr.contains(said), "{options:?}: {}", done.stderr);
     }
 }
+
+#[test]
+fn a_served_store_is_backed_up_as_of_one_moment_while_others_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &words(&in_folder(folder.path())));
+    // More than one part of the backup.
+    let sets: String = (0..2_000).map(|number| format!("set k{number:04} 0 0 1000\r\n{number:01000}\r\n")).collect();
+    let mut filling = served.connect();
+    filling.write_all(sets.as_bytes()).unwrap();
+    let stored = BufReader::new(filling).lines().take(2_000).filter(|line| line.as_ref().unwrap() == "STORED");
+    assert_eq!(stored.count(), 2_000);
+    // The two are counted in turns, so that in every moment the first is equal, or one ahead.
+    let mut writing = served.connect();
+    let stopped = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stops = stopped.clone();
+    let writer = std::thread::spawn(move || {
+        let mut lines = BufReader::new(writing.try_clone().unwrap()).lines();
+        let mut count = 0;
+        while !stops.load(std::sync::atomic::Ordering::Relaxed) {
+            for key in ["a-first", "z-last"] {
+                writing.write_all(format!("ma {key} N0 J1 v\r\n").as_bytes()).unwrap();
+                assert!(lines.next().unwrap().unwrap().starts_with("VA "));
+                lines.next().unwrap().unwrap();
+            }
+            count += 1;
+        }
+        count
+    });
+    let dumps: Vec<_> = (0..3).map(|number| folder.path().join(format!("{number}.dump"))).collect();
+    for dump in &dumps {
+        let said = finish(larder(["--store", &served.url(), "backup"]).arg(dump)).exits(0);
+        assert!(said.contains("2002 items"), "{said}");
+    }
+    stopped.store(true, std::sync::atomic::Ordering::Relaxed);
+    let count: u64 = writer.join().unwrap();
+    assert!(count > 3, "nobody wrote meanwhile");
+    for (number, dump) in dumps.iter().enumerate() {
+        let restored = format!("file:{}", folder.path().join(format!("restored{number}")).display());
+        finish(larder(["--store", &restored, "restore"]).arg(dump)).exits(0);
+        let [first, last] = numbers(&restored, ["a-first", "z-last"]);
+        assert!(first == last || first == last + 1, "{first} and {last} were never there at once");
+    }
+}
+
+/// Reads numbers of a store in a folder, by a server of its own.
+fn numbers(url: &str, keys: [&str; 2]) -> [u64; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--store", url]);
+    let mut stream = served.connect();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    keys.map(|key| {
+        stream.write_all(format!("mg {key} v\r\n").as_bytes()).unwrap();
+        assert!(lines.next().unwrap().unwrap().starts_with("VA "));
+        lines.next().unwrap().unwrap().parse().unwrap()
+    })
+}
+
+#[test]
+fn a_server_that_can_make_no_backup_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("x.dump");
+    let memory = Served::start(folder.path(), &[]);
+    finish(larder(["--store", &memory.url(), "backup"]).arg(&dump)).fails(8, "makes no backups");
+    drop(memory);
+    let mut options = in_folder(folder.path());
+    options.push("-X".to_owned());
+    let forbidden = Served::start(folder.path(), &words(&options));
+    finish(larder(["--store", &forbidden.url(), "backup"]).arg(&dump)).fails(8, "not allowed");
+    assert!(!dump.exists() && !folder.path().join("x.dump.new").exists());
+}

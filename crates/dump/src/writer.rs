@@ -77,6 +77,11 @@ impl<W: Write> DumpWriter<W> {
         self.totals
     }
 
+    /// What it writes to.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Writes what was gathered as a block.
     fn flush(&mut self) -> Result<()> {
         if self.body.is_empty() {

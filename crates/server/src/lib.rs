@@ -23,7 +23,8 @@
 //! - a `get` with a key that is too long is answered with the error alone; memcached drops the replies before it, and adds an empty line;
 //! - an opaque token that is too long is found before anything is done;
 //! - there are no slabs, no lists of use and no crawler: `slabs automove` and `lru_crawler` take what is well formed, and do nothing; `lru` is
-//!   `ERROR`. `lru_crawler metadump` and `mgdump` list the items. `watch` and `stats detail` are refused as memcached refuses them with `-W`; `stats cachedump` lists items of class 1, the only one;
+//!   `ERROR`. `lru_crawler metadump` and `mgdump` list the items, and `lru_crawler backup all`, which is our own, sends one moment of a store in a folder as a dump
+//!   (`OK`, then `DATA <bytes>` with a part behind it, again and again, then `END`); `-X` forbids all three. `watch` and `stats detail` are refused as memcached refuses them with `-W`; `stats cachedump` lists items of class 1, the only one;
 //! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
 //! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took;
@@ -53,7 +54,7 @@ pub use args::Args;
 pub use auth::AuthFile;
 pub use config::{Config, Limits, Listen, Runtime};
 pub use engine::{DurableEngine, Engine, Figures, MemoryEngine, Promises, Walk};
-pub use larder_store_durable::{DurableStore, Options as DurableOptions};
+pub use larder_store_durable::{BackupParts, DurableStore, Options as DurableOptions};
 pub use larder_store_memory::MemoryStore;
 pub use server::{Server, Stopper};
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use larder_core::{Error, ErrorKind, Key, Result};
 use larder_dump::{DumpItem, DumpReader, DumpWriter, Head, Origin, Totals};
 
-use crate::engine::{Engine, Entries};
+use crate::engine::{Engine, Entries, Moment};
 use crate::fault::Fault;
 use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record};
 use crate::list::damaged;
@@ -15,8 +15,6 @@ use crate::options::Options;
 use crate::place::{Identity, Place};
 use crate::store::{DurableStore, random};
 
-/// Items between two words of progress.
-const TELL_EVERY: u64 = 1_000;
 /// Bytes of one batch of a restore.
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -37,32 +35,98 @@ impl DurableStore {
     /// assert_eq!(Options::new(elsewhere).restore(&backup[..], &mut |_| ())?, totals);
     /// # Ok::<(), larder_core::Error>(())
     /// ```
-    pub fn backup<W: Write>(&self, out: W, tell: &mut dyn FnMut(Totals)) -> Result<(W, Totals)> {
+    pub fn backup<W: Write>(&self, mut out: W, tell: &mut dyn FnMut(Totals)) -> Result<(W, Totals)> {
+        let mut parts = self.backup_in_parts()?;
+        let failed = |error| Fault::io("the dump cannot be written", error).error(&self.shared().name);
+        while let Some(part) = parts.next(self)? {
+            out.write_all(&part).map_err(failed)?;
+            tell(parts.totals());
+        }
+        out.flush().map_err(failed)?;
+        Ok((out, parts.totals()))
+    }
+
+    /// The same in parts, for whoever sends it on: of this moment, however long the parts are taken.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where something is damaged.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let elsewhere = folder.path().join("restored");
+    /// use larder_store_durable::Options;
+    /// let store = Options::new(folder.path().join("store")).open()?;
+    /// let (mut parts, mut backup) = (store.backup_in_parts()?, Vec::new());
+    /// while let Some(part) = parts.next(&store)? {
+    ///     backup.extend_from_slice(&part);
+    /// }
+    /// assert_eq!(Options::new(elsewhere).restore(&backup[..], &mut |_| ())?, parts.totals());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn backup_in_parts(&self) -> Result<BackupParts> {
         let shared = self.shared();
         let named = |fault: Fault| fault.error(&shared.name);
         let moment = shared.engine.moment();
-        let now_ms = shared.time.now_ms();
         let last = moment.get(COMMIT_KEY).map_err(named)?;
         let last = last.and_then(|bytes| Commit::decode(&bytes).ok());
         let last = last.ok_or_else(|| named(Fault::corrupt("the engine holds no commit record")))?;
         let Identity { store, incarnation, restores } = self.identity;
         let origin = Some(Origin { store, incarnation, restores, sequence: last.sequence });
-        let mut writer = DumpWriter::new(out, &Head { origin, ..Head::now(shared.name.as_str()) })?;
-        let mut failed = None;
+        let writer = DumpWriter::new(Vec::new(), &Head { origin, ..Head::now(shared.name.as_str()) })?;
+        let totals = writer.totals();
+        Ok(BackupParts { moment, now_ms: shared.time.now_ms(), from: vec![ITEM], writer: Some(writer), totals })
+    }
+}
+
+/// A backup that is taken part by part, of one moment; see [`DurableStore::backup_in_parts`]. What it is of is kept on disk until it is dropped.
+pub struct BackupParts {
+    moment: Moment,
+    now_ms: u64,
+    /// Where to go on.
+    from: Vec<u8>,
+    /// `None` once the dump has its end.
+    writer: Option<DumpWriter<Vec<u8>>>,
+    totals: Totals,
+}
+
+impl BackupParts {
+    /// The next part, some 256 KiB, more only where an item has more; `None` after the last one. `store` is the one that it is of.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where something is damaged: the dump has no end then, so that nobody restores it.
+    pub fn next(&mut self, store: &DurableStore) -> Result<Option<Vec<u8>>> {
+        let Some(mut writer) = self.writer.take() else { return Ok(None) };
+        let name = &store.shared().name;
+        let (mut failed, mut last) = (None, None);
         let mut add = |engine_key: &[u8], bytes: Bytes| {
-            let added = dumped(&engine_key[1..], &bytes, now_ms).map_err(named);
-            let added = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item)));
-            if writer.totals().items.is_multiple_of(TELL_EVERY) {
-                tell(writer.totals());
-            }
-            failed = added.err();
-            failed.is_none()
+            let added = dumped(&engine_key[1..], &bytes, self.now_ms).map_err(|fault| fault.error(name));
+            failed = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item))).err();
+            let goes_on = failed.is_none() && writer.get_mut().is_empty();
+            last = (!goes_on).then(|| engine_key.to_vec());
+            goes_on
         };
-        moment.scan(&[ITEM], &[ITEM + 1], &mut add).map_err(named)?;
+        self.moment.scan(&self.from, &[ITEM + 1], &mut add).map_err(|fault| fault.error(name))?;
         failed.map_or(Ok(()), Err)?;
-        let (out, totals) = writer.finish()?;
-        tell(totals);
-        Ok((out, totals))
+        self.totals = writer.totals();
+        let Some(mut next) = last else {
+            return writer.finish().map(|(part, _)| Some(part));
+        };
+        next.push(0);
+        self.from = next;
+        let part = std::mem::take(writer.get_mut());
+        self.writer = Some(writer);
+        Ok(Some(part))
+    }
+
+    /// How much was taken so far.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+}
+
+impl std::fmt::Debug for BackupParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackupParts").field("totals", &self.totals).finish_non_exhaustive()
     }
 }
 

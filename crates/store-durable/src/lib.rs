@@ -43,6 +43,7 @@ mod versions;
 mod witness;
 
 pub use alter::{Altered, Entry, NextCas, NextTtl};
+pub use backup::BackupParts;
 pub use check::Checked;
 pub use direct::{Direct, DirectItem, DirectNext, Ticket};
 pub use options::{NoSync, Options, Sync};

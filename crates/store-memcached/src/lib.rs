@@ -4,6 +4,7 @@
 //! gathered and matches the replies in order. Many reads at a time get a second one ([`Connections::Auto`]). See [`MemcachedStore`] for
 //! how to use it and [`Config::from_url`] for the options.
 
+mod backup;
 mod config;
 mod conn;
 mod counters;

@@ -90,6 +90,21 @@ impl Exchange {
         }
     }
 
+    /// The next so many bytes of an answer, and the end of a line behind them.
+    pub(crate) async fn block(&mut self, bytes: usize) -> Result<BytesMut> {
+        while self.received.len() < bytes + 2 {
+            let read = self.stream.read_buf(&mut self.received).await;
+            if read.map_err(|error| unavailable("the connection was lost midway", error))? == 0 {
+                return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection midway"));
+            }
+        }
+        let block = self.received.split_to(bytes);
+        match &self.received.split_to(2)[..] {
+            b"\r\n" => Ok(block),
+            _ => Err(not_memcached("a block of its answer has another length than it said")),
+        }
+    }
+
     /// The answer to `stats`, names and values; empty from a server that does not know the topic.
     pub(crate) async fn stat_lines(&mut self, topic: &str) -> Result<Vec<(String, String)>> {
         let question = if topic.is_empty() { "stats\r\n".to_owned() } else { format!("stats {topic}\r\n") };

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use larder_core::{Eviction, Result, Store};
-use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore};
+use larder_store_durable::{BackupParts, Direct, DirectItem, DirectNext, DurableStore};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
 
 use super::{Engine, Figures, Promises, Walk, durability_word};
@@ -151,6 +151,14 @@ impl Engine for DurableEngine {
             None
         });
         next.map(|from| Walk { part: 0, from })
+    }
+
+    fn backup(&self) -> Result<Option<BackupParts>> {
+        self.direct.store().backup_in_parts().map(Some)
+    }
+
+    fn backup_part(&self, backup: &mut BackupParts) -> Result<Option<Vec<u8>>> {
+        backup.next(self.direct.store())
     }
 
     fn figures(&self) -> Figures {

@@ -6,6 +6,7 @@ mod memory;
 use std::task::{Context, Poll};
 
 use larder_core::{Durability, Result};
+use larder_store_durable::BackupParts;
 use larder_store_memory::{Next, Seen};
 
 pub use durable::DurableEngine;
@@ -55,6 +56,22 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Shows some of the living items, and says where to go on; `None` at the end. Begun at [`Walk::default`].
     fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Option<Walk>;
+
+    /// Begins a backup of this moment; `None` where the store can make none.
+    ///
+    /// # Errors
+    /// The store is damaged.
+    fn backup(&self) -> Result<Option<BackupParts>> {
+        Ok(None)
+    }
+
+    /// The next part of a backup; `None` after the last one.
+    ///
+    /// # Errors
+    /// The store is damaged: the backup has no end then.
+    fn backup_part(&self, _backup: &mut BackupParts) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
 
     /// What it holds.
     fn figures(&self) -> Figures;

@@ -3,6 +3,7 @@
 use larder_proto::key::is_printable;
 use larder_proto::server::words::Words;
 use larder_proto::server::{Admin, flush_delay, number, write};
+use larder_store_durable::BackupParts;
 use larder_store_memory::Marks;
 
 use super::meta::idle_s;
@@ -17,44 +18,75 @@ const MEGABYTES_MIN: u32 = 8;
 /// The highest verbosity there is.
 const VERBOSITY_MAX: u32 = 3;
 
-/// A listing of all items, part by part, so that it takes no more room than a part.
-#[derive(Clone, Debug)]
-pub(super) struct Dump {
-    at: Walk,
-    /// True for `mgdump`: lines to send back as they are.
-    as_requests: bool,
+/// A listing of all items, or a backup of them, part by part, so that it takes no more room than a part.
+#[derive(Debug)]
+pub(super) enum Dump {
+    List {
+        at: Walk,
+        /// True for `mgdump`: lines to send back as they are.
+        as_requests: bool,
+    },
+    /// Boxed: of many sessions hardly one has one.
+    Backup(Box<BackupParts>),
 }
 
 impl Dump {
     /// Writes a part; what remains.
     pub(super) fn step<E: Engine>(self, env: &Env<E>, out: &mut Vec<u8>) -> Option<Dump> {
-        let as_requests = self.as_requests;
-        let (now_ms, wall_s) = (env.engine.now_ms(), env.wall_ms() / 1_000);
-        let next = env.engine.walk(self.at, |key, seen| {
-            use std::io::Write;
-            if as_requests {
-                let base64 = !is_printable(key);
-                out.extend_from_slice(b"mg ");
-                write::key_text(out, key, base64);
-                out.extend_from_slice(if base64 { b" b\r\n" } else { b"\r\n" });
-                return;
-            }
-            out.extend_from_slice(b"key=");
-            write::key_escaped(out, key);
-            let until = seen
-                .expiry_ms
-                .map_or(-1, |ms| i64::try_from(wall_s + crate::env::left_s(ms, now_ms)).unwrap_or(i64::MAX));
-            let last_s = wall_s.saturating_sub(idle_s(&seen, now_ms));
-            let fetch = if seen.marks.contains(Marks::FETCHED) { "yes" } else { "no" };
-            let size = memcached_bytes(key, seen.flags, seen.value.len());
-            let (cas, flags) = (seen.cas, seen.flags);
-            // A Vec takes whatever is written.
-            let _ = writeln!(out, " exp={until} la={last_s} cas={cas} fetch={fetch} cls=1 size={size} flags={flags}");
-        });
-        if next.is_none() {
-            out.extend_from_slice(if as_requests { b"EN\r\n" } else { b"END\r\n" });
+        match self {
+            Dump::List { at, as_requests } => list(env, at, as_requests, out),
+            Dump::Backup(backup) => back_up(env, backup, out),
         }
-        next.map(|at| Dump { at, as_requests })
+    }
+}
+
+/// A part of a listing.
+fn list<E: Engine>(env: &Env<E>, at: Walk, as_requests: bool, out: &mut Vec<u8>) -> Option<Dump> {
+    let (now_ms, wall_s) = (env.engine.now_ms(), env.wall_ms() / 1_000);
+    let next = env.engine.walk(at, |key, seen| {
+        use std::io::Write;
+        if as_requests {
+            let base64 = !is_printable(key);
+            out.extend_from_slice(b"mg ");
+            write::key_text(out, key, base64);
+            out.extend_from_slice(if base64 { b" b\r\n" } else { b"\r\n" });
+            return;
+        }
+        out.extend_from_slice(b"key=");
+        write::key_escaped(out, key);
+        let until =
+            seen.expiry_ms.map_or(-1, |ms| i64::try_from(wall_s + crate::env::left_s(ms, now_ms)).unwrap_or(i64::MAX));
+        let last_s = wall_s.saturating_sub(idle_s(&seen, now_ms));
+        let fetch = if seen.marks.contains(Marks::FETCHED) { "yes" } else { "no" };
+        let size = memcached_bytes(key, seen.flags, seen.value.len());
+        let (cas, flags) = (seen.cas, seen.flags);
+        // A Vec takes whatever is written.
+        let _ = writeln!(out, " exp={until} la={last_s} cas={cas} fetch={fetch} cls=1 size={size} flags={flags}");
+    });
+    if next.is_none() {
+        out.extend_from_slice(if as_requests { b"EN\r\n" } else { b"END\r\n" });
+    }
+    next.map(|at| Dump::List { at, as_requests })
+}
+
+/// A part of a backup: `DATA`, how many bytes, and those; `END` after the last one.
+fn back_up<E: Engine>(env: &Env<E>, mut backup: Box<BackupParts>, out: &mut Vec<u8>) -> Option<Dump> {
+    match env.engine.backup_part(&mut backup) {
+        Ok(Some(part)) => {
+            out.extend_from_slice(format!("DATA {}\r\n", part.len()).as_bytes());
+            out.extend_from_slice(&part);
+            out.extend_from_slice(b"\r\n");
+            Some(Dump::Backup(backup))
+        }
+        Ok(None) => {
+            write::line(out, "END");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "a backup ended before its end");
+            write::line(out, "SERVER_ERROR the store is damaged: see the server's log");
+            None
+        }
     }
 }
 
@@ -110,11 +142,25 @@ impl Session {
                 let as_requests = !is(b"metadump");
                 if env.limits.dump_enabled {
                     self.out.extend_from_slice(b"OK\r\n");
-                    self.dump = Some(Dump { at: Walk::default(), as_requests });
+                    self.dump = Some(Dump::List { at: Walk::default(), as_requests });
                     return;
                 }
                 if as_requests { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" }
             }
+            // Of our own: all that the store holds at this moment, as a dump.
+            (Some(_), None) if verb == Some(b"backup") => match env.engine.backup() {
+                _ if !env.limits.dump_enabled => "ERROR backup not allowed",
+                Ok(Some(backup)) => {
+                    self.out.extend_from_slice(b"OK\r\n");
+                    self.dump = Some(Dump::Backup(Box::new(backup)));
+                    return;
+                }
+                Ok(None) => "ERROR this store has no backups: it is gone with its process",
+                Err(error) => {
+                    tracing::error!(%error, "no backup");
+                    "SERVER_ERROR the store is damaged: see the server's log"
+                }
+            },
             (Some(argument), None) if is(b"tocrawl") => number(Some(argument)).map_or(BAD, |_| "OK"),
             (Some(argument), None) if is(b"sleep") => match number(Some(argument)) {
                 None => BAD,

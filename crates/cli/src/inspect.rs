@@ -19,7 +19,7 @@ values, and for a set, an array, a table, a queue and a stack how many of them a
 
 The values come whole, since no store tells the size of one: of a large structure that is as much to read.
 
-Round trips: 2, and 1 more for every 64 data keys after the first; 2 more for a set or an array, 3 for packed records, 4 for a queue or a stack, and 1 or more to find what made keys as it went, such as visitors.
+Round trips: 2, and 1 more for every 64 data keys after the first; 2 more for a set or an array, 3 at the most for packed records, 4 for a queue or a stack, and 1 or more to find what made keys as it went, such as visitors.
 
 Examples:
   larder inspect hits

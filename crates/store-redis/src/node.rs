@@ -278,7 +278,7 @@ impl Node {
         let stream = Counted::new(stream, traffic.clone());
         let opened = MultiplexedConnection::new_with_config(&self.greeting(), stream, connection_config()).await;
         let (conn, driver) = opened.map_err(|error| match traffic.looks_like() {
-            None => self.not_greeted(error),
+            None => self.not_greeted(error, &traffic),
             Some(other) => {
                 Error::new(ErrorKind::Config, format!("this is no Redis or Valkey but {other}")).source(error)
             }
@@ -307,7 +307,9 @@ impl Node {
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<(MultiplexedConnection, AbortHandle)> {
         let dial = async {
+            let traffic = Arc::new(Traffic::default());
             let stream = self.config.address.dial(self.tls.as_ref()).await?;
+            let stream = Counted::new(stream, traffic.clone());
             let hear = move |push| {
                 told(push);
                 Ok::<_, redis::aio::SendError>(())
@@ -315,7 +317,7 @@ impl Node {
             let config = connection_config().set_push_sender(hear);
             let greeting = self.greeting();
             let opened = MultiplexedConnection::new_with_config(&greeting, stream, config).await;
-            let (conn, driver) = opened.map_err(|error| self.not_greeted(error))?;
+            let (conn, driver) = opened.map_err(|error| self.not_greeted(error, &traffic))?;
             let task = tokio::spawn(async move {
                 driver.await;
                 ended();
@@ -341,7 +343,7 @@ impl Node {
         greeting
     }
 
-    fn not_greeted(&self, error: RedisError) -> Error {
+    fn not_greeted(&self, error: RedisError, traffic: &Traffic) -> Error {
         let said = error.to_string();
         let config = |detail: String| Error::new(ErrorKind::Config, detail).source(error.clone());
         if said.contains("NOAUTH")
@@ -365,6 +367,8 @@ impl Node {
                 unavailable(what, error)
             }
             redis::ErrorKind::Io => unavailable("the handshake failed", error),
+            // The parser takes a greeting that was cut for a wrong one.
+            _ if traffic.is_cut() => unavailable("the connection ended during the handshake", error),
             _ => config(format!("this is no Redis 6 or later, or it forbids HELLO: {said}")),
         }
     }

@@ -45,6 +45,12 @@ impl Traffic {
         self.ended.load(Ordering::Acquire)
     }
 
+    /// The stream ended before the server had said anything else than what a greeting begins with: it was cut.
+    pub(crate) fn is_cut(&self) -> bool {
+        let is_begun = |said: &SmallVec<_>| said.first().is_none_or(|first| b"%*-+".contains(first));
+        self.has_ended() && self.greeting.get().is_none_or(is_begun)
+    }
+
     /// What else than a Redis the server is, by the first bytes it said, and how it is opened.
     pub(crate) fn looks_like(&self) -> Option<&'static str> {
         let said = self.greeting.get()?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use larder_core::{Arith, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, StoreExt, Ttl, Want};
-use larder_store_redis::RedisStore;
+use larder_store_redis::{Config, RedisStore};
 use larder_testkit::proxy::{Fault, Hold, Proxy, Rates, Then};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 
@@ -119,6 +119,22 @@ async fn a_write_whose_reply_is_cut_anywhere_says_that_the_connection_ended() {
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{version:?}, after {after_bytes} bytes: {error}");
             assert!(error.is_unknown(), "{error}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_greeting_that_is_cut_anywhere_is_no_other_server() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new());
+        let proxy = Proxy::start(server.addr());
+        let config = Config::from_url(&format!("redis://{}", proxy.addr())).unwrap();
+        // Through the greeting, and into the answers to what is asked after it.
+        for after_bytes in (0..300).step_by(7) {
+            proxy.next(Fault::CutReply { after_bytes });
+            let error = RedisStore::connect(config.clone()).await.expect_err("a greeting that was cut");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{version:?}, after {after_bytes} bytes: {error}");
+        }
+        assert!(RedisStore::connect(config).await.is_ok());
     }
 }
 

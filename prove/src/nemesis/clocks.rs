@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastrand::Rng;
+use larder::Kind;
 use larder_core::{Clock, ClockRef, SystemClock};
 use larder_testkit::history::Caused;
 
@@ -16,6 +17,8 @@ const JUMPS_MAX: usize = 3;
 const WITHIN_MS: u64 = 300;
 /// How far off a clock is: two hours, either way.
 const OFF_S_MAX: i64 = 7_200;
+/// The same where structures promise for five minutes between two clocks.
+const VISITORS_OFF_S_MAX: i64 = 140;
 
 /// From when on a clock is off by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +28,15 @@ pub(super) struct Jump {
 }
 
 /// What a round's clock does: mostly nothing.
-pub(super) fn jumps(seed: u64) -> Vec<Jump> {
+pub(super) fn jumps(seed: u64, kind: Kind) -> Vec<Jump> {
+    let off_s_max = if matches!(kind, Kind::Visitors | Kind::UniqueVisitors) { VISITORS_OFF_S_MAX } else { OFF_S_MAX };
     // Another stream than the round's.
     let mut rng = Rng::with_seed(seed.rotate_left(32) ^ 0x636c_6f63_6b73);
     if rng.u64(..ONE_IN) != 0 {
         return Vec::new();
     }
     let mut jumps: Vec<Jump> = (0..rng.usize(1..=JUMPS_MAX))
-        .map(|_| Jump { at: Duration::from_millis(rng.u64(..=WITHIN_MS)), off_s: rng.i64(-OFF_S_MAX..=OFF_S_MAX) })
+        .map(|_| Jump { at: Duration::from_millis(rng.u64(..=WITHIN_MS)), off_s: rng.i64(-off_s_max..=off_s_max) })
         .collect();
     jumps.sort_by_key(|jump| jump.at);
     jumps
@@ -86,8 +90,10 @@ mod tests {
 
     #[test]
     fn one_round_of_eight_has_wrong_clocks() {
-        let wrong = (0..800).filter(|&seed| !jumps(seed).is_empty()).count();
+        let wrong = (0..800).filter(|&seed| !jumps(seed, Kind::Lock).is_empty()).count();
         assert!((60..150).contains(&wrong), "{wrong}");
-        assert_eq!(jumps(7), jumps(7));
+        assert_eq!(jumps(7, Kind::Set), jumps(7, Kind::Set));
+        let off = (0..800).flat_map(|seed| jumps(seed, Kind::Visitors)).map(|jump| jump.off_s.abs()).max();
+        assert!(off.is_some_and(|off| off <= VISITORS_OFF_S_MAX));
     }
 }

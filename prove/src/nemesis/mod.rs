@@ -73,7 +73,7 @@ async fn round(seed: u64) -> Findings {
     let (job, stage, run) = cast(seed);
     let mut found = Findings::default();
     let Scene { arena, trouble, proxies } = stages::set(stage, seed, DEEDS_WITHIN_MS).await;
-    let jumps = clocks::jumps(seed);
+    let jumps = clocks::jumps(seed, job.kind);
     let clock = clocks::set(&arena.caused, &jumps);
     let playing = by_clock(clock, (job.run)(arena, run));
     let what = format!("{} on {stage:?}", job.name);

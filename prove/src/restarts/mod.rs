@@ -25,6 +25,8 @@ use crate::{Budget, Findings, Part, served};
 const ROUNDS_AT_ONCE: usize = 3;
 /// Restarts of one server, with the same clients.
 const CYCLES: u64 = 15;
+/// Of them that are run though the time is over.
+const CYCLES_MIN: u64 = 3;
 /// Structures of a cycle.
 const SUBJECTS: usize = 6;
 /// Values that are acknowledged before the kill, of each.
@@ -54,7 +56,7 @@ fn run(budget: Budget) -> Findings {
         let mut all = Findings::default();
         let mut rounds = JoinSet::new();
         for seed in budget.seeds() {
-            rounds.spawn(round(seed));
+            rounds.spawn(round(seed, budget.until));
             if rounds.len() >= ROUNDS_AT_ONCE
                 && let Some(found) = rounds.join_next().await
             {
@@ -134,13 +136,13 @@ struct Round {
     found: Findings,
 }
 
-async fn round(seed: u64) -> Findings {
+async fn round(seed: u64, until: Instant) -> Findings {
     let mut rng = Rng::with_seed(seed);
     let server = block_in_place(|| Server::start(seed));
     let url = server.url(&mut rng);
     let stores = [connect(&url).await, connect(&url).await];
     let mut round = Round { seed, rng, server, stores, found: Findings::default() };
-    for cycle in 0..CYCLES {
+    for cycle in (0..CYCLES).take_while(|&cycle| cycle < CYCLES_MIN || Instant::now() < until) {
         round.cycle(cycle).await;
     }
     // Ends the server.

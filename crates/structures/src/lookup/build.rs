@@ -152,7 +152,8 @@ impl Inner {
                 Ok(Some(next))
             })
             .await?;
-        let version = listed(&head).ok_or_else(|| self.displaced())?;
+        // Announced by a try whose reply was lost, it may have been ended by others before it was seen here.
+        let version = listed(&head).filter(|version| !version.is_over).ok_or_else(|| self.displaced())?;
         if !before.is_empty() {
             // Best effort: what is left is removed once this version is in force, or by the next build.
             _ = self.remove_keys(&before).await;
@@ -375,9 +376,10 @@ impl Inner {
                     continue;
                 }
                 // What was in doubt may be in force, or have been.
-                Err(error) => return Err(if doubt.is_some() { error.effect(Effect::Unknown) } else { error }),
+                Err(error) => return Err(if doubt.is_some() { unknown(error) } else { error }),
             };
-            let Some(mut next) = change(&head)? else { return Ok(head) };
+            let changed = change(&head).map_err(|error| if doubt.is_some() { unknown(error) } else { error });
+            let Some(mut next) = changed? else { return Ok(head) };
             // A write that is in doubt can land no more, or this one cannot: both go by the same token, or it went by an older one.
             next.tag = random_id();
             let cas = cas.ok_or_else(|| Error::new(ErrorKind::Protocol, "the store gave no cas token"))?;
@@ -390,7 +392,7 @@ impl Inner {
                     doubt = Some(error);
                 }
                 Err(error) if is_passing(&error) => fault = Some(error),
-                Err(error) => return Err(if doubt.is_some() { error.effect(Effect::Unknown) } else { error }),
+                Err(error) => return Err(if doubt.is_some() { unknown(error) } else { error }),
             }
         }
         Err(doubt.or(fault).unwrap_or_else(|| {
@@ -403,6 +405,11 @@ impl Inner {
         let detail = format!("another build of packed table {} began after this one and takes its place", self.name);
         Error::new(ErrorKind::Conflict, detail)
     }
+}
+
+/// An error after a write whose outcome nobody has seen: it may have landed, and others may have written over it since.
+fn unknown(error: Error) -> Error {
+    error.effect(Effect::Unknown)
 }
 
 /// True for a fault that may be over at the next try.

@@ -135,7 +135,7 @@ impl Head {
 
     /// True if a build is under way, and nobody has ended it.
     pub(super) fn is_building(&self, version: &Version) -> bool {
-        self.others.contains(version)
+        !version.is_over && self.others.contains(version)
     }
 }
 

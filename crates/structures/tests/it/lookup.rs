@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, ErrorKind, Key, PutMode, Reply, StoreExt, StoreRef, Ttl};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, PutMode, Reply, StoreExt, StoreRef, Ttl};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_store_memory::MemoryStore;
 use larder_structures::lookup::{CsvOptions, LookupKey, Progress, Rows, Step};
@@ -11,7 +11,7 @@ use larder_structures::{Name, PackedTable, registry};
 use larder_testkit::servers::{Memcached, Version};
 use tokio::sync::Notify;
 
-use crate::support::hooked::Hooked;
+use crate::support::hooked::{Hooked, fail};
 
 /// So few ops in a batch that a build takes many.
 const BATCH_OPS: usize = 6;
@@ -254,4 +254,46 @@ fn without_a_runtime_a_build_says_so() {
         panic!("it waits for nothing")
     };
     assert_eq!(built.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// Builds `rows` of `version` by a program that dies right after it announced them.
+async fn announce_and_die(store: &StoreRef, version: &str) {
+    let hooked = Hooked::new(store);
+    let table = open(&hooked.shared()).await;
+    (3..100).for_each(|nth| hooked.refuse(nth));
+    table.build(rows(version, 3)).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_build_that_was_ended_before_it_saw_itself_announced_is_over() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    let table = open(&hooked.shared()).await;
+    // Batch 1 reads the head, batch 2 announces.
+    hooked.at(2, |store, batch| async move {
+        _ = store.run(Ctx::default(), batch.clone()).await;
+        announce_and_die(&store, "later").await;
+        fail(&batch, Effect::Unknown)
+    });
+    let error = table.build(rows("earlier", 3)).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied), "{error}");
+    assert_eq!(open(&store).await.stat().await.unwrap().version, None);
+}
+
+#[tokio::test]
+async fn a_build_that_was_in_force_before_its_maker_knew_is_unknown_once_another_took_its_place() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    let table = open(&hooked.shared()).await;
+    // Two batches announce, two write and verify, the fifth reads the head, and the sixth puts the version in force.
+    hooked.at(6, |store, batch| async move {
+        _ = store.run(Ctx::default(), batch.clone()).await;
+        let other = open(&store).await;
+        assert_eq!(version(&other, 3).await, "first", "it is in force");
+        other.build(rows("second", 3)).await.unwrap();
+        fail(&batch, Effect::Unknown)
+    });
+    let error = table.build(rows("first", 3)).await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    assert_eq!(version(&table, 3).await, "second");
 }

@@ -79,6 +79,8 @@ pub struct Told {
     pub lost: u64,
     /// `RolledBack`.
     pub rolled_back: u64,
+    /// The first of either, in words.
+    pub first: Option<String>,
     /// Errors that no fault excuses.
     pub strange: Vec<String>,
 }
@@ -153,6 +155,9 @@ fn is_loss(error: &Error) -> bool {
 impl Told {
     fn note(&mut self, error: &Error) {
         self.unknown += u64::from(error.is_unknown());
+        if is_loss(error) && self.first.is_none() {
+            self.first = Some(error.to_string());
+        }
         match error.kind() {
             ErrorKind::Lost | ErrorKind::Absent => self.lost += 1,
             ErrorKind::RolledBack => self.rolled_back += 1,
@@ -172,11 +177,12 @@ impl Told {
     /// The verdict over what was told, apart from the checkers' own: nothing may be told that was not caused.
     pub fn verdict(self, caused: &Caused) -> Verdict {
         let mut violations = self.strange;
+        let first = self.first.unwrap_or_default();
         if self.lost > 0 && !caused.may_have_lost() && !caused.may_have_set_back() {
-            violations.push(format!("{} losses were told, and nothing was lost", self.lost));
+            violations.push(format!("{} losses were told, and nothing was lost: {first}", self.lost));
         }
         if self.rolled_back > 0 && !caused.may_have_lost() && !caused.may_have_set_back() {
-            violations.push(format!("{} times an older state was told, and there was none", self.rolled_back));
+            violations.push(format!("{} times an older state was told, and there was none: {first}", self.rolled_back));
         }
         if self.unknown > 0 && caused.never_open.load(Ordering::SeqCst) {
             violations.push(format!("{} outcomes were unknown, and nothing was cut", self.unknown));

@@ -143,7 +143,9 @@ async fn on(
     let is_late = is_faulty && connections.iter().any(|(_, fault, _)| matches!(fault, Fault::Late(_)));
     let is_open = is_faulty && connections.iter().any(|(_, fault, _)| *fault != Fault::NotSent);
     caused.never_late.store(!is_late, Ordering::SeqCst);
-    caused.never_open.store(!is_open, Ordering::SeqCst);
+    // What was lost leaves open, too, whether it was written before.
+    let may_lose = store.profile().may_evict();
+    caused.never_open.store(!is_open && !may_lose, Ordering::SeqCst);
     let all: Vec<Faulty> = connections.iter().map(|(.., faulty)| faulty.clone()).collect();
     let arena = Arena {
         clients: all.iter().map(Faulty::shared).collect(),

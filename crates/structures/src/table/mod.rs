@@ -558,7 +558,7 @@ impl Table {
         Ok(seen.into_iter().map(value).collect())
     }
 
-    /// Removes an entry. True if this call removed it, or it was lost; false if there was none. **Round trips: 3**, 2 if there is none.
+    /// Removes an entry. True if this call removed it, or may have where a reply was lost and the entry is gone, or it was lost; false if there was none. **Round trips: 3**, 2 if there is none.
     ///
     /// Dropped midway, it has taken effect or not.
     ///

@@ -115,7 +115,8 @@ impl<O, R: Clone> Recorder<O, R> {
         }
         let (outcome, returned) = match &outcome {
             Ok(told) => (Outcome::Ok(told.clone()), returned),
-            Err(error) if error.is_unknown() => (Outcome::Unknown, Moment::MAX),
+            // What a loss was told of may be seen by others until it is taken back.
+            Err(error) if error.is_unknown() || is_loss(error) => (Outcome::Unknown, Moment::MAX),
             Err(_) => (Outcome::NotApplied, returned),
         };
         let told = match &outcome {
@@ -143,6 +144,10 @@ impl<O, R: Clone> Recorder<O, R> {
         calls.sort_by_key(|call| call.invoked);
         (calls, std::mem::take(&mut seen.told))
     }
+}
+
+fn is_loss(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Lost | ErrorKind::Absent | ErrorKind::RolledBack)
 }
 
 impl Told {

@@ -75,26 +75,42 @@ impl Model for Register {
     }
 }
 
-/// What is wrong with a history of keys, each of which begins as `first`. `is_set_back`: acknowledged writes may be undone; what nobody
-/// wrote is wrong all the same.
-pub fn check(calls: &[Call<MapOp, MapTold>], first: Option<i64>, is_set_back: bool) -> Vec<String> {
+/// What keys promise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// What each key holds at first.
+    pub first: Option<i64>,
+    /// Acknowledged writes may be undone; what nobody wrote is wrong all the same.
+    pub is_set_back: bool,
+    /// A key whose writer never came to the end may be missing in reads of all until somebody who read it has listed it.
+    pub lists_behind: bool,
+}
+
+/// What is wrong with a history of keys.
+pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
+    let first = rules.first;
     let keys: BTreeSet<u64> = calls.iter().filter_map(|call| call.op.key()).collect();
     let mut of_key: BTreeMap<u64, Vec<Call<MapOp, MapTold>>> = keys.iter().map(|&key| (key, Vec::new())).collect();
     let mut bad = Vec::new();
     for call in calls {
         if let Some(key) = call.op.key() {
             of_key.entry(key).or_default().push(call.clone());
-        } else if let Some(MapTold::All(all)) = call.ok() {
-            bad.extend(spread(call, all, first, &mut of_key));
+        }
+    }
+    let open = calls.iter().filter(|call| call.is_unknown() && rules.lists_behind);
+    let unlisted: BTreeSet<u64> = open.filter_map(|call| call.op.key()).collect();
+    for call in calls {
+        if let (None, Some(MapTold::All(all))) = (call.op.key(), call.ok()) {
+            bad.extend(spread(call, all, first, &unlisted, &mut of_key));
         }
     }
     for (key, calls) in &of_key {
         bad.extend(invented(*key, calls, first));
-        if !is_set_back {
+        if !rules.is_set_back {
             bad.extend(explained(*key, calls, first));
         }
     }
-    if !is_set_back {
+    if !rules.is_set_back {
         bad.extend(counts(calls));
     }
     bad
@@ -105,6 +121,7 @@ fn spread(
     call: &Call<MapOp, MapTold>,
     all: &[(u64, i64)],
     first: Option<i64>,
+    unlisted: &BTreeSet<u64>,
     of_key: &mut BTreeMap<u64, Vec<Call<MapOp, MapTold>>>,
 ) -> Vec<String> {
     let told: BTreeMap<u64, i64> = all.iter().copied().collect();
@@ -115,6 +132,9 @@ fn spread(
     bad.extend(told.keys().filter(|key| !of_key.contains_key(key)).map(|key| format!("key {key} was never written")));
     for (key, calls) in of_key {
         let value = told.get(key).copied().or(first);
+        if value.is_none() && unlisted.contains(key) {
+            continue;
+        }
         let outcome = Outcome::Ok(MapTold::Value(value));
         calls.push(Call {
             client: call.client,
@@ -178,7 +198,7 @@ fn counts(calls: &[Call<MapOp, MapTold>]) -> Vec<String> {
         let writes = calls.iter().filter(|call| matches!(call.op, MapOp::Put(..) | MapOp::Add(..)) && is_in(call));
         writes.filter_map(|call| call.op.key()).collect::<BTreeSet<u64>>().len() as u64
     };
-    let wrong = calls.iter().filter_map(|read| {
+    let wrong = calls.iter().filter(|call| call.op == MapOp::Count).filter_map(|read| {
         let Some(MapTold::Count(told)) = read.ok() else { return None };
         let least = before(&|call| call.ok().is_some() && call.returned < read.invoked);
         let most = before(&|call| call.may_count() && call.invoked < read.returned);
@@ -230,7 +250,7 @@ mod tests {
                 call(MapOp::Count, 3, 4, MapTold::Count(1)),
             ],
         ] {
-            assert_eq!(check(&good, None, false), [""; 0]);
+            assert_eq!(check(&good, Rules::default()), [""; 0]);
         }
     }
 
@@ -266,9 +286,9 @@ mod tests {
             ],
             vec![call(MapOp::Put(1, 2), 0, 1, MapTold::Done), call(MapOp::Count, 2, 3, MapTold::Count(2))],
         ] {
-            assert!(!check(&bad, None, false).is_empty(), "{bad:?}");
+            assert!(!check(&bad, Rules::default()).is_empty(), "{bad:?}");
         }
         let from_nowhere = [call(MapOp::Put(1, 7), 0, 1, MapTold::Done), call(MapOp::Get(1), 2, 3, value(9))];
-        assert_eq!(check(&from_nowhere, None, true).len(), 1);
+        assert_eq!(check(&from_nowhere, Rules { is_set_back: true, ..Rules::default() }).len(), 1);
     }
 }

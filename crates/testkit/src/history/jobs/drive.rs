@@ -75,6 +75,8 @@ pub(super) struct Excuses {
     pub(super) set_back: bool,
     /// Requests may have been delivered late or twice.
     pub(super) late: bool,
+    /// Replies may have been lost.
+    pub(super) open: bool,
     /// A clock may be wrong, or records be gone: leases mean little.
     pub(super) leases: bool,
 }
@@ -175,6 +177,7 @@ fn excuses(told: &Told, caused: &Caused) -> Excuses {
         loss_told: told.is_loss(),
         set_back: caused.may_have_set_back(),
         late: !caused.never_late.load(std::sync::atomic::Ordering::SeqCst),
+        open: !caused.never_open.load(std::sync::atomic::Ordering::SeqCst),
         leases: caused.may_have_lost() || caused.may_have_set_back() || caused.may_have_set_clocks(),
     }
 }

@@ -4,9 +4,9 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_structures::{Array, Set, ShardedHash, ShardedSet, ShardedSortedSet, Table};
 
 use super::drive::{self, Client, Excuses, Opener, opener, play};
-use crate::history::check::map::{MapOp, MapTold, check};
+use crate::history::check::map::{MapOp, MapTold, Rules, check};
 use crate::history::check::order;
-use crate::history::recorder::Call;
+use crate::history::recorder::{Call, Outcome};
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// How a handle does it.
@@ -26,6 +26,9 @@ pub(super) struct Mix {
     pub(super) has_values: bool,
     /// Each key is written once.
     pub(super) puts_once: bool,
+    /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for its own removal or for others'; and reads list what a
+    /// writer left unlisted.
+    pub(super) is_table: bool,
     /// What a key holds before it is written.
     pub(super) first: Option<i64>,
 }
@@ -64,10 +67,22 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
         }
     }
     ended.judge(|calls, excuses| {
-        let mut bad = check(calls, mix.first, excuses.set_back);
-        bad.extend(also(calls, excuses));
+        let mut calls = calls.to_vec();
+        if mix.is_table && (excuses.loss_told || excuses.open) {
+            calls.iter_mut().for_each(forget_whether_it_was_there);
+        }
+        let rules = Rules { first: mix.first, is_set_back: excuses.set_back, lists_behind: mix.is_table };
+        let mut bad = check(&calls, rules);
+        bad.extend(also(&calls, excuses));
         bad
     })
+}
+
+/// Whose remove it was is not known where replies or entries are lost.
+fn forget_whether_it_was_there(call: &mut MapCall) {
+    if matches!(call.ok(), Some(MapTold::WasThere(_))) {
+        call.outcome = Outcome::Ok(MapTold::Done);
+    }
 }
 
 async fn work<H: Clone>(mut client: Client<H, MapOp, MapTold>, mix: Mix, keys: u64, apply: Apply<H>) {
@@ -127,7 +142,7 @@ fn unsupported() -> Result<MapTold> {
 }
 
 const MEMBERS: Mix =
-    Mix { put: 8, add: 0, remove: 6, get: 6, all: 1, count: 0, has_values: false, puts_once: false, first: None };
+    Mix { put: 8, add: 0, remove: 6, get: 6, all: 1, count: 0, has_values: false, puts_once: false, is_table: false, first: None };
 
 pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
@@ -166,7 +181,7 @@ pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
             })
         };
         let open = opener!(options, drive::name("table", run));
-        let mix = Mix { has_values: true, ..MEMBERS };
+        let mix = Mix { has_values: true, is_table: true, ..MEMBERS };
         map(arena, run, MapJob { name: "table", open, mix, apply, also: nothing_else }).await
     })
 }
@@ -241,7 +256,7 @@ pub(super) fn sorted_set(arena: Arena, run: Run) -> Boxed<Verdict> {
 }
 
 const ELEMENTS: Mix =
-    Mix { put: 10, add: 0, remove: 4, get: 0, all: 1, count: 0, has_values: false, puts_once: true, first: None };
+    Mix { put: 10, add: 0, remove: 4, get: 0, all: 1, count: 0, has_values: false, puts_once: true, is_table: false, first: None };
 
 /// One shard, which keeps one order.
 pub(super) fn array(arena: Arena, run: Run) -> Boxed<Verdict> {

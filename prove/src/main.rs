@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use larder_prove::{Budget, PARTS, served};
+use larder_prove::{Budget, PARTS, served, simulation};
 
 #[derive(Parser)]
 #[command(name = "larder-prove", about = "Runs one part of the proof and prints what it found as a line of JSON")]
@@ -14,6 +14,9 @@ struct Args {
     /// What the run starts from
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Runs the one seed of the part `simulation` and prints all that happens in it, instead of findings
+    #[arg(long)]
+    trace: bool,
     /// How long new rounds begin
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -46,6 +49,11 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
+    if args.trace && part.name == simulation::PART.name {
+        let simulated = simulation::simulate(args.seed, true);
+        print!("{}", simulated.trace);
+        return if simulated.verdict.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let start = Instant::now();
     let findings = (part.run)(Budget::new(args.seed, Duration::from_secs(args.seconds)));
     let line = serde_json::json!({

@@ -19,6 +19,16 @@ const BANNED: &[(&str, &str)] = &[
     ("too_many_lines", "lifts the limit on functions: split the function"),
 ];
 
+/// Rooms whose code runs in simulations, where time and randomness come from a seed.
+const SIMULATED: &[&str] = &["crates/structures/src/", "crates/layers/src/"];
+
+/// What may not stand in their code, tests aside, and what does it there.
+const BANNED_IN_SIMULATED: &[(&str, &str)] = &[
+    ("Instant::now", "ambient::now"),
+    ("SystemTime::now", "the clock that the handle was made with"),
+    ("RandomState", "ambient::random, or hash::State for a map"),
+];
+
 /// Returns a line for each fault in the style of the workspace's Rust files.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
@@ -60,7 +70,17 @@ fn check(name: &str, text: &str, found: &mut Vec<String>) {
     if lines > FILE_LINES_MAX {
         found.push(format!("{name}: {lines} lines, the limit is {FILE_LINES_MAX}: split the file"));
     }
+    let is_simulated = SIMULATED.iter().any(|room| name.starts_with(room)) && !name.ends_with("tests.rs");
+    // Tests stand last in a file. The runtime's clock is the simulation's.
+    let tests_from = text.lines().position(|line| line == "mod tests {").unwrap_or(usize::MAX);
+    let is_by_runtime = text.contains("use tokio::time::Instant;");
     for (number, line) in code_only(text).lines().enumerate() {
+        for (banned, instead) in BANNED_IN_SIMULATED {
+            let is_banned = is_simulated && number < tests_from && !(is_by_runtime && *banned == "Instant::now");
+            if is_banned && line.replace("SeedableRandomState", "").contains(banned) {
+                found.push(format!("{name}:{}: `{banned}` is not the simulation's: {instead}", number + 1));
+            }
+        }
         let number = number + 1;
         for (banned, why) in BANNED {
             if line.contains(banned) {
@@ -199,6 +219,23 @@ mod tests {
     #[test]
     fn a_lifted_limit_is_found() {
         assert!(found("#[allow(clippy::too_many_lines)]\nfn f() {}").contains("split the function"));
+    }
+
+    #[test]
+    fn time_and_randomness_past_a_simulation_are_found() {
+        let told = |name: &str, text: &str| {
+            let mut found = Vec::new();
+            check(name, text, &mut found);
+            found.join("\n")
+        };
+        let room = "crates/structures/src/a.rs";
+        assert!(
+            told(room, "fn f() {\n    Instant::now();\n}").contains("a.rs:2: `Instant::now` is not the simulation's")
+        );
+        assert!(told(room, "type M = HashMap<u8, u8, RandomState>;").contains("hash::State"));
+        assert_eq!(told(room, "use tokio::time::Instant;\nfn f() { Instant::now(); }"), "");
+        assert_eq!(told(room, "// Instant::now\nmod tests {\n    fn f() { Instant::now(); }\n}"), "");
+        assert_eq!(told("crates/cli/src/a.rs", "fn f() { Instant::now(); }"), "");
     }
 
     #[test]

@@ -46,3 +46,7 @@ struct Queue;
 
 #[doc = include_str!("../../../docs/cookbook/src/memory.md")]
 struct Memory;
+
+#[cfg(feature = "testing")]
+#[doc = include_str!("../../../docs/cookbook/src/testing.md")]
+struct Testing;

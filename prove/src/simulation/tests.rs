@@ -22,16 +22,16 @@ fn a_slice_of_seeds_shows_no_violation() {
 
 #[test]
 fn a_seed_replays_to_the_byte() {
+    let mut lines = 0;
     for job in JOBS {
-        let mut lines = 0;
-        for seed in 0..4 {
+        for seed in 0..2 {
             let (once, again) = (simulate_job(seed, job, true), simulate_job(seed, job, true));
             lines += once.trace.lines().count();
             assert_eq!(difference(&once.trace, &again.trace), None, "job {}, seed {seed}", job.name);
             assert_eq!(once, again, "job {}, seed {seed}", job.name);
         }
-        assert!(lines > 100, "job {} does {lines} things in four seeds", job.name);
     }
+    assert!(lines > 2_000, "{lines} things happened in all");
 }
 
 /// The first line that differs, both ways, with its number.
@@ -63,7 +63,7 @@ fn a_seed_replays_to_the_byte_in_another_process() {
     }
     let name = "simulation::tests::a_seed_replays_to_the_byte_in_another_process";
     let this = std::env::current_exe().expect("this test's program");
-    for seed in [5, 6] {
+    for seed in [5] {
         let other = Command::new(&this).args(["--exact", name, "--nocapture"]).env(PRINT, seed.to_string()).output();
         let printed = String::from_utf8(other.expect("a process").stdout).expect("a trace is text");
         let there = printed.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(trace, _)| trace);

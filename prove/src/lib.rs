@@ -5,6 +5,7 @@
 
 mod findings;
 mod histories;
+mod planted;
 mod stalls;
 mod virtual_time;
 
@@ -46,7 +47,7 @@ pub struct Part {
 }
 
 /// All parts, in the order they are run.
-pub const PARTS: &[Part] = &[histories::PART, stalls::PART];
+pub const PARTS: &[Part] = &[histories::PART, planted::PART, stalls::PART];
 
 #[cfg(test)]
 mod tests {

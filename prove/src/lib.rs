@@ -10,6 +10,7 @@ mod findings;
 mod fuzz;
 mod histories;
 mod nemesis;
+mod planted;
 mod restarts;
 pub mod served;
 pub mod simulation;
@@ -56,6 +57,7 @@ pub struct Part {
 /// All parts, in the order they are run.
 pub const PARTS: &[Part] = &[
     histories::PART,
+    planted::PART,
     stalls::PART,
     simulation::PART,
     nemesis::PART,

@@ -2,7 +2,7 @@
 //!
 //! Each round draws a job, a store and the faults from its seed. On memory, time is virtual: a round takes a millisecond or so.
 
-mod stores;
+pub(crate) mod stores;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

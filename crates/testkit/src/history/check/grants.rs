@@ -62,6 +62,34 @@ fn stale_writes(calls: &[Call<LockOp, LockTold>]) -> Vec<String> {
     stale.map(|pair| format!("a write with token {} landed after one with {}", pair[1].1, pair[0].1)).collect()
 }
 
+/// A lock as one client held it, by the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Whose.
+    pub client: usize,
+    /// When it was granted.
+    pub from_ms: u64,
+    /// When its lease ended, or it was given back: whichever came first.
+    pub until_ms: u64,
+}
+
+/// Two who held a lock at once, in n log n.
+pub fn overlaps(holds: &[Hold]) -> Vec<String> {
+    let mut holds = holds.to_vec();
+    holds.sort_unstable_by_key(|hold| (hold.from_ms, hold.until_ms));
+    let mut bad = Vec::new();
+    let mut longest: Option<Hold> = None;
+    for hold in holds {
+        if let Some(other) = longest.filter(|other| other.until_ms > hold.from_ms) {
+            bad.push(format!("clients {} and {} held the lock at {} ms", other.client, hold.client, hold.from_ms));
+        }
+        if longest.is_none_or(|other| other.until_ms < hold.until_ms) {
+            longest = Some(hold);
+        }
+    }
+    bad
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +97,13 @@ mod tests {
 
     fn call(op: LockOp, invoked: u64, returned: u64, told: LockTold) -> Call<LockOp, LockTold> {
         Call { client: 0, op, invoked, returned, outcome: Outcome::Ok(told) }
+    }
+
+    #[test]
+    fn holds_that_overlap_are_found() {
+        let hold = |client, from_ms, until_ms| Hold { client, from_ms, until_ms };
+        assert_eq!(overlaps(&[hold(1, 5, 9), hold(0, 0, 5)]), [""; 0]);
+        assert_eq!(overlaps(&[hold(0, 0, 9), hold(1, 2, 3), hold(2, 4, 5)]).len(), 2);
     }
 
     #[test]

@@ -9,6 +9,10 @@ use crate::history::recorder::{Call, Moment};
 pub enum LogOp {
     /// Puts an event, which nobody else puts.
     Put(u64),
+    /// Puts an event of this time.
+    PutAt(u64, u64),
+    /// Reads the events from one time to another.
+    Window(u64, u64),
     /// Reads all there is.
     Fetch,
     /// Goes on reading: the tail of this client.
@@ -32,8 +36,12 @@ type LogCall = Call<LogOp, LogTold>;
 pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
     let mut puts: HashMap<u64, &LogCall> = HashMap::new();
     let mut done: Vec<(Moment, u64)> = Vec::new();
+    let mut times: HashMap<u64, u64> = HashMap::new();
     for call in calls {
-        if let LogOp::Put(event) = call.op {
+        if let LogOp::PutAt(event, time) = call.op {
+            times.insert(event, time);
+        }
+        if let LogOp::Put(event) | LogOp::PutAt(event, _) = call.op {
             puts.insert(event, call);
             if call.ok().is_some() {
                 done.push((call.returned, event));
@@ -43,10 +51,16 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
     done.sort_unstable();
     let mut bad = Vec::new();
     let mut tails: HashMap<usize, Tail> = HashMap::new();
-    for call in calls.iter().filter(|call| !matches!(call.op, LogOp::Put(_))) {
+    for call in calls.iter().filter(|call| !matches!(call.op, LogOp::Put(_) | LogOp::PutAt(..))) {
         let Some(told) = call.ok() else { continue };
         bad.extend(invented(call, told, &puts));
-        if call.op == LogOp::Fetch {
+        if let LogOp::Window(first, last) = call.op {
+            let strays =
+                told.events.iter().filter(|event| !times.get(event).is_some_and(|at| (first..=last).contains(at)));
+            bad.extend(
+                strays.map(|event| format!("{event} was told in the window {first} to {last}, and is not of it")),
+            );
+        } else if call.op == LogOp::Fetch {
             let mut seen = HashSet::new();
             bad.extend(
                 told.events
@@ -138,6 +152,10 @@ mod tests {
         ] {
             assert!(!check(&bad, false).is_empty(), "{bad:?}");
         }
+        let outcome = Outcome::Ok(LogTold::default());
+        let put_at = Call { client: 0, op: LogOp::PutAt(1, 3), invoked: 0, returned: 1, outcome };
+        assert_eq!(check(&[put_at.clone(), read(LogOp::Window(2, 3), 2, &[1])], false), [""; 0]);
+        assert_eq!(check(&[put_at, read(LogOp::Window(4, 5), 2, &[1])], false).len(), 1);
         let mut gap = read(Fetch, 2, &[]);
         gap.outcome = Outcome::Ok(LogTold { gaps: true, ..LogTold::default() });
         assert_eq!(check(&[put(1, 0), gap], false), [""; 0]);

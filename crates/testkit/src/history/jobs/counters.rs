@@ -10,11 +10,11 @@ use crate::history::check::counter::{CounterOp, check};
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// How a handle does it.
-type Apply<H> = fn(H, CounterOp, Seen) -> Boxed<Result<i128>>;
+pub(super) type Apply<H> = fn(H, CounterOp, Seen) -> Boxed<Result<i128>>;
 
 /// What a counter of windows needs besides.
 #[derive(Clone, Copy)]
-struct Seen {
+pub(super) struct Seen {
     /// The time of all hits.
     at: SystemTime,
     /// A visitor nobody else is.
@@ -23,7 +23,7 @@ struct Seen {
 
 /// Whether adds may be of less than nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Signs {
+pub(super) enum Signs {
     Both,
     Up,
 }
@@ -74,7 +74,7 @@ pub(super) fn visitors(arena: Arena, run: Run) -> Boxed<Verdict> {
     })
 }
 
-async fn counter<H: Clone + Send + 'static>(
+pub(super) async fn counter<H: Clone + Send + 'static>(
     job: &'static str,
     arena: Arena,
     run: Run,

@@ -6,6 +6,7 @@ mod drive;
 mod locks;
 mod logs;
 mod maps;
+pub mod planted;
 mod queues;
 mod records;
 mod tables;

@@ -141,8 +141,18 @@ fn unsupported() -> Result<MapTold> {
     Err(Error::new(ErrorKind::Unsupported, "the job does not ask for it"))
 }
 
-const MEMBERS: Mix =
-    Mix { put: 8, add: 0, remove: 6, get: 6, all: 1, count: 0, has_values: false, puts_once: false, is_table: false, first: None };
+const MEMBERS: Mix = Mix {
+    put: 8,
+    add: 0,
+    remove: 6,
+    get: 6,
+    all: 1,
+    count: 0,
+    has_values: false,
+    puts_once: false,
+    is_table: false,
+    first: None,
+};
 
 pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
@@ -255,8 +265,18 @@ pub(super) fn sorted_set(arena: Arena, run: Run) -> Boxed<Verdict> {
     })
 }
 
-const ELEMENTS: Mix =
-    Mix { put: 10, add: 0, remove: 4, get: 0, all: 1, count: 0, has_values: false, puts_once: true, is_table: false, first: None };
+const ELEMENTS: Mix = Mix {
+    put: 10,
+    add: 0,
+    remove: 4,
+    get: 0,
+    all: 1,
+    count: 0,
+    has_values: false,
+    puts_once: true,
+    is_table: false,
+    first: None,
+};
 
 /// One shard, which keeps one order.
 pub(super) fn array(arena: Arena, run: Run) -> Boxed<Verdict> {

@@ -216,7 +216,7 @@ impl Tail {
     /// ```
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost) where the list of chunks is gone, [`RolledBack`](ErrorKind::RolledBack) where a part is shorter than it was,
+    /// [`Lost`](ErrorKind::Lost) where the list of chunks is gone, [`RolledBack`](ErrorKind::RolledBack) where a part is shorter than it was, or was and has grown otherwise since,
     /// those of the store.
     pub async fn poll(&mut self) -> Result<Events> {
         self.inner.ledger.vigil().check()?;
@@ -389,7 +389,22 @@ impl Tail {
             let detail = format!("part {at} of a log has {} bytes; {read} were read of it", part.len());
             return Err(self.inner.named(Error::new(ErrorKind::RolledBack, detail), at));
         }
-        part.frames(read).map_err(|error| self.inner.named(error, at))
+        part.frames(read).map_err(|error| self.went_back(error, at, part))
+    }
+
+    /// What is wrong with a part that could not be split where its last look ended. One that is whole from its begin on went back to an older state, and others have
+    /// appended to that.
+    fn went_back(&self, error: Error, at: At, part: &PartValue<'_>) -> Error {
+        let error = match part.frames(HEADER_BYTES) {
+            Ok(_) => {
+                let read = self.read_of(at, part);
+                let detail =
+                    format!("part {at} of a log was read up to its byte {read}, and no event of it ends there");
+                Error::new(ErrorKind::RolledBack, detail)
+            }
+            Err(_) => error,
+        };
+        self.inner.named(error, at)
     }
 
     /// What a look found that is new, and where the cursor stands behind it.
@@ -443,7 +458,8 @@ impl Tail {
         let Some((value, _)) = &read.item else { return Ok(Vec::new()) };
         let part = self.inner.parse(read.at, value)?;
         let told = self.read_of(read.at, &part).min(part.len());
-        let frames = part.cut(told).frames(HEADER_BYTES).map_err(|error| self.inner.named(error, read.at))?;
+        let frames = part.cut(told).frames(HEADER_BYTES);
+        let frames = frames.map_err(|error| self.went_back(error, read.at, &part))?;
         Ok(frames.iter().map(|frame| (frame.writer, frame.seq)).collect())
     }
 

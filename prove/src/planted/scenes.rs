@@ -97,10 +97,11 @@ impl Store for Retrying {
             let mut replies = self.0.run(ctx, batch.clone()).await;
             for (op, reply) in batch.into_iter().zip(&mut replies) {
                 let is_arith = matches!(op.verb, Verb::Arith { .. });
-                if is_arith && reply.as_ref().is_err_and(larder_core::Error::is_unknown) {
-                    if let Some(again) = self.0.run(ctx, Batch::from_iter([op])).await.pop() {
-                        *reply = again;
-                    }
+                if is_arith
+                    && reply.as_ref().is_err_and(larder_core::Error::is_unknown)
+                    && let Some(again) = self.0.run(ctx, Batch::from_iter([op])).await.pop()
+                {
+                    *reply = again;
                 }
             }
             replies

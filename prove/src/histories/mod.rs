@@ -28,6 +28,8 @@ const ON_DISK_ONE_IN: u64 = 64;
 /// What a round runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ground {
+    /// Memory, and nothing breaks: only clients that meet.
+    Calm,
     /// Memory, by clients whose connections break.
     Faulty,
     /// Memory that loses items, one here and one there.
@@ -57,6 +59,7 @@ fn round(seed: u64, findings: &mut Findings) {
         1..=8 => Ground::Evicting,
         9..=24 => Ground::Stolen,
         25..=32 => Ground::Worst,
+        33..=38 => Ground::Calm,
         _ => Ground::Faulty,
     };
     let (verdict, faults) = play(job, ground, seed, &mut rng);
@@ -105,7 +108,7 @@ fn memory(ground: Ground, clock: ClockRef) -> MemoryStore {
         Ground::Evicting => builder.bytes_max(64 << 10).evict(true),
         // It says that it may evict, and has room: what goes is the thief's choice.
         Ground::Stolen | Ground::Worst => builder.bytes_max(64 << 20).evict(true),
-        Ground::Faulty | Ground::Folder => builder,
+        Ground::Calm | Ground::Faulty | Ground::Folder => builder,
     };
     builder.build().expect("limits that hold")
 }

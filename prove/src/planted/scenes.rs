@@ -54,9 +54,7 @@ impl Scene {
             };
             let links: Vec<Faulty> = (0..CLIENTS).map(|number| self.link(&store, number, &mut rng)).collect();
             caused.never_late.store(!self.faults.iter().any(|fault| matches!(fault, Fault::Late(_))), Ordering::SeqCst);
-            caused
-                .never_open
-                .store(!may_evict && self.faults.iter().all(|fault| *fault == Fault::NotSent), Ordering::SeqCst);
+            caused.never_open.store(!may_evict && self.faults.is_empty(), Ordering::SeqCst);
             let client = |link: &Faulty| {
                 if self.retries { Arc::new(Retrying(link.shared())) as StoreRef } else { link.shared() }
             };
@@ -99,10 +97,11 @@ impl Store for Retrying {
             let mut replies = self.0.run(ctx, batch.clone()).await;
             for (op, reply) in batch.into_iter().zip(&mut replies) {
                 let is_arith = matches!(op.verb, Verb::Arith { .. });
-                if is_arith && reply.as_ref().is_err_and(larder_core::Error::is_unknown) {
-                    if let Some(again) = self.0.run(ctx, Batch::from_iter([op])).await.pop() {
-                        *reply = again;
-                    }
+                if is_arith
+                    && reply.as_ref().is_err_and(larder_core::Error::is_unknown)
+                    && let Some(again) = self.0.run(ctx, Batch::from_iter([op])).await.pop()
+                {
+                    *reply = again;
                 }
             }
             replies

@@ -74,7 +74,13 @@ pub fn check(calls: &[QueueCall], order: Order, allowed: Allowed, last: usize) -
     if missing.len() > unknown_pops && !allowed.loss {
         bad.push(format!("pushed, acknowledged and never seen again: {missing:?}; {unknown_pops} pops are unknown"));
     }
+    let is_take = |call: &&QueueCall| matches!(call.op, QueueOp::Pop | QueueOp::Claim);
+    // A take that failed may have held a value for a moment, and given it back behind others.
+    let failed_takes = calls.iter().filter(is_take).filter(|call| call.ok().is_none()).count();
     if unknown_takes == 0 && !allowed.loss && !allowed.repeats {
+        if failed_takes > 0 {
+            return bad;
+        }
         bad.extend(false_ends(calls, &fates));
         bad.extend(match order {
             Order::Queue => out_of_turn(&fates),
@@ -172,19 +178,22 @@ fn out_of_turn(fates: &BTreeMap<u64, Fate>) -> Vec<String> {
     bad
 }
 
+/// A value, and when its pop began and ended.
+type Popped = (u64, (Moment, Moment));
+
 /// By producer, in the order of their pushes: values that were popped once and never claimed.
-fn by_producer(fates: &BTreeMap<u64, Fate>) -> HashMap<usize, Vec<(u64, (Moment, Moment))>> {
-    let mut all: HashMap<usize, Vec<(Moment, u64, (Moment, Moment))>> = HashMap::new();
+fn by_producer(fates: &BTreeMap<u64, Fate>) -> HashMap<usize, Vec<Popped>> {
+    let mut all: HashMap<usize, Vec<(Moment, Popped)>> = HashMap::new();
     for (value, fate) in
         fates.iter().filter(|(_, fate)| fate.is_acknowledged && !fate.is_claimed && fate.taken.len() == 1)
     {
         if let Some((client, begun, _)) = fate.pushed {
-            all.entry(client).or_default().push((begun, *value, fate.taken[0]));
+            all.entry(client).or_default().push((begun, (*value, fate.taken[0])));
         }
     }
     let sorted = all.into_iter().map(|(client, mut values)| {
         values.sort_unstable();
-        (client, values.into_iter().map(|(_, value, taken)| (value, taken)).collect())
+        (client, values.into_iter().map(|(_, popped)| popped).collect())
     });
     sorted.collect()
 }

@@ -142,11 +142,16 @@ async fn drain(ended: &Ended<Line, QueueOp, QueueTold>) {
     for _ in 0..DRAINS_MAX {
         loop {
             let invoked = ended.history.tick();
-            match ended.history.ended(LAST, QueueOp::Pop, invoked, line.pop().await) {
+            let popped = line.pop().await;
+            let is_lost =
+                popped.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost | ErrorKind::RolledBack));
+            match ended.history.ended(LAST, QueueOp::Pop, invoked, popped) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 // A lost segment is told once, and what is behind it comes.
                 Err(_) if failed < DRAINS_MAX => failed += 1,
+                // A lost state is told for ever.
+                Err(_) if is_lost => return,
                 Err(_) => return ended.history.strange("the queue cannot be read to its end".to_owned()),
             }
         }

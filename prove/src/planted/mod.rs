@@ -61,7 +61,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "a retried append brings back what others removed",
-        seeds: 20,
+        seeds: 200,
         round: |seed, planted| on_toy(seed, &[Fault::LostReply], toys::set(flaw(Flaw::RetriedAppend, planted))),
     },
     Plant {

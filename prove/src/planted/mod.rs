@@ -46,7 +46,12 @@ const PLANTS: &[Plant] = &[
     Plant {
         name: "tokens are given again after a restart",
         seeds: 20,
-        round: |seed, planted| on_server(seed, Bug::TokensReused, planted, "queue", &[]),
+        // The order of queues is not asked here: see what is open in the part `histories`.
+        round: |seed, planted| {
+            let mut wrong = on_server(seed, Bug::TokensReused, planted, "queue", &[]);
+            wrong.retain(|wrong| !wrong.contains("came out before"));
+            wrong
+        },
     },
     Plant {
         name: "a compaction drops an append that came in between",
@@ -61,7 +66,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "a retried append brings back what others removed",
-        seeds: 20,
+        seeds: 200,
         round: |seed, planted| on_toy(seed, &[Fault::LostReply], toys::set(flaw(Flaw::RetriedAppend, planted))),
     },
     Plant {

@@ -74,6 +74,8 @@ struct Work {
     asked: Vec<(usize, usize, usize)>,
     /// Which of the spots a write in doubt would have added.
     tried: Option<Vec<bool>>,
+    /// A write may land yet, or has landed unseen: what refuses the next one may be this call's own.
+    is_in_doubt: bool,
     faults: u32,
     last_error: Option<Error>,
     outcome: Option<Result<()>>,
@@ -231,7 +233,18 @@ impl Driver for Adder {
 impl Work {
     fn new(day: Arc<Day>, shard: u32) -> Work {
         let (spots, found, asked) = (Vec::new(), Vec::new(), Vec::new());
-        Work { day, shard, spots, found, asked, tried: None, faults: 0, last_error: None, outcome: None }
+        Work {
+            day,
+            shard,
+            spots,
+            found,
+            asked,
+            tried: None,
+            is_in_doubt: false,
+            faults: 0,
+            last_error: None,
+            outcome: None,
+        }
     }
 
     /// What to write, given what is there; `None` if nothing.
@@ -318,7 +331,9 @@ impl Work {
                 false
             }
             Ok(Reply::Exists) => {
-                self.tried = None;
+                if !self.is_in_doubt {
+                    self.tried = None;
+                }
                 events::conflict(core.vigil().subject());
                 true
             }
@@ -332,7 +347,8 @@ impl Work {
                 false
             }
             Err(error) => {
-                if !error.is_unknown() {
+                self.is_in_doubt |= error.is_unknown();
+                if !self.is_in_doubt {
                     self.tried = None;
                 }
                 self.fault(core, error)
@@ -354,7 +370,7 @@ impl Work {
     }
 
     fn effect(&self) -> Effect {
-        if self.tried.is_some() { Effect::Unknown } else { Effect::NotApplied }
+        if self.tried.is_some() || self.is_in_doubt { Effect::Unknown } else { Effect::NotApplied }
     }
 
     fn full(&self, core: &Core, visitors: u32, bytes: usize) -> Error {

@@ -47,6 +47,27 @@ async fn a_write_that_others_wrote_over_is_unknown_and_counts_once() {
 }
 
 #[tokio::test]
+async fn a_write_that_lands_as_it_is_tried_again_is_known_for_its_own() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    let site = open(&hooked.shared()).await;
+    site.add([0u64]).await.unwrap();
+    let (keep, late) = std::sync::mpsc::channel();
+    hooked.at(2, move |_, batch| async move {
+        keep.send(batch.clone()).unwrap();
+        fail(&batch, Effect::Unknown)
+    });
+    // The look has found nothing; the first write arrives before the second, which it has refused.
+    hooked.at(4, move |store, batch| async move {
+        let late = late.recv().unwrap();
+        _ = store.run(Ctx::default(), late).await;
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(site.add([1u64, 0]).await.unwrap(), [Novelty::New, Novelty::Known]);
+    assert_eq!(count(&site).await, 2);
+}
+
+#[tokio::test]
 async fn what_did_not_land_is_known_if_others_added_it_since() {
     let store = memory();
     let hooked = Hooked::new(&store);

@@ -132,7 +132,7 @@ fn spread(
         let value = told.get(key).copied().or(rules.first);
         let is_listed_by_then = |other: &Call<MapOp, MapTold>| {
             let is_beside = other.invoked < call.returned && call.invoked < other.returned;
-            !other.is_unknown() && !(is_beside && matches!(other.op, MapOp::Put(..)))
+            !(other.is_unknown() || is_beside && matches!(other.op, MapOp::Put(..)))
         };
         if value.is_none() && rules.lists_behind && !calls.iter().all(is_listed_by_then) {
             continue;

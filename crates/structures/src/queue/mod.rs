@@ -15,7 +15,7 @@
 //! | a push whose outcome is unknown | cannot be | looked into until the timeout; then `Unknown`: it is there once, or not at all. Twice only if the network delivers a request after another segment took it | |
 //! | an item that is claimed | is given to nobody else before the lease ends by the store's clock, or it is given back | the same, but for a marker that was evicted: then early | |
 //! | an item that was acknowledged | never delivered again | never delivered again | |
-//! | order | of the items of one handle: the order of their pushes, see below | the same | |
+//! | order | of the items of a handle that pushes alone: the order of their pushes; of several see below | the same | |
 //! | a lost segment | only where it is built as a cache that evicts | the one consumer that finds it is told [`Lost`](larder_core::ErrorKind::Lost), once; then taking goes on behind it | |
 //! | a lost state | the same | `Lost`, to everybody | |
 //!
@@ -29,10 +29,10 @@
 //! are whole seconds, it is up to two seconds longer than asked for. Renewing gives the marker another life.
 //!
 //! # Order
-//! Items of one handle are taken in the order they were pushed (a stack: the reverse), and so are those of several as far as one was
-//! acknowledged before the other was pushed and both went to the same segment. A handle that has not noticed yet that a segment was closed goes on
+//! Items of a handle that pushes alone are taken in the order they were pushed (a stack: the reverse). Where several push, so are those of which one was
+//! acknowledged before the other was pushed and that went to the same segment. A handle that has not noticed yet that another closed a segment goes on
 //! pushing to it, for an eighth of a segment at the most: those items count as older than the next segment's, and if consumers have emptied the
-//! segment by then, they come late. Items that were given back, or whose lease ran out, come first in a queue.
+//! segment by then, they come late, also after what the same handle pushed next. Items that were given back, or whose lease ran out, come first in a queue.
 //!
 //! # Round trips
 //! | of an opened handle | round trips |

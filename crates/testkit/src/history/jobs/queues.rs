@@ -85,8 +85,8 @@ pub(super) fn stack(arena: Arena, run: Run) -> Boxed<Verdict> {
 
 async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: drive::Opener<Line>) -> Verdict {
     // Claims that are left to run out make the end wait for a lease: not in every run.
-    let leaves_claims = run.seed.is_multiple_of(8);
-    let ended = play(job, arena, run, open, |client| work(client, leaves_claims)).await;
+    let habits = Habits { leaves_claims: run.seed.is_multiple_of(8), is_lone: run.seed % 3 == 1 };
+    let ended = play(job, arena, run, open, |client| work(client, habits)).await;
     drain(&ended).await;
     ended.judge(|calls, excuses| {
         let allowed =
@@ -95,18 +95,29 @@ async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: dri
     })
 }
 
-async fn work(mut client: Client<Line, QueueOp, QueueTold>, leaves_claims: bool) {
+/// What clients do in a run.
+#[derive(Clone, Copy)]
+struct Habits {
+    /// Some claims are left to run out.
+    leaves_claims: bool,
+    /// Only the first client pushes: then values come in its order.
+    is_lone: bool,
+}
+
+async fn work(mut client: Client<Line, QueueOp, QueueTold>, habits: Habits) {
     let line = client.handle.clone();
     let mut call = 0;
     while call < client.ops as u64 {
         call += 1;
         let value = (client.number as u64) << 32 | call;
         match client.rng.u8(..10) {
+            // The others wait a moment, lest they take faster than one can push.
+            0..=4 if habits.is_lone && client.number > 0 => tokio::task::yield_now().await,
             0..=4 => _ = client.history.call(client.number, QueueOp::Push(value), line.push(value)).await,
             5 | 6 => _ = client.history.call(client.number, QueueOp::Pop, line.pop()).await,
             _ => {
                 call += 1;
-                claim(&mut client, &line, leaves_claims).await;
+                claim(&mut client, &line, habits.leaves_claims).await;
             }
         }
     }

@@ -23,11 +23,12 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The pages of structures: not those that only include a document of the repository, nor what is about servers.
+/// The pages of structures: not those that only include a document of the repository, nor what is about servers, or about tests.
 fn chapters() -> Vec<PathBuf> {
     let is_chapter = |page: &PathBuf| {
         let text = std::fs::read_to_string(page).unwrap();
-        let is_other = ["SUMMARY.md", "introduction.md", "memory.md"].iter().any(|name| page.ends_with(name));
+        let is_other =
+            ["SUMMARY.md", "introduction.md", "memory.md", "testing.md"].iter().any(|name| page.ends_with(name));
         !is_other && !text.starts_with("{{#include ")
     };
     let chapters: Vec<PathBuf> = pages().into_iter().filter(is_chapter).collect();

@@ -40,7 +40,7 @@ const PLANTS: &[Plant] = &[
     Plant { name: "a blind unlock frees the lock of another", seeds: 5, round: rings::blind_unlock },
     Plant {
         name: "a slot is written by a plain set",
-        seeds: 20,
+        seeds: 60,
         round: |seed, planted| on_server(seed, Bug::PlainSet, planted, "counter", &[Fault::Late(5), Fault::LostReply]),
     },
     Plant {
@@ -61,7 +61,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "a retried append brings back what others removed",
-        seeds: 200,
+        // It shows where somebody removes in the moment between the two appends: in one seed of some 700.
+        seeds: 5_000,
         round: |seed, planted| on_toy(seed, &[Fault::LostReply], toys::set(flaw(Flaw::RetriedAppend, planted))),
     },
     Plant {

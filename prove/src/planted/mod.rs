@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn without_the_bug_nothing_is_found() {
         for plant in PLANTS {
-            for seed in 0..plant.seeds {
+            for seed in 0..plant.seeds.min(100) {
                 let wrong = (plant.round)(seed, false);
                 assert!(wrong.is_empty(), "{}, seed {seed}: {wrong:?}", plant.name);
             }

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use larder_testkit::history::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// Violations that are kept word by word; the rest are counted.
 const TOLD_MAX: usize = 20;
+/// Of one history: a thing that went wrong shows in many calls, and the first few tell it.
+const TOLD_OF_A_HISTORY: usize = 2;
 
 /// What a run of a part found. Two runs of a part add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +37,18 @@ impl Findings {
         }
     }
 
+    /// Adds what the checkers say of a history of a job, and where it was played.
+    pub fn verdict(&mut self, seed: u64, job: &str, place: &str, verdict: Verdict) {
+        self.count("operations checked", verdict.operations);
+        self.count(&format!("operations checked: {job}"), verdict.operations);
+        self.count("ambiguous operations", verdict.unknown);
+        self.count("losses told", verdict.losses_told);
+        for violation in verdict.violations.iter().take(TOLD_OF_A_HISTORY) {
+            self.violation(seed, &format!("{violation} ({place})"));
+        }
+        self.violations += verdict.violations.len().saturating_sub(TOLD_OF_A_HISTORY) as u64;
+    }
+
     /// Adds what another run found.
     pub fn add(&mut self, other: Findings) {
         for (what, times) in other.counts {
@@ -48,6 +63,18 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_violation_of_a_history_counts_and_the_first_are_told() {
+        let mut all = Findings::default();
+        let violations = ["a", "b", "c"].map(str::to_owned).to_vec();
+        all.verdict(7, "set", "here", Verdict { operations: 5, unknown: 1, losses_told: 0, violations });
+        assert_eq!(
+            (all.violations, &all.told[..]),
+            (3, &["seed 7: a (here)".to_owned(), "seed 7: b (here)".to_owned()][..])
+        );
+        assert_eq!((all.counts["operations checked: set"], all.counts["ambiguous operations"]), (5, 1));
+    }
 
     #[test]
     fn findings_add_up_and_keep_no_more_than_the_first_violations() {

@@ -17,7 +17,10 @@ pub mod simulation;
 mod stalls;
 mod virtual_time;
 
+use std::future::Future;
 use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
 
 pub use findings::Findings;
 
@@ -41,6 +44,30 @@ impl Budget {
         (0u64..)
             .take_while(move |&round| round == 0 || Instant::now() < self.until)
             .map(move |round| self.seed.wrapping_add(round))
+    }
+
+    /// Runs a round for each seed, `at_once` of them side by side, on threads of their own: for rounds that mostly wait.
+    pub(crate) fn side_by_side<F>(self, threads: usize, at_once: usize, round: impl Fn(u64) -> F) -> Findings
+    where
+        F: Future<Output = Findings> + Send + 'static,
+    {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let mut all = Findings::default();
+            let mut rounds = JoinSet::new();
+            for seed in self.seeds() {
+                rounds.spawn(round(seed));
+                if rounds.len() >= at_once
+                    && let Some(found) = rounds.join_next().await
+                {
+                    all.add(found.expect("a round that does not panic"));
+                }
+            }
+            while let Some(found) = rounds.join_next().await {
+                all.add(found.expect("a round that does not panic"));
+            }
+            all
+        })
     }
 }
 

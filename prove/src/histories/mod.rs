@@ -63,15 +63,9 @@ fn round(seed: u64, findings: &mut Findings) {
         _ => Ground::Faulty,
     };
     let (verdict, faults) = play(job, ground, seed, &mut rng);
-    findings.count("operations checked", verdict.operations);
-    findings.count(&format!("operations checked: {}", job.name), verdict.operations);
-    findings.count("ambiguous operations", verdict.unknown);
-    findings.count("losses told", verdict.losses_told);
+    findings.verdict(seed, job.name, &format!("{ground:?}"), verdict);
     for (fault, times) in faults {
         findings.count(&format!("faults: {fault}"), times);
-    }
-    for violation in verdict.violations {
-        findings.violation(seed, &format!("{violation} ({ground:?})"));
     }
 }
 

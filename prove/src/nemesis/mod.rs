@@ -11,7 +11,6 @@ use larder_testkit::history::{JOBS, Job, Run, by_clock};
 use larder_testkit::proxy::Counts;
 use larder_testkit::redis::RedisVersion;
 use stages::{STAGES, Scene, Stage};
-use tokio::task::JoinSet;
 
 use crate::{Budget, Findings, Part};
 
@@ -23,8 +22,6 @@ const CLUSTER_EVERY: u64 = 40;
 const OPS: std::ops::Range<usize> = 100..600;
 /// Within this time of a round its deeds are done.
 const DEEDS_WITHIN_MS: u64 = 400;
-/// Violations of a round that are kept word by word.
-const TOLD_A_ROUND: usize = 2;
 /// A round that takes longer hangs.
 const ROUND_S_MAX: u64 = 180;
 
@@ -37,25 +34,7 @@ pub(crate) const PART: Part = Part {
 
 /// Plays rounds until the time is over.
 fn run(budget: Budget) -> Findings {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(play(budget))
-}
-
-async fn play(budget: Budget) -> Findings {
-    let mut all = Findings::default();
-    let mut rounds = JoinSet::new();
-    for seed in budget.seeds() {
-        rounds.spawn(async move { round(seed).await });
-        if rounds.len() >= ROUNDS_AT_ONCE
-            && let Some(found) = rounds.join_next().await
-        {
-            all.add(found.expect("a round that does not panic"));
-        }
-    }
-    while let Some(found) = rounds.join_next().await {
-        all.add(found.expect("a round that does not panic"));
-    }
-    all
+    budget.side_by_side(2, ROUNDS_AT_ONCE, round)
 }
 
 /// What a round plays, and where.
@@ -76,20 +55,9 @@ async fn round(seed: u64) -> Findings {
     let jumps = clocks::jumps(seed, job.kind);
     let clock = clocks::set(&arena.caused, &jumps);
     let playing = by_clock(clock, (job.run)(arena, run));
-    let what = format!("{} on {stage:?}", job.name);
     match within(playing).await {
-        Some(verdict) => {
-            found.count("operations checked", verdict.operations);
-            found.count(&format!("operations checked: {}", job.name), verdict.operations);
-            found.count("ambiguous operations", verdict.unknown);
-            found.count("losses told", verdict.losses_told);
-            // One thing that went wrong shows in many calls: the first few tell it.
-            for violation in verdict.violations.iter().take(TOLD_A_ROUND) {
-                found.violation(seed, &format!("{what}: {violation}"));
-            }
-            found.violations += verdict.violations.len().saturating_sub(TOLD_A_ROUND) as u64;
-        }
-        None => found.violation(seed, &format!("{what}: not over after {ROUND_S_MAX} s")),
+        Some(verdict) => found.verdict(seed, job.name, &format!("on {stage:?}"), verdict),
+        None => found.violation(seed, &format!("{}: not over after {ROUND_S_MAX} s (on {stage:?})", job.name)),
     }
     found.count("histories", 1);
     found.count("faults: clock set off by minutes", jumps.len() as u64);

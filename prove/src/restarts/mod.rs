@@ -17,7 +17,7 @@ use larder_testkit::nemesis::Program;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use subjects::{Handle, Held, SORTS, Sort, Subject, VALUES_MAX};
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::block_in_place;
 
 use crate::{Budget, Findings, Part, served};
 
@@ -51,23 +51,7 @@ pub(crate) const PART: Part = Part {
 
 /// Runs rounds until the time is over.
 fn run(budget: Budget) -> Findings {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
-    runtime.expect("a runtime").block_on(async {
-        let mut all = Findings::default();
-        let mut rounds = JoinSet::new();
-        for seed in budget.seeds() {
-            rounds.spawn(round(seed, budget.until));
-            if rounds.len() >= ROUNDS_AT_ONCE
-                && let Some(found) = rounds.join_next().await
-            {
-                all.add(found.expect("a round that does not panic"));
-            }
-        }
-        while let Some(found) = rounds.join_next().await {
-            all.add(found.expect("a round that does not panic"));
-        }
-        all
-    })
+    budget.side_by_side(4, ROUNDS_AT_ONCE, move |seed| round(seed, budget.until))
 }
 
 /// A server to be killed.

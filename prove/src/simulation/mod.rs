@@ -78,8 +78,8 @@ pub fn simulate_job(seed: u64, job: &'static Job, is_traced: bool) -> Simulated 
     let thread = std::thread::Builder::new().name(format!("seed-{seed}"));
     let run = thread.spawn(move || run_here(seed, job, is_traced)).expect("a thread");
     run.join().unwrap_or_else(|_| {
-        let violations = vec!["a panic".to_owned()];
-        Simulated { job: job.name, verdict: Verdict { violations, ..Verdict::default() }, ..Simulated::default() }
+        let verdict = broken(format!("{}: a panic", job.name));
+        Simulated { job: job.name, verdict, ..Simulated::default() }
     })
 }
 
@@ -180,13 +180,8 @@ fn tell(findings: &mut Findings, seed: u64, simulated: Simulated) {
     let Simulated { job, verdict, faults, time, .. } = simulated;
     findings.count("simulation seeds", 1);
     findings.count("simulated seconds", time.as_secs());
-    findings.count("operations checked", verdict.operations);
-    findings.count("unknown outcomes", verdict.unknown);
-    findings.count("losses told", verdict.losses_told);
     for (fault, times) in faults {
         findings.count(&format!("faults: {fault}"), times);
     }
-    for violation in verdict.violations {
-        findings.violation(seed, &format!("{job}: {violation}"));
-    }
+    findings.verdict(seed, job, "simulated", verdict);
 }

@@ -175,9 +175,10 @@ impl Core {
         let (found, listed) = (next()?, next());
         let list = self.ledger.list(listed, before)?;
         let mut day = self.day_of(period, &key, found)?;
-        let is_strange = |day: &Option<Arc<Day>>| match day {
-            Some(day) => list.has(period, MADE) && !list.has_exactly(&day.piece()),
-            None => list.has(period, MADE),
+        let listed = || list.pieces().iter().filter(|piece| piece.part == MADE && piece.number == period);
+        // Another life of the period than the one whose head is there, or one without a head.
+        let is_strange = |day: &Option<Arc<Day>>| {
+            listed().any(|piece| day.as_ref().is_none_or(|day| piece.incarnation != day.head.incarnation))
         };
         if is_strange(&day) {
             // The two were read in no order: what was listed by then was there before, and is now.

@@ -6,6 +6,7 @@
 //! | create every shard, empty | shards that nobody reads; they expire, or the plan names them to whoever drops the structure |
 //! | add the head: of several that race one wins, the others remove their shards | a period that is there; the next writer enters it in its maker's place |
 //! | enter it in the ledger | a period whose loss is told from now on |
+//! | look at head and ledger again | the same; two lives that were made of one period are both listed by now |
 //!
 //! A visitor is counted after the last step. So a shard that is missing was lost, and never was not there yet.
 
@@ -30,7 +31,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 impl Core {
-    /// A period, made if nobody came in it yet. **Round trips: 0** for one that is known, 1 to find it, 6 to make it (5 where periods expire), and more where
+    /// A period, made if nobody came in it yet. **Round trips: 0** for one that is known, 1 to find it, 7 to make it (6 where periods expire), and more where
     /// its shards or those of the period before fill several batches.
     ///
     /// # Errors
@@ -59,24 +60,23 @@ impl Core {
     /// `None` where others were first: look again.
     async fn try_open(&self, deadline: Instant, ctx: Ctx, period: u64) -> Result<Option<Arc<Day>>> {
         let (found, list) = self.look(ctx, period).await?;
-        if let Some(day) = found {
-            if !list.has_exactly(&day.piece()) {
-                self.enlist(deadline, &day).await?;
+        let day = match found {
+            Some(day) if list.has_exactly(&day.piece()) => return Ok(Some(day)),
+            Some(day) => day,
+            None => {
+                self.trim(deadline, &list).await;
+                let Some(made) = self.make(deadline, period, &list).await? else { return Ok(None) };
+                made
             }
-            return Ok(Some(day));
-        }
-        self.trim(deadline, &list).await;
-        self.make(deadline, period, &list).await
-    }
-
-    /// Enters a period in the ledger. **Round trips: 1.**
-    async fn enlist(&self, deadline: Instant, day: &Arc<Day>) -> Result<()> {
+        };
         self.ledger.register(deadline, &[day.piece()]).await?;
-        self.remember(day);
-        Ok(())
+        // The head may have been thrown away before the ledger had it, and another have made the period again: then each would count in a life of its own. The
+        // later of two to enter theirs reads both here, and a head that is seen after its entry cannot be made again unnoticed.
+        let (found, list) = self.look(ctx, period).await?;
+        Ok(found.filter(|day| list.has_exactly(&day.piece())))
     }
 
-    /// Makes a period. `None` where others were first, or nothing is known of the head: look again.
+    /// Makes a period, but for its entry in the ledger. `None` where others were first, or nothing is known of the head: look again.
     async fn make(&self, deadline: Instant, period: u64, list: &List) -> Result<Option<Arc<Day>>> {
         let ctx = Ctx { deadline: Some(deadline) };
         let expected = self.forecast(ctx, period).await?;
@@ -109,11 +109,7 @@ impl Core {
                 _ = self.ledger.trim(deadline, &[day.plan()], |_| Ok(key.clone())).await;
             }
         }
-        if !made? {
-            return Ok(None);
-        }
-        self.enlist(deadline, &day).await?;
-        Ok(Some(day))
+        Ok(made?.then_some(day))
     }
 
     /// How many are expected in a period: by how many came in the one before. **Round trips: 1 to 2**, and as many as its shards take.

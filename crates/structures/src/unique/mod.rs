@@ -53,7 +53,7 @@
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
-//! A handle's first of a period costs 1 more; the period's first 6 more (5 where periods expire), and those of many shards, its own and of the period before. A write that
+//! A handle's first of a period costs 1 more; the period's first 7 more (6 where periods expire), and those of many shards, its own and of the period before. A write that
 //! meets with others' is tried again: 2 more each time. Calls of one handle that come together share their round trips.
 //!
 //! # How many are expected

@@ -122,8 +122,8 @@ budgets! {
     unique_add_of_who_is_known [Cas] = 1;
     unique_add_of_a_thousand [Cas, Lacks(Families::SET)] = 2;
     unique_add_of_a_thousand_native [Native(Families::SET)] = 1;
-    unique_add_of_a_days_first [Cas, Lacks(Families::SET)] = 8;
-    unique_add_of_a_days_first_native [Native(Families::SET)] = 7;
+    unique_add_of_a_days_first [Cas, Lacks(Families::SET)] = 9;
+    unique_add_of_a_days_first_native [Native(Families::SET)] = 8;
     unique_add_of_a_handles_first [Cas, Lacks(Families::SET)] = 3;
     unique_add_of_a_handles_first_native [Native(Families::SET)] = 2;
     unique_is_new [Cas] = 1;

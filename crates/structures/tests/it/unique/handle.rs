@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, StoreRef};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Reply, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
 use larder_testkit::yielding::Yielding;
@@ -123,6 +123,44 @@ async fn a_period_that_many_make_at_once_is_one() {
         let distinct: BTreeSet<u64> = (0..=6).chain([round]).collect();
         let site = open(&store).await;
         assert_eq!((new, count(&site).await), (distinct.len(), distinct.len() as u64), "round {round}");
+    }
+}
+
+/// The head is thrown away before the ledger lists it, and somebody makes the period again: two lives, of which no visitor may be new in both.
+#[tokio::test]
+async fn a_head_that_is_thrown_away_while_a_period_is_made_is_a_loss_to_both() {
+    // The steps of making one: look, forecast, plan, shards, head, entry, look again.
+    const HEAD: u64 = 5;
+    for step in [HEAD + 1, HEAD + 2] {
+        let store = memory();
+        let hooked = Hooked::new(&store);
+        let (site, other) = (open(&hooked.shared()).await, open(&store).await);
+        let (keep, head) = std::sync::mpsc::channel();
+        hooked.at(HEAD, move |store, batch| async move {
+            keep.send(batch[0].key.clone()).unwrap();
+            store.run(Ctx::default(), batch).await
+        });
+        let (tell, told) = std::sync::mpsc::channel();
+        hooked.at(step, move |store, batch| async move {
+            let head = head.recv().unwrap();
+            let replies = store.run(Ctx::default(), Batch::from_iter([Op::delete(head)])).await;
+            assert!(matches!(replies[..], [Ok(Reply::Deleted)]), "{replies:?} at the head's key");
+            tell.send(other.add([7u64]).await).unwrap();
+            store.run(Ctx::default(), batch).await
+        });
+        let ours = site.add([7u64]).await.expect_err("another life of the period");
+        assert_eq!((ours.kind(), ours.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{ours}");
+        match told.recv().unwrap() {
+            // Ours was not listed yet: nobody can know.
+            Ok(told) => assert_eq!((step, told), (HEAD + 1, vec![Novelty::New])),
+            Err(theirs) => assert_eq!((step, theirs.kind()), (HEAD + 2, ErrorKind::Lost), "{theirs}"),
+        }
+        // And to everybody from now on, until what is left is cleared away.
+        let fresh = open(&store).await;
+        assert_eq!(fresh.count().await.expect_err("two lives").kind(), ErrorKind::Lost);
+        fresh.forget(fresh.period_of(std::time::SystemTime::now()).unwrap()).await.unwrap();
+        assert_eq!(fresh.add([7u64]).await.unwrap(), [Novelty::New]);
+        assert_eq!(count(&fresh).await, 1);
     }
 }
 

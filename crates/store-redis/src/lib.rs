@@ -8,6 +8,7 @@ mod cluster;
 mod codec;
 mod config;
 mod counters;
+mod gather;
 mod handshake;
 mod layout;
 mod link;

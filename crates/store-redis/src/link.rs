@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use larder_core::{Effect, Error, ErrorKind};
+use larder_core::{Effect, Error, ErrorKind, Op};
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use smallvec::SmallVec;
 use tokio::task::AbortHandle;
 
 use crate::counters::{Counters, count};
+use crate::gather::{Gather, Joined, Party};
 use crate::replicas::{Confirmed, Does};
 use crate::traffic::Traffic;
 
@@ -27,6 +28,7 @@ pub(crate) struct Link {
     pub(crate) confirmed: Option<Confirmed>,
     /// The task that owns the socket.
     pub(crate) task: AbortHandle,
+    pub(crate) gather: Gather,
 }
 
 impl std::fmt::Debug for Link {
@@ -69,6 +71,11 @@ impl Fault {
         self.why == Why::Late && self.effect == Effect::Unknown
     }
 
+    /// The effect on an op: a read has none.
+    pub(crate) fn effect_on(&self, op: &Op) -> Effect {
+        if op.is_read() { Effect::NotApplied } else { self.effect }
+    }
+
     /// True if the connection ended.
     pub(crate) fn is_cut(&self) -> bool {
         self.why == Why::Cut
@@ -92,7 +99,7 @@ impl Link {
     /// commands were handed over tells which. A caller who stops waiting, by the deadline or by dropping this, leaves the replies to the
     /// connection's task: it stays in step.
     pub(crate) async fn run<'a>(
-        &self,
+        self: &Arc<Self>,
         cmds: impl ExactSizeIterator<Item = &'a Cmd>,
         does: Does,
         deadline: Instant,
@@ -116,8 +123,8 @@ impl Link {
     }
 
     async fn exchange<'a>(
-        &self,
-        mut cmds: impl ExactSizeIterator<Item = &'a Cmd>,
+        self: &Arc<Self>,
+        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
         deadline: Instant,
     ) -> Result<Values, Fault> {
         let ops = cmds.len();
@@ -129,37 +136,75 @@ impl Link {
         }
         count(&self.counters.ops, ops as u64);
         count(&self.counters.round_trips, 1);
-        let writes = self.traffic.writes();
-        let mut conn = self.conn.clone();
-        let answered = match (ops, cmds.next()) {
-            (1, Some(cmd)) => {
-                let run = conn.send_packed_command(cmd);
-                tokio::time::timeout_at(deadline.into(), run)
-                    .await
-                    .map(|done| done.map(|value| Values::from_iter([value])))
-            }
-            (_, first) => {
-                let mut pipeline = Pipeline::with_capacity(ops);
-                for cmd in first.into_iter().chain(cmds) {
-                    pipeline.add_command(cmd.clone());
-                }
-                let run = conn.send_packed_commands(&pipeline, 0, ops);
-                tokio::time::timeout_at(deadline.into(), run).await.map(|done| done.map(Values::from_vec))
+        let (_here, is_shared) = self.gather.enter(ops);
+        let answered = match is_shared {
+            true => tokio::time::timeout_at(deadline.into(), self.ride(cmds)).await,
+            false => tokio::time::timeout_at(deadline.into(), self.send(cmds)).await,
+        };
+        answered.unwrap_or_else(|_| {
+            count(&self.counters.timeouts, ops as u64);
+            Err(late(Effect::Unknown, "no answer before the deadline"))
+        })
+    }
+
+    /// Sends commands with those of others. They go on without a caller who stops waiting.
+    async fn ride<'a>(self: &Arc<Self>, cmds: impl ExactSizeIterator<Item = &'a Cmd>) -> Result<Values, Fault> {
+        let (joined, told) = self.gather.join(cmds);
+        let link = self.clone();
+        let send = async move |party: Party| {
+            let ops = party.ops();
+            if ops > 0 {
+                let answered = link.pipe(&party.pipeline, ops).await;
+                party.tell(answered);
             }
         };
+        match joined {
+            Joined::First => {
+                let link = self.clone();
+                tokio::spawn(async move {
+                    // Whoever is ready to run comes along.
+                    tokio::task::yield_now().await;
+                    send(link.gather.depart()).await;
+                });
+            }
+            Joined::Full(party) => _ = tokio::spawn(async move { send(party).await }),
+            Joined::Rides => {}
+        }
+        told.await.unwrap_or_else(|_| Err(self.cut(Effect::Unknown, "the runtime of who sent it has ended")))
+    }
+
+    async fn send<'a>(&self, mut cmds: impl ExactSizeIterator<Item = &'a Cmd>) -> Result<Values, Fault> {
+        let ops = cmds.len();
+        let first = cmds.next();
+        if let (1, Some(cmd)) = (ops, first) {
+            let writes = self.traffic.writes();
+            let answered = self.conn.clone().send_packed_command(cmd).await;
+            return self.judged(writes, ops, answered.map(|value| Values::from_iter([value])));
+        }
+        let mut pipeline = Pipeline::with_capacity(ops);
+        for cmd in first.into_iter().chain(cmds) {
+            pipeline.add_command(cmd.clone());
+        }
+        self.pipe(&pipeline, ops).await
+    }
+
+    async fn pipe(&self, pipeline: &Pipeline, ops: usize) -> Result<Values, Fault> {
+        let writes = self.traffic.writes();
+        let answered = self.conn.clone().send_packed_commands(pipeline, 0, ops).await;
+        self.judged(writes, ops, answered.map(Values::from_vec))
+    }
+
+    /// What the client crate brought, where so many writes to the socket were done before.
+    fn judged(&self, writes: u64, ops: usize, answered: RedisResult<Values>) -> Result<Values, Fault> {
         match answered {
-            Ok(Ok(values)) if values.len() == ops => Ok(values),
-            Ok(Ok(values)) => {
+            Ok(values) if values.len() == ops => Ok(values),
+            Ok(values) => {
                 self.close();
                 Err(self.cut(Effect::Unknown, &format!("{} replies to {ops} commands", values.len())))
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 let effect = if self.traffic.writes() == writes { Effect::NotApplied } else { Effect::Unknown };
                 Err(self.broken(effect, error))
-            }
-            Err(_) => {
-                count(&self.counters.timeouts, ops as u64);
-                Err(late(Effect::Unknown, "no answer before the deadline"))
             }
         }
     }

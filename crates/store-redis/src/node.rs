@@ -14,6 +14,7 @@ use tokio::task::AbortHandle;
 
 use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
+use crate::gather::Gather;
 use crate::handshake::{ServerInfo, questions, understood};
 use crate::link::{Fault, Link, Values, Why};
 use crate::replicas::{Confirmed, Does};
@@ -291,7 +292,8 @@ impl Node {
         });
         let confirmed = self.config.wait.map(Confirmed::new);
         let task = task.abort_handle();
-        let link = Link { conn, traffic, counters: self.counters.clone(), closed, confirmed, task };
+        let gather = Gather::default();
+        let link = Link { conn, traffic, counters: self.counters.clone(), closed, confirmed, task, gather };
         let questions = questions(self.config.wait);
         let mut asked = link.conn.clone();
         let answers = asked.send_packed_commands(&questions, 0, questions.len()).await;

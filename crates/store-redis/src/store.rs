@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_core::ext::answered_at_once;
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 
-use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode};
+use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, reads_back};
 use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
 use crate::handshake::{ServerInfo, load};
@@ -132,7 +132,10 @@ impl RedisStore {
         for (place, op) in batch.iter().enumerate() {
             // A command's place is filled in below.
             replies.push(Ok(Reply::Miss));
-            match self.encoded(op, limits) {
+            if sent.last().is_some_and(|(before, command)| before + 1 == place && command.read_back.is_some()) {
+                continue;
+            }
+            match self.encoded(op, batch.get(place + 1), limits) {
                 Ok(Encoded::Command(command)) => sent.push((place, command)),
                 Ok(Encoded::Known(reply)) => replies[place] = Ok(reply),
                 Err(error) => replies[place] = Err(error.op(op).store(self.node.name())),
@@ -141,27 +144,23 @@ impl RedisStore {
         if sent.is_empty() {
             return replies;
         }
-        let answered = self.asked(&sent, &batch, deadline).await;
-        match answered {
+        let mut settle = |(place, command): &(usize, Command), answer: Result<Value, &Fault>| {
+            let outcome = match answer {
+                Ok(value) => decode(value, command),
+                Err(fault) => command.failed(fault.error.clone().effect(fault.effect_on(&batch[*place]))),
+            };
+            replies[*place] = outcome.first.map_err(|error| self.named(error, &batch[*place]));
+            if let Some(read) = outcome.read {
+                replies[place + 1] = read.map_err(|error| self.named(error, &batch[place + 1]));
+            }
+        };
+        match self.asked(&sent, &batch, deadline).await {
             Ok(values) if values.iter().any(is_no_script) => {
                 let answers = Box::pin(self.reload(&sent, &batch, values, deadline)).await;
-                for ((place, command), answer) in sent.iter().zip(answers) {
-                    replies[*place] = match answer {
-                        Ok(value) => self.told(value, command, &batch[*place]),
-                        Err(fault) => Err(self.failed(&fault, &batch[*place])),
-                    };
-                }
+                sent.iter().zip(answers).for_each(|(sent, answer)| settle(sent, answer.as_ref().map(Value::clone)));
             }
-            Ok(values) => {
-                for ((place, command), value) in sent.iter().zip(values) {
-                    replies[*place] = self.told(value, command, &batch[*place]);
-                }
-            }
-            Err(fault) => {
-                for (place, _) in &sent {
-                    replies[*place] = Err(self.failed(&fault, &batch[*place]));
-                }
-            }
+            Ok(values) => sent.iter().zip(values).for_each(|(sent, value)| settle(sent, Ok(value))),
+            Err(fault) => sent.iter().for_each(|sent| settle(sent, Err(&fault))),
         }
         replies
     }
@@ -176,12 +175,12 @@ impl RedisStore {
         }
     }
 
-    fn encoded(&self, op: &Op, limits: Limits) -> Result<Encoded> {
+    fn encoded(&self, op: &Op, next: Option<&Op>, limits: Limits) -> Result<Encoded> {
         if op.route.rank > 0 {
             let detail = format!("a route has rank {}; the limit is 0: there is one server", op.route.rank);
             return Err(Error::new(ErrorKind::BadInput, detail).op(op));
         }
-        encode(op, limits)
+        encode(op, reads_back(op, next), limits)
     }
 
     /// Sends commands; where the connection ended and all of them only read, once more.
@@ -224,16 +223,6 @@ impl RedisStore {
             Err(fault) => again.into_iter().for_each(|at| values[at] = Err(fault.clone())),
         }
         values
-    }
-
-    fn told(&self, value: Value, command: &Command, op: &Op) -> Result<Reply> {
-        decode(value, command.expect).map_err(|error| self.named(error, op))
-    }
-
-    /// The error of an op that got no reply.
-    fn failed(&self, fault: &Fault, op: &Op) -> Error {
-        let effect = if op.is_read() { Effect::NotApplied } else { fault.effect };
-        self.named(fault.error.clone().effect(effect), op)
     }
 
     fn named(&self, error: Error, op: &Op) -> Error {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::map::Place;
 use super::nodes::{Member, Nodes, Topology};
 use super::slot::Slot;
-use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, refused_to};
+use crate::codec::{Command, Encoded, Limits, Outcome, Refusal, decode, encode, reads_back, refused_to};
 use crate::counters::count;
 use crate::handshake::load;
 use crate::link::{Fault, Values};
@@ -74,8 +74,12 @@ impl<'a> Run<'a> {
     pub(super) fn new(nodes: &'a Nodes, batch: &'a Batch, limits: Limits, deadline: Instant) -> Run<'a> {
         let mut run = Run { nodes, batch, deadline, replies: Replies::new(), pending: SmallVec::new() };
         for (at, op) in batch.iter().enumerate() {
-            // The place of one that is pending is filled in later.
-            let reply = match encoded(op, limits) {
+            // The place of one that is pending is filled in later, and so is that of a read which a write answers.
+            if run.pending.last().is_some_and(|write| write.at + 1 == at && write.command.read_back.is_some()) {
+                run.replies.push(Ok(Reply::Miss));
+                continue;
+            }
+            let reply = match encoded(op, batch.get(at + 1), limits) {
                 Ok(Encoded::Command(command)) => {
                     run.pending.push(Pending::new(at, op, command));
                     Ok(Reply::Miss)
@@ -108,12 +112,28 @@ impl<'a> Run<'a> {
             self.keep_order();
             self.pending.retain(|pending| pending.refusal.is_some());
         }
-        for pending in std::mem::take(&mut self.pending) {
-            if let Some(refusal) = pending.refusal {
-                self.replies[pending.at] = Err(refusal);
+        for index in 0..self.pending.len() {
+            if let Some(refusal) = self.pending[index].refusal.take() {
+                self.failed(index, refusal);
             }
         }
         self.replies
+    }
+
+    /// What became of an op, and of the read behind it that it answers.
+    fn settle(&mut self, index: usize, outcome: Outcome) {
+        let pending = &mut self.pending[index];
+        pending.refusal = None;
+        let at = pending.at;
+        self.replies[at] = outcome.first.map_err(|error| error.op(&self.batch[at]));
+        if let Some(read) = outcome.read {
+            self.replies[at + 1] = read.map_err(|error| error.op(&self.batch[at + 1]));
+        }
+    }
+
+    fn failed(&mut self, index: usize, error: Error) {
+        let outcome = self.pending[index].command.failed(error);
+        self.settle(index, outcome);
     }
 
     /// Waits before another round, where no redirection tells where to go; false if there is no time for one.
@@ -243,11 +263,8 @@ impl<'a> Run<'a> {
     }
 
     fn told(&mut self, index: usize, member: &Member, value: Value) {
-        let pending = &mut self.pending[index];
-        pending.refusal = None;
-        let op = &self.batch[pending.at];
-        let reply = decode(value, pending.command.expect);
-        self.replies[pending.at] = reply.map_err(|error| error.op(op).store(member.node.name()));
+        let outcome = decode(value, &self.pending[index].command);
+        self.settle(index, outcome.map_err(|error| error.store(member.node.name())));
     }
 
     /// A node said no: where else to go, when to come again, or that it stays so.
@@ -292,11 +309,7 @@ impl<'a> Run<'a> {
             "READONLY" => self.again(index, named, true),
             "TRYAGAIN" | "LOADING" | "MASTERDOWN" => self.again(index, named, false),
             "NOSCRIPT" => self.again(index, named, false),
-            _ => {
-                let pending = &mut self.pending[index];
-                pending.refusal = None;
-                self.replies[pending.at] = Err(named);
-            }
+            _ => self.failed(index, named),
         }
     }
 
@@ -308,9 +321,7 @@ impl<'a> Run<'a> {
         let error = fault.error.clone().effect(effect).op(op).store(member.node.name());
         let is_hopeless = matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Config);
         if is_unknown || is_hopeless {
-            let pending = &mut self.pending[index];
-            pending.refusal = None;
-            self.replies[pending.at] = Err(error);
+            self.failed(index, error);
         } else {
             self.again(index, error, true);
         }
@@ -327,8 +338,7 @@ impl<'a> Run<'a> {
         if pending.tries <= TRIES_MAX {
             pending.refusal = Some(refusal);
         } else {
-            pending.refusal = None;
-            self.replies[pending.at] = Err(refusal);
+            self.failed(index, refusal);
         }
     }
 
@@ -347,7 +357,7 @@ impl<'a> Run<'a> {
                 self.pending[later].refusal.is_none() && ran && self.same_key(index, later)
             });
             if overtaken && let Some(refusal) = self.pending[index].refusal.take() {
-                self.replies[self.pending[index].at] = Err(refusal);
+                self.failed(index, refusal);
             }
         }
     }
@@ -360,13 +370,13 @@ impl Pending {
     }
 }
 
-fn encoded(op: &Op, limits: Limits) -> Result<Encoded> {
+fn encoded(op: &Op, next: Option<&Op>, limits: Limits) -> Result<Encoded> {
     if op.route.rank > 0 {
         let detail =
             format!("a route has rank {}; the limit is 0: a cluster keeps its own copies, on replicas", op.route.rank);
         return Err(Error::new(ErrorKind::BadInput, detail).op(op));
     }
-    encode(op, limits)
+    encode(op, reads_back(op, next), limits)
 }
 
 pub(super) fn uncovered(slot: Slot, topology: &Topology) -> Error {

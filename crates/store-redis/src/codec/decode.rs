@@ -6,8 +6,8 @@ use bytes::Bytes;
 use larder_core::{Effect, Error, ErrorKind, Item, Remaining, Reply, Result, Want};
 use redis::Value;
 
-use super::Expect;
 use super::refusal::{Refusal, refused};
+use super::{Command, Expect, Outcome};
 use crate::layout::{self, Header};
 
 /// What a script answers where the value there is not an item.
@@ -15,8 +15,28 @@ const FOREIGN: i64 = -2;
 /// What it answers where the value is not a number.
 const NO_NUMBER: i64 = -3;
 
-/// The outcome that a reply tells. The error names neither op nor key: the caller does.
-pub(crate) fn decode(value: Value, expect: Expect) -> Result<Reply> {
+/// What a conditional write answers where another item is there.
+const ANOTHER: i64 = -1;
+
+/// The outcome that a reply tells. Errors name neither op nor key: the caller does.
+pub(crate) fn decode(value: Value, command: &Command) -> Outcome {
+    match (&command.read_back, value) {
+        (Some(read_back), Value::Int(1)) => {
+            Outcome { first: Ok(Reply::Stored), read: Some(Ok(read_back.stored.clone())) }
+        }
+        (Some(_), Value::Int(0)) => Outcome { first: Ok(Reply::Miss), read: Some(Ok(Reply::Miss)) },
+        (Some(read_back), Value::Array(mut parts)) if parts.first() == Some(&Value::Int(ANOTHER)) => {
+            parts.remove(0);
+            Outcome { first: Ok(Reply::Exists), read: Some(item_and_life(parts, read_back.want)) }
+        }
+        (_, value) => match reply(value, command.expect) {
+            Ok(reply) => Outcome { first: Ok(reply), read: None },
+            Err(error) => command.failed(error),
+        },
+    }
+}
+
+fn reply(value: Value, expect: Expect) -> Result<Reply> {
     match (expect, value) {
         (Expect::Native(shape), value) => super::native::decode(value, shape),
         (_, Value::ServerError(error)) => Err(refused(&error)),
@@ -31,7 +51,7 @@ pub(crate) fn decode(value: Value, expect: Expect) -> Result<Reply> {
         (Expect::Deleted, Value::Int(1)) => Ok(Reply::Deleted),
         (Expect::Touched, Value::Int(1)) => Ok(Reply::Touched),
         (Expect::Swapped | Expect::Deleted | Expect::Touched, Value::Int(0)) => Ok(Reply::Miss),
-        (Expect::Swapped | Expect::Deleted, Value::Int(-1)) => Ok(Reply::Exists),
+        (Expect::Swapped | Expect::Deleted, Value::Int(ANOTHER)) => Ok(Reply::Exists),
         (Expect::Number, Value::BulkString(digits)) => number(&digits),
         (Expect::Number, Value::Int(NO_NUMBER)) => {
             let detail = "the value is not a number of 0 to 18446744073709551615 in decimal digits; it stays as it is";
@@ -66,7 +86,7 @@ fn head(parts: &[Value], want: Want) -> Result<Reply> {
 }
 
 /// The parts that were wanted.
-fn told(header: Header, value: Bytes, length: usize, want: Want, life: Option<Remaining>) -> Reply {
+pub(super) fn told(header: Header, value: Bytes, length: usize, want: Want, life: Option<Remaining>) -> Reply {
     Reply::Item(Item {
         value,
         flags: if want.contains(Want::FLAGS) { header.flags } else { 0 },

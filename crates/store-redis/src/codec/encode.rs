@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use larder_core::range;
-use larder_core::{Arith, Error, ErrorKind, Initial, Op, PutMode, Reply, Result, Ttl, Verb, Want};
+use larder_core::{Arith, Cas, Error, ErrorKind, Initial, Op, PutMode, Remaining, Reply, Result, Ttl, Verb, Want};
 use redis::Cmd;
 
-use super::{Command, Expect};
-use crate::layout::{self, HEADER_BYTES, HEADER_BYTES_MAX};
+use super::decode::told;
+use super::{Command, Expect, ReadBack};
+use crate::layout::{self, HEADER_BYTES, HEADER_BYTES_MAX, Header};
 use crate::place::physical;
 use crate::scripts::Script;
 
@@ -32,11 +34,22 @@ pub(crate) enum Encoded {
     Known(Reply),
 }
 
-/// The command of an op; its outcome where that is known without asking: a token of another store.
+/// What the op behind a conditional write wants, where it reads the item that is written: then the two are one command.
+pub(crate) fn reads_back(write: &Op, next: Option<&Op>) -> Option<Want> {
+    let next = next?;
+    match (&write.verb, &next.verb) {
+        (Verb::Put { mode: PutMode::Cas(_), .. }, &Verb::Get { want }) if want.contains(Want::VALUE) => {
+            (write.key == next.key && write.route == next.route).then_some(want)
+        }
+        _ => None,
+    }
+}
+
+/// The command of an op, and of the read of the same item behind it (`read_back`); its outcome where that is known without asking: a token of another store.
 ///
 /// # Errors
 /// [`ErrorKind::BadInput`] for what is over a limit, [`ErrorKind::Unsupported`] for what the store has not.
-pub(crate) fn encode(op: &Op, limits: Limits) -> Result<Encoded> {
+pub(crate) fn encode(op: &Op, read_back: Option<Want>, limits: Limits) -> Result<Encoded> {
     let key = physical(op);
     let key = key.as_ref();
     let command = match &op.verb {
@@ -48,9 +61,12 @@ pub(crate) fn encode(op: &Op, limits: Limits) -> Result<Encoded> {
                 return Err(Error::new(ErrorKind::BadInput, detail).op(op));
             }
             let ttl_ms = milliseconds(*ttl).map_err(|error| error.op(op))?;
-            match put(key, *mode, value, *flags, ttl_ms, HEADER_BYTES + bytes_max) {
-                Some(command) => command,
-                None => return Ok(Encoded::Known(Reply::Exists)),
+            match mode {
+                PutMode::Cas(cas) => match swap(key, *cas, value, *flags, ttl_ms, read_back) {
+                    Some(command) => command,
+                    None => return Ok(Encoded::Known(Reply::Exists)),
+                },
+                mode => put(key, *mode, value, *flags, ttl_ms, HEADER_BYTES + bytes_max),
             }
         }
         Verb::Delete { cas: None } => script(Script::Delete, key, Expect::Deleted),
@@ -100,14 +116,31 @@ fn get(key: &[u8], want: Want) -> Command {
     }
     let mut cmd = Cmd::with_capacity(2, 3 + key.len());
     cmd.arg("GET").arg(key);
-    Command { cmd, expect: Expect::Item(want) }
+    Command::new(cmd, Expect::Item(want))
 }
 
-/// `None` for a token of another store.
-fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_bytes_max: usize) -> Option<Command> {
+/// A write over the item that the token was read from, and the read of it behind that. `None` for a token of another store.
+fn swap(key: &[u8], cas: Cas, value: &Bytes, flags: u32, ttl_ms: u64, read_back: Option<Want>) -> Option<Command> {
+    let (head, length) = layout::expected(cas)?;
+    let item = layout::encode(fastrand::u64(..), flags, value);
+    let mut command = script(Script::Cas, key, Expect::Swapped);
+    command.cmd.arg(&item).arg(ttl_ms).arg(&head[..]).arg(length);
+    if let (Some(want), Some(header)) = (read_back, Header::decode(&item)) {
+        command.cmd.arg(1);
+        command.expect = Expect::SwappedOrRead;
+        let life = if ttl_ms == 0 { Remaining::Never } else { Remaining::For(Duration::from_millis(ttl_ms)) };
+        let stored = told(header, value.clone(), item.len(), want, Some(life));
+        command.read_back = Some(Box::new(ReadBack { want, stored }));
+    }
+    Some(command)
+}
+
+/// Of the modes without a token.
+fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_bytes_max: usize) -> Command {
     let item = || layout::encode(fastrand::u64(..), flags, value);
-    let command = match mode {
-        PutMode::Set | PutMode::Replace => {
+    match mode {
+        // With a token it is a swap.
+        PutMode::Set | PutMode::Replace | PutMode::Cas(_) => {
             let mut command = script(Script::Set, key, Expect::Stored);
             command.cmd.arg(item()).arg(ttl_ms);
             if mode == PutMode::Replace {
@@ -122,7 +155,7 @@ fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_by
             if ttl_ms > 0 {
                 cmd.arg("PX").arg(ttl_ms);
             }
-            Command { cmd, expect: Expect::Added }
+            Command::new(cmd, Expect::Added)
         }
         PutMode::Append => {
             let mut command = script(Script::Append, key, Expect::Stored);
@@ -134,14 +167,7 @@ fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_by
             command.cmd.arg(value).arg(item_bytes_max).arg(&layout::version_bytes(fastrand::u64(..))[..]);
             command
         }
-        PutMode::Cas(cas) => {
-            let (head, length) = layout::expected(cas)?;
-            let mut command = script(Script::Cas, key, Expect::Swapped);
-            command.cmd.arg(item()).arg(ttl_ms).arg(&head[..]).arg(length);
-            command
-        }
-    };
-    Some(command)
+    }
 }
 
 fn arithmetic(key: &[u8], arith: Arith, initial: Option<Initial>) -> Result<Command> {
@@ -162,7 +188,7 @@ fn arithmetic(key: &[u8], arith: Arith, initial: Option<Initial>) -> Result<Comm
 fn script(script: Script, key: &[u8], expect: Expect) -> Command {
     let mut cmd = Cmd::with_capacity(8, 64 + key.len());
     cmd.arg("EVALSHA").arg(script.sha()).arg(1).arg(key);
-    Command { cmd, expect }
+    Command::new(cmd, expect)
 }
 
 /// A life in milliseconds, a part of one rounded up; 0 for ever.

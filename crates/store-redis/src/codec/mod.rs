@@ -5,10 +5,10 @@ mod encode;
 mod native;
 mod refusal;
 
-use larder_core::Want;
+use larder_core::{Effect, Error, Reply, Result, Want};
 
 pub(crate) use decode::decode;
-pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode};
+pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode, reads_back};
 use redis::ServerError;
 pub(crate) use refusal::{Refusal, refused};
 
@@ -18,6 +18,42 @@ pub(crate) struct Command {
     pub(crate) cmd: redis::Cmd,
     /// What it answers.
     pub(crate) expect: Expect,
+    /// Where it answers the next op, too, a read of the item that it writes.
+    pub(crate) read_back: Option<Box<ReadBack>>,
+}
+
+/// A read right behind a conditional write of the same item. A script costs the server many times what a command does, so the two are one: what was stored is
+/// known, and only what kept it from being stored is read.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadBack {
+    want: Want,
+    /// What the read finds if the write is stored.
+    stored: Reply,
+}
+
+/// What became of the one or two ops of a command.
+pub(crate) struct Outcome {
+    pub(crate) first: Result<Reply>,
+    /// Of the read behind it, where it answers that, too.
+    pub(crate) read: Option<Result<Reply>>,
+}
+
+impl Outcome {
+    pub(crate) fn map_err(self, say: impl Fn(Error) -> Error) -> Outcome {
+        Outcome { first: self.first.map_err(&say), read: self.read.map(|read| read.map_err(&say)) }
+    }
+}
+
+impl Command {
+    fn new(cmd: redis::Cmd, expect: Expect) -> Command {
+        Command { cmd, expect, read_back: None }
+    }
+
+    /// The outcome where there is none but this error.
+    pub(crate) fn failed(&self, error: Error) -> Outcome {
+        let read = self.read_back.is_some().then(|| Err(error.clone().effect(Effect::NotApplied)));
+        Outcome { first: Err(error), read }
+    }
 }
 
 /// What a command answers.
@@ -35,6 +71,8 @@ pub(crate) enum Expect {
     Stored,
     /// The same, where 0 is a miss.
     Swapped,
+    /// The same, with what is there instead: `[-1, item, remaining ms]`.
+    SwappedOrRead,
     Deleted,
     Touched,
     /// Digits, nil for a miss, or a script's number.
@@ -46,7 +84,7 @@ pub(crate) enum Expect {
 }
 
 /// What a server says no with to a command that was to answer `expect`.
-pub(crate) fn refused_to(error: &ServerError, expect: Expect) -> larder_core::Error {
+pub(crate) fn refused_to(error: &ServerError, expect: Expect) -> Error {
     match expect {
         Expect::Native(_) => native::no(error),
         _ => refused(error),

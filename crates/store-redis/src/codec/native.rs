@@ -115,7 +115,7 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         }
         _ => return Err(Error::new(ErrorKind::Unsupported, format!("the store has no {}", native.name()))),
     };
-    Ok(Ok(Command { cmd: line.cmd, expect: Expect::Native(shape) }))
+    Ok(Ok(Command::new(line.cmd, Expect::Native(shape))))
 }
 
 /// A command being written.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Arith, Batch, Cas, Ctx, ErrorKind, Initial, Key, Op, PutMode, Remaining, Reply, Ttl, Verb, Want};
+use larder_core::{
+    Arith, Batch, Cas, Ctx, ErrorKind, Initial, Item, Key, Op, PutMode, Remaining, Reply, Ttl, Verb, Want,
+};
 
 use super::{Bench, cases};
 
@@ -35,6 +37,8 @@ cases! {
     a_batch_of_many_keys_answers_each [];
     cas_takes_effect_only_with_the_current_token [Cas];
     cas_on_nothing_is_a_miss [Cas];
+    the_read_behind_a_swap_finds_what_stands_after_it [Cas];
+    the_read_behind_a_swap_tells_the_life_that_is_left [Cas, RemainingTtl];
     of_five_writers_one_cas_wins_each_round [Cas];
     every_write_changes_the_token_and_touch_does_not [Cas, Ttl];
     a_token_of_another_session_is_refused [Cas];
@@ -336,6 +340,62 @@ async fn cas_on_nothing_is_a_miss(t: Bench) {
     t.ok(Op::delete(key.clone())).await;
     assert_eq!(t.ok(put(&key, PutMode::Cas(token), "two")).await, Reply::Miss);
     assert_eq!(t.value(&key).await, None);
+}
+
+/// A conditional write and a read of the same item, in one batch.
+async fn swap(t: &Bench, key: &Key, token: Cas, value: &Bytes, flags: u32, ttl: Ttl) -> (Reply, Option<Item>) {
+    let verb = Verb::Put { mode: PutMode::Cas(token), value: value.clone(), flags, ttl };
+    let swap = Op { key: key.clone(), route: larder_core::Route::default(), verb };
+    let batch = Batch::from_iter([swap, Op::get(key.clone(), Want::all())]);
+    let mut replies = t.store.run(Ctx::default(), batch).await.into_iter().map(|reply| reply.expect("a reply"));
+    let put = replies.next().expect("the first reply");
+    (put, replies.next().and_then(Reply::into_item))
+}
+
+async fn the_read_behind_a_swap_finds_what_stands_after_it(t: Bench) {
+    for (name, length, flags) in [("a", 0, 0), ("b", 40, 7), ("c", 5_000, 0)] {
+        let key = t.key(name);
+        let [one, two, three] = [b'1', b'2', b'3'].map(|byte| Bytes::from(vec![byte; length]));
+        t.set(&key, one).await;
+        let first = t.cas(&key).await;
+        let (put, item) = swap(&t, &key, first, &two, flags, Ttl::Never).await;
+        let item = item.expect("it was written");
+        assert_eq!((put, &item.value, item.flags), (Reply::Stored, &two, flags), "{length} bytes");
+        // By the old token: what is there is told, and stays.
+        let (put, found) = swap(&t, &key, first, &three, 0, Ttl::Never).await;
+        let found = found.expect("it is there");
+        assert_eq!((put, &found.value, found.flags), (Reply::Exists, &two, flags), "{length} bytes");
+        assert_eq!((found.cas, found.ttl), (item.cas, item.ttl), "{length} bytes");
+        // The token of a read behind a swap is as good as any.
+        let (put, item) = swap(&t, &key, item.cas.expect("a token"), &three, 0, Ttl::Never).await;
+        let item = item.expect("it was written");
+        assert_eq!((put, &item.value, item.flags), (Reply::Stored, &three, 0), "{length} bytes");
+        t.ok(Op::delete(key.clone())).await;
+        let gone = swap(&t, &key, item.cas.expect("a token"), &two, 0, Ttl::Never).await;
+        assert_eq!(gone, (Reply::Miss, None), "{length} bytes");
+        t.set(&key, two).await;
+        let strange = swap(&t, &key, Cas { token: 1, session: u64::MAX }, &three, 0, Ttl::Never).await;
+        assert_eq!(
+            (strange.0, strange.1.map(|item| item.value)),
+            (Reply::Exists, t.value(&key).await),
+            "{length} bytes"
+        );
+    }
+}
+
+async fn the_read_behind_a_swap_tells_the_life_that_is_left(t: Bench) {
+    let key = t.key("a");
+    let life = Ttl::After(Duration::from_secs(100));
+    t.set(&key, "1").await;
+    let first = t.cas(&key).await;
+    let (put, written) = swap(&t, &key, first, &"2".into(), 0, life).await;
+    assert_eq!(put, Reply::Stored);
+    let (put, found) = swap(&t, &key, first, &"3".into(), 0, Ttl::Never).await;
+    assert_eq!(put, Reply::Exists);
+    for item in [written, found].map(|item| item.expect("it is there")) {
+        let Remaining::For(left) = item.ttl else { panic!("{:?} of a life of 100 s", item.ttl) };
+        assert!((95..=100).contains(&left.as_millis().div_ceil(1_000)), "{left:?} of a life of 100 s");
+    }
 }
 
 async fn of_five_writers_one_cas_wins_each_round(t: Bench) {

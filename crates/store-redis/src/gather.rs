@@ -1,0 +1,156 @@
+//! Many callers at once share a pipeline.
+//!
+//! The client crate takes each request through a bounded channel and brings each reply through another, which costs more than the request itself. Where so many are
+//! under way that others wait anyway, the commands of all who come in the same moment go out as one request, in their order, and their replies are dealt out to them.
+//! Who is alone is not held up: below [`CROWD`] everybody sends for himself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use redis::{Cmd, Pipeline};
+use tokio::sync::oneshot;
+
+use crate::link::{Fault, Values};
+
+/// From so many callers under way on, those who come share pipelines.
+const CROWD: usize = 8;
+/// The most callers that share one: its replies are dealt out when the last has come.
+const RIDERS_MAX: usize = 64;
+/// Who has more commands than these sends them alone.
+const COMMANDS_MAX: usize = 16;
+
+/// Who is under way on a connection, and who is about to leave.
+#[derive(Default)]
+pub(crate) struct Gather {
+    under_way: AtomicUsize,
+    /// Never held across an await.
+    next: Mutex<Party>,
+}
+
+/// Callers whose commands leave together.
+#[derive(Default)]
+pub(crate) struct Party {
+    pub(crate) pipeline: Pipeline,
+    riders: Vec<Rider>,
+}
+
+struct Rider {
+    ops: usize,
+    told: oneshot::Sender<Result<Values, Fault>>,
+}
+
+/// What somebody who joined must do.
+pub(crate) enum Joined {
+    /// See to it that the party leaves, when all who are ready have joined.
+    First,
+    /// Send the party now: it is full.
+    Full(Party),
+    /// Wait.
+    Rides,
+}
+
+/// A caller under way, until it is dropped.
+pub(crate) struct Traveller<'a>(&'a Gather);
+
+impl Drop for Traveller<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Gather {
+    /// Counts a caller in. True if it should share a pipeline with others.
+    pub(crate) fn enter(&self, ops: usize) -> (Traveller<'_>, bool) {
+        let others = self.under_way.fetch_add(1, Ordering::Relaxed);
+        (Traveller(self), others >= CROWD && ops <= COMMANDS_MAX)
+    }
+
+    /// Adds a caller's commands to the party that leaves next.
+    pub(crate) fn join<'a>(
+        &self,
+        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
+    ) -> (Joined, oneshot::Receiver<Result<Values, Fault>>) {
+        let (told, tells) = oneshot::channel();
+        let ops = cmds.len();
+        let mut party = self.next.lock();
+        for cmd in cmds {
+            party.pipeline.add_command(cmd.clone());
+        }
+        party.riders.push(Rider { ops, told });
+        let joined = match party.riders.len() {
+            1 => Joined::First,
+            RIDERS_MAX => Joined::Full(std::mem::take(&mut *party)),
+            _ => Joined::Rides,
+        };
+        (joined, tells)
+    }
+
+    /// The party that leaves now; empty if it left already, since it was full.
+    pub(crate) fn depart(&self) -> Party {
+        std::mem::take(&mut *self.next.lock())
+    }
+}
+
+impl Party {
+    /// How many commands.
+    pub(crate) fn ops(&self) -> usize {
+        self.riders.iter().map(|rider| rider.ops).sum()
+    }
+
+    /// Deals out what came. One reply a command, or the same fault to all.
+    pub(crate) fn tell(self, answered: Result<Values, Fault>) {
+        let mut values = answered.map(IntoIterator::into_iter);
+        for Rider { ops, told } in self.riders {
+            let own = match &mut values {
+                Ok(values) => Ok(values.by_ref().take(ops).collect()),
+                Err(fault) => Err(fault.clone()),
+            };
+            // One who stopped waiting is told nothing.
+            _ = told.send(own);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{Value, cmd};
+
+    use super::*;
+
+    #[test]
+    fn everybody_gets_the_replies_to_their_own_commands() {
+        let gather = Gather::default();
+        let (one, two) = (cmd("GET"), cmd("SET"));
+        let (first, mut a) = gather.join([&one].into_iter());
+        let (second, b) = gather.join([&two, &one].into_iter());
+        let (_, mut c) = gather.join([&one].into_iter());
+        assert!(matches!((first, second), (Joined::First, Joined::Rides)));
+        // One who left costs nobody else a reply.
+        drop(b);
+        let party = gather.depart();
+        assert_eq!(party.ops(), 4);
+        party.tell(Ok((0..4).map(Value::Int).collect()));
+        assert_eq!(a.try_recv().unwrap().unwrap().to_vec(), [Value::Int(0)]);
+        assert_eq!(c.try_recv().unwrap().unwrap().to_vec(), [Value::Int(3)]);
+        assert_eq!(gather.depart().ops(), 0);
+    }
+
+    #[test]
+    fn a_full_party_leaves_at_once_and_the_next_has_a_first() {
+        let (gather, get) = (Gather::default(), cmd("GET"));
+        let joined: Vec<_> = (0..=RIDERS_MAX).map(|_| gather.join([&get].into_iter()).0).collect();
+        assert!(matches!(&joined[RIDERS_MAX - 1], Joined::Full(party) if party.ops() == RIDERS_MAX));
+        assert!(matches!((&joined[0], &joined[RIDERS_MAX]), (Joined::First, Joined::First)));
+        assert!(joined[1..RIDERS_MAX - 1].iter().all(|joined| matches!(joined, Joined::Rides)));
+    }
+
+    #[test]
+    fn a_few_send_for_themselves_and_so_does_who_has_much_to_send() {
+        let gather = Gather::default();
+        let few: Vec<_> = (0..CROWD).map(|_| gather.enter(1)).collect();
+        assert!(few.iter().all(|(_, shares)| !shares));
+        assert!(gather.enter(1).1 && !gather.enter(COMMANDS_MAX + 1).1);
+        drop(few);
+        assert!(!gather.enter(1).1);
+    }
+}

@@ -159,6 +159,19 @@ impl Step for Hand {
     }
 }
 
+impl Hand {
+    /// Over how many shards is spread what it counts.
+    pub(super) async fn shards(&self) -> Result<u32> {
+        match self {
+            Hand::UniqueCount(visitors) => {
+                let today = visitors.period_of(std::time::SystemTime::now())?;
+                Ok(visitors.stat(today).await?.ok_or("nobody came today")?.shards)
+            }
+            _ => Ok(1),
+        }
+    }
+}
+
 /// Somebody with nothing but commands.
 pub(super) struct Bare {
     conn: MultiplexedConnection,
@@ -166,24 +179,43 @@ pub(super) struct Bare {
     key: String,
     at: u64,
     unlock: String,
+    /// The keys that a count asks.
+    shards: Vec<String>,
 }
 
 impl Bare {
-    pub(super) async fn all(mut conn: MultiplexedConnection, job: Job, stem: &str, tasks: usize) -> Result<Vec<Bare>> {
+    /// One a task. What is counted is spread over as many `shards` as ours is.
+    pub(super) async fn all(
+        mut conn: MultiplexedConnection,
+        job: Job,
+        stem: &str,
+        tasks: usize,
+        shards: u32,
+    ) -> Result<Vec<Bare>> {
         let unlock: String = redis::cmd("SCRIPT").arg("LOAD").arg(UNLOCK).query_async(&mut conn).await?;
         let key = |task: usize| match job {
             Job::LockCycle | Job::CounterAdd => format!("bare-{stem}-{task}"),
             _ => format!("bare-{stem}"),
         };
-        let filled = match job {
-            Job::SetRead => (0..MEMBERS).map(member).collect(),
-            Job::UniqueCount => (0..COUNTED).map(|at| at.to_string()).collect(),
+        let shards: Vec<String> = (0..shards).map(|shard| format!("bare-{stem}-{shard}")).collect();
+        let filled: Vec<(String, String)> = match job {
+            Job::SetRead => (0..MEMBERS).map(|at| (key(0), member(at))).collect(),
+            Job::UniqueCount => {
+                (0..COUNTED).zip(shards.iter().cycle()).map(|(at, shard)| (shard.clone(), at.to_string())).collect()
+            }
             _ => Vec::new(),
         };
-        for member in filled {
-            redis::cmd("SADD").arg(key(0)).arg(member).exec_async(&mut conn).await?;
+        for (key, member) in filled {
+            redis::cmd("SADD").arg(key).arg(member).exec_async(&mut conn).await?;
         }
-        let bare = |task| Bare { conn: conn.clone(), job, key: key(task), at: first_of(task), unlock: unlock.clone() };
+        let bare = |task| Bare {
+            conn: conn.clone(),
+            job,
+            key: key(task),
+            at: first_of(task),
+            unlock: unlock.clone(),
+            shards: shards.clone(),
+        };
         Ok((0..tasks).map(bare).collect())
     }
 
@@ -211,7 +243,13 @@ impl Bare {
             Job::SetAdd => vec![one(&["SADD", key, &member(self.at)])],
             Job::SetRead => vec![one(&["SMEMBERS", key])],
             Job::UniqueAdd => vec![one(&["SADD", key, &at])],
-            Job::UniqueCount => vec![one(&["SCARD", key])],
+            Job::UniqueCount => {
+                let mut trip = Pipeline::with_capacity(self.shards.len());
+                for shard in &self.shards {
+                    trip.cmd("SCARD").arg(shard);
+                }
+                vec![trip]
+            }
         }
     }
 }
@@ -224,7 +262,12 @@ impl Step for Bare {
             let is_right = match (self.job, values.first()) {
                 (_, None | Some(Value::ServerError(_) | Value::Nil)) => false,
                 (Job::SetRead, Some(Value::Array(members))) => members.len() as u64 == MEMBERS,
-                (Job::UniqueCount, Some(Value::Int(count))) => *count as u64 == COUNTED,
+                (Job::UniqueCount, _) => {
+                    let counts = values
+                        .iter()
+                        .filter_map(|value| if let Value::Int(count) = value { Some(*count as u64) } else { None });
+                    counts.sum::<u64>() == COUNTED
+                }
                 (Job::LockCycle, Some(Value::Int(freed))) => *freed == 1,
                 _ => true,
             };

@@ -46,7 +46,7 @@ impl Job {
         }
     }
 
-    /// What anybody would send who has no structures.
+    /// What anybody would send who has no structures; a count asks as many sets as ours has shards.
     fn bare(self) -> &'static str {
         match self {
             Job::LockCycle => "SET NX PX; EVALSHA",
@@ -55,7 +55,7 @@ impl Job {
             Job::SetAdd => "SADD",
             Job::SetRead => "SMEMBERS",
             Job::UniqueAdd => "SADD",
-            Job::UniqueCount => "SCARD",
+            Job::UniqueCount => "SCARD of as many sets",
         }
     }
 
@@ -91,8 +91,10 @@ fn hold(ground: &Ground<'_>, python: &Python, name: &str, job: Job, tasks: usize
     let runtime = &ground.runtime;
     let stem = format!("{job:?}-{tasks}");
     let ours = runtime.block_on(Hand::ours(&ground.store, job, &stem, tasks))?;
-    let bare =
-        runtime.block_on(async { Bare::all(clients::multiplexed(&ground.url).await?, job, &stem, tasks).await })?;
+    let bare = runtime.block_on(async {
+        let shards = ours.first().ok_or("nobody works")?.shards().await?;
+        Bare::all(clients::multiplexed(&ground.url).await?, job, &stem, tasks, shards).await
+    })?;
     let mut contestants =
         vec![contestant(ground, OURS, String::new(), ours), contestant(ground, BARE, job.bare().to_owned(), bare)];
     if job == Job::LockCycle {

@@ -1,6 +1,6 @@
-//! What is promised names its evidence, and it exists: each test that `docs/guarantees.md` and the like name is a function of that name.
+//! What is promised names its evidence, and it exists: each test that `docs/guarantees.md` and the like name is a function of that name, in the file that they name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{fs, iter};
 
@@ -10,18 +10,24 @@ use crate::style;
 /// The documents, and how many names each has at the least: with fewer the reading has gone wrong, not the document right.
 const DOCUMENTS: [(&str, usize); 2] = [("docs/guarantees.md", 20), ("SECURITY.md", 5)];
 
-/// Returns a line for each test that is named and does not exist.
+/// The files that define a function of each name.
+type Functions = BTreeMap<String, BTreeSet<String>>;
+
+/// Returns a line for each test that is named and does not exist, or not where it is said to be.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>> {
-    let mut functions = BTreeSet::new();
+    let mut functions = Functions::new();
     for file in style::files(root)? {
         let source = fs::read_to_string(&file).context(|| format!("could not read {}", file.display()))?;
-        functions.extend(functions_of(&source).map(str::to_owned));
+        for function in functions_of(&source) {
+            functions.entry(function.to_owned()).or_default().insert(file.display().to_string());
+        }
     }
     let mut found = Vec::new();
     for (document, least) in DOCUMENTS {
         let text = fs::read_to_string(root.join(document)).context(|| format!("could not read {document}"))?;
         let named = named(&text);
         found.extend(missing(document, &named, &functions));
+        found.extend(misplaced(document, &text, &functions));
         if named.len() < least {
             found.push(format!("{document} names {} tests; there were at least {least}", named.len()));
         }
@@ -29,9 +35,29 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-fn missing(document: &str, named: &BTreeSet<&str>, functions: &BTreeSet<String>) -> Vec<String> {
-    let missing = named.iter().filter(|name| !functions.contains(**name));
+fn missing(document: &str, named: &BTreeSet<&str>, functions: &Functions) -> Vec<String> {
+    let missing = named.iter().filter(|name| !functions.contains_key(**name));
     missing.map(|name| format!("{document} names the test {name}; there is none")).collect()
+}
+
+/// The tests that a document says are in a file, `file.rs`: `a_test`, `another`, and are not. A file is named by the end of its path, up to a semicolon or the
+/// end of a cell.
+fn misplaced(document: &str, text: &str, functions: &Functions) -> Vec<String> {
+    let mut found = Vec::new();
+    for part in text.split([';', '|', '\n']) {
+        let mut file = None;
+        for span in part.split('`').skip(1).step_by(2) {
+            if span.ends_with(".rs") {
+                file = Some(span);
+            } else if let (Some(file), Some(places)) = (file, functions.get(span)) {
+                let is_there = |place: &String| place.ends_with(&format!("/{file}"));
+                if !places.iter().any(is_there) {
+                    found.push(format!("{document} says that {file} has the test {span}; it has not"));
+                }
+            }
+        }
+    }
+    found
 }
 
 /// The words in code spans that can only be names of tests: sentences of small letters, joined by underscores.
@@ -60,10 +86,25 @@ mod tests {
     #[test]
     fn a_test_that_does_not_exist_is_found() {
         let text = "shown by `a.rs`: `it_does_what_it_says`, `it_was_renamed_since`; an `Absent`, a `may_evict`";
-        let functions = functions_of("async fn it_does_what_it_says() {}\n    fn other(").map(str::to_owned).collect();
+        let functions = of_file("/t/a.rs", "async fn it_does_what_it_says() {}\n    fn other(");
         assert_eq!(
             missing("a.md", &named(text), &functions),
             ["a.md names the test it_was_renamed_since; there is none"]
         );
+    }
+    #[test]
+    fn a_test_that_is_elsewhere_is_found() {
+        let functions = of_file("/t/it/lock/handle.rs", "fn it_is_held() {}");
+        let text = |file| format!("| x | `{file}`: `it_is_held`; `other.rs` |\n| `lock.rs` | `it_is_held` |");
+        assert_eq!(misplaced("a.md", &text("it/lock/handle.rs"), &functions), [""; 0]);
+        assert_eq!(misplaced("a.md", &text("k/handle.rs"), &functions).len(), 1);
+        assert_eq!(
+            misplaced("a.md", &text("lock.rs"), &functions),
+            ["a.md says that lock.rs has the test it_is_held; it has not"]
+        );
+    }
+
+    fn of_file(file: &str, source: &str) -> Functions {
+        functions_of(source).map(|function| (function.to_owned(), BTreeSet::from([file.to_owned()]))).collect()
     }
 }

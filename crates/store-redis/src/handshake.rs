@@ -72,10 +72,10 @@ pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
     }
     // A server repeats the arguments of a command that it does not know, and the client crate takes a refusal that is not UTF-8 for the end of the
     // connection. So whether they are known is asked here, with arguments that are.
-    pipeline.cmd("EVALSHA").arg(Script::Head.sha()).arg(1).arg(PROBE_KEY);
-    for command in BARE_COMMANDS {
+    for command in COMMANDS {
         pipeline.cmd(command);
     }
+    pipeline.cmd("EVALSHA").arg(Script::Head.sha()).arg(1).arg(PROBE_KEY);
     if wait.is_some() {
         pipeline.cmd("WAIT").arg(0).arg(1);
     }
@@ -84,8 +84,16 @@ pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
 
 /// The key that the handshake asks after. Nothing is ever stored there.
 const PROBE_KEY: &str = "L!probe";
-/// What is sent without a script. Sent with too few arguments, to be refused for that.
-const BARE_COMMANDS: [&str; 2] = ["GET", "SET"];
+/// What ops and scripts call, but for `OBJECT` and `MEMORY`, which only look. Sent with too few arguments, to be refused for that.
+#[rustfmt::skip]
+const COMMANDS: [&str; 41] = [
+    "GET", "SET", "GETRANGE", "SETRANGE", "STRLEN", "APPEND", "EXISTS", "DEL", "UNLINK", "PEXPIRE", "PERSIST", "PTTL",
+    "BITFIELD",
+    "HMGET", "HSET", "HSETNX", "HDEL", "HINCRBY", "HGETALL", "HLEN", "HSCAN", "HEXISTS",
+    "SADD", "SREM", "SMISMEMBER", "SISMEMBER", "SMEMBERS", "SCARD", "SSCAN",
+    "ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZRANGE", "ZMSCORE", "ZSCORE", "ZRANK", "ZREVRANK", "ZCARD",
+    "XADD", "XRANGE",
+];
 
 /// The command that teaches a server a script.
 pub(crate) fn load(script: Script) -> Cmd {
@@ -131,7 +139,7 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitRepli
         }
     };
     let commands =
-        std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(["EVALSHA"]).chain(BARE_COMMANDS).chain(["WAIT"]);
+        std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(COMMANDS).chain(["EVALSHA"]).chain(["WAIT"]);
     for (command, answer) in commands.zip(answers) {
         if let Value::ServerError(error) = answer
             && is_fatal(command, &error)

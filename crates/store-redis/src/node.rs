@@ -356,7 +356,10 @@ impl Node {
                 None => config(format!(
                     "the server wants a password (HELLO: {said}); put it in the URL, redis://user:password@host"
                 )),
-                Some(_) => config(format!("the server refuses the user or the password (HELLO: {said})")),
+                Some(_) => config(format!(
+                    "the server refuses the user or the password (HELLO: {said}); correct them in the URL, redis://user:password@host, or on the server with \
+                     ACL SETUSER"
+                )),
             };
         }
         if said.contains("DB index") || said.contains("SELECT") {

@@ -4,8 +4,9 @@
 //! [`ErrorKind::Unsupported`], and nothing is sent. A structure that uses them records so with its data, and has a portable layout
 //! for every other store.
 //!
-//! A native key holds no item: a get or a put of it is a [`ErrorKind::LayoutMismatch`], and so is a native op on an item or on a key
-//! of another family. [`Native::Remove`] and [`Native::Expire`] take a key of any family. The key of a native op is named, routed and
+//! A native key holds no item: a get or a put of it is a [`ErrorKind::LayoutMismatch`], and so is a native op on a key of another type
+//! of the server. Within a type nothing tells whose a key is: bits are written into any string, an item too, and members are added to any
+//! set. So a structure keeps native data only under keys that bear the random generation of its manifest, which nobody else has by chance. [`Native::Remove`] and [`Native::Expire`] take a key of any family. The key of a native op is named, routed and
 //! prefixed as every other.
 //!
 //! **A key that is missing reads as an empty one**: hashes, sets and sorted sets without members do not exist, bits that were never

@@ -498,12 +498,11 @@ impl Committer {
         }
         let mut entries = self.shared.engine.entries();
         for engine_key in self.over.drain(..) {
-            entries.add(engine_key, None);
+            entries.add(&engine_key, None);
         }
         for (key, pending) in self.overlay.iter().filter(|(_, pending)| pending.is_dirty) {
-            entries.add(layout::item_key(key), pending.record.as_ref().map(|record| record.encode(key)));
+            entries.add_item(key, pending.record.as_ref());
             if let Some(expiry_ms) = pending.record.as_ref().and_then(|record| record.expiry_ms) {
-                entries.add(layout::expiry_key(expiry_ms, key), Some(Vec::new()));
                 self.shared.expiry.note(expiry_ms);
             }
         }

@@ -16,17 +16,18 @@ use bytes::Bytes;
 use foldhash::quality::RandomState;
 use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result};
 use parking_lot::Mutex;
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::direct::{Ticket, Unsettled, What, Write};
 use crate::engine::Engine;
 use crate::expiry::Expiry;
 use crate::fault::{Fault, Harm};
+use crate::gather::Gather;
 use crate::journal::Newest;
 use crate::layout::{self, Commit, Record};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
+use crate::queue::Requests;
 use crate::time::Timekeeper;
 
 /// Requests that may wait for the committer.
@@ -70,7 +71,7 @@ pub(crate) type AlterFn = Box<dyn FnOnce(Option<&Record>, &Rules) -> Result<Chan
 /// What the committer is asked to do.
 pub(crate) enum Request {
     Run {
-        batch: Batch,
+        batch: Arc<Batch>,
         deadline: Option<Instant>,
         reply: oneshot::Sender<Replies>,
         _room: Option<OwnedSemaphorePermit>,
@@ -190,6 +191,8 @@ pub(crate) struct SharedParts {
 /// The committer's own state.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
+    requests: Requests<Request>,
+    gather: Gather,
     commit: Commit,
     journal: Newest,
     /// The cas token that was given out last.
@@ -211,11 +214,14 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, last: Commit, incarnation: u64, journal: Newest) -> Committer {
-        let commit = Commit { store: incarnation, ..last };
+    /// `last` is the batch that was written last, of the store's incarnation.
+    pub(crate) fn new(shared: Arc<Shared>, requests: Requests<Request>, last: Commit, journal: Newest) -> Committer {
+        let commit = last;
         Committer {
             now: shared.time.now(),
             shared,
+            requests,
+            gather: Gather::default(),
             commit,
             journal,
             cas: commit.cas_limit,
@@ -232,12 +238,14 @@ impl Committer {
     }
 
     /// Works until the queue is closed.
-    pub(crate) fn run(mut self, mut queue: Receiver<Request>) {
-        let mut requests = Vec::new();
+    pub(crate) fn run(mut self) {
+        let mut taken = Vec::new();
         loop {
-            let is_last = queue.blocking_recv_many(&mut requests, QUEUE_REQUESTS_MAX) == 0;
+            let (wanted, patience) = self.gather.next();
+            let is_last = !self.requests.take(&mut taken, wanted.min(QUEUE_REQUESTS_MAX), patience);
+            self.gather.came(taken.len());
             self.begin_round();
-            for request in requests.drain(..) {
+            for request in taken.drain(..) {
                 self.take(request);
                 self.end_full_round();
             }
@@ -316,7 +324,7 @@ impl Committer {
                 if reply.is_closed() {
                     return;
                 }
-                let answer = self.run_batch(batch, deadline, reply);
+                let answer = self.run_batch(&batch, deadline, reply);
                 self.answers.push(answer);
             }
             Request::Alter { key, alter, reply } => {
@@ -338,12 +346,12 @@ impl Committer {
         }
     }
 
-    fn run_batch(&mut self, batch: Batch, deadline: Option<Instant>, reply: oneshot::Sender<Replies>) -> Answer {
+    fn run_batch(&mut self, batch: &Batch, deadline: Option<Instant>, reply: oneshot::Sender<Replies>) -> Answer {
         self.ops += batch.len();
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let mut replies = Replies::with_capacity(batch.len());
         let mut writes = Vec::with_capacity(batch.len());
-        for op in &batch {
+        for op in batch {
             let done = if is_late {
                 let detail = "the deadline came while the op waited for those before it";
                 Err(Error::new(ErrorKind::Timeout, detail).op(op).store(&self.shared.name))
@@ -483,6 +491,9 @@ impl Committer {
         {
             unsettled.settle(&decided, self.last_ticket);
         }
+        if self.shared.sync == Sync::Always {
+            self.gather.ended(self.answers.len(), self.requests.waiting());
+        }
         for answer in self.answers.drain(..) {
             answer.send(&done, &self.shared.name);
         }
@@ -518,8 +529,12 @@ impl Committer {
             time_ms: self.now_ms(),
             ..self.commit
         };
+        let from = Instant::now();
         self.commit =
             self.shared.engine.commit(entries, next, is_synced).inspect_err(|fault| self.shared.fail(fault))?;
+        if is_synced {
+            self.gather.synced(from.elapsed());
+        }
         self.shared.written.store(self.commit.sequence, Ordering::Release);
         if is_synced {
             self.shared.synced.fetch_max(self.commit.sequence, Ordering::AcqRel);

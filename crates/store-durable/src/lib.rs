@@ -27,12 +27,14 @@ mod fault;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod gather;
 mod journal;
 mod layout;
 mod list;
 mod ops;
 mod options;
 mod place;
+mod queue;
 mod room;
 mod shared;
 mod store;

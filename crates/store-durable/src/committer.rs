@@ -16,8 +16,10 @@ use bytes::Bytes;
 use foldhash::quality::RandomState;
 use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::ahead::Ahead;
 use crate::direct::{Ticket, Unsettled, What, Write};
 use crate::engine::Engine;
 use crate::expiry::Expiry;
@@ -95,11 +97,14 @@ pub(crate) enum Request {
 
 /// An answer that waits for the round's batch.
 enum Answer {
-    Run { replies: Replies, writes: Vec<bool>, reply: oneshot::Sender<Replies> },
+    Run { replies: Replies, batch: Arc<Batch>, reply: oneshot::Sender<Replies> },
     Alter { done: Result<()>, reply: oneshot::Sender<Result<()>> },
     Reclaim { done: Result<u64>, reply: oneshot::Sender<Result<u64>> },
     Sync { reply: oneshot::Sender<Result<()>> },
 }
+
+/// A copy of an item's key: most are short, and need no allocation.
+type ShortKey = SmallVec<[u8; 32]>;
 
 /// An item as the round has left it.
 struct Pending {
@@ -195,9 +200,10 @@ pub(crate) struct Committer {
     gather: Gather,
     commit: Commit,
     journal: Newest,
+    ahead: Ahead,
     /// The cas token that was given out last.
     cas: u64,
-    overlay: HashMap<Bytes, Pending, RandomState>,
+    overlay: HashMap<ShortKey, Pending, RandomState>,
     answers: Vec<Answer>,
     /// What a server decided, and this round writes: where, and by which ticket.
     decided: Vec<(usize, Bytes, Ticket)>,
@@ -216,15 +222,15 @@ pub(crate) struct Committer {
 impl Committer {
     /// `last` is the batch that was written last, of the store's incarnation.
     pub(crate) fn new(shared: Arc<Shared>, requests: Requests<Request>, last: Commit, journal: Newest) -> Committer {
-        let commit = last;
         Committer {
             now: shared.time.now(),
+            ahead: if shared.sync == Sync::Always { Ahead::of(&journal.path()) } else { Ahead::default() },
             shared,
             requests,
             gather: Gather::default(),
-            commit,
+            commit: last,
             journal,
-            cas: commit.cas_limit,
+            cas: last.cas_limit,
             overlay: HashMap::default(),
             answers: Vec::new(),
             decided: Vec::new(),
@@ -275,8 +281,8 @@ impl Committer {
                 self.ops += 1;
                 self.bytes += record.as_ref().map_or(0, |record| record.value.len());
                 self.cas = self.cas.max(cas);
-                self.decided.push((shard, key.clone(), write.ticket));
-                self.overlay.insert(key, Pending { record, is_dirty: true });
+                self.overlay.insert(key[..].into(), Pending { record, is_dirty: true });
+                self.decided.push((shard, key, write.ticket));
             }
             What::Clear => {
                 self.end_round();
@@ -324,7 +330,7 @@ impl Committer {
                 if reply.is_closed() {
                     return;
                 }
-                let answer = self.run_batch(&batch, deadline, reply);
+                let answer = self.run_batch(batch, deadline, reply);
                 self.answers.push(answer);
             }
             Request::Alter { key, alter, reply } => {
@@ -346,12 +352,11 @@ impl Committer {
         }
     }
 
-    fn run_batch(&mut self, batch: &Batch, deadline: Option<Instant>, reply: oneshot::Sender<Replies>) -> Answer {
+    fn run_batch(&mut self, batch: Arc<Batch>, deadline: Option<Instant>, reply: oneshot::Sender<Replies>) -> Answer {
         self.ops += batch.len();
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let mut replies = Replies::with_capacity(batch.len());
-        let mut writes = Vec::with_capacity(batch.len());
-        for op in batch {
+        for op in batch.iter() {
             let done = if is_late {
                 let detail = "the deadline came while the op waited for those before it";
                 Err(Error::new(ErrorKind::Timeout, detail).op(op).store(&self.shared.name))
@@ -359,9 +364,8 @@ impl Committer {
                 self.run_op(op)
             };
             replies.push(done);
-            writes.push(!op.is_read());
         }
-        Answer::Run { replies, writes, reply }
+        Answer::Run { replies, batch, reply }
     }
 
     fn run_op(&mut self, op: &Op) -> Result<Reply> {
@@ -399,7 +403,7 @@ impl Committer {
             self.cas = self.cas.max(record.cas);
             self.bytes += record.value.len();
         }
-        self.overlay.insert(key.clone().into_bytes(), Pending { record, is_dirty: true });
+        self.overlay.insert(key.as_bytes().into(), Pending { record, is_dirty: true });
     }
 
     fn may_write(&self, op: &Op) -> Result<()> {
@@ -464,7 +468,7 @@ impl Committer {
             }
         };
         if is_over {
-            self.overlay.insert(Bytes::copy_from_slice(key), Pending { record: None, is_dirty: true });
+            self.overlay.insert(key.into(), Pending { record: None, is_dirty: true });
         }
         Ok(is_over)
     }
@@ -521,6 +525,17 @@ impl Committer {
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
         let begins_file = self.journal.has_next();
+        if begins_file {
+            // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
+            self.shared.sync_now()?;
+            self.journal.advance();
+        }
+        if self.shared.sync == Sync::Always {
+            if begins_file {
+                self.ahead = Ahead::of(&self.journal.path());
+            }
+            self.ahead.make_room(entries.journal_bytes_max());
+        }
         let is_synced = takes_lot || begins_file || self.shared.sync == Sync::Always;
         let next = Commit {
             sequence: self.commit.sequence + 1,
@@ -541,12 +556,6 @@ impl Committer {
         }
         self.shared.has_written.store(true, Ordering::Release);
         self.shared.room.wrote(bytes);
-        if begins_file {
-            self.journal.advance();
-        } else if !is_synced && self.journal.has_next() {
-            // Begun meanwhile: this batch is its first, or the next one is, which finds it begun.
-            self.shared.sync_now()?;
-        }
         Ok(())
     }
 }
@@ -562,10 +571,10 @@ impl Answer {
     fn send(self, done: &Result<(), Fault>, store: &str) {
         match (self, done) {
             (Answer::Run { replies, reply, .. }, Ok(())) => _ = reply.send(replies),
-            (Answer::Run { replies, writes, reply }, Err(fault)) => {
+            (Answer::Run { replies, batch, reply }, Err(fault)) => {
                 let fail =
-                    |(done, is_write): (Result<Reply>, bool)| done.and_then(|_| Err(failed(fault, store, is_write)));
-                _ = reply.send(replies.into_iter().zip(writes).map(fail).collect());
+                    |(done, op): (Result<Reply>, &Op)| done.and_then(|_| Err(failed(fault, store, !op.is_read())));
+                _ = reply.send(replies.into_iter().zip(batch.iter()).map(fail).collect());
             }
             (Answer::Alter { done: altered, reply }, done) => {
                 _ = reply

@@ -181,6 +181,12 @@ fn tell_all(entries: fjall::Iter, tell: &mut dyn FnMut(&[u8], Bytes) -> bool) ->
 }
 
 impl Entries {
+    /// What they take in the journal, at the most.
+    pub(crate) fn journal_bytes_max(&self) -> usize {
+        // An entry has 21 bytes before its key; the batch 26, and its commit record.
+        self.bytes + self.batch.len() * 24 + 256
+    }
+
     /// Adds an entry; `None` removes it.
     pub(crate) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
         self.content.add(key, value);

@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod alter;
 mod backup;
 mod check;

@@ -3,14 +3,10 @@
 //! The committer says how many requests it waits for, and is woken once, by the one that makes them so many: waking it costs more than what most requests ask for.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Semaphore, TryAcquireError};
-
-/// Before it sleeps the committer lets others run, and looks again, so often: who has just been answered is soon back, and to be put to sleep and woken takes longer.
-const LOOKS_MAX: usize = 32;
 
 /// What both ends share. Requests wait here, up to a number; whoever has more waits outside.
 pub(crate) struct Queue<T> {
@@ -122,12 +118,6 @@ impl<T> Requests<T> {
     /// when there is nothing, and will be nothing.
     pub(crate) fn take(&mut self, taken: &mut Vec<T>, wanted: usize, patience: Duration) -> bool {
         let mut state = self.0.state.lock();
-        for _ in 0..LOOKS_MAX {
-            if state.waiting.len() >= wanted.max(1) || state.is_closed {
-                break;
-            }
-            MutexGuard::unlocked(&mut state, thread::yield_now);
-        }
         if state.waiting.len() < wanted && !state.is_closed && !patience.is_zero() {
             let deadline = Instant::now() + patience;
             state.wanted = wanted;
@@ -159,6 +149,8 @@ impl<T> Drop for Requests<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(600);

@@ -1,11 +1,11 @@
 //! Zeros ahead of the journal's end, so that a sync has less to write.
 //!
-//! The engine makes a journal file as one hole. Where a hole is written to, the file system has to find blocks and to note them, and the sync that follows waits for the note as
-//! well as for the data: on ext4 a sync of 5 KB takes about 1.4 times as long as where blocks were written before. So, where each batch is synced, zeros are written over some of the hole
-//! before batches come there.
+//! The engine makes a journal file as one hole. Where a hole is written to, the file system has to find blocks and to note them, and the
+//! sync that follows waits for the note as well as for the data: on ext4 a sync of 5 KB takes about 1.4 times as long as where blocks were
+//! written before. So, where each batch is synced, zeros are written over some of the hole before batches come there.
 //!
-//! The committer does so between two batches, when nobody else writes to the file, and only where there is a hole: what is in the file is the same after it. What
-//! fails is left: it was to save time. A file that was reopened has no hole, and gets none.
+//! The committer does so between two batches, when nobody else writes to the file, and only where there is a hole: what is in the file is
+//! the same after it. What fails is left: it was to save time. A file that was reopened has no hole, and gets none.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -2,7 +2,7 @@
 //!
 //! It takes what waits in the queue, applies each op to the item as the round has left it so far (the overlay, or else the engine), writes all
 //! that changed as one batch, syncs once if the store syncs always, and then answers. Writers that come while it syncs wait for the next
-//! round: so many writers share one sync.
+//! round: so many writers share one sync. A round that will sync also waits a moment for those who were just answered ([`Gather`]).
 //!
 //! Readers do not come here. They read the engine, which shows a batch only once it was written, and synced if that was asked for: nobody sees what
 //! a crash could still take back at `sync=always`. A reader may see a write a moment before its writer is told of it.

@@ -1,8 +1,9 @@
 //! How long a round that will sync waits for more writers.
 //!
-//! Writers who wait for each write, as most do, come back as soon as they are answered. A committer that takes what is there at that moment finds those who came while
-//! it synced, and not those whom it has just answered: they fall into two halves, each of which waits for the other's sync. So it waits, at most as long as a sync
-//! takes, until as many are there as were answered and waited. Where they do not come back it soon stops waiting for them.
+//! Writers who wait for each write, as most do, come back as soon as they are answered. A committer that takes what is there at that moment
+//! finds those who came while it synced, and not those whom it has just answered: they fall into two halves, each of which waits for the
+//! other's sync. So it waits, at most as long as a sync takes, until as many are there as were answered and waited. Where they do not come
+//! back it soon stops waiting for them.
 
 use std::time::Duration;
 

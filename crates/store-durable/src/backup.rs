@@ -221,11 +221,7 @@ impl Options {
             return Err(Error::new(ErrorKind::BadInput, detail).key(&item.key));
         }
         let DumpItem { key, flags, expiry_ms, value } = item;
-        let key = key.as_bytes();
-        entries.add(layout::item_key(key), Some(Record { marks: 0, flags, expiry_ms, cas, value }.encode(key)));
-        if let Some(expiry_ms) = expiry_ms {
-            entries.add(layout::expiry_key(expiry_ms, key), Some(Vec::new()));
-        }
+        entries.add_item(key.as_bytes(), Some(&Record { marks: 0, flags, expiry_ms, cas, value }));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It takes what waits in the queue, applies each op to the item as the round has left it so far (the overlay, or else the engine), writes all
 //! that changed as one batch, syncs once if the store syncs always, and then answers. Writers that come while it syncs wait for the next
-//! round: so many writers share one sync.
+//! round: so many writers share one sync. A round that will sync also waits a moment for those who were just answered ([`Gather`]).
 //!
 //! Readers do not come here. They read the engine, which shows a batch only once it was written, and synced if that was asked for: nobody sees what
 //! a crash could still take back at `sync=always`. A reader may see a write a moment before its writer is told of it.
@@ -16,17 +16,20 @@ use bytes::Bytes;
 use foldhash::quality::RandomState;
 use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result};
 use parking_lot::Mutex;
-use tokio::sync::mpsc::Receiver;
+use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::ahead::Ahead;
 use crate::direct::{Ticket, Unsettled, What, Write};
 use crate::engine::Engine;
 use crate::expiry::Expiry;
 use crate::fault::{Fault, Harm};
+use crate::gather::Gather;
 use crate::journal::Newest;
 use crate::layout::{self, Commit, Record};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
+use crate::queue::Requests;
 use crate::time::Timekeeper;
 
 /// Requests that may wait for the committer.
@@ -70,7 +73,7 @@ pub(crate) type AlterFn = Box<dyn FnOnce(Option<&Record>, &Rules) -> Result<Chan
 /// What the committer is asked to do.
 pub(crate) enum Request {
     Run {
-        batch: Batch,
+        batch: Arc<Batch>,
         deadline: Option<Instant>,
         reply: oneshot::Sender<Replies>,
         _room: Option<OwnedSemaphorePermit>,
@@ -94,11 +97,14 @@ pub(crate) enum Request {
 
 /// An answer that waits for the round's batch.
 enum Answer {
-    Run { replies: Replies, writes: Vec<bool>, reply: oneshot::Sender<Replies> },
+    Run { replies: Replies, batch: Arc<Batch>, reply: oneshot::Sender<Replies> },
     Alter { done: Result<()>, reply: oneshot::Sender<Result<()>> },
     Reclaim { done: Result<u64>, reply: oneshot::Sender<Result<u64>> },
     Sync { reply: oneshot::Sender<Result<()>> },
 }
+
+/// A copy of an item's key: most are short, and need no allocation.
+type ShortKey = SmallVec<[u8; 32]>;
 
 /// An item as the round has left it.
 struct Pending {
@@ -190,11 +196,14 @@ pub(crate) struct SharedParts {
 /// The committer's own state.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
+    requests: Requests<Request>,
+    gather: Gather,
     commit: Commit,
     journal: Newest,
+    ahead: Ahead,
     /// The cas token that was given out last.
     cas: u64,
-    overlay: HashMap<Bytes, Pending, RandomState>,
+    overlay: HashMap<ShortKey, Pending, RandomState>,
     answers: Vec<Answer>,
     /// What a server decided, and this round writes: where, and by which ticket.
     decided: Vec<(usize, Bytes, Ticket)>,
@@ -211,14 +220,17 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, last: Commit, incarnation: u64, journal: Newest) -> Committer {
-        let commit = Commit { store: incarnation, ..last };
+    /// `last` is the batch that was written last, of the store's incarnation.
+    pub(crate) fn new(shared: Arc<Shared>, requests: Requests<Request>, last: Commit, journal: Newest) -> Committer {
         Committer {
             now: shared.time.now(),
+            ahead: if shared.sync == Sync::Always { Ahead::of(&journal.path()) } else { Ahead::default() },
             shared,
-            commit,
+            requests,
+            gather: Gather::default(),
+            commit: last,
             journal,
-            cas: commit.cas_limit,
+            cas: last.cas_limit,
             overlay: HashMap::default(),
             answers: Vec::new(),
             decided: Vec::new(),
@@ -232,12 +244,14 @@ impl Committer {
     }
 
     /// Works until the queue is closed.
-    pub(crate) fn run(mut self, mut queue: Receiver<Request>) {
-        let mut requests = Vec::new();
+    pub(crate) fn run(mut self) {
+        let mut taken = Vec::new();
         loop {
-            let is_last = queue.blocking_recv_many(&mut requests, QUEUE_REQUESTS_MAX) == 0;
+            let (wanted, patience) = self.gather.next();
+            let is_last = !self.requests.take(&mut taken, wanted.min(QUEUE_REQUESTS_MAX), patience);
+            self.gather.came(taken.len());
             self.begin_round();
-            for request in requests.drain(..) {
+            for request in taken.drain(..) {
                 self.take(request);
                 self.end_full_round();
             }
@@ -267,8 +281,8 @@ impl Committer {
                 self.ops += 1;
                 self.bytes += record.as_ref().map_or(0, |record| record.value.len());
                 self.cas = self.cas.max(cas);
-                self.decided.push((shard, key.clone(), write.ticket));
-                self.overlay.insert(key, Pending { record, is_dirty: true });
+                self.overlay.insert(key[..].into(), Pending { record, is_dirty: true });
+                self.decided.push((shard, key, write.ticket));
             }
             What::Clear => {
                 self.end_round();
@@ -338,12 +352,11 @@ impl Committer {
         }
     }
 
-    fn run_batch(&mut self, batch: Batch, deadline: Option<Instant>, reply: oneshot::Sender<Replies>) -> Answer {
+    fn run_batch(&mut self, batch: Arc<Batch>, deadline: Option<Instant>, reply: oneshot::Sender<Replies>) -> Answer {
         self.ops += batch.len();
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let mut replies = Replies::with_capacity(batch.len());
-        let mut writes = Vec::with_capacity(batch.len());
-        for op in &batch {
+        for op in batch.iter() {
             let done = if is_late {
                 let detail = "the deadline came while the op waited for those before it";
                 Err(Error::new(ErrorKind::Timeout, detail).op(op).store(&self.shared.name))
@@ -351,9 +364,8 @@ impl Committer {
                 self.run_op(op)
             };
             replies.push(done);
-            writes.push(!op.is_read());
         }
-        Answer::Run { replies, writes, reply }
+        Answer::Run { replies, batch, reply }
     }
 
     fn run_op(&mut self, op: &Op) -> Result<Reply> {
@@ -391,7 +403,7 @@ impl Committer {
             self.cas = self.cas.max(record.cas);
             self.bytes += record.value.len();
         }
-        self.overlay.insert(key.clone().into_bytes(), Pending { record, is_dirty: true });
+        self.overlay.insert(key.as_bytes().into(), Pending { record, is_dirty: true });
     }
 
     fn may_write(&self, op: &Op) -> Result<()> {
@@ -456,7 +468,7 @@ impl Committer {
             }
         };
         if is_over {
-            self.overlay.insert(Bytes::copy_from_slice(key), Pending { record: None, is_dirty: true });
+            self.overlay.insert(key.into(), Pending { record: None, is_dirty: true });
         }
         Ok(is_over)
     }
@@ -483,6 +495,9 @@ impl Committer {
         {
             unsettled.settle(&decided, self.last_ticket);
         }
+        if self.shared.sync == Sync::Always {
+            self.gather.ended(self.answers.len(), self.requests.waiting());
+        }
         for answer in self.answers.drain(..) {
             answer.send(&done, &self.shared.name);
         }
@@ -498,12 +513,11 @@ impl Committer {
         }
         let mut entries = self.shared.engine.entries();
         for engine_key in self.over.drain(..) {
-            entries.add(engine_key, None);
+            entries.add(&engine_key, None);
         }
         for (key, pending) in self.overlay.iter().filter(|(_, pending)| pending.is_dirty) {
-            entries.add(layout::item_key(key), pending.record.as_ref().map(|record| record.encode(key)));
+            entries.add_item(key, pending.record.as_ref());
             if let Some(expiry_ms) = pending.record.as_ref().and_then(|record| record.expiry_ms) {
-                entries.add(layout::expiry_key(expiry_ms, key), Some(Vec::new()));
                 self.shared.expiry.note(expiry_ms);
             }
         }
@@ -511,6 +525,17 @@ impl Committer {
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
         let begins_file = self.journal.has_next();
+        if begins_file {
+            // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
+            self.shared.sync_now()?;
+            self.journal.advance();
+        }
+        if self.shared.sync == Sync::Always {
+            if begins_file {
+                self.ahead = Ahead::of(&self.journal.path());
+            }
+            self.ahead.make_room(entries.journal_bytes_max());
+        }
         let is_synced = takes_lot || begins_file || self.shared.sync == Sync::Always;
         let next = Commit {
             sequence: self.commit.sequence + 1,
@@ -519,20 +544,18 @@ impl Committer {
             time_ms: self.now_ms(),
             ..self.commit
         };
+        let from = Instant::now();
         self.commit =
             self.shared.engine.commit(entries, next, is_synced).inspect_err(|fault| self.shared.fail(fault))?;
+        if is_synced {
+            self.gather.synced(from.elapsed());
+        }
         self.shared.written.store(self.commit.sequence, Ordering::Release);
         if is_synced {
             self.shared.synced.fetch_max(self.commit.sequence, Ordering::AcqRel);
         }
         self.shared.has_written.store(true, Ordering::Release);
         self.shared.room.wrote(bytes);
-        if begins_file {
-            self.journal.advance();
-        } else if !is_synced && self.journal.has_next() {
-            // Begun meanwhile: this batch is its first, or the next one is, which finds it begun.
-            self.shared.sync_now()?;
-        }
         Ok(())
     }
 }
@@ -548,10 +571,10 @@ impl Answer {
     fn send(self, done: &Result<(), Fault>, store: &str) {
         match (self, done) {
             (Answer::Run { replies, reply, .. }, Ok(())) => _ = reply.send(replies),
-            (Answer::Run { replies, writes, reply }, Err(fault)) => {
+            (Answer::Run { replies, batch, reply }, Err(fault)) => {
                 let fail =
-                    |(done, is_write): (Result<Reply>, bool)| done.and_then(|_| Err(failed(fault, store, is_write)));
-                _ = reply.send(replies.into_iter().zip(writes).map(fail).collect());
+                    |(done, op): (Result<Reply>, &Op)| done.and_then(|_| Err(failed(fault, store, !op.is_read())));
+                _ = reply.send(replies.into_iter().zip(batch.iter()).map(fail).collect());
             }
             (Answer::Alter { done: altered, reply }, done) => {
                 _ = reply

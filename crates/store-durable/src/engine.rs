@@ -14,7 +14,7 @@ use fjall::{
 };
 
 use crate::fault::{Fault, Harm};
-use crate::layout::{COMMIT_KEY, Commit, Content};
+use crate::layout::{self, COMMIT_KEY, Commit, Content, Record};
 
 /// The keyspace's name.
 const KEYSPACE: &str = "larder";
@@ -44,6 +44,9 @@ pub(crate) struct Entries {
     content: Content,
     /// Bytes of keys and values.
     pub(crate) bytes: usize,
+    /// Where an engine key, and a value, is put together.
+    key: Vec<u8>,
+    value: Vec<u8>,
 }
 
 impl Engine {
@@ -76,7 +79,7 @@ impl Engine {
 
     /// The value under an engine key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        Ok(self.keyspace.get(key).map_err(fault)?.map(Bytes::from))
+        Ok(self.keyspace.get(key).map_err(fault)?.map(Bytes::from_owner))
     }
 
     /// The commit record of the last batch.
@@ -109,7 +112,8 @@ impl Engine {
     /// A batch without entries.
     pub(crate) fn entries(&self) -> Entries {
         let batch = OwnedWriteBatch::with_capacity(self.database.clone(), 64);
-        Entries { batch, keyspace: self.keyspace.clone(), content: Content::default(), bytes: 0 }
+        let (keyspace, content) = (self.keyspace.clone(), Content::default());
+        Entries { batch, keyspace, content, bytes: 0, key: Vec::new(), value: Vec::new() }
     }
 
     /// Writes a batch and its commit record, synced or not. After an error it may have been written or not, and nothing can be written any more.
@@ -152,7 +156,7 @@ impl Engine {
 impl Moment {
     /// The value under an engine key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        Ok(self.snapshot.get(&self.keyspace, key).map_err(fault)?.map(Bytes::from))
+        Ok(self.snapshot.get(&self.keyspace, key).map_err(fault)?.map(Bytes::from_owner))
     }
 
     /// True if there is something under an engine key.
@@ -169,7 +173,7 @@ impl Moment {
 fn tell_all(entries: fjall::Iter, tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
     for entry in entries {
         let (key, value) = entry.into_inner().map_err(fault)?;
-        if !tell(&key, Bytes::from(value)) {
+        if !tell(&key, Bytes::from_owner(value)) {
             break;
         }
     }
@@ -177,14 +181,32 @@ fn tell_all(entries: fjall::Iter, tell: &mut dyn FnMut(&[u8], Bytes) -> bool) ->
 }
 
 impl Entries {
+    /// What they take in the journal, at the most.
+    pub(crate) fn journal_bytes_max(&self) -> usize {
+        // An entry has 21 bytes before its key; the batch 26, and its commit record.
+        self.bytes + self.batch.len() * 24 + 256
+    }
+
     /// Adds an entry; `None` removes it.
-    pub(crate) fn add(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
-        self.content.add(&key, value.as_deref());
-        self.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+    pub(crate) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.content.add(key, value);
+        self.bytes += key.len() + value.map_or(0, <[u8]>::len);
         match value {
             Some(value) => self.batch.insert(&self.keyspace, key, value),
             None => self.batch.remove(&self.keyspace, key),
         }
+    }
+
+    /// Adds what an item is, and its expiry where it has one; `None` removes it.
+    pub(crate) fn add_item(&mut self, key: &[u8], record: Option<&Record>) {
+        let (mut engine_key, mut value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
+        layout::put_item_key(key, &mut engine_key);
+        self.add(&engine_key, record.map(|record| record.put(key, &mut value)));
+        if let Some(expiry_ms) = record.and_then(|record| record.expiry_ms) {
+            layout::put_expiry_key(expiry_ms, key, &mut engine_key);
+            self.add(&engine_key, Some(&[]));
+        }
+        (self.key, self.value) = (engine_key, value);
     }
 }
 

@@ -67,6 +67,11 @@ impl Newest {
         Ok(Newest { folder, number })
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.join(format!("{}.jnl", self.number))
+    }
+
     /// True if the engine has begun another one.
     pub(crate) fn has_next(&self) -> bool {
         self.folder.join(format!("{}.jnl", self.number + 1)).exists()

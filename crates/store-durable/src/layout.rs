@@ -70,18 +70,30 @@ pub(crate) struct Bad(pub(crate) &'static str);
 /// The engine key of an item.
 pub(crate) fn item_key(key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 + key.len());
+    put_item_key(key, &mut out);
+    out
+}
+
+/// The same, in place of what a buffer held.
+pub(crate) fn put_item_key(key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
     out.push(ITEM);
     out.extend_from_slice(key);
-    out
 }
 
 /// The engine key of an item's expiry.
 pub(crate) fn expiry_key(expiry_ms: u64, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(9 + key.len());
+    put_expiry_key(expiry_ms, key, &mut out);
+    out
+}
+
+/// The same, in place of what a buffer held.
+pub(crate) fn put_expiry_key(expiry_ms: u64, key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
     out.push(EXPIRY);
     out.extend_from_slice(&expiry_ms.to_be_bytes());
     out.extend_from_slice(key);
-    out
 }
 
 /// The expiry and the item's key in an expiry's engine key.
@@ -93,26 +105,38 @@ pub(crate) fn split_expiry_key(engine_key: &[u8]) -> Option<(u64, &[u8])> {
 
 impl Record {
     /// The bytes of the item of `key`.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn encode(&self, key: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(22 + self.value.len() + CHECK_BYTES);
+        let mut out = Vec::new();
+        self.put(key, &mut out).to_vec()
+    }
+
+    /// Writes the bytes of the item of `key` in place of what a buffer held, behind what only the checksum is over, so that it is summed in one piece: what is
+    /// returned.
+    pub(crate) fn put<'a>(&self, key: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
+        out.clear();
+        out.reserve(4 + key.len() + 22 + self.value.len() + CHECK_BYTES);
+        out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        out.extend_from_slice(key);
+        let start = out.len();
         out.push(VERSION);
         if self.marks != 0 {
-            out[0] |= HAS_MARKS;
+            out[start] |= HAS_MARKS;
             out.push(self.marks);
         }
         if self.flags != 0 {
-            out[0] |= HAS_FLAGS;
+            out[start] |= HAS_FLAGS;
             out.extend_from_slice(&self.flags.to_le_bytes());
         }
         if let Some(expiry_ms) = self.expiry_ms {
-            out[0] |= HAS_EXPIRY;
+            out[start] |= HAS_EXPIRY;
             out.extend_from_slice(&expiry_ms.to_le_bytes());
         }
         out.extend_from_slice(&self.cas.to_le_bytes());
         out.extend_from_slice(&self.value);
-        let check = check(key, &out);
-        out.extend_from_slice(&check);
-        out
+        let check = xxh3_64(out) as u32;
+        out.extend_from_slice(&check.to_le_bytes());
+        &out[start..]
     }
 
     /// The item of `key` from its bytes, its value without a copy.
@@ -203,9 +227,11 @@ impl Content {
     /// Adds an entry whose value follows by [`more`](Content::more).
     pub(crate) fn head(&mut self, key: &[u8], value_bytes: Option<usize>) {
         self.items += 1;
-        self.hasher.update(&[u8::from(value_bytes.is_none())]);
-        self.hasher.update(&(key.len() as u32).to_le_bytes());
-        self.hasher.update(&(value_bytes.unwrap_or(0) as u32).to_le_bytes());
+        let mut head = [0; 9];
+        head[0] = u8::from(value_bytes.is_none());
+        head[1..5].copy_from_slice(&(key.len() as u32).to_le_bytes());
+        head[5..].copy_from_slice(&(value_bytes.unwrap_or(0) as u32).to_le_bytes());
+        self.hasher.update(&head);
         self.hasher.update(key);
     }
 

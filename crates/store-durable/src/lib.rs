@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod alter;
 mod backup;
 mod check;
@@ -27,12 +28,14 @@ mod fault;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod gather;
 mod journal;
 mod layout;
 mod list;
 mod ops;
 mod options;
 mod place;
+mod queue;
 mod room;
 mod shared;
 mod store;

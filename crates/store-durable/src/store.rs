@@ -11,7 +11,6 @@ use larder_core::{
     Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Op, Profile, Ranges, Replies, Reply, Result, Run,
     Store, TtlSupport, Verb,
 };
-use tokio::sync::mpsc::{self, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
@@ -22,6 +21,7 @@ use crate::layout::Commit;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
 use crate::place::{Identity, Noted, Place};
+use crate::queue::{Entrance, queue};
 use crate::room::Room;
 use crate::time::Timekeeper;
 use crate::timer::Timer;
@@ -56,7 +56,7 @@ const QUEUE_KB_MAX: usize = 256 << 10;
 pub struct DurableStore {
     // In this order: the timer and the committer are ended, then the engine is closed, then the folder is given back.
     timer: Timer,
-    queue: Option<Sender<Request>>,
+    queue: Entrance<Request>,
     committer: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
     large: Arc<Semaphore>,
@@ -99,10 +99,11 @@ impl DurableStore {
             room: Room::new(options.folder.clone(), options.reserve_bytes),
         };
         let shared = Arc::new(Shared::new(engine, parts, &last));
-        let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
+        let (queue, requests) = queue(QUEUE_REQUESTS_MAX);
         let journal = Newest::find(place.engine()).map_err(|fault| fault.error(&name))?;
-        let committer = Committer::new(shared.clone(), last, identity.incarnation, journal);
-        let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run(requests));
+        let last = Commit { store: identity.incarnation, ..last };
+        let committer = Committer::new(shared.clone(), requests, last, journal);
+        let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run());
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
         let committer = spawned.map_err(threads)?;
@@ -114,10 +115,10 @@ impl DurableStore {
             // A note that cannot be written leaves an older one, which only knows less.
             move || _ = note(&shared, &place, witness.as_deref(), identity)
         };
-        let timer = Timer::start(shared.clone(), queue.downgrade(), note).map_err(threads)?;
+        let timer = Timer::start(shared.clone(), queue.queue(), note).map_err(threads)?;
         Ok(DurableStore {
             timer,
-            queue: Some(queue),
+            queue,
             committer: Some(committer),
             large: Arc::new(Semaphore::new(QUEUE_KB_MAX)),
             profile: Arc::new(profile(&name, options)),
@@ -225,15 +226,12 @@ impl DurableStore {
 
     /// Has the committer look around. One that has much to do does so by itself.
     pub(crate) fn nudge(&self, request: Request) {
-        if let Some(queue) = &self.queue {
-            _ = queue.try_send(request);
-        }
+        _ = self.queue.try_send(request);
     }
 
     /// Hands the committer a request.
     pub(crate) async fn ask(&self, request: Request) -> Result<()> {
-        let Some(queue) = &self.queue else { return Err(self.gone(false)) };
-        queue.send(request).await.map_err(|_| self.gone(false))
+        if self.queue.send(request).await { Ok(()) } else { Err(self.gone(false)) }
     }
 
     /// The error of a request that the committer did not answer, or cannot take.
@@ -256,24 +254,24 @@ impl DurableStore {
     }
 
     async fn write_all(&self, batch: Batch, deadline: Option<Instant>) -> Replies {
-        let failed = |ops: &[(Op, bool)], error: &Error| -> Replies {
-            let one = |(op, is_read): &(Op, bool)| {
-                let effect = if *is_read { Effect::NotApplied } else { error.known_effect() };
+        // Kept for the errors.
+        let batch = Arc::new(batch);
+        let failed = |error: &Error| -> Replies {
+            let one = |op: &Op| {
+                let effect = if op.is_read() { Effect::NotApplied } else { error.known_effect() };
                 Err::<Reply, _>(error.clone().effect(effect).op(op))
             };
-            ops.iter().map(one).collect()
+            batch.iter().map(one).collect()
         };
-        // Keys alone are kept for the errors; the values go with the batch.
-        let ops: Vec<(Op, bool)> = batch.iter().map(|op| (op.clone(), op.is_read())).collect();
         let room = match self.room(&batch).await {
             Ok(room) => room,
-            Err(error) => return failed(&ops, &error),
+            Err(error) => return failed(&error),
         };
         let (reply, answer) = oneshot::channel();
-        if let Err(error) = self.ask(Request::Run { batch, deadline, reply, _room: room }).await {
-            return failed(&ops, &error);
+        if let Err(error) = self.ask(Request::Run { batch: batch.clone(), deadline, reply, _room: room }).await {
+            return failed(&error);
         }
-        answer.await.unwrap_or_else(|_| failed(&ops, &self.gone(true)))
+        answer.await.unwrap_or_else(|_| failed(&self.gone(true)))
     }
 
     /// Waits until there is room in the queue for a large request.
@@ -312,7 +310,7 @@ impl Store for DurableStore {
 
 impl Drop for DurableStore {
     fn drop(&mut self) {
-        self.queue = None;
+        self.queue.close();
         if let Some(committer) = self.committer.take() {
             _ = committer.join();
         }

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::WeakSender;
-
 use crate::committer::{Request, Shared};
 use crate::options::Sync;
+use crate::queue::Queue;
 
 /// How often expired items are looked for and the note is brought up to date.
 const CHORES_EVERY: Duration = Duration::from_secs(1);
@@ -23,7 +22,7 @@ impl Timer {
     /// Starts it. `note` writes down how far the store is on disk.
     pub(crate) fn start(
         shared: Arc<Shared>,
-        queue: WeakSender<Request>,
+        queue: Arc<Queue<Request>>,
         mut note: impl FnMut() + Send + 'static,
     ) -> std::io::Result<Timer> {
         let stops = Arc::new(AtomicBool::new(false));
@@ -49,7 +48,7 @@ impl Timer {
                 }
                 chores_at = Instant::now() + CHORES_EVERY;
                 let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
-                if let Some(queue) = queue.upgrade().filter(|_| is_due) {
+                if is_due {
                     _ = queue.try_send(Request::Reclaim { reply: None });
                 }
                 let synced = shared.synced.load(Ordering::Acquire);

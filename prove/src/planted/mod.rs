@@ -75,8 +75,13 @@ const PLANTS: &[Plant] = &[
         seeds: 5,
         round: |seed, planted| {
             let scene = Scene { steals_one_in: Some(60), ..Scene::calm(seed) };
-            scene.play(toys::number(flaw(Flaw::LostReadsAsZero, planted)))
+            scene.play(toys::count(flaw(Flaw::LostReadsAsZero, planted)))
         },
+    },
+    Plant {
+        name: "a reset that reads and then writes a zero drops an add",
+        seeds: 20,
+        round: |seed, planted| on_toy(seed, &[], toys::count(flaw(Flaw::ResetByPut, planted))),
     },
     Plant {
         name: "two keys are written in turn, and a crash comes between",

@@ -98,6 +98,13 @@ pub struct Run {
     pub ops: usize,
 }
 
+impl Run {
+    /// For what the clients of a run make a habit of: no remainder of the seed, which chooses the job already.
+    fn habits(self) -> fastrand::Rng {
+        fastrand::Rng::with_seed(!self.seed)
+    }
+}
+
 /// One structure under work.
 pub struct Job {
     /// The word that names it.

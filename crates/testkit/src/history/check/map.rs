@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ranking;
 use super::search::{Found, Model, search};
 use crate::history::recorder::{Call, Outcome};
 
@@ -20,6 +21,12 @@ pub enum MapOp {
     All,
     /// Counts the keys.
     Count,
+    /// Reads so many keys of the highest values, the highest first.
+    Top(usize),
+    /// Reads so many keys of the lowest values, the lowest first.
+    Bottom(usize),
+    /// Has the keys spread over so many shards, which changes none of them.
+    Reshard(u16),
 }
 
 /// What is told.
@@ -37,6 +44,10 @@ pub enum MapTold {
     All(Vec<(u64, i64)>),
     /// How many keys there are.
     Count(u64),
+    /// The keys of the highest or the lowest values, the best first.
+    Best(Vec<(u64, i64)>),
+    /// The key is not there, or no better than the last of those that were told.
+    Behind(ranking::Place),
 }
 
 impl MapOp {
@@ -44,7 +55,7 @@ impl MapOp {
     pub fn key(self) -> Option<u64> {
         match self {
             MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Remove(key) | MapOp::Get(key) => Some(key),
-            MapOp::All | MapOp::Count => None,
+            MapOp::All | MapOp::Count | MapOp::Top(_) | MapOp::Bottom(_) | MapOp::Reshard(_) => None,
         }
     }
 }
@@ -63,13 +74,17 @@ impl Model for Register {
             MapOp::Put(_, value) => Some(value),
             MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
             MapOp::Remove(_) => None,
-            MapOp::Get(_) | MapOp::All | MapOp::Count => *state,
+            _ => *state,
         };
         let can_be = match told {
-            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_)) => true,
+            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_) | MapTold::Best(_)) => true,
             Some(MapTold::WasNew(is_new)) => *is_new != is_there,
             Some(MapTold::WasThere(was)) => *was == is_there,
             Some(MapTold::Value(value)) => *value == after,
+            Some(MapTold::Behind(place)) => match (op.key(), after) {
+                (Some(key), Some(value)) => place.is_before(key, value),
+                _ => true,
+            },
         };
         can_be.then_some(after)
     }
@@ -99,8 +114,10 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
         }
     }
     for call in calls {
-        if let (None, Some(MapTold::All(all))) = (call.op.key(), call.ok()) {
-            bad.extend(spread(call, all, rules, &mut of_key));
+        match call.ok() {
+            Some(MapTold::All(all)) => bad.extend(spread(call, all, rules, &mut of_key)),
+            Some(MapTold::Best(best)) => bad.extend(ranking::spread(call, best, &mut of_key)),
+            _ => {}
         }
     }
     for (key, calls) in &of_key {

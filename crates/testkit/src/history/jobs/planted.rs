@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use larder_core::{
     Arith, Batch, Ctx, Effect, Error, ErrorKind, Initial, Key, Op, PutMode, Reply, Result, StoreExt, StoreRef, Ttl,
+    Want,
 };
 
-use super::counters::{Seen, Signs, counter};
+use super::counters::{Habits, Seen, counter};
 use super::drive::{self, Opener, Opening};
 use super::maps::{MapJob, Mix, map, nothing_else};
 use crate::history::check::counter::CounterOp;
@@ -33,6 +34,8 @@ pub enum Flaw {
     TwoKeysInTurn,
     /// The members are written, then their number: a crash in between is never made good.
     CountBesideSet,
+    /// A reset reads the number and then writes a zero: what was added in between is in neither.
+    ResetByPut,
 }
 
 /// A handle of any of them: two keys.
@@ -71,6 +74,32 @@ impl Toy {
                 self.run("all", |key| Op::put(key, PutMode::Add, format!("set {text}"), Ttl::Never)).await
             }
             (told, _) => told,
+        }
+    }
+
+    async fn number(&self) -> Result<i128> {
+        match self.store.get(self.key("count")?).await? {
+            Some(item) => Ok(number(&item.value)),
+            None if self.flaw == Flaw::LostReadsAsZero => Ok(0),
+            None => Err(lost("the number")),
+        }
+    }
+
+    /// Takes the number away, if nobody has added since it was read.
+    async fn reset(&self, count: Key) -> Result<i128> {
+        loop {
+            let read = Op::get(count.clone(), Want::VALUE | Want::CAS);
+            let Some(item) = self.store.run_one(Ctx::default(), read).await?.into_item() else {
+                return self.number().await;
+            };
+            let mode = match item.cas {
+                Some(cas) if self.flaw != Flaw::ResetByPut => PutMode::Cas(cas),
+                _ => PutMode::Set,
+            };
+            match self.store.run_one(Ctx::default(), Op::put(count.clone(), mode, "0", Ttl::Never)).await? {
+                Reply::Exists => {}
+                reply => return stored(Ok(reply)).map(|()| number(&item.value)),
+            }
         }
     }
 
@@ -145,7 +174,7 @@ fn set_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
                     _ => MapTold::All(members.into_iter().map(|key| (key, 1)).collect()),
                 })
             }
-            MapOp::Add(..) | MapOp::Count => unsupported(),
+            _ => unsupported(),
         }
     })
 }
@@ -187,7 +216,7 @@ fn table_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
                 }
                 Ok(MapTold::All(all.into_iter().collect()))
             }
-            MapOp::Add(..) | MapOp::Remove(_) | MapOp::Count => unsupported(),
+            _ => unsupported(),
         }
     })
 }
@@ -232,11 +261,16 @@ async fn unique_try(toy: &Toy, key: u64) -> Result<MapTold> {
     Ok(MapTold::Done)
 }
 
+fn number(digits: &[u8]) -> i128 {
+    String::from_utf8_lossy(digits).trim().parse().unwrap_or(-1)
+}
+
 /// A number on the store's arithmetic.
-pub fn number(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
+pub fn count(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     move |arena, run| {
         let open = opener(flaw, "planted number", run);
-        Box::pin(counter("planted number", arena, run, open, Signs::Up, number_call))
+        let habits = Habits { resets: true, takes_twice: true, ..Habits::default() };
+        Box::pin(counter("planted number", arena, run, open, habits, number_call))
     }
 }
 
@@ -253,11 +287,8 @@ fn number_call(toy: Toy, op: CounterOp, _: Seen) -> Boxed<Result<i128>> {
                 let told = toy.store.run(Ctx::default(), Batch::from_iter([add])).await.pop();
                 stored(told.unwrap_or_else(|| Err(lost("the reply")))).map(|()| 0)
             }
-            CounterOp::Read => match toy.store.get(count).await? {
-                Some(item) => Ok(String::from_utf8_lossy(&item.value).trim().parse().unwrap_or(-1)),
-                None if is_zero => Ok(0),
-                None => Err(lost("the number")),
-            },
+            CounterOp::Read => toy.number().await,
+            CounterOp::Reset => toy.reset(count).await,
         }
     })
 }

@@ -85,7 +85,8 @@ pub(super) fn stack(arena: Arena, run: Run) -> Boxed<Verdict> {
 
 async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: drive::Opener<Line>) -> Verdict {
     // Claims that are left to run out make the end wait for a lease: not in every run.
-    let habits = Habits { leaves_claims: run.seed.is_multiple_of(8), is_lone: run.seed % 3 == 1 };
+    let mut rng = run.habits();
+    let habits = Habits { leaves_claims: rng.u8(..8) == 0, is_lone: rng.u8(..3) == 0 };
     let ended = play(job, arena, run, open, |client| work(client, habits)).await;
     drain(&ended).await;
     ended.judge(|calls, excuses| {

@@ -38,6 +38,9 @@ pub enum Flaw {
     ResetByPut,
 }
 
+/// Turns of the others between a try and the next: some five calls.
+const RETRIED_AFTER_TURNS: usize = 20;
+
 /// A handle of any of them: two keys.
 #[derive(Clone)]
 struct Toy {
@@ -67,6 +70,10 @@ impl Toy {
         let told = self.store.run_one(Ctx::default(), append()).await;
         match (told, self.flaw) {
             (Err(error), Flaw::RetriedAppend) if error.is_unknown() => {
+                // As clients do, a while later: others go on meanwhile.
+                for _ in 0..RETRIED_AFTER_TURNS {
+                    tokio::task::yield_now().await;
+                }
                 self.store.run_one(Ctx::default(), append()).await
             }
             (Err(_), Flaw::SwappedOutcomes) => Ok(Reply::Stored),
@@ -147,6 +154,15 @@ pub fn set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
         let open = opener(flaw, "planted set", run);
         let mix = Mix { put: 6, remove: 5, get: 5, all: 1, ..Mix::default() };
         Box::pin(map(arena, run, MapJob { name: "planted set", open, mix, apply: set_call, also: nothing_else }))
+    }
+}
+
+/// The same set, of few members that all clients put, remove and, most of the time, look at: what comes back is seen.
+pub fn watched_set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
+    move |arena, run| {
+        let open = opener(flaw, "watched set", run);
+        let mix = Mix { put: 2, remove: 2, get: 8, keys: Some(3), ..Mix::default() };
+        Box::pin(map(arena, run, MapJob { name: "watched set", open, mix, apply: set_call, also: nothing_else }))
     }
 }
 

@@ -261,7 +261,7 @@ pub(super) fn array(arena: Arena, run: Run) -> Boxed<Verdict> {
                     MapOp::Put(key, _) => array.push([key.to_string()]).await.map(|()| MapTold::Done),
                     MapOp::Remove(key) => array.remove([key.to_string()]).await.map(|()| MapTold::Done),
                     MapOp::All => members(array.elements().await?),
-                    MapOp::Get(_) | _ => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };
@@ -300,7 +300,7 @@ pub(super) fn array_changes(arena: Arena, run: Run) -> Boxed<Verdict> {
                         }
                         Ok(MapTold::All(low.into_iter().map(|key| (key, 1)).collect()))
                     }
-                    MapOp::Get(_) | _ => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };

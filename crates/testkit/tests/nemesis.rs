@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use larder_testkit::history::Caused;
-use larder_testkit::nemesis::{Cache, Deed, Nemesis, Pair, Partitioned, Redis, Small, Trouble, Victim, draw};
+use larder_testkit::nemesis::{Cache, Deed, Nemesis, Pair, Partitioned, Redis, Several, Small, Trouble, Victim, draw};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 
@@ -48,6 +48,18 @@ fn memcached_loses_by_a_kill_and_by_flushes_and_by_nothing_else() {
         let is_grave = victim.grave().contains(&deed);
         assert_eq!(suffer(&mut victim, deed), (u64::from(is_grave), 0), "{deed:?}");
         assert_eq!(is_there(addr), !is_grave, "{deed:?}");
+    }
+}
+
+#[test]
+fn of_several_one_loses_and_the_others_keep_what_they_have() {
+    let servers: Vec<Memcached> = (0..3).map(|_| Memcached::start(Version::New, &[])).collect();
+    let addrs: Vec<SocketAddr> = servers.iter().map(Memcached::addr).collect();
+    let mut victim = Several::new(servers);
+    for deed in [Deed::Kill, Deed::Flush, Deed::FlushLater] {
+        addrs.iter().for_each(|addr| put(*addr));
+        assert_eq!(suffer(&mut victim, deed), (1, 0), "{deed:?}");
+        assert_eq!(addrs.iter().filter(|addr| is_there(**addr)).count(), 2, "{deed:?}");
     }
 }
 

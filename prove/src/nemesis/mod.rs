@@ -51,7 +51,7 @@ fn cast(seed: u64) -> (&'static Job, Stage, Run) {
 async fn round(seed: u64) -> Findings {
     let (job, stage, run) = cast(seed);
     let mut found = Findings::default();
-    let Scene { arena, trouble, proxies } = stages::set(stage, seed, DEEDS_WITHIN_MS).await;
+    let Scene { arena, trouble, proxies } = stages::set(stage, job.kind, seed, DEEDS_WITHIN_MS).await;
     let jumps = clocks::jumps(seed, job.kind);
     let clock = clocks::set(&arena.caused, &jumps);
     let playing = by_clock(clock, (job.run)(arena, run));

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use larder::StoreRef;
+use larder::{Kind, StoreRef};
 use larder_testkit::history::{Arena, Calm, Caused};
-use larder_testkit::nemesis::{Cache, Nemesis, Pair, Partitioned, Redis, Small, Trouble, Victim};
+use larder_testkit::nemesis::{Cache, Nemesis, Pair, Partitioned, Redis, Several, Small, Trouble, Victim};
 use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -27,6 +27,8 @@ pub(crate) enum Stage {
     Memcached(Version),
     /// By the commands of old.
     Classic,
+    /// Two or three that keys are spread over, one of which suffers.
+    Several,
     /// 2 MB that others fill, and the server evicts.
     Evicting,
     /// 2 MB that others fill, and the server refuses.
@@ -47,6 +49,8 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage::Memcached(Version::New),
     Stage::Memcached(Version::Old),
     Stage::Classic,
+    Stage::Several,
+    Stage::Several,
     Stage::Evicting,
     Stage::Full,
     Stage::Redis(RedisVersion::Redis7),
@@ -81,7 +85,7 @@ struct Props {
 ///
 /// # Panics
 /// When a server does not come up: nothing can be shown then.
-pub(crate) async fn set(stage: Stage, seed: u64, within_ms: u64) -> Scene {
+pub(crate) async fn set(stage: Stage, kind: Kind, seed: u64, within_ms: u64) -> Scene {
     let props = tokio::task::spawn_blocking(move || props(stage, seed, within_ms)).await.expect("a server");
     let mut rng = Rng::with_seed(seed);
     let mut clients = Vec::new();
@@ -91,7 +95,7 @@ pub(crate) async fn set(stage: Stage, seed: u64, within_ms: u64) -> Scene {
     let quiet = connect(&format!("{}timeout_ms=10000&connect_timeout_ms=10000", props.quiet)).await;
     let caused = Arc::new(Caused::default());
     for proxy in &props.proxies {
-        proxy.draw(seed, rates(&mut rng));
+        proxy.draw(seed, rates(&mut rng, stage, kind));
     }
     let trouble = (props.begin)(Arc::clone(&caused));
     let calm = calm(Arc::clone(&trouble), props.proxies.clone());
@@ -99,9 +103,10 @@ pub(crate) async fn set(stage: Stage, seed: u64, within_ms: u64) -> Scene {
 }
 
 /// A network is better or worse, and a request's fate is its own.
-fn rates(rng: &mut Rng) -> Rates {
+fn rates(rng: &mut Rng, stage: Stage, kind: Kind) -> Rates {
     let each = [0.003, 0.01, 0.03][rng.usize(..3)];
     Rates {
+        duplicate: if bears_duplicates(stage, kind) { each } else { 0.0 },
         lost_request: each,
         lost_reply: each,
         late_delivery: each,
@@ -113,6 +118,16 @@ fn rates(rng: &mut Rng) -> Rates {
         late_ms_max: 60,
         ..Rates::NONE
     }
+}
+
+/// Whether a request that was answered may be carried out a second time. No connection does that, and the contract of a store does not speak of it; a router between can. What
+/// is written by token, or appended by writer and sequence, to items that are made once and stay, bears it; what the server's arithmetic counts, an
+/// item that was removed, and a command of the server's own do not.
+fn bears_duplicates(stage: Stage, kind: Kind) -> bool {
+    let is_by_token =
+        matches!(stage, Stage::Memcached(Version::New) | Stage::Several | Stage::OwnMemory | Stage::OwnDurable);
+    let stays = matches!(kind, Kind::Lock | Kind::Counter | Kind::Set | Kind::Array | Kind::EventLog | Kind::Records);
+    is_by_token && stays
 }
 
 fn calm(trouble: Arc<dyn Trouble>, proxies: Vec<Arc<Proxy>>) -> Calm {
@@ -156,6 +171,7 @@ fn props(stage: Stage, seed: u64, within_ms: u64) -> Props {
             let server = memcached(if seed.is_multiple_of(2) { Version::Old } else { Version::New }, &[]);
             plan.behind_proxy("memcached", "?dialect=classic&", server.addr(), Cache::new(server))
         }
+        Stage::Several => plan.several((0..2 + seed % 2).map(|_| memcached(Version::New, &[])).collect()),
         Stage::Evicting => {
             let server = memcached(Version::New, &["-m", if seed.is_multiple_of(2) { "2" } else { "3" }]);
             plan.behind_proxy("memcached", "?", server.addr(), Small::new(server, true))
@@ -216,6 +232,14 @@ impl Plan {
             proxies: vec![proxy],
             begin: self.begin(victim),
         }
+    }
+
+    /// Keys are spread by the servers' names: so the quiet client goes through the networks as well, once they fail no more.
+    fn several(self, servers: Vec<Memcached>) -> Props {
+        let proxies: Vec<Arc<Proxy>> = servers.iter().map(|server| Arc::new(Proxy::start(server.addr()))).collect();
+        let names: Vec<String> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        let url = format!("memcached://{}?", names.join(","));
+        Props { url: url.clone(), quiet: url, proxies, begin: self.begin(Several::new(servers)) }
     }
 
     fn begin<V: Victim + 'static>(self, victim: V) -> Box<dyn FnOnce(Arc<Caused>) -> Arc<dyn Trouble> + Send> {

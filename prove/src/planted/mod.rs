@@ -61,9 +61,9 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "a retried append brings back what others removed",
-        // It shows where somebody removes in the moment between the two appends: in one seed of some 700.
-        seeds: 5_000,
-        round: |seed, planted| on_toy(seed, &[Fault::LostReply], toys::set(flaw(Flaw::RetriedAppend, planted))),
+        // It shows where one sees the element, and one removes it, in the time between the two appends.
+        seeds: 300,
+        round: |seed, planted| on_toy(seed, &[Fault::LostReply], toys::watched_set(flaw(Flaw::RetriedAppend, planted))),
     },
     Plant {
         name: "the outcomes of an append are swapped",
@@ -75,8 +75,13 @@ const PLANTS: &[Plant] = &[
         seeds: 5,
         round: |seed, planted| {
             let scene = Scene { steals_one_in: Some(60), ..Scene::calm(seed) };
-            scene.play(toys::number(flaw(Flaw::LostReadsAsZero, planted)))
+            scene.play(toys::count(flaw(Flaw::LostReadsAsZero, planted)))
         },
+    },
+    Plant {
+        name: "a reset that reads and then writes a zero drops an add",
+        seeds: 20,
+        round: |seed, planted| on_toy(seed, &[], toys::count(flaw(Flaw::ResetByPut, planted))),
     },
     Plant {
         name: "two keys are written in turn, and a crash comes between",

@@ -24,7 +24,7 @@ use crate::history::Caused;
 
 pub use failover::{Pair, Partitioned};
 pub use program::Program;
-pub use victims::{Cache, Redis, Small};
+pub use victims::{Cache, Redis, Several, Small};
 
 /// Steps of a plan, of either sort.
 const MILD_MAX: usize = 3;

@@ -72,6 +72,35 @@ impl Victim for Cache {
     }
 }
 
+/// Several memcacheds that keys are spread over: one of them suffers, the others go on.
+pub struct Several(Vec<Cache>);
+
+impl Several {
+    /// One or more.
+    pub fn new(servers: impl IntoIterator<Item = Memcached>) -> Self {
+        Self(servers.into_iter().map(Cache::new).collect())
+    }
+}
+
+impl Victim for Several {
+    fn mild(&self) -> Vec<Deed> {
+        self.0.first().map(Cache::mild).unwrap_or_default()
+    }
+
+    fn grave(&self) -> Vec<Deed> {
+        self.0.first().map(Cache::grave).unwrap_or_default()
+    }
+
+    fn suffer(&mut self, deed: Deed, rng: &mut Rng, caused: &Caused) {
+        let one = rng.usize(..self.0.len());
+        self.0[one].suffer(deed, rng, caused);
+    }
+
+    fn settle(&mut self, caused: &Caused) {
+        self.0.iter_mut().for_each(|server| server.settle(caused));
+    }
+}
+
 /// A memcached of 2 or 3 MB that others fill: it evicts, or with `-M` refuses.
 pub struct Small {
     server: Memcached,

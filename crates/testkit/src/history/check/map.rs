@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ranking;
 use super::search::{Found, Model, search};
-use crate::history::recorder::{Call, Outcome};
+use crate::history::recorder::{Call, Moment, Outcome, since};
 
 /// What is asked of a key, or of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,12 @@ pub enum MapOp {
     All,
     /// Counts the keys.
     Count,
+    /// Reads so many keys of the highest values, the highest first.
+    Top(usize),
+    /// Reads so many keys of the lowest values, the lowest first.
+    Bottom(usize),
+    /// Has the keys spread over so many shards, which changes none of them.
+    Reshard(u16),
 }
 
 /// What is told.
@@ -37,6 +44,10 @@ pub enum MapTold {
     All(Vec<(u64, i64)>),
     /// How many keys there are.
     Count(u64),
+    /// The keys of the highest or the lowest values, the best first.
+    Best(Vec<(u64, i64)>),
+    /// The key is not there, or no better than the last of those that were told.
+    Behind(ranking::Place),
 }
 
 impl MapOp {
@@ -44,7 +55,7 @@ impl MapOp {
     pub fn key(self) -> Option<u64> {
         match self {
             MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Remove(key) | MapOp::Get(key) => Some(key),
-            MapOp::All | MapOp::Count => None,
+            MapOp::All | MapOp::Count | MapOp::Top(_) | MapOp::Bottom(_) | MapOp::Reshard(_) => None,
         }
     }
 }
@@ -63,13 +74,17 @@ impl Model for Register {
             MapOp::Put(_, value) => Some(value),
             MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
             MapOp::Remove(_) => None,
-            MapOp::Get(_) | MapOp::All | MapOp::Count => *state,
+            _ => *state,
         };
         let can_be = match told {
-            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_)) => true,
+            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_) | MapTold::Best(_)) => true,
             Some(MapTold::WasNew(is_new)) => *is_new != is_there,
             Some(MapTold::WasThere(was)) => *was == is_there,
             Some(MapTold::Value(value)) => *value == after,
+            Some(MapTold::Behind(place)) => match (op.key(), after) {
+                (Some(key), Some(value)) => place.is_before(key, value),
+                _ => true,
+            },
         };
         can_be.then_some(after)
     }
@@ -82,6 +97,8 @@ pub struct Rules {
     pub first: Option<i64>,
     /// Acknowledged writes may be undone; what nobody wrote is wrong all the same.
     pub is_set_back: bool,
+    /// From when on nothing became older any more: then each key holds something that it held once, and goes on from there.
+    pub settled_from: Option<Moment>,
     /// A key may be missing in reads of all while it is put, though a get finds it: its entry is made before it is listed. Where the writer never came to
     /// the end, until somebody who read it has listed it.
     pub lists_behind: bool,
@@ -99,14 +116,18 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
         }
     }
     for call in calls {
-        if let (None, Some(MapTold::All(all))) = (call.op.key(), call.ok()) {
-            bad.extend(spread(call, all, rules, &mut of_key));
+        match call.ok() {
+            Some(MapTold::All(all)) => bad.extend(spread(call, all, rules, &mut of_key)),
+            Some(MapTold::Best(best)) => bad.extend(ranking::spread(call, best, &mut of_key)),
+            _ => {}
         }
     }
     for (key, calls) in &of_key {
         bad.extend(invented(*key, calls, first));
         if !rules.is_set_back {
             bad.extend(explained(*key, calls, first));
+        } else if let Some(moment) = rules.settled_from {
+            bad.extend(goes_on(*key, calls, rules, moment));
         }
     }
     if !rules.is_set_back {
@@ -171,13 +192,35 @@ fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec
     wrong.collect()
 }
 
+/// Without reads of which nothing is known: they would only be orders more.
+fn telling(calls: &[Call<MapOp, MapTold>]) -> Vec<&Call<MapOp, MapTold>> {
+    calls.iter().filter(|call| !(call.is_unknown() && matches!(call.op, MapOp::Get(_)))).collect()
+}
+
 fn explained(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Option<String> {
-    let all: Vec<&Call<MapOp, MapTold>> = calls.iter().collect();
-    match search(&Register, first, &all) {
+    match search(&Register, first, &telling(calls)) {
         Found::Order => None,
         Found::None => Some(format!("no order explains what was told of key {key}: {}", shown(calls))),
         Found::Undecided => Some(format!("{} calls on key {key} are too many to be decided", calls.len())),
     }
+}
+
+/// After a setback a key holds what it held once, and from there on all is as ever.
+fn goes_on(key: u64, calls: &[Call<MapOp, MapTold>], rules: Rules, moment: Moment) -> Option<String> {
+    // With sums, it may have held more than can be told.
+    if calls.iter().any(|call| matches!(call.op, MapOp::Add(..))) {
+        return None;
+    }
+    let late = since(calls, moment);
+    let late = telling(&late);
+    let written = calls.iter().filter(|call| call.may_count() && call.invoked < moment);
+    let written = written.filter_map(|call| if let MapOp::Put(_, value) = call.op { Some(Some(value)) } else { None });
+    let held: BTreeSet<Option<i64>> = written.chain([rules.first, None]).collect();
+    let is_explained = held.into_iter().any(|first| search(&Register, first, &late) != Found::None);
+    (!is_explained).then(|| {
+        let shown = shown(&late.into_iter().cloned().collect::<Vec<_>>());
+        format!("no order explains what was told of key {key} after the store was set back, from {moment} on: {shown}")
+    })
 }
 
 /// The calls in short, for a message.
@@ -212,7 +255,6 @@ fn counts(calls: &[Call<MapOp, MapTold>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::recorder::Moment;
 
     fn call(op: MapOp, invoked: u64, returned: u64, told: MapTold) -> Call<MapOp, MapTold> {
         Call { client: 0, op, invoked, returned, outcome: Outcome::Ok(told) }

@@ -7,5 +7,6 @@ pub mod log;
 pub mod map;
 pub mod order;
 pub mod queue;
+pub mod ranking;
 pub mod search;
 pub mod versions;

@@ -1,12 +1,12 @@
-//! Counters of every kind: clients add and read.
+//! Counters of every kind: clients add and read, and in some runs take away what was counted.
 
 use std::time::{Duration, SystemTime};
 
-use larder_core::Result;
+use larder_core::{Error, ErrorKind, Result};
 use larder_structures::{Counter, Visitors};
 
 use super::drive::{self, Client, opener, play};
-use crate::history::check::counter::{CounterOp, check};
+use crate::history::check::counter::{CounterOp, Rules, check};
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// How a handle does it.
@@ -21,18 +21,23 @@ pub(super) struct Seen {
     visitor: u64,
 }
 
-/// Whether adds may be of less than nothing.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Signs {
-    Both,
-    Up,
+/// What clients do with a counter.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Habits {
+    /// Adds may be of less than nothing.
+    pub(super) both_signs: bool,
+    /// It is reset, in every other run.
+    pub(super) resets: bool,
+    /// As of the checker's [`Rules`].
+    pub(super) takes_twice: bool,
 }
 
 /// The exact one.
 pub(super) fn exact(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let open = opener!(Counter::options().exact().clock(clock()), drive::name("counter", run));
-        counter("counter", arena, run, open, Signs::Both, add_or_get).await
+        let habits = Habits { both_signs: true, resets: true, takes_twice: false };
+        counter("counter", arena, run, open, habits, on_counter).await
     })
 }
 
@@ -40,15 +45,17 @@ pub(super) fn exact(arena: Arena, run: Run) -> Boxed<Verdict> {
 pub(super) fn fast(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let open = opener!(Counter::options().fast().clock(clock()), drive::name("fast counter", run));
-        counter("fast counter", arena, run, open, Signs::Both, add_or_get).await
+        let habits = Habits { both_signs: true, resets: true, takes_twice: true };
+        counter("fast counter", arena, run, open, habits, on_counter).await
     })
 }
 
-fn add_or_get(counter: Counter, op: CounterOp, _: Seen) -> Boxed<Result<i128>> {
+fn on_counter(counter: Counter, op: CounterOp, _: Seen) -> Boxed<Result<i128>> {
     Box::pin(async move {
         match op {
             CounterOp::Add(by) => counter.add(by).await.map(|()| 0),
             CounterOp::Read => counter.get().await,
+            CounterOp::Reset => counter.reset().await,
         }
     })
 }
@@ -61,12 +68,13 @@ pub(super) fn visitors(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let options = Visitors::options().period(PERIOD).clock(clock());
         let open = opener!(options, drive::name("visitors", run));
-        counter("visitors", arena, run, open, Signs::Up, |visitors, op, seen| {
+        counter("visitors", arena, run, open, Habits::default(), |visitors, op, seen| {
             Box::pin(async move {
                 match op {
                     CounterOp::Add(1) => visitors.hit_visitor_at(seen.visitor.to_be_bytes(), seen.at).await.map(|()| 0),
                     CounterOp::Add(by) => visitors.hit_at(seen.at, by.unsigned_abs()).await.map(|()| 0),
                     CounterOp::Read => visitors.get_at(seen.at).await.map(i128::from),
+                    CounterOp::Reset => Err(Error::new(ErrorKind::Unsupported, "visitors are not reset")),
                 }
             })
         })
@@ -79,24 +87,33 @@ pub(super) async fn counter<H: Clone + Send + 'static>(
     arena: Arena,
     run: Run,
     open: drive::Opener<H>,
-    signs: Signs,
+    mut habits: Habits,
     apply: Apply<H>,
 ) -> Verdict {
+    let mut rng = run.habits();
     // Where nothing is taken away, reads go one way: a stronger check.
-    let is_up = signs == Signs::Up || !run.seed.is_multiple_of(3);
+    habits.both_signs &= rng.u8(..3) == 0;
+    habits.resets &= rng.bool();
     let at = SystemTime::UNIX_EPOCH + clock().wall();
-    let ended = play(job, arena, run, open, |client| work(client, is_up, at, apply)).await;
+    let ended = play(job, arena, run, open, |client| work(client, habits, at, apply)).await;
     ended.read(CounterOp::Read, |handle| apply(handle, CounterOp::Read, Seen { at, visitor: 0 })).await;
-    ended.judge(|calls, excuses| check(calls, excuses.set_back))
+    ended.judge(|calls, excuses| {
+        let (may_drop, settled_from) = (excuses.set_back, excuses.settled_from);
+        check(calls, Rules { may_drop, settled_from, takes_twice: habits.takes_twice })
+    })
 }
 
-async fn work<H: Clone>(mut client: Client<H, CounterOp, i128>, is_up: bool, at: SystemTime, apply: Apply<H>) {
+async fn work<H: Clone>(mut client: Client<H, CounterOp, i128>, habits: Habits, at: SystemTime, apply: Apply<H>) {
     for call in 0..client.ops as u64 {
         let seen = Seen { at, visitor: (client.number as u64) << 32 | call };
         let op = match client.rng.u8(..8) {
+            0 if habits.resets && client.rng.bool() => CounterOp::Reset,
             0 | 1 => CounterOp::Read,
             2 => CounterOp::Add(1),
-            _ => CounterOp::Add(client.rng.i64(2..1_000) * if !is_up && client.rng.bool() { -1 } else { 1 }),
+            _ => {
+                let is_down = habits.both_signs && client.rng.bool();
+                CounterOp::Add(client.rng.i64(2..1_000) * if is_down { -1 } else { 1 })
+            }
         };
         client.history.call(client.number, op, apply(client.handle.clone(), op, seen)).await;
     }

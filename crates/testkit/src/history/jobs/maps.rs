@@ -1,7 +1,7 @@
 //! Whatever keeps something by a key: clients write, remove and read keys of their own and of each other.
 
 use larder_core::{Error, ErrorKind, Result};
-use larder_structures::{Array, Set, ShardedHash, ShardedSet, ShardedSortedSet, Table};
+use larder_structures::{Array, Set, Table};
 
 use super::drive::{self, Client, Excuses, Opener, opener, play};
 use crate::history::check::map::{MapOp, MapTold, Rules, check};
@@ -22,11 +22,17 @@ pub(super) struct Mix {
     pub(super) get: u32,
     pub(super) all: u32,
     pub(super) count: u32,
+    /// Reads of the first and the last by score.
+    pub(super) best: u32,
+    /// Changes of how it is spread.
+    pub(super) reshard: u32,
     /// Values by which writes are told apart; else each is 1.
     pub(super) has_values: bool,
     /// Each key is written once.
     pub(super) puts_once: bool,
-    /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for its own removal or for others'; and reads list what a
+    /// How many keys there are; else so many that each has some ten calls.
+    pub(super) keys: Option<u64>,
+    /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for another's removal or its own; and reads list what a
     /// writer left unlisted.
     pub(super) is_table: bool,
     /// What a key holds before it is written.
@@ -48,15 +54,25 @@ pub(super) fn nothing_else(_: &[MapCall], _: &Excuses) -> Vec<String> {
     Vec::new()
 }
 
+/// How many members a sorted set keeps at its ends: so few that they are filled again and again.
+pub(super) const KEPT: usize = 4;
+/// The most shards that something is spread over.
+const SHARDS_MAX: u16 = 7;
+
 /// Calls on one key, about.
 const CALLS_A_KEY: usize = 10;
 
 pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: MapJob<H>) -> Verdict {
     let MapJob { name, open, mix, apply, also } = job;
-    let keys = (run.ops / CALLS_A_KEY).max(2) as u64;
+    let keys = mix.keys.unwrap_or((run.ops / CALLS_A_KEY).max(2) as u64);
     let ended = play(name, arena, run, open, |client| work(client, mix, keys, apply)).await;
     if mix.all > 0 {
         ended.read(MapOp::All, |handle| apply(handle, MapOp::All)).await;
+    }
+    if mix.best > 0 {
+        for op in [MapOp::Top(KEPT), MapOp::Bottom(KEPT)] {
+            ended.read(op, |handle| apply(handle, op)).await;
+        }
     }
     if mix.count > 0 {
         ended.read(MapOp::Count, |handle| apply(handle, MapOp::Count)).await;
@@ -68,19 +84,30 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
     }
     ended.judge(|calls, excuses| {
         let mut calls = calls.to_vec();
-        if mix.is_table && (excuses.loss_told || excuses.open) {
-            calls.iter_mut().for_each(forget_whether_it_was_there);
+        if mix.is_table {
+            calls.iter_mut().for_each(|call| forget_whose_remove_it_was(call, excuses));
         }
-        let rules = Rules { first: mix.first, is_set_back: excuses.set_back, lists_behind: mix.is_table };
+        let rules = Rules {
+            first: mix.first,
+            is_set_back: excuses.set_back,
+            settled_from: excuses.settled_from,
+            lists_behind: mix.is_table,
+        };
         let mut bad = check(&calls, rules);
         bad.extend(also(&calls, excuses));
         bad
     })
 }
 
-/// Whose remove it was is not known where replies or entries are lost.
-fn forget_whether_it_was_there(call: &mut MapCall) {
-    if matches!(call.ok(), Some(MapTold::WasThere(_))) {
+/// Where replies are lost, a remove that finds its entry gone takes that for its own doing; where entries are lost, it may also take the loss for another's
+/// remove. Otherwise what it tells is so.
+fn forget_whose_remove_it_was(call: &mut MapCall, excuses: &Excuses) {
+    let is_told = match call.ok() {
+        Some(MapTold::WasThere(true)) => excuses.open || excuses.lost,
+        Some(MapTold::WasThere(false)) => excuses.lost,
+        _ => false,
+    };
+    if is_told {
         call.outcome = Outcome::Ok(MapTold::Done);
     }
 }
@@ -96,8 +123,8 @@ fn draw<H>(client: &mut Client<H, MapOp, MapTold>, mix: Mix, keys: u64, call: u6
     let own = call * 4 + client.number as u64;
     // Of keys that are written once, those of about now: they are there, or about to be.
     let key = if mix.puts_once { client.rng.u64(own.saturating_sub(40)..=own + 4) } else { client.rng.u64(..keys) };
-    let mut at = client.rng.u32(..mix.put + mix.add + mix.remove + mix.get + mix.all + mix.count);
-    let weights = [mix.put, mix.add, mix.remove, mix.get, mix.all];
+    let weights = [mix.put, mix.add, mix.remove, mix.get, mix.all, mix.count, mix.best, mix.reshard];
+    let mut at = client.rng.u32(..weights.iter().sum::<u32>());
     let chosen = weights.iter().position(|&weight| {
         let is_it = at < weight;
         at = at.wrapping_sub(if is_it { 0 } else { weight });
@@ -105,51 +132,63 @@ fn draw<H>(client: &mut Client<H, MapOp, MapTold>, mix: Mix, keys: u64, call: u6
     });
     match chosen {
         Some(0) if mix.puts_once => MapOp::Put(own, 1),
+        Some(0) if mix.best > 0 => MapOp::Put(key, scattered(own)),
         Some(0) => MapOp::Put(key, if mix.has_values { own as i64 + 1 } else { 1 }),
         Some(1) => MapOp::Add(key, client.rng.i64(1..1_000)),
         Some(2) => MapOp::Remove(key),
         Some(3) => MapOp::Get(key),
         Some(4) => MapOp::All,
+        Some(6) if client.rng.bool() => MapOp::Top(client.rng.usize(1..=KEPT)),
+        Some(6) => MapOp::Bottom(client.rng.usize(1..=KEPT)),
+        Some(7) => MapOp::Reshard(client.rng.u16(1..=SHARDS_MAX)),
         _ => MapOp::Count,
     }
 }
 
+/// Scores of writes one after the other, on both sides of 0, each another one for some thousands: else the last written would always be the first.
+fn scattered(own: u64) -> i64 {
+    (own * 7_919 % 10_007) as i64 - 5_000
+}
+
 /// A number that a structure brought back as text.
-fn number(text: impl AsRef<[u8]>) -> Result<i64> {
+pub(super) fn number(text: impl AsRef<[u8]>) -> Result<i64> {
     let text = std::str::from_utf8(text.as_ref()).ok().and_then(|text| text.parse().ok());
     text.ok_or_else(|| Error::new(ErrorKind::Corrupt, "what nobody wrote was read"))
 }
 
-fn one(told: Vec<bool>) -> Result<bool> {
+pub(super) fn one(told: Vec<bool>) -> Result<bool> {
     told.first().copied().ok_or_else(|| Error::new(ErrorKind::Corrupt, "a call on one key told of none"))
 }
 
-fn members(all: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<MapTold> {
+pub(super) fn members(all: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<MapTold> {
     Ok(MapTold::All(all.into_iter().map(|member| Ok((number(member)? as u64, 1))).collect::<Result<_>>()?))
 }
 
-fn entries(all: Vec<(impl AsRef<[u8]>, impl AsRef<[u8]>)>) -> Result<MapTold> {
+pub(super) fn entries(all: Vec<(impl AsRef<[u8]>, impl AsRef<[u8]>)>) -> Result<MapTold> {
     let entry = |(key, value)| Ok((number(key)? as u64, number(value)?));
     Ok(MapTold::All(all.into_iter().map(entry).collect::<Result<_>>()?))
 }
 
-fn is_member(is_member: bool) -> MapTold {
+pub(super) fn is_member(is_member: bool) -> MapTold {
     MapTold::Value(is_member.then_some(1))
 }
 
-fn unsupported() -> Result<MapTold> {
+pub(super) fn unsupported() -> Result<MapTold> {
     Err(Error::new(ErrorKind::Unsupported, "the job does not ask for it"))
 }
 
-const MEMBERS: Mix = Mix {
+pub(super) const MEMBERS: Mix = Mix {
     put: 8,
     add: 0,
     remove: 6,
     get: 6,
     all: 1,
     count: 0,
+    best: 0,
+    reshard: 0,
     has_values: false,
     puts_once: false,
+    keys: None,
     is_table: false,
     first: None,
 };
@@ -165,7 +204,7 @@ pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
                     MapOp::Remove(key) => set.remove([key.to_string()]).await.map(|()| MapTold::Done),
                     MapOp::Get(key) => set.has(key.to_string()).await.map(is_member),
                     MapOp::All => members(set.members().await?.iter()),
-                    MapOp::Add(..) | MapOp::Count => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };
@@ -186,82 +225,13 @@ pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
                     MapOp::Remove(key) => table.remove(key.to_string()).await.map(MapTold::WasThere),
                     MapOp::Get(key) => Ok(MapTold::Value(table.get(key.to_string()).await?.map(number).transpose()?)),
                     MapOp::All => entries(table.entries().await?),
-                    MapOp::Add(..) | MapOp::Count => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };
         let open = opener!(options, drive::name("table", run));
         let mix = Mix { has_values: true, is_table: true, ..MEMBERS };
         map(arena, run, MapJob { name: "table", open, mix, apply, also: nothing_else }).await
-    })
-}
-
-pub(super) fn sharded_hash(arena: Arena, run: Run) -> Boxed<Verdict> {
-    Box::pin(async move {
-        let apply: Apply<ShardedHash> = |hash, op| {
-            Box::pin(async move {
-                match op {
-                    MapOp::Put(key, value) => {
-                        Ok(MapTold::WasNew(one(hash.set([(key.to_string(), value.to_string())]).await?)?))
-                    }
-                    MapOp::Remove(key) => Ok(MapTold::WasThere(one(hash.remove([key.to_string()]).await?)?)),
-                    MapOp::Get(key) => Ok(MapTold::Value(hash.get(key.to_string()).await?.map(number).transpose()?)),
-                    MapOp::All => entries(hash.entries().await?),
-                    MapOp::Add(..) | MapOp::Count => unsupported(),
-                }
-            })
-        };
-        let open = opener!(ShardedHash::options().shards(3), drive::name("sharded hash", run));
-        let mix = Mix { has_values: true, ..MEMBERS };
-        map(arena, run, MapJob { name: "sharded hash", open, mix, apply, also: nothing_else }).await
-    })
-}
-
-pub(super) fn sharded_set(arena: Arena, run: Run) -> Boxed<Verdict> {
-    Box::pin(async move {
-        let apply: Apply<ShardedSet> = |set, op| {
-            Box::pin(async move {
-                match op {
-                    MapOp::Put(key, _) => Ok(MapTold::WasNew(one(set.add([key.to_string()]).await?)?)),
-                    MapOp::Remove(key) => Ok(MapTold::WasThere(one(set.remove([key.to_string()]).await?)?)),
-                    MapOp::Get(key) => set.has(key.to_string()).await.map(is_member),
-                    MapOp::All => members(set.members().await?),
-                    MapOp::Add(..) | MapOp::Count => unsupported(),
-                }
-            })
-        };
-        let open = opener!(ShardedSet::options().shards(3), drive::name("sharded set", run));
-        map(arena, run, MapJob { name: "sharded set", open, mix: MEMBERS, apply, also: nothing_else }).await
-    })
-}
-
-pub(super) fn sorted_set(arena: Arena, run: Run) -> Boxed<Verdict> {
-    Box::pin(async move {
-        let apply: Apply<ShardedSortedSet> = |set, op| {
-            Box::pin(async move {
-                let score = |score: f64| score as i64;
-                match op {
-                    MapOp::Put(key, value) => {
-                        Ok(MapTold::WasNew(one(set.set([(key.to_string(), value as f64)]).await?)?))
-                    }
-                    MapOp::Add(key, by) => {
-                        let told = set.add([(key.to_string(), by as f64)]).await?;
-                        Ok(MapTold::Value(told.first().copied().map(score)))
-                    }
-                    MapOp::Remove(key) => Ok(MapTold::WasThere(one(set.remove([key.to_string()]).await?)?)),
-                    MapOp::Get(key) => Ok(MapTold::Value(set.score(key.to_string()).await?.map(score))),
-                    MapOp::All => {
-                        let all = set.entries().await?;
-                        let entry = |(member, value)| Ok((number(member)? as u64, score(value)));
-                        Ok(MapTold::All(all.into_iter().map(entry).collect::<Result<_>>()?))
-                    }
-                    MapOp::Count => unsupported(),
-                }
-            })
-        };
-        let open = opener!(ShardedSortedSet::options().shards(3).kept(4), drive::name("sorted set", run));
-        let mix = Mix { add: 4, put: 4, has_values: true, ..MEMBERS };
-        map(arena, run, MapJob { name: "sharded sorted set", open, mix, apply, also: nothing_else }).await
     })
 }
 
@@ -272,8 +242,11 @@ const ELEMENTS: Mix = Mix {
     get: 0,
     all: 1,
     count: 0,
+    best: 0,
+    reshard: 0,
     has_values: false,
     puts_once: true,
+    keys: None,
     is_table: false,
     first: None,
 };
@@ -288,7 +261,7 @@ pub(super) fn array(arena: Arena, run: Run) -> Boxed<Verdict> {
                     MapOp::Put(key, _) => array.push([key.to_string()]).await.map(|()| MapTold::Done),
                     MapOp::Remove(key) => array.remove([key.to_string()]).await.map(|()| MapTold::Done),
                     MapOp::All => members(array.elements().await?),
-                    MapOp::Get(_) | MapOp::Add(..) | MapOp::Count => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };
@@ -327,7 +300,7 @@ pub(super) fn array_changes(arena: Arena, run: Run) -> Boxed<Verdict> {
                         }
                         Ok(MapTold::All(low.into_iter().map(|key| (key, 1)).collect()))
                     }
-                    MapOp::Get(_) | MapOp::Add(..) | MapOp::Count => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };

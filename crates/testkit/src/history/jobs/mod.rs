@@ -9,6 +9,7 @@ mod maps;
 pub mod planted;
 mod queues;
 mod records;
+mod sharded;
 mod tables;
 
 use larder_structures::Kind;
@@ -32,9 +33,9 @@ pub const JOBS: &[Job] = &[
     job("unique visitors", Kind::UniqueVisitors, records::unique),
     job("packed records", Kind::Records, records::records),
     job("highest id", Kind::Records, records::highest),
-    job("sharded hash", Kind::ShardedHash, maps::sharded_hash),
-    job("sharded set", Kind::ShardedSet, maps::sharded_set),
-    job("sharded sorted set", Kind::ShardedSortedSet, maps::sorted_set),
+    job("sharded hash", Kind::ShardedHash, sharded::hash),
+    job("sharded set", Kind::ShardedSet, sharded::set),
+    job("sharded sorted set", Kind::ShardedSortedSet, sharded::sorted_set),
     job("packed table", Kind::PackedTable, tables::packed),
 ];
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use larder_core::{
     Arith, Batch, Ctx, Effect, Error, ErrorKind, Initial, Key, Op, PutMode, Reply, Result, StoreExt, StoreRef, Ttl,
+    Want,
 };
 
-use super::counters::{Seen, Signs, counter};
+use super::counters::{Habits, Seen, counter};
 use super::drive::{self, Opener, Opening};
 use super::maps::{MapJob, Mix, map, nothing_else};
 use crate::history::check::counter::CounterOp;
@@ -33,7 +34,12 @@ pub enum Flaw {
     TwoKeysInTurn,
     /// The members are written, then their number: a crash in between is never made good.
     CountBesideSet,
+    /// A reset reads the number and then writes a zero: what was added in between is in neither.
+    ResetByPut,
 }
+
+/// Turns of the others between a try and the next: some five calls.
+const RETRIED_AFTER_TURNS: usize = 20;
 
 /// A handle of any of them: two keys.
 #[derive(Clone)]
@@ -64,6 +70,10 @@ impl Toy {
         let told = self.store.run_one(Ctx::default(), append()).await;
         match (told, self.flaw) {
             (Err(error), Flaw::RetriedAppend) if error.is_unknown() => {
+                // As clients do, a while later: others go on meanwhile.
+                for _ in 0..RETRIED_AFTER_TURNS {
+                    tokio::task::yield_now().await;
+                }
                 self.store.run_one(Ctx::default(), append()).await
             }
             (Err(_), Flaw::SwappedOutcomes) => Ok(Reply::Stored),
@@ -71,6 +81,32 @@ impl Toy {
                 self.run("all", |key| Op::put(key, PutMode::Add, format!("set {text}"), Ttl::Never)).await
             }
             (told, _) => told,
+        }
+    }
+
+    async fn number(&self) -> Result<i128> {
+        match self.store.get(self.key("count")?).await? {
+            Some(item) => Ok(number(&item.value)),
+            None if self.flaw == Flaw::LostReadsAsZero => Ok(0),
+            None => Err(lost("the number")),
+        }
+    }
+
+    /// Takes the number away, if nobody has added since it was read.
+    async fn reset(&self, count: Key) -> Result<i128> {
+        loop {
+            let read = Op::get(count.clone(), Want::VALUE | Want::CAS);
+            let Some(item) = self.store.run_one(Ctx::default(), read).await?.into_item() else {
+                return self.number().await;
+            };
+            let mode = match item.cas {
+                Some(cas) if self.flaw != Flaw::ResetByPut => PutMode::Cas(cas),
+                _ => PutMode::Set,
+            };
+            match self.store.run_one(Ctx::default(), Op::put(count.clone(), mode, "0", Ttl::Never)).await? {
+                Reply::Exists => {}
+                reply => return stored(Ok(reply)).map(|()| number(&item.value)),
+            }
         }
     }
 
@@ -121,6 +157,15 @@ pub fn set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     }
 }
 
+/// The same set, of few members that all clients put, remove and, most of the time, look at: what comes back is seen.
+pub fn watched_set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
+    move |arena, run| {
+        let open = opener(flaw, "watched set", run);
+        let mix = Mix { put: 2, remove: 2, get: 8, keys: Some(3), ..Mix::default() };
+        Box::pin(map(arena, run, MapJob { name: "watched set", open, mix, apply: set_call, also: nothing_else }))
+    }
+}
+
 fn set_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
     Box::pin(async move {
         match op {
@@ -145,7 +190,7 @@ fn set_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
                     _ => MapTold::All(members.into_iter().map(|key| (key, 1)).collect()),
                 })
             }
-            MapOp::Add(..) | MapOp::Count => unsupported(),
+            _ => unsupported(),
         }
     })
 }
@@ -187,7 +232,7 @@ fn table_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
                 }
                 Ok(MapTold::All(all.into_iter().collect()))
             }
-            MapOp::Add(..) | MapOp::Remove(_) | MapOp::Count => unsupported(),
+            _ => unsupported(),
         }
     })
 }
@@ -232,11 +277,16 @@ async fn unique_try(toy: &Toy, key: u64) -> Result<MapTold> {
     Ok(MapTold::Done)
 }
 
+fn number(digits: &[u8]) -> i128 {
+    String::from_utf8_lossy(digits).trim().parse().unwrap_or(-1)
+}
+
 /// A number on the store's arithmetic.
-pub fn number(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
+pub fn count(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     move |arena, run| {
         let open = opener(flaw, "planted number", run);
-        Box::pin(counter("planted number", arena, run, open, Signs::Up, number_call))
+        let habits = Habits { resets: true, takes_twice: true, ..Habits::default() };
+        Box::pin(counter("planted number", arena, run, open, habits, number_call))
     }
 }
 
@@ -253,11 +303,8 @@ fn number_call(toy: Toy, op: CounterOp, _: Seen) -> Boxed<Result<i128>> {
                 let told = toy.store.run(Ctx::default(), Batch::from_iter([add])).await.pop();
                 stored(told.unwrap_or_else(|| Err(lost("the reply")))).map(|()| 0)
             }
-            CounterOp::Read => match toy.store.get(count).await? {
-                Some(item) => Ok(String::from_utf8_lossy(&item.value).trim().parse().unwrap_or(-1)),
-                None if is_zero => Ok(0),
-                None => Err(lost("the number")),
-            },
+            CounterOp::Read => toy.number().await,
+            CounterOp::Reset => toy.reset(count).await,
         }
     })
 }

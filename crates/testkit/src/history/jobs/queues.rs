@@ -6,7 +6,7 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_structures::{Claim, Queue, Stack};
 
 use super::drive::{self, Client, Ended, LAST, opener, play};
-use crate::history::check::queue::{Allowed, Order, QueueOp, QueueTold, check};
+use crate::history::check::queue::{Allowed, Order, QueueOp, QueueTold, check, pushed_since};
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// Longer than a client needs from a claim to its end, shorter than the wait for what is left.
@@ -85,13 +85,23 @@ pub(super) fn stack(arena: Arena, run: Run) -> Boxed<Verdict> {
 
 async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: drive::Opener<Line>) -> Verdict {
     // Claims that are left to run out make the end wait for a lease: not in every run.
-    let habits = Habits { leaves_claims: run.seed.is_multiple_of(8), is_lone: run.seed % 3 == 1 };
+    let mut rng = run.habits();
+    let habits = Habits { leaves_claims: rng.u8(..8) == 0, is_lone: rng.u8(..3) == 0 };
     let ended = play(job, arena, run, open, |client| work(client, habits)).await;
     drain(&ended).await;
     ended.judge(|calls, excuses| {
-        let allowed =
-            Allowed { loss: excuses.loss_told || excuses.set_back, repeats: excuses.late || excuses.set_back };
-        check(calls, order, allowed, LAST)
+        let allowed = Allowed {
+            loss: excuses.loss_told || excuses.set_back,
+            repeats: excuses.late || excuses.set_back,
+            is_cut: excuses.until.is_some(),
+        };
+        let mut bad = check(calls, order, allowed, LAST);
+        if let Some(moment) = excuses.settled_from.filter(|_| !excuses.lost) {
+            let late = Allowed { loss: false, repeats: excuses.late, is_cut: false };
+            let wrong = check(&pushed_since(calls, moment), order, late, LAST);
+            bad.extend(wrong.into_iter().map(|bad| format!("after the store was set back, at {moment}: {bad}")));
+        }
+        bad
     })
 }
 

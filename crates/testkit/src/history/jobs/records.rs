@@ -33,7 +33,7 @@ pub(super) fn records(arena: Arena, run: Run) -> Boxed<Verdict> {
                     }
                     MapOp::Get(id) => Ok(MapTold::Value(Some(value(records.get(id).await?)?))),
                     MapOp::Count => Ok(MapTold::Count(records.highest().await?.map_or(0, |id| id + 1))),
-                    MapOp::All | MapOp::Remove(_) | MapOp::Add(..) => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };
@@ -110,7 +110,7 @@ pub(super) fn unique(arena: Arena, run: Run) -> Boxed<Verdict> {
                         Novelty::Unknown => Ok(MapTold::Done),
                     },
                     MapOp::Count => Ok(MapTold::Count(visitors.count_in(period).await?.stored)),
-                    MapOp::All | MapOp::Remove(_) | MapOp::Add(..) => unsupported(),
+                    _ => unsupported(),
                 }
             })
         };

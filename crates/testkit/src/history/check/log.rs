@@ -32,8 +32,7 @@ pub struct LogTold {
 
 type LogCall = Call<LogOp, LogTold>;
 
-/// What is wrong with a log's history, in n log n. After a gap nothing is known of what was put before it was told. On a store that was set back an event may be gone, but one
-/// that a later fetch tells was there all the time: a tail may not have skipped it.
+/// What is wrong with a log's history, in n log n. After a gap nothing is known of what was put before it was told.
 pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
     let mut puts: HashMap<u64, &LogCall> = HashMap::new();
     let mut done: Vec<(Moment, u64)> = Vec::new();
@@ -52,8 +51,6 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
     done.sort_unstable();
     let mut bad = Vec::new();
     let mut tails: HashMap<usize, Tail> = HashMap::new();
-    let there = there_until(calls);
-    let has_stayed = |event: u64, at: Moment| !is_set_back || there.get(&event).is_some_and(|until| *until > at);
     for call in calls.iter().filter(|call| !matches!(call.op, LogOp::Put(_) | LogOp::PutAt(..))) {
         let Some(told) = call.ok() else { continue };
         bad.extend(invented(call, told, &puts));
@@ -79,22 +76,10 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
                 );
             }
         } else {
-            bad.extend(tails.entry(call.client).or_default().look(call, told, &done, is_set_back, has_stayed));
+            bad.extend(tails.entry(call.client).or_default().look(call, told, &done, is_set_back));
         }
     }
     bad
-}
-
-/// When the last fetch began that told an event.
-fn there_until(calls: &[LogCall]) -> HashMap<u64, Moment> {
-    let mut there: HashMap<u64, Moment> = HashMap::new();
-    for call in calls.iter().filter(|call| call.op == LogOp::Fetch) {
-        for event in call.ok().into_iter().flat_map(|told| &told.events) {
-            let until = there.entry(*event).or_default();
-            *until = (*until).max(call.invoked);
-        }
-    }
-    there
 }
 
 /// Events that nobody had put, or had been told were not put.
@@ -115,14 +100,7 @@ struct Tail {
 }
 
 impl Tail {
-    fn look(
-        &mut self,
-        call: &LogCall,
-        told: &LogTold,
-        done: &[(Moment, u64)],
-        is_set_back: bool,
-        has_stayed: impl Fn(u64, Moment) -> bool,
-    ) -> Vec<String> {
+    fn look(&mut self, call: &LogCall, told: &LogTold, done: &[(Moment, u64)], is_set_back: bool) -> Vec<String> {
         let mut bad = Vec::new();
         self.had_gaps |= told.gaps;
         for event in &told.events {
@@ -135,7 +113,7 @@ impl Tail {
             return bad;
         }
         while let Some((at, event)) = done.get(self.checked).filter(|(at, _)| *at < call.invoked) {
-            if !self.told.contains(event) && !self.had_gaps && has_stayed(*event, call.returned) {
+            if !self.told.contains(event) && !self.had_gaps && !is_set_back {
                 let client = call.client as i64;
                 bad.push(format!("the tail of client {client} does not tell {event}, put at {at}, nor a gap"));
             }
@@ -174,11 +152,6 @@ mod tests {
         ] {
             assert!(!check(&bad, false).is_empty(), "{bad:?}");
         }
-        // Set back: what is gone for good may be missing, and what a later fetch tells may not.
-        let skipped = [put(1, 0), put(2, 2), read(Tail, 4, &[2]), read(Fetch, 6, &[1, 2])];
-        assert_eq!(check(&skipped, true).len(), 1, "event 1 was there when the tail looked");
-        let gone = [put(1, 0), read(Fetch, 2, &[1]), read(Tail, 4, &[]), read(Fetch, 6, &[])];
-        assert_eq!(check(&gone, true), [""; 0]);
         let outcome = Outcome::Ok(LogTold::default());
         let put_at = Call { client: 0, op: LogOp::PutAt(1, 3), invoked: 0, returned: 1, outcome };
         assert_eq!(check(&[put_at.clone(), read(LogOp::Window(2, 3), 2, &[1])], false), [""; 0]);

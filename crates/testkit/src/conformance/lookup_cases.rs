@@ -66,9 +66,9 @@ async fn stored(t: &Bench, name: &str, index: &str) -> Key {
 
 /// A key of the version in force: its head begins with 15 bytes and the version's number, and then comes the build, whose highest 48 bits are in the key.
 async fn in_force(t: &Bench, name: &str, index: &str) -> Key {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let head = t.get(&stored(t, name, "0").await).await.expect("a head");
     let build = u64::from_le_bytes(head.value[19..27].try_into().expect("8 bytes"));
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let letters: String = (0..8).map(|at| char::from(LETTERS[(build >> (58 - 6 * at)) as usize & 63])).collect();
     stored(t, name, &format!("{letters}-{index}")).await
 }

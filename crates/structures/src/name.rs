@@ -166,6 +166,13 @@ impl fmt::Debug for Name {
     }
 }
 
+/// The highest bits as letters that an index may have (base64url), 6 bits each. Frozen: keys are made of it.
+pub(crate) fn letters(bits: u128, count: u32) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    // Each place is of 6 bits, so below 64.
+    (0..count).map(|at| char::from(LETTERS[(bits >> (122 - 6 * at)) as usize & 63])).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

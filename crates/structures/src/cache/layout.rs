@@ -96,9 +96,7 @@ impl Record {
 ///
 /// Two keys that share an index share an entry: then each misses what the other wrote, and nobody is served another key's value.
 pub(super) fn index_of(key: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let hash = xxhash_rust::xxh3::xxh3_128(key);
-    (0..14).map(|at| char::from(ALPHABET[(hash >> (122 - 6 * at)) as usize & 63])).collect()
+    crate::name::letters(xxhash_rust::xxh3::xxh3_128(key), 14)
 }
 
 #[cfg(test)]

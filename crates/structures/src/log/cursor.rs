@@ -2,10 +2,10 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | `LRC` and the version, 1 |
+//! | 4 | `LRC` and the version, 2 |
 //! | 8 | generation of the log |
 //! | varint | how many places follow |
-//! | … each | chunk, less that of the place before (varint); part (varint); incarnation (8); 1 + bytes read of it, or 0 where its loss was told (varint) |
+//! | … each | chunk, less that of the place before (varint); part (varint); incarnation (8); 1 + bytes read of it, or 0 where its loss was told (varint); where bytes were read, their check: the low half of their XXH3-64, seed 0 (4) |
 //! | varint | how many frames follow that may stand in another part, too |
 //! | … each | chunk (varint), writer (8), sequence (varint) |
 //! | 4 | check of all before it: the low half of XXH3-64, seeded with the generation |
@@ -20,12 +20,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::layout::At;
 use crate::append::layout::{put_varint, take_varint};
 
-const MAGIC: [u8; 4] = *b"LRC\x01";
+const MAGIC: [u8; 4] = *b"LRC\x02";
 const CHECK_BYTES: usize = 4;
 
 /// How far a [`Tail`](super::Tail) has read. Its bytes can be kept, and taken up again by another process.
 ///
-/// It grows with the parts that a log has within its retention: 13 to 20 bytes each.
+/// It grows with the parts that a log has within its retention: 17 to 24 bytes each.
 ///
 /// ```
 /// # use larder_core::StoreRef;
@@ -50,10 +50,17 @@ const CHECK_BYTES: usize = 4;
 pub struct Cursor {
     /// Of the log; 0 before the first poll.
     pub(super) generation: u64,
-    /// How many bytes of each incarnation of each part were read; `None` where its loss was told.
-    pub(super) places: BTreeMap<(At, u64), Option<u32>>,
+    /// What was read of each incarnation of each part; `None` where its loss was told.
+    pub(super) places: BTreeMap<(At, u64), Option<Begin>>,
     /// Frames that were told and may stand in another part, too: chunk, writer, sequence.
     pub(super) marked: BTreeSet<(u64, u64, u64)>,
+}
+
+/// What was read of a part: how many bytes from its first one on, and their [check](super::layout::PartValue::check). One that begins otherwise is not the part that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Begin {
+    pub(super) bytes: u32,
+    pub(super) check: u32,
 }
 
 impl Cursor {
@@ -74,7 +81,10 @@ impl Cursor {
             put_varint(&mut out, at.chunk - chunk_before);
             put_varint(&mut out, u64::from(at.part));
             out.extend_from_slice(&incarnation.to_le_bytes());
-            put_varint(&mut out, read.map_or(0, |bytes| u64::from(bytes) + 1));
+            put_varint(&mut out, read.map_or(0, |begin| u64::from(begin.bytes) + 1));
+            if let Some(begin) = read {
+                out.extend_from_slice(&begin.check.to_le_bytes());
+            }
             chunk_before = at.chunk;
         }
         put_varint(&mut out, self.marked.len() as u64);
@@ -132,7 +142,7 @@ fn decode(bytes: &[u8]) -> Option<Cursor> {
         let incarnation = take_u64(&mut rest)?;
         let read = match take_varint(&mut rest)? {
             0 => None,
-            more => Some(u32::try_from(more - 1).ok()?),
+            more => Some(Begin { bytes: u32::try_from(more - 1).ok()?, check: take_u32(&mut rest)? }),
         };
         cursor.places.insert((at, incarnation), read);
     }
@@ -142,6 +152,12 @@ fn decode(bytes: &[u8]) -> Option<Cursor> {
         cursor.marked.insert((chunk, writer, take_varint(&mut rest)?));
     }
     rest.is_empty().then_some(cursor)
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    let (head, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(u32::from_le_bytes(*head))
 }
 
 fn take_u64(rest: &mut &[u8]) -> Option<u64> {
@@ -156,7 +172,8 @@ pub(super) fn drawn(rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut cursor = Cursor { generation: rng.u64(..), ..Cursor::default() };
     for _ in 0..rng.usize(0..4) {
         let at = At { chunk: rng.u64(0..9), part: rng.u16(..) };
-        cursor.places.insert((at, rng.u64(..)), rng.bool().then(|| rng.u32(..)));
+        let read = rng.bool().then(|| Begin { bytes: rng.u32(..), check: rng.u32(..) });
+        cursor.places.insert((at, rng.u64(..)), read);
         cursor.marked.insert((rng.u64(..), rng.u64(..), rng.u64(..)));
     }
     cursor.to_bytes()
@@ -184,9 +201,9 @@ mod tests {
         Cursor {
             generation: 0x1122_3344_5566_7788,
             places: [
-                ((at(0x0102, 0), 1), Some(34)),
+                ((at(0x0102, 0), 1), Some(Begin { bytes: 34, check: 0x0d0c_0b0a })),
                 ((at(0x0102, 1), 2), None),
-                ((at(0x0105, 300), 3), Some(u32::MAX)),
+                ((at(0x0105, 300), 3), Some(Begin { bytes: u32::MAX, check: 1 })),
             ]
             .into(),
             marked: [(0x0102, 7, 200)].into(),
@@ -200,8 +217,9 @@ mod tests {
         assert_eq!(Cursor::from_bytes(&cursor().to_bytes()).unwrap(), cursor());
     }
 
-    const GOLDEN: &str = "4c5243018877665544332211\
-        03820200010000000000000023000102000000000000000003ac02030000000000000080808080100182020700000000000000c80189e2bc98";
+    const GOLDEN: &str = "4c5243028877665544332211\
+        038202000100000000000000230a0b0c0d000102000000000000000003ac02030000000000000080808080100100000001\
+        82020700000000000000c801f711b9f7";
 
     #[test]
     fn a_changed_byte_is_refused() {

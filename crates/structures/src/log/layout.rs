@@ -195,6 +195,11 @@ impl<'v> PartValue<'v> {
         self.bytes.len()
     }
 
+    /// What all its bytes come to: the low half of their XXH3-64.
+    pub(crate) fn check(&self) -> u32 {
+        check(self.bytes, 0)
+    }
+
     /// The same part as it was when it had so many bytes.
     pub(crate) fn cut(self, bytes: usize) -> PartValue<'v> {
         PartValue { bytes: &self.bytes[..bytes.min(self.bytes.len())], ..self }

@@ -19,6 +19,8 @@
 //!
 //! - Within one fetch, and one look of a tail, events are in the order of their time; those of one millisecond as they arrived.
 //! - A put of several chunks is atomic a chunk, not over all.
+//! - A store that was set back to an older state, and put into since, is told to a tail as [`RolledBack`](larder_core::ErrorKind::RolledBack) by any part that does not begin with what
+//!   was read of it, wherever that part ends now. What a setback took before a tail read it, the tail does not know of.
 //! - Around a loss, and only there, a tail may tell an event twice: one whose put was in doubt when the part was lost that it first
 //!   landed in. The gap is told in the same look, or was before.
 //! - Wall clocks that disagree by up to five minutes cost nothing. One that is further off makes its owner put events at wrong times,

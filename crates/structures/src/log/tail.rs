@@ -2,7 +2,8 @@
 //!
 //! A look asks for the ledger and for the tokens of all parts that are known, and reads only the parts that changed: so many, and leaves the rest to
 //! the looks that follow, by the list that it read. What was
-//! read of a part is a number of bytes of one incarnation: parts only grow. Events that come late, into old chunks, change those
+//! read of a part is a number of bytes of one incarnation, and their check: parts only grow, so a part that begins otherwise is of a store that was set back, even where
+//! what others have put since ends exactly where the last look did. A part is read whole in any case, so that costs no round trip. Events that come late, into old chunks, change those
 //! chunks' parts, and are found like any.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use larder_core::{Batch, Cas, Ctx, Error, ErrorKind, Op, Reply, Result, Want};
 
-use super::cursor::Cursor;
+use super::cursor::{Begin, Cursor};
 use super::events::Events;
 use super::fetch::gap;
 use super::inner::{Inner, Met, Read, parts};
@@ -216,8 +217,9 @@ impl Tail {
     /// ```
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost) where the list of chunks is gone, [`RolledBack`](ErrorKind::RolledBack) where a part is shorter than it was, or was and has grown otherwise since,
-    /// those of the store.
+    /// [`Lost`](ErrorKind::Lost) where the list of chunks is gone, [`RolledBack`](ErrorKind::RolledBack) where a part does not begin with what this tail, or the one whose cursor it took up,
+    /// has read of it: the store was set back, and others may have put events since; none of them is skipped in silence. [`LayoutMismatch`](ErrorKind::LayoutMismatch) for
+    /// a part that is damaged; those of the store. What a setback took before it was ever read is not told: nobody who reads knows of it.
     pub async fn poll(&mut self) -> Result<Events> {
         self.inner.ledger.vigil().check()?;
         let now_ms = self.inner.now_ms();
@@ -378,33 +380,28 @@ impl Tail {
     }
 
     /// How far a part was read.
-    fn read_of(&self, at: At, part: &PartValue<'_>) -> usize {
-        let read = self.cursor.places.get(&(at, part.incarnation)).copied().flatten();
-        read.map_or(HEADER_BYTES, |bytes| bytes as usize)
+    ///
+    /// # Errors
+    /// [`ErrorKind::RolledBack`] where it does not begin with what was read: it went back to an older state, and others may have appended to that.
+    /// [`ErrorKind::LayoutMismatch`] where it is not whole, either: then it is damaged.
+    fn read_of(&self, at: At, part: &PartValue<'_>) -> Result<usize> {
+        let Some(begin) = self.cursor.places.get(&(at, part.incarnation)).copied().flatten() else {
+            return Ok(HEADER_BYTES);
+        };
+        let read = begin.bytes as usize;
+        let why = if part.len() < read {
+            format!("has {} bytes; {read} were read of it", part.len())
+        } else if part.cut(read).check() != begin.check {
+            part.frames(HEADER_BYTES).map_err(|error| self.inner.named(error, at))?;
+            format!("does not begin with the {read} bytes that were read of it")
+        } else {
+            return Ok(read);
+        };
+        Err(self.inner.named(Error::new(ErrorKind::RolledBack, format!("part {at} of a log {why}")), at))
     }
 
     fn new_frames<'v>(&self, at: At, part: &PartValue<'v>) -> Result<Vec<PartFrame<'v>>> {
-        let read = self.read_of(at, part);
-        if part.len() < read {
-            let detail = format!("part {at} of a log has {} bytes; {read} were read of it", part.len());
-            return Err(self.inner.named(Error::new(ErrorKind::RolledBack, detail), at));
-        }
-        part.frames(read).map_err(|error| self.went_back(error, at, part))
-    }
-
-    /// What is wrong with a part that could not be split where its last look ended. One that is whole from its begin on went back to an older state, and others have
-    /// appended to that.
-    fn went_back(&self, error: Error, at: At, part: &PartValue<'_>) -> Error {
-        let error = match part.frames(HEADER_BYTES) {
-            Ok(_) => {
-                let read = self.read_of(at, part);
-                let detail =
-                    format!("part {at} of a log was read up to its byte {read}, and no event of it ends there");
-                Error::new(ErrorKind::RolledBack, detail)
-            }
-            Err(_) => error,
-        };
-        self.inner.named(error, at)
+        part.frames(self.read_of(at, part)?).map_err(|error| self.inner.named(error, at))
     }
 
     /// What a look found that is new, and where the cursor stands behind it.
@@ -457,9 +454,8 @@ impl Tail {
     fn told_frames(&self, read: &Read) -> Result<Vec<(u64, u64)>> {
         let Some((value, _)) = &read.item else { return Ok(Vec::new()) };
         let part = self.inner.parse(read.at, value)?;
-        let told = self.read_of(read.at, &part).min(part.len());
-        let frames = part.cut(told).frames(HEADER_BYTES);
-        let frames = frames.map_err(|error| self.went_back(error, read.at, &part))?;
+        let told = part.cut(self.read_of(read.at, &part)?);
+        let frames = told.frames(HEADER_BYTES).map_err(|error| self.inner.named(error, read.at))?;
         Ok(frames.iter().map(|frame| (frame.writer, frame.seq)).collect())
     }
 
@@ -484,8 +480,9 @@ impl Tail {
                     self.inner.take_events(value, &part, (read.at, &frame), &times, &mut found.events)?;
                 }
             }
+            // An item that a log is kept in has fewer.
             let bytes = u32::try_from(part.len()).unwrap_or(u32::MAX);
-            cursor.places.insert((read.at, part.incarnation), Some(bytes));
+            cursor.places.insert((read.at, part.incarnation), Some(Begin { bytes, check: part.check() }));
         }
         Ok(())
     }

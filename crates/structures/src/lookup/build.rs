@@ -158,8 +158,8 @@ impl Inner {
             // Best effort: what is left is removed once this version is in force, or by the next build.
             _ = self.remove_keys(&before).await;
             // One that was over before this build came is written to by nobody any more.
-            let old: Vec<u32> = before.iter().filter(|version| version.is_over).map(|version| version.number).collect();
-            _ = self.forget(&old).await;
+            before.retain(|version| version.is_over);
+            _ = self.forget(&before).await;
         }
         Ok(version)
     }
@@ -211,7 +211,7 @@ impl Inner {
             let puts = todo.iter().map(|(key, value)| Op::put(key.clone(), PutMode::Set, value.clone(), Ttl::Never));
             let mut batch: Batch = puts.collect();
             batch.push(self.head_op()?);
-            let known = self.loaded().number();
+            let known = self.loaded().known();
             let mut replies = self.vigil.run(self.ctx(), batch).await;
             self.vigil.check()?;
             // One that cannot be read is read with the next batch; the last look is the one that puts the version in force.
@@ -290,8 +290,7 @@ impl Inner {
     async fn sweep(&self, head: &Head) -> Result<()> {
         let over: Vec<Version> = head.others.iter().copied().filter(|version| version.is_over).collect();
         self.remove_keys(&over).await?;
-        let numbers: Vec<u32> = over.iter().map(|version| version.number).collect();
-        self.forget(&numbers).await
+        self.forget(&over).await
     }
 
     /// Removes what a build has written that did not come to an end, as far as that can be done. The head goes on listing it: what a late request may bring back
@@ -301,16 +300,16 @@ impl Inner {
     }
 
     /// Takes versions off the head that are not in force, and whose keys are gone.
-    async fn forget(&self, numbers: &[u32]) -> Result<()> {
-        if numbers.is_empty() {
+    async fn forget(&self, versions: &[Version]) -> Result<()> {
+        if versions.is_empty() {
             return Ok(());
         }
         self.change_head(&mut |head| {
-            if !head.others.iter().any(|version| numbers.contains(&version.number)) {
+            if !head.others.iter().any(|version| versions.contains(version)) {
                 return Ok(None);
             }
             let mut next = head.clone();
-            next.others.retain(|version| !numbers.contains(&version.number));
+            next.others.retain(|version| !versions.contains(version));
             Ok(Some(next))
         })
         .await

@@ -32,19 +32,21 @@ use super::key::{Family, LookupKey};
 use super::model::{Decoder, Model};
 use super::rows::{put_bytes, take_bytes};
 use crate::append::layout::{put_varint, take, take_length, take_u64};
+use crate::name::letters;
 
 /// The version of the layout, as the manifest has it.
-pub(super) const LAYOUT: u8 = 1;
+pub(super) const LAYOUT: u8 = 2;
 const VERSION: u8 = 1;
 const MAGIC: [u8; 4] = *b"LRP\x01";
 /// The most versions beside the one in force.
 pub(super) const OTHERS_MAX: usize = 16;
 
-/// A version: the keys of its blocks and of its directory are made of it.
+/// A version of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
+    /// One more than the one before; given again on a store that was set back.
     pub(super) number: u32,
-    /// Drawn at random for each build; stands in its blocks.
+    /// Drawn at random for each build; the keys of its blocks and of its directory are made of it, and their checks.
     pub(super) build: u64,
     pub(super) blocks: u32,
     /// Of the directory.
@@ -85,14 +87,20 @@ impl Version {
         })
     }
 
-    /// The index of the key of a block.
+    /// The index of the key of a block. Of the build, and not of the number: where a store was set back a number is given twice, and what a builder writes late, or
+    /// removes, must not be another's.
     pub(super) fn block_index(&self, block: u32) -> String {
-        format!("{:08x}-{block:x}", self.number)
+        format!("{}-{block:x}", self.key_part())
     }
 
     /// The index of the key of a part of the directory.
     pub(super) fn part_index(&self, part: u16) -> String {
-        format!("{:08x}-p{part:x}", self.number)
+        format!("{}-p{part:x}", self.key_part())
+    }
+
+    /// The highest 48 bits of the build.
+    fn key_part(&self) -> String {
+        letters(u128::from(self.build) << 64, 8)
     }
 }
 

@@ -273,7 +273,12 @@ fn golden_bytes() {
         "01 0807060504030201 08000000 01 01 07000000 8877665544332211 09000000 0100 00 02000000 0300000000000000 05040000 0600 01"
             .replace(' ', "")
     );
-    assert_eq!((over.block_index(0x1a), over.part_index(3)), ("00000002-1a".to_owned(), "00000002-p3".to_owned()));
+    let version = Version { number: 7, build: BUILD, blocks: 9, parts: 1, is_over: false };
+    assert_eq!(
+        (version.block_index(0x1a), version.part_index(3)),
+        ("ESIzRFVm-1a".to_owned(), "ESIzRFVm-p3".to_owned())
+    );
+    assert_eq!(over.block_index(0), "AAAAAAAA-0");
     let v4 = |text: &str| text.parse::<LookupKey>().unwrap();
     let row =
         |first: &str, last: &str, fields: [&'static str; 2]| (v4(first), v4(last), fields.map(Bytes::from).to_vec());

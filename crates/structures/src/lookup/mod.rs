@@ -22,6 +22,7 @@
 //! | a build that has returned | every handle reads it, at the latest a second later | the same | the same |
 //! | a build that fails, or dies midway | changes nothing that is read | the same | the same; a reply of the last write that is lost is `Unknown` |
 //! | a lost block, or head | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never "no such row" | the same |
+//! | a store that was set back | cannot be | [`RolledBack`](larder_core::ErrorKind::RolledBack) to a handle that saw a later version, or another of the same number, within a second | the same |
 //! | two builds at once | the one that began later goes on, the other is told [`Conflict`](larder_core::ErrorKind::Conflict) | the same | the same |
 //!
 //! # Round trips
@@ -292,6 +293,7 @@ impl PackedTable {
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a number where the table has addresses, [`Lost`](ErrorKind::Lost) where the block or the head is gone,
+    /// [`RolledBack`](ErrorKind::RolledBack) where the version in force is older than one that this handle has seen, or another of its number,
     /// [`Corrupt`](ErrorKind::Corrupt) for a block that is not as it was written, [`Conflict`](ErrorKind::Conflict) where others build anew all the time, those of the store.
     ///
     /// ```
@@ -351,7 +353,7 @@ impl PackedTable {
     /// What the version in force has. **Round trips: 1**, 2 when another one was built since.
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost) where the head or the directory is gone, those of the store.
+    /// [`Lost`](ErrorKind::Lost) where the head or the directory is gone, [`RolledBack`](ErrorKind::RolledBack) as of [`get`](PackedTable::get), those of the store.
     ///
     /// ```
     /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
@@ -388,7 +390,7 @@ impl PackedTable {
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput), with its number, for a row that does not fit an item of the store; [`Conflict`](ErrorKind::Conflict) where another build has begun
-    /// after this one; [`Full`](ErrorKind::Full) where the store has no room; [`Lost`](ErrorKind::Lost) where the table was dropped or its head is gone; those of the store. The
+    /// after this one; [`Full`](ErrorKind::Full) where the store has no room; [`Lost`](ErrorKind::Lost) where the table was dropped or its head is gone; [`RolledBack`](ErrorKind::RolledBack) as of [`get`](PackedTable::get); those of the store. The
     /// version before is in force then, but for errors with the effect [`Unknown`](larder_core::Effect): after those either may be.
     ///
     /// ```

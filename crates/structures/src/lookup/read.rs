@@ -68,7 +68,7 @@ impl Inner {
             };
             let (now, _) = self.load(ctx).await?;
             // The blocks of a version go when another one is in force: while this one is, nobody removes them.
-            if let Some(spot) = missing.filter(|_| now.number() == loaded.number()) {
+            if let Some(spot) = missing.filter(|_| now.is(loaded.known())) {
                 return Err(self.lost(&spot));
             }
             loaded = now;
@@ -115,8 +115,8 @@ impl Inner {
             let mut replies = self.vigil.run(ctx, batch).await;
             if std::mem::take(&mut looks) {
                 let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-                let (head, _) = self.head(reply, loaded.number())?;
-                if head.current.map(|version| version.number) != loaded.number() {
+                let (head, _) = self.head(reply, loaded.known())?;
+                if !loaded.is(head.current) {
                     return Ok(Tried::Another);
                 }
             }

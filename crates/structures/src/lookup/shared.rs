@@ -43,8 +43,17 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    pub(super) fn number(&self) -> Option<u32> {
-        self.version.as_ref().map(|(version, _)| version.number)
+    pub(super) fn known(&self) -> Option<Version> {
+        self.version.as_ref().map(|(version, _)| *version)
+    }
+
+    /// Versions are told apart by their builds: numbers are given again on a store that was set back.
+    pub(super) fn is(&self, version: Option<Version>) -> bool {
+        self.known().map(|known| known.build) == version.map(|version| version.build)
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.known().map(|known| known.number)
     }
 }
 
@@ -138,7 +147,7 @@ impl Inner {
     /// # Errors
     /// As [`head`](Inner::head), and those of the store.
     pub(super) async fn read_head(&self, ctx: Ctx) -> Result<(Head, Option<Cas>)> {
-        let known = self.loaded().number();
+        let known = self.loaded().known();
         let mut replies = self.vigil.run(ctx, Batch::from_buf([self.head_op()?])).await;
         self.vigil.check()?;
         self.head(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?, known)
@@ -147,9 +156,9 @@ impl Inner {
     /// What the reply to [`head_op`](Inner::head_op) says, which was sent when `known` was the version that is known.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than that, [`ErrorKind::LayoutMismatch`] for
+    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than that or was, [`ErrorKind::LayoutMismatch`] for
     /// what is none.
-    pub(super) fn head(&self, reply: Reply, known: Option<u32>) -> Result<(Head, Option<Cas>)> {
+    pub(super) fn head(&self, reply: Reply, known: Option<Version>) -> Result<(Head, Option<Cas>)> {
         let item = match reply {
             Reply::Item(item) => item,
             Reply::Miss => {
@@ -162,13 +171,12 @@ impl Inner {
             let detail = format!("the head of packed table {} is none that this release knows", self.name);
             Error::new(ErrorKind::LayoutMismatch, detail)
         })?;
-        let now = head.current.map(|version| version.number);
-        if now < known {
-            let shown = |version: Option<u32>| version.map_or("none".to_owned(), |number| number.to_string());
-            let detail = format!("packed table {} was at version {} and is at {}", self.name, shown(known), shown(now));
-            return Err(self.loss(Error::new(ErrorKind::RolledBack, detail)));
+        match set_back(known, head.current) {
+            Some(shown) => {
+                Err(self.loss(Error::new(ErrorKind::RolledBack, format!("packed table {} {shown}", self.name))))
+            }
+            None => Ok((head, item.cas)),
         }
-        Ok((head, item.cas))
     }
 
     /// The version in force, read if it is another than the one that is known. **Round trips: 1**, 2 where it is another.
@@ -179,6 +187,10 @@ impl Inner {
             let known = self.loaded();
             // Where another caller's read has overtaken this one, what it knows is newer.
             let Some(version) = head.current.filter(|version| known.number() < Some(version.number)) else {
+                if known.number() == head.current.map(|version| version.number) && !known.is(head.current) {
+                    // The store was set back between the two reads: the next one tells.
+                    continue;
+                }
                 return Ok((known, head));
             };
             match self.read_directory(ctx, &version).await? {
@@ -220,6 +232,19 @@ impl Inner {
 
     pub(super) fn subject(&self) -> Subject<'_> {
         events::subject(self.manifest.kind, &self.name)
+    }
+}
+
+/// How the version in force shows that the store was set back since another was known. Numbers only grow, and none is given twice.
+fn set_back(known: Option<Version>, now: Option<Version>) -> Option<String> {
+    let known = known?;
+    match now {
+        Some(now) if now.number > known.number || now.build == known.build => None,
+        Some(now) if now.number == known.number => {
+            Some(format!("was at version {}, and another build has that number now", known.number))
+        }
+        Some(now) => Some(format!("was at version {} and is at {}", known.number, now.number)),
+        None => Some(format!("was at version {} and is at none", known.number)),
     }
 }
 

@@ -28,6 +28,7 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::append::layout::{self, FRAME_BYTES_MAX, Folded, HEADER_BYTES, Place, Value, put_element, put_varint};
 use crate::append::{Action, Elements, Fold, Snapshot};
+use crate::name::letters;
 
 /// The version of the layout, as the manifest records it.
 pub(crate) const LAYOUT: u8 = 1;
@@ -79,9 +80,8 @@ pub(crate) struct Spot {
 impl Spot {
     /// Frozen: it says where entries are.
     pub(crate) fn of(key: &[u8], shards: u16) -> Spot {
-        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let hash = xxh3_128(key);
-        let index = (0..14).map(|at| char::from(LETTERS[(hash >> (122 - 6 * at)) as usize & 63])).collect();
+        let index = letters(hash, 14);
         // The low half: what the index has of it are its highest 20 bits, what the shard takes are the other 44.
         let product = u128::from((hash as u64) << 20) * u128::from(shards);
         Spot { index, shard: (product >> 64) as u16, mark: xxh3_64_with_seed(key, MARK_SEED) }

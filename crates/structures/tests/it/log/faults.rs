@@ -519,3 +519,42 @@ async fn a_part_that_went_back_and_grew_past_what_was_read_is_rolled_back() {
     assert_eq!(tail.poll().await.unwrap_err().kind(), ErrorKind::RolledBack, "it stays so");
     assert_eq!(texts(other.fetch(..).await.unwrap()).len(), 2, "who starts anew reads what is there");
 }
+
+/// The same, but what was appended since ends an event exactly where the last look did, or goes on behind it: nothing but what was read can tell.
+#[tokio::test]
+async fn a_part_that_grew_again_to_the_very_byte_that_was_read_is_rolled_back() {
+    for more in [&[][..], &["fourth", "fifth"]] {
+        let (clock, store): (_, StoreRef) = (clock(), Arc::new(MemoryStore::new()));
+        let log = options(&clock).open_or_create(&store, "l").await.unwrap();
+        let mut tail = log.tail(Cursor::default()).unwrap();
+        log.put("first").await.unwrap();
+        let key = part_key(&store, "l", START_MS, 0).await;
+        let older = store.get(key.clone()).await.unwrap().unwrap();
+        log.put("second").await.unwrap();
+        let read = store.get(key.clone()).await.unwrap().unwrap();
+        assert_eq!(texts(tail.poll().await.unwrap()), ["first", "second"]);
+        let kept = Cursor::from_bytes(&tail.cursor().to_bytes()).unwrap();
+
+        store.put(key.clone(), PutMode::Set, older.value.clone(), Ttl::Never).await.unwrap();
+        let other = options(&clock).open(&store, "l").await.unwrap();
+        other.put("third.").await.unwrap();
+        let grown = store.get(key.clone()).await.unwrap().unwrap();
+        assert_eq!(grown.value.len(), read.value.len(), "the case that is meant");
+        for event in more {
+            other.put(event).await.unwrap();
+        }
+        let mut taken_up = other.tail(kept).unwrap();
+        for tail in [&mut tail, &mut taken_up] {
+            for _ in 0..2 {
+                assert_eq!(tail.poll().await.unwrap_err().kind(), ErrorKind::RolledBack, "{more:?}");
+            }
+        }
+        let mut fresh = other.tail(Cursor::default()).unwrap();
+        assert_eq!(texts(fresh.poll().await.unwrap()), [&["first", "third."], more].concat());
+
+        // The very same events in the very same place are no loss; and a tail goes on behind them.
+        store.put(key, PutMode::Set, read.value, Ttl::Never).await.unwrap();
+        log.put("behind").await.unwrap();
+        assert_eq!(texts(tail.poll().await.unwrap()), ["behind"]);
+    }
+}

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_core::Clock;
@@ -14,19 +13,12 @@ const WALL: Duration = Duration::from_secs(1_700_000_000);
 #[derive(Debug)]
 pub(crate) struct VirtualClock {
     start: tokio::time::Instant,
-    /// Microseconds that the wall clock has gone by being asked; `None`: it stands while nobody waits.
-    asked: Option<AtomicU64>,
 }
 
 impl VirtualClock {
     /// A clock that begins now. Within a runtime of [`run`].
     pub(crate) fn shared() -> Arc<VirtualClock> {
-        Arc::new(VirtualClock { start: tokio::time::Instant::now(), asked: None })
-    }
-
-    /// One whose wall clock tells no two who ask the same, as real ones do: where something goes by it alone.
-    pub(crate) fn ticking() -> Arc<VirtualClock> {
-        Arc::new(VirtualClock { start: tokio::time::Instant::now(), asked: Some(AtomicU64::new(0)) })
+        Arc::new(VirtualClock { start: tokio::time::Instant::now() })
     }
 }
 
@@ -37,8 +29,7 @@ impl Clock for VirtualClock {
     }
 
     fn wall(&self) -> Duration {
-        let asked = self.asked.as_ref().map_or(0, |asked| asked.fetch_add(1, Ordering::SeqCst));
-        WALL + self.monotonic() + Duration::from_micros(asked)
+        WALL + self.monotonic()
     }
 }
 

@@ -76,9 +76,7 @@ fn play(job: &Job, ground: Ground, seed: u64, rng: &mut fastrand::Rng) -> (Verdi
     let run = Run { seed, ops: if ground == Ground::Folder { rng.usize(20..80) } else { rng.usize(40..400) } };
     if ground != Ground::Folder {
         return virtual_time::run(seed, async {
-            // A lock that was lost goes by the wall clock.
-            let may_lose = matches!(ground, Ground::Stolen | Ground::Worst | Ground::Evicting);
-            let clock = if may_lose { VirtualClock::ticking() } else { VirtualClock::shared() };
+            let clock = VirtualClock::shared();
             let caused = Arc::new(Caused::default());
             let memory = Arc::new(memory(ground, clock.clone()));
             let thief =

@@ -131,7 +131,6 @@ impl Server {
         let Some(kept) = state.kept.take() else { return false };
         self.caused.setbacks.fetch_add(1, Ordering::SeqCst);
         self.start_with(&mut state, down, kept);
-        self.caused.setbacks_over.fetch_add(1, Ordering::SeqCst);
         true
     }
 

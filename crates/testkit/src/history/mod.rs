@@ -50,12 +50,8 @@ pub struct Caused {
     pub losses: AtomicU64,
     /// Older data was, or may have been, put back: a failover that lost writes, a restart with a stale file.
     pub setbacks: AtomicU64,
-    /// Of the setbacks, those that are over: from then on nothing becomes older by them.
-    pub setbacks_over: AtomicU64,
     /// Clocks of clients or servers were set.
     pub clock_jumps: AtomicU64,
-    /// Set where one of the above was noticed late, and not caused on purpose: it is not known what was before it.
-    pub noticed_late: AtomicBool,
     /// Set by a nemesis that leaves no write open: an unknown outcome is a violation there.
     pub never_open: AtomicBool,
     /// Set by a nemesis that delivers nothing late and nothing twice: what only such deliveries can repeat is a violation there.
@@ -66,18 +62,6 @@ impl Caused {
     /// Whether data may be gone.
     pub fn may_have_lost(&self) -> bool {
         self.losses.load(Ordering::SeqCst) > 0
-    }
-
-    /// Whether data may be gone or older.
-    pub fn may_have_harmed(&self) -> bool {
-        self.may_have_lost() || self.may_have_set_back()
-    }
-
-    /// How many setbacks there were, if all of them are over.
-    pub(crate) fn settled_setbacks(&self) -> Option<u64> {
-        // Those that are over first: what begins in between counts.
-        let over = self.setbacks_over.load(Ordering::SeqCst);
-        Some(over).filter(|over| self.setbacks.load(Ordering::SeqCst) == *over)
     }
 
     /// Whether data may be older than what was acknowledged.

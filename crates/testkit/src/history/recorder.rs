@@ -1,9 +1,8 @@
 //! What clients did and were told, by one clock of their own that only orders.
 
-use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_core::{Error, ErrorKind, Result};
 
@@ -58,49 +57,15 @@ impl<O, R> Call<O, R> {
     }
 }
 
-/// A history from a moment on: of what had begun by then and not ended, nothing is known.
-pub fn since<O: Clone, R: Clone>(calls: &[Call<O, R>], moment: Moment) -> Vec<Call<O, R>> {
-    let open = calls.iter().filter(|call| call.invoked >= moment || call.returned >= moment).cloned();
-    let late = open.map(|call| match call.outcome {
-        Outcome::Ok(_) if call.invoked < moment => Call { outcome: Outcome::Unknown, returned: Moment::MAX, ..call },
-        _ => call,
-    });
-    late.collect()
-}
-
 /// Records the calls of all clients of one run.
 pub struct Recorder<O, R> {
     now: AtomicU64,
     seen: Mutex<Seen<O, R>>,
-    caused: Arc<Caused>,
-    /// One more than the latest moment before which nothing had been harmed.
-    calm: AtomicU64,
-    /// By the number of setbacks: the first moment after which they were over.
-    settled: Mutex<BTreeMap<u64, Moment>>,
 }
 
 struct Seen<O, R> {
     calls: Vec<Call<O, R>>,
     told: Told,
-}
-
-/// When the data were harmed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    /// What had ended by then, had ended before anything was lost or set back.
-    pub calm_until: Option<Moment>,
-    /// What began then or later, began after the last setback was over.
-    pub settled_from: Option<Moment>,
-}
-
-/// A history as it stood at a moment: what began later is left out, and of what ended later nothing was known yet.
-pub fn until<O: Clone, R: Clone>(calls: &[Call<O, R>], moment: Moment) -> Vec<Call<O, R>> {
-    let begun = calls.iter().filter(|call| call.invoked <= moment).cloned();
-    let cut = begun.map(|call| match call.outcome {
-        Outcome::Ok(_) if call.returned > moment => Call { outcome: Outcome::Unknown, returned: Moment::MAX, ..call },
-        _ => call,
-    });
-    cut.collect()
 }
 
 /// What the clients were told besides outcomes.
@@ -110,67 +75,26 @@ pub struct Told {
     pub calls: u64,
     /// Of those, unknown.
     pub unknown: u64,
-    /// The first of them, in words.
-    pub first_unknown: Option<String>,
     /// `Lost` and `Absent`.
     pub lost: u64,
     /// `RolledBack`.
     pub rolled_back: u64,
     /// The first of either, in words.
     pub first: Option<String>,
-    /// When it was told.
-    pub first_at: Option<Moment>,
     /// Errors that no fault excuses.
     pub strange: Vec<String>,
 }
 
 impl<O, R> Default for Recorder<O, R> {
     fn default() -> Recorder<O, R> {
-        Recorder::beside(Arc::default())
-    }
-}
-
-impl<O, R> Recorder<O, R> {
-    /// Records beside a nemesis: what it causes, and when.
-    pub fn beside(caused: Arc<Caused>) -> Recorder<O, R> {
-        let seen = Mutex::new(Seen { calls: Vec::new(), told: Told::default() });
-        Recorder { now: AtomicU64::new(0), seen, caused, calm: AtomicU64::new(0), settled: Mutex::default() }
+        Recorder { now: AtomicU64::new(0), seen: Mutex::new(Seen { calls: Vec::new(), told: Told::default() }) }
     }
 }
 
 impl<O, R: Clone> Recorder<O, R> {
     /// The next moment.
     pub fn tick(&self) -> Moment {
-        // Harm that is counted is counted before it is done, and its end after it. So what is not counted after a moment was drawn came later than the
-        // moment, and what was over before one was drawn came before.
-        let settled = self.caused.settled_setbacks().filter(|setbacks| *setbacks > 0);
-        let now = self.now.fetch_add(1, Ordering::SeqCst);
-        if !self.caused.may_have_harmed() {
-            self.calm.fetch_max(now + 1, Ordering::SeqCst);
-        }
-        if let Some(setbacks) = settled {
-            let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
-            let first = settled.entry(setbacks).or_insert(now);
-            *first = now.min(*first);
-        }
-        now
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen<O, R>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// When the data were harmed, as far as that is known by now.
-    pub fn marks(&self) -> Marks {
-        if self.caused.noticed_late.load(Ordering::SeqCst) {
-            return Marks::default();
-        }
-        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = self.caused.settled_setbacks();
-        Marks {
-            calm_until: self.calm.load(Ordering::SeqCst).checked_sub(1),
-            settled_from: last.and_then(|setbacks| settled.get(&setbacks).copied()),
-        }
+        self.now.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Makes a call and records it; returns what was told if it took effect.
@@ -186,10 +110,10 @@ impl<O, R: Clone> Recorder<O, R> {
     /// Those of the outcome, so that a job can look into them.
     pub fn ended(&self, client: usize, op: O, invoked: Moment, outcome: Result<R>) -> Result<R> {
         let returned = self.tick();
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         seen.told.calls += 1;
         if let Err(error) = &outcome {
-            seen.told.note(error, returned);
+            seen.told.note(error);
         }
         let (outcome, returned) = match &outcome {
             Ok(told) => (Outcome::Ok(told.clone()), returned),
@@ -207,18 +131,17 @@ impl<O, R: Clone> Recorder<O, R> {
 
     /// Notes an error of something that is no call of the history: of an open, of a release.
     pub fn note(&self, error: &Error) {
-        let now = self.tick();
-        self.seen().told.note(error, now);
+        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.note(error);
     }
 
     /// Notes what must not be, seen by a job itself.
     pub fn strange(&self, what: String) {
-        self.seen().told.strange.push(what);
+        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.strange.push(what);
     }
 
     /// All calls in the order in which they began, and what else was told.
     pub fn finish(&self) -> (Vec<Call<O, R>>, Told) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut calls = std::mem::take(&mut seen.calls);
         calls.sort_by_key(|call| call.invoked);
         (calls, std::mem::take(&mut seen.told))
@@ -230,14 +153,10 @@ fn is_loss(error: &Error) -> bool {
 }
 
 impl Told {
-    fn note(&mut self, error: &Error, now: Moment) {
-        if error.is_unknown() {
-            self.unknown += 1;
-            self.first_unknown.get_or_insert_with(|| error.to_string());
-        }
-        if is_loss(error) && self.first_at.is_none_or(|at| now < at) {
+    fn note(&mut self, error: &Error) {
+        self.unknown += u64::from(error.is_unknown());
+        if is_loss(error) && self.first.is_none() {
             self.first = Some(error.to_string());
-            self.first_at = Some(now);
         }
         match error.kind() {
             ErrorKind::Lost | ErrorKind::Absent => self.lost += 1,
@@ -255,13 +174,6 @@ impl Told {
         self.lost + self.rolled_back > 0
     }
 
-    /// A loss that was told before there was any.
-    pub fn too_early(&self, marks: Marks) -> Option<String> {
-        let (at, first) = (self.first_at?, self.first.as_ref()?);
-        let is_early = marks.calm_until.is_some_and(|until| at <= until);
-        is_early.then(|| format!("at {at} a loss was told, and none came before {:?}: {first}", marks.calm_until))
-    }
-
     /// The verdict over what was told, apart from the checkers' own: nothing may be told that was not caused.
     pub fn verdict(self, caused: &Caused) -> Verdict {
         let mut violations = self.strange;
@@ -273,8 +185,7 @@ impl Told {
             violations.push(format!("{} times an older state was told, and there was none: {first}", self.rolled_back));
         }
         if self.unknown > 0 && caused.never_open.load(Ordering::SeqCst) {
-            let first = self.first_unknown.unwrap_or_default();
-            violations.push(format!("{} outcomes were unknown, and nothing was cut: {first}", self.unknown));
+            violations.push(format!("{} outcomes were unknown, and nothing was cut", self.unknown));
         }
         let losses_told = self.lost + self.rolled_back;
         Verdict { operations: self.calls, unknown: self.unknown, losses_told, violations }

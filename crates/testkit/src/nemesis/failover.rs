@@ -83,7 +83,6 @@ impl Victim for Pair {
                 self.proxies.iter().for_each(|proxy| proxy.redirect(self.primary.addr()));
                 self.replica.restart_empty();
                 self.follow();
-                caused.setbacks_over.fetch_add(1, Ordering::SeqCst);
             }
             other => panic!("a pair does not suffer {other:?}"),
         }
@@ -147,14 +146,12 @@ impl Victim for Partitioned {
             Deed::Kill => self.replaced(rng, RedisServer::kill9, RedisServer::restart),
             other => panic!("a cluster does not suffer {other:?}"),
         }
-        caused.setbacks_over.fetch_add(1, Ordering::SeqCst);
     }
 
     /// On a machine that is busy, a node may have counted as failed that only waited for its turn.
     fn settle(&mut self, caused: &Caused) {
         self.cluster.wait_ok();
         if (PRIMARIES..2 * PRIMARIES).any(|node| self.cluster.is_primary(node)) {
-            caused.noticed_late.store(true, Ordering::SeqCst);
             caused.setbacks.fetch_add(1, Ordering::SeqCst);
             caused.losses.fetch_add(1, Ordering::SeqCst);
         }

@@ -24,9 +24,8 @@ pub enum CacheTold {
     Done,
 }
 
-/// What is wrong with a cache's history, in n log n. Where the store was set back, what was invalidated may be found again; what nobody made for that key is
-/// wrong all the same.
-pub fn check(calls: &[Call<CacheOp, CacheTold>], made: &HashMap<u64, (u64, Moment)>, is_set_back: bool) -> Vec<String> {
+/// What is wrong with a cache's history, in n log n.
+pub fn check(calls: &[Call<CacheOp, CacheTold>], made: &HashMap<u64, (u64, Moment)>) -> Vec<String> {
     // By key: ends of invalidations, each with the latest beginning of any that had ended by then.
     let mut invalidations: HashMap<u64, Vec<(Moment, Moment)>> = HashMap::new();
     for call in calls {
@@ -50,7 +49,7 @@ pub fn check(calls: &[Call<CacheOp, CacheTold>], made: &HashMap<u64, (u64, Momen
         if made_for != key {
             return Some(format!("{value} was made for {made_for} and found for {key}"));
         }
-        let ended = invalidations.get(&key).filter(|_| !is_set_back)?;
+        let ended = invalidations.get(&key)?;
         let before = ended.partition_point(|(ended, _)| *ended < call.invoked);
         let (_, latest) = *ended.get(before.checked_sub(1)?)?;
         (begun < latest).then(|| {
@@ -77,11 +76,9 @@ mod tests {
         let made = HashMap::from([(7, (1, 1)), (8, (2, 1))]);
         let invalidate = call(CacheOp::Invalidate(1), 4, CacheTold::Done);
         let found = |at, key, value| call(CacheOp::Get(key), at, CacheTold::Found(value));
-        assert_eq!(check(&[found(2, 1, 7), invalidate.clone(), found(5, 1, 7)], &made, false), [""; 0]);
-        assert_eq!(check(&[invalidate, found(7, 1, 7)], &made, false).len(), 1);
-        assert_eq!(check(&[found(2, 1, 8)], &made, false).len(), 1);
-        assert_eq!(check(&[found(2, 1, 9)], &made, false).len(), 1);
-        assert_eq!(check(&[call(CacheOp::Invalidate(1), 4, CacheTold::Done), found(7, 1, 7)], &made, true), [""; 0]);
-        assert_eq!(check(&[found(2, 1, 8)], &made, true).len(), 1);
+        assert_eq!(check(&[found(2, 1, 7), invalidate.clone(), found(5, 1, 7)], &made), [""; 0]);
+        assert_eq!(check(&[invalidate, found(7, 1, 7)], &made).len(), 1);
+        assert_eq!(check(&[found(2, 1, 8)], &made).len(), 1);
+        assert_eq!(check(&[found(2, 1, 9)], &made).len(), 1);
     }
 }

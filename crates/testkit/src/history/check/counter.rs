@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::history::recorder::{Call, Moment, since};
+use crate::history::recorder::{Call, Moment};
 
 /// What is asked of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +23,6 @@ type CounterCall = Call<CounterOp, i128>;
 pub struct Rules {
     /// Adds may be missing, and what was taken be back, since the store was set back; what was never added is wrong all the same.
     pub may_drop: bool,
-    /// From when on nothing became older any more: then the number goes on from what it is.
-    pub settled_from: Option<Moment>,
     /// Two resets at once may take the same, and leave less than nothing, so that a further one adds.
     pub takes_twice: bool,
 }
@@ -48,24 +46,8 @@ pub fn check(calls: &[CounterCall], rules: Rules) -> Vec<String> {
     }
     if !rules.may_drop {
         bad.extend(last_read(calls));
-    } else if let Some(moment) = rules.settled_from.filter(|_| !resets) {
-        bad.extend(goes_on(&since(calls, moment), rules));
     }
     bad
-}
-
-/// From some number on all is as ever: one that all reads agree with, each by what was added for certain before it, and what may have been.
-fn goes_on(late: &[CounterCall], rules: Rules) -> Option<String> {
-    let sums = Sums::of(late, rules);
-    let (mut least, mut most) = (i128::MIN, i128::MAX);
-    for (call, told) in told(late) {
-        let (down_most, down_least) = sums.down(call, told);
-        least = least.max(told - sums.up_possible.before(call.returned) - down_least);
-        most = most.min(told - sums.up_sure.before(call.invoked) - down_most);
-    }
-    (least > most).then(|| {
-        format!("after the store was set back, some read tells that it went on from {least} at least, and some from {most} at most")
-    })
 }
 
 /// A sum by moment: what had happened before one.
@@ -265,19 +247,6 @@ mod tests {
         assert!(!dropping(&[add(3, 0, 1), read(4, 2, 3)]).is_empty());
         let refused = Call { outcome: Outcome::NotApplied, ..add(3, 0, 1) };
         assert!(!found(&[refused, read(3, 2, 3)]).is_empty());
-    }
-
-    #[test]
-    fn after_a_setback_the_number_goes_on_from_what_it_is() {
-        let since = |calls: &[Call<CounterOp, i128>]| {
-            check(calls, Rules { may_drop: true, settled_from: Some(10), ..Rules::default() })
-        };
-        let before = || vec![add(7, 0, 1), add(9, 2, 3), add(5, 4, 14)];
-        let of = |late: &[Call<CounterOp, i128>]| since(&[before(), late.to_vec()].concat());
-        assert_eq!(of(&[read(7, 11, 12), add(2, 15, 16), read(9, 17, 18)]), [""; 0]);
-        assert_eq!(of(&[read(7, 11, 12), add(2, 15, 16), read(14, 17, 18)]), [""; 0], "what was under way may count");
-        assert_eq!(of(&[read(7, 11, 12), add(2, 15, 16), read(8, 17, 18)]).len(), 1);
-        assert_eq!(of(&[read(7, 11, 12), add(2, 15, 16), read(15, 17, 18)]).len(), 1);
     }
 
     #[test]

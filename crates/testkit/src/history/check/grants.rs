@@ -18,7 +18,7 @@ pub enum LockOp {
 /// What is told; `None`: the lock was not free.
 pub type LockTold = Option<u64>;
 
-/// What is wrong with the grants of a lock, in n log n, where tokens grow: as long as its record was not lost, and by the wall clocks also then. A token that is given twice, or is less than one that
+/// What is wrong with the grants of a lock whose record was never lost, in n log n: a token that is given twice, or is less than one that
 /// was given before; a write that landed after one of a later grant.
 pub fn check(calls: &[Call<LockOp, LockTold>]) -> Vec<String> {
     let mut bad = Vec::new();

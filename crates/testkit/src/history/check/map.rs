@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ranking;
 use super::search::{Found, Model, search};
-use crate::history::recorder::{Call, Moment, Outcome, since};
+use crate::history::recorder::{Call, Outcome};
 
 /// What is asked of a key, or of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +97,6 @@ pub struct Rules {
     pub first: Option<i64>,
     /// Acknowledged writes may be undone; what nobody wrote is wrong all the same.
     pub is_set_back: bool,
-    /// From when on nothing became older any more: then each key holds something that it held once, and goes on from there.
-    pub settled_from: Option<Moment>,
     /// A key may be missing in reads of all while it is put, though a get finds it: its entry is made before it is listed. Where the writer never came to
     /// the end, until somebody who read it has listed it.
     pub lists_behind: bool,
@@ -126,8 +124,6 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
         bad.extend(invented(*key, calls, first));
         if !rules.is_set_back {
             bad.extend(explained(*key, calls, first));
-        } else if let Some(moment) = rules.settled_from {
-            bad.extend(goes_on(*key, calls, rules, moment));
         }
     }
     if !rules.is_set_back {
@@ -192,35 +188,13 @@ fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec
     wrong.collect()
 }
 
-/// Without reads of which nothing is known: they would only be orders more.
-fn telling(calls: &[Call<MapOp, MapTold>]) -> Vec<&Call<MapOp, MapTold>> {
-    calls.iter().filter(|call| !(call.is_unknown() && matches!(call.op, MapOp::Get(_)))).collect()
-}
-
 fn explained(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Option<String> {
-    match search(&Register, first, &telling(calls)) {
+    let all: Vec<&Call<MapOp, MapTold>> = calls.iter().collect();
+    match search(&Register, first, &all) {
         Found::Order => None,
         Found::None => Some(format!("no order explains what was told of key {key}: {}", shown(calls))),
         Found::Undecided => Some(format!("{} calls on key {key} are too many to be decided", calls.len())),
     }
-}
-
-/// After a setback a key holds what it held once, and from there on all is as ever.
-fn goes_on(key: u64, calls: &[Call<MapOp, MapTold>], rules: Rules, moment: Moment) -> Option<String> {
-    // With sums, it may have held more than can be told.
-    if calls.iter().any(|call| matches!(call.op, MapOp::Add(..))) {
-        return None;
-    }
-    let late = since(calls, moment);
-    let late = telling(&late);
-    let written = calls.iter().filter(|call| call.may_count() && call.invoked < moment);
-    let written = written.filter_map(|call| if let MapOp::Put(_, value) = call.op { Some(Some(value)) } else { None });
-    let held: BTreeSet<Option<i64>> = written.chain([rules.first, None]).collect();
-    let is_explained = held.into_iter().any(|first| search(&Register, first, &late) != Found::None);
-    (!is_explained).then(|| {
-        let shown = shown(&late.into_iter().cloned().collect::<Vec<_>>());
-        format!("no order explains what was told of key {key} after the store was set back, from {moment} on: {shown}")
-    })
 }
 
 /// The calls in short, for a message.
@@ -255,6 +229,7 @@ fn counts(calls: &[Call<MapOp, MapTold>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::recorder::Moment;
 
     fn call(op: MapOp, invoked: u64, returned: u64, told: MapTold) -> Call<MapOp, MapTold> {
         Call { client: 0, op, invoked, returned, outcome: Outcome::Ok(told) }

@@ -1,6 +1,6 @@
 //! Queues and stacks of values that are pushed once each: nothing lost, nothing invented, nothing done twice, nobody out of turn.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::history::recorder::{Call, Moment};
 
@@ -40,8 +40,6 @@ pub struct Allowed {
     pub loss: bool,
     /// Values may come again: requests were delivered late or twice, or the store set back.
     pub repeats: bool,
-    /// The history ends before all was taken.
-    pub is_cut: bool,
 }
 
 /// What became of a value.
@@ -74,7 +72,7 @@ pub fn check(calls: &[QueueCall], order: Order, allowed: Allowed, last: usize) -
             bad.extend(repeats(*value, fate));
         }
     }
-    if missing.len() > unknown_pops && !allowed.loss && !allowed.is_cut {
+    if missing.len() > unknown_pops && !allowed.loss {
         bad.push(format!("pushed, acknowledged and never seen again: {missing:?}; {unknown_pops} pops are unknown"));
     }
     let is_take = |call: &&QueueCall| matches!(call.op, QueueOp::Pop | QueueOp::Claim);
@@ -94,23 +92,6 @@ pub fn check(calls: &[QueueCall], order: Order, allowed: Allowed, last: usize) -
         });
     }
     bad
-}
-
-/// What was done with values that were pushed from a moment on, and what may have been.
-pub fn pushed_since(calls: &[QueueCall], moment: Moment) -> Vec<QueueCall> {
-    let late: HashSet<u64> = calls
-        .iter()
-        .filter_map(|call| match call.op {
-            QueueOp::Push(value) if call.invoked >= moment => Some(value),
-            _ => None,
-        })
-        .collect();
-    let is_late = |call: &&QueueCall| match (call.op, call.ok()) {
-        (QueueOp::Push(value) | QueueOp::Ack(value) | QueueOp::Release(value), _) => late.contains(&value),
-        (QueueOp::Pop | QueueOp::Claim, Some(told)) => told.is_some_and(|value| late.contains(&value)),
-        (QueueOp::Pop | QueueOp::Claim, None) => true,
-    };
-    calls.iter().filter(is_late).cloned().collect()
 }
 
 fn fates(calls: &[QueueCall]) -> (BTreeMap<u64, Fate>, Vec<String>) {

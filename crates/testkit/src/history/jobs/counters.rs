@@ -97,10 +97,7 @@ pub(super) async fn counter<H: Clone + Send + 'static>(
     let at = SystemTime::UNIX_EPOCH + clock().wall();
     let ended = play(job, arena, run, open, |client| work(client, habits, at, apply)).await;
     ended.read(CounterOp::Read, |handle| apply(handle, CounterOp::Read, Seen { at, visitor: 0 })).await;
-    ended.judge(|calls, excuses| {
-        let (may_drop, settled_from) = (excuses.set_back, excuses.settled_from);
-        check(calls, Rules { may_drop, settled_from, takes_twice: habits.takes_twice })
-    })
+    ended.judge(|calls, excuses| check(calls, Rules { may_drop: excuses.set_back, takes_twice: habits.takes_twice }))
 }
 
 async fn work<H: Clone>(mut client: Client<H, CounterOp, i128>, habits: Habits, at: SystemTime, apply: Apply<H>) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_core::{Error, ErrorKind, Result, StoreRef};
 
-use crate::history::recorder::{Call, Marks, Moment, Recorder, Told, until};
+use crate::history::recorder::{Call, Recorder, Told};
 use crate::history::{Arena, Boxed, Caused, Run, Verdict};
 
 /// How often something is tried that a fault may meet: an open, a final read.
@@ -68,10 +68,7 @@ pub(super) struct Ended<H, O, R> {
 }
 
 /// What the checkers may excuse.
-#[derive(Clone, Copy)]
 pub(super) struct Excuses {
-    /// Items may be gone.
-    pub(super) lost: bool,
     /// Somebody was told of a loss.
     pub(super) loss_told: bool,
     /// The store may be in an older state than it was: a fresh process cannot know.
@@ -80,12 +77,8 @@ pub(super) struct Excuses {
     pub(super) late: bool,
     /// Replies may have been lost.
     pub(super) open: bool,
-    /// A clock may be wrong.
-    pub(super) clocks: bool,
-    /// The history ends here, in the midst of things and without a final read.
-    pub(super) until: Option<Moment>,
-    /// From when on nothing became older any more.
-    pub(super) settled_from: Option<Moment>,
+    /// A clock may be wrong, or records be gone: leases mean little.
+    pub(super) leases: bool,
 }
 
 /// Makes the structure, runs a task a client to their ends, calms the arena, and opens it again.
@@ -102,7 +95,7 @@ where
     R: Send + Clone + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let history = Arc::new(Recorder::beside(arena.caused.clone()));
+    let history = Arc::new(Recorder::default());
     let ops = run.ops.div_ceil(arena.clients.len().max(1));
     let mut tasks = Vec::new();
     if try_to_open(&history, &open, &arena.quiet, Opening::Make).await.is_some() {
@@ -166,28 +159,12 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
         None
     }
 
-    /// The verdict: what was told, and what a checker finds. What a loss or a setback excuses, it does not excuse before there was one: until then the history is
-    /// judged by itself as well.
-    pub(super) fn judge(self, check: impl Fn(&[Call<O, R>], &Excuses) -> Vec<String>) -> Verdict {
-        let marks = self.history.marks();
+    /// The verdict: what was told, and what a checker finds.
+    pub(super) fn judge(self, check: impl FnOnce(&[Call<O, R>], &Excuses) -> Vec<String>) -> Verdict {
         let (calls, told) = self.history.finish();
-        let excuses = excuses(&told, &self.caused, marks);
-        let early = told.too_early(marks).filter(|_| self.caused.may_have_harmed());
+        let excuses = excuses(&told, &self.caused);
         let mut verdict = told.verdict(&self.caused);
-        verdict.violations.extend(early);
         verdict.violations.extend(check(&calls, &excuses));
-        if let Some(moment) = marks.calm_until.filter(|_| self.caused.may_have_harmed()) {
-            let calm = Excuses {
-                lost: false,
-                loss_told: false,
-                set_back: false,
-                until: Some(moment),
-                settled_from: None,
-                ..excuses
-            };
-            let bad = check(&until(&calls, moment), &calm);
-            verdict.violations.extend(bad.into_iter().map(|bad| format!("before there was any harm: {bad}")));
-        }
         for violation in &mut verdict.violations {
             violation.insert_str(0, &format!("{}: ", self.job));
         }
@@ -195,15 +172,12 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
     }
 }
 
-fn excuses(told: &Told, caused: &Caused, marks: Marks) -> Excuses {
+fn excuses(told: &Told, caused: &Caused) -> Excuses {
     Excuses {
-        lost: caused.may_have_lost(),
         loss_told: told.is_loss(),
         set_back: caused.may_have_set_back(),
         late: !caused.never_late.load(std::sync::atomic::Ordering::SeqCst),
         open: !caused.never_open.load(std::sync::atomic::Ordering::SeqCst),
-        clocks: caused.may_have_set_clocks(),
-        until: None,
-        settled_from: marks.settled_from.filter(|_| caused.may_have_set_back()),
+        leases: caused.may_have_lost() || caused.may_have_set_back() || caused.may_have_set_clocks(),
     }
 }

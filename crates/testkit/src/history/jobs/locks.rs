@@ -8,50 +8,30 @@ use larder_structures::lock::LockGuard;
 
 use super::drive::{self, Client, Opening, play};
 use crate::history::check::grants::{LockOp, LockTold, check};
-use crate::history::recorder::Moment;
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 const LEASE: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(6);
-/// Now and then somebody holds it for up to so long: about until its first renewal.
-const HELD_MS_MAX: u64 = 600;
 
 /// Who holds the lock as far as its own handle knows, and the highest token that wrote.
 #[derive(Default)]
 struct Guarded {
-    held: Vec<Held>,
+    held: Vec<(usize, Arc<LockGuard>)>,
     token_max: u64,
-    overlaps: Vec<Overlap>,
-}
-
-struct Held {
-    client: usize,
-    guard: Arc<LockGuard>,
-    /// Somebody took the lock meanwhile who had never seen its record, and left one behind that tells nobody of this hold.
-    is_passed_over: bool,
-}
-
-/// Two clients that held the lock at once.
-struct Overlap {
-    at: Moment,
-    /// The later one could know that the record was gone.
-    could_know: bool,
-    told: String,
+    overlaps: Vec<String>,
 }
 
 impl Guarded {
     /// A client was granted the lock: nobody else's handle may say that it is still held, unless this one's says already that it is over.
-    fn granted(&mut self, client: usize, guard: &Arc<LockGuard>, at: Moment, had_seen: bool) {
-        for held in &mut self.held {
-            if held.guard.is_held() && guard.is_held() {
-                let (one, two) = (held.guard.fencing_token(), guard.fencing_token());
-                let other = held.client;
-                let told = format!("clients {other} and {client} hold the lock at once, by tokens {one} and {two}");
-                self.overlaps.push(Overlap { at, could_know: had_seen && !held.is_passed_over, told });
+    fn granted(&mut self, client: usize, guard: &Arc<LockGuard>) {
+        for (other, held) in &self.held {
+            if held.is_held() && guard.is_held() {
+                let (one, two) = (held.fencing_token(), guard.fencing_token());
+                self.overlaps
+                    .push(format!("clients {other} and {client} hold the lock at once, by tokens {one} and {two}"));
             }
-            held.is_passed_over |= !had_seen;
         }
-        self.held.push(Held { client, guard: guard.clone(), is_passed_over: false });
+        self.held.push((client, guard.clone()));
     }
 
     fn write(&mut self, token: u64) -> LockTold {
@@ -83,27 +63,12 @@ pub(super) fn lock(arena: Arena, run: Run) -> Boxed<Verdict> {
             })
             .await;
         let overlaps = std::mem::take(&mut guarded.lock().unwrap_or_else(PoisonError::into_inner).overlaps);
-        ended.judge(|calls, excuses| {
-            // Only who never saw the record takes a lock that was lost before its lease is over.
-            let is_wrong = |overlap: &&Overlap| match (excuses.lost, excuses.set_back || excuses.clocks) {
-                (_, true) => false,
-                (true, false) => overlap.could_know,
-                (false, false) => excuses.until.is_none_or(|until| overlap.at <= until),
-            };
-            let mut bad: Vec<String> = overlaps.iter().filter(is_wrong).map(|overlap| overlap.told.clone()).collect();
-            // "While the record survives; after a loss, with the wall clocks."
-            let may_fall = (excuses.lost || excuses.set_back) && excuses.clocks;
-            if !may_fall {
-                bad.extend(check(calls));
-            }
-            bad
-        })
+        ended.judge(|calls, excuses| if excuses.leases { Vec::new() } else { [check(calls), overlaps].concat() })
     })
 }
 
 async fn work(mut client: Client<Lock, LockOp, LockTold>, guarded: Arc<Mutex<Guarded>>) {
     let locked = || guarded.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut has_seen = false;
     let mut call = 0;
     while call < client.ops {
         call += 3;
@@ -118,18 +83,13 @@ async fn work(mut client: Client<Lock, LockOp, LockTold>, guarded: Arc<Mutex<Gua
         };
         // Before it is recorded: what is granted later must not be taken for one at the same time.
         if let Some(guard) = &guard {
-            let now = client.history.tick();
-            locked().granted(client.number, guard, now, has_seen);
+            locked().granted(client.number, guard);
         }
-        has_seen |= told.is_ok();
         _ = client.history.ended(client.number, LockOp::Acquire, invoked, told);
         let Some(guard) = guard else { continue };
         let token = guard.fencing_token();
         for _ in 0..client.rng.u8(..3) {
             tokio::task::yield_now().await;
-        }
-        if client.rng.u8(..16) == 0 {
-            tokio::time::sleep(Duration::from_millis(client.rng.u64(..HELD_MS_MAX))).await;
         }
         let begun = client.history.tick();
         {
@@ -137,7 +97,7 @@ async fn work(mut client: Client<Lock, LockOp, LockTold>, guarded: Arc<Mutex<Gua
             let wrote = guarded.write(token);
             _ = client.history.ended(client.number, LockOp::Write(token), begun, Ok(wrote));
         }
-        locked().held.retain(|held| !Arc::ptr_eq(&held.guard, &guard));
+        locked().held.retain(|(_, held)| !Arc::ptr_eq(held, &guard));
         if let Some(guard) = Arc::into_inner(guard) {
             let release = async { guard.release().await.map(|_| None) };
             client.history.call(client.number, LockOp::Release(token), release).await;

@@ -30,9 +30,7 @@ pub(super) struct Mix {
     pub(super) has_values: bool,
     /// Each key is written once.
     pub(super) puts_once: bool,
-    /// How many keys there are; else so many that each has some ten calls.
-    pub(super) keys: Option<u64>,
-    /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for another's removal or its own; and reads list what a
+    /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for its own removal or for others'; and reads list what a
     /// writer left unlisted.
     pub(super) is_table: bool,
     /// What a key holds before it is written.
@@ -64,7 +62,7 @@ const CALLS_A_KEY: usize = 10;
 
 pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: MapJob<H>) -> Verdict {
     let MapJob { name, open, mix, apply, also } = job;
-    let keys = mix.keys.unwrap_or((run.ops / CALLS_A_KEY).max(2) as u64);
+    let keys = (run.ops / CALLS_A_KEY).max(2) as u64;
     let ended = play(name, arena, run, open, |client| work(client, mix, keys, apply)).await;
     if mix.all > 0 {
         ended.read(MapOp::All, |handle| apply(handle, MapOp::All)).await;
@@ -84,30 +82,19 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
     }
     ended.judge(|calls, excuses| {
         let mut calls = calls.to_vec();
-        if mix.is_table {
-            calls.iter_mut().for_each(|call| forget_whose_remove_it_was(call, excuses));
+        if mix.is_table && (excuses.loss_told || excuses.open) {
+            calls.iter_mut().for_each(forget_whether_it_was_there);
         }
-        let rules = Rules {
-            first: mix.first,
-            is_set_back: excuses.set_back,
-            settled_from: excuses.settled_from,
-            lists_behind: mix.is_table,
-        };
+        let rules = Rules { first: mix.first, is_set_back: excuses.set_back, lists_behind: mix.is_table };
         let mut bad = check(&calls, rules);
         bad.extend(also(&calls, excuses));
         bad
     })
 }
 
-/// Where replies are lost, a remove that finds its entry gone takes that for its own doing; where entries are lost, it may also take the loss for another's
-/// remove. Otherwise what it tells is so.
-fn forget_whose_remove_it_was(call: &mut MapCall, excuses: &Excuses) {
-    let is_told = match call.ok() {
-        Some(MapTold::WasThere(true)) => excuses.open || excuses.lost,
-        Some(MapTold::WasThere(false)) => excuses.lost,
-        _ => false,
-    };
-    if is_told {
+/// Whose remove it was is not known where replies or entries are lost.
+fn forget_whether_it_was_there(call: &mut MapCall) {
+    if matches!(call.ok(), Some(MapTold::WasThere(_))) {
         call.outcome = Outcome::Ok(MapTold::Done);
     }
 }
@@ -188,7 +175,6 @@ pub(super) const MEMBERS: Mix = Mix {
     reshard: 0,
     has_values: false,
     puts_once: false,
-    keys: None,
     is_table: false,
     first: None,
 };
@@ -246,7 +232,6 @@ const ELEMENTS: Mix = Mix {
     reshard: 0,
     has_values: false,
     puts_once: true,
-    keys: None,
     is_table: false,
     first: None,
 };

@@ -6,7 +6,7 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_structures::{Claim, Queue, Stack};
 
 use super::drive::{self, Client, Ended, LAST, opener, play};
-use crate::history::check::queue::{Allowed, Order, QueueOp, QueueTold, check, pushed_since};
+use crate::history::check::queue::{Allowed, Order, QueueOp, QueueTold, check};
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// Longer than a client needs from a claim to its end, shorter than the wait for what is left.
@@ -90,18 +90,9 @@ async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: dri
     let ended = play(job, arena, run, open, |client| work(client, habits)).await;
     drain(&ended).await;
     ended.judge(|calls, excuses| {
-        let allowed = Allowed {
-            loss: excuses.loss_told || excuses.set_back,
-            repeats: excuses.late || excuses.set_back,
-            is_cut: excuses.until.is_some(),
-        };
-        let mut bad = check(calls, order, allowed, LAST);
-        if let Some(moment) = excuses.settled_from.filter(|_| !excuses.lost) {
-            let late = Allowed { loss: false, repeats: excuses.late, is_cut: false };
-            let wrong = check(&pushed_since(calls, moment), order, late, LAST);
-            bad.extend(wrong.into_iter().map(|bad| format!("after the store was set back, at {moment}: {bad}")));
-        }
-        bad
+        let allowed =
+            Allowed { loss: excuses.loss_told || excuses.set_back, repeats: excuses.late || excuses.set_back };
+        check(calls, order, allowed, LAST)
     })
 }
 

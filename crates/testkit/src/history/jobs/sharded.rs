@@ -1,7 +1,5 @@
 //! What is spread over shards: clients write, remove and read, and in every other run make the shards another number meanwhile.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use larder_core::Result;
 use larder_structures::{ShardedHash, ShardedSet, ShardedSortedSet};
@@ -64,8 +62,6 @@ pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
 }
 
 pub(super) fn sorted_set(arena: Arena, run: Run) -> Boxed<Verdict> {
-    // A change whose second write fails is brought about by whoever meets it: unknown, though nothing was cut.
-    arena.caused.never_open.store(false, Ordering::SeqCst);
     Box::pin(async move {
         let apply: Apply<ShardedSortedSet> = |set, op| {
             Box::pin(async move {

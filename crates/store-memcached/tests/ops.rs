@@ -5,8 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use larder_core::{Effect, ErrorKind, Key, Op, PutMode, Remaining, Reply, Store, Ttl, TtlSupport, Verb, Want};
-use larder_store_memcached::MemcachedStore;
+use larder_core::{Effect, ErrorKind, Op, PutMode, Remaining, Reply, Store, Ttl, TtlSupport, Verb, Want};
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::servers::{Memcached, Version};
 

@@ -226,10 +226,10 @@ async fn the_dialect_is_chosen_by_version_never_by_an_error() {
 #[tokio::test]
 async fn an_append_with_n_makes_one_element_of_a_lost_value_and_none_is_ever_sent() {
     for (name, server, store) in each(&[]).await {
-        let lost = b"set k 0 0 4\r\na,b,\r\ndelete k\r\nms k 2 MA N0\r\nc,\r\nmg k v\r\n";
+        let lost = "set k 0 0 4\r\na,b,\r\ndelete k\r\nms k 2 MA N0\r\nc,\r\nmg k v\r\n";
         // The old one ignores N and says that nothing is there; to the new one, a list of one is as good as a list of three.
-        let says = if server.version() == Version::Old { "NS\r\nEN\r\n" } else { "HD\r\nVA 2\r\nc,\r\n" };
-        assert_eq!(raw_all(server.addr(), lost).0, format!("STORED\r\nDELETED\r\n{says}"), "{name}");
+        let answers = if server.version() == Version::Old { "NS\r\nEN\r\n" } else { "HD\r\nVA 2\r\nc,\r\n" };
+        assert_eq!(says(server.addr(), lost), format!("STORED\r\nDELETED\r\n{answers}"), "{name}");
         for mode in [PutMode::Append, PutMode::Prepend] {
             set(&store, "k", "a,b,").await;
             ok(&store, Op::delete(key("k"))).await;
@@ -245,34 +245,34 @@ async fn an_append_with_n_makes_one_element_of_a_lost_value_and_none_is_ever_sen
 #[tokio::test]
 async fn win_stale_and_recache_answer_w_x_and_z_and_no_get_of_ours_asks_for_them() {
     for (name, server, store) in each(&[]).await {
-        let says = |request: &[u8]| raw_all(server.addr(), request).0;
+        let says = |request: &str| says(server.addr(), request);
         let twice = "mg missing N30 R10 v\r\n".repeat(2);
-        assert_eq!(says(twice.as_bytes()), "VA 0 W\r\n\r\nVA 0 Z\r\n\r\n", "{name}: one wins the miss");
-        let last_seconds = b"ms k 1 T5\r\nv\r\nmg k N30 R10 v\r\nmg k N30 R10 v\r\nmg k R1 v\r\n";
+        assert_eq!(says(&twice), "VA 0 W\r\n\r\nVA 0 Z\r\n\r\n", "{name}: one wins the miss");
+        let last_seconds = "ms k 1 T5\r\nv\r\nmg k N30 R10 v\r\nmg k N30 R10 v\r\nmg k R1 v\r\n";
         assert_eq!(
             says(last_seconds),
             "HD\r\nVA 1 W\r\nv\r\nVA 1 Z\r\nv\r\nVA 1 Z\r\nv\r\n",
             "{name}: and the recache"
         );
         assert_eq!(
-            says(b"ms k 1 T100\r\nv\r\nmg k N30 R10 v\r\n"),
+            says("ms k 1 T100\r\nv\r\nmg k N30 R10 v\r\n"),
             "HD\r\nVA 1\r\nv\r\n",
             "{name}: not before its time"
         );
-        assert_eq!(says(b"md k I\r\nmg k v\r\nmg k v\r\n"), "HD\r\nVA 1 X W\r\nv\r\nVA 1 Z X\r\nv\r\n", "{name}");
+        assert_eq!(says("md k I\r\nmg k v\r\nmg k v\r\n"), "HD\r\nVA 1 X W\r\nv\r\nVA 1 Z X\r\nv\r\n", "{name}");
         // Another program's marks stand behind the flags that we asked for; the item is read all the same, whoever won it.
-        for mark in [&b"md k I\r\n"[..], b"ms k 1 T5\r\nv\r\nmg k R10\r\n", b"md k I\r\nmg k\r\n"] {
+        for mark in ["md k I\r\n", "ms k 1 T5\r\nv\r\nmg k R10\r\n", "md k I\r\nmg k\r\n"] {
             says(mark);
             let found = item(&store, "k").await.unwrap();
             assert!(found.value == "v" && found.cas.is_some(), "{name}: {found:?}");
             assert_eq!(value(&store, "k").await.unwrap(), "v", "{name}");
         }
         assert_eq!(put(&store, PutMode::Cas(token(&store, "k").await), "k", "w").await, Reply::Stored, "{name}");
-        assert_eq!(says(b"mg k v\r\n"), "VA 1\r\nw\r\n", "{name}: a put of ours is fresh, for everybody");
+        assert_eq!(says("mg k v\r\n"), "VA 1\r\nw\r\n", "{name}: a put of ours is fresh, for everybody");
         assert_eq!(store.stats().poisoned, 0, "{name}");
     }
     let gets = lines_of("mg ");
-    let asked = |flag: &String| flag.starts_with('O') || ["v", "c", "f", "t"].contains(&flag.as_str());
+    let asked = |flag: &String| flag.starts_with(['O', 'T']) || ["v", "c", "f", "t", "b"].contains(&flag.as_str());
     assert!(!gets.is_empty() && gets.iter().flatten().all(asked), "{gets:?}");
     assert!(never_sent('R') && never_sent('I'));
 }
@@ -281,7 +281,7 @@ async fn win_stale_and_recache_answer_w_x_and_z_and_no_get_of_ours_asks_for_them
 async fn c_is_ignored_on_a_miss_in_every_mode_that_can_create_and_ours_has_it_in_none() {
     for (name, server, _store) in each(&[]).await {
         let is_old = server.version() == Version::Old;
-        let says = |request: &str| raw_all(server.addr(), request.as_bytes()).0;
+        let says = |request: &str| says(server.addr(), request);
         assert_eq!(says("ma n N0 J1 C5 v\r\nmg n v\r\n"), "VA 1\r\n1\r\nVA 1\r\n1\r\n", "{name}");
         assert_eq!(says("ms add 1 ME C5\r\nx\r\nmg add v\r\n"), "HD\r\nVA 1\r\nx\r\n", "{name}");
         for mode in ["MA", "MP"] {
@@ -397,7 +397,7 @@ async fn an_ms_that_is_too_large_deletes_the_old_item_in_every_mode_and_classic_
     for (name, server, store) in each(&[]).await {
         let too_large = |command: String| {
             let body = "v".repeat(1 << 20);
-            let said = raw_all(server.addr(), format!("{command}\r\n{body}\r\nmg k v\r\n").as_bytes()).0;
+            let said = says(server.addr(), &format!("{command}\r\n{body}\r\nmg k v\r\n"));
             let kept = said.strip_prefix("SERVER_ERROR object too large for cache\r\n");
             kept.unwrap_or_else(|| panic!("{name}: {command}: {said}")).to_owned()
         };
@@ -479,7 +479,7 @@ async fn an_overlong_classic_key_makes_1_6_18_run_the_body_as_a_command_and_is_n
         let body = "set smuggled 0 0 1\r\ny";
         let set = format!("set {} 0 0 {}\r\n{body}\r\nmg smuggled v\r\n", "k".repeat(251), body.len());
         let ran = if server.version() == Version::Old { "STORED\r\nVA 1\r\ny\r\n" } else { "EN\r\n" };
-        let said = raw_all(server.addr(), set.as_bytes()).0;
+        let said = says(server.addr(), &set);
         assert_eq!(said, format!("CLIENT_ERROR bad command line format\r\n{ran}"), "{name}");
         assert!(Key::new(vec![b'k'; 251]).is_err());
         let long = key([b"k".repeat(180), b"\r\nset x 0 0 1\r\n".to_vec()].concat());

@@ -1,6 +1,8 @@
 //! What every test here uses.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -9,6 +11,7 @@ use larder_core::{
     Want,
 };
 use larder_store_memcached::{Config, MemcachedStore};
+use larder_testkit::servers::{Memcached, Version};
 
 pub const ALL: Want = Want::VALUE.union(Want::CAS).union(Want::FLAGS).union(Want::TTL);
 
@@ -125,4 +128,19 @@ pub fn raw_all(addr: SocketAddr, request: &[u8]) -> (String, bool) {
         Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
     };
     (String::from_utf8(reply).unwrap(), is_closed)
+}
+
+/// What a server answers to raw requests that leave the connection in step.
+pub fn says(addr: SocketAddr, requests: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(format!("{requests}mn\r\n").as_bytes()).unwrap();
+    let (mut reply, mut part) = (Vec::new(), [0; 4096]);
+    while !reply.ends_with(b"MN\r\n") {
+        let count = stream.read(&mut part).unwrap();
+        assert!(count > 0, "{requests:?}: closed after {:?}", reply.escape_ascii().to_string());
+        reply.extend_from_slice(&part[..count]);
+    }
+    reply.truncate(reply.len() - 4);
+    String::from_utf8(reply).unwrap()
 }

@@ -10,9 +10,10 @@ use larder_core::native::{
     BitField, Collection, Families, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Score, StreamEntry, StreamId,
 };
 use larder_core::survey::{DataType, Part, Vitals};
+use larder_core::text::SHOWN_BYTES_MAX;
 use larder_core::{
-    Arith, Batch, Cas, Clock, Ctx, ErrorKind, Eviction, Item, Key, Op, Profile, PutMode, Ranges, Replies, Reply, Run,
-    Store, StoreExt, SystemClock, Ttl, Verb, Want,
+    Arith, Batch, Cas, Clock, Ctx, Effect, ErrorKind, Eviction, Item, Key, Op, Profile, PutMode, Ranges, Replies,
+    Reply, Run, Store, StoreExt, SystemClock, Ttl, Verb, Want,
 };
 
 /// Answers each op with the same reply, and remembers the op.
@@ -72,6 +73,18 @@ fn a_key_is_its_bytes() {
     let key = Key::new(&b"a\x00b"[..]).unwrap();
     let bytes: &[u8] = key.as_ref();
     assert_eq!((bytes, key.as_bytes()), (&b"a\x00b"[..], &b"a\x00b"[..]));
+}
+
+#[test]
+fn a_key_of_10_000_bytes_is_refused_in_a_short_text() {
+    for byte in [0, b'k', 0xff] {
+        let error = Key::new(vec![byte; 10_000]).unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied));
+        let text = error.to_string();
+        assert!(text.contains("10000 bytes") && text.contains("the limit is 250"), "{text}");
+        // The first bytes of the key are shown, the others not, though each may take four letters.
+        assert!(text.len() < 4 * SHOWN_BYTES_MAX + 150, "{} letters: {text}", text.len());
+    }
 }
 
 fn guarded(act: GuardedAct) -> Native {

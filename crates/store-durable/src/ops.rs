@@ -172,8 +172,8 @@ fn arith(arith: Arith, initial: Option<Initial>, item: Option<&Record>, rules: &
 pub(crate) fn expiry_ms(ttl: Ttl, rules: &Rules) -> Result<Option<u64>> {
     let Ttl::After(ttl) = ttl else { return Ok(None) };
     if ttl.is_zero() || ttl > TTL_MAX {
-        let detail = format!("a ttl is {ttl:?}; it takes more than 0 and at most {} s", TTL_MAX.as_secs());
-        return Err(Error::new(ErrorKind::BadInput, detail));
+        let over = || Error::new(ErrorKind::BadInput, format!("a ttl is {ttl:?}; the limit is {TTL_MAX:?}"));
+        return Err(Ttl::after(ttl).err().unwrap_or_else(over));
     }
     // Rounded up: a life is never cut short.
     let ms = rules.now.saturating_add(ttl).as_nanos().div_ceil(1_000_000);

@@ -5,29 +5,13 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use larder_core::{Effect, ErrorKind, Key, Op, PutMode, Remaining, Reply, Store, Ttl, TtlSupport, Verb, Want};
-use larder_store_memcached::MemcachedStore;
+use larder_core::{Effect, ErrorKind, Op, PutMode, Remaining, Reply, Store, Ttl, TtlSupport, Verb, Want};
 use larder_testkit::classic_fake::ClassicFake;
 use larder_testkit::servers::{Memcached, Version};
 
-/// A server and a store for each release and dialect.
-async fn each(dialects: &[&str], args: &[&str]) -> Vec<(String, Memcached, MemcachedStore)> {
-    let mut stores = Vec::new();
-    for version in Version::ALL {
-        for dialect in dialects {
-            let server = Memcached::start(version, args);
-            let store = open(&format!("{}?dialect={dialect}", server.url())).await;
-            stores.push((format!("{version:?} {dialect}"), server, store));
-        }
-    }
-    stores
-}
-
-const EVERY: [&str; 4] = ["auto", "classic", "meta13", "meta"];
-
 #[tokio::test]
 async fn a_batch_runs_end_to_end_in_one_round_trip() {
-    for (name, _server, store) in each(&EVERY, &[]).await {
+    for (name, _server, store) in each_of(&EVERY, &[]).await {
         let ops = [
             Op::put(key("a"), PutMode::Set, "1", Ttl::Never),
             Op::get(key("a"), Want::VALUE),
@@ -45,7 +29,7 @@ async fn a_batch_runs_end_to_end_in_one_round_trip() {
 
 #[tokio::test]
 async fn puts_answer_as_their_modes_say() {
-    for (name, _server, store) in each(&EVERY, &[]).await {
+    for (name, _server, store) in each_of(&EVERY, &[]).await {
         assert_eq!(put(&store, PutMode::Replace, "k", "x").await, Reply::NotStored, "{name}");
         assert_eq!(put(&store, PutMode::Append, "k", "x").await, Reply::NotStored, "{name}");
         assert_eq!(put(&store, PutMode::Prepend, "k", "x").await, Reply::NotStored, "{name}");
@@ -67,7 +51,7 @@ async fn puts_answer_as_their_modes_say() {
 
 #[tokio::test]
 async fn flags_and_lives_come_back() {
-    for (name, _server, store) in each(&EVERY, &[]).await {
+    for (name, _server, store) in each_of(&EVERY, &[]).await {
         let ttl = seconds(100);
         let verb = Verb::Put { mode: PutMode::Set, value: "v".into(), flags: 7, ttl };
         ok(&store, Op::new(key("k"), verb)).await;
@@ -88,7 +72,7 @@ async fn flags_and_lives_come_back() {
 
 #[tokio::test]
 async fn conditional_deletes_and_initial_values_where_the_profile_says_so() {
-    for (name, _server, store) in each(&EVERY, &[]).await {
+    for (name, _server, store) in each_of(&EVERY, &[]).await {
         set(&store, "k", "v").await;
         let cas = token(&store, "k").await;
         set(&store, "k", "w").await;
@@ -118,38 +102,8 @@ async fn conditional_deletes_and_initial_values_where_the_profile_says_so() {
 }
 
 #[tokio::test]
-async fn keys_of_every_byte_and_of_250_bytes() {
-    let binary: [&[u8]; 7] = [b"\x01", b"a\tb", b"a\0b", b"a b", b"line\r\nset x 0 0 1", "é".as_bytes(), &[0xff; 186]];
-    for (name, _server, store) in each(&EVERY, &[]).await {
-        let long = vec![b'k'; Key::BYTES_MAX];
-        set(&store, &long, "long").await;
-        assert_eq!(value(&store, &long).await.unwrap(), "long", "{name}");
-        for bytes in binary {
-            let stored = one(&store, Op::put(key(bytes), PutMode::Set, bytes.to_vec(), Ttl::Never)).await;
-            if !store.profile().keys_binary {
-                assert_eq!(stored.unwrap_err().kind(), ErrorKind::BadInput, "{name}");
-                continue;
-            }
-            assert_eq!(stored.unwrap(), Reply::Stored, "{name}");
-            assert_eq!(value(&store, bytes).await.unwrap(), bytes, "{name}");
-            assert_eq!(put(&store, PutMode::Add, bytes, "x").await, Reply::NotStored, "{name}");
-            assert_eq!(put(&store, PutMode::Append, bytes, "!").await, Reply::Stored, "{name}");
-            assert_eq!(put(&store, PutMode::Append, [bytes, b"?"].concat().split_off(1), "!").await, Reply::NotStored);
-            let cas = token(&store, bytes).await;
-            assert_eq!(put(&store, PutMode::Cas(cas), bytes, "41").await, Reply::Stored, "{name}");
-            assert_eq!(put(&store, PutMode::Cas(cas), bytes, "x").await, Reply::Exists, "{name}");
-            assert_eq!(ok(&store, incr(bytes, 1, None)).await, Reply::Number(42), "{name}");
-            assert_eq!(ok(&store, Op::touch(key(bytes), seconds(9))).await, Reply::Touched, "{name}");
-            assert_eq!(ok(&store, Op::delete(key(bytes))).await, Reply::Deleted, "{name}");
-        }
-        let over = one(&store, Op::get(key([0u8; 187]), Want::VALUE)).await.unwrap_err();
-        assert_eq!(over.kind(), ErrorKind::BadInput, "{name}");
-    }
-}
-
-#[tokio::test]
 async fn values_of_every_size_and_byte() {
-    for (name, _server, store) in each(&["auto", "classic"], &["-I", "2m"]).await {
+    for (name, _server, store) in each_of(&["auto", "classic"], &["-I", "2m"]).await {
         let limit = store.profile().value_bytes_max(1);
         assert_eq!(limit, 2 * 1024 * 1024 - 60, "{name}");
         for bytes in [0, 1, 4_096, 4_097, 65_536, 1_048_576, limit] {
@@ -162,7 +116,7 @@ async fn values_of_every_size_and_byte() {
 
 #[tokio::test]
 async fn the_profile_tells_what_the_server_said() {
-    for (_, _server, store) in each(&["auto"], &["-M", "-I", "2m"]).await {
+    for (_, _server, store) in each_of(&["auto"], &["-M", "-I", "2m"]).await {
         let profile = store.profile();
         assert_eq!(profile.eviction, larder_core::Eviction::Never);
         assert_eq!(profile.item_bytes_max, 2 * 1024 * 1024);

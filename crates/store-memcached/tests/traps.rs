@@ -9,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::*;
-use larder_core::{Arith, Cas, Effect, ErrorKind, Eviction, Op, PutMode, Remaining, Reply, Store, Ttl, Verb, Want};
+use larder_core::{
+    Arith, Cas, Effect, ErrorKind, Eviction, Key, Op, PutMode, Remaining, Reply, Store, Ttl, Verb, Want,
+};
 use larder_proto::{Abilities, Dialect};
 use larder_store_memcached::MemcachedStore;
 use larder_testkit::proxy::{Fault, Proxy};
@@ -17,37 +19,7 @@ use larder_testkit::servers::{Memcached, Version};
 
 /// A server and a store for each release and for the meta and classic commands.
 async fn each(args: &[&str]) -> Vec<(String, Memcached, MemcachedStore)> {
-    let mut stores = Vec::new();
-    for version in Version::ALL {
-        for dialect in ["auto", "classic"] {
-            let server = Memcached::start(version, args);
-            let store = open(&format!("{}?dialect={dialect}", server.url())).await;
-            stores.push((format!("{version:?} {dialect}"), server, store));
-        }
-    }
-    stores
-}
-
-/// What a server answers to raw bytes.
-fn raw(addr: SocketAddr, request: &[u8], reply_bytes: usize) -> String {
-    let mut stream = TcpStream::connect(addr).unwrap();
-    stream.write_all(request).unwrap();
-    let mut reply = vec![0; reply_bytes];
-    stream.read_exact(&mut reply).unwrap();
-    String::from_utf8(reply).unwrap()
-}
-
-/// All that a server answers until it closes the connection, or nothing more comes.
-fn raw_all(addr: SocketAddr, request: &[u8]) -> (String, bool) {
-    let mut stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    stream.write_all(request).unwrap();
-    let mut reply = Vec::new();
-    let is_closed = match stream.read_to_end(&mut reply) {
-        Ok(_) => true,
-        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
-    };
-    (String::from_utf8(reply).unwrap(), is_closed)
+    each_of(&["auto", "classic"], args).await
 }
 
 /// Every command line there is, as long as it gets: the longest keys, numbers and opaque, in each dialect.
@@ -84,10 +56,15 @@ fn longest_lines() -> Vec<String> {
     lines
 }
 
+/// The flags of every command of ours that starts so, but for its key.
+fn lines_of(command: &str) -> Vec<Vec<String>> {
+    let lines = longest_lines().into_iter().filter(|line| line.starts_with(command));
+    lines.map(|line| line.split_whitespace().skip(2).map(str::to_owned).collect()).collect()
+}
+
 /// True if no command of ours has such a flag.
 fn never_sent(flag: char) -> bool {
-    let is_flag = |part: &str| part.starts_with(flag) && part.len() < 250;
-    longest_lines().iter().all(|line| !line.starts_with('m') || !line.split_whitespace().skip(2).any(is_flag))
+    !lines_of("m").iter().flatten().any(|part| part.starts_with(flag))
 }
 
 #[tokio::test]
@@ -247,6 +224,82 @@ async fn the_dialect_is_chosen_by_version_never_by_an_error() {
 }
 
 #[tokio::test]
+async fn an_append_with_n_makes_one_element_of_a_lost_value_and_none_is_ever_sent() {
+    for (name, server, store) in each(&[]).await {
+        let lost = "set k 0 0 4\r\na,b,\r\ndelete k\r\nms k 2 MA N0\r\nc,\r\nmg k v\r\n";
+        // The old one ignores N and says that nothing is there; to the new one, a list of one is as good as a list of three.
+        let answers = if server.version() == Version::Old { "NS\r\nEN\r\n" } else { "HD\r\nVA 2\r\nc,\r\n" };
+        assert_eq!(says(server.addr(), lost), format!("STORED\r\nDELETED\r\n{answers}"), "{name}");
+        for mode in [PutMode::Append, PutMode::Prepend] {
+            set(&store, "k", "a,b,").await;
+            ok(&store, Op::delete(key("k"))).await;
+            assert_eq!(put(&store, mode, "k", "c,").await, Reply::NotStored, "{name}: the loss is seen");
+            assert_eq!(value(&store, "k").await, None, "{name}");
+        }
+    }
+    let puts = lines_of("ms ");
+    assert!(puts.iter().any(|flags| flags.contains(&"MA".to_owned())), "{puts:?}");
+    assert!(puts.iter().flatten().all(|flag| !flag.starts_with('N')), "{puts:?}");
+}
+
+#[tokio::test]
+async fn win_stale_and_recache_answer_w_x_and_z_and_no_get_of_ours_asks_for_them() {
+    for (name, server, store) in each(&[]).await {
+        let says = |request: &str| says(server.addr(), request);
+        let twice = "mg missing N30 R10 v\r\n".repeat(2);
+        assert_eq!(says(&twice), "VA 0 W\r\n\r\nVA 0 Z\r\n\r\n", "{name}: one wins the miss");
+        let last_seconds = "ms k 1 T5\r\nv\r\nmg k N30 R10 v\r\nmg k N30 R10 v\r\nmg k R1 v\r\n";
+        assert_eq!(
+            says(last_seconds),
+            "HD\r\nVA 1 W\r\nv\r\nVA 1 Z\r\nv\r\nVA 1 Z\r\nv\r\n",
+            "{name}: and the recache"
+        );
+        assert_eq!(
+            says("ms k 1 T100\r\nv\r\nmg k N30 R10 v\r\n"),
+            "HD\r\nVA 1\r\nv\r\n",
+            "{name}: not before its time"
+        );
+        assert_eq!(says("md k I\r\nmg k v\r\nmg k v\r\n"), "HD\r\nVA 1 X W\r\nv\r\nVA 1 Z X\r\nv\r\n", "{name}");
+        // Another program's marks stand behind the flags that we asked for; the item is read all the same, whoever won it.
+        for mark in ["md k I\r\n", "ms k 1 T5\r\nv\r\nmg k R10\r\n", "md k I\r\nmg k\r\n"] {
+            says(mark);
+            let found = item(&store, "k").await.unwrap();
+            assert!(found.value == "v" && found.cas.is_some(), "{name}: {found:?}");
+            assert_eq!(value(&store, "k").await.unwrap(), "v", "{name}");
+        }
+        assert_eq!(put(&store, PutMode::Cas(token(&store, "k").await), "k", "w").await, Reply::Stored, "{name}");
+        assert_eq!(says("mg k v\r\n"), "VA 1\r\nw\r\n", "{name}: a put of ours is fresh, for everybody");
+        assert_eq!(store.stats().poisoned, 0, "{name}");
+    }
+    let gets = lines_of("mg ");
+    let asked = |flag: &String| flag.starts_with(['O', 'T']) || ["v", "c", "f", "t", "b"].contains(&flag.as_str());
+    assert!(!gets.is_empty() && gets.iter().flatten().all(asked), "{gets:?}");
+    assert!(never_sent('R') && never_sent('I'));
+}
+
+#[tokio::test]
+async fn c_is_ignored_on_a_miss_in_every_mode_that_can_create_and_ours_has_it_in_none() {
+    for (name, server, _store) in each(&[]).await {
+        let is_old = server.version() == Version::Old;
+        let says = |request: &str| says(server.addr(), request);
+        assert_eq!(says("ma n N0 J1 C5 v\r\nmg n v\r\n"), "VA 1\r\n1\r\nVA 1\r\n1\r\n", "{name}");
+        assert_eq!(says("ms add 1 ME C5\r\nx\r\nmg add v\r\n"), "HD\r\nVA 1\r\nx\r\n", "{name}");
+        for mode in ["MA", "MP"] {
+            let made = says(&format!("ms {mode} 1 {mode} N0 C5\r\nx\r\nmg {mode} v\r\n"));
+            assert_eq!(made, if is_old { "NS\r\nEN\r\n" } else { "HD\r\nVA 1\r\nx\r\n" }, "{name} {mode}");
+        }
+        // The one that the client sends.
+        assert_eq!(says("ms set 1 C5\r\nx\r\nmg set v\r\n"), "NF\r\nEN\r\n", "{name}");
+    }
+    let puts = lines_of("ms ");
+    let checked: Vec<&Vec<String>> =
+        puts.iter().filter(|flags| flags.iter().any(|flag| flag.starts_with('C'))).collect();
+    let creates = |flag: &String| flag.starts_with('M') || flag.starts_with('N');
+    assert!(!checked.is_empty() && !checked.iter().any(|flags| flags.iter().any(creates)), "{checked:?}");
+    assert!(!lines_of("ma ").iter().flatten().any(|flag| flag.starts_with('C')));
+}
+
+#[tokio::test]
 async fn an_append_never_creates() {
     for (name, _server, store) in each(&[]).await {
         for k in [&b"printable"[..], b"two words"] {
@@ -340,6 +393,30 @@ async fn flags_take_four_bytes_of_the_item_limit() {
 }
 
 #[tokio::test]
+async fn an_ms_that_is_too_large_deletes_the_old_item_in_every_mode_and_classic_cas_and_append_keep_it() {
+    for (name, server, store) in each(&[]).await {
+        let too_large = |command: String| {
+            let body = "v".repeat(1 << 20);
+            let said = says(server.addr(), &format!("{command}\r\n{body}\r\nmg k v\r\n"));
+            let kept = said.strip_prefix("SERVER_ERROR object too large for cache\r\n");
+            kept.unwrap_or_else(|| panic!("{name}: {command}: {said}")).to_owned()
+        };
+        for mode in ["", "MS", "ME", "MR", "MA", "MP", "C1"] {
+            set(&store, "k", "old").await;
+            assert_eq!(too_large(format!("ms k {} {mode}", 1 << 20)), "EN\r\n", "{name} {mode}");
+        }
+        for classic in ["add", "replace", "append", "prepend", "cas", "set"] {
+            set(&store, "k", "old").await;
+            let token = token(&store, "k").await.token;
+            let cas = if classic == "cas" { format!(" {token}") } else { String::new() };
+            let kept = too_large(format!("{classic} k 0 0 {}{cas}", 1 << 20));
+            let expected = if classic == "set" { "EN\r\n" } else { "VA 3\r\nold\r\n" };
+            assert_eq!(kept, expected, "{name} {classic}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_put_that_is_too_large_leaves_the_old_item() {
     for (name, _server, store) in each(&[]).await {
         for k in [&b"printable"[..], b"two words"] {
@@ -351,8 +428,10 @@ async fn a_put_that_is_too_large_leaves_the_old_item() {
             let modes =
                 [PutMode::Set, PutMode::Add, PutMode::Replace, PutMode::Append, PutMode::Prepend, PutMode::Cas(cas)];
             for mode in modes {
+                let sent = store.stats().ops;
                 let error = one(&store, Op::put(key(k), mode, vec![0; 1 << 20], Ttl::Never)).await.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::BadInput, "{name}");
+                assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{name}");
+                assert_eq!(store.stats().ops, sent, "{name}: {mode:?} was sent");
             }
             assert_eq!(value(&store, k).await.unwrap(), "old", "{name}");
         }
@@ -395,14 +474,49 @@ async fn an_append_past_the_limit_answers_like_a_miss_and_keeps_the_old_value() 
 }
 
 #[tokio::test]
-async fn an_overlong_key_is_never_sent() {
-    for (name, _server, store) in each(&[]).await {
-        assert!(larder_core::Key::new(vec![b'k'; 251]).is_err());
+async fn an_overlong_classic_key_makes_1_6_18_run_the_body_as_a_command_and_is_never_sent() {
+    for (name, server, store) in each(&[]).await {
+        let body = "set smuggled 0 0 1\r\ny";
+        let set = format!("set {} 0 0 {}\r\n{body}\r\nmg smuggled v\r\n", "k".repeat(251), body.len());
+        let ran = if server.version() == Version::Old { "STORED\r\nVA 1\r\ny\r\n" } else { "EN\r\n" };
+        let said = says(server.addr(), &set);
+        assert_eq!(said, format!("CLIENT_ERROR bad command line format\r\n{ran}"), "{name}");
+        assert!(Key::new(vec![b'k'; 251]).is_err());
         let long = key([b"k".repeat(180), b"\r\nset x 0 0 1\r\n".to_vec()].concat());
         let error = one(&store, Op::put(long, PutMode::Set, "set x 0 0 1", Ttl::Never)).await.unwrap_err();
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{name}");
         assert_eq!(store.stats().ops, 0, "{name}");
         assert_eq!(value(&store, "x").await, None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn keys_of_every_byte_and_of_250_bytes() {
+    let binary: [&[u8]; 7] = [b"\x01", b"a\tb", b"a\0b", b"a b", b"line\r\nset x 0 0 1", "é".as_bytes(), &[0xff; 186]];
+    for (name, _server, store) in each_of(&EVERY, &[]).await {
+        let long = vec![b'k'; Key::BYTES_MAX];
+        set(&store, &long, "long").await;
+        assert_eq!(value(&store, &long).await.unwrap(), "long", "{name}");
+        for bytes in binary {
+            let stored = one(&store, Op::put(key(bytes), PutMode::Set, bytes.to_vec(), Ttl::Never)).await;
+            if !store.profile().keys_binary {
+                assert_eq!(stored.unwrap_err().kind(), ErrorKind::BadInput, "{name}");
+                continue;
+            }
+            assert_eq!(stored.unwrap(), Reply::Stored, "{name}");
+            assert_eq!(value(&store, bytes).await.unwrap(), bytes, "{name}");
+            assert_eq!(put(&store, PutMode::Add, bytes, "x").await, Reply::NotStored, "{name}");
+            assert_eq!(put(&store, PutMode::Append, bytes, "!").await, Reply::Stored, "{name}");
+            assert_eq!(put(&store, PutMode::Append, [bytes, b"?"].concat().split_off(1), "!").await, Reply::NotStored);
+            let cas = token(&store, bytes).await;
+            assert_eq!(put(&store, PutMode::Cas(cas), bytes, "41").await, Reply::Stored, "{name}");
+            assert_eq!(put(&store, PutMode::Cas(cas), bytes, "x").await, Reply::Exists, "{name}");
+            assert_eq!(ok(&store, incr(bytes, 1, None)).await, Reply::Number(42), "{name}");
+            assert_eq!(ok(&store, Op::touch(key(bytes), seconds(9))).await, Reply::Touched, "{name}");
+            assert_eq!(ok(&store, Op::delete(key(bytes))).await, Reply::Deleted, "{name}");
+        }
+        let over = one(&store, Op::get(key([0u8; 187]), Want::VALUE)).await.unwrap_err();
+        assert_eq!(over.kind(), ErrorKind::BadInput, "{name}");
     }
 }
 

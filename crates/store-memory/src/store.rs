@@ -426,8 +426,8 @@ impl Inner {
     pub(crate) fn expiry_ms(self: &Arc<Inner>, ttl: Ttl) -> Result<Option<u64>> {
         let Ttl::After(ttl) = ttl else { return Ok(None) };
         if ttl.is_zero() || ttl > TTL_MAX {
-            let detail = format!("a ttl is {ttl:?}; it takes more than 0 and at most {} s", TTL_MAX.as_secs());
-            return Err(Error::new(ErrorKind::BadInput, detail).store("memory"));
+            let over = || Error::new(ErrorKind::BadInput, format!("a ttl is {ttl:?}; the limit is {TTL_MAX:?}"));
+            return Err(Ttl::after(ttl).err().unwrap_or_else(over).store("memory"));
         }
         self.start_sweeping();
         let ns = self.shared.clock.monotonic().saturating_add(ttl).as_nanos();

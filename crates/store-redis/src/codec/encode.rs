@@ -197,8 +197,7 @@ fn milliseconds(ttl: Ttl) -> Result<u64> {
         Ttl::Never => Ok(0),
         Ttl::After(life) if life.is_zero() => Err(Ttl::after(life).expect_err("0 is refused")),
         Ttl::After(life) if life > TTL_MAX => {
-            let detail = format!("a ttl is {} s; the limit is {} s", life.as_secs(), TTL_MAX.as_secs());
-            Err(Error::new(ErrorKind::BadInput, detail))
+            Err(Error::new(ErrorKind::BadInput, format!("a ttl is {life:?}; the limit is {TTL_MAX:?}")))
         }
         // Fits: the limit is far below.
         Ttl::After(life) => Ok(u64::try_from(life.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),

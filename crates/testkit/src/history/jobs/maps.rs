@@ -30,6 +30,8 @@ pub(super) struct Mix {
     pub(super) has_values: bool,
     /// Each key is written once.
     pub(super) puts_once: bool,
+    /// How many keys there are; else so many that each has some ten calls.
+    pub(super) keys: Option<u64>,
     /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for its own removal or for others'; and reads list what a
     /// writer left unlisted.
     pub(super) is_table: bool,
@@ -62,7 +64,7 @@ const CALLS_A_KEY: usize = 10;
 
 pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: MapJob<H>) -> Verdict {
     let MapJob { name, open, mix, apply, also } = job;
-    let keys = (run.ops / CALLS_A_KEY).max(2) as u64;
+    let keys = mix.keys.unwrap_or((run.ops / CALLS_A_KEY).max(2) as u64);
     let ended = play(name, arena, run, open, |client| work(client, mix, keys, apply)).await;
     if mix.all > 0 {
         ended.read(MapOp::All, |handle| apply(handle, MapOp::All)).await;
@@ -175,6 +177,7 @@ pub(super) const MEMBERS: Mix = Mix {
     reshard: 0,
     has_values: false,
     puts_once: false,
+    keys: None,
     is_table: false,
     first: None,
 };
@@ -232,6 +235,7 @@ const ELEMENTS: Mix = Mix {
     reshard: 0,
     has_values: false,
     puts_once: true,
+    keys: None,
     is_table: false,
     first: None,
 };

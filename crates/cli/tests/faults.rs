@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use common::{larder, on, until, wait};
+use common::{larder, on, on_with_input, until, wait};
 use larder_testkit::proxy::{Fault, Proxy, Then};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -108,6 +108,31 @@ fn costs(url: &str, proxy: &Proxy, line: &str, round_trips: u64) {
     assert_eq!(done.round_trips(), round_trips, "{line}: {done:?}");
     // What it says of itself is what went over the wire: it waits for each reply before it sends more.
     assert_eq!(proxy.counts().chunks - before, CONNECT + round_trips, "{line}");
+}
+
+#[test]
+fn elements_of_standard_input_cost_a_round_trip_a_batch() {
+    let many: String = (0..3_000).map(|n| format!("member-{n}\n")).collect();
+    let large: String = (0..6).map(|n| format!("{n}{}\n", "x".repeat(100 * 1024))).collect();
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let url = server.url();
+        on(&url, "set add tags first").exits(0); // and signs the server as one of this fleet
+        let cost = |line: &str, input: &str| {
+            let done = on_with_input(&url, &format!("--trace --json {line}"), input.as_bytes());
+            assert_eq!(done.code(), 0, "{line}: {done:?}");
+            done.round_trips()
+        };
+        // Opens with 1; then 1,024, 1,024 and 952 elements.
+        for line in ["set add tags -", "set remove tags -", "set add tags -"] {
+            assert_eq!(cost(line, &many), 1 + 3, "{line}, {version:?}");
+        }
+        // A third element of 100 KiB would be more than 256 KiB.
+        assert_eq!(cost("set add tags -", &large), 1 + 3, "{version:?}");
+        // Looks, makes the shard and the manifest.
+        assert_eq!(cost("set add new -", &many), 3 + 3, "{version:?}");
+        assert_eq!(on(&url, "set members new").exits(0).lines().count(), 3_000);
+    }
 }
 
 /// True for the arithmetic of a fast counter, in whatever dialect.

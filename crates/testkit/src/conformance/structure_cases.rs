@@ -1,13 +1,11 @@
 //! Every structure through its public handle, on every store: semantics, names, loss, concurrency, faults, models.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::native::{Families, Native, NativeReply};
-use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, StoreRef, Ttl, TtlSupport};
+use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, Ttl, TtlSupport};
 use larder_structures::lock::Released;
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Counter, CounterOptions, Kind, Lock, Manifest, Name, Set};
@@ -76,16 +74,18 @@ fn bytes_set<M: Into<Bytes>>(members: impl IntoIterator<Item = M>) -> BTreeSet<B
 // Names, kinds, creation.
 
 async fn structures_take_names_of_1_to_64_arbitrary_bytes(t: Bench) {
-    let unique = fastrand::u64(..).to_be_bytes();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let unique = rng.u64(..).to_be_bytes();
     let names: [Vec<u8>; 6] = [
         [&unique[..], b" \0\r\n\t.%"].concat(),
         [&unique[..], b"\xff\xfe"].concat(),
         [&unique[..], &[b'.'; 56]].concat(),
         [&unique[..], &[0xff; 56]].concat(),
-        (0..64).map(|_| fastrand::u8(..)).collect(),
+        (0..64).map(|_| rng.u8(..)).collect(),
         vec![unique[0]],
     ];
-    println!("names {names:?}");
     for (n, name) in names.iter().enumerate() {
         let set = Set::open_or_create(&t.store, name).await.expect("a set");
         set.add([format!("{n}")]).await.expect("an add");

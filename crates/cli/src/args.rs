@@ -493,7 +493,7 @@ Prints nothing. `-` alone reads elements from standard input, one a line, in bat
 from there. Elements that begin with a dash go behind `--`.
 
 Round trips: open 1 (3 when it is created), add 1; from standard input at most 1 for every batch of up to 1024 elements or 256 KiB. Once in some \
-64 KiB that a process writes, 1 more looks whether the set wants compacting.
+16 KiB that a process writes, 1 more looks whether the set wants compacting.
 
 Examples:
   larder set add tags red green

@@ -172,7 +172,8 @@ fn help_has_examples_for_every_verb() {
             known.words
         );
     }
-    for line in VERBS {
+    // What measures a whole store says in words how it goes about it.
+    for line in VERBS.into_iter().filter(|line| !line.starts_with("memory ")) {
         let help = finish(&mut larder(verb_of(&tree, line).split(' ').chain(["--help"]))).exits(0);
         assert!(help.contains("Round trips:"), "{line}: {help}");
     }

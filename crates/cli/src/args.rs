@@ -330,7 +330,14 @@ Examples:
         folder: std::path::PathBuf,
     },
     /// List the exit codes
-    #[command(name = "exit-codes", long_about = exit::table())]
+    #[command(
+        name = "exit-codes",
+        long_about = exit::table(),
+        after_help = "\
+Examples:
+  larder exit-codes
+  larder --json exit-codes | jq -r '.[3].meaning'"
+    )]
     ExitCodes,
 }
 
@@ -393,6 +400,9 @@ pub(crate) struct LockRun {
     /// The exit code for a lock that was not obtained, or was lost
     #[arg(long, value_name = "CODE", default_value_t = exit::Exit::Lock as u8)]
     pub(crate) lock_exit_code: u8,
+    /// Never make it: a lock that nobody has taken yet is an error, exit code 3
+    #[arg(long)]
+    pub(crate) existing: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
@@ -409,11 +419,14 @@ SIGKILL after --grace. SIGINT, SIGTERM and SIGHUP are handed on to the command, 
 
 From a terminal's foreground the command shares larder's process group; else it leads one of its own, and signals reach all of it.
 
-Round trips: open 1, acquire 1, release 1: 3 in all; more while somebody else holds it, and 1 every third of the lease.
+Round trips: open 1, acquire 1, release 1: 3 in all; more while somebody else holds it, and 1 every third of the lease. \
+A server that speaks memcached's classic dialect only does not tell how old a record is: there a first try at a lock that somebody holds, \
+--wait 0 too, observes it for one lease of its holder.
 
 Examples:
   larder lock run nightly -- ./report.sh
   larder lock run deploy --wait 0 -- make deploy || echo 'somebody else deploys'
+  larder lock run nightly --existing -- ./report.sh || echo 'no such lock'
   larder lock run ledger --lease 10s -- sh -c './book --token \"$LARDER_FENCING_TOKEN\"'";
 
 #[derive(Debug, Subcommand)]
@@ -479,7 +492,8 @@ pub(crate) enum SetVerb {
 Prints nothing. `-` alone reads elements from standard input, one a line, in batches; an element that is `-` itself can only come \
 from there. Elements that begin with a dash go behind `--`.
 
-Round trips: open 1 (3 when it is created), add 1; from standard input 1 for every batch of up to 1024 elements or 256 KiB.
+Round trips: open 1 (3 when it is created), add 1; from standard input at most 1 for every batch of up to 1024 elements or 256 KiB. Once in some \
+16 KiB that a process writes, 1 more looks whether the set wants compacting.
 
 Examples:
   larder set add tags red green

@@ -61,12 +61,17 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The command line as clap knows it, every verb with its options and its help: for what is made of it, or checked of it.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line. What goes before it being understood: whether to colour, and to say errors in JSON.
 fn parse() -> Result<Cli, ExitCode> {
     let typed: Vec<OsString> = std::env::args_os().collect();
     let has =
         |option: &str| typed.iter().take_while(|word| *word != "--" && *word != "--else").any(|word| word == option);
-    let mut command = Cli::command();
+    let mut command = command();
     if has("--no-color") {
         ColorChoice::Never.write_global();
         command = command.color(ClapColorChoice::Never);
@@ -110,12 +115,12 @@ fn start(cli: Cli) -> Result<u8, Failure> {
     match &cli.command {
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "larder", &mut script);
+            clap_complete::generate(*shell, &mut command(), "larder", &mut script);
             io::stdout().write_all(&script)?;
             Ok(Exit::Ok as u8)
         }
         Command::Man { folder } => {
-            let written = clap_mangen::generate_to(Cli::command(), folder);
+            let written = clap_mangen::generate_to(command(), folder);
             written.map_err(|error| Failure::usage(format!("{} cannot be written to: {error}", folder.display())))?;
             Ok(Exit::Ok as u8)
         }

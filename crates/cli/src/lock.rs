@@ -103,7 +103,10 @@ async fn run_command(session: &Session, args: &LockRun) -> Result<u8, Failure> {
     let name = args.named.bytes();
     let label = args.label.as_deref().map_or_else(own_label, |label| argument(label).to_vec());
     let options = Lock::options().lease(args.lease).label(label).timeout(session.timeout);
-    let lock = options.open(&session.store, name).await?;
+    let options = if args.existing { options.existing() } else { options };
+    let hint = format!("`larder lock run {}` without --existing makes it", args.named.name.to_string_lossy());
+    let opened = options.open(&session.store, name).await;
+    let lock = opened.map_err(|error| Failure::from(error).hint_if_absent(hint))?;
     // From here on a signal must not end this process and leave the lock behind.
     let mut signals = Forwarded::listen()?;
     let mut acquiring = pin!(acquire(&lock, args));

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use common::{larder, on, until, wait};
+use common::{larder, on, on_with_input, until, wait};
 use larder_testkit::proxy::{Fault, Proxy, Then};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -108,6 +108,33 @@ fn costs(url: &str, proxy: &Proxy, line: &str, round_trips: u64) {
     assert_eq!(done.round_trips(), round_trips, "{line}: {done:?}");
     // What it says of itself is what went over the wire: it waits for each reply before it sends more.
     assert_eq!(proxy.counts().chunks - before, CONNECT + round_trips, "{line}");
+}
+
+/// At the most, since batches that come while one is under way travel together; and once in some 16 KiB a writer looks behind itself whether
+/// the set wants compacting: here behind each batch at the most.
+#[test]
+fn elements_of_standard_input_cost_a_round_trip_a_batch_at_the_most() {
+    // 1,024, 1,024 and 952 elements.
+    let many: String = (0..3_000).map(|n| format!("member-{n}\n")).collect();
+    // Two and two and two: a third of 100 KiB would be more than 256 KiB.
+    let large: String = (0..6).map(|n| format!("{n}{}\n", "x".repeat(100 * 1024))).collect();
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let url = server.url();
+        on(&url, "set add opened first").exits(0); // and signs the server as one of this fleet
+        on(&url, "set add large first").exits(0);
+        for (name, input, open, batches) in [("opened", &many, 1, 3), ("new", &many, 3, 3), ("large", &large, 1, 3)] {
+            let done = on_with_input(&url, &format!("--trace --json set add {name} -"), input.as_bytes());
+            assert_eq!(done.code(), 0, "{name}: {done:?}");
+            let range = open + 1..=open + 2 * batches;
+            assert!(range.contains(&done.round_trips()), "{name}, {version:?}: not in {range:?}: {done:?}");
+            let found = on(&url, &format!("set members {name}")).sorted_lines();
+            let mut expected: Vec<Vec<u8>> = input.lines().map(|line| line.as_bytes().to_vec()).collect();
+            expected.extend((name != "new").then(|| b"first".to_vec()));
+            expected.sort();
+            assert!(found == expected, "{name}, {version:?}: {} of {} elements", found.len(), expected.len());
+        }
+    }
 }
 
 /// True for the arithmetic of a fast counter, in whatever dialect.

@@ -285,19 +285,21 @@ fn limits_are_named() {
 
 #[test]
 fn a_hundred_guarded_increments_of_a_plain_file_by_four_processes_make_a_hundred() {
-    let (_server, url) = server();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("number");
-    fs::write(&file, "0\n").unwrap();
     let script = "n=$(cat \"$FILE\"); sleep 0.002; echo $((n + 1)) > \"$FILE\"";
-    let workers: Vec<_> = (0..4)
-        .map(|_| {
-            let (url, file) = (url.clone(), file.clone());
-            thread::spawn(move || (0..25).for_each(|_| _ = wait(start(&url, "", script, &file)).exits(0)))
-        })
-        .collect();
-    workers.into_iter().for_each(|worker| worker.join().unwrap());
-    assert_eq!(number_in(&file), 100);
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("number");
+        fs::write(&file, "0\n").unwrap();
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let (url, file) = (server.url(), file.clone());
+                thread::spawn(move || (0..25).for_each(|_| _ = wait(start(&url, "", script, &file)).exits(0)))
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!(number_in(&file), 100, "{version:?}");
+    }
 }
 
 #[test]

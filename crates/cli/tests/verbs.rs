@@ -63,6 +63,7 @@ fn what_is_not_there_is_absent_and_no_zero() {
         "set has n a --text",
         "set add n a --existing --text",
         "lock status n",
+        "lock run n --existing -- echo ran",
         "drop n",
     ];
     for line in lines {
@@ -74,6 +75,9 @@ fn what_is_not_there_is_absent_and_no_zero() {
     }
     assert!(on(&url, "counter get n").stderr.contains("`larder counter add n` creates it"));
     assert_eq!(on(&url, "lock release n --force").code(), 3);
+    assert!(on(&url, "lock run n --existing -- true").stderr.contains("`larder lock run n` without --existing"));
+    on(&url, "lock run n -- true").exits(0);
+    assert_eq!(on(&url, "lock run n --existing -- echo ran").exits(0), "ran\n", "it is there now");
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl RedisStore {
         if sent.is_empty() {
             return replies;
         }
-        let mut settle = |(place, command): &(usize, Command), answer: Result<Value, &Fault>| {
+        let mut settle = |(place, command): &(usize, Command), answer: Result<Value, Fault>| {
             let outcome = match answer {
                 Ok(value) => decode(value, command),
                 Err(fault) => command.failed(fault.error.clone().effect(fault.effect_on(&batch[*place]))),
@@ -157,10 +157,10 @@ impl RedisStore {
         match self.asked(&sent, &batch, deadline).await {
             Ok(values) if values.iter().any(is_no_script) => {
                 let answers = Box::pin(self.reload(&sent, &batch, values, deadline)).await;
-                sent.iter().zip(answers).for_each(|(sent, answer)| settle(sent, answer.as_ref().map(Value::clone)));
+                sent.iter().zip(answers).for_each(|(sent, answer)| settle(sent, answer));
             }
             Ok(values) => sent.iter().zip(values).for_each(|(sent, value)| settle(sent, Ok(value))),
-            Err(fault) => sent.iter().for_each(|sent| settle(sent, Err(&fault))),
+            Err(fault) => sent.iter().for_each(|sent| settle(sent, Err(fault.clone()))),
         }
         replies
     }

@@ -8,18 +8,22 @@ use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::servers::{Memcached, Version};
 
 const PROCESSES: usize = 8;
-const INCREMENTS_EACH: usize = 10_000;
+/// Says to a process how often it adds.
+const INCREMENTS_VARIABLE: &str = "LARDER_TEST_WORKER_INCREMENTS";
 const COUNTER: &str = "hits";
 /// Says to this same executable that it is one of the processes, and where the store is.
 const STORE_VARIABLE: &str = "LARDER_TEST_WORKER_STORE";
 /// How often one increment is tried again after the store said that it did not take effect.
 const TRIES_MAX: usize = 1_000;
-const FAULT_RATE: f64 = 0.005;
+/// How many faults are expected to be caused in all.
+const FAULTS: f64 = 400.0;
 
 /// Not a test of its own: what each process runs.
 #[tokio::test]
 async fn worker() {
     let Ok(url) = std::env::var(STORE_VARIABLE) else { return };
+    let increments: usize =
+        std::env::var(INCREMENTS_VARIABLE).ok().and_then(|text| text.parse().ok()).expect("a number");
     let mut tries = 0;
     let counter = loop {
         let opened = async { Counter::open(&larder::open(&url).await?, COUNTER).await };
@@ -33,7 +37,7 @@ async fn worker() {
         }
     };
     let mut unknown = 0;
-    for _ in 0..INCREMENTS_EACH {
+    for _ in 0..increments {
         let mut tries = 0;
         loop {
             match counter.add(1).await {
@@ -60,13 +64,24 @@ async fn worker() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn eight_processes_of_ten_thousand_increments_with_cuts_count_exactly() {
+    count_exactly(Version::New, 10_000).await;
+}
+
+/// Fewer on the old release, as this is to take seconds: as many faults are caused, so five times as many for each increment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn eight_processes_of_two_thousand_increments_with_cuts_count_exactly_on_an_old_release() {
+    count_exactly(Version::Old, 2_000).await;
+}
+
+/// Has the processes count on a server of this release, their connections cut at random.
+async fn count_exactly(version: Version, increments_each: usize) {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    let server = Memcached::start(Version::New, &["-m", "64"]);
+    let server = Memcached::start(version, &["-m", "64"]);
     let direct = larder::open(&format!("memcached://{}", server.addr())).await.expect("the server");
     let counter = Counter::open_or_create(&direct, COUNTER).await.expect("a counter");
     let proxy = Proxy::start(server.addr());
-    let rate = FAULT_RATE / 5.0;
+    let rate = FAULTS / (PROCESSES * increments_each) as f64 / 5.0;
     proxy.random(
         seed,
         Rates {
@@ -83,7 +98,8 @@ async fn eight_processes_of_ten_thousand_increments_with_cuts_count_exactly() {
     let workers: Vec<_> = (0..PROCESSES)
         .map(|_| {
             let mut command = Command::new(&executable);
-            command.args(["--exact", "worker", "--nocapture"]).env(STORE_VARIABLE, &url).stdout(Stdio::piped());
+            command.args(["--exact", "worker", "--nocapture"]).stdout(Stdio::piped());
+            command.env(STORE_VARIABLE, &url).env(INCREMENTS_VARIABLE, increments_each.to_string());
             command.spawn().expect("a process")
         })
         .collect();
@@ -101,7 +117,7 @@ async fn eight_processes_of_ten_thousand_increments_with_cuts_count_exactly() {
     println!("{counts:?}");
     assert!(counts.faults() > 100, "the proxy did next to nothing: {counts:?}");
     let found = counter.get().await.expect("a get");
-    let asked = (PROCESSES * INCREMENTS_EACH) as i128;
+    let asked = (PROCESSES * increments_each) as i128;
     // An outcome that was reported as unknown may be either; all others are counted, each once.
     assert!((asked - unknown..=asked).contains(&found), "{found} of {asked}, {unknown} unknown, seed {seed}");
     assert_eq!(unknown, 0, "the server was there all the time: every outcome can be looked up (seed {seed})");

@@ -44,7 +44,7 @@ With a verb: the sorted set. Without one, the screen. It shows, anew every secon
 structures of each kind the store holds; the keys that are asked for most, where the server is larder's own; and the latest commands that took long, on Redis and Valkey. It works with memcached, Redis, Valkey, \
 clusters of them, larder's own server, and the embedded stores as far as they tell.
 
-What it costs: one request a server for its figures and one get of nothing an interval (on memcached over one connection that is kept), and a listing of the structures once a minute. p50 and \
+Round trips: one request a server for its figures and one get of nothing an interval (on memcached over one connection that is kept), and a listing of the structures once a minute. p50 and \
 p99 are the server's own, since its start.
 
 q, Esc or Ctrl-C ends it, p pauses it.

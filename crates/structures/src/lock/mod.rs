@@ -75,7 +75,7 @@ use larder_core::{ClockRef, Error, ErrorKind, Profile, Result, StoreRef, SystemC
 use self::layout::{LABEL_BYTES_MAX, LEASE_MAX, LEASE_MIN, RECORD_TTL};
 use self::shared::Shared;
 use crate::name::Name;
-use crate::timeout;
+use crate::{manifest, timeout};
 
 pub use guard::{Lease, LockGuard, Loss, Released};
 pub(crate) use layout::describe;
@@ -122,6 +122,7 @@ pub struct LockOptions {
     label: Bytes,
     timeout: Duration,
     clock: ClockRef,
+    existing: bool,
 }
 
 impl LockOptions {
@@ -176,9 +177,27 @@ impl LockOptions {
         self
     }
 
+    /// Opens only a lock that has a record: one that somebody has taken, and that is neither dropped nor lost since. Off by default, as whoever takes a lock first
+    /// makes its record. It is asked of the read that opening is, so it costs no round trip; a record that is lost behind it is one as ever.
+    ///
+    /// ```
+    /// # use larder_core::{ErrorKind, Result, StoreRef};
+    /// # use larder_structures::lock::Lock;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let error = Lock::options().existing().open(&store, "nihgtly").await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Absent);
+    /// # Ok(()) }
+    /// ```
+    pub fn existing(mut self) -> LockOptions {
+        self.existing = true;
+        self
+    }
+
     /// Opens the lock; makes nothing. **Round trips: 1.**
     ///
     /// # Errors
+    /// - [`ErrorKind::Absent`] for a lock without a record, if only an [`existing`](LockOptions::existing) one is opened.
     /// - [`ErrorKind::BadInput`] for a name of 0 or more than 64 bytes, a lease or a label out of its limits, a timeout of 0.
     /// - [`ErrorKind::Unsupported`] on a store without conditional writes or without lives of 30 days.
     /// - [`ErrorKind::LayoutMismatch`] where the name holds something else.
@@ -195,8 +214,12 @@ impl LockOptions {
         let name = Name::new(name)?;
         self.check()?;
         check_profile(&name, &store.profile())?;
+        let existing = self.existing;
         let shared = Shared::new(store.clone(), name, self)?;
-        shared.read(shared.ctx()).await?;
+        let found = shared.read(shared.ctx()).await?;
+        if existing && found.is_none() {
+            return Err(manifest::absent(store, &shared.name));
+        }
         Ok(Lock { shared: Arc::new(shared) })
     }
 
@@ -242,6 +265,7 @@ impl Lock {
             label: Bytes::new(),
             timeout: Duration::from_secs(5),
             clock: SystemClock::shared(),
+            existing: false,
         }
     }
 

@@ -55,7 +55,7 @@ pub(super) enum LetGo {
 
 impl Shared {
     pub(super) fn new(store: StoreRef, name: Name, options: LockOptions) -> Result<Shared> {
-        let LockOptions { lease, label, timeout, clock } = options;
+        let LockOptions { lease, label, timeout, clock, existing: _ } = options;
         let cell = Cell::new(name.manifest_key()?);
         // What is stored counts whole milliseconds.
         let lease = Duration::from_millis(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));

@@ -7,6 +7,7 @@
 pub mod array_cases;
 pub mod budget_cases;
 pub mod cache_cases;
+pub mod lock_cases;
 pub mod log_cases;
 pub mod lookup_budget_cases;
 pub mod lookup_cases;
@@ -55,6 +56,7 @@ pub const CASES: &[&[Case]] = &[
     native_cases::CASES,
     watch_cases::CASES,
     structure_cases::CASES,
+    lock_cases::CASES,
     array_cases::CASES,
     cache_cases::CASES,
     visitors_cases::CASES,

@@ -1,16 +1,14 @@
 //! Every structure through its public handle, on every store: semantics, names, loss, concurrency, faults, models.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::native::{Families, Native, NativeReply};
-use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, StoreRef, Ttl};
-use larder_structures::lock::{LockStatus, Released};
+use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, Ttl, TtlSupport};
+use larder_structures::lock::Released;
 use larder_structures::registry::{drop_structure, find};
-use larder_structures::{Counter, Kind, Lock, Manifest, Name, Set};
+use larder_structures::{Counter, CounterOptions, Kind, Lock, Manifest, Name, Set};
 
 use super::{Bench, cases};
 use crate::faulty::{Fault, Faulty};
@@ -44,12 +42,6 @@ cases! {
     set_reports_a_lost_shard [];
     set_says_full_and_loses_nothing [];
     text_set_reads_and_writes_the_articles_encoding [];
-
-    lock_excludes_eight_tasks_on_two_handles [Cas, Ttl];
-    lock_tokens_rise [Cas, Ttl];
-    lock_of_a_dead_holder_is_taken_over [Cas, Ttl];
-    lock_that_is_forced_open_is_lost_to_its_holder [Cas, Ttl];
-    lock_survives_the_nth_op_failing [Cas, Ttl];
 }
 
 /// The key of a structure's data, as `docs` write it down: other programs rely on it.
@@ -82,13 +74,17 @@ fn bytes_set<M: Into<Bytes>>(members: impl IntoIterator<Item = M>) -> BTreeSet<B
 // Names, kinds, creation.
 
 async fn structures_take_names_of_1_to_64_arbitrary_bytes(t: Bench) {
-    let unique = fastrand::u64(..).to_be_bytes();
-    let names: [Vec<u8>; 5] = [
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let unique = rng.u64(..).to_be_bytes();
+    let names: [Vec<u8>; 6] = [
         [&unique[..], b" \0\r\n\t.%"].concat(),
         [&unique[..], b"\xff\xfe"].concat(),
         [&unique[..], &[b'.'; 56]].concat(),
         [&unique[..], &[0xff; 56]].concat(),
-        vec![b'\n', unique[0], unique[1]],
+        (0..64).map(|_| rng.u8(..)).collect(),
+        vec![unique[0]],
     ];
     for (n, name) in names.iter().enumerate() {
         let set = Set::open_or_create(&t.store, name).await.expect("a set");
@@ -98,6 +94,39 @@ async fn structures_take_names_of_1_to_64_arbitrary_bytes(t: Bench) {
         let set = Set::open(&t.store, name).await.expect("the set");
         assert_eq!(members(&set).await, bytes_set([format!("{n}")]));
         dropped(&t, name).await;
+    }
+    counters_take_names(&t, Counter::options().fast(), &names).await;
+    let profile = t.store.profile();
+    if profile.cas {
+        counters_take_names(&t, Counter::options(), &names).await;
+    }
+    if profile.cas && profile.ttl != TtlSupport::None {
+        locks_take_names(&t, &names).await;
+    }
+}
+
+async fn counters_take_names(t: &Bench, options: CounterOptions, names: &[Vec<u8>]) {
+    for (n, name) in (1..).zip(names) {
+        let counter = options.open_or_create(&t.store, name).await.expect("a counter");
+        counter.add(n).await.expect("an add");
+    }
+    for (n, name) in (1..).zip(names) {
+        let counter = options.open(&t.store, name).await.expect("the counter");
+        assert_eq!(counter.get().await.expect("a get"), n, "{name:?}");
+        dropped(t, name).await;
+    }
+}
+
+/// Holds the locks of all names at once: two that were one lock would wait for each other.
+async fn locks_take_names(t: &Bench, names: &[Vec<u8>]) {
+    let mut guards = Vec::new();
+    for name in names {
+        let lock = Lock::open(&t.store, name).await.expect("a lock");
+        guards.push(lock.acquire(Duration::from_secs(20)).await.expect("a lock of its own"));
+    }
+    for (guard, name) in guards.into_iter().zip(names) {
+        assert_eq!(guard.release().await.expect("a release"), Released::Released, "{name:?}");
+        dropped(t, name).await;
     }
 }
 
@@ -274,7 +303,8 @@ async fn counter_is_exact_under_eight_tasks_and_two_handles(t: Bench) {
 }
 
 /// The faults that the nth op meets, before and after it was applied.
-const FAULTS: [Fault; 5] = [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(3)];
+pub(super) const FAULTS: [Fault; 5] =
+    [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(3)];
 /// How many ops a case looks into: enough for a first write, a warm one and what settles them.
 const NTH_MAX: u64 = 12;
 
@@ -588,114 +618,4 @@ async fn text_set_reads_and_writes_the_articles_encoding(t: Bench) {
     assert_eq!(members(&set).await, bytes_set(["a", "c"]));
     let error = set.add(["two words"]).await.expect_err("a member with a space");
     assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
-}
-
-// Locks.
-
-async fn lock_excludes_eight_tasks_on_two_handles(t: Bench) {
-    let name = t.name("a");
-    let locks =
-        [Lock::open(&t.store, &name).await.expect("a lock"), Lock::open(&t.store, &name).await.expect("a lock")];
-    let (inside, guarded) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicU64::new(0)));
-    let tasks: Vec<_> = (0..8)
-        .map(|n| {
-            let (lock, inside, guarded) = (locks[n % 2].clone(), inside.clone(), guarded.clone());
-            tokio::spawn(async move {
-                for _ in 0..5 {
-                    let guard = lock.acquire(Duration::from_secs(60)).await.expect("an acquire");
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-                    let seen = guarded.load(Ordering::SeqCst);
-                    tokio::task::yield_now().await;
-                    guarded.store(seen + 1, Ordering::SeqCst);
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    assert_eq!(guard.release().await.expect("a release"), Released::Released);
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.expect("no panic");
-    }
-    assert_eq!(guarded.load(Ordering::SeqCst), 40);
-}
-
-async fn lock_tokens_rise(t: Bench) {
-    let name = t.name("a");
-    let mut last = 0;
-    for _ in 0..10 {
-        let lock = Lock::open(&t.store, &name).await.expect("a lock");
-        let guard = lock.try_acquire().await.expect("a try").expect("free");
-        assert!(guard.fencing_token() > last);
-        last = guard.fencing_token();
-        guard.release().await.expect("a release");
-    }
-    assert_eq!(
-        Lock::open(&t.store, &name).await.expect("a lock").status().await.expect("a status"),
-        LockStatus::Free { token: last }
-    );
-}
-
-/// Takes a lock over a store that breaks, so that nothing renews or releases it: a holder that died.
-async fn dead_holder(store: &StoreRef, name: &str, lease: Duration) -> u64 {
-    let faulty = Faulty::new(store.clone());
-    let lock = Lock::options().lease(lease).open(&faulty.shared(), name).await.expect("a lock");
-    let guard = lock.try_acquire().await.expect("a try").expect("free");
-    faulty.fail_always(Fault::NotSent);
-    let token = guard.fencing_token();
-    drop(guard);
-    token
-}
-
-async fn lock_of_a_dead_holder_is_taken_over(t: Bench) {
-    let name = t.name("a");
-    let lease = Duration::from_secs(1);
-    let token = dead_holder(&t.store, &name, lease).await;
-    let lock = Lock::options().lease(lease).open(&t.store, &name).await.expect("a lock");
-    let started = std::time::Instant::now();
-    let guard = lock.acquire(Duration::from_secs(20)).await.expect("the holder is dead");
-    assert!(started.elapsed() >= lease / 2, "it was taken from a holder that may live, after {:?}", started.elapsed());
-    assert!(guard.fencing_token() > token);
-    guard.release().await.expect("a release");
-}
-
-async fn lock_that_is_forced_open_is_lost_to_its_holder(t: Bench) {
-    let name = t.name("a");
-    let lock = Lock::options().lease(Duration::from_secs(3)).open(&t.store, &name).await.expect("a lock");
-    let guard = lock.try_acquire().await.expect("a try").expect("free");
-    let other = Lock::open(&t.store, &name).await.expect("the lock");
-    assert!(matches!(other.force_release().await.expect("forced"), LockStatus::Held(_)));
-    tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.expect("the holder is told");
-    assert!(!guard.is_held());
-    assert_eq!(guard.release().await.expect("a release"), Released::AlreadyLost);
-    let next = other.try_acquire().await.expect("a try").expect("free");
-    next.release().await.expect("a release");
-}
-
-async fn lock_survives_the_nth_op_failing(t: Bench) {
-    for fault in FAULTS {
-        for nth in 1..=6 {
-            let name = t.name(&format!("{fault:?}-{nth}"));
-            let faulty = Faulty::new(t.store.clone());
-            let lock =
-                Lock::options().lease(Duration::from_millis(300)).open(&faulty.shared(), &name).await.expect("a lock");
-            faulty.fail_nth(nth, fault);
-            let mut tokens = Vec::new();
-            for _ in 0..2 {
-                if let Ok(guard) = lock.acquire(Duration::from_secs(5)).await {
-                    tokens.push(guard.fencing_token());
-                    _ = guard.release().await;
-                }
-            }
-            faulty.heal();
-            faulty.deliver_late().await;
-            let fresh = Lock::options().lease(Duration::from_millis(300)).open(&t.store, &name).await.expect("a lock");
-            let guard = fresh
-                .acquire(Duration::from_secs(10))
-                .await
-                .unwrap_or_else(|e| panic!("stuck after {fault:?} at {nth}: {e}"));
-            tokens.push(guard.fencing_token());
-            assert!(tokens.is_sorted_by(|a, b| a < b), "{fault:?} at {nth}: {tokens:?}");
-            guard.release().await.expect("a release");
-        }
-    }
 }

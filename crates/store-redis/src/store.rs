@@ -26,8 +26,8 @@ use crate::watch::{Watched, is_watch};
 /// # What is promised
 /// - A batch is one pipeline on one connection, which all callers share: **round trips: 1**. One more after the server has
 ///   forgotten the scripts (`SCRIPT FLUSH`): they are loaded again.
-/// - An error with [`Effect::NotApplied`] is a promise: the server said no, or nothing of the batch was written to the socket. A write
-///   that was sent and not answered is [`Effect::Unknown`], and never sent again. A batch of reads is sent again once.
+/// - An error with [`Effect::NotApplied`](larder_core::Effect) is a promise: the server said no, or nothing of the batch was written to the socket. A write
+///   that was sent and not answered is [`Effect::Unknown`](larder_core::Effect), and never sent again. A batch of reads is sent again once.
 /// - A cas token is the version that the item's writer drew, with the item's length. It outlives connections, and restarts of a
 ///   server that keeps its data; it matches no item but the one that it was read from.
 /// - A key of another Redis type, and a string that another program wrote, are never overwritten, appended to or deleted:

@@ -92,11 +92,6 @@ impl Gather {
 }
 
 impl Party {
-    /// How many commands.
-    pub(crate) fn ops(&self) -> usize {
-        self.riders.iter().map(|rider| rider.ops).sum()
-    }
-
     /// Deals out what came. One reply a command, or the same fault to all.
     pub(crate) fn tell(self, answered: Result<Values, Fault>) {
         let mut values = answered.map(IntoIterator::into_iter);
@@ -128,18 +123,18 @@ mod tests {
         // One who left costs nobody else a reply.
         drop(b);
         let party = gather.depart();
-        assert_eq!(party.ops(), 4);
+        assert_eq!(party.pipeline.len(), 4);
         party.tell(Ok((0..4).map(Value::Int).collect()));
         assert_eq!(a.try_recv().unwrap().unwrap().to_vec(), [Value::Int(0)]);
         assert_eq!(c.try_recv().unwrap().unwrap().to_vec(), [Value::Int(3)]);
-        assert_eq!(gather.depart().ops(), 0);
+        assert_eq!(gather.depart().pipeline.len(), 0);
     }
 
     #[test]
     fn a_full_party_leaves_at_once_and_the_next_has_a_first() {
         let (gather, get) = (Gather::default(), cmd("GET"));
         let joined: Vec<_> = (0..=RIDERS_MAX).map(|_| gather.join([&get].into_iter()).0).collect();
-        assert!(matches!(&joined[RIDERS_MAX - 1], Joined::Full(party) if party.ops() == RIDERS_MAX));
+        assert!(matches!(&joined[RIDERS_MAX - 1], Joined::Full(party) if party.pipeline.len() == RIDERS_MAX));
         assert!(matches!((&joined[0], &joined[RIDERS_MAX]), (Joined::First, Joined::First)));
         assert!(joined[1..RIDERS_MAX - 1].iter().all(|joined| matches!(joined, Joined::Rides)));
     }

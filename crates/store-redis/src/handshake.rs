@@ -86,13 +86,13 @@ pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
 const PROBE_KEY: &str = "L!probe";
 /// What ops and scripts call, but for `OBJECT` and `MEMORY`, which only look. Sent with too few arguments, to be refused for that.
 #[rustfmt::skip]
-const COMMANDS: [&str; 41] = [
+const COMMANDS: [&str; 42] = [
     "GET", "SET", "GETRANGE", "SETRANGE", "STRLEN", "APPEND", "EXISTS", "DEL", "UNLINK", "PEXPIRE", "PERSIST", "PTTL",
     "BITFIELD",
     "HMGET", "HSET", "HSETNX", "HDEL", "HINCRBY", "HGETALL", "HLEN", "HSCAN", "HEXISTS",
     "SADD", "SREM", "SMISMEMBER", "SISMEMBER", "SMEMBERS", "SCARD", "SSCAN",
     "ZADD", "ZINCRBY", "ZREM", "ZREMRANGEBYRANK", "ZRANGE", "ZMSCORE", "ZSCORE", "ZRANK", "ZREVRANK", "ZCARD",
-    "XADD", "XRANGE",
+    "XADD", "XRANGE", "XLEN",
 ];
 
 /// The command that teaches a server a script.
@@ -138,8 +138,7 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitRepli
             _ => words.contains("unknown command"),
         }
     };
-    let commands =
-        std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(COMMANDS).chain(["EVALSHA"]).chain(["WAIT"]);
+    let commands = std::iter::repeat_n("SCRIPT LOAD", Script::ALL.len()).chain(COMMANDS).chain(["EVALSHA", "WAIT"]);
     for (command, answer) in commands.zip(answers) {
         if let Value::ServerError(error) = answer
             && is_fatal(command, &error)

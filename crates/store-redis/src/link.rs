@@ -150,27 +150,30 @@ impl Link {
     /// Sends commands with those of others. They go on without a caller who stops waiting.
     async fn ride<'a>(self: &Arc<Self>, cmds: impl ExactSizeIterator<Item = &'a Cmd>) -> Result<Values, Fault> {
         let (joined, told) = self.gather.join(cmds);
-        let link = self.clone();
-        let send = async move |party: Party| {
-            let ops = party.ops();
-            if ops > 0 {
-                let answered = link.pipe(&party.pipeline, ops).await;
-                party.tell(answered);
-            }
-        };
         match joined {
             Joined::First => {
                 let link = self.clone();
                 tokio::spawn(async move {
                     // Whoever is ready to run comes along.
                     tokio::task::yield_now().await;
-                    send(link.gather.depart()).await;
+                    link.send_party(link.gather.depart()).await;
                 });
             }
-            Joined::Full(party) => _ = tokio::spawn(async move { send(party).await }),
+            Joined::Full(party) => {
+                let link = self.clone();
+                tokio::spawn(async move { link.send_party(party).await });
+            }
             Joined::Rides => {}
         }
         told.await.unwrap_or_else(|_| Err(self.cut(Effect::Unknown, "the runtime of who sent it has ended")))
+    }
+
+    /// Sends what callers have gathered, and deals out what comes.
+    async fn send_party(&self, party: Party) {
+        if !party.pipeline.is_empty() {
+            let answered = self.pipe(&party.pipeline).await;
+            party.tell(answered);
+        }
     }
 
     async fn send<'a>(&self, mut cmds: impl ExactSizeIterator<Item = &'a Cmd>) -> Result<Values, Fault> {
@@ -185,10 +188,11 @@ impl Link {
         for cmd in first.into_iter().chain(cmds) {
             pipeline.add_command(cmd.clone());
         }
-        self.pipe(&pipeline, ops).await
+        self.pipe(&pipeline).await
     }
 
-    async fn pipe(&self, pipeline: &Pipeline, ops: usize) -> Result<Values, Fault> {
+    async fn pipe(&self, pipeline: &Pipeline) -> Result<Values, Fault> {
+        let ops = pipeline.len();
         let writes = self.traffic.writes();
         let answered = self.conn.clone().send_packed_commands(pipeline, 0, ops).await;
         self.judged(writes, ops, answered.map(Values::from_vec))

@@ -132,7 +132,7 @@ impl RedisStore {
         for (place, op) in batch.iter().enumerate() {
             // A command's place is filled in below.
             replies.push(Ok(Reply::Miss));
-            if sent.last().is_some_and(|(before, command)| before + 1 == place && command.read_back.is_some()) {
+            if sent.last().is_some_and(|(before, command)| before + command.ops() > place) {
                 continue;
             }
             match self.encoded(op, batch.get(place + 1), limits) {
@@ -149,10 +149,7 @@ impl RedisStore {
                 Ok(value) => decode(value, command),
                 Err(fault) => command.failed(fault.error.clone().effect(fault.effect_on(&batch[*place]))),
             };
-            replies[*place] = outcome.first.map_err(|error| self.named(error, &batch[*place]));
-            if let Some(read) = outcome.read {
-                replies[place + 1] = read.map_err(|error| self.named(error, &batch[place + 1]));
-            }
+            outcome.put(*place, &batch, &mut replies, |error| error.store(self.node.name()));
         };
         match self.asked(&sent, &batch, deadline).await {
             Ok(values) if values.iter().any(is_no_script) => {

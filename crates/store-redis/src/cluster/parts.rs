@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::map::Place;
 use super::nodes::{Member, Nodes, Topology};
 use super::slot::Slot;
-use crate::codec::{Command, Encoded, Limits, Outcome, Refusal, decode, encode, reads_back, refused_to};
+use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, reads_back, refused_to};
 use crate::counters::count;
 use crate::handshake::load;
 use crate::link::{Fault, Values};
@@ -75,7 +75,7 @@ impl<'a> Run<'a> {
         let mut run = Run { nodes, batch, deadline, replies: Replies::new(), pending: SmallVec::new() };
         for (at, op) in batch.iter().enumerate() {
             // The place of one that is pending is filled in later, and so is that of a read which a write answers.
-            if run.pending.last().is_some_and(|write| write.at + 1 == at && write.command.read_back.is_some()) {
+            if run.pending.last().is_some_and(|before| before.at + before.command.ops() > at) {
                 run.replies.push(Ok(Reply::Miss));
                 continue;
             }
@@ -120,20 +120,11 @@ impl<'a> Run<'a> {
         self.replies
     }
 
-    /// What became of an op, and of the read behind it that it answers.
-    fn settle(&mut self, index: usize, outcome: Outcome) {
+    /// An op is done, and so is the read behind it, if it answers that.
+    fn failed(&mut self, index: usize, error: Error) {
         let pending = &mut self.pending[index];
         pending.refusal = None;
-        let at = pending.at;
-        self.replies[at] = outcome.first.map_err(|error| error.op(&self.batch[at]));
-        if let Some(read) = outcome.read {
-            self.replies[at + 1] = read.map_err(|error| error.op(&self.batch[at + 1]));
-        }
-    }
-
-    fn failed(&mut self, index: usize, error: Error) {
-        let outcome = self.pending[index].command.failed(error);
-        self.settle(index, outcome);
+        pending.command.failed(error).put(pending.at, self.batch, &mut self.replies, |error| error);
     }
 
     /// Waits before another round, where no redirection tells where to go; false if there is no time for one.
@@ -263,8 +254,10 @@ impl<'a> Run<'a> {
     }
 
     fn told(&mut self, index: usize, member: &Member, value: Value) {
-        let outcome = decode(value, &self.pending[index].command);
-        self.settle(index, outcome.map_err(|error| error.store(member.node.name())));
+        let pending = &mut self.pending[index];
+        pending.refusal = None;
+        let outcome = decode(value, &pending.command);
+        outcome.put(pending.at, self.batch, &mut self.replies, |error| error.store(member.node.name()));
     }
 
     /// A node said no: where else to go, when to come again, or that it stays so.
@@ -316,11 +309,9 @@ impl<'a> Run<'a> {
     /// Nothing came back. What may have run is not sent again, unless it only reads.
     fn unanswered(&mut self, index: usize, member: &Member, fault: &Fault) {
         let op = &self.batch[self.pending[index].at];
-        let is_unknown = fault.effect == Effect::Unknown && !op.is_read();
-        let effect = if is_unknown { Effect::Unknown } else { Effect::NotApplied };
-        let error = fault.error.clone().effect(effect).op(op).store(member.node.name());
+        let error = fault.error.clone().effect(fault.effect_on(op)).op(op).store(member.node.name());
         let is_hopeless = matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Config);
-        if is_unknown || is_hopeless {
+        if error.is_unknown() || is_hopeless {
             self.failed(index, error);
         } else {
             self.again(index, error, true);

@@ -61,12 +61,9 @@ pub(crate) fn encode(op: &Op, read_back: Option<Want>, limits: Limits) -> Result
                 return Err(Error::new(ErrorKind::BadInput, detail).op(op));
             }
             let ttl_ms = milliseconds(*ttl).map_err(|error| error.op(op))?;
-            match mode {
-                PutMode::Cas(cas) => match swap(key, *cas, value, *flags, ttl_ms, read_back) {
-                    Some(command) => command,
-                    None => return Ok(Encoded::Known(Reply::Exists)),
-                },
-                mode => put(key, *mode, value, *flags, ttl_ms, HEADER_BYTES + bytes_max),
+            match put(key, *mode, value, *flags, ttl_ms, HEADER_BYTES + bytes_max, read_back) {
+                Some(command) => command,
+                None => return Ok(Encoded::Known(Reply::Exists)),
             }
         }
         Verb::Delete { cas: None } => script(Script::Delete, key, Expect::Deleted),
@@ -135,12 +132,19 @@ fn swap(key: &[u8], cas: Cas, value: &Bytes, flags: u32, ttl_ms: u64, read_back:
     Some(command)
 }
 
-/// Of the modes without a token.
-fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_bytes_max: usize) -> Command {
+/// `None` for a token of another store.
+fn put(
+    key: &[u8],
+    mode: PutMode,
+    value: &Bytes,
+    flags: u32,
+    ttl_ms: u64,
+    item_bytes_max: usize,
+    read_back: Option<Want>,
+) -> Option<Command> {
     let item = || layout::encode(fastrand::u64(..), flags, value);
-    match mode {
-        // With a token it is a swap.
-        PutMode::Set | PutMode::Replace | PutMode::Cas(_) => {
+    let command = match mode {
+        PutMode::Set | PutMode::Replace => {
             let mut command = script(Script::Set, key, Expect::Stored);
             command.cmd.arg(item()).arg(ttl_ms);
             if mode == PutMode::Replace {
@@ -159,15 +163,17 @@ fn put(key: &[u8], mode: PutMode, value: &[u8], flags: u32, ttl_ms: u64, item_by
         }
         PutMode::Append => {
             let mut command = script(Script::Append, key, Expect::Stored);
-            command.cmd.arg(value).arg(item_bytes_max);
+            command.cmd.arg(&value[..]).arg(item_bytes_max);
             command
         }
         PutMode::Prepend => {
             let mut command = script(Script::Prepend, key, Expect::Stored);
-            command.cmd.arg(value).arg(item_bytes_max).arg(&layout::version_bytes(fastrand::u64(..))[..]);
+            command.cmd.arg(&value[..]).arg(item_bytes_max).arg(&layout::version_bytes(fastrand::u64(..))[..]);
             command
         }
-    }
+        PutMode::Cas(cas) => swap(key, cas, value, flags, ttl_ms, read_back)?,
+    };
+    Some(command)
 }
 
 fn arithmetic(key: &[u8], arith: Arith, initial: Option<Initial>) -> Result<Command> {
@@ -193,13 +199,7 @@ fn script(script: Script, key: &[u8], expect: Expect) -> Command {
 
 /// A life in milliseconds, a part of one rounded up; 0 for ever.
 fn milliseconds(ttl: Ttl) -> Result<u64> {
-    match ttl {
-        Ttl::Never => Ok(0),
-        Ttl::After(life) if life.is_zero() => Err(Ttl::after(life).expect_err("0 is refused")),
-        Ttl::After(life) if life > TTL_MAX => {
-            Err(Error::new(ErrorKind::BadInput, format!("a ttl is {life:?}; the limit is {TTL_MAX:?}")))
-        }
-        // Fits: the limit is far below.
-        Ttl::After(life) => Ok(u64::try_from(life.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
-    }
+    let life = ttl.within(TTL_MAX)?;
+    // Fits: the limit is far below.
+    Ok(life.map_or(0, |life| u64::try_from(life.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)))
 }

@@ -5,7 +5,7 @@ mod encode;
 mod native;
 mod refusal;
 
-use larder_core::{Effect, Error, Reply, Result, Want};
+use larder_core::{Batch, Effect, Error, Replies, Reply, Result, Want};
 
 pub(crate) use decode::decode;
 pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode, reads_back};
@@ -33,20 +33,29 @@ pub(crate) struct ReadBack {
 
 /// What became of the one or two ops of a command.
 pub(crate) struct Outcome {
-    pub(crate) first: Result<Reply>,
+    first: Result<Reply>,
     /// Of the read behind it, where it answers that, too.
-    pub(crate) read: Option<Result<Reply>>,
+    read: Option<Result<Reply>>,
 }
 
 impl Outcome {
-    pub(crate) fn map_err(self, say: impl Fn(Error) -> Error) -> Outcome {
-        Outcome { first: self.first.map_err(&say), read: self.read.map(|read| read.map_err(&say)) }
+    /// Puts it where it belongs among the replies to a batch, in which the command's first op is at `at`. Errors name their op, and what else `say` adds.
+    pub(crate) fn put(self, at: usize, batch: &Batch, replies: &mut Replies, say: impl Fn(Error) -> Error) {
+        replies[at] = self.first.map_err(|error| say(error.op(&batch[at])));
+        if let Some(read) = self.read {
+            replies[at + 1] = read.map_err(|error| say(error.op(&batch[at + 1])));
+        }
     }
 }
 
 impl Command {
     fn new(cmd: redis::Cmd, expect: Expect) -> Command {
         Command { cmd, expect, read_back: None }
+    }
+
+    /// How many ops of a batch it answers.
+    pub(crate) fn ops(&self) -> usize {
+        1 + usize::from(self.read_back.is_some())
     }
 
     /// The outcome where there is none but this error.

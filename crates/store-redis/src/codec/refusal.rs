@@ -49,8 +49,9 @@ pub(crate) fn refused(error: &ServerError) -> Error {
         let mend = "grant the command and the keys to this user with ACL SETUSER, or use another user";
         return told(ErrorKind::Config, format!("the server forbids it to this user: {said}; {mend}"));
     }
-    let in_a_script = words.to_ascii_lowercase();
-    if in_a_script.contains("unknown command") || in_a_script.contains("unknown redis command") {
+    // Called from a script, Redis says "Unknown Redis command".
+    let lower = words.to_ascii_lowercase();
+    if lower.contains("unknown command") || lower.contains("unknown redis command") {
         let mend = "it was renamed or taken away (rename-command): give it back";
         return told(ErrorKind::Config, format!("the server does not know the command: {said}; {mend}"));
     }

@@ -236,6 +236,31 @@ impl Ttl {
         }
         Ok(Ttl::After(ttl))
     }
+
+    /// How long the life is, for a store that keeps items no longer than `max`; `None` for one that never ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadInput`] for zero, as [`after`](Ttl::after), and for more than `max`, naming both.
+    ///
+    /// ```
+    /// use larder_core::Ttl;
+    /// use std::time::Duration;
+    /// let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3_600));
+    /// assert_eq!(Ttl::After(second).within(hour)?, Some(second));
+    /// assert_eq!(Ttl::Never.within(hour)?, None);
+    /// let error = Ttl::After(hour).within(second).unwrap_err();
+    /// assert_eq!(error.detail(), "a ttl is 3600s; the limit is 1s");
+    /// assert!(Ttl::After(Duration::ZERO).within(hour).is_err());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn within(self, max: Duration) -> Result<Option<Duration>> {
+        let Ttl::After(life) = self else { return Ok(None) };
+        Ttl::after(life)?;
+        if life > max {
+            return Err(Error::new(ErrorKind::BadInput, format!("a ttl is {life:?}; the limit is {max:?}")));
+        }
+        Ok(Some(life))
+    }
 }
 
 bitflags::bitflags! {

@@ -170,11 +170,7 @@ fn arith(arith: Arith, initial: Option<Initial>, item: Option<&Record>, rules: &
 
 /// When an item stored now with this life expires.
 pub(crate) fn expiry_ms(ttl: Ttl, rules: &Rules) -> Result<Option<u64>> {
-    let Ttl::After(ttl) = ttl else { return Ok(None) };
-    if ttl.is_zero() || ttl > TTL_MAX {
-        let over = || Error::new(ErrorKind::BadInput, format!("a ttl is {ttl:?}; the limit is {TTL_MAX:?}"));
-        return Err(Ttl::after(ttl).err().unwrap_or_else(over));
-    }
+    let Some(ttl) = ttl.within(TTL_MAX)? else { return Ok(None) };
     // Rounded up: a life is never cut short.
     let ms = rules.now.saturating_add(ttl).as_nanos().div_ceil(1_000_000);
     Ok(Some(u64::try_from(ms).unwrap_or(u64::MAX)))

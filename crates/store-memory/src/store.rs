@@ -424,11 +424,7 @@ impl Inner {
     /// When an item stored now with this life expires, in ms of the store's clock, rounded up: a life is never cut short.
     /// Starts the sweeper with the first one.
     pub(crate) fn expiry_ms(self: &Arc<Inner>, ttl: Ttl) -> Result<Option<u64>> {
-        let Ttl::After(ttl) = ttl else { return Ok(None) };
-        if ttl.is_zero() || ttl > TTL_MAX {
-            let over = || Error::new(ErrorKind::BadInput, format!("a ttl is {ttl:?}; the limit is {TTL_MAX:?}"));
-            return Err(Ttl::after(ttl).err().unwrap_or_else(over).store("memory"));
-        }
+        let Some(ttl) = ttl.within(TTL_MAX).map_err(|error| error.store("memory"))? else { return Ok(None) };
         self.start_sweeping();
         let ns = self.shared.clock.monotonic().saturating_add(ttl).as_nanos();
         Ok(Some(u64::try_from(ns.div_ceil(1_000_000)).unwrap_or(u64::MAX).min(EXPIRY_MS_MAX)))

@@ -18,7 +18,7 @@ use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::layout::At;
-use crate::append::layout::{put_varint, take_varint};
+use crate::append::layout::{put_varint, take_u32, take_u64, take_varint};
 
 const MAGIC: [u8; 4] = *b"LRC\x02";
 const CHECK_BYTES: usize = 4;
@@ -152,18 +152,6 @@ fn decode(bytes: &[u8]) -> Option<Cursor> {
         cursor.marked.insert((chunk, writer, take_varint(&mut rest)?));
     }
     rest.is_empty().then_some(cursor)
-}
-
-fn take_u32(rest: &mut &[u8]) -> Option<u32> {
-    let (head, tail) = rest.split_first_chunk()?;
-    *rest = tail;
-    Some(u32::from_le_bytes(*head))
-}
-
-fn take_u64(rest: &mut &[u8]) -> Option<u64> {
-    let (head, tail) = rest.split_first_chunk()?;
-    *rest = tail;
-    Some(u64::from_le_bytes(*head))
 }
 
 /// A cursor, for fuzzing.

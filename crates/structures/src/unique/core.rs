@@ -175,10 +175,12 @@ impl Core {
         let (found, listed) = (next()?, next());
         let list = self.ledger.list(listed, before)?;
         let mut day = self.day_of(period, &key, found)?;
-        let listed = || list.pieces().iter().filter(|piece| piece.part == MADE && piece.number == period);
-        // Another life of the period than the one whose head is there, or one without a head.
+        // It lists another life of the period than the one whose head is there, or one without a head.
         let is_strange = |day: &Option<Arc<Day>>| {
-            listed().any(|piece| day.as_ref().is_none_or(|day| piece.incarnation != day.head.incarnation))
+            let here = day.as_ref().map(|day| day.head.incarnation);
+            list.pieces()
+                .iter()
+                .any(|piece| piece.part == MADE && piece.number == period && Some(piece.incarnation) != here)
         };
         if is_strange(&day) {
             // The two were read in no order: what was listed by then was there before, and is now.

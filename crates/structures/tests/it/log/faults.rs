@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, ManualClock, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl};
+use bytes::Bytes;
+use larder_core::{
+    Batch, Ctx, Effect, ErrorKind, Key, ManualClock, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl,
+};
 use larder_store_memory::MemoryStore;
 use larder_structures::EventLog;
 use larder_structures::log::{Cursor, Tail};
@@ -499,20 +502,26 @@ async fn an_event_that_stands_in_two_parts_is_told_once_by_looks_of_one_part_eac
     }
 }
 
+/// A log of two events that a tail has read, and the key of their part with what it held before the second, and holds now.
+async fn read_to_the_second(store: &StoreRef, clock: &Arc<ManualClock>) -> (EventLog, Tail, Key, [Bytes; 2]) {
+    let log = options(clock).open_or_create(store, "l").await.unwrap();
+    let mut tail = log.tail(Cursor::default()).unwrap();
+    log.put("first").await.unwrap();
+    let key = part_key(store, "l", START_MS, 0).await;
+    let older = store.get(key.clone()).await.unwrap().unwrap().value;
+    log.put("second").await.unwrap();
+    let read = store.get(key.clone()).await.unwrap().unwrap().value;
+    assert_eq!(texts(tail.poll().await.unwrap()), ["first", "second"]);
+    (log, tail, key, [older, read])
+}
+
 /// A part that went back to an older state and was appended to since, so that it is longer than it was, and no event ends where the last look did. Found by a simulation
 /// (seed 58), as bytes that "are no events".
 #[tokio::test]
 async fn a_part_that_went_back_and_grew_past_what_was_read_is_rolled_back() {
     let (clock, store): (_, StoreRef) = (clock(), Arc::new(MemoryStore::new()));
-    let log = options(&clock).open_or_create(&store, "l").await.unwrap();
-    let mut tail = log.tail(Cursor::default()).unwrap();
-    log.put("first").await.unwrap();
-    let key = part_key(&store, "l", START_MS, 0).await;
-    let older = store.get(key.clone()).await.unwrap().unwrap();
-    log.put("second").await.unwrap();
-    assert_eq!(texts(tail.poll().await.unwrap()), ["first", "second"]);
-
-    store.put(key, PutMode::Set, older.value, Ttl::Never).await.unwrap();
+    let (_, mut tail, key, [older, _]) = read_to_the_second(&store, &clock).await;
+    store.put(key, PutMode::Set, older, Ttl::Never).await.unwrap();
     let other = options(&clock).open(&store, "l").await.unwrap();
     other.put(format!("{:0>300}", 3)).await.unwrap();
     assert_eq!(tail.poll().await.unwrap_err().kind(), ErrorKind::RolledBack);
@@ -525,21 +534,14 @@ async fn a_part_that_went_back_and_grew_past_what_was_read_is_rolled_back() {
 async fn a_part_that_grew_again_to_the_very_byte_that_was_read_is_rolled_back() {
     for more in [&[][..], &["fourth", "fifth"]] {
         let (clock, store): (_, StoreRef) = (clock(), Arc::new(MemoryStore::new()));
-        let log = options(&clock).open_or_create(&store, "l").await.unwrap();
-        let mut tail = log.tail(Cursor::default()).unwrap();
-        log.put("first").await.unwrap();
-        let key = part_key(&store, "l", START_MS, 0).await;
-        let older = store.get(key.clone()).await.unwrap().unwrap();
-        log.put("second").await.unwrap();
-        let read = store.get(key.clone()).await.unwrap().unwrap();
-        assert_eq!(texts(tail.poll().await.unwrap()), ["first", "second"]);
+        let (log, mut tail, key, [older, read]) = read_to_the_second(&store, &clock).await;
         let kept = Cursor::from_bytes(&tail.cursor().to_bytes()).unwrap();
 
-        store.put(key.clone(), PutMode::Set, older.value.clone(), Ttl::Never).await.unwrap();
+        store.put(key.clone(), PutMode::Set, older, Ttl::Never).await.unwrap();
         let other = options(&clock).open(&store, "l").await.unwrap();
         other.put("third.").await.unwrap();
         let grown = store.get(key.clone()).await.unwrap().unwrap();
-        assert_eq!(grown.value.len(), read.value.len(), "the case that is meant");
+        assert_eq!(grown.value.len(), read.len(), "the case that is meant");
         for event in more {
             other.put(event).await.unwrap();
         }
@@ -553,7 +555,7 @@ async fn a_part_that_grew_again_to_the_very_byte_that_was_read_is_rolled_back() 
         assert_eq!(texts(fresh.poll().await.unwrap()), [&["first", "third."], more].concat());
 
         // The very same events in the very same place are no loss; and a tail goes on behind them.
-        store.put(key, PutMode::Set, read.value, Ttl::Never).await.unwrap();
+        store.put(key, PutMode::Set, read, Ttl::Never).await.unwrap();
         log.put("behind").await.unwrap();
         assert_eq!(texts(tail.poll().await.unwrap()), ["behind"]);
     }

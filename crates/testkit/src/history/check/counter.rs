@@ -32,7 +32,6 @@ pub struct Rules {
 ///
 /// A reset reads what it takes, and takes it piece by piece: until it has ended, a read may find any part of it gone. So where numbers of both
 /// signs are added and taken away, only the last read is held against all: what was added is what was taken and what is left.
-///
 pub fn check(calls: &[CounterCall], rules: Rules) -> Vec<String> {
     let is_up = calls.iter().all(|call| !matches!(call.op, CounterOp::Add(by) if by < 0));
     let resets = calls.iter().any(|call| call.op == CounterOp::Reset && call.may_count());

@@ -194,6 +194,8 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 continue;
             }
             let idle = self.pending.is_empty() && self.session.is_idle();
+            // Before it looks: it either sees that the server ends, or is woken when it does.
+            self.state.woken_by(cx);
             if idle && self.env.draining.load(Ordering::Relaxed) {
                 self.session.closing = true;
                 continue;

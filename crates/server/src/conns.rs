@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
@@ -28,6 +29,8 @@ pub(crate) struct ConnState {
     /// When it last got or gave bytes, in ms since the start.
     pub(crate) last_ms: AtomicU64,
     phase: AtomicU8,
+    /// Wakes its task, which then looks again whether the server ends.
+    waker: Mutex<Option<Waker>>,
 }
 
 impl ConnState {
@@ -41,6 +44,20 @@ impl ConnState {
 
     pub(crate) fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// True before its first look at its socket: it has not come so far, or is at a handshake still.
+    pub(crate) fn is_new(&self) -> bool {
+        self.waker.lock().is_none()
+    }
+
+    /// Has [`Conns::wake_all`] wake the task of `cx`.
+    pub(crate) fn woken_by(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.lock();
+        match &mut *waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => *waker = Some(cx.waker().clone()),
+        }
     }
 }
 
@@ -77,6 +94,7 @@ impl Conns {
             listener: listener.to_owned(),
             last_ms: AtomicU64::new(now_ms),
             phase: AtomicU8::new(Phase::Idle as u8),
+            waker: Mutex::default(),
         });
         self.open.lock().insert(id, (state.clone(), None));
         Some(state)
@@ -100,6 +118,11 @@ impl Conns {
         let open = self.open.lock();
         let ended = open.values().filter(|(state, abort)| abort.is_some() && over(state));
         ended.filter_map(|(_, abort)| abort.as_ref()).map(AbortHandle::abort).count()
+    }
+
+    /// Has each look at what the server is about.
+    pub(crate) fn wake_all(&self) {
+        self.open.lock().values().filter_map(|(state, _)| state.waker.lock().clone()).for_each(Waker::wake);
     }
 
     /// Each of them, for a listing.

@@ -474,14 +474,16 @@ fn is_unused<E: Engine>(env: &Env<E>, used: &mut (u64, u64)) -> bool {
     limit_ms > 0 && now_ms.saturating_sub(used.0) >= limit_ms
 }
 
-/// Lets requests under way finish; ends idle connections at once, and all when the time is up.
+/// Lets requests under way finish; has idle connections end themselves, so that none is cut off from a request it has just read; ends all
+/// that are left when the time is up. A handshake is no request.
 async fn drain<E: Engine>(env: &Env<E>) {
     env.draining.store(true, Ordering::Relaxed);
+    env.conns.wake_all();
     let began_ms = env.since_start_ms();
     tracing::info!(connections = env.conns.count(), "draining");
     while env.conns.count() > 0 {
         let late = env.since_start_ms().saturating_sub(began_ms) >= env.limits.drain_timeout_ms;
-        env.conns.end(|conn| late || conn.phase() == Phase::Idle);
+        env.conns.end(|conn| late || conn.is_new());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

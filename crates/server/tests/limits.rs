@@ -181,6 +181,22 @@ fn an_end_lets_requests_under_way_finish() {
     stopping.join().unwrap();
 }
 
+/// The end may come at any moment of a batch, before and after its reply: who was answered the first half of one gets the second.
+#[test]
+fn an_end_in_the_middle_of_a_batch_cuts_nobody_off() {
+    for round in 0..100 {
+        let server = start(Limits { drain_timeout_ms: 8_000, ..Limits::default() });
+        let mut half = connect(server.addrs()[0]);
+        half.write_all(b"mn\r\nset k 0 0 5\r\nhel").unwrap();
+        read_until(&mut half, b"MN\r\n");
+        let stopping = std::thread::spawn(move || server.stop());
+        std::thread::sleep(Duration::from_micros(round * 100));
+        half.write_all(b"lo\r\n").unwrap();
+        assert_eq!(read_until(&mut half, b"\n"), b"STORED\r\n");
+        stopping.join().unwrap();
+    }
+}
+
 #[test]
 fn a_client_may_end_it_only_where_that_is_allowed() {
     let server = start(Limits { shutdown_enabled: true, ..Limits::default() });

@@ -30,6 +30,8 @@ pub(crate) struct Machine {
 const CRATES: [&str; 10] =
     ["async-memcached", "memcache", "redis", "fred", "rslock", "distkit", "moka", "dashmap", "quick_cache", "tokio"];
 
+const LOCK: &str = include_str!("../../Cargo.lock");
+
 impl Machine {
     pub(crate) fn read() -> Machine {
         Machine {
@@ -45,7 +47,10 @@ impl Machine {
                 .and_then(|load| load.split(' ').next().map(str::to_owned))
                 .unwrap_or_default(),
             priority: priority(),
-            crates: CRATES.iter().map(|name| format!("{name} {}", locked_version(name))).collect(),
+            crates: CRATES
+                .iter()
+                .map(|name| format!("{name} {}", locked_version(LOCK, name).as_deref().unwrap_or("unknown")))
+                .collect(),
         }
     }
 
@@ -104,11 +109,15 @@ fn commit() -> String {
     }
 }
 
-fn locked_version(name: &str) -> &'static str {
-    let lock = include_str!("../../Cargo.lock");
-    let at = lock.find(&format!("name = \"{name}\"\n"));
-    let version = at.and_then(|at| lock[at..].lines().nth(1)?.strip_prefix("version = \"")?.strip_suffix('"'));
-    version.unwrap_or("unknown")
+/// The version of a crate that this package depends on. Where the lock file has several of a name, it says which next to the dependency.
+fn locked_version(lock: &str, name: &str) -> Option<String> {
+    let package = |name: &str| lock.split("[[package]]\n").find(|it| it.starts_with(&format!("name = \"{name}\"\n")));
+    let dependency = package("larder-bench")?.lines().find_map(|line| {
+        let mut words = line.trim().trim_matches(['"', ',']).split(' ');
+        (words.next() == Some(name)).then(|| words.next().map(str::to_owned))
+    })?;
+    let only = || Some(package(name)?.lines().nth(1)?.strip_prefix("version = \"")?.strip_suffix('"')?.to_owned());
+    dependency.or_else(only)
 }
 
 #[cfg(test)]
@@ -118,8 +127,17 @@ mod tests {
     #[test]
     fn every_peer_is_in_the_lock_file() {
         for name in CRATES {
-            assert_ne!(locked_version(name), "unknown", "{name}");
+            assert!(locked_version(LOCK, name).is_some(), "{name}");
         }
+    }
+
+    #[test]
+    fn of_two_versions_it_tells_the_one_that_is_used() {
+        let lock = "[[package]]\nname = \"a\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"a\"\nversion = \"2.0.0\"\n\n\
+            [[package]]\nname = \"b\"\nversion = \"3.0.0\"\n\n[[package]]\nname = \"larder-bench\"\nversion = \"0.1.0\"\n\
+            dependencies = [\n \"a 2.0.0\",\n \"b\",\n]\n";
+        let versions = ["a", "b", "c"].map(|name| locked_version(lock, name));
+        assert_eq!(versions, [Some("2.0.0".to_owned()), Some("3.0.0".to_owned()), None]);
     }
 
     #[test]

@@ -194,6 +194,18 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_sets_up_with_two_commands_and_ci_calls_the_second() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let read = |file: &str| std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+        let readme = read("README.md");
+        let block = readme.split_once("## Set up").unwrap().1.split("```").nth(1).unwrap();
+        let commands = block.strip_prefix("sh\n").unwrap().lines().map(|line| line.split('#').next().unwrap().trim());
+        let commands: Vec<&str> = commands.filter(|command| !command.is_empty()).collect();
+        assert_eq!(commands, ["cargo run --release -- demo", "cargo xtask test"]);
+        assert_eq!(read(".ci/run").lines().last(), Some("exec cargo xtask test"));
+    }
+
+    #[test]
     fn a_runner_is_passed_on_and_its_summary_kept() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; printf '\\033[32mtest result: ok.\\033[0m\\n' >&2; exit 1"]);

@@ -100,7 +100,7 @@ pub(crate) fn measure_overhead(plan: &Plan, progress: &Progress) -> Result<Findi
                 Ok(grown as f64 / plan.items as f64 - (KEY_BYTES + value_bytes) as f64)
             })
         });
-        let must = (value_bytes, ttl) == (OVERHEAD_VALUE_BYTES, false);
+        let must = value_bytes == OVERHEAD_VALUE_BYTES;
         let limit = must.then_some(Limit::AtMost(OVERHEAD_BYTES_MAX));
         let goal = Goal { ours: Candidate::Larder.label(), against: Vec::new(), limit };
         let name = format!("values of {value_bytes} bytes, {} lives", if ttl { "with" } else { "without" });

@@ -3,6 +3,7 @@
 mod jobs;
 mod observed;
 mod raw;
+mod work;
 
 use std::sync::Arc;
 
@@ -19,9 +20,10 @@ use crate::memcached::{runtime, server_version};
 use crate::progress::Progress;
 use crate::report::{Findings, Section};
 use crate::{Plan, Result};
-use jobs::{Job, Work};
+use jobs::Job;
 use observed::Told;
 use raw::{Raw, Recorder};
+use work::Work;
 
 const STRUCTURE: &str = "structure";
 const RAW: &str = "raw ops";
@@ -118,7 +120,7 @@ fn contestant<'a, S: Step>(
 async fn prepare(store: &StoreRef, job: Job, tasks: usize) -> Result<(Vec<Batch>, Vec<Raw>, Work)> {
     let recorder = Recorder::new(store.clone());
     let recorded: StoreRef = recorder.clone();
-    let mut example = job.begin(&recorded, &format!("recorded-{job:?}-{tasks}")).await?;
+    let mut example = Work::begin(job, &recorded, &format!("recorded-{job:?}-{tasks}")).await?;
     let mut batches = Vec::new();
     for _ in 0..RECORDINGS_MAX {
         recorder.take();
@@ -137,6 +139,6 @@ async fn prepare(store: &StoreRef, job: Job, tasks: usize) -> Result<(Vec<Batch>
     for task in 0..tasks {
         raws.push(Raw::new(store, &batches, task, tasks).await?);
     }
-    let work = job.begin(store, &format!("measured-{job:?}-{tasks}")).await?;
+    let work = Work::begin(job, store, &format!("measured-{job:?}-{tasks}")).await?;
     Ok((batches, raws, work))
 }

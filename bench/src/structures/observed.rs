@@ -13,6 +13,7 @@ use metrics::{
 use tracing_subscriber::filter::LevelFilter;
 
 use super::jobs::Job;
+use super::work::Work;
 use super::{Ground, STRUCTURE, contestant};
 use crate::Result;
 use crate::contest::{self, Contest, Goal};
@@ -62,7 +63,7 @@ impl Told {
 /// The cheapest op, so that what is told weighs most.
 pub(super) fn hold(ground: &Ground<'_>, store: &StoreRef, name: &str, told: Told) -> Result<Contest> {
     let observed = told.layer(store)?;
-    let begin = |store: StoreRef, name: String| async move { Job::FastAdd.begin(&store, &name).await };
+    let begin = |store: StoreRef, name: String| async move { Work::begin(Job::FastAdd, &store, &name).await };
     let with = ground.runtime.block_on(begin(observed, format!("observed-{told:?}")))?;
     let without = ground.runtime.block_on(begin(store.clone(), format!("unobserved-{told:?}")))?;
     let contestants = vec![

@@ -436,7 +436,7 @@ pub(crate) enum CounterVerb {
 Prints nothing. Without --fast the counter is exact: nothing is lost and nothing counted twice, even when replies are lost. With \
 --fast it is the server's own arithmetic: one round trip an add, and an add whose reply was lost exits with 7, outcome unknown.
 
-Round trips: open 1 (3 when it is created), the first add of a process 2, giving its slot back 1: 4 in all. A fast one: 2 in all.
+Round trips: open 1 (3 when it is created), the first add of a process 2, giving its slot back 1: 4 in all. A fast one: 2 in all (4 when it is created).
 
 Examples:
   larder counter add hits
@@ -457,7 +457,7 @@ Examples:
     #[command(after_help = "\
 Adds that run meanwhile count either before or after it; none is lost.
 
-Round trips: open 1, reset 2, and 1 where it is zero already.
+Round trips: open 1, reset 2; 1 where it is zero already.
 
 Examples:
   larder counter reset hits")]

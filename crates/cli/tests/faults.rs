@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -96,6 +97,47 @@ fn what_a_command_costs_in_round_trips_is_as_the_help_says() {
         }
         let plain = on(&url, "--trace counter get exact").stderr;
         assert!(plain.starts_with("round trips: 2, ops: "), "{plain}");
+    }
+}
+
+/// What a help text's line of round trips allows, such as `open 1 (3 when it is created), reset 2; 1 where it is zero already`.
+fn told(help: &str) -> BTreeSet<u64> {
+    let (_, rest) = help.split_once("Round trips: ").expect(help);
+    // As the terminal is wide.
+    let line = rest.split("\n\n").next().unwrap().replace('\n', " ");
+    let numbers = |text: &str| -> Vec<u64> {
+        text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    };
+    let mut clauses = line.split([';', '.', ':']).map(str::trim);
+    let steps: Vec<&str> = clauses.next().unwrap().split(", ").collect();
+    // A step's other number, in brackets, stands for the first.
+    let (mut usual, mut new) = (0, 0);
+    for step in &steps {
+        let (outside, inside) = step.split_once('(').unwrap_or((step, ""));
+        let count: u64 = numbers(outside).iter().sum();
+        usual += count;
+        new += numbers(inside).first().unwrap_or(&count);
+    }
+    let mut costs = BTreeSet::from([usual, new]);
+    let last: u64 = numbers(steps.last().unwrap()).iter().sum();
+    for clause in clauses {
+        match numbers(clause)[..] {
+            [instead, ..] if clause.contains(" where ") => _ = costs.insert(usual - last + instead),
+            ref all if clause.contains(" in all") => costs.extend(all),
+            _ => {}
+        }
+    }
+    costs
+}
+
+#[test]
+fn the_help_tells_what_is_counted() {
+    let of_three = |line: &&str| ["counter ", "set ", "lock "].iter().any(|structure| line.starts_with(structure));
+    for (line, round_trips) in COSTS.iter().filter(|(line, _)| of_three(&line)) {
+        let command: Vec<&str> = line.split(' ').take(2).collect();
+        let help = larder(command.iter().copied().chain(["--help"])).output().unwrap();
+        let costs = told(&String::from_utf8(help.stdout).unwrap());
+        assert!(costs.contains(round_trips), "{line} takes {round_trips}, its help tells {costs:?}");
     }
 }
 

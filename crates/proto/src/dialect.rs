@@ -82,6 +82,9 @@ impl Dialect {
     /// ```
     /// use larder_proto::{Dialect, Version};
     /// assert_eq!(Dialect::of(Some(Version::META_FLOOR)), Dialect::Meta13);
+    /// assert_eq!(Dialect::of(Version::parse("1.6.12")), Dialect::Classic);
+    /// assert_eq!(Dialect::of(Version::parse("1.6.19")), Dialect::Meta13);
+    /// assert_eq!(Dialect::of(Version::parse("1.6.20")), Dialect::Meta);
     /// ```
     pub fn of(version: Option<Version>) -> Dialect {
         match version {

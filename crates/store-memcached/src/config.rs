@@ -81,7 +81,7 @@ impl Config {
     /// | `connections` | `auto`, 1 to 4 | `auto` | connections a server: one, and a second for reads while the first is busy; or so many, each for its share of the keys ([`Connections`]) |
     /// | `timeout_ms` | 1 to 600000 | 1000 | an op without a deadline of its own gives up; a connection that owes a reply and is silent for twice as long is closed |
     /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
-    /// | `hash` | `rendezvous`, `ketama` | `rendezvous` | how keys are spread; `ketama` as libketama does |
+    /// | `hash` | `rendezvous`, `ketama` | `rendezvous` | how keys are spread; `ketama` as libmemcached does (`KETAMA_WEIGHTED`) |
     /// | `weights` | `1,2,…` | all 1 | one number of 1 to 100 a server |
     /// | `fleet` | `check`, `ignore`, `claim` | `check` | what to do if a server belongs to another server list |
     /// | `dialect` | `auto`, `classic`, `classic-bare`, `meta13`, `meta` | `auto` | which commands to use |
@@ -205,7 +205,7 @@ impl Server {
 pub enum Hash {
     /// Larder's own weighted rendezvous hash; see [`ring`](crate::ring).
     Rendezvous,
-    /// libketama's ring, to share a fleet with clients that use it.
+    /// The weighted ring of libmemcached, to share a fleet with clients that use it.
     Ketama,
 }
 

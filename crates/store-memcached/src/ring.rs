@@ -18,14 +18,16 @@
 //! (Source: Thaler and Ravishankar, "A name-based mapping scheme for rendezvous", 1996.)
 //!
 //! # Ketama
-//! As libketama does it: each server has `floor(weight / total weights * 40 * servers) * 4` points on a ring of 32 bits, from the
-//! MD5 of `name-0`, `name-1`, and so on, four points a digest; a key's MD5 begins with its place; the server is the one with the
-//! first point at or after it. Further ranks are the next other servers on the ring.
+//! As libmemcached does it with `KETAMA_WEIGHTED` (and so pylibmc and PHP's memcached, which wrap it): each server has
+//! `floor(weight / total weights * 40 * servers) * 4` points on a ring of 32 bits, from the MD5 of `name-0`, `name-1`, and so on, four points a
+//! digest; a key's MD5 begins with its place; the server is the one with the first point at or after it. Further ranks are the next other
+//! servers on the ring. The name is `host:port` without brackets, `host` alone on port 11211, and `path:0` for a unix socket.
 
+use larder_net::Address;
 use md5::{Digest, Md5};
 use smallvec::SmallVec;
 
-use crate::config::{Hash, Server};
+use crate::config::{Config, Hash, Server};
 
 /// The servers by hash.
 #[derive(Debug)]
@@ -120,15 +122,25 @@ pub(crate) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// What libmemcached hashes of a server.
+fn ketama_name(address: &Address) -> String {
+    match address {
+        Address::Tcp { host, port: Config::PORT } => host.clone(),
+        Address::Tcp { host, port } => format!("{host}:{port}"),
+        Address::Unix(path) => format!("{}:0", path.display()),
+    }
+}
+
 fn ketama_points(servers: &[Server]) -> Vec<(u32, u16)> {
     let total: u32 = servers.iter().map(|server| server.weight).sum();
     let mut points = Vec::new();
     for (place, server) in (0u16..).zip(servers) {
-        // In the widths of libketama's C, so that the rounding is its own.
+        let name = ketama_name(&server.address);
+        // In the widths of libmemcached's C, so that the rounding is its own.
         let share = server.weight as f32 / total as f32;
         let digests = (f64::from(share) * 40.0 * servers.len() as f64) as f32;
         for i in 0..digests.floor() as u32 {
-            let digest: [u8; 16] = Md5::digest(format!("{}-{i}", server.name)).into();
+            let digest: [u8; 16] = Md5::digest(format!("{name}-{i}")).into();
             for bytes in digest.as_chunks::<4>().0 {
                 points.push((u32::from_le_bytes(*bytes), place));
             }
@@ -176,31 +188,47 @@ mod tests {
     #[test]
     fn golden_vectors() {
         let (equal, weighted) = (servers(&[1, 1, 1]), servers(&[1, 2, 5]));
-        let rings = [
-            Ring::new(&equal, Hash::Rendezvous),
-            Ring::new(&weighted, Hash::Rendezvous),
-            Ring::new(&equal, Hash::Ketama),
-            Ring::new(&weighted, Hash::Ketama),
-        ];
+        let rings = [Ring::new(&equal, Hash::Rendezvous), Ring::new(&weighted, Hash::Rendezvous)];
         let long = "x".repeat(250);
         let vectors = [
-            (&b""[..], [1, 0, 2], [2, 1, 0], 0, 0),
-            (b"a", [0, 2, 1], [0, 2, 1], 1, 1),
-            (b"foo", [2, 1, 0], [2, 1, 0], 1, 1),
-            (b"key:1", [0, 1, 2], [2, 0, 1], 0, 2),
-            (b"user:7", [2, 0, 1], [2, 0, 1], 1, 1),
-            (b"L.hits.m", [1, 2, 0], [2, 1, 0], 0, 0),
-            (b"\x00\xff", [0, 1, 2], [0, 2, 1], 1, 1),
-            (long.as_bytes(), [2, 0, 1], [2, 1, 0], 0, 0),
+            (&b""[..], [1, 0, 2], [2, 1, 0]),
+            (b"a", [0, 2, 1], [0, 2, 1]),
+            (b"foo", [2, 1, 0], [2, 1, 0]),
+            (b"key:1", [0, 1, 2], [2, 0, 1]),
+            (b"user:7", [2, 0, 1], [2, 0, 1]),
+            (b"L.hits.m", [1, 2, 0], [2, 1, 0]),
+            (b"\x00\xff", [0, 1, 2], [0, 2, 1]),
+            (long.as_bytes(), [2, 0, 1], [2, 1, 0]),
         ];
-        for (key, ranks, weighted_ranks, ketama, weighted_ketama) in vectors {
+        for (key, ranks, weighted_ranks) in vectors {
             let of = |ring: &Ring| [0, 1, 2].map(|rank| ring.server(key, rank).unwrap());
             assert_eq!(of(&rings[0]), ranks, "{key:?}");
             assert_eq!(of(&rings[1]), weighted_ranks, "{key:?}");
-            assert_eq!(rings[2].server(key, 0), Some(ketama), "{key:?}");
-            assert_eq!(rings[3].server(key, 0), Some(weighted_ketama), "{key:?}");
             assert!(rings.iter().all(|ring| ring.server(key, 3).is_none()));
         }
+    }
+
+    /// What libmemcached 1.1.4 answers (`memcached_generate_hash`, behavior `KETAMA_WEIGHTED`).
+    #[test]
+    fn ketama_is_libmemcacheds() {
+        let long = "x".repeat(250);
+        let keys = [&b"a"[..], b"foo", b"key:1", b"user:7", b"L.hits.m", b"\x00\xff", long.as_bytes()];
+        let vectors = [
+            (11211, [1, 1, 1], [2, 0, 1, 1, 0, 0, 0]),
+            (11211, [1, 2, 4], [2, 2, 1, 1, 2, 0, 2]),
+            (11211, [3, 5, 1], [2, 1, 1, 1, 0, 0, 1]),
+            (11300, [1, 1, 1], [1, 1, 2, 2, 1, 0, 0]),
+            (11300, [1, 2, 4], [2, 1, 2, 2, 2, 1, 2]),
+            (11300, [3, 5, 1], [1, 1, 1, 2, 1, 0, 0]),
+        ];
+        for (port, weights, expected) in vectors {
+            let server = |(at, weight)| Server { weight, ..Server::tcp(&format!("cache{}", at + 1), port) };
+            let servers: Vec<Server> = weights.into_iter().enumerate().map(server).collect();
+            let ring = Ring::new(&servers, Hash::Ketama);
+            assert_eq!(keys.map(|key| ring.server(key, 0).unwrap()), expected, "{port} {weights:?}");
+        }
+        assert_eq!(ketama_name(&Server::tcp("::1", 11300).address), "::1:11300");
+        assert_eq!(ketama_name(&Server::unix("/run/memcached.sock").address), "/run/memcached.sock:0");
     }
 
     #[test]

@@ -65,6 +65,24 @@ async fn a_server_that_says_nothing_too_much_or_closes_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_server_that_closes_in_the_handshake_is_unavailable() {
+    for text in [&b""[..], b"VERS", b"VERSION 1.6.38\r\n", b"VERSION 1.6.38\r\nSTAT a b\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 1_024]);
+                let _ = stream.write_all(text);
+            }
+        });
+        let error = refused(&format!("memcached://{addr}?connect_timeout_ms=2000")).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{text:?}: {error}");
+        assert!(error.to_string().contains(&addr.to_string()), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_version_that_cannot_be_read_gets_the_classic_dialect() {
     // version, stats settings, stats, the get of the fleet's mark; then gets and touch.
     let addr = says(b"VERSION mcrouter 36\r\nEND\r\nEND\r\nEND\r\nEND\r\nNOT_FOUND\r\n");

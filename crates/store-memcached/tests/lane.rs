@@ -317,3 +317,15 @@ async fn a_fleet_has_a_lane_for_each_busy_server() {
     }
     assert_eq!((store.stats().connections, store.stats().reconnects), (4, 0));
 }
+
+/// Callers that come at the same time share writes to the socket, and replies share reads.
+#[tokio::test]
+async fn what_many_ask_at_once_goes_in_a_few_writes() {
+    let (_server, proxy, store) = scene("connections=1").await;
+    read_much(&store, 1).await;
+    let before = proxy.counts().chunks;
+    const ROUNDS: u64 = 10;
+    read_much(&store, ROUNDS as usize).await;
+    let chunks = proxy.counts().chunks - before;
+    assert!(chunks <= 4 * ROUNDS, "{chunks} chunks for {ROUNDS} times {KEYS} requests");
+}

@@ -134,7 +134,9 @@ async fn a_name_opened_as_another_structure_is_refused_by_the_name_of_both_in_me
 
 #[tokio::test]
 async fn a_name_opened_as_another_structure_is_refused_by_the_name_of_both_on_a_server() {
-    let server = Memcached::start(Version::New, &[]);
-    let config = Config::from_url(&server.url()).unwrap();
-    each_name_is_refused_as_any_other_kind(Arc::new(MemcachedStore::connect(config).await.unwrap())).await;
+    for version in Version::ALL {
+        let server = Memcached::start(version, &[]);
+        let config = Config::from_url(&server.url()).unwrap();
+        each_name_is_refused_as_any_other_kind(Arc::new(MemcachedStore::connect(config).await.unwrap())).await;
+    }
 }

@@ -55,9 +55,12 @@ budgets! {
     counter_warm_add [Cas] = 1;
     counter_get [Cas] = 1;
     counter_release [Cas] = 1;
+    counter_reset [Cas] = 2;
+    counter_reset_of_zero [Cas] = 1;
     counter_one_shot_add [Cas] = 3;
     fast_counter_add [] = 1;
     fast_counter_get [] = 1;
+    fast_counter_reset [Cas] = 2;
     fast_counter_one_shot_add [] = 2;
     set_open [] = 1;
     set_create [] = 3;
@@ -66,6 +69,7 @@ budgets! {
     set_members [] = 1;
     set_has [] = 1;
     set_stat [] = 1;
+    set_compact [Cas] = 2;
     lock_open [Cas, Ttl] = 1;
     lock_first_acquire [Cas, RemainingTtl] = 1;
     lock_acquire_on_the_handle_that_wrote_last [Cas, RemainingTtl] = 1;
@@ -73,6 +77,8 @@ budgets! {
     lock_renew [Cas, RemainingTtl] = 1;
     lock_release [Cas, RemainingTtl] = 1;
     lock_status [Cas, Ttl] = 1;
+    lock_force_release [Cas, RemainingTtl] = 2;
+    lock_force_release_of_a_free_one [Cas, RemainingTtl] = 1;
     drop_of_a_set [] = 3;
     cache_open [Cas, Ttl] = 1;
     cache_create [Cas, Ttl] = 2;
@@ -243,6 +249,17 @@ async fn counter_release(m: Metered) -> u64 {
     m.cost(counter.release()).await
 }
 
+async fn counter_reset(m: Metered) -> u64 {
+    let counter = m.counter().await;
+    counter.add(1).await.expect("an add");
+    m.cost(counter.reset()).await
+}
+
+async fn counter_reset_of_zero(m: Metered) -> u64 {
+    let counter = m.counter().await;
+    m.cost(counter.reset()).await
+}
+
 /// What `larder counter add NAME` costs on a counter that is there.
 async fn counter_one_shot_add(m: Metered) -> u64 {
     m.counter().await;
@@ -257,6 +274,12 @@ async fn fast_counter_add(m: Metered) -> u64 {
 async fn fast_counter_get(m: Metered) -> u64 {
     let counter = m.fast().await;
     m.cost(counter.get()).await
+}
+
+async fn fast_counter_reset(m: Metered) -> u64 {
+    let counter = m.fast().await;
+    counter.add(1).await.expect("an add");
+    m.cost(counter.reset()).await
 }
 
 async fn fast_counter_one_shot_add(m: Metered) -> u64 {
@@ -304,6 +327,13 @@ async fn set_stat(m: Metered) -> u64 {
     m.cost(set.stat()).await
 }
 
+async fn set_compact(m: Metered) -> u64 {
+    let set = m.set().await;
+    set.add(["a", "b"]).await.expect("an add");
+    set.remove(["a"]).await.expect("a removal");
+    m.cost(set.compact()).await
+}
+
 async fn lock_open(m: Metered) -> u64 {
     m.cost(Lock::open(&m.store, &m.name)).await
 }
@@ -340,6 +370,17 @@ async fn lock_release(m: Metered) -> u64 {
 async fn lock_status(m: Metered) -> u64 {
     let lock = m.lock().await;
     m.cost(lock.status()).await
+}
+
+async fn lock_force_release(m: Metered) -> u64 {
+    let _guard = m.lock().await.try_acquire().await.expect("a try").expect("free");
+    let lock = m.lock().await;
+    m.cost(lock.force_release()).await
+}
+
+async fn lock_force_release_of_a_free_one(m: Metered) -> u64 {
+    let lock = m.lock().await;
+    m.cost(lock.force_release()).await
 }
 
 async fn drop_of_a_set(m: Metered) -> u64 {

@@ -139,7 +139,11 @@ async fn structures_refuse_empty_and_long_names(t: Bench) {
         ] {
             let error = error.expect("refused");
             assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
-            assert!(error.to_string().contains("64"), "{error} does not name the limit");
+            let said = error.to_string();
+            assert!(
+                said.contains("64") && said.contains(&name.len().to_string()),
+                "{said} does not name the limit and the length"
+            );
         }
     }
 }

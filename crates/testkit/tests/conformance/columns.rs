@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::StoreRef;
-use larder_layers::{Counting, Namespace, Retry, Timeout};
+use larder_layers::{Counting, Namespace, Observed, Outage, Retry, Timeout};
 use larder_server::{Config, DurableEngine, DurableOptions, Listen, MemoryEngine, Server};
 use larder_store_memory::MemoryStore;
 use larder_testkit::classic_fake::ClassicFake;
@@ -70,7 +70,9 @@ async fn memory_layers() -> Opened {
     let store = open("memory:").await;
     let store: StoreRef = Arc::new(Timeout::new(store, Duration::from_secs(5)));
     let store: StoreRef = Arc::new(Retry::new(store));
+    let store: StoreRef = Arc::new(Outage::new(store));
     let store: StoreRef = Arc::new(Namespace::new(store, "ns:").expect("a short prefix"));
+    let store: StoreRef = Arc::new(Observed::new(store, "layers"));
     Opened { store: Arc::new(Counting::new(store)), _servers: Box::new(()) }
 }
 

@@ -77,8 +77,8 @@ budgets! {
     lock_renew [Cas, RemainingTtl] = 1;
     lock_release [Cas, RemainingTtl] = 1;
     lock_status [Cas, Ttl] = 1;
-    lock_force_release [Cas, RemainingTtl] = 2;
-    lock_force_release_of_a_free_one [Cas, RemainingTtl] = 1;
+    lock_force_release [Cas, Ttl] = 2;
+    lock_force_release_of_a_free_one [Cas, Ttl] = 1;
     drop_of_a_set [] = 3;
     cache_open [Cas, Ttl] = 1;
     cache_create [Cas, Ttl] = 2;

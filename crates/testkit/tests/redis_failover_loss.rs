@@ -6,9 +6,11 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use larder::log::Cursor;
+use larder::lookup::Rows;
 use larder::records::Schema;
 use larder::{
-    Array, Counter, ErrorKind, EventLog, Lock, PackedRecords, Queue, Result, Set, Stack, StoreRef, Table, Visitors,
+    Array, Counter, ErrorKind, EventLog, IdKind, Lock, PackedRecords, PackedTable, Queue, Result, Set, ShardedHash,
+    ShardedSet, ShardedSortedSet, Stack, StoreRef, Table, UniqueVisitors, Visitors,
 };
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisVersion};
 
@@ -95,7 +97,18 @@ struct Handles {
     tail: larder::log::Tail,
     records: PackedRecords,
     visitors: Visitors,
+    unique: UniqueVisitors,
+    lookup: PackedTable,
+    hash: ShardedHash,
     lock: Lock,
+    silent: Silent,
+}
+
+/// Structures of which the guarantees say that older numbers and members go unnoticed: those are the server's own.
+struct Silent {
+    fast: Counter,
+    set: ShardedSet,
+    sorted: ShardedSortedSet,
 }
 
 async fn records(store: &StoreRef) -> Result<PackedRecords> {
@@ -116,7 +129,15 @@ async fn begin(store: &StoreRef) -> Result<Handles> {
         tail: log.tail(Cursor::default())?,
         records: records(store).await?,
         visitors: Visitors::options().period(PERIOD).open_or_create(store, "visitors").await?,
+        unique: UniqueVisitors::options().ids(IdKind::Integer).expected(1_000).open_or_create(store, "unique").await?,
+        lookup: PackedTable::open_or_create(store, "lookup").await?,
+        hash: ShardedHash::options().shards(4).open_or_create(store, "hash").await?,
         lock: Lock::options().lease(Duration::from_secs(600)).open(store, "lock").await?,
+        silent: Silent {
+            fast: Counter::options().fast().open_or_create(store, "fast").await?,
+            set: ShardedSet::options().shards(4).open_or_create(store, "sharded").await?,
+            sorted: ShardedSortedSet::options().shards(4).open_or_create(store, "sorted").await?,
+        },
     };
     Ok(handles)
 }
@@ -142,6 +163,17 @@ async fn write(handles: &mut Handles, log: &EventLog, round: u64) -> Result<()> 
     handles.records.set(round * 1_000, &[("paid", true.into())]).await?;
     handles.records.aggregate(&["paid"]).await?;
     handles.visitors.hit_at(SystemTime::now() - PERIOD * (round as u32 - 1), 1).await?;
+    // Another day each round, another version of the table, another map.
+    let day = handles.unique.current()? - (round - 1);
+    handles.unique.add_in(day, [1, 2, 3]).await?;
+    handles.lookup.build(Rows::csv(format!("key,value\nk,{round}\n"))?).await?;
+    handles.lookup.get("k").await?;
+    handles.hash.set([(&text, &text)]).await?;
+    handles.hash.reshard(4 + round as u16).await?;
+    handles.hash.entries().await?;
+    handles.silent.fast.add(5).await?;
+    handles.silent.set.add([&text]).await?;
+    handles.silent.sorted.add([(&text, round as f64)]).await?;
     Ok(())
 }
 
@@ -164,7 +196,7 @@ async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
     let guard = handles.lock.acquire(Duration::from_secs(5)).await.unwrap();
     tokio::task::block_in_place(|| fail_over(&mut cluster));
     println!("failed over, {:?} after the start", start.elapsed());
-    let Handles { counter, set, array, table, queue, stack, mut tail, records, visitors, lock: _lock } = handles;
+    let Handles { counter, set, array, table, queue, stack, mut tail, records, visitors, .. } = &mut handles;
     let rolled_back = &[ErrorKind::RolledBack, ErrorKind::Lost][..];
     let mut silent = Vec::new();
     must_tell("counter", said(|| counter.get()).await, rolled_back, &mut silent);

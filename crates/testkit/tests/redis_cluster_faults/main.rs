@@ -166,7 +166,7 @@ impl World {
         let go = async |lock: &Lock| {
             let Some(guard) = lock.try_acquire().await? else { return Ok(()) };
             assert!(locked(&self.tokens[at]).insert(guard.fencing_token()), "two holders have one token");
-            guard.release().await
+            guard.release().await.map(drop)
         };
         self.locks[at].with(&self.store, go).await;
     }

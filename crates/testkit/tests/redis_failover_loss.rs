@@ -3,14 +3,15 @@
 //! The replicas are down while writes are acknowledged, the primaries die, and the replicas come back over their own files and take over: what happens to a
 //! cluster whose replication had fallen behind, without a race. To the handles it is a store that was set back to an older state.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use larder::log::Cursor;
 use larder::lookup::Rows;
 use larder::records::Schema;
 use larder::{
-    Array, Counter, ErrorKind, EventLog, IdKind, Lock, PackedRecords, PackedTable, Queue, Result, Set, ShardedHash,
-    ShardedSet, ShardedSortedSet, Stack, StoreRef, Table, UniqueVisitors, Visitors,
+    Array, Counter, ErrorKind, EventLog, IdKind, Lock, LockGuard, PackedRecords, PackedTable, Queue, Result, Set,
+    ShardedHash, ShardedSet, ShardedSortedSet, Stack, StoreRef, Table, UniqueVisitors, Visitors,
 };
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisVersion};
 
@@ -165,9 +166,11 @@ async fn write(handles: &mut Handles, log: &EventLog, round: u64) -> Result<()> 
     handles.visitors.hit_at(SystemTime::now() - PERIOD * (round as u32 - 1), 1).await?;
     // Another day each round, another version of the table, another map.
     let day = handles.unique.current()? - (round - 1);
-    handles.unique.add_in(day, [1, 2, 3]).await?;
-    handles.lookup.build(Rows::csv(format!("key,value\nk,{round}\n"))?).await?;
-    handles.lookup.get("k").await?;
+    handles.unique.add_in(day, [1u64, 2, 3]).await?;
+    let mut rows = Rows::new(["round"])?;
+    rows.push_id(7, [&text])?;
+    handles.lookup.build(rows).await?;
+    handles.lookup.get(7).await?;
     handles.hash.set([(&text, &text)]).await?;
     handles.hash.reshard(4 + round as u16).await?;
     handles.hash.entries().await?;
@@ -175,6 +178,54 @@ async fn write(handles: &mut Handles, log: &EventLog, round: u64) -> Result<()> 
     handles.silent.set.add([&text]).await?;
     handles.silent.sorted.add([(&text, round as f64)]).await?;
     Ok(())
+}
+
+/// Asks the handle of each structure that promises to tell: which of them do not.
+async fn silent_of(handles: &mut Handles, guard: &LockGuard) -> Vec<String> {
+    let Handles { counter, set, array, table, queue, stack, tail, records, visitors, .. } = handles;
+    let rolled_back = &[ErrorKind::RolledBack, ErrorKind::Lost][..];
+    let mut silent = Vec::new();
+    must_tell("counter", said(|| counter.get()).await, rolled_back, &mut silent);
+    // A write of its own before it looks does not hide what is gone.
+    said(|| set.add(["after"])).await.unwrap();
+    must_tell("set", said(|| set.members()).await, rolled_back, &mut silent);
+    must_tell("array", said(|| array.elements()).await, rolled_back, &mut silent);
+    must_tell("table", said(|| table.keys()).await, rolled_back, &mut silent);
+    must_tell("queue", said(|| queue.pop()).await, rolled_back, &mut silent);
+    must_tell("stack", said(|| stack.pop()).await, rolled_back, &mut silent);
+    let told = tokio::time::timeout(Duration::from_millis(USABLE_MS_MAX), tail.next()).await;
+    must_tell(
+        "log",
+        told.unwrap_or_else(|_| Err(larder::Error::new(ErrorKind::Timeout, "it waits for another event"))),
+        rolled_back,
+        &mut silent,
+    );
+    must_tell("records", said(|| records.aggregate(&["paid"])).await, rolled_back, &mut silent);
+    must_tell("visitors", said(|| visitors.current()).await, rolled_back, &mut silent);
+    let Handles { unique, lookup, hash, .. } = handles;
+    // A day that began after the replicas fell behind.
+    let day = unique.current().unwrap() - 2;
+    must_tell("unique visitors", said(|| unique.count_in(day)).await, rolled_back, &mut silent);
+    // By the next look at its head, within a second of use.
+    let start = Instant::now();
+    let mut told = said(|| lookup.get(7)).await;
+    while told.is_ok() && start.elapsed() < Duration::from_secs(5) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        told = said(|| lookup.get(7)).await;
+    }
+    must_tell("packed table", told, rolled_back, &mut silent);
+    must_tell("sharded hash", said(|| hash.entries()).await, rolled_back, &mut silent);
+    // The holder learns that nobody keeps its lock any more, or that another may have it.
+    must_tell("lock", said(|| guard.renew()).await, &[ErrorKind::Lost, ErrorKind::Fenced], &mut silent);
+    silent
+}
+
+/// What the guarantees name as going unnoticed does so, and no more of it: what had reached the replicas is there.
+async fn older_numbers_and_members_go_unnoticed(silent: &Silent) {
+    assert_eq!(said(|| silent.fast.get()).await.unwrap(), 5);
+    assert_eq!(said(|| silent.set.members()).await.unwrap(), ["1"]);
+    let scored: Vec<_> = said(|| silent.sorted.entries()).await.unwrap();
+    assert_eq!(scored.iter().map(|(member, score)| (&member[..], *score)).collect::<Vec<_>>(), [(&b"1"[..], 1.0)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,27 +247,9 @@ async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
     let guard = handles.lock.acquire(Duration::from_secs(5)).await.unwrap();
     tokio::task::block_in_place(|| fail_over(&mut cluster));
     println!("failed over, {:?} after the start", start.elapsed());
-    let Handles { counter, set, array, table, queue, stack, mut tail, records, visitors, .. } = &mut handles;
-    let rolled_back = &[ErrorKind::RolledBack, ErrorKind::Lost][..];
-    let mut silent = Vec::new();
-    must_tell("counter", said(|| counter.get()).await, rolled_back, &mut silent);
-    must_tell("set", said(|| set.members()).await, rolled_back, &mut silent);
-    must_tell("array", said(|| array.elements()).await, rolled_back, &mut silent);
-    must_tell("table", said(|| table.keys()).await, rolled_back, &mut silent);
-    must_tell("queue", said(|| queue.pop()).await, rolled_back, &mut silent);
-    must_tell("stack", said(|| stack.pop()).await, rolled_back, &mut silent);
-    let told = tokio::time::timeout(Duration::from_millis(USABLE_MS_MAX), tail.next()).await;
-    must_tell(
-        "log",
-        told.unwrap_or_else(|_| Err(larder::Error::new(ErrorKind::Timeout, "it waits for another event"))),
-        rolled_back,
-        &mut silent,
-    );
-    must_tell("records", said(|| records.aggregate(&["paid"])).await, rolled_back, &mut silent);
-    must_tell("visitors", said(|| visitors.current()).await, rolled_back, &mut silent);
-    // The holder learns that nobody keeps its lock any more, or that another may have it.
-    must_tell("lock", said(|| guard.renew()).await, &[ErrorKind::Lost, ErrorKind::Fenced], &mut silent);
+    let silent = silent_of(&mut handles, &guard).await;
     assert!(silent.is_empty(), "{silent:#?}");
+    older_numbers_and_members_go_unnoticed(&handles.silent).await;
     // A fresh process finds the older state, and can use it: it cannot know.
     let fresh = larder::open(&url).await.unwrap();
     let counter = Counter::open(&fresh, "counter").await.unwrap();
@@ -224,5 +257,5 @@ async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
     assert_eq!(said(|| counter.add(1)).await.map(|_| ()).map_err(|error| error.to_string()), Ok(()));
     let set = Set::open(&fresh, "set").await.unwrap();
     let members = said(|| set.members()).await.unwrap();
-    assert_eq!(members.iter().collect::<Vec<_>>(), [b"1"]);
+    assert_eq!(members.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&b"1"[..], b"after"]));
 }

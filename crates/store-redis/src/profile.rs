@@ -39,6 +39,8 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
             Persistence::Unknown => Durability::Unknown,
             Persistence::None => Durability::Server,
             Persistence::Snapshots | Persistence::AppendOnly => Durability::Recent,
+            // A failover loses what had not reached the replica.
+            Persistence::AppendOnlyAlways if info.replicas > 0 => Durability::Recent,
             Persistence::AppendOnlyAlways => Durability::Disk,
         },
         eviction: match info.policy.as_deref() {
@@ -69,10 +71,6 @@ pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_byt
     all.warnings.sort();
     all.warnings.dedup();
     let replicas: u32 = infos.iter().map(|info| info.replicas).sum();
-    if replicas > 0 && all.durability == Durability::Disk {
-        // A failover loses what had not reached the replica.
-        all.durability = Durability::Recent;
-    }
     let bare = infos.iter().filter(|info| info.replicas == 0).count();
     if bare > 0 {
         all.warnings.push(format!("{bare} of {primaries} primaries had no replica: nobody takes their place"));
@@ -191,6 +189,8 @@ mod tests {
         assert_eq!(alike.encodings, disk.encodings);
         assert_eq!(alike.store, "redis 7.0.15, cluster of 3 primaries, 3 replicas");
         let alone = primary(Persistence::AppendOnlyAlways, "noeviction", 0, 512 << 20);
+        let one = |info| profile(info, 4 << 20).durability;
+        assert_eq!((one(&disk), one(&alone)), (Durability::Recent, Durability::Disk), "so of one server");
         let profile = cluster_profile(&[&alone, &alone], 2, 4 << 20);
         assert_eq!(profile.durability, Durability::Disk);
         assert_eq!(profile.warnings, ["2 of 2 primaries had no replica: nobody takes their place"]);

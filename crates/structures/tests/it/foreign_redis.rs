@@ -12,7 +12,7 @@ use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersio
 
 /// A server, or a cluster: what tests ask beside the store.
 enum Servers {
-    One(RedisServer),
+    One(Box<RedisServer>),
     Cluster(RedisCluster),
 }
 
@@ -54,7 +54,7 @@ impl Servers {
 }
 
 fn servers() -> Vec<Servers> {
-    let one = |version| Servers::One(RedisServer::start(version, &RedisOptions::new()));
+    let one = |version| Servers::One(Box::new(RedisServer::start(version, &RedisOptions::new())));
     let mut all: Vec<Servers> = RedisVersion::ALL.map(one).into_iter().collect();
     all.push(Servers::Cluster(RedisCluster::start(RedisVersion::Redis7)));
     all

@@ -1,7 +1,7 @@
 //! The profile of a server.
 
 use larder_core::native::Families;
-use larder_core::{Durability, Eviction, Key, Profile, Ranges, TtlSupport};
+use larder_core::{Durability, Encodings, Eviction, Key, Profile, Ranges, TtlSupport};
 
 use crate::codec::TTL_MAX;
 use crate::handshake::{Flavour, Persistence, ServerInfo};
@@ -9,6 +9,12 @@ use crate::layout::HEADER_BYTES_MAX;
 
 /// How many ops one batch may have.
 pub const BATCH_OPS_MAX: usize = 16_384;
+
+/// Structures that are kept in the server's own hashes and sets make their shards by its limits of packed encodings, down to this many entries. Below, they
+/// take some ten times as much memory.
+const PACKED_ENTRIES_MIN: u64 = 16;
+/// What short fields and values take.
+const PACKED_BYTES_MIN: u64 = 16;
 
 /// What a server promises; `value_bytes_max` is what the configuration allows.
 pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
@@ -33,6 +39,8 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
             Persistence::Unknown => Durability::Unknown,
             Persistence::None => Durability::Server,
             Persistence::Snapshots | Persistence::AppendOnly => Durability::Recent,
+            // A failover loses what had not reached the replica.
+            Persistence::AppendOnlyAlways if info.replicas > 0 => Durability::Recent,
             Persistence::AppendOnlyAlways => Durability::Disk,
         },
         eviction: match info.policy.as_deref() {
@@ -63,10 +71,6 @@ pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_byt
     all.warnings.sort();
     all.warnings.dedup();
     let replicas: u32 = infos.iter().map(|info| info.replicas).sum();
-    if replicas > 0 && all.durability == Durability::Disk {
-        // A failover loses what had not reached the replica.
-        all.durability = Durability::Recent;
-    }
     let bare = infos.iter().filter(|info| info.replicas == 0).count();
     if bare > 0 {
         all.warnings.push(format!("{bare} of {primaries} primaries had no replica: nobody takes their place"));
@@ -119,6 +123,7 @@ fn warnings(info: &ServerInfo) -> Vec<String> {
             "the server evicts when it is full (maxmemory-policy {policy}), structures too; set maxmemory-policy noeviction"
         )),
     }
+    warnings.extend(info.encodings.iter().flat_map(unpacked));
     if info.replicas < info.wait_replicas {
         warnings.push(format!(
             "writes wait for {} replicas, and {} are connected: every write will be told as unknown; connect replicas, or lower wait_replicas",
@@ -131,4 +136,89 @@ fn warnings(info: &ServerInfo) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// Limits of packed encodings that structures cannot follow.
+fn unpacked(limits: &Encodings) -> Vec<String> {
+    let watched = [
+        ("hash-max-listpack-entries", limits.hash_entries_max, PACKED_ENTRIES_MIN, 128, "sharded hashes take"),
+        ("hash-max-listpack-value", limits.hash_value_bytes_max, PACKED_BYTES_MIN, 64, "sharded hashes take"),
+        ("set-max-intset-entries", limits.set_integers_max, PACKED_ENTRIES_MIN, 512, "unique visitors take"),
+    ];
+    let low = watched.into_iter().filter(|(_, limit, least, ..)| limit < least);
+    let warn = |(setting, limit, least, usual, who): (&str, u64, u64, u32, &str)| {
+        format!(
+            "the server's {setting} is {limit}, less than the {least} that structures can be made for: {who} some ten times as much \
+             memory; set {setting} {usual}"
+        )
+    };
+    low.map(warn).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn primary(persistence: Persistence, policy: &str, replicas: u32, bulk_bytes_max: u64) -> ServerInfo {
+        ServerInfo {
+            version: "7.0.15".to_owned(),
+            policy: Some(policy.to_owned()),
+            persistence,
+            replicas,
+            bulk_bytes_max: Some(bulk_bytes_max),
+            encodings: Some(Encodings {
+                hash_entries_max: 128,
+                hash_value_bytes_max: 64,
+                set_integers_max: 512,
+                ..Encodings::default()
+            }),
+            ..ServerInfo::default()
+        }
+    }
+
+    #[test]
+    fn a_cluster_promises_of_each_thing_the_least_that_a_primary_does() {
+        let disk = primary(Persistence::AppendOnlyAlways, "noeviction", 1, 512 << 20);
+        let alike = cluster_profile(&[&disk, &disk, &disk], 3, 4 << 20);
+        assert_eq!(
+            (alike.durability, alike.eviction),
+            (Durability::Recent, Eviction::Never),
+            "a failover loses the latest"
+        );
+        assert_eq!((alike.warnings.len(), alike.nodes), (0, 1));
+        assert_eq!(alike.encodings, disk.encodings);
+        assert_eq!(alike.store, "redis 7.0.15, cluster of 3 primaries, 3 replicas");
+        let alone = primary(Persistence::AppendOnlyAlways, "noeviction", 0, 512 << 20);
+        let one = |info| profile(info, 4 << 20).durability;
+        assert_eq!((one(&disk), one(&alone)), (Durability::Recent, Durability::Disk), "so of one server");
+        let profile = cluster_profile(&[&alone, &alone], 2, 4 << 20);
+        assert_eq!(profile.durability, Durability::Disk);
+        assert_eq!(profile.warnings, ["2 of 2 primaries had no replica: nobody takes their place"]);
+
+        let mut other = primary(Persistence::None, "allkeys-lru", 1, 1 << 20);
+        other.encodings = Some(Encodings { hash_entries_max: 64, ..disk.encodings.unwrap() });
+        let mixed = cluster_profile(&[&disk, &other], 2, 4 << 20);
+        assert_eq!((mixed.durability, mixed.eviction), (Durability::Server, Eviction::WhenFull));
+        assert_eq!((mixed.item_bytes_max, mixed.encodings), (1 << 20, None));
+        assert!(mixed.warnings[0].contains("maxmemory-policy allkeys-lru"), "{:?}", mixed.warnings);
+        let untold = ServerInfo { replicas: 1, ..ServerInfo::default() };
+        let unknown = cluster_profile(&[&disk, &untold], 2, 4 << 20);
+        assert_eq!((unknown.durability, unknown.eviction), (Durability::Unknown, Eviction::Unknown));
+    }
+
+    #[test]
+    fn limits_that_structures_cannot_follow_are_warned_of() {
+        let mut info = primary(Persistence::None, "noeviction", 0, 512 << 20);
+        assert_eq!(warnings(&info), [""; 0]);
+        info.encodings = Some(Encodings { hash_entries_max: 15, hash_value_bytes_max: 15, ..Encodings::default() });
+        let said = warnings(&info);
+        for (said, part) in said.iter().zip([
+            "hash-max-listpack-entries is 15, less than the 16 that structures can be made for: sharded hashes",
+            "set hash-max-listpack-value 64",
+            "set-max-intset-entries is 0, less than the 16 that structures can be made for: unique visitors",
+        ]) {
+            assert!(said.contains(part), "{part:?} is not in {said}");
+        }
+        assert_eq!(said.len(), 3);
+    }
 }

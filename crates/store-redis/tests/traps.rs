@@ -92,6 +92,22 @@ async fn a_policy_that_evicts_is_told_and_warned_of() {
 }
 
 #[tokio::test]
+async fn limits_of_packed_encodings_that_cost_memory_are_warned_of() {
+    for version in RedisVersion::ALL {
+        let options = RedisOptions::new().arg("hash-max-listpack-entries", "4").arg("set-max-intset-entries", "0");
+        let profile = open(&RedisServer::start(version, &options).url()).await.profile();
+        let limits = profile.encodings.expect("the server tells");
+        assert_eq!((limits.hash_entries_max, limits.set_integers_max), (4, 0));
+        assert_eq!(profile.warnings.len(), 2, "{:?}", profile.warnings);
+        for (said, mend) in
+            profile.warnings.iter().zip(["set hash-max-listpack-entries 128", "set set-max-intset-entries 512"])
+        {
+            assert!(said.contains(mend) && said.contains("memory"), "{mend:?} is not in {said}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_a_restart_leaves_is_told() {
     for version in RedisVersion::ALL {
         let none = RedisOptions::new().arg("save", "");

@@ -38,6 +38,8 @@ use bytes::Bytes;
 use larder_core::{Ctx, Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::past::Trace;
+
 const MAGIC: [u8; 4] = *b"LRA\x01";
 /// Where the snapshot begins.
 pub(crate) const HEADER_BYTES: usize = 26;
@@ -168,6 +170,8 @@ pub(crate) struct Place {
 pub(crate) struct Value<'v> {
     place: Place,
     pub(crate) epoch: u32,
+    /// Of the header and the snapshot.
+    check: u32,
     bytes: &'v [u8],
     /// The writers and elements of the snapshot.
     snapshot: &'v [u8],
@@ -278,7 +282,7 @@ impl<'v> Value<'v> {
         if snapshot_check(place, &bytes[..CHECK_AT], snapshot) != check {
             return Err(mismatch("the snapshot does not match its check"));
         }
-        Ok(Value { place, epoch, bytes, snapshot, log: rest })
+        Ok(Value { place, epoch, check, bytes, snapshot, log: rest })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -290,15 +294,27 @@ impl<'v> Value<'v> {
     /// # Errors
     /// [`ErrorKind::LayoutMismatch`] for bytes that no writer of this layout appended; names where they begin.
     pub(crate) fn fold<S: Fold<'v>>(&self, state: S) -> Result<Folded<S>> {
+        self.fold_traced(state, &mut Trace::of(0, 0))
+    }
+
+    /// The same, noting what a handle checks its own past against.
+    pub(crate) fn fold_traced<S: Fold<'v>>(&self, state: S, trace: &mut Trace) -> Result<Folded<S>> {
         let mut folded = Folded { state, writers: HashMap::default(), removals: 0 };
         let mut rest = self.snapshot;
         folded.snapshot(&mut rest).ok_or_else(|| mismatch("the snapshot is malformed"))?;
+        trace.begin(&folded.writers, self.check);
         let mut rest = self.log;
         while !rest.is_empty() {
             let at = self.bytes.len() - rest.len();
-            let whole = take_frame(&mut rest, self.place).and_then(|body| folded.frame(body, at));
+            trace.reached(at);
+            let whole = take_checked(&mut rest, self.place).and_then(|(check, body)| {
+                let (writer, seq) = folded.frame(body, at)?;
+                trace.frame(writer, seq, check);
+                Some(())
+            });
             whole.ok_or_else(|| mismatch(format!("the bytes from offset {at} on are no operations of this value")))?;
         }
+        trace.reached(self.bytes.len());
         Ok(folded)
     }
 }
@@ -365,10 +381,15 @@ pub(crate) fn take_element<'v>(rest: &mut &'v [u8]) -> Option<(Action, &'v [u8])
 
 /// The body of the frame, if there is a whole one that passes its check.
 fn take_frame<'v>(rest: &mut &'v [u8], place: Place) -> Option<&'v [u8]> {
+    take_checked(rest, place).map(|(_, body)| body)
+}
+
+/// The same, with its check.
+fn take_checked<'v>(rest: &mut &'v [u8], place: Place) -> Option<(u32, &'v [u8])> {
     let length = take_length(rest)?;
     let expected = take_u32(rest)?;
     let body = take(rest, length)?;
-    (check(frame_seed(place), body) == expected).then_some(body)
+    (check(frame_seed(place), body) == expected).then_some((expected, body))
 }
 
 impl<'v, S: Fold<'v>> Folded<S> {
@@ -389,8 +410,8 @@ impl<'v, S: Fold<'v>> Folded<S> {
         Some(())
     }
 
-    /// Applies the body of a frame, unless it is a repeat. `None` for what is none.
-    fn frame(&mut self, mut body: &'v [u8], at: usize) -> Option<()> {
+    /// Applies the body of a frame, unless it is a repeat; its writer and sequence. `None` for what is none.
+    fn frame(&mut self, mut body: &'v [u8], at: usize) -> Option<(u64, u64)> {
         let writer = take_u64(&mut body)?;
         let seq = take_varint(&mut body)?;
         let is_repeat = self.last(writer) >= seq;
@@ -407,7 +428,7 @@ impl<'v, S: Fold<'v>> Folded<S> {
                 self.state.apply(action, element);
             }
         }
-        Some(())
+        Some((writer, seq))
     }
 
     /// Applies a frame that is not in the value yet.
@@ -416,7 +437,8 @@ impl<'v, S: Fold<'v>> Folded<S> {
     /// [`ErrorKind::LayoutMismatch`] unless it is one frame of `place`.
     pub(crate) fn join(&mut self, place: Place, mut frame: &'v [u8]) -> Result<()> {
         let body = take_frame(&mut frame, place).filter(|_| frame.is_empty());
-        body.and_then(|body| self.frame(body, usize::MAX)).ok_or_else(|| mismatch("this is no frame of this value"))
+        let joined = body.and_then(|body| self.frame(body, usize::MAX));
+        joined.map(drop).ok_or_else(|| mismatch("this is no frame of this value"))
     }
 
     /// The value as it would be, compacted, in bytes, where its elements take so many.

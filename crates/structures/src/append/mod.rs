@@ -19,17 +19,19 @@
 //!   delivers, counts once more.
 //! - A change of several shards is atomic a shard, not over all: every shard has its own outcome.
 //! - A value that is gone is [`Lost`](larder_core::ErrorKind::Lost). A value that is older than one that this handle saw is
-//!   [`RolledBack`](larder_core::ErrorKind::RolledBack): its epoch and length only grow, and the handle's own acknowledged
-//!   sequence does not fall. A rollback is missed where others have since outgrown what the handle saw and compacted its
-//!   sequence away.
+//!   [`RolledBack`](larder_core::ErrorKind::RolledBack), however it has grown since: its epoch and length only grow, within an
+//!   epoch it begins with what was read of it, and every sequence of the handle's own that was acknowledged is there. A rollback
+//!   is missed where it was compacted since, but for the handle's own sequences above the one that the snapshot has of it.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`layout`] | the bytes |
-//! | [`shards`] | reading, compacting, what this handle saw |
+//! | [`past`] | what a handle knows of a shard, and whether a value contradicts it |
+//! | [`shards`] | reading and compacting |
 //! | [`writer`] | appending: one write under way, settled or given up within its deadline |
 
 pub(crate) mod layout;
+pub(crate) mod past;
 pub(crate) mod shards;
 pub(crate) mod writer;
 

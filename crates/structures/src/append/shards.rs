@@ -1,4 +1,4 @@
-//! Reading and compacting the shards of a structure, and what this handle saw of them.
+//! Reading and compacting the shards of a structure.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use larder_core::{
 };
 
 use super::layout::{self, Elements, Fold, Folded, Place, RESERVED_BYTES, Value};
+use super::past::Seen;
 use crate::behind::Behind;
 use crate::cell::Cell;
 use crate::events;
@@ -62,17 +63,6 @@ pub(crate) struct Shards<E: Elements> {
     compacting: Behind,
     /// What makes the states, where a value alone does not tell what it holds.
     elements: Option<Arc<E>>,
-}
-
-/// What a handle knows of a shard. A later read must not be older.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
-    /// The newest epoch and length that were read; a value only grows in both, in this order.
-    newest: (u32, usize),
-    /// The last sequence of this handle that was acknowledged; 0 before the first.
-    acked: u64,
-    /// True if that sequence stands in `newest.0` for certain: a value of the same epoch must show it.
-    is_in_epoch: bool,
 }
 
 /// A shard as it was read.
@@ -247,7 +237,7 @@ impl<E: Elements> Shards<E> {
     ) -> Result<(Vec<Reading>, Option<Result<Reply>>)> {
         let mut readings: Vec<Reading> = {
             let seen = self.lock_seen();
-            let reading = |shard| Reading { shard, item: Item::default(), before: seen[usize::from(shard)] };
+            let reading = |shard| Reading { shard, item: Item::default(), before: seen[usize::from(shard)].clone() };
             shards.into_iter().map(reading).collect()
         };
         let ops: Batch = readings.iter().map(|reading| self.read_op(reading.shard)).chain(other).collect();
@@ -279,35 +269,17 @@ impl<E: Elements> Shards<E> {
     fn fold_value<'v, S: Fold<'v>>(&self, reading: &'v Reading, state: S) -> Result<(Value<'v>, Folded<S>)> {
         let named = |error: Error| self.named(error, reading.shard);
         let value = Value::parse(&reading.item.value, self.place(reading.shard)).map_err(named)?;
-        let folded = value.fold(state).map_err(named)?;
+        let before = &reading.before;
+        let mut trace = before.trace(self.writer);
+        let folded = value.fold_traced(state, &mut trace).map_err(named)?;
         let last = folded.last(self.writer);
         let now = (value.epoch, value.len());
-        let before = &reading.before;
-        let why = if now < before.newest {
-            let (epoch, bytes) = before.newest;
-            Some(format!("it is at epoch {} with {} bytes; this handle saw epoch {epoch} with {bytes}", now.0, now.1))
-        } else if last < before.acked && (last > 0 || (before.is_in_epoch && now.0 == before.newest.0)) {
-            Some(format!("this handle's write {} was acknowledged and is gone", before.acked))
-        } else {
-            None
-        };
-        if let Some(why) = why {
+        if let Some(why) = before.contradicted(now, last, &trace) {
             let detail = format!("{}: shard {} of {}: {why}", self.what, reading.shard, self.count());
             let error = self.named(Error::new(ErrorKind::RolledBack, detail), reading.shard);
             return Err(events::loss(self.vigil.subject(), error));
         }
-        let mut all = self.lock_seen();
-        let seen = &mut all[usize::from(reading.shard)];
-        if now > seen.newest {
-            // An acknowledgement that came after the read was sent stands; it says of itself which epoch it is in.
-            if now.0 > seen.newest.0 && seen.acked == before.acked {
-                seen.is_in_epoch = last == seen.acked;
-            } else if now.0 > seen.newest.0 {
-                seen.is_in_epoch = false;
-            }
-            seen.newest = now;
-        }
-        drop(all);
+        self.lock_seen()[usize::from(reading.shard)].read(before, now, last, &trace);
         Ok((value, folded))
     }
 
@@ -339,17 +311,12 @@ impl<E: Elements> Shards<E> {
     }
 
     pub(crate) fn seen(&self, shard: u16) -> Seen {
-        self.lock_seen()[usize::from(shard)]
+        self.lock_seen()[usize::from(shard)].clone()
     }
 
-    /// Notes that a write was acknowledged. `epoch` is the newest that was seen when it was sent.
-    pub(crate) fn acked(&self, shard: u16, seq: u64, before: Seen) {
-        let mut all = self.lock_seen();
-        let seen = &mut all[usize::from(shard)];
-        seen.acked = seq;
-        // It landed in that epoch or in a later one. If none later was seen, a value of that epoch must show it; else it may
-        // have landed, and been compacted away, before the one that was seen.
-        seen.is_in_epoch = seen.newest.0 == before.newest.0 && seen.newest.1 > 0;
+    /// Notes that a write was acknowledged. `before` is what was seen when it was sent.
+    pub(crate) fn acked(&self, shard: u16, seq: u64, before: &Seen) {
+        self.lock_seen()[usize::from(shard)].acknowledged(seq, before);
     }
 
     fn lock_seen(&self) -> MutexGuard<'_, Vec<Seen>> {

@@ -25,7 +25,8 @@ use larder_core::observe::Phase;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, ambient};
 
 use super::layout::{self, Elements};
-use super::shards::{Room, Seen, ShardStat, Shards};
+use super::past::Seen;
+use super::shards::{Room, ShardStat, Shards};
 use crate::combine::Driver;
 use crate::events;
 use crate::manifest::unexpected;
@@ -61,8 +62,8 @@ pub(crate) type Outcomes = Arc<Vec<(u16, Result<()>)>>;
 /// Appends frames in the order of a sequence.
 pub(crate) struct Writer<E: Elements> {
     shards: Arc<Shards<E>>,
-    /// The last sequence that was given out.
-    seq: u64,
+    /// The last sequence that was given out for each shard: without gaps, so that a lost one shows.
+    seqs: Vec<u64>,
     /// Bytes to append to each shard until the next look at its dirt.
     until_look: Vec<usize>,
     pending: Vec<Pending>,
@@ -111,7 +112,13 @@ impl<E: Elements> Writer<E> {
         let look_bytes = shards.look_bytes();
         // From a random start: of many short-lived handles, each that writes a little, some look.
         let until_look = (0..shards.count()).map(|_| fastrand::usize(0..look_bytes)).collect();
-        Writer { shards, seq: 0, until_look, pending: Vec::new(), deadline: ambient::now() }
+        Writer {
+            seqs: vec![0; usize::from(shards.count())],
+            shards,
+            until_look,
+            pending: Vec::new(),
+            deadline: ambient::now(),
+        }
     }
 
     fn begin(&mut self, changes: &[Write]) {
@@ -119,21 +126,24 @@ impl<E: Elements> Writer<E> {
         for part in changes.iter().flat_map(|change| &change.parts) {
             elements.entry(part.shard).or_default().extend_from_slice(&part.elements);
         }
-        self.seq += 1;
         self.deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
-        let (shards, seq) = (&self.shards, self.seq);
-        let pending = |(shard, elements): (u16, Vec<u8>)| Pending {
-            shard,
-            seq,
-            frame: layout::frame(shards.place(shard), shards.writer, seq, &elements),
-            step: Step::Append,
-            is_in_doubt: false,
-            refusals: 0,
-            faults: 0,
-            first: shards.seen(shard),
-            before: shards.seen(shard),
-            last_error: None,
-            outcome: None,
+        let (shards, seqs) = (&self.shards, &mut self.seqs);
+        let pending = |(shard, elements): (u16, Vec<u8>)| {
+            let (seq, seen) = (&mut seqs[usize::from(shard)], shards.seen(shard));
+            *seq += 1;
+            Pending {
+                shard,
+                seq: *seq,
+                frame: layout::frame(shards.place(shard), shards.writer, *seq, &elements),
+                step: Step::Append,
+                is_in_doubt: false,
+                refusals: 0,
+                faults: 0,
+                first: seen.clone(),
+                before: seen,
+                last_error: None,
+                outcome: None,
+            }
         };
         self.pending = elements.into_iter().map(pending).collect();
     }
@@ -207,7 +217,7 @@ impl<E: Elements> Writer<E> {
         for mut pending in self.pending.drain(..) {
             let outcome = pending.outcome.take().unwrap_or_else(|| Err(pending.give_up()));
             if outcome.is_ok() {
-                self.shards.acked(pending.shard, pending.seq, pending.first);
+                self.shards.acked(pending.shard, pending.seq, &pending.first);
                 let until = &mut self.until_look[usize::from(pending.shard)];
                 match until.checked_sub(pending.frame.len()) {
                     Some(left) => *until = left,
@@ -269,7 +279,7 @@ impl Pending {
             // The read that comes next finds that it is gone.
             (Step::Rewrite(..), Ok(Reply::Miss)) => {}
             (Step::Read, Ok(Reply::Item(item))) => {
-                let reading = shards.reading(self.shard, item, self.before);
+                let reading = shards.reading(self.shard, item, self.before.clone());
                 match self.judge(shards, &reading) {
                     Ok(Some(step)) => self.step = step,
                     Ok(None) => self.outcome = Some(Ok(())),

@@ -30,7 +30,7 @@ use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef
 
 pub(crate) use self::layout::Piece;
 use self::layout::{ENTRY_BYTES, Entries};
-use crate::append::shards::Seen;
+use crate::append::past::Seen;
 use crate::append::{Action, Distinct, Part, Shards, Tuning, Write, Writer, layout as engine};
 use crate::combine::Combiner;
 use crate::manifest::Manifest;

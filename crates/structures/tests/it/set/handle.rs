@@ -310,6 +310,48 @@ async fn a_value_that_went_back_is_rolled_back() {
 }
 
 #[tokio::test]
+async fn a_value_that_went_back_and_has_outgrown_what_was_seen_is_rolled_back() {
+    for has_read in [true, false] {
+        let store = Probe::new().shared();
+        let writer = Set::open_or_create(&store, "s").await.unwrap();
+        let reader = Set::open(&store, "s").await.unwrap();
+        let key = shard_key(&store, "s", 0).await;
+        writer.add(["a"]).await.unwrap();
+        if has_read {
+            writer.members().await.unwrap();
+        }
+        let older = value_of(&store, &key).await;
+        writer.add(["lost"]).await.unwrap();
+        assert_eq!(sorted(&reader).await, ["a", "lost"]);
+        set_value(&store, &key, older).await;
+        // The handle whose write is gone writes on, as one does that was not told.
+        for member in ["b", "c", "d"] {
+            writer.add([member]).await.unwrap();
+        }
+        let error = writer.members().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::RolledBack);
+        assert!(
+            error.to_string().contains("write 2 was acknowledged and is gone, though later ones are there"),
+            "{error}"
+        );
+        let error = reader.has("a").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::RolledBack);
+        assert!(error.to_string().contains("does not begin with the"), "{error}");
+        // Not by reading again, either.
+        assert_eq!(writer.members().await.unwrap_err().kind(), ErrorKind::RolledBack);
+        let fresh = Set::open(&store, "s").await.unwrap();
+        assert_eq!(sorted(&fresh).await, ["a", "b", "c", "d"]);
+        // Compacted by one who does not know, it still shows to the one whose later write is not in the snapshot.
+        fresh.compact().await.unwrap();
+        assert_eq!(
+            reader.has("a").await.map_err(|error| error.kind()),
+            Ok(true),
+            "outgrown and compacted: it cannot know"
+        );
+    }
+}
+
+#[tokio::test]
 async fn concurrent_callers_of_a_handle_share_writes() {
     let probe = Probe::new();
     let store = probe.shared();

@@ -1,0 +1,200 @@
+//! What a handle knows of a shard's past: what it read, and which of its own writes were acknowledged. A store that was set back shows by it, also
+//! once others, or the handle itself, have written on.
+
+use std::collections::HashMap;
+
+use super::layout::{Last, WRITERS_IDLE_MAX};
+use crate::hash::State;
+
+/// Runs of own sequences that are remembered; of more the oldest are forgotten, and their loss is not noticed. Sequences of a shard have gaps only where
+/// an outcome was not known, so one run is the rule.
+const RUNS_MAX: usize = 64;
+
+/// Sequences, in rising order, as runs without a gap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Runs(Vec<(u64, u64)>);
+
+impl Runs {
+    fn push(&mut self, seq: u64) {
+        match self.0.last_mut() {
+            Some((_, last)) if *last + 1 == seq => *last = seq,
+            Some((_, last)) if *last >= seq => {}
+            _ => self.0.push((seq, seq)),
+        }
+    }
+
+    /// The first of these above `floor` that the others lack.
+    fn first_missing(&self, floor: u64, others: &Runs) -> Option<u64> {
+        self.0.iter().filter(|(_, last)| *last > floor).find_map(|&(first, last)| {
+            let first = first.max(floor + 1);
+            let Some(run) = others.0.iter().find(|run| (run.0..=run.1).contains(&first)) else { return Some(first) };
+            (run.1 < last).then(|| run.1 + 1)
+        })
+    }
+
+    /// Forgets those up to one.
+    fn forget(&mut self, upto: u64) {
+        self.0.retain_mut(|(first, last)| {
+            *first = (*first).max(upto + 1);
+            first <= last
+        });
+    }
+
+    fn last(&self) -> u64 {
+        self.0.last().map_or(0, |(_, last)| *last)
+    }
+}
+
+/// What a fold notes for [`Seen::contradicted`].
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    writer: u64,
+    /// The length whose digest is asked for.
+    bytes: usize,
+    /// Of snapshot and frames so far, by their checks.
+    digest: u64,
+    digest_at_bytes: Option<u64>,
+    /// The writer's last sequence in the snapshot, where that knows it.
+    known: Option<u64>,
+    /// True if no snapshot has forgotten a writer so far.
+    is_complete: bool,
+    /// The writer's sequences in the log.
+    own: Runs,
+}
+
+impl Trace {
+    /// Of the sequences of `writer`, and of the value as it was with so many bytes.
+    pub(crate) fn of(writer: u64, bytes: usize) -> Trace {
+        Trace { writer, bytes, ..Trace::default() }
+    }
+
+    pub(super) fn begin(&mut self, writers: &HashMap<u64, Last, State>, snapshot_check: u32) {
+        self.digest = u64::from(snapshot_check);
+        self.known = writers.get(&self.writer).map(|last| last.seq);
+        // Once writers are forgotten, there are never fewer again.
+        self.is_complete = writers.len() < WRITERS_IDLE_MAX;
+    }
+
+    /// Told of every place where a frame begins or the value ends, before the frame.
+    pub(super) fn reached(&mut self, at: usize) {
+        if at == self.bytes {
+            self.digest_at_bytes = Some(self.digest);
+        }
+    }
+
+    pub(super) fn frame(&mut self, writer: u64, seq: u64, check: u32) {
+        self.digest = (self.digest.rotate_left(23) ^ u64::from(check)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if writer == self.writer {
+            self.own.push(seq);
+        }
+    }
+}
+
+/// What a handle knows of a shard. A later read must not be older.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// The newest epoch and length that were read; a value only grows in both, in this order.
+    pub(super) newest: (u32, usize),
+    /// Of that value: another one of its epoch begins with it.
+    digest: u64,
+    /// The last sequence of this handle that was acknowledged; 0 before the first.
+    acked: u64,
+    /// True if that sequence stands in `newest.0` for certain: a value of the same epoch must show it.
+    is_in_epoch: bool,
+    /// Sequences of this handle that were acknowledged and not read since.
+    unread: Runs,
+}
+
+impl Seen {
+    pub(super) fn trace(&self, writer: u64) -> Trace {
+        Trace::of(writer, self.newest.1)
+    }
+
+    /// Why a value that was read after this was seen is an older one; `last` is the last sequence of this handle in it.
+    pub(super) fn contradicted(&self, now: (u32, usize), last: u64, trace: &Trace) -> Option<String> {
+        let (epoch, bytes) = self.newest;
+        let is_same_epoch = bytes > 0 && now.0 == epoch;
+        if now < self.newest {
+            return Some(format!(
+                "it is at epoch {} with {} bytes; this handle saw epoch {epoch} with {bytes}",
+                now.0, now.1
+            ));
+        }
+        if last < self.acked && (last > 0 || (self.is_in_epoch && now.0 == epoch)) {
+            return Some(format!("this handle's write {} was acknowledged and is gone", self.acked));
+        }
+        if is_same_epoch && trace.digest_at_bytes != Some(self.digest) {
+            return Some(format!("it does not begin with the {bytes} bytes that this handle read"));
+        }
+        // Else the snapshot may hold them, and have forgotten who wrote them.
+        if !is_same_epoch && trace.known.is_none() && !trace.is_complete {
+            return None;
+        }
+        let missing = self.unread.first_missing(trace.known.unwrap_or(0), &trace.own)?;
+        Some(format!("this handle's write {missing} was acknowledged and is gone, though later ones are there"))
+    }
+
+    /// Takes in a value that contradicts nothing of `before`, which was seen when its read was sent.
+    pub(super) fn read(&mut self, before: &Seen, now: (u32, usize), last: u64, trace: &Trace) {
+        if now < self.newest {
+            return;
+        }
+        // An acknowledgement that came after the read was sent stands; it says of itself which epoch it is in.
+        if now.0 > self.newest.0 {
+            self.is_in_epoch = self.acked == before.acked && last == self.acked;
+        }
+        self.newest = now;
+        self.digest = trace.digest;
+        self.unread.forget(before.unread.last());
+    }
+
+    /// Notes that a write was acknowledged that was sent when `before` was seen.
+    pub(super) fn acknowledged(&mut self, seq: u64, before: &Seen) {
+        self.acked = seq;
+        // It landed in that epoch or in a later one. If none later was seen, a value of that epoch must show it; else it may
+        // have landed, and been compacted away, before the one that was seen.
+        self.is_in_epoch = self.newest.0 == before.newest.0 && self.newest.1 > 0;
+        self.unread.push(seq);
+        if self.unread.0.len() > RUNS_MAX {
+            self.unread.0.remove(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(all: &[u64]) -> Runs {
+        let mut runs = Runs::default();
+        all.iter().for_each(|&seq| runs.push(seq));
+        runs
+    }
+
+    #[test]
+    fn runs_have_no_gaps() {
+        assert_eq!(runs(&[1, 2, 2, 1, 3, 7, 8]).0, [(1, 3), (7, 8)]);
+        let mut some = runs(&[1, 2, 3, 7, 8]);
+        some.forget(2);
+        assert_eq!((some.0.clone(), some.last()), (vec![(3, 3), (7, 8)], 8));
+        some.forget(9);
+        assert_eq!((some.0.is_empty(), some.last()), (true, 0));
+    }
+
+    #[test]
+    fn the_first_that_is_missing_is_found() {
+        let written = runs(&[2, 3, 4, 9]);
+        for (there, floor, missing) in [
+            (&[2, 3, 4, 9][..], 0, None),
+            (&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0, None),
+            (&[2, 3, 9], 0, Some(4)),
+            (&[3, 4, 9], 0, Some(2)),
+            (&[4, 9], 3, None),
+            (&[4], 3, Some(9)),
+            (&[], 9, None),
+            (&[], 0, Some(2)),
+        ] {
+            assert_eq!(written.first_missing(floor, &runs(there)), missing, "{there:?} above {floor}");
+        }
+    }
+}

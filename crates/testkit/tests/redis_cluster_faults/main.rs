@@ -1,0 +1,377 @@
+//! Every structure on a cluster whose primaries are killed and come back, and whose slots move meanwhile: no outcome is dishonest, and every
+//! structure can be used afterwards.
+//!
+//! Each write of the test has a number of its own. What was refused as not applied must never turn up. What was acknowledged must be there, unless a
+//! failover took it: every other primary that is killed has acknowledged what its replica never got. Then the handle to which it was acknowledged says so,
+//! where the guarantees promise that; where they say that it goes unnoticed, it is counted. Slots of every structure move in every round.
+//!
+//! `LARDER_CLUSTER_OPS` sets how many ops are run.
+
+mod book;
+mod faults;
+mod subjects;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use larder::log::{Cursor, Tail};
+use larder::{
+    Arith, Array, Counter, Ctx, EventLog, Initial, Key, Lock, Op, Queue, Result, Set, ShardedSet, Stack, StoreExt,
+    StoreRef, Table, Ttl, UniqueVisitors, Verb, Visitors,
+};
+use larder_testkit::redis::{RedisCluster, RedisVersion};
+
+use crate::book::{Book, Kept, Sum, is_loss, judge, locked};
+use crate::faults::{Done, Signals, break_things};
+use crate::subjects::{FastCounter, Subject, number};
+
+const OPS: u64 = 6_000;
+const OPS_ENV: &str = "LARDER_CLUSTER_OPS";
+const TASKS: usize = 48;
+/// Raw numbers, so many that every primary serves some.
+const KEYS: u64 = 64;
+/// Structures of each kind.
+const EACH: usize = 3;
+/// Replicas have by then what was written.
+const REPLICATED: Duration = Duration::from_secs(1);
+/// How long a structure may take, once the cluster is whole, until it can be used.
+const USABLE_MS_MAX: u64 = 15_000;
+
+/// A tail of a log, and what it has told.
+struct Tailed {
+    tail: Tail,
+    told: BTreeSet<u64>,
+}
+
+/// Everything that is worked on.
+struct World {
+    store: StoreRef,
+    keys: Vec<(Key, Book)>,
+    counters: Vec<Kept<Counter>>,
+    fast: Vec<Kept<FastCounter>>,
+    sets: Vec<Kept<Set>>,
+    tables: Vec<Kept<Table>>,
+    logs: Vec<Kept<EventLog>>,
+    arrays: Vec<Kept<Array>>,
+    visitors: Vec<Kept<Visitors>>,
+    unique: Vec<Kept<UniqueVisitors>>,
+    sharded: Vec<Kept<ShardedSet>>,
+    queues: Vec<Kept<Queue>>,
+    stacks: Vec<Kept<Stack>>,
+    locks: Vec<Kept<Lock>>,
+    tails: Vec<tokio::sync::Mutex<Tailed>>,
+    /// What was taken from each queue, and from each stack.
+    popped: [[Mutex<BTreeSet<u64>>; EACH]; 2],
+    /// The tokens of each lock's holders.
+    tokens: [Mutex<BTreeSet<u64>>; EACH],
+    signals: Signals,
+}
+
+async fn kept<H: Subject>(store: &StoreRef) -> Vec<Kept<H>> {
+    let mut all = Vec::new();
+    for at in 0..EACH {
+        all.push(Kept::new(store, at).await);
+    }
+    all
+}
+
+async fn tailed(store: &StoreRef, name: &str) -> Result<Tailed> {
+    let log = EventLog::open(store, name).await?;
+    Ok(Tailed { tail: log.tail(Cursor::default())?, told: BTreeSet::new() })
+}
+
+impl World {
+    async fn new(store: StoreRef) -> World {
+        let key = |at| (Key::new(format!("raw-{at}")).unwrap(), Book::default());
+        let logs = kept::<EventLog>(&store).await;
+        let mut tails = Vec::new();
+        for log in &logs {
+            tails.push(tokio::sync::Mutex::new(tailed(&store, &log.name).await.unwrap()));
+        }
+        World {
+            keys: (0..KEYS).map(key).collect(),
+            counters: kept(&store).await,
+            fast: kept(&store).await,
+            sets: kept(&store).await,
+            tables: kept(&store).await,
+            logs,
+            arrays: kept(&store).await,
+            visitors: kept(&store).await,
+            unique: kept(&store).await,
+            sharded: kept(&store).await,
+            queues: kept(&store).await,
+            stacks: kept(&store).await,
+            locks: kept(&store).await,
+            tails,
+            popped: Default::default(),
+            tokens: Default::default(),
+            signals: Signals::default(),
+            store,
+        }
+    }
+
+    /// Writes to each once, before anything breaks: a day or window whose beginnings a failover took would be lost for good.
+    async fn begin(&self, next: &AtomicU64) {
+        async fn all<H: Subject>(all: &[Kept<H>], store: &StoreRef, next: &AtomicU64) {
+            for kept in all {
+                kept.write(store, next.fetch_add(1, Ordering::Relaxed), 0).await;
+            }
+        }
+        all(&self.counters, &self.store, next).await;
+        all(&self.fast, &self.store, next).await;
+        all(&self.sets, &self.store, next).await;
+        all(&self.tables, &self.store, next).await;
+        all(&self.logs, &self.store, next).await;
+        all(&self.arrays, &self.store, next).await;
+        all(&self.visitors, &self.store, next).await;
+        all(&self.unique, &self.store, next).await;
+        all(&self.sharded, &self.store, next).await;
+        all(&self.queues, &self.store, next).await;
+        all(&self.stacks, &self.store, next).await;
+        tokio::time::sleep(REPLICATED).await;
+    }
+
+    /// One op, with a number of its own.
+    async fn step(&self, id: u64) {
+        let (at, store) = (fastrand::usize(..EACH), &self.store);
+        let round = self.signals.round.load(Ordering::Relaxed);
+        match fastrand::u32(..20) {
+            0..=2 => {
+                let (key, book) = &self.keys[fastrand::usize(..self.keys.len())];
+                book.enter(id, &incr(store, key).await);
+            }
+            3..=4 => self.counters[at].write(store, id, round).await,
+            5 => self.fast[at].write(store, id, round).await,
+            6..=7 => self.sets[at].write(store, id, round).await,
+            8 => self.tables[at].write(store, id, round).await,
+            9 => self.logs[at].write(store, id, round).await,
+            10 => self.tail(at).await,
+            11 => self.arrays[at].write(store, id, round).await,
+            12 => self.visitors[at].write(store, id, round).await,
+            13 => self.unique[at].write(store, id, round).await,
+            14 => self.sharded[at].write(store, id, round).await,
+            15 => self.queues[at].write(store, id, round).await,
+            16 => self.stacks[at].write(store, id, round).await,
+            17 => note(self.queues[at].with(store, async |queue| queue.pop().await).await, &self.popped[0][at]),
+            18 => note(self.stacks[at].with(store, async |stack| stack.pop().await).await, &self.popped[1][at]),
+            _ => self.lock(at).await,
+        }
+        self.signals.ops.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Holds a lock for a moment. Who checks its token is never fooled: no two holders have one.
+    async fn lock(&self, at: usize) {
+        let go = async |lock: &Lock| {
+            let Some(guard) = lock.try_acquire().await? else { return Ok(()) };
+            assert!(locked(&self.tokens[at]).insert(guard.fencing_token()), "two holders have one token");
+            guard.release().await.map(drop)
+        };
+        self.locks[at].with(&self.store, go).await;
+    }
+
+    /// What has come to a log. A tail that was told of a setback is opened anew.
+    async fn tail(&self, at: usize) {
+        let Ok(mut tailed) = self.tails[at].try_lock() else { return };
+        if let Err(error) = look(&mut tailed, &self.logs[at].name).await {
+            judge(&error);
+            if is_loss(&error)
+                && let Ok(fresh) = crate::tailed(&self.store, &self.logs[at].name).await
+            {
+                *tailed = fresh;
+            }
+        }
+    }
+}
+
+async fn look(tailed: &mut Tailed, name: &str) -> Result<()> {
+    for event in tailed.tail.poll().await?.whole()? {
+        let id = number(&event.bytes);
+        assert!(tailed.told.insert(id), "{name}: a tail tells event {id} twice");
+    }
+    Ok(())
+}
+
+fn note(taken: Option<Option<bytes::Bytes>>, popped: &Mutex<BTreeSet<u64>>) {
+    if let Some(Some(item)) = taken {
+        locked(popped).insert(number(&item));
+    }
+}
+
+async fn incr(store: &StoreRef, key: &Key) -> Result<()> {
+    let initial = Some(Initial { value: 1, ttl: Ttl::Never });
+    let op = Op::new(key.clone(), Verb::Arith { arith: Arith::Incr(1), initial });
+    store.run_one(Ctx::default(), op).await.map(|_| ())
+}
+
+/// Tries until it works: the cluster is whole again.
+pub(crate) async fn usable<T, F: Future<Output = Result<T>>>(what: &str, mut go: impl FnMut() -> F) -> T {
+    let start = Instant::now();
+    loop {
+        match go().await {
+            Ok(done) => return done,
+            Err(error) if start.elapsed() > Duration::from_millis(USABLE_MS_MAX) => panic!("{what}: {error}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
+    let ops: u64 = std::env::var(OPS_ENV).map_or(OPS, |ops| ops.parse().expect("a number of ops"));
+    let mut cluster = RedisCluster::start(RedisVersion::Redis7);
+    let store = larder::open(&cluster.url()).await.unwrap();
+    let world = Arc::new(World::new(store).await);
+    let next = Arc::new(AtomicU64::new(1));
+    world.begin(&next).await;
+    let start = Instant::now();
+    let breaker = {
+        let world = world.clone();
+        tokio::task::spawn_blocking(move || {
+            let broken = break_things(&mut cluster, &world.signals);
+            (cluster, broken)
+        })
+    };
+    let over = Arc::new(AtomicBool::new(false));
+    let work = |_| {
+        let (world, next, over) = (world.clone(), next.clone(), over.clone());
+        tokio::spawn(async move {
+            loop {
+                let id = next.fetch_add(1, Ordering::Relaxed);
+                if id > ops && over.load(Ordering::Relaxed) {
+                    return;
+                }
+                world.step(id).await;
+            }
+        })
+    };
+    let workers: Vec<_> = (0..TASKS).map(work).collect();
+    let mut told = start;
+    let done = || world.signals.ops.load(Ordering::Relaxed);
+    while done() < ops && !breaker.is_finished() && !workers.iter().any(tokio::task::JoinHandle::is_finished) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if told.elapsed() > Duration::from_secs(60) {
+            println!("{} ops in {:.0} s", done(), start.elapsed().as_secs_f64());
+            told = Instant::now();
+        }
+    }
+    world.signals.stop.store(true, Ordering::Relaxed);
+    let (cluster, broken) = breaker.await.unwrap();
+    over.store(true, Ordering::Relaxed);
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let (done, took) = (done(), start.elapsed());
+    assert!(done >= ops);
+    let store = larder::open(&cluster.url()).await.unwrap();
+    let sums = settle(&world, &store).await;
+    report(done, took, &broken, &sums);
+}
+
+fn report(done: u64, took: Duration, broken: &Done, sums: &BTreeMap<&'static str, Sum>) {
+    let Done { killed, unreplicated, moved } = broken;
+    for kind in sums.keys().filter(|kind| **kind != "raw") {
+        assert!(moved.get(*kind).is_some_and(|&moved| moved > 0), "no slot of a {kind} moved: {moved:?}");
+    }
+    assert!(*unreplicated > 0 && killed > unreplicated, "{killed} killed, {unreplicated} of them unreplicated");
+    println!(
+        "{done} ops in {:.1} s, {killed} primaries killed ({unreplicated} with unreplicated writes), {} slots moved: {moved:?}",
+        took.as_secs_f64(),
+        moved.values().sum::<u32>()
+    );
+    for (kind, Sum { acknowledged, unknown, lost, told }) in sums {
+        println!(
+            "{kind}: {acknowledged} acknowledged, {unknown} unknown, {lost} acknowledged and lost, told by {told} handles"
+        );
+    }
+}
+
+async fn settled<H: Subject>(all: &[Kept<H>], store: &StoreRef, sums: &mut BTreeMap<&'static str, Sum>) {
+    for kept in all {
+        sums.entry(H::KIND).or_default().add(kept.settle(store).await);
+    }
+}
+
+/// Holds all books against what is there, by fresh handles, and uses every structure once more. How much was lost of each kind.
+async fn settle(world: &World, store: &StoreRef) -> BTreeMap<&'static str, Sum> {
+    let mut sums = BTreeMap::new();
+    for (key, book) in &world.keys {
+        usable("raw", || incr(store, key)).await;
+        let read = usable("raw", || store.arith(key.clone(), Arith::Incr(0))).await.unwrap_or_default();
+        let lost = book.close_count("raw", read - 1);
+        let acknowledged = locked(&book.acknowledged).len() as u64;
+        let unknown = locked(&book.unknown).len() as u64;
+        sums.entry("raw").or_insert_with(Sum::default).add(Sum { acknowledged, unknown, lost, told: 0 });
+    }
+    // Before others write to the logs.
+    for (tailed, log) in world.tails.iter().zip(&world.logs) {
+        settle_tail(&mut *tailed.lock().await, log, store).await;
+    }
+    settled(&world.counters, store, &mut sums).await;
+    settled(&world.fast, store, &mut sums).await;
+    settled(&world.sets, store, &mut sums).await;
+    settled(&world.tables, store, &mut sums).await;
+    settled(&world.logs, store, &mut sums).await;
+    settled(&world.arrays, store, &mut sums).await;
+    settled(&world.visitors, store, &mut sums).await;
+    settled(&world.unique, store, &mut sums).await;
+    settled(&world.sharded, store, &mut sums).await;
+    for (at, kept) in world.queues.iter().enumerate() {
+        let (fresh, _) = kept.found(store).await;
+        usable(&kept.name, || fresh.push("0")).await;
+        let sum = drained(kept, &world.popped[0][at], async || fresh.pop().await).await;
+        sums.entry(Queue::KIND).or_default().add(sum);
+    }
+    for (at, kept) in world.stacks.iter().enumerate() {
+        let (fresh, _) = kept.found(store).await;
+        usable(&kept.name, || fresh.push("0")).await;
+        let sum = drained(kept, &world.popped[1][at], async || fresh.pop().await).await;
+        sums.entry(Stack::KIND).or_default().add(sum);
+    }
+    for (at, kept) in world.locks.iter().enumerate() {
+        let fresh = usable(&kept.name, || Lock::open(store, &kept.name)).await;
+        let guard = usable(&kept.name, || fresh.acquire(Duration::from_secs(40))).await;
+        let newest = locked(&world.tokens[at]).last().copied().unwrap_or_default();
+        assert!(guard.fencing_token() > newest, "{}: a later holder has an older token", kept.name);
+        guard.release().await.unwrap();
+        let acknowledged = locked(&world.tokens[at]).len() as u64;
+        sums.entry(Lock::KIND).or_default().add(Sum { acknowledged, ..kept.sum(0) });
+    }
+    sums
+}
+
+/// What a tail has told is there, or the tail says that the log went back.
+async fn settle_tail(tailed: &mut Tailed, log: &Kept<EventLog>, store: &StoreRef) {
+    let fresh = usable(&log.name, || EventLog::open(store, &log.name)).await;
+    let there = usable(&log.name, || fresh.fetch(..)).await.with_gaps().0;
+    let there: BTreeSet<u64> = there.iter().map(|event| number(&event.bytes)).collect();
+    let gone = tailed.told.difference(&there).count();
+    let start = Instant::now();
+    let said = loop {
+        match look(tailed, &log.name).await {
+            Err(error) if !is_loss(&error) && start.elapsed() < Duration::from_millis(USABLE_MS_MAX) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            said => break said,
+        }
+    };
+    match said {
+        Ok(()) => assert_eq!(gone, 0, "{}: {gone} events that a tail told are gone, and it says nothing", log.name),
+        Err(error) => assert!(is_loss(&error), "{}: {error}", log.name),
+    }
+}
+
+/// Takes all that is left. How many acknowledged items nobody ever got.
+async fn drained<H: Subject>(
+    kept: &Kept<H>,
+    popped: &Mutex<BTreeSet<u64>>,
+    pop: impl AsyncFn() -> Result<Option<bytes::Bytes>>,
+) -> Sum {
+    while let Some(item) = usable(&kept.name, || pop()).await {
+        locked(popped).insert(number(&item));
+    }
+    assert!(locked(popped).remove(&0), "{}: what was pushed last did not come out", kept.name);
+    let lost = kept.book.close(&kept.name, &locked(popped));
+    kept.sum(lost)
+}

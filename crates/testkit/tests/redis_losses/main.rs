@@ -1,0 +1,191 @@
+//! Servers and clusters that lose what they acknowledged: every structure that says it detects that, does.
+//!
+//! One server that saved nothing, one that saved a while ago, one whose replica took its place, and a cluster all of whose primaries fell to replicas that were
+//! behind. The replicas are down while writes are acknowledged, and come back over their own files: what happens where replication had fallen behind,
+//! without a race. To the handles it is a store that was set back to an older state.
+
+mod handles;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use larder::{Counter, ErrorKind, EventLog, LockGuard, Set, StoreRef};
+use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
+
+use crate::handles::{Handles, begin, older_numbers_and_members_go_unnoticed, said, silent_of, write};
+
+const PRIMARIES: usize = 3;
+
+/// Writes twice more, and takes the lock: what is lost.
+async fn two_more_rounds(store: &StoreRef, handles: &mut Handles) -> LockGuard {
+    let log = EventLog::open(store, "log").await.unwrap();
+    for round in 2..=3 {
+        write(handles, &log, round).await.unwrap();
+    }
+    handles.lock.acquire(Duration::from_secs(5)).await.unwrap()
+}
+
+/// Opens all, and writes once: what is kept.
+async fn first_round(store: &StoreRef) -> Handles {
+    let mut handles = begin(store).await.unwrap();
+    let log = EventLog::open(store, "log").await.unwrap();
+    write(&mut handles, &log, 1).await.unwrap();
+    handles
+}
+
+async fn open(server: &RedisServer) -> StoreRef {
+    larder::open(&format!("{}?timeout_ms=5000&connect_timeout_ms=5000", server.url())).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_saved_nothing_is_a_loss_to_every_handle_and_absent_to_a_fresh_process() {
+    for version in RedisVersion::ALL {
+        let mut server = RedisServer::start(version, &RedisOptions::new());
+        let store = open(&server).await;
+        let mut handles = first_round(&store).await;
+        let guard = two_more_rounds(&store, &mut handles).await;
+        server.restart();
+        let silent = silent_of(&mut handles, &guard).await;
+        assert!(silent.is_empty(), "{version:?}: {silent:#?}");
+        let numbers = &handles.silent;
+        for (what, said) in [
+            ("fast counter", said(|| numbers.fast.get()).await.map(drop)),
+            ("sharded set", said(|| numbers.set.members()).await.map(drop)),
+            ("sharded sorted set", said(|| numbers.sorted.entries()).await.map(drop)),
+        ] {
+            assert_eq!(said.unwrap_err().kind(), ErrorKind::Lost, "{version:?}: {what}");
+        }
+        let fresh = open(&server).await;
+        let error = Counter::open(&fresh, "counter").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Absent, "{error}");
+        assert!(error.to_string().contains("never created, or lost"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_back_from_an_older_snapshot_is_told_by_every_structure_that_detects_it() {
+    for version in RedisVersion::ALL {
+        let mut server = RedisServer::start(version, &RedisOptions::new());
+        let store = open(&server).await;
+        let mut handles = first_round(&store).await;
+        assert_eq!(server.command(&["SAVE"]).text(), "OK");
+        let guard = two_more_rounds(&store, &mut handles).await;
+        server.restart();
+        let silent = silent_of(&mut handles, &guard).await;
+        assert!(silent.is_empty(), "{version:?}: {silent:#?}");
+        older_numbers_and_members_go_unnoticed(&handles.silent).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_writes_each_command_to_its_file_first_loses_nothing() {
+    for version in RedisVersion::ALL {
+        let mut server = RedisServer::start(version, &RedisOptions::new().appendonly());
+        let store = open(&server).await;
+        let mut handles = first_round(&store).await;
+        let guard = two_more_rounds(&store, &mut handles).await;
+        server.restart();
+        assert_eq!(said(|| handles.counter.get()).await.unwrap(), 15);
+        assert_eq!(said(|| handles.silent.fast.get()).await.unwrap(), 15);
+        assert_eq!(said(|| handles.table.keys()).await.unwrap().len(), 3);
+        assert_eq!(said(|| handles.silent.set.members()).await.unwrap().len(), 3);
+        said(|| guard.renew()).await.unwrap();
+        let log = EventLog::open(&store, "log").await.unwrap();
+        write(&mut handles, &log, 3).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_was_behind_and_took_its_primarys_place_is_told_by_every_structure_that_detects_it() {
+    for version in RedisVersion::ALL {
+        let mut primary = RedisServer::start(version, &RedisOptions::new().arg("repl-diskless-sync-delay", "0"));
+        let mut replica = RedisServer::start(version, &RedisOptions::new().replica_of(primary.addr()));
+        let store = open(&primary).await;
+        let mut handles = first_round(&store).await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while replica.info("replication", "master_link_status") != "up"
+            || replica.info("replication", "slave_repl_offset") != primary.info("replication", "master_repl_offset")
+        {
+            assert!(Instant::now() < deadline, "{version:?}: the replica never got level");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(replica.command(&["SAVE"]).text(), "OK");
+        replica.kill9();
+        let guard = two_more_rounds(&store, &mut handles).await;
+        // It takes over the address, too, with all that it has: as behind a name that is pointed at it.
+        primary.kill9();
+        std::fs::copy(replica.folder().join("dump.rdb"), primary.folder().join("dump.rdb")).unwrap();
+        primary.restart();
+        let silent = silent_of(&mut handles, &guard).await;
+        assert!(silent.is_empty(), "{version:?}: {silent:#?}");
+        older_numbers_and_members_go_unnoticed(&handles.silent).await;
+    }
+}
+
+/// Waits until a replica has, in its file, what its primary has.
+fn wait_in_step(cluster: &RedisCluster, primary: usize) {
+    let (primary, replica) = (&cluster.nodes()[primary], &cluster.nodes()[primary + PRIMARIES]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let offset = primary.info("replication", "master_repl_offset");
+        let is_level = replica.info("replication", "slave_repl_offset") == offset;
+        let is_written = replica.info("persistence", "aof_rewrite_in_progress") == "0"
+            && replica.info("persistence", "aof_rewrite_scheduled") == "0"
+            && replica.info("persistence", "aof_enabled") == "1";
+        if is_level && is_written {
+            return;
+        }
+        assert!(Instant::now() < deadline, "a replica never got level: {offset}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// From now on replicas take in nothing, though primaries acknowledge.
+fn fall_behind(cluster: &mut RedisCluster) {
+    for primary in 0..PRIMARIES {
+        wait_in_step(cluster, primary);
+        cluster.node_mut(primary + PRIMARIES).kill9();
+    }
+}
+
+/// Every primary dies, and its replica takes over with what it has.
+fn fail_over(cluster: &mut RedisCluster) {
+    for primary in 0..PRIMARIES {
+        cluster.node_mut(primary).kill9();
+    }
+    for primary in 0..PRIMARIES {
+        cluster.node_mut(primary + PRIMARIES).restart();
+    }
+    for primary in 0..PRIMARIES {
+        let said = cluster.nodes()[primary + PRIMARIES].command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+        assert!(!said.is_error(), "{}", said.text());
+    }
+    cluster.wait_ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
+    let start = Instant::now();
+    let options = RedisOptions::new().appendonly().arg("cluster-require-full-coverage", "no");
+    let mut cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
+    // All nodes are named: with every primary gone, one must know whom else to ask.
+    let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
+    let url = format!("redis-cluster://{}?timeout_ms=5000&connect_timeout_ms=5000", nodes.join(","));
+    let store = larder::open(&url).await.unwrap();
+    let mut handles = first_round(&store).await;
+    tokio::task::block_in_place(|| fall_behind(&mut cluster));
+    let guard = two_more_rounds(&store, &mut handles).await;
+    tokio::task::block_in_place(|| fail_over(&mut cluster));
+    println!("failed over, {:?} after the start", start.elapsed());
+    let silent = silent_of(&mut handles, &guard).await;
+    assert!(silent.is_empty(), "{silent:#?}");
+    older_numbers_and_members_go_unnoticed(&handles.silent).await;
+    // A fresh process finds the older state, and can use it: it cannot know.
+    let fresh = larder::open(&url).await.unwrap();
+    let counter = Counter::open(&fresh, "counter").await.unwrap();
+    assert_eq!(said(|| counter.get()).await.unwrap(), 5);
+    assert_eq!(said(|| counter.add(1)).await.map(|_| ()).map_err(|error| error.to_string()), Ok(()));
+    let set = Set::open(&fresh, "set").await.unwrap();
+    let members = said(|| set.members()).await.unwrap();
+    assert_eq!(members.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&b"1"[..], b"after"]));
+}

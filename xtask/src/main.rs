@@ -6,6 +6,7 @@ mod command;
 mod directions;
 mod dist;
 mod evidence;
+mod examples;
 mod links;
 mod mutants;
 mod prove;
@@ -13,6 +14,7 @@ mod servers;
 mod steps;
 mod style;
 mod summary;
+mod twins;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -11,7 +11,7 @@ use anstream::adapter::strip_str;
 use anstream::{eprintln, println};
 
 use crate::command::{Context, Failure, Result, show};
-use crate::{directions, evidence, links, servers, style, summary};
+use crate::{directions, evidence, examples, links, servers, style, summary, twins};
 
 const BOLD: &str = "\x1b[1m";
 const GREEN: &str = "\x1b[1;32m";
@@ -80,7 +80,9 @@ impl<'a> Steps<'a> {
         self.run("dependency directions", || none("points the wrong way", directions::violations(root)?));
         self.run("style", || none("breaks the style", style::violations(root)?));
         self.run("evidence", || none("has no evidence", evidence::violations(root)?));
+        self.run("examples", || none("is asserted by no test", examples::violations(root)?));
         self.run("links", || none("leads nowhere", links::violations(root)?));
+        self.run("blocking twins", || none("has no twin", twins::violations(root)?));
         self.run("guarantees", || none("is stale", summary::violations(root)?));
     }
 

@@ -114,7 +114,7 @@ fn code_only(text: &str) -> String {
 }
 
 /// The length of the comment or literal that starts here, or 0.
-fn literal_bytes(text: &str, before: Option<char>) -> usize {
+pub(crate) fn literal_bytes(text: &str, before: Option<char>) -> usize {
     let in_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
     if text.starts_with("//") {
         return text.find('\n').unwrap_or(text.len());

@@ -15,7 +15,7 @@ use crate::session::Session;
 
 pub(crate) const INSPECT_HELP: &str = "\
 Prints a figure a line: kind, layout, generation, shards, copies; how many keys were found, are missing or could not be read; the bytes of its \
-values, and for a set, an array, a table, a queue and a stack how many of them are live and stale; its parameters; and in a sentence what it promises on this store. Nothing is written.
+values, and for a set, an array, a table, a log, visitors, a queue and a stack how many of them are live and stale; its parameters; and in a sentence what it promises on this store. Nothing is written.
 
 The values come whole, since no store tells the size of one: of a large structure that is as much to read.
 

@@ -36,6 +36,11 @@ fn inspect_tells_each_kind_and_what_it_promises_here() {
         on("visitors hit site --period 5m").exits(0);
         let visitors = on("--json inspect site").json();
         assert_eq!(visitors["parameters"]["period"], "300s", "{visitors}");
+        assert!(visitors["live_bytes"].as_u64().unwrap() > 20 && visitors["stale_bytes"].is_u64(), "{visitors}");
+        on("log put audit started").exits(0);
+        let log = on("--json inspect audit").json();
+        assert_eq!(log["elements"], 1, "{log}");
+        assert!(log["live_bytes"].as_u64().unwrap() > 34 && log["stale_bytes"].is_u64(), "{log}");
         on("inspect nothing").fails(3, "absent");
     }
 }

@@ -229,6 +229,30 @@ fn the_item_of_a_worker_that_was_killed_comes_back_after_the_lease_and_not_befor
 }
 
 #[test]
+fn an_item_that_was_claimed_and_not_acknowledged_comes_back_after_its_lease_and_not_before() {
+    let (_server, url) = server();
+    for kind in ["queue", "stack"] {
+        let on = |line: &str| on(&url, line);
+        on(&format!("{kind} push {kind}-jobs job")).exits(0);
+        let began = Instant::now();
+        let claimed = on(&format!("{kind} claim {kind}-jobs --lease 2s")).exits(0);
+        let (first, _) = claimed.split_once('\t').unwrap();
+        on(&format!("{kind} claim {kind}-jobs")).exits(1);
+        assert_eq!(on(&format!("{kind} len {kind}-jobs")).exits(0), "1\n");
+        let mut again = String::new();
+        until("the item to come back", || {
+            let done = on(&format!("--json {kind} claim {kind}-jobs --lease 1m"));
+            again = done.text();
+            done.code() == 0
+        });
+        assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(again.contains("\"attempts\":2") && again.contains("\"job\""), "{again}");
+        on(&format!("{kind} ack {kind}-jobs {first}")).fails(5, "has run out, or it was acknowledged");
+        assert_eq!(on(&format!("{kind} len {kind}-jobs")).exits(0), "1\n", "the other has it, for a minute");
+    }
+}
+
+#[test]
 fn the_lease_is_renewed_while_the_command_runs() {
     let (_server, url) = server();
     on(&url, "queue push jobs job").exits(0);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use larder::blocking::{
     self, Array, Cache, Counter, EventLog, Lock, LockGuard, PackedRecords, PackedTable, Queue, Set, ShardedHash,
@@ -37,6 +37,7 @@ fn every_twin_does_what_it_stands_for() {
         assert_eq!(Counter::open(&store, "counter").unwrap().get().unwrap(), -5);
         assert_eq!((counter.reset().unwrap(), counter.get().unwrap()), (-5, 0));
         counter.release().unwrap();
+        assert_eq!(counter.repair().unwrap(), 0);
         let set = larder::Set::options().shards(4).open_or_create(&store, "set");
         let set = Set::new(wait(set).unwrap());
         set.add(["a", "b"]).unwrap();
@@ -58,10 +59,14 @@ fn every_twin_does_what_it_stands_for() {
         assert_eq!((table.keys().unwrap().len(), table.entries().unwrap().len()), (1, 1));
         assert!(table.entries_and_lost().unwrap().lost.is_empty());
         assert!(table.remove("a").unwrap() && !table.has("a").unwrap());
+        table.settle().unwrap();
         let visitors = Visitors::open_or_create(&store, "visitors").unwrap();
         visitors.hit_many(2).unwrap();
         visitors.hit().unwrap();
-        assert_eq!(visitors.current().unwrap(), 3);
+        visitors.hit_visitor("joe").unwrap();
+        visitors.hit_visitor_at("joe", SystemTime::now()).unwrap();
+        visitors.hit_visitor_at("ann", SystemTime::now()).unwrap();
+        assert_eq!(visitors.current().unwrap(), 5);
         let log = EventLog::open_or_create(&store, "log").unwrap();
         let mut tail = log.tail(Cursor::default()).unwrap().every(Duration::from_millis(10));
         log.put("a").unwrap();
@@ -69,6 +74,8 @@ fn every_twin_does_what_it_stands_for() {
         assert_eq!(log.fetch(..).unwrap().whole().unwrap().len(), 2);
         assert_eq!(tail.next().unwrap().whole().unwrap().len(), 2);
         assert!(tail.poll().unwrap().is_empty());
+        let mut tail = log.tail(Cursor::default()).unwrap().parts_a_look(1);
+        assert_eq!((tail.poll().unwrap().whole().unwrap().len(), tail.is_behind()), (2, false));
         let queue = Queue::open_or_create(&store, "queue").unwrap();
         queue.push_all(["a", "b"]).unwrap();
         let claim = queue.claim(SOON).unwrap().unwrap();
@@ -76,6 +83,8 @@ fn every_twin_does_what_it_stands_for() {
         claim.renew().unwrap();
         queue.ack(claim.id()).unwrap();
         assert_eq!((queue.len().unwrap(), queue.pop().unwrap().unwrap()), (1, "b".into()));
+        assert!(queue.pop().unwrap().is_none());
+        queue.changed(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
         let stack = Stack::open_or_create(&store, "stack").unwrap();
         stack.push_all(["a", "b"]).unwrap();
         assert_eq!(stack.pop().unwrap().unwrap(), "b");

@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::twin;
+use super::{twin, wait};
 use crate::set::Members;
-use crate::{ArrayStat, SetStat, TableEntries};
+use crate::{ArrayStat, Result, SetStat, TableEntries};
 
 twin! {
     /// A [`Counter`](crate::Counter) without async: a cheap clone.
@@ -15,6 +15,7 @@ twin! {
     fn get(&self) -> i128 = "assert_eq!(it.get()?, 0);";
     fn reset(&self) -> i128 = "it.add(7)?;\nassert_eq!(it.reset()?, 7);";
     fn release(&self) -> () = "it.add(7)?;\nit.release()?;";
+    fn repair(&self) -> u16 = "assert_eq!(it.repair()?, 0);";
 }
 
 twin! {
@@ -57,6 +58,28 @@ twin! {
     fn entries_and_lost(&self) -> TableEntries = "assert!(it.entries_and_lost()?.lost.is_empty());";
 }
 
+impl Table {
+    /// [`Table::settle`](crate::Table::settle), waited for: for a program that is about to end. **Round trips: 0** of its own.
+    ///
+    /// ```
+    /// # #[cfg(feature = "memory")] {
+    /// # let store = larder::blocking::open("memory:").unwrap();
+    /// # let it = larder::blocking::Table::open_or_create(&store, "name").unwrap();
+    /// it.put("joe", "33").unwrap();
+    /// it.settle().unwrap();
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) on a thread that runs async code.
+    pub fn settle(&self) -> Result<()> {
+        wait(async {
+            self.0.settle().await;
+            Ok(())
+        })
+    }
+}
+
 twin! {
     /// [`Visitors`](crate::Visitors) without async: a cheap clone.
     Visitors(open_or_create);
@@ -64,6 +87,7 @@ twin! {
     fn hit_many(&self, hits: u64) -> () = "it.hit_many(3)?;";
     fn hit_at(&self, time: SystemTime, hits: u64) -> () = "it.hit_at(std::time::SystemTime::now(), 3)?;";
     fn hit_visitor(&self, id: impl AsRef<[u8]>) -> () = "it.hit_visitor(\"joe\")?;\nit.hit_visitor(\"joe\")?;";
+    fn hit_visitor_at(&self, id: impl AsRef<[u8]>, time: SystemTime) -> () = "it.hit_visitor_at(\"joe\", std::time::SystemTime::now())?;\nit.hit_visitor(\"joe\")?;\nassert_eq!(it.current()?, 1);";
     fn get(&self) -> u64 = "println!(\"{} visitors\", it.get()?);";
     fn current(&self) -> u64 = "assert_eq!(it.current()?, 0);";
     fn interpolated(&self) -> u64 = "println!(\"about {} visitors\", it.interpolated()?);";

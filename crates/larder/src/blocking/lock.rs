@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Array, twin, wait};
-use crate::lock::{LockStatus, Released};
+use crate::lock::{Lease, LockStatus, Released};
 use crate::{Error, ErrorKind, Result};
 
 twin! {
@@ -87,6 +87,35 @@ impl LockGuard {
     /// ```
     pub fn fencing_token(&self) -> u64 {
         self.fencing_token
+    }
+
+    /// What names this grant to others: [`LockGuard::owner`](crate::LockGuard::owner). **Round trips: 0.**
+    ///
+    /// ```
+    /// # fn tell(guard: &larder::blocking::LockGuard) {
+    /// println!("owner {:?}", guard.owner());
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Fenced`](ErrorKind::Fenced) where it was given back.
+    pub fn owner(&self) -> Result<u64> {
+        Ok(self.held()?.owner())
+    }
+
+    /// The lease as it stands now: [`LockGuard::lease`](crate::LockGuard::lease). **Round trips: 0.**
+    ///
+    /// ```
+    /// # fn tell(guard: &larder::blocking::LockGuard) -> larder::Result<()> {
+    /// println!("{:?} are left", guard.lease()?.remaining());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Fenced`](ErrorKind::Fenced) where it was given back.
+    pub fn lease(&self) -> Result<Lease> {
+        Ok(self.held()?.lease())
     }
 
     /// True as long as the lease runs by this process's clock, and no renewal has found the lock in other hands.

@@ -80,6 +80,30 @@ impl Tail {
         Tail(self.0.every(every))
     }
 
+    /// How many parts one look reads at the most: [`Tail::parts_a_look`](crate::log::Tail::parts_a_look).
+    ///
+    /// ```
+    /// # fn frugal(tail: larder::blocking::Tail) -> larder::blocking::Tail {
+    /// tail.parts_a_look(16)
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn parts_a_look(self, parts: usize) -> Tail {
+        Tail(self.0.parts_a_look(parts))
+    }
+
+    /// True if the last look left something unread for the next: [`Tail::is_behind`](crate::log::Tail::is_behind). **Round trips: 0.**
+    ///
+    /// ```
+    /// # fn look(tail: &mut larder::blocking::Tail) -> larder::Result<()> {
+    /// while !tail.poll()?.is_empty() || tail.is_behind() {}
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_behind(&self) -> bool {
+        self.0.is_behind()
+    }
+
     /// Where it stands, to go on from there in another process: [`Tail::cursor`](crate::log::Tail::cursor).
     ///
     /// ```

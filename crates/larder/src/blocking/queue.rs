@@ -30,6 +30,7 @@ macro_rules! items {
             fn push_all(&self, items: impl IntoIterator<Item = impl AsRef<[u8]>>) -> () = "it.push_all([\"one\", \"two\"])?;";
             fn pop(&self) -> Option<Bytes> = "it.push(\"job\")?;\nassert_eq!(it.pop()?.unwrap(), \"job\");";
             fn pop_within(&self, wait: Duration) -> Option<Bytes> = "assert!(it.pop_within(std::time::Duration::from_millis(20))?.is_none());";
+            fn changed(&self, poll: Duration, most: Duration) -> () = "assert!(it.pop()?.is_none());\nit.changed(std::time::Duration::from_millis(20), std::time::Duration::from_millis(50))?;";
             fn ack(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.ack(claim.id())?;";
             fn release(&self, id: ClaimId) -> () = "it.push(\"job\")?;\nlet claim = it.claim(std::time::Duration::from_secs(30))?.unwrap();\nit.release(claim.id())?;";
             fn renew(&self, id: ClaimId, lease: Duration) -> () = "let lease = std::time::Duration::from_secs(30);\nit.push(\"job\")?;\nlet claim = it.claim(lease)?.unwrap();\nit.renew(claim.id(), lease)?;";

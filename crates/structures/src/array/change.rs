@@ -9,6 +9,7 @@ use super::handle::Handle;
 use super::keeper::{Claim, Keeper, Outcome, outdated};
 use super::layout::{fenced, numbered};
 use crate::append::Action;
+use crate::events;
 use crate::ids::random_id;
 use crate::lock::LockGuard;
 use crate::retry::Backoff;
@@ -120,7 +121,10 @@ impl Handle {
             guard.map_or(Ok(()), LockGuard::check)?;
             match keeper.claim(deadline, &Claim { number, id, touched: &touched, token }).await? {
                 Outcome::Won => return Ok(()),
-                Outcome::Beaten => tokio::time::sleep(backoff.next_pause()).await,
+                Outcome::Beaten => {
+                    events::retry(keeper.subject(), ErrorKind::Conflict);
+                    tokio::time::sleep(backoff.next_pause()).await;
+                }
             }
         }
         let why = format!("others changed it at each of {NUMBERS_MAX} tries");

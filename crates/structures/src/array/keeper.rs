@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use larder_core::observe::Subject;
 use larder_core::{Cas, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, StoreRef, Ttl, ambient};
 
 use super::commits::{Commits, Fate};
@@ -174,6 +175,7 @@ impl Keeper {
             match self.refresh(ctx).await {
                 Ok(_) => {}
                 Err(error) if is_passing(&error) && ctx.deadline.is_none_or(|by| ambient::now() < by) => {
+                    events::retry(self.subject(), error.kind());
                     last = Some(error);
                     tokio::time::sleep(backoff.next_pause()).await;
                 }
@@ -248,6 +250,7 @@ impl Keeper {
             let (commits, cas) = match self.current(ctx).await {
                 Ok(current) => current,
                 Err(error) if is_passing(&error) && ambient::now() < deadline => {
+                    events::retry(self.subject(), error.kind());
                     fault = Some(error.effect(Effect::NotApplied));
                     tokio::time::sleep(backoff.next_pause()).await;
                     continue;
@@ -271,10 +274,12 @@ impl Keeper {
             let next = commits.next(claim.id, claim.touched.iter().copied(), token, self.base(&commits));
             let wrote = self.cell.write(&self.store, ctx, cas, next.encode(), Ttl::Never).await;
             let has_landed = matches!(wrote.landed, Ok(true));
+            let cause = wrote.landed.as_ref().err().map(Error::kind);
             match wrote.landed {
                 Err(error) if error.is_unknown() => doubt = Some(error),
                 Err(error) => fault = Some(error),
-                Ok(_) => {}
+                Ok(true) => {}
+                Ok(false) => events::conflict(self.subject()),
             }
             if has_landed {
                 self.note(next);
@@ -294,6 +299,9 @@ impl Keeper {
             }
             if ambient::now() >= deadline {
                 break;
+            }
+            if let Some(cause) = cause {
+                events::retry(self.subject(), cause);
             }
             tokio::time::sleep(backoff.next_pause()).await;
         }
@@ -328,9 +336,13 @@ impl Keeper {
         let error = Error::new(kind, format!("{}: {why}", self.what));
         let error = error.key(&self.cell.key).store(self.store.profile().store.clone());
         match kind {
-            ErrorKind::Lost | ErrorKind::RolledBack => events::loss(events::subject(Kind::Array, &self.name), error),
+            ErrorKind::Lost | ErrorKind::RolledBack => events::loss(self.subject(), error),
             _ => error,
         }
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        events::subject(Kind::Array, &self.name)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

@@ -1,10 +1,12 @@
 //! Looking at a structure of whatever kind: what it is, what it takes, and what it promises on the store that it stands in.
 
+mod weigh;
 mod words;
 
 use larder_core::native::{Native, NativeReply};
-use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, SystemClock, Want};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
 
+use self::weigh::Scales;
 use crate::copies;
 use crate::counter;
 use crate::manifest::{Kind, Manifest};
@@ -13,7 +15,6 @@ use crate::queue::QueueStat;
 use crate::records;
 use crate::registry;
 use crate::sharded;
-use crate::table;
 use crate::unique;
 use crate::{Array, PackedRecords, PackedTable, Queue, Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack};
 
@@ -52,7 +53,8 @@ pub struct Inspection {
     /// What the values of the found keys take, in bytes, without keys and the store's own overhead.
     pub bytes: u64,
     /// Of the data of a set, an array or a table (its list and its entries), what they would take compacted; of the segments of a queue or a stack, all but
-    /// the items that were acknowledged; `None` for other kinds, and where data are lost.
+    /// the items that were acknowledged; of the list and the parts of a log, and the list, counters and shards of visitors, all but what repeats what stands there already;
+    /// `None` for other kinds, and where data are lost.
     pub live_bytes: Option<u64>,
     /// The rest of the data of those kinds.
     pub stale_bytes: Option<u64>,
@@ -180,24 +182,10 @@ impl Inspection {
         Ok(())
     }
 
-    /// Weighs an item of a table as it was read: a shard of its list, or an entry. What is none of it leaves the figures untold.
-    fn weigh(&mut self, shard: Option<u16>, value: &[u8], now_s: u32) {
-        let stale = table::stale_bytes(value, self.manifest.generation, shard, now_s).ok().map(|bytes| bytes as u64);
-        let live = stale.map(|stale| value.len() as u64 - stale);
-        let sum = |sum: Option<u64>, more: Option<u64>| Some(sum? + more?);
-        self.live_bytes = sum(self.live_bytes, live);
-        self.stale_bytes = sum(self.stale_bytes, stale);
-        self.elements = sum(self.elements, Some(u64::from(shard.is_none())));
-    }
-
     /// Counts the keys and the bytes of the data.
     async fn measure(&mut self, store: &StoreRef, ctx: Ctx) -> Result<()> {
         let profile = store.profile();
-        let is_table = self.manifest.kind == Kind::Table;
-        if is_table {
-            (self.live_bytes, self.stale_bytes, self.elements) = (Some(0), Some(0), Some(0));
-        }
-        let now_s = u32::try_from(SystemClock::shared().wall().as_secs()).unwrap_or(u32::MAX);
+        let mut scales = Scales::of(&self.manifest);
         let mut gets = Vec::new();
         for index in 0..self.manifest.shards {
             let cells = self.manifest.cells(&self.name, index)?.into_iter().take(profile.nodes);
@@ -227,9 +215,7 @@ impl Inspection {
             for (at, reply) in (part * a_batch..).zip(store.run(ctx, batch).await) {
                 let bytes = reply.map(|reply| match reply {
                     Reply::Item(item) => {
-                        if is_table {
-                            self.weigh(u16::try_from(at).ok().filter(|_| at < named), &item.value, now_s);
-                        }
+                        scales.take(u16::try_from(at).ok().filter(|_| at < named), &item.value);
                         Some(item.value.len() as u64)
                     }
                     Reply::Native(native) => match *native {
@@ -258,6 +244,7 @@ impl Inspection {
                 return Err(fault);
             }
         }
+        (self.live_bytes, self.stale_bytes, self.elements) = scales.told();
         Ok(())
     }
 }

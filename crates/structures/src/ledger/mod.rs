@@ -245,6 +245,15 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     Ok(list.0)
 }
 
+/// How many bytes of a ledger a compaction would save.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for bytes that are none.
+pub(crate) fn stale_bytes(bytes: &[u8], generation: u64, now_s: u32) -> Result<usize> {
+    let folded = engine::Value::parse(bytes, engine::Place { generation, shard: 0 })?.fold(Distinct::default())?;
+    Ok(bytes.len().saturating_sub(folded.live_bytes(now_s)))
+}
+
 /// How long a piece is kept in the store after nobody is to read it any more: so far may clocks disagree before a piece ends under a
 /// reader who still wants it.
 pub(crate) const CLOCKS_APART_MAX: Duration = Duration::from_secs(5 * 60);

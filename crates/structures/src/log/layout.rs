@@ -27,6 +27,7 @@
 //!
 //! A frame counts once a chunk, however often, and in whichever of its parts, its writer and sequence are found.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -101,6 +102,13 @@ impl fmt::Display for At {
 }
 
 impl At {
+    /// Which part these bytes say that they are; whether they are one, [`PartValue::parse`] tells.
+    fn named_by(bytes: &[u8]) -> Option<At> {
+        let chunk = bytes.get(12..20)?.try_into().ok()?;
+        let part = bytes.get(20..22)?.try_into().ok()?;
+        Some(At { chunk: u64::from_le_bytes(chunk), part: u16::from_le_bytes(part) })
+    }
+
     /// What seeds the checks of its frames.
     pub(super) fn place(self, generation: u64) -> Place {
         let mut bytes = [0; 10];
@@ -255,6 +263,30 @@ impl<'v> PartValue<'v> {
         let detail = format!("part {} of a log: the bytes from offset {at} on are no events of it", self.at);
         Error::new(ErrorKind::LayoutMismatch, detail)
     }
+}
+
+/// A frame that counts: its chunk, writer and sequence.
+pub(crate) type Counted = (u64, u64, u64);
+
+/// How many bytes of a part are frames that do not count, since they are among those that were `counted` or stand in it before; and how many events the
+/// others have. Takes in those that count.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for bytes that are no part of a log.
+pub(crate) fn weigh(bytes: &[u8], generation: u64, counted: &mut HashSet<Counted>) -> Result<(usize, u64)> {
+    let at = At::named_by(bytes).unwrap_or(At { chunk: 0, part: 0 });
+    let part = PartValue::parse(bytes, generation, at)?;
+    let frames = part.frames(HEADER_BYTES)?;
+    let (mut stale_bytes, mut events) = (0, 0);
+    for (nth, frame) in frames.iter().enumerate() {
+        if counted.insert((at.chunk, frame.writer, frame.seq)) {
+            part.events(frame, |_, _| events += 1)?;
+        } else {
+            let end = frames.get(nth + 1).map_or(part.len(), |next| next.at);
+            stale_bytes += end - frame.at;
+        }
+    }
+    Ok((stale_bytes, events))
 }
 
 #[cfg(test)]

@@ -74,6 +74,7 @@ use larder_core::{Ctx, Key, Result, StoreRef};
 pub use self::cursor::Cursor;
 pub use self::events::{Event, Events, Gap, GapCause};
 use self::inner::Inner;
+pub(crate) use self::layout::{Counted, weigh};
 pub use self::options::{CHUNK_MAX, CHUNK_MIN, CHUNKS_MAX, EventLogOptions, FUTURE_MAX, RETENTION_MAX};
 pub use self::tail::Tail;
 use self::writer::Writer;

@@ -9,6 +9,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use larder_core::observe::{Phase, Subject};
 use larder_core::text::Shown;
 use larder_core::{
     Batch, Cas, Ctx, Error, ErrorKind, Item, Key, Op, PutMode, Remaining, Replies, Reply, Result, StoreRef, Ttl, Verb,
@@ -58,7 +59,7 @@ pub(super) struct Inner {
     /// The entries that are being repaired; protects nothing else, never held across an await.
     repairing: Mutex<HashSet<Key>>,
     /// A compaction of an entry that travels with the next put; protects nothing else, never held across an await.
-    compaction: Mutex<Option<Op>>,
+    compaction: Mutex<Option<Compaction>>,
     /// When this handle last looked through each shard of the list, in seconds of its clock; at first, when it was opened.
     tended_s: Vec<AtomicU32>,
     /// True if entries have lives.
@@ -77,6 +78,12 @@ pub(super) struct Found {
     pub(super) is_listed: bool,
 }
 
+/// A rewrite of an entry without what is stale in it, and the shard that lists its key.
+pub(super) struct Compaction {
+    op: Op,
+    shard: u16,
+}
+
 /// A call under way: until when, and how often it may yet fail.
 pub(super) struct Effort {
     pub(super) deadline: Instant,
@@ -93,16 +100,17 @@ impl Effort {
         ambient::now() >= self.deadline
     }
 
-    /// Waits before another try, if the error is one that may pass.
+    /// Waits before another try of what is done to `subject`, if the error is one that may pass.
     ///
     /// # Errors
     /// The error, where another try is not worth it.
-    pub(super) async fn again(&mut self, error: Error) -> Result<()> {
+    pub(super) async fn again(&mut self, subject: Subject<'_>, error: Error) -> Result<()> {
         self.faults += 1;
         let is_passing = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout);
         if !is_passing || self.faults >= FAULTS_MAX || self.is_over() {
             return Err(error);
         }
+        events::retry(subject, error.kind());
         self.pause().await;
         Ok(())
     }
@@ -257,7 +265,7 @@ impl Inner {
             let batch = Batch::from_iter([Op::get(item_key.clone(), want)]);
             let reply = self.run(effort.ctx(), batch).await.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             match reply {
-                Err(error) => effort.again(error).await?,
+                Err(error) => effort.again(self.subject(), error).await?,
                 reply => return self.found(spot, key, reply),
             }
         }
@@ -270,7 +278,7 @@ impl Inner {
     pub(super) async fn read_list(&self, effort: &mut Effort, shards: &[u16]) -> Result<Vec<Reading>> {
         loop {
             match self.shards.read(effort.ctx(), shards.iter().copied()).await {
-                Err(error) if error.kind() != ErrorKind::Lost => effort.again(error).await?,
+                Err(error) if error.kind() != ErrorKind::Lost => effort.again(self.subject(), error).await?,
                 read => {
                     self.shards.vigil.check()?;
                     return read;
@@ -432,8 +440,11 @@ impl Inner {
             let written = entry.compacted(self.now_s());
             let op = Inner::cas_op(self.item_key(spot)?, cas, written, spot.flags(true), ttl);
             match self.run(effort.ctx(), Batch::from_iter([op])).await.pop() {
-                Some(Ok(Reply::Exists)) => effort.pause().await,
-                Some(Err(error)) => effort.again(error).await?,
+                Some(Ok(Reply::Exists)) => {
+                    events::conflict(self.subject());
+                    effort.pause().await;
+                }
+                Some(Err(error)) => effort.again(self.subject(), error).await?,
                 _ => return Ok(()),
             }
         }
@@ -455,18 +466,18 @@ impl Inner {
 
     /// Compacts an entry beside the caller, if it is dirty.
     pub(super) fn compact_behind(self: &Arc<Self>, key: &[u8], found: &Found) {
-        if let Some(op) = self.compaction(key, found) {
-            self.run_behind(op);
+        if let Some(compaction) = self.compaction(key, found) {
+            self.run_behind(compaction);
         }
     }
 
     /// Compacts an entry along with the handle's next put, if it is dirty: where one entry is put again and again that saves a round trip
     /// for each. One that is large is compacted beside the caller, so that nobody's put waits for its bytes.
     pub(super) fn compact_with_next(self: &Arc<Self>, key: &[u8], found: &Found) {
-        let Some(op) = self.compaction(key, found) else { return };
-        let before = match op.value_bytes() {
-            ..=CARRIED_BYTES_MAX => self.lock_compaction().replace(op),
-            _ => Some(op),
+        let Some(compaction) = self.compaction(key, found) else { return };
+        let before = match compaction.op.value_bytes() {
+            ..=CARRIED_BYTES_MAX => self.lock_compaction().replace(compaction),
+            _ => Some(compaction),
         };
         if let Some(before) = before {
             self.run_behind(before);
@@ -475,25 +486,31 @@ impl Inner {
 
     /// The compaction that goes with a put of this item, in front of it: its token is good until the item is written. On several servers only
     /// that of the same item: no put shall wait for another one's server.
-    pub(super) fn compaction_with(self: &Arc<Self>, item_key: &Key) -> Option<Op> {
-        let op = self.take_compaction()?;
-        if op.key == *item_key || self.store.profile().nodes == 1 {
-            return Some(op);
+    pub(super) fn compaction_with(self: &Arc<Self>, item_key: &Key) -> Option<Compaction> {
+        let compaction = self.take_compaction()?;
+        if compaction.op.key == *item_key || self.store.profile().nodes == 1 {
+            return Some(compaction);
         }
-        self.run_behind(op);
+        self.run_behind(compaction);
         None
     }
 
-    fn take_compaction(&self) -> Option<Op> {
+    /// The op of a compaction that is sent now; its reply goes to [`Shards::tell_reply`], with the shard.
+    pub(super) fn begun(&self, compaction: Compaction) -> (Op, u16) {
+        self.shards.tell(compaction.shard, Phase::Begun);
+        (compaction.op, compaction.shard)
+    }
+
+    fn take_compaction(&self) -> Option<Compaction> {
         self.lock_compaction().take()
     }
 
-    fn lock_compaction(&self) -> MutexGuard<'_, Option<Op>> {
+    fn lock_compaction(&self) -> MutexGuard<'_, Option<Compaction>> {
         self.compaction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The op that rewrites an entry without what is stale, if that is much.
-    fn compaction(&self, key: &[u8], found: &Found) -> Option<Op> {
+    /// Rewrites an entry without what is stale, if that is much.
+    fn compaction(&self, key: &[u8], found: &Found) -> Option<Compaction> {
         let now_s = self.now_s();
         let mut entry = self.entry(key, &found.item).ok()?;
         let stale_bytes = entry.stale_bytes(now_s);
@@ -501,14 +518,17 @@ impl Inner {
         let cas = found.item.cas.filter(|_| is_dirty && !self.has_lives)?;
         let spot = self.spot(key);
         let item_key = self.item_key(&spot).ok()?;
-        Some(Inner::cas_op(item_key, cas, entry.compacted(now_s), spot.flags(found.is_listed), Ttl::Never))
+        let op = Inner::cas_op(item_key, cas, entry.compacted(now_s), spot.flags(found.is_listed), Ttl::Never);
+        Some(Compaction { op, shard: spot.shard })
     }
 
-    /// Runs an op that may come to nothing, beside the caller. At once: behind the caller's next put its token would be a stale one, each
+    /// Runs a compaction, which may come to nothing, beside the caller. At once: behind the caller's next put its token would be a stale one, each
     /// time.
-    fn run_behind(self: &Arc<Self>, op: Op) {
+    fn run_behind(self: &Arc<Self>, compaction: Compaction) {
         self.begin_behind(move |table| async move {
-            _ = table.run(Ctx::within(BEHIND_MAX), Batch::from_iter([op])).await;
+            let (op, shard) = table.begun(compaction);
+            let reply = table.run(Ctx::within(BEHIND_MAX), Batch::from_iter([op])).await.pop();
+            table.shards.tell_reply(shard, &reply.unwrap_or_else(|| Err(larder_core::ext::no_reply())));
             Ok(())
         });
     }
@@ -566,7 +586,11 @@ impl Inner {
             if keys.len() == 1 { "is" } else { "are" }
         );
         let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());
-        events::loss(self.shards.vigil.subject(), error)
+        events::loss(self.subject(), error)
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        self.shards.vigil.subject()
     }
 
     /// A reply that does not belong to its op.

@@ -83,7 +83,7 @@ impl Inner {
             loop {
                 match self.fetch_part(effort, asked, part).await {
                     Ok(more) => break missing.extend(more),
-                    Err(error) => effort.again(error).await?,
+                    Err(error) => effort.again(self.subject(), error).await?,
                 }
             }
         }

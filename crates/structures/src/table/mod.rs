@@ -105,6 +105,7 @@ use self::layout::{HASH_XXH3, LAYOUT, ListElements};
 use self::list::Inner;
 use self::look::Seen;
 use crate::append::{Shards, Tuning};
+use crate::events;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::timeout;
@@ -667,6 +668,9 @@ impl Table {
     /// As [`keys`](Table::keys).
     pub async fn entries_and_lost(&self) -> Result<TableEntries> {
         let (entries, lost) = self.0.everything().await?;
+        if !lost.is_empty() {
+            events::gap(self.0.subject());
+        }
         Ok(TableEntries { entries, lost })
     }
 

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use larder_core::observe::Phase;
 use larder_core::{
     Batch, Effect, Error, ErrorKind, Item, Op, PutMode, Replies, Reply, Result, Ttl, Verb, Want, ambient,
 };
 
 use super::layout::{self, Entry, Note, Says, Spot, Stamp};
 use super::list::{Effort, Found, Inner, ROUNDS_MAX};
+use crate::events;
 use crate::ids::random_id;
 
 /// A put under way.
@@ -51,7 +53,7 @@ impl Inner {
             let tried = match self.try_put(&mut effort, &put).await {
                 Err(error) if error.is_unknown() => self.look_for(&mut effort, &put, error).await?,
                 Err(error) => {
-                    effort.again(error).await?;
+                    effort.again(self.subject(), error).await?;
                     continue;
                 }
                 Ok(tried) => tried,
@@ -60,7 +62,10 @@ impl Inner {
                 self.tend_behind(put.spot.shard, self.now_s());
             }
             match tried {
-                Tried::Nothing | Tried::NoRoom => effort.pause().await,
+                Tried::Nothing | Tried::NoRoom => {
+                    events::conflict(self.subject());
+                    effort.pause().await;
+                }
                 Tried::Made(incarnation) => return self.list_made(&mut effort, &put, incarnation, since).await,
                 Tried::Replaced { made, gone } => {
                     let notes = [self.listed_note(&put, made), Note::Gone { incarnation: gone }];
@@ -106,11 +111,16 @@ impl Inner {
         }
         let append = Op::put(put.item_key.clone(), PutMode::Append, frame, Ttl::Never);
         let mut batch = Batch::new();
-        batch.extend(self.compaction_with(&put.item_key));
-        let carried = batch.len();
+        let carried = self.compaction_with(&put.item_key).map(|compaction| {
+            let (op, shard) = self.begun(compaction);
+            batch.push(op);
+            shard
+        });
         batch.extend([append, self.add_op(put, made), Op::get(put.item_key.clone(), want)]);
-        // Whether a compaction came to something nobody asks.
-        let mut replies = self.run(effort.ctx(), batch).await.into_iter().skip(carried);
+        let mut replies = self.run(effort.ctx(), batch).await.into_iter();
+        if let Some(shard) = carried {
+            self.shards.tell_reply(shard, &next(&mut replies));
+        }
         let (append, add) = (next(&mut replies), next(&mut replies));
         match (append, add) {
             (Ok(Reply::Stored), _) => {
@@ -138,7 +148,10 @@ impl Inner {
         let frame = layout::value_frame(put.stamp, &put.spot, put.value);
         let written = self.entry(put.key, &found.item)?.rewritten(&frame, self.now_s())?;
         let flags = put.spot.flags(found.is_listed);
-        match self.cas(effort, put, &found, written, flags).await? {
+        self.shards.tell(put.spot.shard, Phase::Begun);
+        let rewritten = self.cas(effort, put, &found, written, flags).await;
+        self.shards.tell(put.spot.shard, phase(&rewritten));
+        match rewritten? {
             true => Ok(Tried::Joined(Some(Found { item: Item::default(), ..found }))),
             false => Ok(Tried::Nothing),
         }
@@ -359,15 +372,19 @@ impl Inner {
                     self.shards.vigil.check()?;
                     return Ok(true);
                 }
-                Ok(false) => effort.pause().await,
+                Ok(false) => {
+                    events::conflict(self.subject());
+                    effort.pause().await;
+                }
                 // By token: whatever became of it, another look tells, and another try does no harm.
                 Err(error) if error.is_unknown() && self.store.profile().delete_cas => {
                     is_in_doubt = true;
+                    events::retry(self.subject(), error.kind());
                     effort.pause().await;
                 }
                 // Blind: tried again, it could take a newer entry.
                 Err(error) if error.is_unknown() => return Err(error),
-                Err(error) => effort.again(error).await.map_err(unknown)?,
+                Err(error) => effort.again(self.subject(), error).await.map_err(unknown)?,
             }
             if effort.is_over() {
                 break;
@@ -466,6 +483,15 @@ impl Inner {
 
 fn next(replies: &mut impl Iterator<Item = <Replies as IntoIterator>::Item>) -> Result<Reply> {
     replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))
+}
+
+/// How a rewrite by token ended.
+fn phase(written: &Result<bool>) -> Phase {
+    match written {
+        Ok(true) => Phase::Done,
+        Ok(false) => Phase::Met,
+        Err(_) => Phase::Failed,
+    }
 }
 
 /// An error after which something has taken effect.

@@ -185,6 +185,19 @@ pub(super) fn parse_shard(value: &[u8]) -> Result<(u64, Vec<u64>)> {
     Ok((incarnation, hashes))
 }
 
+/// How many bytes of a piece are stale: repeats in a shard, blanks behind a counter.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for bytes that are neither.
+pub(crate) fn stale_bytes(value: &[u8]) -> Result<usize> {
+    if value.starts_with(&MAGIC) {
+        let (_, hashes) = parse_shard(value)?;
+        return Ok(value.len() - SHARD_HEADER_BYTES - hashes.len() * HASH_BYTES);
+    }
+    parse_counter(value)?;
+    Ok(value.len() - value.trim_ascii_end().len())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -220,6 +233,14 @@ mod tests {
     #[test]
     fn a_repeat_counts_once() {
         assert_eq!(parse_shard(&shard_value(1, &[5, 5, 4, 5])).unwrap().1, [4, 5]);
+    }
+
+    #[test]
+    fn repeats_and_blanks_are_stale() {
+        assert_eq!(stale_bytes(&shard_value(1, &[5, 5, 4, 5])).unwrap(), 16);
+        assert_eq!(stale_bytes(&shard_value(1, &[])).unwrap(), 0);
+        assert_eq!((stale_bytes(b"17  ").unwrap(), stale_bytes(b"17").unwrap()), (2, 0));
+        assert!(stale_bytes(b"LRV\x01").is_err() && stale_bytes(b"x").is_err());
     }
 
     #[test]

@@ -85,6 +85,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_core::{Ctx, Error, ErrorKind, Key, Result, StoreRef};
 
+pub(crate) use self::layout::stale_bytes;
 pub use self::options::VisitorsOptions;
 use self::shared::{Shared, as_ms};
 use crate::ledger;

@@ -1,6 +1,6 @@
 //! Looking at structures of each kind, whole and damaged.
 
-use larder_core::{Ctx, ErrorKind, Key, PutMode, StoreExt, StoreRef, Ttl};
+use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::inspect::inspect;
 use larder_structures::lock::Lock;
 use larder_structures::records::{Schema, Value};
@@ -153,7 +153,7 @@ async fn the_kinds_whose_pieces_come_as_they_are_used_count_them() {
     log.put_all([(log.now_ms(), "a"), (log.now_ms(), "b"), (log.now_ms() - 7_200_000, "c")]).await.unwrap();
     let found = look(&store, "audit").await;
     assert_eq!((found.manifest.kind, found.keys), (Kind::EventLog, list_alone + 2), "a part a chunk");
-    assert_eq!((found.live_bytes, found.elements), (None, None));
+    assert_eq!((found.elements, found.missing), (Some(3), 0), "events");
 
     let visitors = Visitors::open_or_create(&store, "site").await.unwrap();
     let ledger = look(&store, "site").await.keys;
@@ -166,6 +166,48 @@ async fn the_kinds_whose_pieces_come_as_they_are_used_count_them() {
     let found = look(&store, "pages").await;
     assert_eq!((found.manifest.kind, found.keys, found.missing), (Kind::Cache, 1, 0), "entries are not listed");
     assert_eq!(words(&found), ["keys are hashed by XXH3-128"]);
+}
+
+#[tokio::test]
+async fn a_log_and_visitors_tell_what_is_live_and_what_repeats() {
+    let store = memory();
+    let hour = std::time::Duration::from_secs(3_600);
+    let log = EventLog::options().chunk(hour).open_or_create(&store, "audit").await.unwrap();
+    let now_ms = log.now_ms();
+    for event in ["one", "two"] {
+        log.put_at(now_ms, event).await.unwrap();
+    }
+    let found = look(&store, "audit").await;
+    let manifest_bytes = (17 + found.manifest.params.len()) as u64;
+    let all = |found: &Inspection| found.live_bytes.unwrap() + found.stale_bytes.unwrap() + manifest_bytes;
+    assert_eq!((all(&found), found.elements), (found.bytes, Some(2)));
+    // What the network brings twice stands twice, and counts once.
+    let generation = found.manifest.generation;
+    let part = Key::new(format!("L.audit.e.{generation:016x}.{:x}-0", now_ms / 3_600_000)).unwrap();
+    let value = store.get(part.clone()).await.unwrap().unwrap().value;
+    let frames = value.slice(34..);
+    store.put(part.clone(), PutMode::Append, frames.clone(), Ttl::Never).await.unwrap();
+    let twice = look(&store, "audit").await;
+    assert_eq!(twice.stale_bytes.unwrap(), found.stale_bytes.unwrap() + frames.len() as u64);
+    assert_eq!((twice.live_bytes, twice.elements, all(&twice)), (found.live_bytes, Some(2), twice.bytes));
+    // Bytes that no release wrote leave it untold.
+    store.put(part, PutMode::Append, "else", Ttl::Never).await.unwrap();
+    let strange = look(&store, "audit").await;
+    assert_eq!((strange.live_bytes, strange.stale_bytes, strange.elements), (None, None, None));
+
+    let clock = std::sync::Arc::new(ManualClock::at(std::time::Duration::from_secs(3_000_000)));
+    let options = Visitors::options().shards(1).clock(clock);
+    let visitors = options.open_or_create(&store, "site").await.unwrap();
+    let again = options.open(&store, "site").await.unwrap();
+    visitors.hit_visitor("joe").await.unwrap();
+    let found = look(&store, "site").await;
+    let manifest_bytes = (17 + found.manifest.params.len()) as u64;
+    assert_eq!(found.live_bytes.unwrap() + found.stale_bytes.unwrap() + manifest_bytes, found.bytes);
+    // Another handle does not know of it, and does not ask.
+    again.hit_visitor("joe").await.unwrap();
+    let twice = look(&store, "site").await;
+    assert_eq!(twice.stale_bytes.unwrap(), found.stale_bytes.unwrap() + 8);
+    assert_eq!((twice.live_bytes, twice.elements), (found.live_bytes, None));
 }
 
 #[tokio::test]

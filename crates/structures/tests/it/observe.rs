@@ -7,12 +7,14 @@ use larder_core::observe::{self, Event, Observer};
 use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::lock::Lock;
 use larder_structures::log::Cursor;
-use larder_structures::{Counter, EventLog, Name, Set, Visitors, registry};
+use larder_structures::{Array, Counter, EventLog, Name, Set, Table, Visitors, registry};
 
+use crate::array::support::{NOTHING, whole};
 use crate::counter::support::{memory, slot_key};
 use crate::lock::support::{LEASE, SECOND, options};
 use crate::support::hooked::Hooked;
 use crate::support::probe::Probe;
+use crate::table::support::{evicting, flagged, lose};
 
 /// Events in words, each with the name of its structure; tests use names of their own, since the observer is the process's.
 type Seen = Mutex<Vec<(Vec<u8>, String)>>;
@@ -302,4 +304,110 @@ async fn visitors_tell_retries_compactions_and_losses() {
     plain.delete(larder_core::Key::new(key).unwrap()).await.unwrap();
     assert_eq!(site.current().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(told("v"), ["visitors: lost"]);
+}
+
+#[tokio::test]
+async fn an_array_tells_conflicts_retries_compactions_and_losses() {
+    seen();
+    let plain = Probe::new().shared();
+    let hooked = Hooked::new(&plain);
+    let options = Array::options().shards(3).dirtiness(usize::MAX);
+    let array = options.clone().open_or_create(&hooked.shared(), "a1").await.unwrap();
+    let other = options.open(&plain, "a1").await.unwrap();
+    array.change(whole(0), NOTHING).await.unwrap();
+    assert!(told("a1").is_empty(), "nobody was in the way");
+
+    other.change(whole(1), whole(0)).await.unwrap();
+    array.change(whole(2), whole(1)).await.unwrap();
+    assert_eq!(told("a1"), ["array: conflict", "array: retry after conflict"], "it did not know of the other's change");
+    // The appends come first, then the write that makes them count.
+    hooked.lose_replies(2);
+    array.change(whole(3), whole(2)).await.unwrap();
+    hooked.refuse(1);
+    array.push(["x"]).await.unwrap();
+    assert_eq!(told("a1"), ["array: retry after unavailable"; 2]);
+
+    array.compact().await.unwrap();
+    let mut all = told("a1");
+    all.sort();
+    let each = |phase| (0..3).map(move |shard| format!("array: compaction {shard} {phase}"));
+    let mut expected: Vec<String> = each("begun").chain(each("done")).collect();
+    expected.sort();
+    assert_eq!(all, expected);
+
+    let manifest = registry::find(&plain, Ctx::default(), &Name::new("a1").unwrap()).await.unwrap().unwrap();
+    let commits = Key::new(format!("L.a1.a.{:016x}.commits", manifest.generation)).unwrap();
+    assert!(plain.delete(commits).await.unwrap());
+    assert_eq!(array.elements().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("a1"), ["array: lost"]);
+}
+
+#[tokio::test]
+async fn a_table_tells_conflicts_retries_and_losses() {
+    seen();
+    let plain = evicting();
+    let hooked = Hooked::new(&plain);
+    let table = Table::open_or_create(&hooked.shared(), "t1").await.unwrap();
+    let other = Table::open(&plain, "t1").await.unwrap();
+    table.put("k", "1").await.unwrap();
+    table.settle().await;
+    assert!(told("t1").is_empty(), "nobody was in the way");
+    hooked.refuse(1);
+    table.put("k", "2").await.unwrap();
+    hooked.refuse(1);
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "2");
+    table.settle().await;
+    assert_eq!(told("t1"), ["table: retry after unavailable"; 2]);
+
+    // Read, noted as leaving, and before it is deleted another puts it.
+    hooked.at(3, move |store, batch| async move {
+        other.put("k", "3").await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    assert!(table.remove("k").await.unwrap());
+    table.settle().await;
+    assert_eq!(told("t1"), ["table: conflict"]);
+
+    table.put("k", "4").await.unwrap();
+    flagged(&plain, "t1", b"k").await;
+    lose(&plain, "t1", b"k").await;
+    assert_eq!(table.get("k").await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(table.entries().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(table.entries_and_lost().await.unwrap().lost, ["k"]);
+    assert_eq!(told("t1"), ["table: lost"; 3]);
+}
+
+#[tokio::test]
+async fn a_table_tells_compactions_of_its_list_and_its_entries() {
+    seen();
+    let store = Probe::small(12_000).shared();
+    let table = Table::options().dirtiness(1).open_or_create(&store, "t2").await.unwrap();
+    let both = ["table: compaction 0 begun", "table: compaction 0 done"];
+    // Which put looks whether its entry is dirty is drawn.
+    let mut all = Vec::new();
+    while all.is_empty() {
+        table.put("k", vec![b'x'; 1_000]).await.unwrap();
+        table.settle().await;
+        all = told("t2");
+    }
+    assert_eq!(all, both, "an entry, with a put or beside it");
+    while all.len() < 4 {
+        table.put("k", vec![b'x'; 5_900]).await.unwrap();
+        table.settle().await;
+        all.extend(told("t2"));
+    }
+    assert_eq!(all[2..4], both, "an entry that has no room for another value");
+    table.put("gone", "v").await.unwrap();
+    assert!(table.remove("gone").await.unwrap());
+    table.settle().await;
+    told("t2");
+    while table.keys().await.unwrap() == ["k"] {
+        tokio::task::yield_now().await;
+        table.settle().await;
+        all = told("t2");
+        if !all.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(all, both, "the list");
 }

@@ -14,6 +14,7 @@ use crate::faulty::{Fault, Faulty};
 cases! {
     log_agrees_with_a_model [];
     log_keeps_events_of_any_bytes [];
+    log_refuses_times_in_the_future_and_before_its_retention [];
     log_is_whole_under_eight_tasks_and_two_handles [];
     log_is_whole_when_the_nth_op_fails [];
     log_reports_a_lost_part_as_a_gap [];
@@ -106,11 +107,31 @@ async fn log_keeps_events_of_any_bytes(t: Bench) {
         log.put(event).await.expect("a put");
     }
     assert_eq!(whole(log.fetch(..).await.expect("a fetch")), once(all));
-    let error = log.put_at(0, "old").await.expect_err("older than the retention");
-    assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
-    let error = log.put_at(log.now_ms() + 600_000, "new").await.expect_err("in the future");
-    assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
-    assert_eq!(whole(log.fetch(..).await.expect("a fetch")), once(all));
+}
+
+/// Of ten chunks of a minute, and 5 minutes that clocks may be apart.
+async fn log_refuses_times_in_the_future_and_before_its_retention(t: Bench) {
+    const MINUTE_MS: u64 = 60_000;
+    let log = made(&t).await;
+    let now_ms = log.now_ms();
+    let good = [now_ms - 9 * MINUTE_MS, now_ms, now_ms + 4 * MINUTE_MS];
+    for time_ms in good {
+        log.put_at(time_ms, time_ms.to_string()).await.expect("a time that the log takes");
+    }
+    let expected = once(good.map(|time_ms| time_ms.to_string()));
+    let (old, new) = ([0, 1, now_ms - 12 * MINUTE_MS], [now_ms + 7 * MINUTE_MS, now_ms * 2, u64::MAX]);
+    for time_ms in old.into_iter().chain(new) {
+        for error in [
+            log.put_at(time_ms, "bad").await.expect_err("refused"),
+            // One of them, and nothing is put.
+            log.put_all([(now_ms, "beside it"), (time_ms, "bad")]).await.expect_err("refused"),
+        ] {
+            assert!(error.kind() == ErrorKind::BadInput && !error.is_unknown(), "{time_ms}: {error}");
+        }
+    }
+    assert_eq!(whole(log.fetch(..).await.expect("a fetch")), expected, "what was refused is there");
+    let mut tail = log.tail(Cursor::default()).expect("a tail");
+    assert_eq!(whole(tail.poll().await.expect("a look")), expected);
 }
 
 async fn log_is_whole_under_eight_tasks_and_two_handles(t: Bench) {

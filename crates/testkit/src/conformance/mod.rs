@@ -12,6 +12,7 @@ pub mod log_cases;
 pub mod lookup_budget_cases;
 pub mod lookup_cases;
 pub mod matrix;
+pub mod model_cases;
 pub mod native_cases;
 pub mod op_cases;
 pub mod queue_cases;
@@ -63,6 +64,7 @@ pub const CASES: &[&[Case]] = &[
     unique_cases::CASES,
     log_cases::CASES,
     lookup_cases::CASES,
+    model_cases::CASES,
     queue_cases::CASES,
     records_cases::CASES,
     sharded_cases::CASES,

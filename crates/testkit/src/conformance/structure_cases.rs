@@ -442,15 +442,15 @@ async fn fast_counter_has_golden_bytes(t: Bench) {
     let is_native = t.store.profile().natives.contains(Families::BITS | Families::KEYS);
     assert_eq!(manifest.layout, if is_native { 2 } else { 1 });
     for (add, digits, bits) in [
-        (0, "4611686018427387904", [0xc0, 0, 0, 0, 0, 0, 0, 0]),
-        (-1, "4611686018427387903", [0xbf, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
-        (8, "4611686018427387911", [0xc0, 0, 0, 0, 0, 0, 0, 7]),
+        (0, "4611686018427387904", b"\xc0\0\0\0\0\0\0\0"),
+        (-1, "4611686018427387903", b"\xbf\xff\xff\xff\xff\xff\xff\xff"),
+        (8, "4611686018427387911", b"\xc0\0\0\0\0\0\0\x07"),
     ] {
         counter.add(add).await.expect("an add");
         if is_native {
             let whole = Native::BitsRead { offset_bytes: 0, len_bytes: 99 };
             let found = t.ok(Op::native(key.clone(), whole)).await.into_native();
-            assert_eq!(found, Some(NativeReply::Bytes(Bytes::copy_from_slice(&bits))));
+            assert_eq!(found, Some(NativeReply::Bytes(Bytes::from_static(bits))));
         } else {
             assert_eq!(t.value(&key).await.expect("it is there"), digits);
         }

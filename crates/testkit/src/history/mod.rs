@@ -1,6 +1,6 @@
 //! Histories: what clients of a structure did and were told, while things broke, held against what the structure promises.
 //!
-//! A [`Job`] drives one structure by 2 to 4 clients with values of their own, and records when each call began, when it ended and what it
+//! A [`Job`] drives one structure by 2 clients or more with values of their own, and records when each call began, when it ended and what it
 //! was told: done, not done, or unknown. Then everything is calm, and all is read once more. The checkers ([`check`]) are pure functions
 //! over what was recorded. What the guarantees allow, `Lost` or an unknown outcome, they allow only where [`Caused`] says that something
 //! really happened.
@@ -25,7 +25,7 @@ pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// What a run of a job works on.
 #[derive(Clone)]
 pub struct Arena {
-    /// One store a client, 2 to 4: whatever the nemesis does stands between it and the data.
+    /// One store a client, 2 or more: whatever the nemesis does stands between it and the data.
     pub clients: Vec<StoreRef>,
     /// The same data without faults, once the nemesis is quiet: for the final read.
     pub quiet: StoreRef,

@@ -62,6 +62,42 @@ pub fn check(calls: &[Call<CacheOp, CacheTold>], made: &HashMap<u64, (u64, Momen
     wrong.collect()
 }
 
+/// A turn to make a key's value, which its holder had for certain from `begun` to `finishing`, unless somebody invalidated the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The key.
+    pub key: u64,
+    /// When its holder began to ask for it.
+    pub asked: Moment,
+    /// When it was told to have it.
+    pub begun: Moment,
+    /// When it began to put the value in the cache.
+    pub finishing: Moment,
+}
+
+/// Turns of one key that two had at once, with no invalidation that could have ended the first one's: for histories in which no lease
+/// runs out, in n log n and, for each overlap, the invalidations of its key.
+pub fn two_at_once(calls: &[Call<CacheOp, CacheTold>], turns: &[Turn]) -> Vec<String> {
+    let mut turns = turns.to_vec();
+    turns.sort_unstable_by_key(|turn| (turn.key, turn.begun));
+    // Of each key's turns up to now, the one that lasts longest.
+    let mut longest: Option<Turn> = None;
+    let mut bad = Vec::new();
+    for turn in turns {
+        if let Some(first) = longest.filter(|first| first.key == turn.key && first.finishing > turn.begun) {
+            let is_ended = calls.iter().any(|call| {
+                let is_of_key = call.op == CacheOp::Invalidate(turn.key) && call.may_count();
+                is_of_key && call.invoked < turn.begun && call.returned > first.asked
+            });
+            if !is_ended {
+                bad.push(format!("two make key {} at once: {first:?} and {turn:?}", turn.key));
+            }
+        }
+        longest = longest.filter(|first| first.key == turn.key && first.finishing > turn.finishing).or(Some(turn));
+    }
+    bad
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +116,21 @@ mod tests {
         assert_eq!(check(&[invalidate, found(7, 1, 7)], &made).len(), 1);
         assert_eq!(check(&[found(2, 1, 8)], &made).len(), 1);
         assert_eq!(check(&[found(2, 1, 9)], &made).len(), 1);
+    }
+
+    #[test]
+    fn two_turns_at_once_are_found_but_where_an_invalidation_ended_the_first() {
+        let turn = |key, asked| Turn { key, asked, begun: asked + 1, finishing: asked + 10 };
+        let invalidate = |at| call(CacheOp::Invalidate(1), at, CacheTold::Done);
+        assert_eq!(two_at_once(&[], &[turn(1, 1), turn(2, 2), turn(1, 11)]), [""; 0], "one after the other");
+        assert_eq!(two_at_once(&[], &[turn(1, 5), turn(1, 1)]).len(), 1);
+        assert_eq!(two_at_once(&[invalidate(3)], &[turn(1, 1), turn(1, 5)]), [""; 0]);
+        // Over before the first was asked for, and begun after the second was had.
+        for at in [0, 7] {
+            assert_eq!(two_at_once(&[invalidate(at)], &[turn(1, 3), turn(1, 5)]).len(), 1, "{at}");
+        }
+        // The turn in the middle is short; the first outlasts it.
+        let short = Turn { finishing: 4, ..turn(1, 2) };
+        assert_eq!(two_at_once(&[], &[turn(1, 1), short, turn(1, 8)]).len(), 2);
     }
 }

@@ -7,7 +7,7 @@ mod locks;
 mod logs;
 mod maps;
 pub mod planted;
-mod queues;
+pub(crate) mod queues;
 mod records;
 mod sharded;
 mod tables;

@@ -17,13 +17,13 @@ const DRAIN_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Either of the two.
 #[derive(Clone)]
-enum Line {
+pub(crate) enum Line {
     Queue(Queue),
     Stack(Stack),
 }
 
 impl Line {
-    async fn push(&self, value: u64) -> Result<QueueTold> {
+    pub(crate) async fn push(&self, value: u64) -> Result<QueueTold> {
         match self {
             Line::Queue(queue) => queue.push(value.to_be_bytes()).await,
             Line::Stack(stack) => stack.push(value.to_be_bytes()).await,
@@ -31,7 +31,7 @@ impl Line {
         .map(|()| None)
     }
 
-    async fn pop(&self) -> Result<QueueTold> {
+    pub(crate) async fn pop(&self) -> Result<QueueTold> {
         let popped = match self {
             Line::Queue(queue) => queue.pop().await,
             Line::Stack(stack) => stack.pop().await,
@@ -39,7 +39,7 @@ impl Line {
         popped?.as_deref().map(value).transpose()
     }
 
-    async fn claim(&self) -> Result<Option<(u64, Claim)>> {
+    pub(crate) async fn claim(&self) -> Result<Option<(u64, Claim)>> {
         let claimed = match self {
             Line::Queue(queue) => queue.claim(LEASE).await,
             Line::Stack(stack) => stack.claim(LEASE).await,
@@ -47,7 +47,7 @@ impl Line {
         claimed?.map(|claim| Ok((value(claim.item())?, claim))).transpose()
     }
 
-    async fn len(&self) -> Result<u64> {
+    pub(crate) async fn len(&self) -> Result<u64> {
         match self {
             Line::Queue(queue) => queue.len().await,
             Line::Stack(stack) => stack.len().await,

@@ -126,7 +126,7 @@ fn rates(rng: &mut Rng, stage: Stage, kind: Kind) -> Rates {
 fn bears_duplicates(stage: Stage, kind: Kind) -> bool {
     let is_by_token =
         matches!(stage, Stage::Memcached(Version::New) | Stage::Several | Stage::OwnMemory | Stage::OwnDurable);
-    let stays = matches!(kind, Kind::Lock | Kind::Counter | Kind::Set | Kind::EventLog | Kind::Records);
+    let stays = matches!(kind, Kind::Lock | Kind::Counter | Kind::Set | Kind::Array | Kind::EventLog | Kind::Records);
     is_by_token && stays
 }
 

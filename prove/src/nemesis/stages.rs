@@ -11,7 +11,7 @@ use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 
-use crate::served;
+use crate::{served, simulation};
 
 /// Clients of a history.
 const CLIENTS: std::ops::RangeInclusive<usize> = 2..=4;
@@ -122,12 +122,11 @@ fn rates(rng: &mut Rng, stage: Stage, kind: Kind) -> Rates {
 
 /// Whether a request that was answered may be carried out a second time. No connection does that, and the contract of a store does not speak of it; a router between can. What
 /// is written by token, or appended by writer and sequence, to items that are made once and stay, bears it; what the server's arithmetic counts, an
-/// item that was removed, and a command of the server's own do not; nor do changes over several shards of an array, which tell `RolledBack` of it.
+/// item that was removed, and a command of the server's own do not.
 fn bears_duplicates(stage: Stage, kind: Kind) -> bool {
     let is_by_token =
         matches!(stage, Stage::Memcached(Version::New) | Stage::Several | Stage::OwnMemory | Stage::OwnDurable);
-    let stays = matches!(kind, Kind::Lock | Kind::Counter | Kind::Set | Kind::EventLog | Kind::Records);
-    is_by_token && stays
+    is_by_token && simulation::bears_twice(kind)
 }
 
 fn calm(trouble: Arc<dyn Trouble>, proxies: Vec<Arc<Proxy>>) -> Calm {

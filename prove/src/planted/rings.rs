@@ -7,7 +7,7 @@ use larder_core::{Clock, Ctx, Key, Op, PutMode, Reply, StoreExt, StoreRef, Ttl, 
 use larder_store_memory::MemoryStore;
 use larder_testkit::history::check::grants::{Hold, overlaps};
 use larder_testkit::history::check::log::{LogOp, LogTold, check};
-use larder_testkit::history::recorder::Recorder;
+use larder_testkit::history::recorder::{Moment, Recorder};
 
 use crate::virtual_time::{self, VirtualClock};
 
@@ -105,6 +105,6 @@ pub(super) fn late_event(seed: u64, is_planted: bool) -> Vec<String> {
             };
             history.call(0, LogOp::Window(now, now), read).await;
         }
-        check(&history.finish().0, false)
+        check(&history.finish().0, false, Moment::MAX)
     })
 }

@@ -33,6 +33,8 @@ pub(super) struct Climate {
     pub(super) delay_us_max: u64,
     /// One message in so many takes up to [`Climate::LATE_MAX`]; none at all for zero.
     pub(super) late_one_in: u64,
+    /// One request in so many is carried out a second time, a while later; none at all for zero.
+    pub(super) twice_one_in: u64,
     /// How long it is quiet between two things that befall the server or a client, on average.
     pub(super) calm_for: Duration,
     pub(super) are_clocks_wrong: bool,
@@ -76,11 +78,18 @@ impl Climate {
             full_one_in: one_of(random, &[0, 0, 0, 50]),
             delay_us_max: one_of(random, &[400, 2_000, 20_000, 150_000]),
             late_one_in: one_of(random, &[0, 0, 30, 100]),
+            twice_one_in: 0,
             calm_for: Duration::from_millis(one_of(random, &[50, 200, 1_000, 5_000])),
             are_clocks_wrong: random.u8(..3) == 0,
             value_bytes_max: if random.u8(..4) == 0 { 16 << 10 } else { 1 << 20 },
             dialect: [Dialect::Meta, Dialect::Classic, Dialect::Embedded][random.usize(..3)],
         }
+    }
+
+    /// The same, with requests that are delivered twice, in every third seed. Drawn apart, so that all other seeds stay what they were.
+    pub(super) fn with_requests_twice(mut self, random: &mut fastrand::Rng) -> Climate {
+        self.twice_one_in = [0, 0, 0, 0, 3, 30][random.usize(..6)];
+        self
     }
 
     /// What the clients are told of the server, which is a memory store.

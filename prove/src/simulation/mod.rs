@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use larder_core::StoreRef;
 use larder_core::ambient::simulation::enter;
+use larder_structures::Kind;
 use larder_testkit::history::{Arena, Caused, JOBS, Job, Run, Verdict};
 
 use crate::{Budget, Findings, Part};
@@ -88,7 +89,10 @@ fn run_here(seed: u64, job: &'static Job, is_traced: bool) -> Simulated {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let mut random = fastrand::Rng::with_seed(mixed(seed ^ 2));
-    let climate = Climate::draw(&mut random);
+    let mut climate = Climate::draw(&mut random);
+    if bears_twice(job.kind) {
+        climate = climate.with_requests_twice(&mut fastrand::Rng::with_seed(mixed(seed ^ 4)));
+    }
     let machine = Rc::new({
         let _context = runtime.enter();
         Machine::new(mixed(seed ^ 3), climate.are_clocks_wrong)
@@ -98,6 +102,12 @@ fn run_here(seed: u64, job: &'static Job, is_traced: bool) -> Simulated {
     drop(runtime);
     drop(entered);
     simulated
+}
+
+/// Whether a request that was answered may be carried out a second time, as a router between may do: what is written by token, or appended by writer and
+/// sequence, to items that are made once and stay.
+pub(crate) fn bears_twice(kind: Kind) -> bool {
+    matches!(kind, Kind::Lock | Kind::Counter | Kind::Set | Kind::Array | Kind::EventLog | Kind::Records)
 }
 
 async fn run_in(
@@ -115,7 +125,7 @@ async fn run_in(
     let server = Server::new(climate.value_bytes_max, caused.clone());
     let profile = Arc::new(climate.profile(&server.memory_profile()));
     let ops = random.usize(20..200);
-    let net = Net::new(climate.clone(), server, trace.clone(), random);
+    let net = Net::new(climate.clone(), server, trace.clone(), random, mixed(seed ^ 5));
     let over = Arc::new(Mutex::new(Vec::new()));
     let client = |number| Arc::new(ClientStore::new(net.clone(), profile.clone(), number, &over)) as StoreRef;
     let arena = Arena {

@@ -12,6 +12,9 @@ use super::climate::Climate;
 use super::server::Server;
 use super::trace::Trace;
 
+/// How many delays later a request is carried out again at the most.
+const TWICE_AFTER: u64 = 4;
+
 /// The network of a simulation.
 pub(super) struct Net {
     pub(super) climate: Climate,
@@ -22,6 +25,8 @@ pub(super) struct Net {
 
 struct State {
     random: fastrand::Rng,
+    /// For requests that are delivered twice alone.
+    random_twice: fastrand::Rng,
     connections: u64,
     /// The way of each client.
     links: Vec<Link>,
@@ -98,10 +103,17 @@ struct Answer {
 }
 
 impl Net {
-    pub(super) fn new(climate: Climate, server: Server, trace: Trace, random: fastrand::Rng) -> Arc<Net> {
+    pub(super) fn new(
+        climate: Climate,
+        server: Server,
+        trace: Trace,
+        random: fastrand::Rng,
+        seed_twice: u64,
+    ) -> Arc<Net> {
         let link = Link { connection: None, held_until: Instant::now() };
         let state = State {
             random,
+            random_twice: fastrand::Rng::with_seed(seed_twice),
             connections: 0,
             links: vec![link; climate.clients],
             in_flight: 0,
@@ -242,6 +254,9 @@ impl Net {
         let mut last_answer = Instant::now();
         while let Some(request) = arriving.recv().await {
             self.arrival(&connection, request.arrives).await;
+            if request.fate == Fate::Answered {
+                self.carry_out_again(&connection, &request.ops);
+            }
             if let Some((replies, breaks)) = self.meet(&connection, &request) {
                 last_answer = last_answer.max(Instant::now() + self.delay());
                 let answer = Answer { number: request.number, arrives: last_answer, replies, breaks };
@@ -266,6 +281,30 @@ impl Net {
             }
             sleep_until(until).await;
         }
+    }
+
+    /// Has a request carried out once more a while later, in the same life of the server, by chance.
+    fn carry_out_again(self: &Arc<Net>, connection: &Arc<Connection>, ops: &[Op]) {
+        let one_in = self.climate.twice_one_in;
+        let later = {
+            let mut state = self.lock();
+            if state.is_calm || one_in == 0 || state.random_twice.u64(..one_in) > 0 {
+                return;
+            }
+            state.in_flight += 1;
+            *state.faults.entry("request delivered twice").or_default() += 1;
+            Duration::from_micros(state.random_twice.u64(..TWICE_AFTER * self.climate.delay_us_max))
+        };
+        let (net, connection, ops) = (self.clone(), connection.clone(), ops.to_vec());
+        tokio::spawn(async move {
+            net.arrival(&connection, Instant::now() + later).await;
+            if net.server.life() == connection.life {
+                let replies = net.server.apply(&ops, connection.number, false);
+                let (client, number) = (connection.client, connection.number);
+                net.trace.line(format_args!("c{client}#{number} arrives again: {ops:?}: {replies:?}"));
+            }
+            net.lock().in_flight -= 1;
+        });
     }
 
     /// What comes of a request that arrives: replies, and whether the connection breaks behind them; `None` for nothing.

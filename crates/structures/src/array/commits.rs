@@ -75,6 +75,8 @@ pub(crate) enum Wants {
     Nothing,
     /// The shard is older than the commits: it lacks the change of this number.
     NewerShard(u64),
+    /// The same: it has not settled what the commits have forgotten, up to this number, though it may have all of it in its log.
+    SettledShard(u64),
     /// The commits are older than the shard, which has settled up to this number.
     NewerCommits(u64),
 }
@@ -140,7 +142,7 @@ impl Commits {
             return Wants::NewerCommits(state.mark);
         }
         if state.mark < self.base {
-            return Wants::NewerShard(self.base);
+            return Wants::SettledShard(self.base);
         }
         let touches = |number: &u64| {
             let bits = self.winner(*number).and_then(|winner| winner.touched.get(usize::from(shard / 8)));

@@ -49,7 +49,7 @@ fn a_reader_wants_what_is_older_than_the_rest() {
     let commits = Commits::new(GENERATION, 2).next(5, [0, 1], 0, 0).next(0, [], 0, 0).next(7, [1], 0, 1);
     let wants = |shard, mark, found: &[u64]| commits.wants(shard, &state(mark, found));
     assert_eq!(wants(0, 1, &[]), Wants::Nothing);
-    assert_eq!(wants(0, 0, &[1]), Wants::NewerShard(1), "it was read before 1 was settled in it");
+    assert_eq!(wants(0, 0, &[1]), Wants::SettledShard(1), "it was read before 1 was settled in it");
     assert_eq!(wants(1, 1, &[]), Wants::NewerShard(3), "it was read before 3 arrived");
     assert_eq!(wants(1, 1, &[3]), Wants::Nothing);
     assert_eq!(wants(1, 3, &[]), Wants::Nothing);

@@ -238,11 +238,11 @@ impl Handle {
 
     async fn read_whole(&self, ctx: Ctx, keeper: &Keeper) -> Result<(Vec<Reading>, Arc<Commits>)> {
         let all = 0..self.shards.count();
-        let before = keeper.last();
+        let (before, settled) = keeper.known();
         let (mut readings, reply) = self.shards.read_with(ctx, all, Some(keeper.read_op())).await?;
         let mut commits = keeper.take_in(item_of(reply)?, before)?;
-        // The last number that was known when each shard was read: it must show at least that.
-        let mut known = vec![before; readings.len()];
+        // The last number that was known when each shard was read, and up to which all shards were known to be settled: it must show at least that.
+        let mut known = vec![(before, settled); readings.len()];
         for _ in 0..READ_TRIES_MAX {
             let mut stale = Vec::new();
             let mut newest_mark = 0;
@@ -253,8 +253,9 @@ impl Handle {
                 match commits.wants(shard, &folded.state) {
                     Wants::Nothing => {}
                     Wants::NewerCommits(mark) => newest_mark = mark.max(newest_mark),
-                    Wants::NewerShard(number) if number > known[usize::from(shard)] => stale.push(shard),
-                    Wants::NewerShard(number) => {
+                    Wants::NewerShard(number) if number > known[usize::from(shard)].0 => stale.push(shard),
+                    Wants::SettledShard(upto) if upto > known[usize::from(shard)].1 => stale.push(shard),
+                    Wants::NewerShard(number) | Wants::SettledShard(number) => {
                         let why = format!("shard {shard} lacks change {number}, which had been committed");
                         return Err(keeper.error(ErrorKind::RolledBack, &why));
                     }
@@ -271,7 +272,7 @@ impl Handle {
             } else {
                 for reading in self.shards.read(ctx, stale).await? {
                     let shard = usize::from(reading.shard);
-                    known[shard] = commits.last();
+                    known[shard] = (commits.last(), commits.base);
                     readings[shard] = reading;
                 }
             }

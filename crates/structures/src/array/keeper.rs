@@ -119,8 +119,13 @@ impl Keeper {
     }
 
     /// The last number that this handle knows; to be asked before a read is sent, and handed to [`take_in`](Keeper::take_in).
-    pub(crate) fn last(&self) -> u64 {
+    fn last(&self) -> u64 {
         self.lock().commits.as_ref().map_or(0, |commits| commits.last())
+    }
+
+    /// The same, and up to which number all shards are settled by what it knows.
+    pub(crate) fn known(&self) -> (u64, u64) {
+        self.lock().commits.as_ref().map_or((0, 0), |commits| (commits.last(), commits.base))
     }
 
     pub(crate) fn saw_mark(&self, shard: u16, mark: u64) {

@@ -133,6 +133,11 @@ pub(crate) fn value_frame(stamp: Stamp, spot: &Spot, value: &[u8]) -> Bytes {
     layout::frame(entry_place(stamp.generation), stamp.writer, stamp.seq, &elements)
 }
 
+/// A write of no value: only that somebody was here.
+pub(crate) fn empty_frame(stamp: Stamp) -> Bytes {
+    layout::frame(entry_place(stamp.generation), stamp.writer, stamp.seq, &[])
+}
+
 /// What a put writes that makes the entry, or makes it anew.
 pub(crate) fn whole_frame(
     stamp: Stamp,

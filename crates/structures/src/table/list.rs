@@ -23,6 +23,7 @@ use crate::append::shards::Reading;
 use crate::append::{Part, Shards, Write, Writer};
 use crate::combine::Combiner;
 use crate::events;
+use crate::ids::random_id;
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
 use crate::retry::Backoff;
@@ -425,19 +426,23 @@ impl Inner {
         for _ in 0..ROUNDS_MAX {
             let since = ambient::now();
             let Some(found) = self.read(&mut effort, spot, key).await? else { return Ok(()) };
-            let mut entry = self.entry(key, &found.item)?;
+            let entry = self.entry(key, &found.item)?;
             if found.is_listed {
                 return Ok(());
             }
             let Entry { incarnation, expiry_s, .. } = entry;
             if noted != Some(incarnation) {
+                if !self.sign(&effort, spot, &found, entry).await? {
+                    effort.pause().await;
+                    continue;
+                }
                 self.note(effort.deadline, spot.shard, &[Note::Listed { incarnation, expiry_s, key }]).await?;
                 self.check_late(&mut effort, spot, key, incarnation, since).await?;
                 noted = Some(incarnation);
                 continue;
             }
             let (Some(cas), Some(ttl)) = (found.item.cas, self.left(expiry_s, found.item.ttl)) else { return Ok(()) };
-            let written = entry.compacted(self.now_s());
+            let written = { entry }.compacted(self.now_s());
             let op = Inner::cas_op(self.item_key(spot)?, cas, written, spot.flags(true), ttl);
             match self.run(effort.ctx(), Batch::from_iter([op])).await.pop() {
                 Some(Ok(Reply::Exists)) => {
@@ -449,6 +454,25 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Writes to an entry, without a value, before it is listed for its maker: he takes back what the list refused him, as long as nobody else wrote to it,
+    /// and what is on the list and gone is lost. False if it is another by now. **Round trips: 1.**
+    async fn sign(&self, effort: &Effort, spot: &Spot, found: &Found, entry: Entry<'_>) -> Result<bool> {
+        let (Some(cas), Some(ttl)) = (found.item.cas, self.left(entry.expiry_s, found.item.ttl)) else {
+            // About to be over: no maker is so late.
+            return Ok(true);
+        };
+        // A writer of its own: a put of this handle that began before is to count after it.
+        let stamp = Stamp { generation: self.manifest.generation, writer: random_id(), seq: 1 };
+        let frame = layout::empty_frame(stamp);
+        let op =
+            Inner::cas_op(self.item_key(spot)?, cas, entry.rewritten(&frame, self.now_s())?, spot.flags(false), ttl);
+        match self.run(effort.ctx(), Batch::from_iter([op])).await.pop() {
+            Some(Ok(reply)) => Ok(reply == Reply::Stored),
+            Some(Err(error)) => Err(error),
+            None => Err(larder_core::ext::no_reply()),
+        }
     }
 
     /// What is left of a life; `None` where that is too little to write it anew.

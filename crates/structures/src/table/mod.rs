@@ -18,7 +18,7 @@
 //! | put, the entry is there | **a** append the value (and learn whether the entry is listed) |
 //! | put, it is not | **a** add the entry, not listed; **b** note *listed*; behind the caller **c** flag the entry as listed, by token |
 //! | remove | **d** read the entry; **e** note *leaving*; **f** delete it, by token; behind the caller **g** note *gone* |
-//! | repair, by whoever reads an entry that is not listed | **b**, **c** |
+//! | repair, by whoever reads an entry that is not listed | rewrite the entry with a frame of its own and no value, by token, so that its maker does not take it back any more; **b**, **c** |
 //!
 //! What a crash leaves, and who repairs it:
 //!

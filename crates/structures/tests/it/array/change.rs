@@ -351,3 +351,28 @@ async fn changes_of_one_handle_wait_for_each_other_and_one_that_is_dropped_count
     let error = array.change(NOTHING, [vec![0; 2 << 20]]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadInput);
 }
+
+/// The shards answer at once, and the server of the commits after all shards were settled and the commits have forgotten what was settled. Nothing of it went back.
+#[tokio::test]
+async fn commits_that_are_read_later_than_the_shards_and_have_forgotten_what_these_do_not_show_are_no_rollback() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let array = options().open_or_create(&store, "a").await.unwrap();
+    let hooked = Hooked::new(&store);
+    let reader = options().open(&hooked.shared(), "a").await.unwrap();
+    for number in 0..5 {
+        array.change(whole(number), number.checked_sub(1).map_or(Vec::new(), whole)).await.unwrap();
+    }
+    assert_eq!(sorted(&reader).await, whole(4));
+    let other = array.clone();
+    hooked.at(1, |store, batch| async move {
+        // The commits are asked for last.
+        let (shards, commits) = (batch.len() - 1, batch.iter().skip(batch.len() - 1).cloned().collect());
+        let mut replies = store.run(Ctx::default(), batch.iter().take(shards).cloned().collect()).await;
+        other.compact().await.unwrap();
+        assert_eq!(sorted(&other).await, whole(4));
+        other.change(whole(5), whole(4)).await.unwrap();
+        replies.extend(store.run(Ctx::default(), commits).await);
+        replies
+    });
+    assert_eq!(sorted(&reader).await, whole(5));
+}

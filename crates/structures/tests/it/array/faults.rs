@@ -9,7 +9,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::{Array, ArrayOptions};
 use larder_testkit::faulty::{Fault, Faulty};
 
-use crate::array::support::{NOTHING, Scattered, sorted, whole};
+use crate::array::support::{NOTHING, Scattered, Twice, generation_of, sorted, whole};
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -227,4 +227,43 @@ async fn churn(array: Array, task: u64, seed: u64) -> Known {
 
 fn has_repeats(elements: &[String]) -> bool {
     elements.iter().enumerate().any(|(at, element)| elements[..at].contains(element))
+}
+
+/// The number that a worker's elements are at, if all of them are, and nothing else of it is there.
+fn number_of(worker: usize, elements: &[bytes::Bytes]) -> Option<u32> {
+    let prefix = format!("{worker}/");
+    let of_worker = elements.iter().filter_map(|element| std::str::from_utf8(element).ok()?.strip_prefix(&prefix));
+    let parts: Vec<bytes::Bytes> = of_worker.map(|part| part.to_owned().into()).collect();
+    generation_of(&parts)
+}
+
+/// No connection does that; a router may that repeats what it has not seen answered.
+#[tokio::test]
+async fn requests_that_are_delivered_twice_count_once_and_nothing_is_told_to_be_lost() {
+    const WORKERS: usize = 4;
+    const CHANGES: u32 = 30;
+    for _ in 0..12 {
+        let store: StoreRef = Arc::new(Twice(Scattered::shared()));
+        let one = options(3).dirtiness(64).open_or_create(&store, "a").await.unwrap();
+        let two = options(3).dirtiness(64).open(&store, "a").await.unwrap();
+        let of = |worker: usize, number: u32| {
+            whole(number).into_iter().map(move |part| format!("{worker}/{part}")).collect::<Vec<_>>()
+        };
+        let work = (0..WORKERS).map(|worker| {
+            let array = if worker % 2 == 0 { one.clone() } else { two.clone() };
+            tokio::spawn(async move {
+                array.change(of(worker, 0), NOTHING).await.unwrap();
+                for number in 1..CHANGES {
+                    array.change(of(worker, number), of(worker, number - 1)).await.unwrap();
+                    let elements = sorted(&array).await;
+                    assert_eq!(number_of(worker, &elements), Some(number), "worker {worker}");
+                }
+            })
+        });
+        for worker in work.collect::<Vec<_>>() {
+            worker.await.unwrap();
+        }
+        let elements = sorted(&options(3).open(&store, "a").await.unwrap()).await;
+        assert_eq!((0..WORKERS).map(|worker| number_of(worker, &elements)).collect::<Vec<_>>(), [Some(CHANGES - 1); 4]);
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, StoreRef};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Replies, StoreRef};
 use larder_structures::Table;
 
 use crate::support::hooked::{Hooked, fail};
@@ -90,4 +90,56 @@ async fn what_a_later_removal_took_along_is_not_listed_by_its_maker_any_more() {
         making.settle().await;
         is_gone_for_good(&store, &table).await;
     }
+}
+
+/// What a full list answers to the note of a put.
+fn refused(batch: &Batch) -> Replies {
+    batch.iter().map(|_| Err(Error::new(ErrorKind::Full, "no room"))).collect()
+}
+
+#[tokio::test]
+async fn what_the_list_refuses_is_there_until_it_is_taken_back() {
+    let store = evicting();
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    let (making, hooked) = other(&store).await;
+    let reader = table.clone();
+    hooked.at(2, |_, batch| async move {
+        assert_eq!(reader.get("k").await.unwrap().unwrap(), "v");
+        assert!(reader.keys().await.unwrap().is_empty());
+        refused(&batch)
+    });
+    let error = making.put("k", "v").await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    assert_eq!(table.get("k").await.unwrap(), None);
+    is_gone_for_good(&store, &table).await;
+}
+
+/// A reader found the entry, and lists it for its maker. The maker was refused meanwhile; took he it back now, it would be lost.
+#[tokio::test]
+async fn what_a_reader_lists_is_not_taken_back_by_its_maker() {
+    let store = evicting();
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    let ((making, refusing), (reading, stopping)) = (other(&store).await, other(&store).await);
+    let (listed, is_listed) = tokio::sync::oneshot::channel();
+    let (undone, is_undone) = tokio::sync::oneshot::channel();
+    // The reader gets, reads, signs and notes; then it stands still until the maker is through.
+    stopping.at(5, |store, batch| async move {
+        listed.send(()).unwrap();
+        is_undone.await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    refusing.at(2, |_, batch| async move {
+        assert_eq!(reading.get("k").await.unwrap().unwrap(), "v");
+        is_listed.await.unwrap();
+        refused(&batch)
+    });
+    let error = making.put("k", "v").await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::Unknown), "{error}");
+    undone.send(()).unwrap();
+    flagged(&store, "t", b"k").await;
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "v");
+    assert_eq!(sorted_keys(&table).await, ["k"]);
+    assert!(table.remove("k").await.unwrap());
+    table.settle().await;
+    is_gone_for_good(&store, &table).await;
 }

@@ -33,7 +33,11 @@ pub struct LogTold {
 type LogCall = Call<LogOp, LogTold>;
 
 /// What is wrong with a log's history, in n log n. After a gap nothing is known of what was put before it was told.
-pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
+///
+/// On a store that was set back an event may be gone, or out of reach for a while: its part stood there again, and the list of parts did not name it until
+/// somebody put into it. Nothing happens to the store from `calm_from` on: what a fetch tells then stays there, and a tail that looks after it may not have
+/// skipped any of it, whatever was before.
+pub fn check(calls: &[LogCall], is_set_back: bool, calm_from: Moment) -> Vec<String> {
     let mut puts: HashMap<u64, &LogCall> = HashMap::new();
     let mut done: Vec<(Moment, u64)> = Vec::new();
     let mut times: HashMap<u64, u64> = HashMap::new();
@@ -51,6 +55,7 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
     done.sort_unstable();
     let mut bad = Vec::new();
     let mut tails: HashMap<usize, Tail> = HashMap::new();
+    let mut there: Option<&LogCall> = None;
     for call in calls.iter().filter(|call| !matches!(call.op, LogOp::Put(_) | LogOp::PutAt(..))) {
         let Some(told) = call.ok() else { continue };
         bad.extend(invented(call, told, &puts));
@@ -61,6 +66,9 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
                 strays.map(|event| format!("{event} was told in the window {first} to {last}, and is not of it")),
             );
         } else if call.op == LogOp::Fetch {
+            if call.invoked >= calm_from {
+                there = Some(call);
+            }
             let mut seen = HashSet::new();
             bad.extend(
                 told.events
@@ -76,7 +84,11 @@ pub fn check(calls: &[LogCall], is_set_back: bool) -> Vec<String> {
                 );
             }
         } else {
-            bad.extend(tails.entry(call.client).or_default().look(call, told, &done, is_set_back));
+            let tail = tails.entry(call.client).or_default();
+            bad.extend(tail.look(call, told, &done, is_set_back));
+            if let Some(fetch) = there.filter(|fetch| fetch.returned < call.invoked) {
+                bad.extend(tail.skipped(call, told, fetch));
+            }
         }
     }
     bad
@@ -121,6 +133,19 @@ impl Tail {
         }
         bad
     }
+
+    /// What a fetch before this look told, on a store that nothing happened to since, and this tail never did.
+    fn skipped(&self, call: &LogCall, told: &LogTold, fetch: &LogCall) -> Vec<String> {
+        if told.is_behind || self.had_gaps {
+            return Vec::new();
+        }
+        let there = fetch.ok().into_iter().flat_map(|fetched| &fetched.events);
+        let skipped = there.filter(|event| !self.told.contains(event));
+        let client = call.client as i64;
+        skipped
+            .map(|event| format!("the tail of client {client} skipped {event}, which a fetch before tells"))
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -142,7 +167,7 @@ mod tests {
     fn what_is_missing_repeated_or_invented_is_found() {
         use LogOp::{Fetch, Tail};
         let good = [put(1, 0), read(Tail, 2, &[1]), put(2, 4), read(Fetch, 6, &[1, 2]), read(Tail, 8, &[2])];
-        assert_eq!(check(&good, false), [""; 0]);
+        assert_eq!(check(&good, false, Moment::MAX), [""; 0]);
         for bad in [
             vec![put(1, 0), read(Fetch, 2, &[])],
             vec![put(1, 0), read(Fetch, 2, &[1, 1])],
@@ -150,14 +175,31 @@ mod tests {
             vec![put(1, 0), read(Tail, 2, &[])],
             vec![put(1, 0), read(Tail, 2, &[1]), read(Tail, 4, &[1])],
         ] {
-            assert!(!check(&bad, false).is_empty(), "{bad:?}");
+            assert!(!check(&bad, false, Moment::MAX).is_empty(), "{bad:?}");
         }
         let outcome = Outcome::Ok(LogTold::default());
         let put_at = Call { client: 0, op: LogOp::PutAt(1, 3), invoked: 0, returned: 1, outcome };
-        assert_eq!(check(&[put_at.clone(), read(LogOp::Window(2, 3), 2, &[1])], false), [""; 0]);
-        assert_eq!(check(&[put_at, read(LogOp::Window(4, 5), 2, &[1])], false).len(), 1);
+        assert_eq!(check(&[put_at.clone(), read(LogOp::Window(2, 3), 2, &[1])], false, Moment::MAX), [""; 0]);
+        assert_eq!(check(&[put_at, read(LogOp::Window(4, 5), 2, &[1])], false, Moment::MAX).len(), 1);
         let mut gap = read(Fetch, 2, &[]);
         gap.outcome = Outcome::Ok(LogTold { gaps: true, ..LogTold::default() });
-        assert_eq!(check(&[put(1, 0), gap], false), [""; 0]);
+        assert_eq!(check(&[put(1, 0), gap], false, Moment::MAX), [""; 0]);
+    }
+    #[test]
+    fn a_tail_that_was_set_back_may_miss_what_is_out_of_reach_and_nothing_that_is_there_once_all_is_calm() {
+        use LogOp::{Fetch, Tail};
+        // Event 1 is out of reach when the tail looks first, and told by a fetch later.
+        let early = [put(1, 0), put(2, 2), read(Tail, 4, &[2]), read(Fetch, 6, &[1, 2])];
+        let then = |last: LogCall| check(&[&early[..], &[last]].concat(), true, 5);
+        assert_eq!(check(&early, true, 5), [""; 0]);
+        assert_eq!(then(read(Tail, 8, &[1])), [""; 0]);
+        assert_eq!(then(read(Tail, 8, &[])).len(), 1, "event 1 is there, and the tail goes past it");
+        assert_eq!(check(&[&early[..], &[read(Tail, 8, &[])]].concat(), true, 7), [""; 0], "it may be gone again");
+        let with = |told: LogTold| {
+            let outcome = Outcome::Ok(told);
+            then(Call { client: 1, op: Tail, invoked: 8, returned: 9, outcome })
+        };
+        assert_eq!(with(LogTold { gaps: true, ..LogTold::default() }), [""; 0]);
+        assert_eq!(with(LogTold { is_behind: true, ..LogTold::default() }), [""; 0]);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ranking;
 use super::search::{Found, Model, search};
-use crate::history::recorder::{Call, Outcome};
+use crate::history::recorder::{Call, Moment, Outcome};
 
 /// What is asked of a key, or of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +100,9 @@ pub struct Rules {
     /// A key may be missing in reads of all while it is put, though a get finds it: its entry is made before it is listed. Where the writer never came to
     /// the end, until somebody who read it has listed it.
     pub lists_behind: bool,
+    /// What a put wrote that was told to have come to nothing may be met by others while that put is under way, and not after it: its entry is made before
+    /// the list may refuse the key, and taken back then.
+    pub takes_back: bool,
 }
 
 /// What is wrong with a history of keys.
@@ -120,7 +123,10 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
             _ => {}
         }
     }
-    for (key, calls) in &of_key {
+    for (key, calls) in &mut of_key {
+        if rules.takes_back {
+            forgive_met(calls);
+        }
         bad.extend(invented(*key, calls, first));
         if !rules.is_set_back {
             bad.extend(explained(*key, calls, first));
@@ -164,6 +170,28 @@ fn spread(
         });
     }
     bad
+}
+
+/// Takes out reads of a value beside the very put that wrote it and was told to have come to nothing. A remove beside such a put may have found its entry, and
+/// tells nothing.
+fn forgive_met(calls: &mut Vec<Call<MapOp, MapTold>>) {
+    let taken_back: Vec<(i64, Moment, Moment)> = calls
+        .iter()
+        .filter_map(|call| match call.op {
+            MapOp::Put(_, value) if !call.may_count() => Some((value, call.invoked, call.returned)),
+            _ => None,
+        })
+        .collect();
+    let met = |call: &Call<MapOp, MapTold>, of: Option<i64>| {
+        let is_beside = |invoked: Moment, returned: Moment| call.invoked < returned && invoked < call.returned;
+        taken_back.iter().any(|&(value, begun, ended)| of.is_none_or(|of| of == value) && is_beside(begun, ended))
+    };
+    calls.retain(|call| !matches!(call.ok(), Some(MapTold::Value(Some(value))) if met(call, Some(*value))));
+    for call in calls.iter_mut() {
+        if call.ok() == Some(&MapTold::WasThere(true)) && met(call, None) {
+            call.outcome = Outcome::Ok(MapTold::Done);
+        }
+    }
 }
 
 /// Values that nobody wrote before they were read. Only where nobody adds: then values are as they were written.
@@ -229,7 +257,6 @@ fn counts(calls: &[Call<MapOp, MapTold>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::recorder::Moment;
 
     fn call(op: MapOp, invoked: u64, returned: u64, told: MapTold) -> Call<MapOp, MapTold> {
         Call { client: 0, op, invoked, returned, outcome: Outcome::Ok(told) }
@@ -286,6 +313,29 @@ mod tests {
         assert_eq!(check(&seen(3, 12), behind), [""; 0]);
         assert_eq!(check(&seen(3, 12), Rules::default()).len(), 1);
         assert_eq!(check(&seen(10, 12), behind).len(), 1, "the put was over");
+    }
+
+    #[test]
+    fn what_a_put_takes_back_may_be_met_while_it_is_under_way_and_only_then() {
+        let refused =
+            Call { client: 0, op: MapOp::Put(1, 7), invoked: 2, returned: 6, outcome: Outcome::<MapTold>::NotApplied };
+        let beside = |call: Call<MapOp, MapTold>| check(&[refused.clone(), call], rules()).len();
+        fn rules() -> Rules {
+            Rules { takes_back: true, ..Rules::default() }
+        }
+        assert_eq!(beside(call(MapOp::Get(1), 3, 4, value(7))), 0);
+        assert_eq!(beside(call(MapOp::All, 5, 9, MapTold::All(vec![(1, 7)]))), 0);
+        assert_eq!(beside(call(MapOp::Remove(1), 3, 4, MapTold::WasThere(true))), 0);
+        assert_ne!(beside(call(MapOp::Get(1), 0, 1, value(7))), 0, "before it began");
+        assert_ne!(beside(call(MapOp::Get(1), 7, 8, value(7))), 0, "after it was over");
+        assert_ne!(beside(call(MapOp::Get(1), 3, 4, value(8))), 0, "another value");
+        assert_ne!(beside(call(MapOp::Remove(1), 7, 8, MapTold::WasThere(true))), 0, "after it was over");
+        assert_ne!(check(&[refused.clone(), call(MapOp::Get(1), 3, 4, value(7))], Rules::default()).len(), 0);
+        // What is there all the while is overwritten by nobody.
+        let there = [call(MapOp::Put(1, 5), 0, 1, MapTold::Done), refused.clone()];
+        let then = |told: MapTold| check(&[&there[..], &[call(MapOp::Get(1), 7, 8, told)]].concat(), rules()).len();
+        assert_eq!(then(value(5)), 0);
+        assert_ne!(then(MapTold::Value(None)), 0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The event log: clients put, now and at times before, fetch, and follow it by tails of their own.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use larder_core::{Error, ErrorKind, Result};
@@ -8,6 +9,7 @@ use larder_structures::log::{Cursor, Events, Tail};
 
 use super::drive::{self, Client, opener, play};
 use crate::history::check::log::{LogOp, LogTold, check};
+use crate::history::recorder::Recorder;
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 const CHUNK: Duration = Duration::from_secs(3_600);
@@ -17,30 +19,58 @@ const LOOKS_MAX: usize = 50;
 
 type LogClient = Client<EventLog, LogOp, LogTold>;
 
+/// The tails of the clients, by client, as they stood when these were done.
+type Tails = Arc<Mutex<Vec<(usize, Tail)>>>;
+
 pub(super) fn log(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let options = EventLog::options().chunk(CHUNK).retention(RETENTION).clock(clock());
         let open = opener!(options, drive::name("log", run));
-        let ended = play("event log", arena, run, open, work).await;
+        let tails = Tails::default();
+        let ended = play("event log", arena, run, open, |client| work(client, tails.clone())).await;
+        let calm_from = ended.history.tick();
         ended
             .read(LogOp::Fetch, |log| async move { told(log.fetch(..).await?, false) })
             .await
             .inspect(|last| note_gaps(last, |error| ended.history.note(error)));
-        if let Some(log) = ended.fresh.clone()
-            && let Ok(mut tail) = log.tail(Cursor::default())
-        {
-            for _ in 0..LOOKS_MAX {
-                let invoked = ended.history.tick();
-                let looked = look(&mut tail).await;
-                match ended.history.ended(drive::LAST, LogOp::Tail, invoked, looked) {
-                    Ok(looked) if looked.is_behind => {}
-                    Ok(_) => break,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-                }
+        if let Some(log) = &ended.fresh {
+            let mut tails = std::mem::take(&mut *tails.lock().unwrap_or_else(PoisonError::into_inner));
+            tails.sort_by_key(|(client, _)| *client);
+            for (client, tail) in tails {
+                follow(&ended.history, client, taken_up(log, client, tail)).await;
+            }
+            if let Ok(tail) = log.tail(Cursor::default()) {
+                follow(&ended.history, drive::LAST, tail).await;
             }
         }
-        ended.judge(|calls, excuses| check(calls, excuses.set_back))
+        ended.judge(|calls, excuses| check(calls, excuses.set_back, calm_from))
     })
+}
+
+/// Every other client dies, and another process takes up what it had kept of its cursor.
+fn taken_up(log: &EventLog, client: usize, tail: Tail) -> Tail {
+    if client.is_multiple_of(2) {
+        return tail;
+    }
+    let kept = tail.cursor().to_bytes();
+    Cursor::from_bytes(&kept).and_then(|cursor| log.tail(cursor)).unwrap_or(tail)
+}
+
+/// Looks until all is told.
+async fn follow(history: &Recorder<LogOp, LogTold>, client: usize, mut tail: Tail) {
+    for _ in 0..LOOKS_MAX {
+        let invoked = history.tick();
+        let looked = look(&mut tail).await;
+        match history.ended(client, LogOp::Tail, invoked, looked) {
+            Ok(looked) => {
+                note_gaps(&looked, |error| history.note(error));
+                if !looked.is_behind {
+                    break;
+                }
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
 }
 
 fn note_gaps(told: &LogTold, note: impl FnOnce(&Error)) {
@@ -63,7 +93,7 @@ async fn look(tail: &mut Tail) -> Result<LogTold> {
     told(events, tail.is_behind())
 }
 
-async fn work(mut client: LogClient) {
+async fn work(mut client: LogClient, tails: Tails) {
     let log = client.handle.clone();
     let Ok(mut tail) = log.tail(Cursor::default()) else { return };
     for call in 0..client.ops as u64 {
@@ -85,6 +115,7 @@ async fn work(mut client: LogClient) {
             note_gaps(&read, |error| client.history.note(error));
         }
     }
+    tails.lock().unwrap_or_else(PoisonError::into_inner).push((client.number, tail));
 }
 
 async fn put(client: &mut LogClient, log: &EventLog, call: u64, kind: u8) {

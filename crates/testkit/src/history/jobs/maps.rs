@@ -32,8 +32,8 @@ pub(super) struct Mix {
     pub(super) puts_once: bool,
     /// How many keys there are; else so many that each has some ten calls.
     pub(super) keys: Option<u64>,
-    /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for its own removal or for others'; and reads list what a
-    /// writer left unlisted.
+    /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for its own removal or for others'; reads list what a
+    /// writer left unlisted; and a put of a new key stands for a moment before the list may refuse it.
     pub(super) is_table: bool,
     /// What a key holds before it is written.
     pub(super) first: Option<i64>,
@@ -87,7 +87,12 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
         if mix.is_table && (excuses.loss_told || excuses.open) {
             calls.iter_mut().for_each(forget_whether_it_was_there);
         }
-        let rules = Rules { first: mix.first, is_set_back: excuses.set_back, lists_behind: mix.is_table };
+        let rules = Rules {
+            first: mix.first,
+            is_set_back: excuses.set_back,
+            lists_behind: mix.is_table,
+            takes_back: mix.is_table,
+        };
         let mut bad = check(&calls, rules);
         bad.extend(also(&calls, excuses));
         bad

@@ -85,7 +85,7 @@ fn example(span: &str) -> Option<Vec<u8>> {
 /// The bytes of hex digits; `None` for anything else, and for nothing.
 fn hex(text: &str) -> Option<Vec<u8>> {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if text.is_empty() || text.len() % 2 > 0 || !text.bytes().all(is_hex) {
+    if text.is_empty() || !text.len().is_multiple_of(2) || !text.bytes().all(is_hex) {
         return None;
     }
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()

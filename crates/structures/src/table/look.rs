@@ -16,6 +16,9 @@ use larder_core::{Batch, Error, ErrorKind, Key, Op, Reply, Result, Want};
 use super::layout::{Says, Spot};
 use super::list::{Effort, Inner, ROUNDS_MAX};
 
+/// How many keys are looked for at a time: what is kept of each while it is looked for is some 300 bytes. Not less than a batch of any store takes.
+const KEYS_A_LOOK: usize = 64 * 1024;
+
 /// What became of an entry that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
@@ -43,16 +46,24 @@ struct Doubtful {
 }
 
 impl Inner {
-    /// Looks for entries. **Round trips: 1** a batch that the keys fill; where some are missing, 1 more, 3 more where they are lost.
+    /// Looks for entries. **Round trips: 1** a batch that the keys fill; for each 65,536 of them 1 more where some are missing, 3 more where they are lost.
     pub(super) async fn look(self: &Arc<Self>, keys: &[&[u8]]) -> Result<Vec<Seen>> {
         let mut effort = self.effort()?;
+        let mut seen = Vec::with_capacity(keys.len());
+        for part in keys.chunks(KEYS_A_LOOK) {
+            seen.extend(self.look_at(&mut effort, part).await?);
+        }
+        Ok(seen)
+    }
+
+    async fn look_at(self: &Arc<Self>, effort: &mut Effort, keys: &[&[u8]]) -> Result<Vec<Seen>> {
         let mut asked = Vec::with_capacity(keys.len());
         for &key in keys {
             let spot = self.spot(key);
             let item_key = self.item_key(&spot)?;
             asked.push(Asked { key, spot, item_key, seen: Seen::Absent, suspect: None });
         }
-        let mut open = self.fetch(&mut effort, &mut asked, (0..keys.len()).collect()).await?;
+        let mut open = self.fetch(effort, &mut asked, (0..keys.len()).collect()).await?;
         for _ in 0..ROUNDS_MAX {
             if open.is_empty() || self.is_lossless {
                 self.shards.vigil.check()?;
@@ -61,8 +72,8 @@ impl Inner {
                 there.for_each(|asked| self.tend_behind(asked.spot.shard, now_s));
                 return Ok(asked.into_iter().map(|asked| asked.seen).collect());
             }
-            let listed = self.judge(&mut effort, &mut asked, open).await?;
-            open = self.fetch(&mut effort, &mut asked, listed).await?;
+            let listed = self.judge(effort, &mut asked, open).await?;
+            open = self.fetch(effort, &mut asked, listed).await?;
         }
         let named = open.first().map_or(&b""[..], |&at| asked[at].key);
         let detail = format!("{} was removed and put at each of {ROUNDS_MAX} looks", Shown(named));

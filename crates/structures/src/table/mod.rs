@@ -68,7 +68,7 @@
 //! | of an opened handle | round trips |
 //! |---|---|
 //! | get, has | 1; of what is missing 2 (1 on a store that cannot lose); of what is lost 4 |
-//! | get_many | 1 a node for each batch that the keys fill; where some are missing as above |
+//! | get_many | 1 a node for each batch that the keys fill; where some are missing as above, for each 65,536 keys |
 //! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 4 where the entry is not listed yet |
 //! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |
 //! | remove | 3, and 2 behind the caller; of what is missing 2 |
@@ -538,7 +538,7 @@ impl Table {
         Ok(self.get(key).await?.is_some())
     }
 
-    /// The values under many keys, in their order. **Round trips: 1** a node, for each batch that the keys fill; where some are missing as [`get`](Table::get).
+    /// The values under many keys, in their order. **Round trips: 1** a node, for each batch that the keys fill; where some are missing as [`get`](Table::get), for each 65,536 keys.
     ///
     /// ```
     /// # use larder_core::StoreRef;

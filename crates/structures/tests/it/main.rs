@@ -6,6 +6,7 @@ mod array;
 mod cache;
 mod clocks;
 mod counter;
+mod eight;
 mod foreign_redis;
 mod inspect;
 mod kinds;

@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use larder_core::{ErrorKind, StoreExt, StoreRef, SystemClock};
+use larder_core::{ErrorKind, StoreExt, StoreRef};
 use larder_structures::log::Cursor;
 use larder_structures::{EventLog, Name, registry};
 use larder_testkit::classic_fake::ClassicFake;
-use larder_testkit::proxy::Proxy;
 use larder_testkit::servers::{Memcached, Version};
 
 use crate::log::support::*;
-use crate::support::memcached::{COLUMNS, bad_network, client};
+use crate::support::memcached::{COLUMNS, client};
 use crate::support::probe::Probe;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,81 +212,4 @@ async fn what_a_full_server_evicts_is_a_gap_or_lost_and_never_silence() {
             assert!(times == 1 || times == 0 && covers(&gaps_told, *time_ms), "{number:?} {times} times, seed {seed}");
         }
     }
-}
-
-/// 8 clients behind a proxy that cuts, loses and delivers late; a ninth follows, directly.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_or_repeated_behind_a_bad_network() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    for (version, dialect) in COLUMNS {
-        let server = Memcached::start(version, &[]);
-        let proxy = Proxy::start(server.addr());
-        let url = format!("dialect={dialect}&timeout_ms=500");
-        let options = || {
-            let seconds = Duration::from_secs;
-            EventLog::options()
-                .chunk(seconds(2))
-                .retention(seconds(600))
-                .timeout(seconds(30))
-                .clock(SystemClock::shared())
-        };
-        let mut handles = Vec::new();
-        for _ in 0..8 {
-            handles.push(options().open_or_create(&client(proxy.addr(), &url).await, "l").await.unwrap());
-        }
-        let direct = options().open(&client(server.addr(), "").await, "l").await.unwrap();
-        proxy.random(seed, bad_network(0.05));
-        let mut tail = direct.tail(Cursor::default()).unwrap();
-        let tasks: Vec<_> =
-            (0..8u64).map(|task| tokio::spawn(churn(handles[task as usize].clone(), task, seed ^ task))).collect();
-        let mut told = Vec::new();
-        while tasks.iter().any(|task| !task.is_finished()) {
-            told.extend(texts(tail.poll().await.unwrap()));
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        let mut known = HashMap::new();
-        for task in tasks {
-            known.extend(task.await.unwrap());
-        }
-        assert!(proxy.counts().faults() > 5, "{:?}", proxy.counts());
-        // What is still held back on the way arrives, and must not count twice.
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        told.extend(texts(tail.poll().await.unwrap()));
-        let all = texts(direct.fetch(..).await.unwrap());
-        for (who, found) in [("fetch", &all), ("tail", &told)] {
-            let mut times: HashMap<&str, usize> = HashMap::new();
-            found.iter().for_each(|text| *times.entry(text).or_default() += 1);
-            for (text, expected) in &known {
-                let times = times.get(text.as_str()).copied().unwrap_or(0);
-                match expected {
-                    Some(expected) => {
-                        assert_eq!(times, usize::from(*expected), "{who}: {text}; {version:?} {dialect}, seed {seed}");
-                    }
-                    None => assert!(times <= 1, "{who}: {text} {times} times; {version:?} {dialect}, seed {seed}"),
-                }
-            }
-        }
-        let unknown = known.values().filter(|known| known.is_none()).count();
-        assert!(unknown <= known.len() / 10, "{unknown} of {} unknown", known.len());
-    }
-}
-
-/// Puts events of its own; returns what must be told once, and what must not be, where it is known.
-async fn churn(log: EventLog, task: u64, seed: u64) -> HashMap<String, Option<bool>> {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let mut known = HashMap::new();
-    for n in 0..80 {
-        let text = format!("{task}-{n}-{:0len$}", 0, len = rng.usize(1..2_000));
-        let outcome = log.put_at(log.now_ms() - rng.u64(0..10_000), &text).await;
-        known.insert(
-            text,
-            match outcome {
-                Ok(()) => Some(true),
-                Err(error) if error.is_unknown() => None,
-                Err(_) => Some(false),
-            },
-        );
-    }
-    known
 }

@@ -2,4 +2,6 @@
 
 pub(crate) mod hooked;
 pub(crate) mod memcached;
+pub(crate) mod peak;
 pub(crate) mod probe;
+pub(crate) mod scene;

@@ -1,10 +1,15 @@
-//! The engine's lists of its tables, looked over before the engine opens them.
+//! The engine's lists of its tables, and the tables' own lists of what is in them, looked over before the engine opens them.
 //!
 //! Each keyspace of the engine has a file `current` that names its newest list, `vN`, and holds the list's checksum; the engine
 //! (fjall 3, lsm-tree 3) does not look at it, and panics on some lists that are damaged. `current` is
 //! `N(8) xxh3-128-of-vN(16) 0`, little-endian.
+//!
+//! A table ends in `SFA! 1 0 checksum(16) place(8) length(8)` of its table of contents, `TOC! count(4) entries`. The engine (sfa 1) makes room for `count`
+//! entries before it looks at the checksum, and the process ends if there is no such room.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -14,12 +19,55 @@ use crate::fault::Fault;
 /// The engine's keyspaces: its own, and the store's.
 pub(crate) const KEYSPACES: [&str; 2] = ["0", "1"];
 
-/// Looks over the lists of every keyspace in the engine's folder.
+/// A table's last bytes, and what they begin with.
+const TRAILER_BYTES: u64 = 38;
+const TRAILER: &[u8] = b"SFA!\x01\0";
+const CONTENTS: &[u8] = b"TOC!";
+
+/// Looks over the lists of every keyspace in the engine's folder, and over those of their tables.
 ///
 /// # Errors
 /// `Corrupt`, naming the file.
 pub(crate) fn verify(folder: &Path) -> Result<(), Fault> {
-    KEYSPACES.iter().try_for_each(|name| verify_one(&folder.join("keyspaces").join(name)))
+    KEYSPACES.iter().try_for_each(|name| {
+        let keyspace = folder.join("keyspaces").join(name);
+        verify_one(&keyspace)?;
+        verify_tables(&keyspace.join("tables"))
+    })
+}
+
+/// Finds tables that would have the engine make room for more entries than their contents have bytes. Whatever else is damaged in them the engine tells by itself;
+/// and a table that a crash left half-written is on no list, and never opened.
+fn verify_tables(tables: &Path) -> Result<(), Fault> {
+    let files = match fs::read_dir(tables) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        files => files.map_err(|error| Fault::io(&format!("cannot list {}", tables.display()), error))?,
+    };
+    for file in files {
+        let path = file.map_err(|error| Fault::io(&format!("cannot list {}", tables.display()), error))?.path();
+        let is_possible = File::open(&path).and_then(|file| is_possible(&file));
+        if !is_possible.map_err(|error| Fault::io(&format!("cannot read {}", path.display()), error))? {
+            let what = "is damaged: its table of contents tells more entries than it has bytes";
+            return Err(Fault::corrupt(format!("{} {what}", path.display())));
+        }
+    }
+    Ok(())
+}
+
+/// False if the table's contents cannot have as many entries as they say.
+fn is_possible(table: &File) -> std::io::Result<bool> {
+    let length = table.metadata()?.len();
+    let Some(end) = length.checked_sub(TRAILER_BYTES) else { return Ok(true) };
+    let mut trailer = [0; TRAILER_BYTES as usize];
+    table.read_exact_at(&mut trailer, end)?;
+    let place = trailer[22..30].try_into().map_or(u64::MAX, u64::from_le_bytes);
+    let mut head = [0; 8];
+    if !trailer.starts_with(TRAILER) || place.saturating_add(head.len() as u64) > end {
+        return Ok(true);
+    }
+    table.read_exact_at(&mut head, place)?;
+    let [magic @ .., a, b, c, d] = head;
+    Ok(magic != CONTENTS || u64::from(u32::from_le_bytes([a, b, c, d])) <= end - place)
 }
 
 fn verify_one(keyspace: &Path) -> Result<(), Fault> {

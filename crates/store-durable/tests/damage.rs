@@ -77,6 +77,34 @@ async fn silent(folder: &Path) -> Option<String> {
     }
 }
 
+/// The engine would make room for all of them, and the process would end.
+#[tokio::test]
+async fn a_table_that_tells_of_more_entries_than_it_has_bytes_is_corrupt() {
+    let folder = store().await;
+    drop(open(folder.path()).unwrap());
+    let tables =
+        files(folder.path()).into_iter().filter(|path| path.components().any(|part| part.as_os_str() == "tables"));
+    let mut found = 0;
+    for path in tables {
+        let whole = std::fs::read(&path).unwrap();
+        let trailer = &whole[whole.len() - 38..];
+        assert!(trailer.starts_with(b"SFA!"), "{}", path.display());
+        let place = u64::from_le_bytes(trailer[22..30].try_into().unwrap()) as usize;
+        assert!(whole[place..].starts_with(b"TOC!"), "{}", path.display());
+        let mut damaged = whole.clone();
+        damaged[place + 7] = 0xff;
+        std::fs::write(&path, damaged).unwrap();
+        let error = open(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(error.to_string().contains(name), "{error} does not name {name}");
+        std::fs::write(&path, whole).unwrap();
+        drop(open(folder.path()).unwrap());
+        found += 1;
+    }
+    assert!(found > 0, "there is no table");
+}
+
 #[tokio::test]
 async fn a_flipped_byte_anywhere_is_told_or_harmless() {
     let sound = store().await;

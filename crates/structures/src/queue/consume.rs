@@ -285,6 +285,7 @@ impl Consumer {
             return Ok(Step::Done(outcomes));
         }
         let Some(view) = self.view.clone() else { return Ok(Step::Again) };
+        self.shelf.forget_unlinked(&view.state);
         let plan = match self.plan(&view.state, changes, None) {
             Err(segments) => {
                 self.read(ctx, &segments, Looks::Some).await?;
@@ -538,7 +539,7 @@ impl Consumer {
             }
             Asked::Link(segment) => match self.engine.linked(segment, reply?)? {
                 Some(incarnation) => self.shelf.link(segment, incarnation),
-                None => self.shelf.keep(segment, None, known.0, known.1),
+                None => self.shelf.keep_unlinked(segment, known.0, known.1),
             },
             Asked::Marker(claim) => {
                 let is_gone = reply? == Reply::Miss;

@@ -37,6 +37,8 @@ pub(super) struct Shelf {
 pub(super) struct Seen {
     /// `None`: it is not there.
     pub(super) content: Option<Arc<Content>>,
+    /// True if it was its link that was not there.
+    is_unlinked: bool,
     call: u64,
     /// The tail as it was known when the read was sent: a segment before it was closed by then.
     tail: u64,
@@ -88,7 +90,19 @@ impl Shelf {
 
     /// Keeps what was read. `tail` and `seq` are of the state that was known when the read was sent.
     pub(super) fn keep(&mut self, segment: u64, content: Option<Content>, tail: u64, seq: u64) {
-        self.seen.insert(segment, Seen { content: content.map(Arc::new), call: self.call, tail, seq });
+        let (content, call) = (content.map(Arc::new), self.call);
+        self.seen.insert(segment, Seen { content, is_unlinked: false, call, tail, seq });
+    }
+
+    /// Keeps that a segment has no link.
+    pub(super) fn keep_unlinked(&mut self, segment: u64, tail: u64, seq: u64) {
+        self.seen.insert(segment, Seen { content: None, is_unlinked: true, call: self.call, tail, seq });
+    }
+
+    /// Forgets what a link that was missing seemed to tell of segments that the state knows without it. A queue's link goes with the try to remove its segment,
+    /// which fails where something was pushed late: the segment is there then.
+    pub(super) fn forget_unlinked(&mut self, state: &State) {
+        self.seen.retain(|segment, seen| !seen.is_unlinked || state.incarnation_of(*segment).is_none());
     }
 
     /// Keeps what a link told.

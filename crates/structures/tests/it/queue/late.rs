@@ -130,6 +130,45 @@ async fn a_queue_of_many_segments_is_whole_whichever_of_their_requests_is_late()
     }
 }
 
+/// A push to a segment that was passed keeps it from being removed, but not its link. Who comes to it from an older state, by that link, must not take the segment for
+/// removed: at whichever moment the push comes.
+#[tokio::test]
+async fn what_is_pushed_late_survives_a_taker_who_finds_no_link() {
+    let options = || QueueOptions::default().segment_bytes(64 * 1024);
+    for kind in BOTH {
+        for pops_before in 0..40 {
+            let store: StoreRef = Arc::new(MemoryStore::new());
+            let one = Line::open(kind, &store, &options()).await;
+            let mut pushed = 0;
+            let mut late = None;
+            for segments in [2, 3] {
+                while one.stat().await.segments < segments {
+                    one.push([b'x'; 4_000]).await.unwrap();
+                    pushed += 1;
+                }
+                // Takes segment 1 for the tail.
+                late.get_or_insert(Line::open(kind, &store, &options()).await);
+            }
+            for _ in 0..3 {
+                one.push([b'x'; 4_000]).await.unwrap();
+                pushed += 1;
+            }
+            let stale = Line::open(kind, &store, &options()).await;
+            let mut given = Vec::new();
+            for pop in 0..pops_before + 2 {
+                if pop == pops_before {
+                    late.take().unwrap().push("late").await.unwrap();
+                    pushed += 1;
+                }
+                given.extend(one.pop().await.unwrap());
+            }
+            given.extend(stale.pop().await.unwrap());
+            let given = given.len() + one.drain().await.len() + stale.drain().await.len();
+            assert_eq!(given, pushed, "{kind:?}, late after {pops_before} pops");
+        }
+    }
+}
+
 /// Two busy producers, whose requests that make segments arrive late at random, and eight that push seldom, so that what they take for the
 /// tail is old, on connections that break: what was acknowledged comes out, and nothing that was not pushed.
 #[tokio::test]

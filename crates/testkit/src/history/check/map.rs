@@ -64,19 +64,19 @@ impl MapOp {
     }
 }
 
-/// A key: nothing, or a number.
+/// A key: nothing, or a number; and what unknown puts have written by then, since only these make it again.
 struct Register;
 
 impl Model for Register {
     type Op = MapOp;
     type Told = MapTold;
-    type State = Option<i64>;
+    type State = (Option<i64>, BTreeSet<i64>);
 
-    fn step(&self, state: &Option<i64>, op: &MapOp, told: Option<&MapTold>) -> Option<Option<i64>> {
+    fn step(&self, (state, landed): &Self::State, op: &MapOp, told: Option<&MapTold>) -> Option<Self::State> {
         let is_there = state.is_some();
         let after = match *op {
             MapOp::Put(_, value) => Some(value),
-            MapOp::Make(..) if is_there => return None,
+            MapOp::Make(_, value) if is_there || !landed.contains(&value) => return None,
             MapOp::Make(_, value) => Some(value),
             MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
             MapOp::Remove(_) => None,
@@ -92,7 +92,11 @@ impl Model for Register {
                 _ => true,
             },
         };
-        can_be.then_some(after)
+        let mut landed = landed.clone();
+        if let (MapOp::Put(_, value), None) = (op, told) {
+            landed.insert(*value);
+        }
+        can_be.then_some((after, landed))
     }
 }
 
@@ -246,7 +250,7 @@ fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec
 
 fn explained(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Option<String> {
     let all: Vec<&Call<MapOp, MapTold>> = calls.iter().collect();
-    match search(&Register, first, &all) {
+    match search(&Register, (first, BTreeSet::new()), &all) {
         Found::Order => None,
         Found::None => Some(format!("no order explains what was told of key {key}: {}", shown(calls))),
         Found::Undecided => Some(format!("{} calls on key {key} are too many to be decided", calls.len())),

@@ -36,6 +36,7 @@
 //! | put and put of a new key | one `add` wins; the other's append came too early and its `add` too late, so it looks again and writes by token |
 //! | put, in a table with lives, takes the place of an entry that its maker has not listed yet | it lists that entry first. So incarnations of a key are on the list in their order; one that is *gone* takes along those before it, and the list remembers them all |
 //! | put and put of one handle, and the later one lands first | writes of one handle count in the order in which they began: the earlier one was overwritten. It neither counts in the entry nor makes an incarnation |
+//! | put joins an entry that others remove before its add, sent along, has arrived | the add makes it anew: while such a put is under way its value may be read, removed, and read again. Where it may come after the call, the put is `Unknown` |
 //! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
 //! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
@@ -47,7 +48,7 @@
 //! | | memory | memcached | the classic dialect (no delete by cas) |
 //! |---|---|---|---|
 //! | a put that was acknowledged | is listed, and read until it is overwritten, removed or over | the same, until the server evicts or ends | the same |
-//! | a put whose outcome is unknown | cannot be | the entry is looked into; where it is not there, `Unknown`: it counts at most once, now or later | the same |
+//! | a put whose outcome is unknown | cannot be | the entry is looked into; where it is not there, `Unknown`: it counts at most once, now or later. `Unknown`, too, where it overwrote an entry and nothing tells whether its add has come as well: held back by the network, that makes the entry once more when it is removed | the same |
 //! | a lost entry | only where it is built as a cache that evicts: `Lost` | [`Lost`](larder_core::ErrorKind::Lost), never absent | the same |
 //! | a lost shard of the list | the same | `Lost` to `keys` and to those who miss an entry; entries are read as before | the same |
 //! | a remove that meets a remove *and* a put of the same key | leaves the put | leaves the put | may delete the put's entry, whose key then is `Lost` |

@@ -40,6 +40,8 @@ enum Tried {
     Nothing,
     /// The entry is there, and has no room for a second value.
     NoRoom,
+    /// Its add may make the entry yet, as this incarnation, whatever became of its append.
+    Open { made: u64, error: Error },
 }
 
 impl Inner {
@@ -51,7 +53,8 @@ impl Inner {
         for _ in 0..ROUNDS_MAX {
             let since = ambient::now();
             let tried = match self.try_put(&mut effort, &put).await {
-                Err(error) if error.is_unknown() => self.look_for(&mut effort, &put, error).await?,
+                Ok(Tried::Open { made, error }) => self.look_for(&mut effort, &put, Some(made), error).await?,
+                Err(error) if error.is_unknown() => self.look_for(&mut effort, &put, None, error).await?,
                 Err(error) => {
                     effort.again(self.subject(), error).await?;
                     continue;
@@ -74,6 +77,7 @@ impl Inner {
                     self.flag(&effort, key, made).await;
                     return self.shards.vigil.check();
                 }
+                Tried::Open { error, .. } => return Err(error),
                 Tried::Joined(None) => return self.shards.vigil.check(),
                 Tried::Joined(Some(found)) => return self.joined(&mut effort, &put, found).await,
             }
@@ -123,6 +127,8 @@ impl Inner {
         }
         let (append, add) = (next(&mut replies), next(&mut replies));
         match (append, add) {
+            // Held back between the two, it would make the entry again once that is removed.
+            (Ok(Reply::Stored) | Err(_), Err(error)) if error.is_unknown() => Ok(Tried::Open { made, error }),
             (Ok(Reply::Stored), _) => {
                 // Unread: it is looked at below. A miss: it was removed after that.
                 let found = match self.found(&put.spot, put.key, next(&mut replies)) {
@@ -136,7 +142,7 @@ impl Inner {
             (Ok(Reply::NotStored), Ok(Reply::Stored)) => Ok(Tried::Made(made)),
             (Ok(Reply::NotStored), Ok(Reply::NotStored)) => Ok(Tried::NoRoom),
             (Err(error), Ok(Reply::NotStored)) | (Ok(Reply::NotStored), Err(error)) => Err(error),
-            (Err(error), Err(other)) => Err(if other.is_unknown() { other } else { error }),
+            (Err(error), Err(_)) => Err(error),
             (Err(error), Ok(_)) => Err(error.effect(Effect::Unknown)),
             (Ok(other), _) => Err(Inner::strange(&put.item_key, &other)),
         }
@@ -218,15 +224,16 @@ impl Inner {
         }
     }
 
-    /// Looks what became of a put whose outcome is unknown.
+    /// Looks what became of a put whose outcome is unknown. `made`: the incarnation that its add makes, where that may be under way yet.
     ///
     /// # Errors
     /// `error`, unless the put is there: it may have been removed already, or be on its way yet. A later put of the same handle says nothing of
-    /// this one.
-    async fn look_for(&self, effort: &mut Effort, put: &Put<'_>, error: Error) -> Result<Tried> {
+    /// this one; nor does an entry that its append joined, of its add: that comes last, so nothing follows it alone.
+    async fn look_for(&self, effort: &mut Effort, put: &Put<'_>, made: Option<u64>, error: Error) -> Result<Tried> {
         let Ok(Some(found)) = self.read(effort, &put.spot, put.key).await else { return Err(error) };
         let Ok(entry) = self.entry(put.key, &found.item) else { return Err(error) };
-        if entry.last(put.stamp.writer) != put.stamp.seq {
+        let is_through = made.is_none_or(|made| made == entry.incarnation);
+        if !is_through || entry.last(put.stamp.writer) != put.stamp.seq {
             return Err(error);
         }
         drop(entry);

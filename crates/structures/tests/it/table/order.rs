@@ -143,3 +143,41 @@ async fn what_a_reader_lists_is_not_taken_back_by_its_maker() {
     table.settle().await;
     is_gone_for_good(&store, &table).await;
 }
+
+/// The connection breaks between the two writes of a put: the append joined the entry, and the network holds the add back until others have removed the
+/// entry. It makes it again, so the put must not be acknowledged, whether or not the append's own reply came.
+#[tokio::test]
+async fn a_put_whose_add_may_come_after_a_remove_is_unknown() {
+    for is_append_told in [true, false] {
+        let store = evicting();
+        let table = Table::open_or_create(&store, "t").await.unwrap();
+        let (putting, hooked) = other(&store).await;
+        table.put("k", "old").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        let (send, late) = tokio::sync::oneshot::channel();
+        hooked.at(1, move |store, batch| async move {
+            let is_append = |op: &larder_core::Op| op.name() == "append";
+            let (append, rest): (Batch, Batch) = batch.clone().into_iter().partition(is_append);
+            let told = store.run(Ctx::default(), append).await;
+            let mut replies = if is_append_told { told } else { Replies::new() };
+            replies.extend(fail(&batch, Effect::Unknown).into_iter().skip(replies.len()));
+            send.send(rest).unwrap();
+            replies
+        });
+        let outcome = putting.put("k", "v").await;
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "v", "the append has joined the entry");
+        assert!(table.remove("k").await.unwrap());
+        table.settle().await;
+        assert_eq!(table.get("k").await.unwrap(), None);
+        store.run(Ctx::default(), late.await.unwrap()).await;
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "v", "the add has made it anew");
+        let error = outcome.expect_err("it is not over");
+        assert!(error.is_unknown(), "the append was told: {is_append_told}: {error}");
+        // What came late is an entry like others.
+        flagged(&store, "t", b"k").await;
+        assert_eq!(sorted_keys(&table).await, ["k"]);
+        assert!(table.remove("k").await.unwrap());
+        table.settle().await;
+        is_gone_for_good(&store, &table).await;
+    }
+}

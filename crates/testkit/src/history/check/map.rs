@@ -27,6 +27,8 @@ pub enum MapOp {
     Bottom(usize),
     /// Has the keys spread over so many shards, which changes none of them.
     Reshard(u16),
+    /// Writes a value where there is none. Nobody asks for it: it is what is left of a put that was held back midway.
+    Make(u64, i64),
 }
 
 /// What is told.
@@ -54,24 +56,28 @@ impl MapOp {
     /// The key that a call is about, if it is about one.
     pub fn key(self) -> Option<u64> {
         match self {
-            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Remove(key) | MapOp::Get(key) => Some(key),
+            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Make(key, _) | MapOp::Remove(key) | MapOp::Get(key) => {
+                Some(key)
+            }
             MapOp::All | MapOp::Count | MapOp::Top(_) | MapOp::Bottom(_) | MapOp::Reshard(_) => None,
         }
     }
 }
 
-/// A key: nothing, or a number.
+/// A key: nothing, or a number; and what unknown puts have written by then, since only these make it again.
 struct Register;
 
 impl Model for Register {
     type Op = MapOp;
     type Told = MapTold;
-    type State = Option<i64>;
+    type State = (Option<i64>, BTreeSet<i64>);
 
-    fn step(&self, state: &Option<i64>, op: &MapOp, told: Option<&MapTold>) -> Option<Option<i64>> {
+    fn step(&self, (state, landed): &Self::State, op: &MapOp, told: Option<&MapTold>) -> Option<Self::State> {
         let is_there = state.is_some();
         let after = match *op {
             MapOp::Put(_, value) => Some(value),
+            MapOp::Make(_, value) if is_there || !landed.contains(&value) => return None,
+            MapOp::Make(_, value) => Some(value),
             MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
             MapOp::Remove(_) => None,
             _ => *state,
@@ -86,7 +92,11 @@ impl Model for Register {
                 _ => true,
             },
         };
-        can_be.then_some(after)
+        let mut landed = landed.clone();
+        if let (MapOp::Put(_, value), None) = (op, told) {
+            landed.insert(*value);
+        }
+        can_be.then_some((after, landed))
     }
 }
 
@@ -103,6 +113,11 @@ pub struct Rules {
     /// What a put wrote that was told to have come to nothing may be met by others while that put is under way, and not after it: its entry is made before
     /// the list may refuse the key, and taken back then.
     pub takes_back: bool,
+    /// A put whose outcome is unknown may have overwritten a value, and make the key once more after that was removed: it is sent as two writes, and the
+    /// second may be held back. One that was acknowledged never does.
+    pub makes_again: bool,
+    /// Entries may have gone by themselves, which is as good as a remove for what is made again.
+    pub may_lose: bool,
 }
 
 /// What is wrong with a history of keys.
@@ -128,6 +143,9 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
             forgive_met(calls);
         }
         bad.extend(invented(*key, calls, first));
+        if rules.makes_again {
+            make_again(calls, rules.may_lose);
+        }
         if !rules.is_set_back {
             bad.extend(explained(*key, calls, first));
         }
@@ -194,6 +212,20 @@ fn forgive_met(calls: &mut Vec<Call<MapOp, MapTold>>) {
     }
 }
 
+/// Adds what unknown puts may come to a second time, where what they wrote was read at all.
+fn make_again(calls: &mut Vec<Call<MapOp, MapTold>>, may_lose: bool) {
+    let is_read = |value: i64| calls.iter().any(|call| call.ok() == Some(&MapTold::Value(Some(value))));
+    let second = |call: &Call<MapOp, MapTold>| match call.op {
+        MapOp::Put(key, value) if call.is_unknown() && is_read(value) => {
+            let op = if may_lose { call.op } else { MapOp::Make(key, value) };
+            Some(Call { op, ..call.clone() })
+        }
+        _ => None,
+    };
+    let seconds: Vec<_> = calls.iter().filter_map(second).collect();
+    calls.extend(seconds);
+}
+
 /// Values that nobody wrote before they were read. Only where nobody adds: then values are as they were written.
 fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec<String> {
     if calls.iter().any(|call| matches!(call.op, MapOp::Add(..))) {
@@ -218,7 +250,7 @@ fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec
 
 fn explained(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Option<String> {
     let all: Vec<&Call<MapOp, MapTold>> = calls.iter().collect();
-    match search(&Register, first, &all) {
+    match search(&Register, (first, BTreeSet::new()), &all) {
         Found::Order => None,
         Found::None => Some(format!("no order explains what was told of key {key}: {}", shown(calls))),
         Found::Undecided => Some(format!("{} calls on key {key} are too many to be decided", calls.len())),
@@ -336,6 +368,28 @@ mod tests {
         let then = |told: MapTold| check(&[&there[..], &[call(MapOp::Get(1), 7, 8, told)]].concat(), rules()).len();
         assert_eq!(then(value(5)), 0);
         assert_ne!(then(MapTold::Value(None)), 0);
+    }
+
+    #[test]
+    fn an_unknown_put_may_make_its_key_again_where_it_was_removed_and_only_there() {
+        let again = Rules { makes_again: true, ..Rules::default() };
+        let get = |at: u64, told: MapTold| call(MapOp::Get(1), at, at + 1, told);
+        let nothing = MapTold::Value(None);
+        let back = |put: Call<MapOp, MapTold>| {
+            let remove = call(MapOp::Remove(1), 4, 5, MapTold::Done);
+            vec![put, get(2, value(7)), remove, get(6, nothing.clone()), get(8, value(7))]
+        };
+        let held_back = back(unknown(MapOp::Put(1, 7), 0));
+        assert_eq!(check(&held_back, again), [""; 0]);
+        assert_eq!(check(&held_back, Rules::default()).len(), 1, "elsewhere a put counts once");
+        assert_eq!(check(&back(call(MapOp::Put(1, 7), 0, 1, MapTold::Done)), again).len(), 1, "it was acknowledged");
+        let mut thrice = held_back;
+        thrice.extend([call(MapOp::Remove(1), 10, 11, MapTold::Done), get(12, nothing), get(14, value(7))]);
+        assert_eq!(check(&thrice, again).len(), 1, "twice, and no more");
+        let put_over = call(MapOp::Put(1, 8), 4, 5, MapTold::Done);
+        let over = [unknown(MapOp::Put(1, 7), 0), get(2, value(7)), put_over, get(6, value(7))];
+        assert_eq!(check(&over, again).len(), 1, "what is there is not made");
+        assert_eq!(check(&over, Rules { may_lose: true, ..again }), [""; 0], "it may have gone in between");
     }
 
     #[test]

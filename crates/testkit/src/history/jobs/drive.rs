@@ -71,6 +71,8 @@ pub(super) struct Ended<H, O, R> {
 pub(super) struct Excuses {
     /// Somebody was told of a loss.
     pub(super) loss_told: bool,
+    /// Something may be gone, told or not.
+    pub(super) lost: bool,
     /// The store may be in an older state than it was: a fresh process cannot know.
     pub(super) set_back: bool,
     /// Requests may have been delivered late or twice.
@@ -175,6 +177,7 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
 fn excuses(told: &Told, caused: &Caused) -> Excuses {
     Excuses {
         loss_told: told.is_loss(),
+        lost: caused.may_have_lost(),
         set_back: caused.may_have_set_back(),
         late: !caused.never_late.load(std::sync::atomic::Ordering::SeqCst),
         open: !caused.never_open.load(std::sync::atomic::Ordering::SeqCst),

@@ -33,7 +33,7 @@ pub(super) struct Mix {
     /// How many keys there are; else so many that each has some ten calls.
     pub(super) keys: Option<u64>,
     /// Of a table: a remove that meets a loss, or whose reply was lost, may take it for its own removal or for others'; reads list what a
-    /// writer left unlisted; and a put of a new key stands for a moment before the list may refuse it.
+    /// writer left unlisted; a put of a new key stands for a moment before the list may refuse it; and one that is unknown may come once more after a remove.
     pub(super) is_table: bool,
     /// What a key holds before it is written.
     pub(super) first: Option<i64>,
@@ -92,6 +92,8 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
             is_set_back: excuses.set_back,
             lists_behind: mix.is_table,
             takes_back: mix.is_table,
+            makes_again: mix.is_table && excuses.late,
+            may_lose: excuses.lost,
         };
         let mut bad = check(&calls, rules);
         bad.extend(also(&calls, excuses));

@@ -133,7 +133,7 @@ fn told(help: &str) -> BTreeSet<u64> {
 #[test]
 fn the_help_tells_what_is_counted() {
     let of_three = |line: &&str| ["counter ", "set ", "lock "].iter().any(|structure| line.starts_with(structure));
-    for (line, round_trips) in COSTS.iter().filter(|(line, _)| of_three(&line)) {
+    for (line, round_trips) in COSTS.iter().filter(|(line, _)| of_three(line)) {
         let command: Vec<&str> = line.split(' ').take(2).collect();
         let help = larder(command.iter().copied().chain(["--help"])).output().unwrap();
         let costs = told(&String::from_utf8(help.stdout).unwrap());

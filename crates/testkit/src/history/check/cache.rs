@@ -85,11 +85,14 @@ pub fn two_at_once(calls: &[Call<CacheOp, CacheTold>], turns: &[Turn]) -> Vec<St
     let mut bad = Vec::new();
     for turn in turns {
         if let Some(first) = longest.filter(|first| first.key == turn.key && first.finishing > turn.begun) {
-            let is_ended = calls.iter().any(|call| {
-                let is_of_key = call.op == CacheOp::Invalidate(turn.key) && call.may_count();
-                is_of_key && call.invoked < turn.begun && call.returned > first.asked
-            });
-            if !is_ended {
+            // Who was told first need not have had it first.
+            let is_ended = |one: &Turn, next: &Turn| {
+                calls.iter().any(|call| {
+                    let is_of_key = call.op == CacheOp::Invalidate(one.key) && call.may_count();
+                    is_of_key && call.invoked < next.begun && call.returned > one.asked
+                })
+            };
+            if !is_ended(&first, &turn) && !is_ended(&turn, &first) {
                 bad.push(format!("two make key {} at once: {first:?} and {turn:?}", turn.key));
             }
         }
@@ -125,6 +128,10 @@ mod tests {
         assert_eq!(two_at_once(&[], &[turn(1, 1), turn(2, 2), turn(1, 11)]), [""; 0], "one after the other");
         assert_eq!(two_at_once(&[], &[turn(1, 5), turn(1, 1)]).len(), 1);
         assert_eq!(two_at_once(&[invalidate(3)], &[turn(1, 1), turn(1, 5)]), [""; 0]);
+        // The second to be told was the first to have it, and lost it before the other asked.
+        let told_late = Turn { key: 1, asked: 1, begun: 9, finishing: 12 };
+        assert_eq!(two_at_once(&[invalidate(2)], &[turn(1, 5), told_late]), [""; 0]);
+        assert_eq!(two_at_once(&[invalidate(10)], &[turn(1, 5), told_late]).len(), 1);
         // Over before the first was asked for, and begun after the second was had.
         for at in [0, 7] {
             assert_eq!(two_at_once(&[invalidate(at)], &[turn(1, 3), turn(1, 5)]).len(), 1, "{at}");

@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -12,6 +12,12 @@ use larder_testkit::servers::{Memcached, Version};
 
 /// A server that says the same to whatever it hears; it ends with the test process.
 fn says(text: &'static [u8]) -> SocketAddr {
+    // Until the other side goes away.
+    says_and(text, |mut stream| _ = std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink())))
+}
+
+/// The same; `then` is what it does with the connection once it has said it.
+fn says_and(text: &'static [u8], then: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -19,8 +25,7 @@ fn says(text: &'static [u8]) -> SocketAddr {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 1_024]);
             let _ = stream.write_all(text);
-            // Until the other side goes away.
-            std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+            then(stream);
         }
     });
     addr
@@ -67,15 +72,7 @@ async fn a_server_that_says_nothing_too_much_or_closes_is_given_up() {
 #[tokio::test]
 async fn a_server_that_closes_in_the_handshake_is_unavailable() {
     for text in [&b""[..], b"VERS", b"VERSION 1.6.38\r\n", b"VERSION 1.6.38\r\nSTAT a b\r\n"] {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let _ = stream.read(&mut [0; 1_024]);
-                let _ = stream.write_all(text);
-            }
-        });
+        let addr = says_and(text, drop);
         let error = refused(&format!("memcached://{addr}?connect_timeout_ms=2000")).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{text:?}: {error}");
         assert!(error.to_string().contains(&addr.to_string()), "{error}");

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use common::*;
 use larder_core::list::{List, Listed};
 use larder_core::{
-    Arith, Cas, Ctx, Durability, Effect, ErrorKind, Eviction as Evicts, Initial, Op, PutMode, Reply, Route, Store,
-    StoreExt, Ttl, Verb, Want,
+    Arith, Cas, Ctx, Durability, Effect, ErrorKind, Eviction as Evicts, Op, PutMode, Reply, Route, Store, StoreExt,
+    Ttl, Verb, Want,
 };
 use larder_store_redis::RedisStore;
 use larder_testkit::redis::{Eviction, RedisOptions, RedisServer, RedisVersion, Value};
@@ -195,20 +195,6 @@ async fn a_command_that_was_taken_away_is_named() {
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
         assert!(said.contains(&format!("needs the command {command}")) && said.contains("rename-command"), "{said}");
     }
-}
-
-/// Every op that a store can be asked for, on one key.
-fn every_op(name: &str, cas: Cas) -> Vec<Op> {
-    let modes = [PutMode::Set, PutMode::Replace, PutMode::Append, PutMode::Prepend, PutMode::Cas(cas)];
-    let mut ops: Vec<Op> = modes.into_iter().map(|mode| put(name, mode, "1")).collect();
-    ops.extend([Want::VALUE, Want::empty(), Want::all(), Want::CAS].map(|want| Op::get(key(name), want)));
-    ops.extend([Op::delete(key(name)), Op::delete_if(key(name), cas), Op::touch(key(name), Ttl::Never)]);
-    let initial = Some(Initial { value: 1, ttl: Ttl::Never });
-    ops.push(Op::arith(key(name), Arith::Decr(1)));
-    ops.push(Op::new(key(name), Verb::Arith { arith: Arith::Incr(1), initial }));
-    ops.push(Op::get_range(key(name), 0, 4));
-    ops.push(Op::put_range(key(name), 0, "1"));
-    ops
 }
 
 async fn a_cas(store: &RedisStore) -> Cas {

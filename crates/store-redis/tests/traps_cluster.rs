@@ -5,10 +5,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{key, put};
+use common::{every_op, key, put};
 use larder_core::{
-    Arith, Cas, Ctx, Durability, Effect, Error, ErrorKind, Eviction as Evicts, Initial, Op, PutMode, Reply, Store,
-    StoreExt, Ttl, Verb, Want,
+    Ctx, Durability, Effect, Error, ErrorKind, Eviction as Evicts, PutMode, Reply, Store, StoreExt, Ttl,
 };
 use larder_store_redis::{ClusterConfig, RedisClusterStore};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, Value, shared_cluster};
@@ -106,20 +105,6 @@ async fn a_command_that_was_taken_away_and_a_policy_that_evicts_are_named() {
     assert_eq!(profile.warnings.len(), 2, "{:?}", profile.warnings);
     contains(&profile.warnings[0], &["maxmemory-policy allkeys-lru", "set maxmemory-policy noeviction"]);
     contains(&profile.warnings[1], &["hash-max-listpack-entries is 4", "set hash-max-listpack-entries 128"]);
-}
-
-/// Every op that a store can be asked for, on one key.
-fn every_op(name: &str, cas: Cas) -> Vec<Op> {
-    let modes = [PutMode::Set, PutMode::Replace, PutMode::Append, PutMode::Prepend, PutMode::Cas(cas)];
-    let mut ops: Vec<Op> = modes.into_iter().map(|mode| put(name, mode, "1")).collect();
-    ops.extend([Want::VALUE, Want::empty(), Want::all(), Want::CAS].map(|want| Op::get(key(name), want)));
-    ops.extend([Op::delete(key(name)), Op::delete_if(key(name), cas), Op::touch(key(name), Ttl::Never)]);
-    let initial = Some(Initial { value: 1, ttl: Ttl::Never });
-    ops.push(Op::arith(key(name), Arith::Decr(1)));
-    ops.push(Op::new(key(name), Verb::Arith { arith: Arith::Incr(1), initial }));
-    ops.push(Op::get_range(key(name), 0, 4));
-    ops.push(Op::put_range(key(name), 0, "1"));
-    ops
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

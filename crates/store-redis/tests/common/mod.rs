@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Error, Key, Op, PutMode, Replies, Reply, Result, Store, StoreExt, Ttl, Want};
+use larder_core::{
+    Arith, Batch, Cas, Ctx, Error, Initial, Key, Op, PutMode, Replies, Reply, Result, Store, StoreExt, Ttl, Verb, Want,
+};
 use larder_store_redis::{Config, RedisStore};
 
 pub async fn open(url: &str) -> RedisStore {
@@ -51,4 +53,18 @@ pub async fn wait_until_up(store: &RedisStore) {
         assert!(Instant::now() < deadline, "it does not come back: {error}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Every op that a store can be asked for, on one key.
+pub fn every_op(name: &str, cas: Cas) -> Vec<Op> {
+    let modes = [PutMode::Set, PutMode::Replace, PutMode::Append, PutMode::Prepend, PutMode::Cas(cas)];
+    let mut ops: Vec<Op> = modes.into_iter().map(|mode| put(name, mode, "1")).collect();
+    ops.extend([Want::VALUE, Want::empty(), Want::all(), Want::CAS].map(|want| Op::get(key(name), want)));
+    ops.extend([Op::delete(key(name)), Op::delete_if(key(name), cas), Op::touch(key(name), Ttl::Never)]);
+    let initial = Some(Initial { value: 1, ttl: Ttl::Never });
+    ops.push(Op::arith(key(name), Arith::Decr(1)));
+    ops.push(Op::new(key(name), Verb::Arith { arith: Arith::Incr(1), initial }));
+    ops.push(Op::get_range(key(name), 0, 4));
+    ops.push(Op::put_range(key(name), 0, "1"));
+    ops
 }

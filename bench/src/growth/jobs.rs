@@ -23,6 +23,8 @@ const FILL: usize = 10_000;
 const PUSH: usize = 1_000;
 /// Tasks that fill at the same time.
 const TASKS: usize = 2_048;
+/// Entries that are put again and again, spread over the table, whatever its size: what one costs is also a matter of how often it was put.
+const HOT: usize = 1_000;
 /// Fewer where each leaves work behind the caller, which is dropped where there is too much of it.
 const TABLE_TASKS: usize = 48;
 
@@ -229,7 +231,7 @@ impl Step for Work {
             Work::LogPut(log) => log.put(member(0)).await?,
             Work::ArrayPush(array, elements) => array.push([member(fastrand::usize(..*elements))]).await?,
             Work::TablePut(table, elements) => {
-                let at = fastrand::usize(..*elements);
+                let at = fastrand::usize(..HOT) * (*elements / HOT);
                 table.put(member(at), member(at)).await?;
             }
             Work::QueuePush(queue) => queue.push(member(0)).await?,

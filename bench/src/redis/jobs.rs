@@ -50,7 +50,7 @@ impl Job {
     fn bare(self) -> &'static str {
         match self {
             Job::LockCycle => "SET NX PX; EVALSHA",
-            Job::CounterAdd => "SET, GET",
+            Job::CounterAdd => "EVALSHA: compares, SET",
             Job::FastAdd => "INCRBY",
             Job::SetAdd => "SADD",
             Job::SetRead => "SMEMBERS",

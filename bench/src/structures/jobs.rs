@@ -22,6 +22,8 @@ pub(super) enum Job {
     SetCompact,
     ArrayPush,
     ArrayElements,
+    ArrayChange,
+    ArrayChangeShards,
     CacheHit,
     LogPut,
     LogFetch,
@@ -29,7 +31,10 @@ pub(super) enum Job {
     VisitorsHitNamed,
     VisitorsGet,
     TablePut,
+    TablePutNew,
     TableGet,
+    TableHas,
+    TableGetMany,
     QueuePush,
     QueueTake,
     StackPush,
@@ -37,7 +42,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 31] = [
+    pub(super) const ALL: [Job; 36] = [
         Job::CounterAdd,
         Job::CounterFirstAdd,
         Job::CounterGet,
@@ -57,6 +62,8 @@ impl Job {
         Job::SetCompact,
         Job::ArrayPush,
         Job::ArrayElements,
+        Job::ArrayChange,
+        Job::ArrayChangeShards,
         Job::CacheHit,
         Job::LogPut,
         Job::LogFetch,
@@ -64,7 +71,10 @@ impl Job {
         Job::VisitorsHitNamed,
         Job::VisitorsGet,
         Job::TablePut,
+        Job::TablePutNew,
         Job::TableGet,
+        Job::TableHas,
+        Job::TableGetMany,
         Job::QueuePush,
         Job::QueueTake,
         Job::StackPush,
@@ -94,6 +104,8 @@ impl Job {
             Job::SetCompact => "set add and compact (of 100)",
             Job::ArrayPush => "array push of 1 element",
             Job::ArrayElements => "array elements (100)",
+            Job::ArrayChange => "array change: 1 element for another (of 100)",
+            Job::ArrayChangeShards => "array change: 4 elements for others, over 4 shards (of 100)",
             Job::CacheHit => "cache hit of 100 bytes",
             Job::LogPut => "log put of 1 event",
             Job::LogFetch => "log fetch (100 events)",
@@ -101,7 +113,10 @@ impl Job {
             Job::VisitorsHitNamed => "visitors hit that names a new one",
             Job::VisitorsGet => "visitors get (100 named)",
             Job::TablePut => "table put of an existing entry",
+            Job::TablePutNew => "table put of a new entry, and its remove, all settled",
             Job::TableGet => "table get",
+            Job::TableHas => "table has",
+            Job::TableGetMany => "table get of 100 entries",
             Job::QueuePush => "queue push of 1 item",
             Job::QueueTake => "queue claim and ack",
             Job::StackPush => "stack push of 1 item",
@@ -114,7 +129,9 @@ impl Job {
         match self {
             // A turn finds that another wrote last, and takes the lock with what it saw.
             Job::CounterFirstAdd | Job::CounterReset | Job::LockTurns | Job::SetCompact => 3,
-            Job::LockCycle | Job::LogFetch | Job::QueueTake | Job::StackPop => 2,
+            // 2 for the put and 2 behind it, 3 for the remove and 2 behind it.
+            Job::TablePutNew => 9,
+            Job::ArrayChangeShards | Job::LockCycle | Job::LogFetch | Job::QueueTake | Job::StackPop => 2,
             _ => 1,
         }
     }

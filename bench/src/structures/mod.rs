@@ -7,9 +7,11 @@ mod work;
 
 use std::sync::Arc;
 
-use larder_core::{Batch, StoreRef};
+use larder_core::StoreRef;
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_store_memory::MemoryStore;
+use larder_store_redis::RedisStore;
+use larder_testkit::redis::{RedisOptions, RedisServer};
 use larder_testkit::servers::Memcached;
 use tokio::runtime::Runtime;
 
@@ -22,13 +24,14 @@ use crate::report::{Findings, Section};
 use crate::{Plan, Result};
 use jobs::Job;
 use observed::Told;
-use raw::{Raw, Recorder};
+use raw::{Raw, Recorded, Recorder};
 use work::Work;
 
 const STRUCTURE: &str = "structure";
 const RAW: &str = "raw ops";
 const MEMCACHED: &str = "memcached";
-/// The most time over the raw ops, on memcached.
+const REDIS: &str = "Redis";
+/// The most time over the raw ops, on memcached and on Redis.
 const RATIO_MAX: f64 = 1.15;
 const TASKS: usize = 64;
 /// Recordings of an op until one stands alone: now and then a set looks after itself meanwhile.
@@ -47,15 +50,18 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
     let ground = Ground { runtime: runtime()?, plan, progress };
     let config = Config::from_url(&server.url())?;
     let memcached: StoreRef = Arc::new(ground.runtime.block_on(MemcachedStore::connect(config))?);
+    let redis_server = RedisServer::start(plan.redis, &RedisOptions::new());
+    let config = larder_store_redis::Config::from_url(&redis_server.url())?;
+    let redis: StoreRef = Arc::new(ground.runtime.block_on(RedisStore::connect(config))?);
     let memory: StoreRef = Arc::new(MemoryStore::new());
     let mut contests = Vec::new();
-    let on_memcached = Job::ALL.map(|job| (&memcached, MEMCACHED, job, 1)).into_iter();
-    let shared = Job::SHARED.map(|job| (&memcached, MEMCACHED, job, TASKS));
-    let in_memory = Job::ALL.map(|job| (&memory, "memory", job, 1));
-    for (store, store_name, job, tasks) in on_memcached.chain(shared).chain(in_memory) {
+    let stores = [(&memcached, MEMCACHED), (&redis, REDIS), (&memory, "memory")];
+    let alone = stores.iter().flat_map(|&(store, name)| Job::ALL.map(|job| (store, name, job, 1)));
+    let shared = stores[..2].iter().flat_map(|&(store, name)| Job::SHARED.map(|job| (store, name, job, TASKS)));
+    for (store, store_name, job, tasks) in alone.chain(shared) {
         let name = name(store_name, job, tasks);
         if plan.wants(&name) {
-            let limit = (store_name == MEMCACHED && tasks == 1).then_some(Limit::AtMost(RATIO_MAX));
+            let limit = (store_name != "memory" && tasks == 1).then_some(Limit::AtMost(RATIO_MAX));
             contests.push(hold(&ground, store, &name, job, tasks, limit)?);
         }
     }
@@ -68,9 +74,10 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
         }
     }
     let how = format!(
-        "memcached {} on loopback and one connection, and the memory store; tokio with {} workers; {} rounds of {:?} each. \
+        "memcached {} and {} on loopback and one connection, and the memory store; tokio with {} workers; {} rounds of {:?} each. \
          Many tasks share one handle, whose ops may share round trips; their raw ops do not, and have a key a task where they are conditional.",
         server_version(&server)?,
+        redis.profile().store,
         machine::cores(),
         plan.rounds,
         plan.window
@@ -98,7 +105,7 @@ fn hold(
         many => format!("{many} round trips"),
     };
     let (batches, raws, work) = ground.runtime.block_on(prepare(store, job, tasks))?;
-    let ops: usize = batches.iter().map(|batch| batch.len()).sum();
+    let ops: usize = batches.iter().map(Recorded::ops).sum();
     let ops = if ops == 1 { "1 op".to_owned() } else { format!("{ops} ops") };
     let contestants =
         vec![contestant(ground, STRUCTURE, round_trips, vec![work; tasks]), contestant(ground, RAW, ops, raws)];
@@ -117,7 +124,7 @@ fn contestant<'a, S: Step>(
 }
 
 /// Records what the op sends, and holds it to the round trips that are documented; then a fresh structure, and the raw ops.
-async fn prepare(store: &StoreRef, job: Job, tasks: usize) -> Result<(Vec<Batch>, Vec<Raw>, Work)> {
+async fn prepare(store: &StoreRef, job: Job, tasks: usize) -> Result<(Vec<Recorded>, Vec<Raw>, Work)> {
     let recorder = Recorder::new(store.clone());
     let recorded: StoreRef = recorder.clone();
     let mut example = Work::begin(job, &recorded, &format!("recorded-{job:?}-{tasks}")).await?;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::mem::{Discriminant, discriminant};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use larder_core::{Batch, Cas, Ctx, Key, Op, Profile, PutMode, Reply, Run, Store, StoreExt, StoreRef, Ttl, Verb, Want};
@@ -13,10 +14,36 @@ use crate::drive::Step;
 /// A value that is appended to begins anew at this size; a set of the default dirtiness looks after itself at about the same.
 const APPENDED_BYTES_MAX: usize = 16 << 10;
 
+/// A batch that was run.
+#[derive(Clone)]
+pub(super) struct Recorded {
+    batch: Batch,
+    /// What each op was answered, by kind, once it was.
+    answers: Arc<OnceLock<Vec<Discriminant<Reply>>>>,
+}
+
+impl Recorded {
+    pub(super) fn ops(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether this is what the op was to answer: what it answered then; or that it took effect, where it then came with a token of before.
+    fn expects(&self, op: usize, reply: &Reply) -> bool {
+        let verb = &self.batch[op].verb;
+        let answered_so = self.answers.get().and_then(|answers| answers.get(op)) == Some(&discriminant(reply));
+        match (verb, reply) {
+            (Verb::Put { mode: PutMode::Cas(_), .. }, Reply::Stored) => true,
+            // A look whether a claim's marker is there: it was just removed.
+            (Verb::Get { want }, Reply::Miss) if want.is_empty() => true,
+            _ => answered_so,
+        }
+    }
+}
+
 /// A store that notes every batch it is asked to run.
 pub(super) struct Recorder {
     store: StoreRef,
-    batches: Mutex<Vec<Batch>>,
+    batches: Mutex<Vec<Recorded>>,
 }
 
 impl Recorder {
@@ -25,11 +52,11 @@ impl Recorder {
     }
 
     /// What was run since the last time.
-    pub(super) fn take(&self) -> Vec<Batch> {
+    pub(super) fn take(&self) -> Vec<Recorded> {
         std::mem::take(&mut *self.lock())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Batch>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Recorded>> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -46,15 +73,20 @@ impl Store for Recorder {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        self.lock().push(batch.clone());
-        self.store.run(ctx, batch)
+        let answers: Arc<OnceLock<_>> = Arc::default();
+        self.lock().push(Recorded { batch: batch.clone(), answers: Arc::clone(&answers) });
+        Run::Pending(Box::pin(async move {
+            let replies = self.store.run(ctx, batch).await;
+            let _only_once = answers.set(replies.iter().flatten().map(discriminant).collect());
+            replies
+        }))
     }
 }
 
 /// Sends recorded batches again and again. What was conditional is conditional on the token that the last answer brought.
 pub(super) struct Raw {
     store: StoreRef,
-    batches: Vec<Batch>,
+    batches: Vec<Recorded>,
     tokens: HashMap<Key, Cas>,
     /// What the values that are appended to began as, and their bytes since.
     appended: HashMap<Key, (Bytes, usize)>,
@@ -63,7 +95,7 @@ pub(super) struct Raw {
 
 impl Raw {
     /// On keys of its own where a write is conditional, with the values that the recorded ones have.
-    pub(super) async fn new(store: &StoreRef, batches: &[Batch], task: usize, tasks: usize) -> Result<Raw> {
+    pub(super) async fn new(store: &StoreRef, batches: &[Recorded], task: usize, tasks: usize) -> Result<Raw> {
         let mut raw = Raw {
             store: store.clone(),
             batches: batches.to_vec(),
@@ -71,13 +103,16 @@ impl Raw {
             appended: HashMap::new(),
             appended_bytes_max: APPENDED_BYTES_MAX / tasks,
         };
-        let is_conditional = batches.iter().flatten().any(|op| op.cas().is_some());
+        let is_conditional = batches.iter().flat_map(|recorded| &recorded.batch).any(|op| op.cas().is_some());
         for at in 0..raw.batches.len() {
-            for op in 0..raw.batches[at].len() {
-                let recorded = raw.batches[at][op].key.clone();
+            for op in 0..raw.batches[at].ops() {
+                let recorded = raw.batches[at].batch[op].key.clone();
                 let key = if is_conditional { of_task(&recorded, task)? } else { recorded.clone() };
-                raw.batches[at][op].key = key.clone();
-                raw.prepare(&recorded, key).await?;
+                raw.batches[at].batch[op].key = key.clone();
+                // What stands under a native key is no item: such an op is sent to the same key again.
+                if !matches!(raw.batches[at].batch[op].verb, Verb::Native(_)) {
+                    raw.prepare(&recorded, key).await?;
+                }
             }
         }
         raw.remove_what_is_put();
@@ -87,8 +122,9 @@ impl Raw {
     /// A claim puts its marker and removes the one of the claim before it. Repeated, its marker is the same each time.
     fn remove_what_is_put(&mut self) {
         let is_marker = |op: &&Op| matches!(op.verb, Verb::Put { mode: PutMode::Set | PutMode::Add, .. });
-        let Some(marker) = self.batches.iter().flatten().find(is_marker).map(|op| op.key.clone()) else { return };
-        for op in self.batches.iter_mut().flatten().filter(|op| matches!(op.verb, Verb::Delete { cas: None })) {
+        let Some(marker) = self.batches.iter().flat_map(|recorded| &recorded.batch).find(is_marker).map(|op| op.key.clone()) else { return };
+        let ops = self.batches.iter_mut().flat_map(|recorded| &mut recorded.batch);
+        for op in ops.filter(|op| matches!(op.verb, Verb::Delete { cas: None })) {
             op.key = marker.clone();
         }
     }
@@ -108,7 +144,7 @@ impl Raw {
     fn refreshed(&self, batch: &Batch) -> Batch {
         let mut batch = batch.clone();
         for op in &mut batch {
-            if let Verb::Put { mode: PutMode::Cas(cas), .. } = &mut op.verb
+            if let Verb::Put { mode: PutMode::Cas(cas), .. } | Verb::Delete { cas: Some(cas) } = &mut op.verb
                 && let Some(&token) = self.tokens.get(&op.key)
             {
                 *cas = token;
@@ -141,30 +177,23 @@ fn of_task(key: &Key, task: usize) -> Result<Key> {
 impl Step for Raw {
     async fn step(&mut self) -> Result<()> {
         for at in 0..self.batches.len() {
-            let batch = self.refreshed(&self.batches[at]);
+            let batch = self.refreshed(&self.batches[at].batch);
             let replies = self.store.run(Ctx::default(), batch).await;
             for (op, reply) in replies.into_iter().enumerate() {
-                let (verb, key) = (&self.batches[at][op].verb, &self.batches[at][op].key);
-                match (verb, reply?) {
-                    (Verb::Get { want }, Reply::Item(item)) => {
-                        if want.contains(Want::CAS)
-                            && let Some(cas) = item.cas
-                            && let Some(token) = self.tokens.get_mut(key)
-                        {
-                            *token = cas;
-                        }
-                    }
-                    // A look whether a claim's marker is there: it was just removed.
-                    (Verb::Get { want }, Reply::Miss) if want.is_empty() => {}
-                    // A table's put: appends, else adds.
-                    (Verb::Put { mode: PutMode::Add, .. }, Reply::NotStored) => {}
-                    (Verb::Put { .. }, Reply::Stored) | (Verb::Arith { .. }, Reply::Number(_)) => {}
-                    (Verb::Delete { cas: None }, Reply::Deleted) => {}
-                    (verb, other) => return Err(format!("{verb:?} answered {other:?}").into()),
+                let reply = reply?;
+                let sent = &self.batches[at].batch[op];
+                if !self.batches[at].expects(op, &reply) {
+                    return Err(format!("{:?} answered {reply:?}", sent.verb).into());
+                }
+                if let (Verb::Get { want }, Reply::Item(item)) = (&sent.verb, reply)
+                    && want.contains(Want::CAS)
+                    && let Some(cas) = item.cas
+                {
+                    self.tokens.insert(sent.key.clone(), cas);
                 }
             }
-            let is_of_one_key = self.batches[at].iter().all(|op| op.key == self.batches[at][0].key);
-            if let (true, Some(op)) = (is_of_one_key, self.batches[at].first())
+            let is_of_one_key = self.batches[at].batch.iter().all(|op| op.key == self.batches[at].batch[0].key);
+            if let (true, Some(op)) = (is_of_one_key, self.batches[at].batch.first())
                 && matches!(op.verb, Verb::Put { mode: PutMode::Append, .. })
             {
                 let op = op.clone();

@@ -9,20 +9,34 @@ use crate::structures::jobs::Job;
 
 /// After so many pushes an array is emptied: it would be full after some ten thousand.
 const PUSHES_MAX: usize = 1_000;
+/// Shards of the array whose changes go over several.
+const SHARDS: u16 = 4;
+
+/// Of one length, however far the changes have come.
+fn element(at: usize) -> String {
+    format!("element:{at:09}")
+}
 
 #[derive(Clone)]
 pub(in crate::structures) enum Work {
     Push(Array, usize),
     Elements(Array),
+    /// So many elements leave, from this one on, and as many come.
+    Change(Array, usize, usize),
 }
 
 pub(super) async fn begin(job: Job, store: &StoreRef, name: &str) -> Result<Work> {
-    let array = Array::open_or_create(store, name).await?;
+    let shards = if job == Job::ArrayChangeShards { SHARDS } else { 1 };
+    let array = Array::options().shards(shards).open_or_create(store, name).await?;
     if job == Job::ArrayPush {
         return Ok(Work::Push(array, 0));
     }
-    array.push((0..MEMBERS).map(member)).await?;
-    Ok(Work::Elements(array))
+    array.push((0..MEMBERS).map(element)).await?;
+    Ok(match job {
+        Job::ArrayChange => Work::Change(array, 1, 0),
+        Job::ArrayChangeShards => Work::Change(array, usize::from(SHARDS), 0),
+        _ => Work::Elements(array),
+    })
 }
 
 impl Work {
@@ -38,6 +52,13 @@ impl Work {
                 Ok(true)
             }
             Work::Elements(array) => Ok(array.elements().await?.len() == MEMBERS),
+            Work::Change(array, many, at) => {
+                let go = *at..*at + *many;
+                let come = go.start + MEMBERS..go.end + MEMBERS;
+                *at += *many;
+                array.change(come.map(element), go.map(element)).await?;
+                Ok(true)
+            }
         }
     }
 }

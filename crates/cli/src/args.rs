@@ -268,7 +268,7 @@ Examples:
     #[command(after_help = "\
 Prints the kind of what was removed. Handles that other processes have open answer `lost` from then on.
 
-Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visitors, logs and tables.
+Round trips: 3 in all; 2 in all for a lock; 5 in all for what made keys as it went, such as visitors, logs and tables.
 
 Examples:
   larder drop hits")]

@@ -268,7 +268,7 @@ Examples:
     #[command(after_help = "\
 Prints the kind of what was removed. Handles that other processes have open answer `lost` from then on.
 
-Round trips: 3, and 2 for a lock; 5 for what made keys as it went, such as visitors, logs and tables.
+Round trips: 3 in all; 2 in all for a lock; 5 in all for what made keys as it went, such as visitors, logs and tables.
 
 Examples:
   larder drop hits")]
@@ -386,7 +386,7 @@ pub(crate) struct LockRun {
     #[command(flatten)]
     pub(crate) named: Named,
     /// How long the lock outlives a holder that died; it is renewed every third of that while the command runs
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_time)]
     pub(crate) lease: Duration,
     /// How long to wait for the lock; 0 tries once
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]

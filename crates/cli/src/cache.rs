@@ -78,7 +78,7 @@ that fails caches nothing: its output is passed on, its exit code returned, and 
 A cached value may be gone at any time: the server evicts what it has no room for. A value that could not be cached is printed all the same, \
 with a warning on standard error; exit code 0. Nobody's command ended within --wait: exit code 6.
 
-Round trips: open 1 (2 when the cache is created), a hit 1; with the command 3: the look, the lease, the value, and 1 more at each third of --lease.
+Round trips: open 1 (2 when the cache is created), a hit 1; with the command 3: the look, the lease, the value, and 1 more at each third of --lease; 2 in all for a hit, 4 with the command, 5 when the cache is created.
 
 Examples:
   larder cache get pages /index --ttl 5m --else ./render /index

@@ -129,11 +129,11 @@ fn start(cli: Cli) -> Result<u8, Failure> {
             Out { json: cli.common.json }.answer(&exit::table(), &codes.collect())?;
             Ok(Exit::Ok as u8)
         }
-        Command::Serve(serve) => serve::serve(&cli.common, &serve.args),
+        Command::Serve(serve) => serve::serve(&cli.common, &serve.args, false),
         Command::Backup(args) => archive::backup(&cli.common, args).map(|exit| exit as u8),
         Command::Restore(args) => archive::restore(&cli.common, args).map(|exit| exit as u8),
         Command::Check => archive::check(&cli.common).map(|exit| exit as u8),
-        Command::Memcached(serve) => serve::run(serve.args.iter().cloned(), true).map(|()| Exit::Ok as u8),
+        Command::Memcached(serve) => serve::serve(&cli.common, &serve.args, true),
         Command::Demo(_) => runtime(tokio::runtime::Builder::new_multi_thread())?.block_on(dispatch(cli)),
         // One command asks one thing at a time: a thread less to start.
         _ => runtime(tokio::runtime::Builder::new_current_thread())?.block_on(dispatch(cli)),

@@ -95,7 +95,7 @@ Prints nothing. An event is any bytes, on standard input any but the end of a li
 such as 5m (five minutes ago), or @ and milliseconds since 1970. A time that is older than the retention, or more than five minutes \
 ahead, is refused, and nothing is put.
 
-Round trips: open 1 (3 when the log is created), put 1, 2 for the first event of a chunk.
+Round trips: open 1 (3 when the log is created), put 1, 2 for the first event of a chunk; 2 in all, 3 for the first of a chunk, 5 when the log is created.
 
 Examples:
   larder log put audit 'ann signed in'
@@ -123,7 +123,7 @@ and a look after it was put. A gap is told once, on standard error (with --json 
 With --cursor it begins where the last call with that file stopped. The file is written after the events were printed: who is killed in between \
 prints them again.
 
-Round trips: open 1, the first look 2, a look that finds nothing 1, one that finds something 2.
+Round trips: open 1, the first look 2, a look that finds nothing 1, one that finds something 2; 3 in all without --follow.
 
 Examples:
   larder log tail audit

@@ -81,7 +81,7 @@ Examples:
     #[command(after_help = "\
 Items that wait and items that are claimed. Data that are gone are an error, exit code 4, until a consumer was told of them.
 
-Round trips: open 2, len 2, and 1 more for each further 16 segments of 1,000 items.
+Round trips: open 2, len 2, and 1 more for each further 16 segments of 1,000 items; 4 in all of a short one.
 
 Examples:
   larder queue len jobs")]
@@ -90,7 +90,7 @@ Examples:
     #[command(after_help = "\
 A name and a number a line: items ready, claimed, acknowledged so far; segments, their bytes and how many of them are acknowledged items, those that are missing, and what was lost.
 
-Round trips: as `len`.
+Round trips: open 2, stat 2, and 1 more for each further 16 segments of 1,000 items; 4 in all of a short one.
 
 Examples:
   larder queue stat jobs
@@ -119,7 +119,7 @@ pub(crate) struct Push {
 const PUSH_HELP: &str = "\
 Prints nothing. Items of standard input are pushed in their order. An error says how many were pushed before it. At the limit of bytes: exit code 8.
 
-Round trips: open 2 (4 when it is created), push 1 for each 1,000 items or 16 KiB, and 2 more where a segment is opened.
+Round trips: open 2 (4 when it is created), push 1 for each 1,000 items or 16 KiB, and 2 more where a segment is opened; 3 in all for a few items, 5 when it is created.
 
 Examples:
   larder queue push jobs 'resize 1.png' 'resize 2.png'

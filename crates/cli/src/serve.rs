@@ -54,7 +54,7 @@ Examples:
 
 pub(crate) const MEMCACHED_HELP: &str = "\
 Takes memcached's command line. What has no meaning here is passed over with a warning. It listens on every address unless told \
-otherwise, and evicts when it is full unless -M, as memcached does. The same happens when the command is started by the name memcached.
+otherwise, and evicts when it is full unless -M, as memcached does. With --store file:PATH it serves a folder, as `larder serve` does. The same happens when the command is started by the name memcached.
 
 Examples:
   larder memcached -m 64 -l 127.0.0.1 -p 11211 -c 1024";
@@ -70,14 +70,14 @@ pub(crate) fn memcached(words: impl Iterator<Item = OsString>) -> Result<ExitCod
 }
 
 /// A store that is named in the environment for clients is not the one to serve.
-pub(crate) fn serve(common: &Common, words: &[OsString]) -> Result<u8, Failure> {
+pub(crate) fn serve(common: &Common, words: &[OsString], as_memcached: bool) -> Result<u8, Failure> {
     let named_for_clients = |url: &String| {
         let is_served = ["memory:", "file:"].iter().any(|scheme| url.starts_with(scheme));
         !is_served && std::env::var("LARDER_STORE").is_ok_and(|set| set == *url)
     };
     let url = common.store.clone().filter(|url| !named_for_clients(url));
     let store = url.map(|url| [OsString::from("--store"), OsString::from(url)]);
-    run(store.into_iter().flatten().chain(words.iter().cloned()), false)?;
+    run(store.into_iter().flatten().chain(words.iter().cloned()), as_memcached)?;
     Ok(Exit::Ok as u8)
 }
 

@@ -98,8 +98,7 @@ pub(crate) const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://lo
 /// one operation at a time, and another process that has them open is waited for, unless the URL says otherwise.
 fn store_url(common: &Common) -> Result<String, Failure> {
     match named(common) {
-        Some(url) if is_file(&url) => Ok(in_turns(url)),
-        Some(url) => Ok(url),
+        Some(url) => Ok(as_commands_do(url)),
         None if common.direct => {
             let own = Own::find()?;
             own.end_server()?;
@@ -124,7 +123,12 @@ pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
             own.files()
         }
     };
-    Ok(if is_file(&url) { in_turns(url) } else { url })
+    Ok(as_commands_do(url))
+}
+
+/// The URL as commands open it: files in turns.
+pub(crate) fn as_commands_do(url: String) -> String {
+    if is_file(&url) { in_turns(url) } else { url }
 }
 
 fn named(common: &Common) -> Option<String> {

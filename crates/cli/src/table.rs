@@ -26,7 +26,7 @@ Prints the value of each key, byte by byte, and a line feed; of several keys in 
 object each, which says so. `-` alone reads keys from standard input, one a line. A key that is missing: exit code 1. An entry that was \
 evicted is lost, exit code 4: the list of keys tells it from one that is absent.
 
-Round trips: open 1, get 1 for all keys of a server, and of every 1024 on standard input; 2 if one is missing.
+Round trips: open 1, get 1 for all keys of a server, and of every 1024 on standard input; 2 if one is missing; 2 in all for a few keys, 3 if one is missing.
 
 Examples:
   larder table get prices apple pear
@@ -84,7 +84,7 @@ knows when a life ends, so that what is over is absent and not lost.
 
 A put whose outcome is unknown is exit code 7; putting it again does no harm, unless others put the same key meanwhile.
 
-Round trips: open 1 (3 when it is created), put 1, 2 of a new key; with lives 3 and 2; and 2 that tidy up after a new one. Entries of standard input \
+Round trips: open 1 (3 when it is created), put 1, 2 of a new key; with lives 3 and 2; and 2 that tidy up after a new one; 2 in all for a key that is there, 5 for a new one, 7 with the table; with lives 6 in all for a key that is there. Entries of standard input \
 are put many at once.
 
 Examples:

@@ -58,7 +58,7 @@ says it, too; to try that again does no harm. `--visitor -` reads ids from stand
 
 The visitors are created if need be, with windows of --period. Windows begin at multiples of the period since 1970, for everybody.
 
-Round trips: open 1 (3 when they are created), hit 1 (2 for a window's first); 1 for each visitor, 2 for the first of a window in each shard.
+Round trips: open 1 (3 when they are created), hit 1 (2 for a window's first); 1 for each visitor, 2 for the first of a window in each shard; 2 in all for one, 3 for a first, 5 when they are created.
 
 Examples:
   larder visitors hit site --period 5m

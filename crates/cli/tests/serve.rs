@@ -179,6 +179,31 @@ fn by_the_name_of_memcached_it_takes_its_command_line() {
     assert!(said.starts_with("memcached 1.6."), "{said}");
 }
 
+/// By either of its names it serves the store that it is given, and refuses one that cannot be served.
+#[test]
+fn as_memcached_it_serves_the_store_it_is_given_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("memcached");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_larder"), &link).unwrap();
+    let options = in_folder(folder.path());
+    for (number, command) in [larder(["memcached"]), Command::new(&link)].into_iter().enumerate() {
+        let server = Served::by(command, folder.path(), &words(&options));
+        on(&server.url(), "counter add hits 5").exits(0);
+        server.kill();
+        let server = Served::by(larder(["memcached"]), folder.path(), &words(&options));
+        assert_eq!(on(&server.url(), "counter get hits").exits(0), format!("{}\n", 5 * (number + 1)));
+    }
+    for line in ["memcached --store redis://localhost", "--store redis://localhost memcached"] {
+        let mut command = larder(line.split(' '));
+        finish(command.arg("-s").arg(folder.path().join("none"))).fails(2, "redis://localhost cannot be served");
+    }
+    // What the environment names for clients is nothing to serve.
+    let mut command = larder(["memcached"]);
+    command.env("LARDER_STORE", "redis://localhost");
+    let server = Served::by(command, folder.path(), &[]);
+    assert_eq!(server.ask("get L.hits.m\r\n"), "END");
+}
+
 #[test]
 fn a_socket_of_systemd_is_served_and_systemd_is_told() {
     let folder = tempfile::tempdir().unwrap();

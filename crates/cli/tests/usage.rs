@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 
 use common::{finish, larder, on};
+use larder_testkit::servers::{Memcached, Version};
 
 /// Every verb that opens a store as others do, with its least arguments. That none is left out is seen by clap's own tree of commands.
 const VERBS: [&str; 94] = [
@@ -278,6 +279,44 @@ fn wrong_usage_names_what_is_wrong() {
         let message = error["message"].as_str().unwrap();
         assert!(error.to_string().contains(said) && !message.contains("error:"), "{error}");
     }
+}
+
+/// A time of zero is none: nothing lives, holds, or is kept for so long. The waits alone may be: not at all.
+#[test]
+fn a_time_of_zero_is_refused_wherever_something_is_to_last_and_nothing_is_made() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    let before = server.stat("cmd_set");
+    for zero in ["0", "0s", "0ms"] {
+        for (line, said) in [
+            ("visitors hit n --period ZERO", "--period"),
+            ("visitors watch n --every ZERO", "--every"),
+            ("unique add n a --period ZERO", "--period"),
+            ("log put n a --retention ZERO", "--retention"),
+            ("log put n a --chunk ZERO", "--chunk"),
+            ("log tail n --every ZERO", "--every"),
+            ("table put n k v --ttl ZERO", "--ttl"),
+            ("table put n - --ttl ZERO", "--ttl"),
+            ("cache get n k --ttl ZERO --else true", "--ttl"),
+            ("cache get n k --ttl 1s --lease ZERO --else true", "--lease"),
+            ("queue claim n --lease ZERO", "--lease"),
+            ("stack claim n --lease ZERO", "--lease"),
+            ("queue renew n 00c0ffee00c0ffee --lease ZERO", "--lease"),
+            ("queue work n --lease ZERO -- true", "--lease"),
+            ("queue work n --poll ZERO -- true", "--poll"),
+            ("lock run n --lease ZERO -- true", "--lease"),
+        ] {
+            let line = line.replace("ZERO", zero);
+            on(&url, &line).fails(2, said);
+            on(&url, &line).fails(2, "it must be longer than 0");
+            assert_eq!(on(&url, &format!("--json {line}")).json_error()["exit_code"], 2, "{line}");
+        }
+    }
+    assert_eq!(server.stat("cmd_set"), before, "nothing was written");
+    on(&url, "lock run n --wait 0 -- true").exits(0);
+    on(&url, "queue push jobs a").exits(0);
+    assert_eq!(on(&url, "queue pop jobs --wait 0").exits(0), "a\n");
+    assert_eq!(on(&url, "cache get n2 k --ttl 1m --stale 0 --wait 0 --else echo v").exits(0), "v\n");
 }
 
 #[test]

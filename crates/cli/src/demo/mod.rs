@@ -26,8 +26,9 @@ use larder::{Ctx, Durability, Name, StoreRef};
 
 use crate::args::{Common, Demo, Subject};
 use crate::exit::{Exit, Failure, say};
+use crate::own::is_file;
 use crate::run::{Forwarded, code_of_signal};
-use crate::session::{TIMEOUT, connect};
+use crate::session::{TIMEOUT, as_commands_do, connect};
 use stage::{Stage, Worker};
 use table::Row;
 
@@ -56,9 +57,9 @@ const SUBJECTS: [Subject; 17] = [
 
 /// Drives the structures; the exit code says whether every total was right.
 pub(crate) async fn run(common: &Common, demo: &Demo) -> Result<u8, Failure> {
-    let url = common.store.as_deref().filter(|url| !url.is_empty()).unwrap_or(EMBEDDED);
+    let url = as_commands_do(common.store.clone().filter(|url| !url.is_empty()).unwrap_or_else(|| EMBEDDED.to_owned()));
     let timeout = common.timeout.unwrap_or(TIMEOUT);
-    let workers = workers(url, demo.workers, timeout).await?;
+    let workers = workers(&url, demo.workers, timeout).await?;
     let stages = SUBJECTS.map(|subject| Stage::new(subject, &workers, demo, timeout));
     let mut signals = Forwarded::listen()?;
     let rows = tokio::select! {
@@ -82,10 +83,10 @@ pub(crate) async fn run(common: &Common, demo: &Demo) -> Result<u8, Failure> {
     Ok(if rows.iter().any(Row::is_off) { Exit::No } else { Exit::Ok } as u8)
 }
 
-/// Each worker has a connection of its own, but for a store that stands in this process: a second one would be another store.
+/// Each worker has a connection of its own, but for a store that stands in this process: a second one in memory would be another store, and files are open once.
 async fn workers(url: &str, count: u16, timeout: Duration) -> Result<Vec<Worker>, Failure> {
     let first = connect(url, timeout).await?;
-    let is_embedded = first.profile().durability == Durability::Process;
+    let is_embedded = first.profile().durability == Durability::Process || is_file(url);
     let mut stores: Vec<StoreRef> = vec![first.clone()];
     for _ in 1..count {
         stores.push(if is_embedded { first.clone() } else { connect(url, timeout).await? });

@@ -14,6 +14,7 @@ budgets! {
     table_get_of_what_is_there [Cas] = 1;
     table_has_of_what_is_there [Cas] = 1;
     table_get_of_what_is_missing [Cas] = 2;
+    table_has_of_what_is_missing [Cas] = 2;
     table_get_many_of_a_hundred [Cas] = 1;
     table_put_of_an_existing_entry [Cas] = 1;
     table_put_of_an_existing_entry_by_another_handle [Cas] = 1;
@@ -46,10 +47,18 @@ async fn table_has_of_what_is_there(m: Metered) -> u64 {
     m.cost(table.has("k")).await
 }
 
-/// 2 on a store that may have lost it; 1 where nothing can be lost.
 async fn table_get_of_what_is_missing(m: Metered) -> u64 {
     let table = m.table(false).await;
-    let found = m.cost(table.get("l")).await;
+    of_what_is_missing(&m, m.cost(table.get("l")).await)
+}
+
+async fn table_has_of_what_is_missing(m: Metered) -> u64 {
+    let table = m.table(false).await;
+    of_what_is_missing(&m, m.cost(table.has("l")).await)
+}
+
+/// 2 on a store that may have lost it; 1 where nothing can be lost, which stands for 2 here.
+fn of_what_is_missing(m: &Metered, found: u64) -> u64 {
     let is_lossless = super::table_cases::is_lossless(&m.store);
     assert!(!is_lossless || found == 1, "a store that cannot lose tells in 1 round trip, not in {found}");
     found + u64::from(is_lossless)

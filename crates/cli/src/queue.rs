@@ -28,7 +28,7 @@ pub(crate) enum LineVerb {
 Prints the item and a line end. The item is gone: should whoever reads it die before it is done, it is lost (`claim` and `work` do \
 not lose it). Nothing to take, or nothing that came within --wait: exit code 1.
 
-With --wait it ends as an item comes where the store tells of changes (one Redis or Valkey); elsewhere it looks every 250 ms at the least.
+With --wait it ends as an item comes where the store tells of changes (Redis and Valkey); elsewhere it looks again after 250 ms at the most.
 
 Round trips: open 2, pop 2; 1 where there is nothing, and 1 for each look of --wait.
 

@@ -67,7 +67,7 @@ that dies loses its item when the lease ends, up to 2 s late; so a command may r
 Runs until it is told to stop. SIGINT, SIGTERM and SIGHUP are handed on to the commands; when they have ended, larder exits with 128 + the signal. \
 With --once it exits as the command does.
 
-When there is nothing it waits until an item comes where the store tells of changes (one Redis or Valkey); elsewhere it looks again after --poll, or half of it at the least.
+When there is nothing it waits until an item comes where the store tells of changes (Redis and Valkey); elsewhere it looks again after --poll, or half of it at the least.
 
 Round trips: open 2, claim 2, acknowledge 1, renew 1 for each third of the lease; when there is nothing, 1 for each look, and 1 for each wait.
 

@@ -426,7 +426,7 @@ macro_rules! handle {
 
             /// Takes an item for good, and waits for one if there is none: a day at the most. `None` if none came in time.
             ///
-            /// It ends at once as an item comes where the store tells of changes (`watch` in the profile: one Redis or Valkey). Elsewhere it looks after pauses that are drawn between 0 and a
+            /// It ends at once as an item comes where the store tells of changes (`watch` in the profile: Redis and Valkey). Elsewhere it looks after pauses that are drawn between 0 and a
             /// bound that doubles from 10 ms to 250 ms. An item whose lease runs out is found by a look: within 2 s. Of many that wait one gets the item. Dropped midway, it may have taken an item,
             /// which is lost then: what must not be lost is claimed.
             ///

@@ -7,6 +7,7 @@ pub mod cities;
 pub mod classic_fake;
 pub mod conformance;
 pub mod history;
+pub mod lines;
 pub mod nemesis;
 pub mod proxy;
 pub mod queue_bytes;

@@ -16,6 +16,7 @@ pub mod model_cases;
 pub mod native_cases;
 pub mod op_cases;
 pub mod queue_cases;
+pub mod queue_fault_cases;
 pub mod range_cases;
 pub mod records_cases;
 pub mod reshard_cases;
@@ -66,6 +67,7 @@ pub const CASES: &[&[Case]] = &[
     lookup_cases::CASES,
     model_cases::CASES,
     queue_cases::CASES,
+    queue_fault_cases::CASES,
     records_cases::CASES,
     sharded_cases::CASES,
     reshard_cases::CASES,

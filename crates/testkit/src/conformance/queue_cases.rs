@@ -5,24 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Ctx, ErrorKind, Key, Op, StoreRef};
+use larder_core::{Ctx, ErrorKind, StoreRef};
 use larder_layers::Counting;
-use larder_structures::registry::{drop_structure, find};
+use larder_structures::registry::drop_structure;
 use larder_structures::{Claim, Name, Queue, QueueOptions, Stack, StackOptions};
 
 use super::{Bench, cases};
-use crate::faulty::{Fault, Faulty};
-use crate::queue_bytes::segment_key;
 
 cases! {
     queue_is_first_in_first_out_over_segments [Cas, DeleteCas, Ttl];
     stack_is_last_in_first_out_over_segments [Cas, DeleteCas, Ttl];
-    queue_keeps_items_of_any_bytes [Cas, DeleteCas, Ttl];
-    queue_delivers_again_what_was_not_acknowledged [Cas, DeleteCas, Ttl];
     queue_loses_and_repeats_nothing_under_eight_tasks_and_two_handles [Cas, DeleteCas, Ttl];
-    queue_loses_nothing_when_the_nth_op_fails [Cas, DeleteCas, Ttl];
-    queue_tells_a_lost_segment_once [Cas, DeleteCas, Ttl];
-    queue_says_full_and_takes_again_when_there_is_room [Cas, DeleteCas, Ttl];
     a_store_without_cas_refuses_queue_and_stack [NoCas];
     budget_queue_open_takes_2 [Cas, DeleteCas, Ttl];
     budget_queue_create_takes_4 [Cas, DeleteCas, Ttl];
@@ -91,34 +84,6 @@ async fn stack_is_last_in_first_out_over_segments(t: Bench) {
     assert_eq!(stack.pop().await.expect("a pop"), None);
 }
 
-async fn queue_keeps_items_of_any_bytes(t: Bench) {
-    let queue = Queue::open_or_create(&t.store, t.name("a")).await.expect("a queue");
-    let largest = vec![b'x'; queue.item_bytes_max().min(1 << 20)];
-    let items: [&[u8]; 5] = [b"", b" \0\r\n\xff", &largest, b"\r\nEND\r\n", b""];
-    queue.push_all(items).await.expect("a push");
-    for item in items {
-        assert_eq!(queue.pop().await.expect("a pop").as_deref(), Some(item));
-    }
-}
-
-async fn queue_delivers_again_what_was_not_acknowledged(t: Bench) {
-    let name = t.name("a");
-    let (dead, alive) = (queue(&t.store, &name).await, queue(&t.store, &name).await);
-    dead.push("job").await.expect("a push");
-    let claim = dead.claim(Duration::from_millis(400)).await.expect("a claim").expect("the job");
-    assert!(alive.claim(LEASE).await.expect("a claim").is_none(), "it was given to two");
-    let again = loop {
-        match alive.claim(LEASE).await.expect("a claim") {
-            Some(claim) => break claim,
-            None => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    };
-    assert_eq!((again.item(), again.attempts()), (&Bytes::from("job"), 2));
-    assert_eq!(claim.ack().await.expect_err("refused").kind(), ErrorKind::Fenced);
-    again.ack().await.expect("an acknowledgement");
-    assert_eq!(alive.len().await.expect("a length"), 0);
-}
-
 async fn queue_loses_and_repeats_nothing_under_eight_tasks_and_two_handles(t: Bench) {
     let name = t.name("a");
     let handles = [queue(&t.store, &name).await, queue(&t.store, &name).await];
@@ -149,80 +114,6 @@ async fn queue_loses_and_repeats_nothing_under_eight_tasks_and_two_handles(t: Be
     }
     assert_eq!(times.len(), 240);
     assert!(times.values().all(|&times| times == 1), "{times:?}");
-}
-
-async fn queue_loses_nothing_when_the_nth_op_fails(t: Bench) {
-    for fault in [Fault::LostRequest, Fault::Cut, Fault::LostReply] {
-        for nth in (1..60).step_by(3) {
-            let faulty = Faulty::new(t.store.clone());
-            let name = t.name(&format!("{fault:?}{nth}"));
-            let queue = queue(&faulty.shared(), &name).await;
-            faulty.fail_nth(nth, fault);
-            let mut done = Vec::new();
-            for item in numbered(14) {
-                queue.push(item).await.expect("a push");
-                if done.len() < 7 {
-                    let claim = claimed(&queue).await;
-                    claim.ack().await.expect("an acknowledgement");
-                    done.push(claim.item().clone());
-                }
-            }
-            faulty.heal();
-            while let Some(item) = queue.pop().await.expect("a pop") {
-                done.push(item);
-            }
-            assert_eq!(done, numbered(14), "{fault:?} at op {nth}");
-        }
-    }
-}
-
-/// The key of a segment, as `docs` write it down.
-async fn segment(t: &Bench, name: &str, number: u64) -> Key {
-    let manifest = find(&t.store, Ctx::default(), &Name::new(name).expect("a name")).await;
-    let manifest = manifest.expect("a manifest").expect("a queue");
-    segment_key(&t.store, &format!("L.{name}.q.{:016x}", manifest.generation), number).await
-}
-
-async fn queue_tells_a_lost_segment_once(t: Bench) {
-    let name = t.name("a");
-    let queue = queue(&t.store, &name).await;
-    for item in numbered(60) {
-        queue.push(item).await.expect("a push");
-    }
-    t.ok(Op::delete(segment(&t, &name, 1).await)).await;
-    assert_eq!(queue.len().await.expect_err("not all there").kind(), ErrorKind::Lost);
-    let (mut items, mut losses) = (Vec::new(), 0);
-    loop {
-        match queue.pop().await {
-            Ok(Some(item)) => items.push(item),
-            Ok(None) => break,
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-                losses += 1;
-            }
-        }
-    }
-    assert_eq!(losses, 1);
-    assert!(items.len() > 30 && items.is_sorted(), "{items:?}");
-}
-
-async fn queue_says_full_and_takes_again_when_there_is_room(t: Bench) {
-    let options = small().bytes_max(768);
-    let queue = options.open_or_create(&t.store, t.name("a")).await.expect("a queue");
-    let mut pushed = 0;
-    let error = loop {
-        match queue.push(format!("item {pushed:04}")).await {
-            Ok(()) => pushed += 1,
-            Err(error) => break error,
-        }
-        assert!(pushed < 100, "never full");
-    };
-    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    assert!(error.to_string().contains("768") && !error.is_unknown(), "{error}");
-    for _ in 0..pushed {
-        assert!(queue.pop().await.expect("a pop").is_some());
-    }
-    queue.push("again").await.expect("room");
 }
 
 async fn a_store_without_cas_refuses_queue_and_stack(t: Bench) {

@@ -26,7 +26,7 @@ use larder_testkit::redis::RedisVersion;
 use larder_testkit::servers::Version;
 
 use crate::progress::Progress;
-use crate::report::{Report, Section};
+use crate::report::{Findings, Report, Section};
 
 /// An error only has to be shown.
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -243,24 +243,14 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
     if !options.keep {
         places.report = Report::default();
     }
-    for section in sections {
-        let progress = Progress::new();
-        let findings = match section {
-            Section::Memcached => memcached::measure(&plan, &progress),
-            Section::Redis => redis::measure(&plan, &progress),
-            Section::Memory => memory::measure(&plan, &progress),
-            Section::Overhead => memory::measure_overhead(&plan, &progress),
-            Section::Durable => durable::measure(&plan, &progress),
-            Section::Server => server::measure(&plan, &progress),
-            Section::Structures => structures::measure(&plan, &progress),
-            Section::Growth => growth::measure(&plan, &progress),
-            Section::Chapter => chapter::measure(&plan, &progress),
-        }?;
-        drop(progress);
-        println!("{}", table::terminal(&findings));
-        places.report.put(findings);
-        // After each, so that a run that is stopped leaves what it found.
-        places.write()?;
+    let mut failed: Vec<String> = Vec::new();
+    for &section in sections {
+        if let Err(error) = measure_one(&plan, section, &mut places) {
+            eprintln!("larder-bench: {}: {error}", section.title());
+            failed.push(section.title().to_owned());
+        }
+        let findings = places.report.findings.iter().filter(|findings| findings.section == section);
+        findings.for_each(|findings| println!("{}", table::terminal(findings)));
     }
     println!(
         "{} goals missed; every round is in {}, the plot in {}",
@@ -268,7 +258,32 @@ fn measure(options: &Options, sections: &[Section]) -> Result<()> {
         places.json.display(),
         places.svg.display()
     );
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
+}
+
+/// What is found is written as it comes, so that a run that is stopped leaves it. Of earlier findings the contests go that are held anew: all, or those that `--only` names.
+fn measure_one(plan: &Plan, section: Section, places: &mut Places) -> Result<()> {
+    let progress = Progress::new();
+    let mut is_begun = false;
+    let mut keep = |findings: Findings| {
+        if plan.only.is_none() && !std::mem::replace(&mut is_begun, true) {
+            places.report.forget(section);
+        }
+        places.report.put(findings);
+        places.write()
+    };
+    let findings = match section {
+        Section::Memcached => memcached::measure(plan, &progress),
+        Section::Redis => redis::measure(plan, &progress),
+        Section::Memory => memory::measure(plan, &progress),
+        Section::Overhead => memory::measure_overhead(plan, &progress),
+        Section::Durable => durable::measure(plan, &progress),
+        Section::Server => server::measure(plan, &progress),
+        Section::Structures => structures::measure(plan, &progress),
+        Section::Growth => growth::measure(plan, &progress),
+        Section::Chapter => return chapter::measure(plan, &progress, &mut keep),
+    }?;
+    keep(findings)
 }
 
 /// A report, and where it goes.

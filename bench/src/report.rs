@@ -95,11 +95,30 @@ impl Report {
         write(path, &(serde_json::to_string_pretty(self)? + "\n"))
     }
 
-    /// Puts findings in the place of earlier ones of the same benchmark.
+    /// Puts contests in the place of earlier ones of the same benchmark and name. The others stay, with what is said of how and on what they were measured; those of one
+    /// run stand together.
     pub(crate) fn put(&mut self, findings: Findings) {
-        self.findings.retain(|earlier| earlier.section != findings.section);
-        self.findings.push(findings);
+        let Findings { section, how, machine, contests, pools } = findings;
+        for earlier in self.findings.iter_mut().filter(|earlier| earlier.section == section) {
+            earlier.contests.retain(|contest| contests.iter().all(|anew| anew.name != contest.name));
+            earlier.pools.retain(|pool| pools.iter().all(|anew| anew.name != pool.name));
+        }
+        let of_this_run =
+            |earlier: &&mut Findings| earlier.section == section && earlier.how == how && earlier.machine == machine;
+        match self.findings.iter_mut().find(of_this_run) {
+            Some(run) => {
+                run.contests.extend(contests);
+                run.pools.extend(pools);
+            }
+            None => self.findings.push(Findings { section, how, machine, contests, pools }),
+        }
+        self.findings.retain(|findings| !findings.contests.is_empty());
         self.findings.sort_by_key(|findings| findings.section);
+    }
+
+    /// Forgets a benchmark: all of it is measured anew.
+    pub(crate) fn forget(&mut self, section: Section) {
+        self.findings.retain(|earlier| earlier.section != section);
     }
 
     /// Goals that were missed.
@@ -148,4 +167,43 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contest::{Unit, once};
+    use crate::progress::Progress;
+
+    /// What a run at this time found.
+    fn run(at: u64, section: Section, names: &[&str]) -> Findings {
+        let contest = |name: &&str| once(&Progress::silent(), name, Unit::Millis, vec![("x", String::new(), 1.0)], &[]);
+        let machine = Machine { at, ..Machine::read() };
+        let contests = names.iter().map(contest).collect();
+        Findings { section, how: "once".to_owned(), machine, contests, pools: Vec::new() }
+    }
+
+    fn names(report: &Report) -> Vec<(u64, Vec<&str>)> {
+        let of = |findings: &Findings| findings.machine.at;
+        let each = report.findings.iter();
+        each.map(|one| (of(one), one.contests.iter().map(|contest| &contest.name[..]).collect())).collect()
+    }
+
+    #[test]
+    fn only_contests_that_were_held_anew_are_replaced() {
+        let mut report = Report::default();
+        report.put(run(1, Section::Chapter, &["a", "b", "c"]));
+        report.put(run(1, Section::Chapter, &["d"]));
+        report.put(run(1, Section::Memory, &["a"]));
+        assert_eq!(names(&report), [(1, vec!["a"]), (1, vec!["a", "b", "c", "d"])]);
+        report.put(run(2, Section::Chapter, &["b"]));
+        report.put(run(2, Section::Chapter, &["d"]));
+        assert_eq!(names(&report), [(1, vec!["a"]), (1, vec!["a", "c"]), (2, vec!["b", "d"])]);
+        report.put(run(3, Section::Chapter, &["a", "c"]));
+        assert_eq!(names(&report), [(1, vec!["a"]), (2, vec!["b", "d"]), (3, vec!["a", "c"])]);
+        // A job that found nothing changes nothing.
+        report.put(run(4, Section::Chapter, &[]));
+        report.forget(Section::Memory);
+        assert_eq!(names(&report), [(2, vec!["b", "d"]), (3, vec!["a", "c"])]);
+    }
 }

@@ -28,10 +28,13 @@ const MISSED: &str = "#cf222e";
 pub(crate) fn render(report: &Report) -> String {
     let mut body = String::new();
     let mut y = MARGIN;
+    let mut last = None;
     for findings in &report.findings {
-        y += SECTION_HEAD - 18.0;
-        text(&mut body, MARGIN, y, "start", 18.0, INK, findings.section.title());
-        y += 18.0;
+        if last.replace(findings.section) != Some(findings.section) {
+            y += SECTION_HEAD - 18.0;
+            text(&mut body, MARGIN, y, "start", 18.0, INK, findings.section.title());
+            y += 18.0;
+        }
         for contest in &findings.contests {
             y = panel(&mut body, y, contest);
         }

@@ -55,9 +55,14 @@ fn goal(goal: String, outcome: &str) -> String {
 pub(crate) fn markdown(report: &Report, svg: &Path) -> String {
     let mut text = include_str!("bench.md").to_owned();
     _ = writeln!(text, "\n![Medians of all rounds; the thin lines span their middle half]({})", svg.display());
+    let mut last = None;
     for findings in &report.findings {
         let machine = &findings.machine;
-        _ = writeln!(text, "\n## {}\n\n{}\n", findings.section.title(), findings.how);
+        // Of several runs there are several tables.
+        if last.replace(findings.section) != Some(findings.section) {
+            _ = writeln!(text, "\n## {}", findings.section.title());
+        }
+        _ = writeln!(text, "\n{}\n", findings.how);
         _ = writeln!(text, "Machine: {}. Crates: {}.\n", machine.line(), machine.crates.join(", "));
         let labels = labels(&findings.contests);
         _ = writeln!(text, "| work | {} | ratio (middle half of the rounds; all) | goal |", labels.join(" | "));

@@ -100,10 +100,10 @@ impl Step for Locate {
     }
 }
 
-pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Contest>> {
+pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes, found: &mut Vec<Contest>) -> Result<()> {
     let job = format!("C, locations, {}", on.name());
     if !bench.wants(&job) {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let users = sizes.elements;
     let mut laid: Vec<Laid<Locate>> = Vec::new();
@@ -118,11 +118,12 @@ pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Co
     }
     let load = async |ground: &Ground| records(ground, users).await;
     laid.push(bench.lay(on, (LARDER, "PackedRecords"), None, users, load)?);
-    let memory = bench.memory(&format!("{job}: memory"), users, &laid, (bytes_max(on), RESIDENT_MAX), sizes);
+    found.push(bench.memory(&format!("{job}: memory"), users, &laid, (bytes_max(on), RESIDENT_MAX), sizes));
+    found.push(bench.loading(&format!("{job}: loading"), &laid));
     let goal = Goal { ours: LARDER, against: vec![CHAPTER, PLAIN], limit: None };
-    let ops = bench.ops(&format!("{job}: one is looked up"), &laid, &[goal])?;
-    let aggregate = aggregate(bench, on, &job, &laid, sizes)?;
-    Ok(vec![memory, bench.loading(&format!("{job}: loading"), &laid), ops, aggregate])
+    found.push(bench.ops(&format!("{job}: one is looked up"), &laid, &[goal])?);
+    found.push(aggregate(bench, on, &job, &laid, sizes)?);
+    Ok(())
 }
 
 fn work(at: At, users: u64) -> Locate {

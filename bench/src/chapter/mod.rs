@@ -72,19 +72,33 @@ struct Laid<W> {
     ground: Ground,
 }
 
-pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
+/// A job on a store: its contests are pushed as they are held.
+type Job = fn(&Bench<'_>, On, Sizes, &mut Vec<Contest>) -> Result<()>;
+
+/// Hands on what a job found as soon as it is over, so that a run of an hour that ends early leaves what it has; a job that fails does not keep the others from being held.
+pub(crate) fn measure(plan: &Plan, progress: &Progress, keep: &mut dyn FnMut(Findings) -> Result<()>) -> Result<()> {
     let bench = Bench { runtime: runtime()?, plan, progress };
     let sizes = Sizes::of(plan);
-    let mut contests = Vec::new();
-    for on in On::ALL {
-        contests.extend(lookup::hold_all(&bench, on, sizes)?);
-        contests.extend(visitors::hold_all(&bench, on, sizes)?);
-        contests.extend(locations::hold_all(&bench, on, sizes)?);
+    let (how, machine) = (how(&bench, sizes), Machine::read());
+    let at_rest: [Job; 3] = [lookup::hold_all, visitors::hold_all, locations::hold_all];
+    let jobs = On::ALL.into_iter().flat_map(|on| at_rest.map(|job| (job, on)));
+    let resharding = [On::Memcached, On::Redis].map(|on| (reshard::hold_all as Job, on));
+    let mut failed: Vec<String> = Vec::new();
+    for (job, on) in jobs.chain(resharding) {
+        let mut contests = Vec::new();
+        if let Err(error) = job(&bench, on, sizes, &mut contests) {
+            progress.note(&format!("failed: {error}"));
+            failed.push(error.to_string());
+        }
+        let (how, machine) = (how.clone(), machine.clone());
+        keep(Findings { section: Section::Chapter, how, machine, contests, pools: Vec::new() })?;
     }
-    for on in [On::Memcached, On::Redis] {
-        contests.extend(reshard::hold_all(&bench, on, sizes)?);
-    }
-    let how = format!(
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ").into()) }
+}
+
+fn how(bench: &Bench<'_>, sizes: Sizes) -> String {
+    let plan = bench.plan;
+    format!(
         "{} rows, {} visitors, {} users; memcached {:?} and {:?} without persistence, each layout on a server of its own that was in use; loaded once, in batches. Live: what the \
          server says it uses, of memcached the chunks in use, of a folder its files. Resident: by how much the process grew; of the store in the process, what one grows by that \
          loads a copy of its items. Ops: one after the other, {} rounds of {:?} each.",
@@ -95,8 +109,7 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
         plan.redis,
         bench.rounds(),
         plan.window
-    );
-    Ok(Findings { section: Section::Chapter, how, machine: Machine::read(), contests, pools: Vec::new() })
+    )
 }
 
 impl Bench<'_> {

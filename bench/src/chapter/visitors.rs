@@ -97,13 +97,12 @@ impl Step for Add {
     }
 }
 
-pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Contest>> {
+pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes, found: &mut Vec<Contest>) -> Result<()> {
     let job = format!("B, visitors, {}", on.name());
     let visitors = sizes.elements;
     if !bench.wants(&job) {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    let mut contests = Vec::new();
     let mut laid: Vec<Laid<Add>> = Vec::new();
     if on == On::Redis {
         let load = async |ground: &Ground| plain(ground, visitors, At::Set(ground.store.clone()), set_op).await;
@@ -123,21 +122,21 @@ pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes) -> Result<Vec<Co
     };
     laid.push(unique(Precision::Compact, "47 bits of a hash")?);
     let most = (bytes_max(on, Precision::Compact), RESIDENT_MAX);
-    contests.push(bench.memory(&format!("{job}: memory, compact"), visitors, &laid, most, sizes));
-    contests.push(bench.loading(&format!("{job}: loading"), &laid));
+    found.push(bench.memory(&format!("{job}: memory, compact"), visitors, &laid, most, sizes));
+    found.push(bench.loading(&format!("{job}: loading"), &laid));
     let goal = Goal { ours: LARDER, against: vec![CHAPTER, PLAIN], limit: None };
-    contests.push(bench.ops(&format!("{job}: one is added"), &laid, &[goal])?);
-    contests.push(counting(bench, &job, &laid)?);
-    if on == On::Redis {
-        contests.push(from_stdin(bench, &job, sizes)?);
-    }
+    found.push(bench.ops(&format!("{job}: one is added"), &laid, &[goal])?);
+    found.push(counting(bench, &job, &laid)?);
     drop(laid);
     let near = [unique(Precision::NEAR_EXACT, "a shorter hash")?];
     let most = (bytes_max(on, Precision::NEAR_EXACT), RESIDENT_MAX);
-    contests.push(bench.memory(&format!("{job}: memory, near-exact"), visitors, &near, most, sizes));
+    found.push(bench.memory(&format!("{job}: memory, near-exact"), visitors, &near, most, sizes));
     drop(near);
-    contests.push(sketch(bench, &job, &unique(Precision::SKETCH, "a CPC sketch")?)?);
-    Ok(contests)
+    found.push(sketch(bench, &job, &unique(Precision::SKETCH, "a CPC sketch")?)?);
+    if on == On::Redis {
+        found.push(from_stdin(bench, &job, sizes)?);
+    }
+    Ok(())
 }
 
 async fn plain(ground: &Ground, visitors: u64, at: At, op: impl Fn(u64) -> Result<Op>) -> Result<(Add, Held)> {

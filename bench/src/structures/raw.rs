@@ -122,7 +122,11 @@ impl Raw {
     /// A claim puts its marker and removes the one of the claim before it. Repeated, its marker is the same each time.
     fn remove_what_is_put(&mut self) {
         let is_marker = |op: &&Op| matches!(op.verb, Verb::Put { mode: PutMode::Set | PutMode::Add, .. });
-        let Some(marker) = self.batches.iter().flat_map(|recorded| &recorded.batch).find(is_marker).map(|op| op.key.clone()) else { return };
+        let Some(marker) =
+            self.batches.iter().flat_map(|recorded| &recorded.batch).find(is_marker).map(|op| op.key.clone())
+        else {
+            return;
+        };
         let ops = self.batches.iter_mut().flat_map(|recorded| &mut recorded.batch);
         for op in ops.filter(|op| matches!(op.verb, Verb::Delete { cas: None })) {
             op.key = marker.clone();

@@ -55,7 +55,9 @@ impl Work {
             SetAdd | SetAddMany | SetRemove | SetMembers | SetHas | SetStat | SetCompact => {
                 Work::Set(set::begin(job, store, name).await?)
             }
-            ArrayPush | ArrayElements | ArrayChange | ArrayChangeShards => Work::Array(array::begin(job, store, name).await?),
+            ArrayPush | ArrayElements | ArrayChange | ArrayChangeShards => {
+                Work::Array(array::begin(job, store, name).await?)
+            }
             CacheHit => Work::Cache(cache::begin(store, name).await?),
             LogPut | LogFetch => Work::Log(log::begin(job, store, name).await?),
             VisitorsHit | VisitorsHitNamed | VisitorsGet => Work::Visitors(visitors::begin(job, store, name).await?),

@@ -9,12 +9,14 @@ use bytes::Bytes;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Profile, Result, Run, Store, StoreRef};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_store_memory::MemoryStore;
+use larder_store_redis::{ClusterConfig, Config as RedisConfig, RedisClusterStore, RedisStore};
 use larder_structures::inspect::inspect;
 use larder_structures::records::Schema;
 use larder_structures::{
     Array, Cache, Counter, EventLog, Kind, Lock, Manifest, Name, PackedRecords, PackedTable, Queue, Set, ShardedHash,
     ShardedSet, ShardedSortedSet, Stack, Table, UniqueVisitors, Visitors,
 };
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, shared_cluster};
 use larder_testkit::servers::{Memcached, Version};
 
 /// Counts the ops that could change something.
@@ -139,4 +141,22 @@ async fn a_name_opened_as_another_structure_is_refused_by_the_name_of_both_on_a_
         let config = Config::from_url(&server.url()).unwrap();
         each_name_is_refused_as_any_other_kind(Arc::new(MemcachedStore::connect(config).await.unwrap())).await;
     }
+}
+
+#[tokio::test]
+async fn a_name_opened_as_another_structure_is_refused_by_the_name_of_both_on_redis_and_valkey() {
+    for version in RedisVersion::ALL {
+        let server = RedisServer::start(version, &RedisOptions::new());
+        let config = RedisConfig::from_url(&server.url()).unwrap();
+        each_name_is_refused_as_any_other_kind(Arc::new(RedisStore::connect(config).await.unwrap())).await;
+    }
+}
+
+/// The cluster is that of all tests of a run: names of our own.
+#[tokio::test]
+async fn a_name_opened_as_another_structure_is_refused_by_the_name_of_both_on_a_cluster() {
+    let config = ClusterConfig::from_url(&shared_cluster(RedisVersion::Redis7).url()).unwrap();
+    let cluster: StoreRef = Arc::new(RedisClusterStore::connect(config).await.unwrap());
+    let namespace = format!("kinds-{:016x}:", fastrand::u64(..));
+    each_name_is_refused_as_any_other_kind(Arc::new(larder_layers::Namespace::new(cluster, namespace).unwrap())).await;
 }

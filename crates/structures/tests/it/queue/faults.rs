@@ -9,7 +9,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 use larder_testkit::faulty::{Fault, Faulty};
 
-use crate::queue::support::{BOTH, Kind, LEASE, Line, small, text};
+use crate::queue::support::{BOTH, Kind, LEASE, Line, SCRIPTED, script, small, text};
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -18,28 +18,6 @@ fn faulty() -> (Faulty, StoreRef) {
     let faulty = Faulty::new(Arc::new(MemoryStore::new()));
     let store = faulty.shared();
     (faulty, store)
-}
-
-/// Fills segments, takes, acknowledges and gives back, through two handles. Every call must be settled. What was delivered
-/// for good, in order.
-async fn script(one: &Line, two: &Line) -> Vec<String> {
-    let mut done = Vec::new();
-    for n in 0..12 {
-        one.push(format!("first {n:03}")).await.unwrap();
-    }
-    let back = two.take().await;
-    for line in [one, two, one] {
-        let claim = line.take().await;
-        claim.ack().await.unwrap();
-        done.push(text(claim.item()));
-    }
-    back.release().await.unwrap();
-    two.push_all(["second a", "second b"]).await.unwrap();
-    for n in 0..8 {
-        one.push(format!("third {n:03}")).await.unwrap();
-        done.push(text(&two.pop().await.unwrap().unwrap()));
-    }
-    done
 }
 
 #[tokio::test]
@@ -59,7 +37,7 @@ async fn a_break_at_any_op_loses_and_repeats_nothing() {
                 for item in all {
                     *times.entry(item).or_default() += 1;
                 }
-                assert_eq!(times.len(), 22, "{kind:?}, {fault:?} at op {nth}: {times:?}");
+                assert_eq!(times.len(), SCRIPTED, "{kind:?}, {fault:?} at op {nth}: {times:?}");
                 times.retain(|_, times| *times > 1);
                 // A request that is held back until its segment was closed and removed is the one way to a second delivery.
                 assert!(times.is_empty(), "{kind:?}, {fault:?} at op {nth}: {times:?}");

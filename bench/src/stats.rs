@@ -1,15 +1,25 @@
 //! Rounds and what is said of them.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// JSON has no word for what is no number (nothing over nothing) and writes `null`.
+fn or_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
 
 /// The median of some rounds, and how far they lay apart.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
+    #[serde(deserialize_with = "or_none")]
     pub(crate) median: f64,
     /// The middle half of the rounds lies between these two.
+    #[serde(deserialize_with = "or_none")]
     pub(crate) low: f64,
+    #[serde(deserialize_with = "or_none")]
     pub(crate) high: f64,
+    #[serde(deserialize_with = "or_none")]
     pub(crate) min: f64,
+    #[serde(deserialize_with = "or_none")]
     pub(crate) max: f64,
 }
 

@@ -386,7 +386,7 @@ pub(crate) struct LockRun {
     #[command(flatten)]
     pub(crate) named: Named,
     /// How long the lock outlives a holder that died; it is renewed every third of that while the command runs
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub(crate) lease: Duration,
     /// How long to wait for the lock; 0 tries once
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]

@@ -7,7 +7,7 @@ use larder_core::observe::{self, Event, Observer};
 use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::lock::Lock;
 use larder_structures::log::Cursor;
-use larder_structures::{Array, Counter, EventLog, Name, Set, Table, Visitors, registry};
+use larder_structures::{Array, Cache, Counter, EventLog, Name, Queue, Set, Stack, Table, Visitors, registry};
 
 use crate::array::support::{NOTHING, whole};
 use crate::counter::support::{memory, slot_key};
@@ -410,4 +410,107 @@ async fn a_table_tells_compactions_of_its_list_and_its_entries() {
         }
     }
     assert_eq!(all, both, "the list");
+}
+
+/// A single wait that was told: how long, and how it ended.
+fn wait_of(told: &[String]) -> (u64, &str) {
+    let [wait] = told else { panic!("{told:?}") };
+    let (time, end) = wait.split_once(" ms: ").unwrap();
+    (time.rsplit_once("waited ").unwrap().1.parse().unwrap(), end)
+}
+
+#[tokio::test]
+async fn a_queue_tells_retries_conflicts_and_waits() {
+    seen();
+    let plain = memory();
+    let hooked = Hooked::new(&plain);
+    let options = Queue::options();
+    let queue = options.clone().open_or_create(&hooked.shared(), "q1").await.unwrap();
+    queue.push_all(["a", "b", "c"]).await.unwrap();
+    let first = queue.claim(LEASE).await.unwrap().unwrap();
+    assert!(told("q1").is_empty(), "nobody was in the way");
+    hooked.refuse(1);
+    queue.push("d").await.unwrap();
+    assert_eq!(told("q1"), ["queue: retry after unavailable"]);
+    hooked.lose_replies(1);
+    first.ack().await.unwrap();
+    assert_eq!(told("q1"), ["queue: retry after unavailable"]);
+
+    let other = options.open(&plain, "q1").await.unwrap();
+    assert_eq!(other.pop().await.unwrap().unwrap(), "b");
+    assert_eq!(queue.pop().await.unwrap().unwrap(), "c");
+    assert_eq!(told("q1"), ["queue: conflict"], "it did not know that another had taken one");
+
+    assert_eq!(queue.pop_within(SECOND).await.unwrap().unwrap(), "d");
+    assert!(told("q1").is_empty(), "there was no wait");
+    assert!(queue.pop_within(SECOND / 5).await.unwrap().is_none());
+    let all = told("q1");
+    assert!(matches!(wait_of(&all), (200..10_000, "busy")), "{all:?}");
+    assert!(tokio::time::timeout(SECOND / 5, queue.pop_within(LEASE)).await.is_err());
+    let all = told("q1");
+    assert!(matches!(wait_of(&all), (190..10_000, "given up")), "{all:?}");
+    let waiter = queue.clone();
+    let waiter = tokio::spawn(async move { waiter.pop_within(SECOND * 60).await });
+    tokio::time::sleep(SECOND / 5).await;
+    queue.push("e").await.unwrap();
+    assert_eq!(waiter.await.unwrap().unwrap().unwrap(), "e");
+    let all = told("q1");
+    assert!(matches!(wait_of(&all), (100..10_000, "got")), "{all:?}");
+}
+
+#[tokio::test]
+async fn queues_and_stacks_tell_their_losses() {
+    seen();
+    let store = Probe::new().shared();
+    let queue = Queue::open_or_create(&store, "q2").await.unwrap();
+    let stack = Stack::open_or_create(&store, "q3").await.unwrap();
+    queue.push("a").await.unwrap();
+    stack.push("a").await.unwrap();
+    for (name, role) in [("q2", 'q'), ("q3", 'k')] {
+        let manifest = registry::find(&store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().unwrap();
+        let key = format!("L.{name}.{role}.{:016x}.0", manifest.generation);
+        assert!(store.delete(Key::new(key).unwrap()).await.unwrap());
+    }
+    assert_eq!(queue.len().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("q2"), ["queue: lost"]);
+    assert_eq!(stack.len().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("q3"), ["stack: lost"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_tells_retries_conflicts_and_waits() {
+    seen();
+    let (plain, clock) = crate::lock::support::memory();
+    let hooked = Hooked::new(&plain);
+    let options = crate::cache::support::options().clock(clock);
+    let cache: Cache = options.clone().open_or_create(&hooked.shared(), "k1").await.unwrap();
+    let other = options.open(&plain, "k1").await.unwrap();
+    crate::cache::support::cached(&cache, "a", "one").await;
+    crate::cache::support::found(&cache, "a").await;
+    assert!(told("k1").is_empty(), "nobody was in the way");
+
+    hooked.lose_replies(1);
+    cache.invalidate("a").await.unwrap();
+    assert_eq!(told("k1"), ["cache: retry after unavailable"]);
+    let rebuild = crate::cache::support::leased(&cache, "a").await;
+    hooked.refuse(1);
+    assert!(rebuild.finish("two").await.is_kept());
+    assert_eq!(told("k1"), ["cache: retry after unavailable"]);
+
+    cache.invalidate("a").await.unwrap();
+    let rebuild = crate::cache::support::leased(&cache, "a").await;
+    assert!(other.get("a").await.unwrap().is_none());
+    assert!(tokio::time::timeout(SECOND / 2, other.lookup("a")).await.is_err());
+    assert_eq!(told("k1"), ["cache: waited 500 ms: given up"]);
+    other.invalidate("a").await.unwrap();
+    assert!(!rebuild.finish("three").await.is_kept());
+    assert_eq!(told("k1"), ["cache: conflict"], "the lease was taken from it");
+
+    let rebuild = crate::cache::support::leased(&cache, "a").await;
+    let waiter = tokio::spawn(async move { crate::cache::support::found(&other, "a").await });
+    tokio::time::sleep(SECOND).await;
+    assert!(rebuild.finish("four").await.is_kept());
+    assert_eq!(waiter.await.unwrap().value, "four");
+    let all = told("k1");
+    assert!(matches!(&all[..], [wait] if wait.starts_with("cache: waited 1") && wait.ends_with(" ms: got")), "{all:?}");
 }

@@ -46,6 +46,10 @@ pub(crate) fn test(root: &Path) -> Result<()> {
     steps.checks();
     steps.cargo("format", &["fmt", "--all", "--check"]);
     steps.cargo("clippy", &["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"]);
+    // What a program has that takes one kind of server alone: its features keep the other's dependencies away, and must build without them.
+    for (name, features) in [("redis alone", "redis"), ("memcached alone", "memcached")] {
+        steps.cargo(name, &["check", "-p", "larder", "--no-default-features", "--features", features]);
+    }
     steps.cargo("documentation", &["doc", "--workspace", "--lib", "--no-deps", "--keep-going"]);
     let nextest = Command::new(cargo()).args(["nextest", "--version"]).output();
     if nextest.is_ok_and(|output| output.status.success()) {

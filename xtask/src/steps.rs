@@ -11,7 +11,7 @@ use anstream::adapter::strip_str;
 use anstream::{eprintln, println};
 
 use crate::command::{Context, Failure, Result, show};
-use crate::{directions, evidence, examples, links, servers, style, summary, twins};
+use crate::{directions, evidence, examples, links, scripts, servers, style, summary, twins};
 
 const BOLD: &str = "\x1b[1m";
 const GREEN: &str = "\x1b[1;32m";
@@ -83,6 +83,7 @@ impl<'a> Steps<'a> {
         let root = self.root;
         self.run("dependency directions", || none("points the wrong way", directions::violations(root)?));
         self.run("style", || none("breaks the style", style::violations(root)?));
+        self.run("keys of scripts", || none("touches another key", scripts::violations(root)?));
         self.run("evidence", || none("has no evidence", evidence::violations(root)?));
         self.run("examples", || none("is asserted by no test", examples::violations(root)?));
         self.run("links", || none("leads nowhere", links::violations(root)?));

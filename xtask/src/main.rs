@@ -10,6 +10,7 @@ mod examples;
 mod links;
 mod mutants;
 mod prove;
+mod scripts;
 mod servers;
 mod steps;
 mod style;

@@ -11,7 +11,7 @@ use anstream::adapter::strip_str;
 use anstream::{eprintln, println};
 
 use crate::command::{Context, Failure, Result, show};
-use crate::{directions, evidence, examples, links, servers, style, summary, twins};
+use crate::{directions, evidence, examples, links, scripts, servers, style, summary, twins};
 
 const BOLD: &str = "\x1b[1m";
 const GREEN: &str = "\x1b[1;32m";
@@ -46,6 +46,10 @@ pub(crate) fn test(root: &Path) -> Result<()> {
     steps.checks();
     steps.cargo("format", &["fmt", "--all", "--check"]);
     steps.cargo("clippy", &["clippy", "--workspace", "--all-targets", "--keep-going", "--", "-D", "warnings"]);
+    // What a program has that takes one kind of server alone: its features keep the other's dependencies away, and must build without them.
+    for (name, features) in [("redis alone", "redis"), ("memcached alone", "memcached")] {
+        steps.cargo(name, &["check", "-p", "larder", "--no-default-features", "--features", features]);
+    }
     steps.cargo("documentation", &["doc", "--workspace", "--lib", "--no-deps", "--keep-going"]);
     let nextest = Command::new(cargo()).args(["nextest", "--version"]).output();
     if nextest.is_ok_and(|output| output.status.success()) {
@@ -79,6 +83,7 @@ impl<'a> Steps<'a> {
         let root = self.root;
         self.run("dependency directions", || none("points the wrong way", directions::violations(root)?));
         self.run("style", || none("breaks the style", style::violations(root)?));
+        self.run("keys of scripts", || none("touches another key", scripts::violations(root)?));
         self.run("evidence", || none("has no evidence", evidence::violations(root)?));
         self.run("examples", || none("is asserted by no test", examples::violations(root)?));
         self.run("links", || none("leads nowhere", links::violations(root)?));

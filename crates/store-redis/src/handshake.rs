@@ -86,7 +86,7 @@ pub(crate) fn questions(wait: Option<WaitReplicas>) -> Pipeline {
 const PROBE_KEY: &str = "L!probe";
 /// What ops and scripts call, but for `OBJECT` and `MEMORY`, which only look. Sent with too few arguments, to be refused for that.
 #[rustfmt::skip]
-const COMMANDS: [&str; 42] = [
+pub(crate) const COMMANDS: [&str; 42] = [
     "GET", "SET", "GETRANGE", "SETRANGE", "STRLEN", "APPEND", "EXISTS", "DEL", "UNLINK", "PEXPIRE", "PERSIST", "PTTL",
     "BITFIELD",
     "HMGET", "HSET", "HSETNX", "HDEL", "HINCRBY", "HGETALL", "HLEN", "HSCAN", "HEXISTS",

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::LazyLock;
 
+use crate::handshake::COMMANDS;
+
 /// A script of the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
@@ -56,6 +58,16 @@ impl Script {
             Script::RangePut => include_str!("scripts/range_put.lua"),
             Script::Guarded => include_str!("scripts/guarded.lua"),
         }
+    }
+
+    /// The script of a hash.
+    pub(crate) fn of_sha(sha: &[u8]) -> Option<Script> {
+        Script::ALL.into_iter().find(|script| script.sha().as_bytes() == sha)
+    }
+
+    /// The commands that it may call.
+    pub(crate) fn calls(self) -> Vec<&'static str> {
+        COMMANDS.into_iter().filter(|command| self.source().contains(&format!("'{command}'"))).collect()
     }
 
     /// The name that the server gives it: 40 hexadecimal digits.

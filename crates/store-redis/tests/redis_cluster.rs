@@ -1,7 +1,7 @@
 //! The store on a real cluster: routing, redirections, lost nodes, and what is said of each.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::{
     Arith, Batch, Ctx, Effect, Error, ErrorKind, Initial, Key, Op, PutMode, Reply, Route, Store, StoreExt, Ttl, Verb,
@@ -225,6 +225,47 @@ async fn a_slot_that_nobody_serves_is_named() {
     // The others are served.
     let others: Batch = keys("other", 50).into_iter().map(|key| Op::get(key, Want::VALUE)).collect();
     assert!(store.run(Ctx::default(), others).await.iter().all(Result::is_ok));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_down_for_the_sake_of_another_slot_says_so() {
+    for version in RedisVersion::ALL {
+        let options = RedisOptions::new().arg("cluster-require-full-coverage", "yes");
+        let cluster = RedisCluster::start_with(version, &options);
+        let config = || ClusterConfig::from_url(&format!("{}?timeout_ms=1000", cluster.url())).unwrap();
+        let known = RedisClusterStore::connect(config()).await.unwrap();
+        let [gone, served] = ["gone", "served"].map(key);
+        let slots = [&gone, &served].map(|key| slot_of(&cluster, key));
+        for node in cluster.nodes() {
+            node.command(&["CLUSTER", "DELSLOTS", &slots[0].to_string()]);
+        }
+        let is_down = |node: &RedisServer| node.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:fail");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !cluster.nodes().iter().all(is_down) {
+            assert!(Instant::now() < deadline, "{version:?}: it serves on");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // One that was connected before, and one that connects to it as it is.
+        for store in [known, RedisClusterStore::connect(config()).await.unwrap()] {
+            let error = store.put(gone.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+            let said = error.to_string();
+            let missing = format!("the slot {} of this key is served by no node", slots[0]);
+            for part in [&missing[..], "16383 of 16384", "key \"gone\"", "redis-cli --cluster fix"] {
+                assert!(said.contains(part), "{version:?}: {part:?} is not in: {said}");
+            }
+            let error = store.put(served.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+            let said = error.to_string();
+            let there = format!("the slot {} of this key has its primary, but 1 of 16384 slots have none", slots[1]);
+            for part in
+                [&there[..], "cluster-require-full-coverage no", "CLUSTERDOWN", "key \"served\"", "--cluster fix"]
+            {
+                assert!(said.contains(part), "{version:?}: {part:?} is not in: {said}");
+            }
+            assert!(!said.contains("does not serve the slot"), "{said}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -70,7 +70,7 @@ async fn what_acl_forbids_is_named_with_the_mend() {
     }
     for (user, mode, forbidden) in [
         ("noset", PutMode::Add, "'set' command"),
-        ("noset", PutMode::Set, ""),
+        ("noset", PutMode::Set, "'set' command"),
         ("nokey", PutMode::Add, " key"),
         ("nokey", PutMode::Append, " key"),
     ] {

@@ -11,14 +11,15 @@ fn is_alive(pid: u32) -> bool {
 
 #[test]
 fn each_is_the_version_it_says() {
-    for (version, field, begins) in [
-        (RedisVersion::Redis7, "redis_version", "7."),
-        (RedisVersion::Redis8, "redis_version", "8."),
-        (RedisVersion::Valkey, "valkey_version", ""),
+    for (version, field, majors) in [
+        (RedisVersion::Redis7, "redis_version", 7..=7),
+        (RedisVersion::Redis8, "redis_version", 8..=8),
+        (RedisVersion::Valkey, "valkey_version", 8..=u32::MAX),
     ] {
         let server = RedisServer::start(version, &RedisOptions::new());
         let said = server.info("server", field);
-        assert!(!said.is_empty() && said.starts_with(begins), "{version:?}: {said}");
+        let major: Option<u32> = said.split('.').next().and_then(|major| major.parse().ok());
+        assert!(major.is_some_and(|major| majors.contains(&major)), "{version:?}: {said:?}");
         assert_eq!(server.info("server", "process_id"), server.pid().to_string());
         let pid = server.pid();
         drop(server);

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::map::Place;
 use super::nodes::{Member, Nodes, Topology};
-use super::slot::Slot;
+use super::slot::{SLOTS, Slot};
 use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, reads_back, refused_to};
 use crate::counters::count;
 use crate::handshake::load;
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
     fn refused(&mut self, index: usize, member: &Arc<Member>, error: &ServerError) {
         let (code, words) = (error.code(), error.details().unwrap_or_default());
         let pending = &self.pending[index];
-        let named = refused_to(error, pending.command.expect).op(&self.batch[pending.at]).store(member.node.name());
+        let named = refused_to(error, &pending.command).op(&self.batch[pending.at]).store(member.node.name());
         match code {
             "MOVED" | "ASK" => {
                 count(&self.nodes.counters.redirections, 1);
@@ -290,12 +290,7 @@ impl<'a> Run<'a> {
                 }
             }
             "CLUSTERDOWN" => {
-                let slot = self.pending[index].slot;
-                let detail = format!(
-                    "the cluster does not serve the slot {slot} of this key ({code} {words}): a primary is down and none has taken \
-                     its place yet, or the slot has no owner; bring the primary back, or assign the slot (redis-cli --cluster fix)"
-                );
-                let error = Error::new(ErrorKind::Unavailable, detail);
+                let error = self.cluster_down(self.pending[index].slot, &format!("{code} {words}"));
                 let error = error.op(&self.batch[self.pending[index].at]).store(member.node.name());
                 self.again(index, error, true);
             }
@@ -304,6 +299,28 @@ impl<'a> Run<'a> {
             "NOSCRIPT" => self.again(index, named, false),
             _ => self.failed(index, named),
         }
+    }
+
+    /// A node that serves nothing for now: because of this slot, or because of others.
+    fn cluster_down(&self, slot: Slot, said: &str) -> Error {
+        let map = &self.nodes.topology().map;
+        let is_whole = said.contains("cluster is down");
+        let detail = match map.owner(slot) {
+            Some(_) if is_whole && map.served() < SLOTS => format!(
+                "the slot {slot} of this key has its primary, but {} of 16384 slots have none, and without them the cluster serves no key ({said}): \
+                 bring their primary back, or assign them (redis-cli --cluster fix), or set cluster-require-full-coverage no",
+                SLOTS - map.served()
+            ),
+            Some(_) if is_whole => format!(
+                "every slot has a primary, that of this key, {slot}, too, but one of them is down and none has taken its place yet, or most cannot be \
+                 reached, and until then the cluster serves no key ({said}): bring them back, or set cluster-require-full-coverage no"
+            ),
+            _ => format!(
+                "the cluster does not serve the slot {slot} of this key ({said}): a primary is down and none has taken its place yet, or the slot \
+                 has no owner; bring the primary back, or assign the slot (redis-cli --cluster fix)"
+            ),
+        };
+        Error::new(ErrorKind::Unavailable, detail)
     }
 
     /// Nothing came back. What may have run is not sent again, unless it only reads.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use larder_core::{Effect, Error, ErrorKind, Item, Remaining, Reply, Result, Want};
 use redis::Value;
 
-use super::refusal::{Refusal, refused};
-use super::{Command, Expect, Outcome};
+use super::refusal::Refusal;
+use super::{Command, Expect, Outcome, refused_to};
 use crate::layout::{self, Header};
 
 /// What a script answers where the value there is not an item.
@@ -29,6 +29,7 @@ pub(crate) fn decode(value: Value, command: &Command) -> Outcome {
             parts.remove(0);
             Outcome { first: Ok(Reply::Exists), read: Some(item_and_life(parts, read_back.want)) }
         }
+        (_, Value::ServerError(error)) => command.failed(refused_to(&error, command)),
         (_, value) => match reply(value, command.expect) {
             Ok(reply) => Outcome { first: Ok(reply), read: None },
             Err(error) => command.failed(error),
@@ -38,8 +39,7 @@ pub(crate) fn decode(value: Value, command: &Command) -> Outcome {
 
 fn reply(value: Value, expect: Expect) -> Result<Reply> {
     match (expect, value) {
-        (Expect::Native(shape), value) => super::native::decode(value, shape),
-        (_, Value::ServerError(error)) => Err(refused(&error)),
+        (Expect::Native(shape, _), value) => super::native::decode(value, shape),
         (Expect::Range, Value::BulkString(value)) => Ok(Reply::Item(Item { value: value.into(), ..Item::default() })),
         (Expect::Range, Value::Nil) => Ok(Reply::Miss),
         (Expect::Item(want), Value::BulkString(item)) => item_of(item, want, None),

@@ -5,12 +5,16 @@ mod encode;
 mod native;
 mod refusal;
 
+use larder_core::native::Families;
 use larder_core::{Batch, Effect, Error, Replies, Reply, Result, Want};
 
 pub(crate) use decode::decode;
 pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode, reads_back};
-use redis::ServerError;
+use redis::{Arg, ServerError};
+use refusal::{Asked, refused_as};
 pub(crate) use refusal::{Refusal, refused};
+
+use crate::scripts::Script;
 
 /// A command on one key.
 #[derive(Clone, Debug)]
@@ -88,14 +92,20 @@ pub(crate) enum Expect {
     Number,
     /// Bytes of a value, nil for a miss, or a script's number.
     Range,
-    /// What a native command answers.
-    Native(native::Shape),
+    /// What a native command answers, and the family of its op.
+    Native(native::Shape, Families),
 }
 
-/// What a server says no with to a command that was to answer `expect`.
-pub(crate) fn refused_to(error: &ServerError, expect: Expect) -> Error {
-    match expect {
-        Expect::Native(_) => native::no(error),
-        _ => refused(error),
+/// What a server says no with to a command.
+pub(crate) fn refused_to(error: &ServerError, command: &Command) -> Error {
+    // `EVALSHA` and the hash.
+    let script = command.cmd.args_iter().nth(1).and_then(|arg| match arg {
+        Arg::Simple(sha) => Script::of_sha(sha),
+        _ => None,
+    });
+    let asked = Asked { holds: "string", calls: script.map(Script::calls).unwrap_or_default() };
+    match command.expect {
+        Expect::Native(_, family) => native::no(error, &Asked { holds: native::holds(family), ..asked }),
+        _ => refused_as(error, &asked),
     }
 }

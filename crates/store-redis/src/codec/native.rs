@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 use larder_core::native::{
-    BitAct, BitField, Collection, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Scan, Score, StreamEntry,
-    StreamId,
+    BitAct, BitField, Collection, Families, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Scan, Score,
+    StreamEntry, StreamId,
 };
 use larder_core::{Effect, Error, ErrorKind, Reply, Result};
 use redis::{Cmd, ServerError, Value};
 
-use super::refusal::refused;
+use super::refusal::{Asked, refused_as};
 use super::{Command, Expect};
 use crate::scripts::Script;
 
@@ -115,7 +115,7 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         }
         _ => return Err(Error::new(ErrorKind::Unsupported, format!("the store has no {}", native.name()))),
     };
-    Ok(Ok(Command::new(line.cmd, Expect::Native(shape))))
+    Ok(Ok(Command::new(line.cmd, Expect::Native(shape, native.family()))))
 }
 
 /// A command being written.
@@ -248,7 +248,6 @@ fn id(id: StreamId) -> String {
 pub(super) fn decode(value: Value, shape: Shape) -> Result<Reply> {
     let shown = format!("{shape:?}");
     let reply = match (shape, value) {
-        (_, Value::ServerError(error)) => return Err(no(&error)),
         (Shape::Removed, Value::Int(gone)) => return Ok(if gone > 0 { Reply::Deleted } else { Reply::Miss }),
         (Shape::Touched, Value::Int(done)) => return Ok(if done > 0 { Reply::Touched } else { Reply::Miss }),
         (shape, value) => read(shape, value),
@@ -315,7 +314,7 @@ fn read(shape: Shape, value: Value) -> Option<NativeReply> {
 }
 
 /// What the server says no with, where it means another thing for a native op.
-pub(super) fn no(error: &ServerError) -> Error {
+pub(super) fn no(error: &ServerError, asked: &Asked) -> Error {
     let words = error.details().unwrap_or_default();
     let told = |kind: ErrorKind| Error::new(kind, format!("the server answered: {} {words}", error.code()));
     if words.contains("would overflow") || words.contains("is not a number (NaN)") {
@@ -324,7 +323,19 @@ pub(super) fn no(error: &ServerError) -> Error {
     if words.contains("is not an integer") || words.contains("not a valid float") {
         return told(ErrorKind::BadInput);
     }
-    refused(error)
+    refused_as(error, asked)
+}
+
+/// What a key holds that ops of a family are for.
+pub(super) fn holds(family: Families) -> &'static str {
+    match family {
+        Families::HASH => "hash",
+        Families::SET => "set",
+        Families::SORTED => "sorted set",
+        Families::BITS => "string of bits",
+        Families::STREAM => "stream",
+        _ => "string",
+    }
 }
 
 fn count(value: &Value) -> Option<u64> {

@@ -23,8 +23,21 @@ impl Refusal {
     }
 }
 
+/// What was asked of a server, as far as its refusal does not tell.
+pub(super) struct Asked {
+    /// What the key was to hold.
+    pub(super) holds: &'static str,
+    /// What the script called, if it was one.
+    pub(super) calls: Vec<&'static str>,
+}
+
 /// The error that a server's refusal is.
 pub(crate) fn refused(error: &ServerError) -> Error {
+    refused_as(error, &Asked { holds: "string", calls: Vec::new() })
+}
+
+/// The same, of what was asked.
+pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
     let (code, words) = (error.code(), error.details().unwrap_or_default());
     let said = format!("{code} {words}");
     let told = |kind: ErrorKind, detail: String| Error::new(kind, detail);
@@ -34,8 +47,9 @@ pub(crate) fn refused(error: &ServerError) -> Error {
         return told(
             ErrorKind::LayoutMismatch,
             format!(
-                "the key holds another Redis type than a string, so another program wrote it; nothing was changed. \
-                 Use another key or namespace, or delete it with that program ({said})"
+                "the key holds another Redis type than a {}, so another program wrote it; nothing was changed. \
+                 Use another key or namespace, or delete it with that program ({said})",
+                asked.holds
             ),
         );
     }
@@ -47,7 +61,10 @@ pub(crate) fn refused(error: &ServerError) -> Error {
     }
     if is("NOPERM") || words.contains("can't run this command") || words.contains("has no permissions") {
         let mend = "grant the command and the keys to this user with ACL SETUSER, or use another user";
-        return told(ErrorKind::Config, format!("the server forbids it to this user: {said}; {mend}"));
+        // Of a command in a script, servers before 7.2 do not say which.
+        let unnamed = words.contains("can't run this command") && !asked.calls.is_empty();
+        let calls = if unnamed { format!(" (the script calls {})", asked.calls.join(", ")) } else { String::new() };
+        return told(ErrorKind::Config, format!("the server forbids it to this user: {said}{calls}; {mend}"));
     }
     // Called from a script, Redis says "Unknown Redis command".
     let lower = words.to_ascii_lowercase();

@@ -1,17 +1,22 @@
 //! What is done to the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_testkit::redis::{RedisCluster, Value};
 
 use crate::EACH;
+use crate::windows::{Window, Windows};
 
 /// How long a primary goes on acknowledging what its replica does not get, in every other round. Less than what makes a node pass for dead.
 const UNREPLICATED: Duration = Duration::from_millis(300);
 /// Keys of each structure whose slots move in a round.
 const MOVES: usize = 2;
+/// How long every structure has to be looked at before a primary is killed.
+const LOOKED: Duration = Duration::from_millis(200);
+/// How long primaries and replicas may take to be level.
+const LEVEL_MS_MAX: u64 = 20_000;
 /// Between two rounds so many ops are run in peace.
 const CALM_OPS: u64 = 10_000;
 /// The slots of the cluster's primaries begin here, as they start out.
@@ -23,6 +28,8 @@ pub(crate) struct Done {
     pub(crate) killed: u32,
     /// Of these, primaries that had acknowledged what their replica never got.
     pub(crate) unreplicated: u32,
+    /// Failovers that nobody here brought about.
+    pub(crate) unplanned: u32,
     /// Slots that moved, by the kind of the structure that has a key there.
     pub(crate) moved: BTreeMap<String, u32>,
 }
@@ -30,8 +37,8 @@ pub(crate) struct Done {
 /// What the breaker and the workers tell each other.
 #[derive(Default)]
 pub(crate) struct Signals {
-    /// Rounds of faults that are over.
-    pub(crate) round: AtomicU64,
+    /// Grows before each kill and once the cluster is whole again.
+    pub(crate) phase: AtomicU64,
     pub(crate) ops: AtomicU64,
     pub(crate) stop: AtomicBool,
 }
@@ -44,29 +51,78 @@ impl Signals {
 
 /// Kills a primary, has its replica take over, brings it back as a replica, and moves slots of every structure; round after round until it is told to
 /// stop, two at the least.
-pub(crate) fn break_things(cluster: &mut RedisCluster, signals: &Signals) -> Done {
+pub(crate) fn break_things(cluster: &mut RedisCluster, signals: &Signals, windows: &Windows) -> Done {
     let mut done = Done::default();
+    let mut pairs = Pairs::default();
     let mut round = 0;
     while round < 2 || !signals.is_over() {
         let slot = THIRD * (round % 3) as u16;
         let is_unreplicated = round % 2 == 0;
-        fail_over(cluster, slot, is_unreplicated);
+        signals.phase.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(LOOKED);
+        done.unplanned += pairs.level(cluster, windows, None);
+        let successor = fail_over(cluster, slot, is_unreplicated, &pairs, windows);
+        done.unplanned += pairs.level(cluster, windows, Some(successor));
         done.killed += 1;
         done.unreplicated += u32::from(is_unreplicated);
+        signals.phase.fetch_add(1, Ordering::Relaxed);
         move_slots(cluster, round as usize % EACH, &mut done.moved);
         round += 1;
-        signals.round.store(round, Ordering::Relaxed);
         let until = signals.ops.load(Ordering::Relaxed) + CALM_OPS;
         while signals.ops.load(Ordering::Relaxed) < until && !signals.is_over() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+    done.unplanned += pairs.level(cluster, windows, None);
     done
 }
 
-fn fail_over(cluster: &mut RedisCluster, slot: u16, is_unreplicated: bool) {
+/// The primaries, and when each was last level with its replica.
+#[derive(Default)]
+struct Pairs {
+    /// The name of each one's history, and that moment.
+    seen: BTreeMap<usize, (String, Instant)>,
+}
+
+impl Pairs {
+    /// Waits until every replica has what its primary had. A primary with another history than before, that is not the successor of one that was killed,
+    /// took over unasked: whatever was acknowledged since all were level may be gone. How many did.
+    fn level(&mut self, cluster: &RedisCluster, windows: &Windows, successor: Option<usize>) -> u32 {
+        let mut seen = BTreeMap::new();
+        for primary in (0..cluster.nodes().len()).filter(|&node| cluster.is_primary(node)) {
+            let moment = Instant::now();
+            let offset = number(cluster, primary, "master_repl_offset");
+            let replica = replica_of(cluster, primary);
+            while number(cluster, replica, "slave_repl_offset") < offset {
+                assert!(moment.elapsed() < Duration::from_millis(LEVEL_MS_MAX), "{replica} does not follow {primary}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            seen.insert(primary, (cluster.nodes()[primary].info("replication", "master_replid"), moment));
+        }
+        assert_eq!(seen.len(), 3, "the cluster is whole");
+        let is_same = |node: &usize, id: &String| self.seen.get(node).is_some_and(|(before, _)| before == id);
+        let unasked = seen.iter().filter(|&(node, (id, _))| !is_same(node, id) && successor != Some(*node)).count();
+        let before = std::mem::replace(&mut self.seen, seen);
+        match before.values().map(|&(_, moment)| moment).min() {
+            Some(from) if unasked > 0 => {
+                windows.push(Window { from, to: Instant::now(), names: None });
+                unasked as u32
+            }
+            _ => 0,
+        }
+    }
+}
+
+fn number(cluster: &RedisCluster, node: usize, field: &str) -> u64 {
+    cluster.nodes()[node].info("replication", field).parse().unwrap_or_default()
+}
+
+/// Kills the primary of a slot and brings it back as a replica. Who took its place.
+fn fail_over(cluster: &mut RedisCluster, slot: u16, is_unreplicated: bool, pairs: &Pairs, windows: &Windows) -> usize {
     let victim = cluster.primary_of(slot);
     let replica = replica_of(cluster, victim);
+    let names = keys_of(cluster, victim, "*").iter().map(|key| name_of(key).to_owned()).collect::<BTreeSet<_>>();
+    let from = pairs.seen[&victim].1;
     if is_unreplicated {
         cluster.nodes()[replica].stop();
         let said = cluster.nodes()[victim].command(&["CLIENT", "KILL", "TYPE", "replica"]);
@@ -77,9 +133,24 @@ fn fail_over(cluster: &mut RedisCluster, slot: u16, is_unreplicated: bool) {
     } else {
         cluster.node_mut(victim).kill9();
     }
+    windows.push(Window { from, to: Instant::now(), names: Some(names) });
     cluster.wait_failover(slot, victim);
     cluster.node_mut(victim).restart();
     cluster.wait_ok();
+    replica
+}
+
+fn keys_of(cluster: &RedisCluster, node: usize, pattern: &str) -> Vec<String> {
+    let Value::Array(all) = cluster.nodes()[node].command(&["KEYS", pattern]) else { return Vec::new() };
+    all.iter().map(Value::text).collect()
+}
+
+/// The structure that a key belongs to, or the raw key.
+fn name_of(key: &str) -> &str {
+    match key.rsplit_once("L.") {
+        Some((_, rest)) => rest.split('.').next().unwrap_or_default(),
+        None => key,
+    }
 }
 
 fn replica_of(cluster: &RedisCluster, primary: usize) -> usize {
@@ -92,13 +163,11 @@ fn replica_of(cluster: &RedisCluster, primary: usize) -> usize {
 fn move_slots(cluster: &RedisCluster, at: usize, moved: &mut BTreeMap<String, u32>) {
     let primaries: Vec<usize> = (0..cluster.nodes().len()).filter(|&node| cluster.is_primary(node)).collect();
     let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for &primary in &primaries {
-        let Value::Array(all) = cluster.nodes()[primary].command(&["KEYS", &format!("L.*{at}.*")]) else { continue };
-        for key in all.iter().map(Value::text) {
-            let name = key.split("L.").last().and_then(|rest| rest.split('.').next()).unwrap_or_default();
-            if let Some(kind) = name.strip_suffix(&at.to_string()) {
-                keys.entry(kind.to_owned()).or_default().push(key);
-            }
+    for key in primaries.iter().flat_map(|&primary| keys_of(cluster, primary, "*")) {
+        if let Some(kind) = name_of(&key).strip_suffix(&at.to_string()) {
+            // Raw keys that end in this digit move.
+            let kind = kind.split('-').next().unwrap_or_default().to_owned();
+            keys.entry(kind).or_default().push(key);
         }
     }
     for (kind, keys) in keys {

@@ -5,11 +5,15 @@
 //! failover took it: every other primary that is killed has acknowledged what its replica never got. Then the handle to which it was acknowledged says so,
 //! where the guarantees promise that; where they say that it goes unnoticed, it is counted. Slots of every structure move in every round.
 //!
+//! What a failover can have taken is known by its moment: before each kill the primary and its replica are level, and only what was under way from then
+//! until the primary was dead may be gone ([`windows`]). At least half of all acknowledged writes must lie outside of that.
+//!
 //! `LARDER_CLUSTER_OPS` sets how many ops are run.
 
 mod book;
 mod faults;
 mod subjects;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,9 +27,10 @@ use larder::{
 };
 use larder_testkit::redis::{RedisCluster, RedisVersion};
 
-use crate::book::{Book, Kept, Sum, is_loss, judge, locked};
+use crate::book::{Book, Checkpoint, Kept, Sum, Taken, is_loss, judge, locked};
 use crate::faults::{Done, Signals, break_things};
 use crate::subjects::{FastCounter, Subject, number};
+use crate::windows::{Span, Windows};
 
 const OPS: u64 = 6_000;
 const OPS_ENV: &str = "LARDER_CLUSTER_OPS";
@@ -63,10 +68,17 @@ struct World {
     locks: Vec<Kept<Lock>>,
     tails: Vec<tokio::sync::Mutex<Tailed>>,
     /// What was taken from each queue, and from each stack.
-    popped: [[Mutex<BTreeSet<u64>>; EACH]; 2],
+    popped: [[Taken; EACH]; 2],
     /// The tokens of each lock's holders.
     tokens: [Mutex<BTreeSet<u64>>; EACH],
     signals: Signals,
+    windows: Windows,
+    /// Before anything was written.
+    start: Checkpoint,
+}
+
+fn raw(at: u64) -> String {
+    format!("raw-{at}")
 }
 
 async fn kept<H: Subject>(store: &StoreRef) -> Vec<Kept<H>> {
@@ -84,7 +96,8 @@ async fn tailed(store: &StoreRef, name: &str) -> Result<Tailed> {
 
 impl World {
     async fn new(store: StoreRef) -> World {
-        let key = |at| (Key::new(format!("raw-{at}")).unwrap(), Book::default());
+        let start = Checkpoint { span: Span::since(Instant::now()), found: 0 };
+        let key = |at| (Key::new(raw(at)).unwrap(), Book::default());
         let logs = kept::<EventLog>(&store).await;
         let mut tails = Vec::new();
         for log in &logs {
@@ -108,6 +121,8 @@ impl World {
             popped: Default::default(),
             tokens: Default::default(),
             signals: Signals::default(),
+            windows: Windows::default(),
+            start,
             store,
         }
     }
@@ -118,6 +133,10 @@ impl World {
             for kept in all {
                 kept.write(store, next.fetch_add(1, Ordering::Relaxed), 0).await;
             }
+        }
+        for (key, book) in &self.keys {
+            let (id, sent) = (next.fetch_add(1, Ordering::Relaxed), Instant::now());
+            book.enter(id, sent, &incr(&self.store, key).await);
         }
         all(&self.counters, &self.store, next).await;
         all(&self.fast, &self.store, next).await;
@@ -136,26 +155,34 @@ impl World {
     /// One op, with a number of its own.
     async fn step(&self, id: u64) {
         let (at, store) = (fastrand::usize(..EACH), &self.store);
-        let round = self.signals.round.load(Ordering::Relaxed);
+        let phase = self.signals.phase.load(Ordering::Relaxed);
         match fastrand::u32(..20) {
             0..=2 => {
                 let (key, book) = &self.keys[fastrand::usize(..self.keys.len())];
-                book.enter(id, &incr(store, key).await);
+                let sent = Instant::now();
+                book.enter(id, sent, &incr(store, key).await);
             }
-            3..=4 => self.counters[at].write(store, id, round).await,
-            5 => self.fast[at].write(store, id, round).await,
-            6..=7 => self.sets[at].write(store, id, round).await,
-            8 => self.tables[at].write(store, id, round).await,
-            9 => self.logs[at].write(store, id, round).await,
-            10 => self.tail(at).await,
-            11 => self.arrays[at].write(store, id, round).await,
-            12 => self.visitors[at].write(store, id, round).await,
-            13 => self.unique[at].write(store, id, round).await,
-            14 => self.sharded[at].write(store, id, round).await,
-            15 => self.queues[at].write(store, id, round).await,
-            16 => self.stacks[at].write(store, id, round).await,
-            17 => note(self.queues[at].with(store, async |queue| queue.pop().await).await, &self.popped[0][at]),
-            18 => note(self.stacks[at].with(store, async |stack| stack.pop().await).await, &self.popped[1][at]),
+            3..=4 => self.counters[at].write(store, id, phase).await,
+            5 => self.fast[at].write(store, id, phase).await,
+            6..=7 => self.sets[at].write(store, id, phase).await,
+            8 => self.tables[at].write(store, id, phase).await,
+            9 => self.logs[at].write(store, id, phase).await,
+            10 if !self.tail(at).await => return,
+            10 => {}
+            11 => self.arrays[at].write(store, id, phase).await,
+            12 => self.visitors[at].write(store, id, phase).await,
+            13 => self.unique[at].write(store, id, phase).await,
+            14 => self.sharded[at].write(store, id, phase).await,
+            15 => self.queues[at].write(store, id, phase).await,
+            16 => self.stacks[at].write(store, id, phase).await,
+            17 => {
+                let pop = async |queue: &Queue| self.popped[0][at].pop(async || queue.pop().await).await;
+                self.queues[at].with(store, pop).await;
+            }
+            18 => {
+                let pop = async |stack: &Stack| self.popped[1][at].pop(async || stack.pop().await).await;
+                self.stacks[at].with(store, pop).await;
+            }
             _ => self.lock(at).await,
         }
         self.signals.ops.fetch_add(1, Ordering::Relaxed);
@@ -171,9 +198,9 @@ impl World {
         self.locks[at].with(&self.store, go).await;
     }
 
-    /// What has come to a log. A tail that was told of a setback is opened anew.
-    async fn tail(&self, at: usize) {
-        let Ok(mut tailed) = self.tails[at].try_lock() else { return };
+    /// What has come to a log. A tail that was told of a setback is opened anew. Whether it was looked at: another task may be at it.
+    async fn tail(&self, at: usize) -> bool {
+        let Ok(mut tailed) = self.tails[at].try_lock() else { return false };
         if let Err(error) = look(&mut tailed, &self.logs[at].name).await {
             judge(&error);
             if is_loss(&error)
@@ -182,6 +209,7 @@ impl World {
                 *tailed = fresh;
             }
         }
+        true
     }
 }
 
@@ -191,12 +219,6 @@ async fn look(tailed: &mut Tailed, name: &str) -> Result<()> {
         assert!(tailed.told.insert(id), "{name}: a tail tells event {id} twice");
     }
     Ok(())
-}
-
-fn note(taken: Option<Option<bytes::Bytes>>, popped: &Mutex<BTreeSet<u64>>) {
-    if let Some(Some(item)) = taken {
-        locked(popped).insert(number(&item));
-    }
 }
 
 async fn incr(store: &StoreRef, key: &Key) -> Result<()> {
@@ -229,7 +251,7 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
     let breaker = {
         let world = world.clone();
         tokio::task::spawn_blocking(move || {
-            let broken = break_things(&mut cluster, &world.signals);
+            let broken = break_things(&mut cluster, &world.signals, &world.windows);
             (cluster, broken)
         })
     };
@@ -270,63 +292,71 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
 }
 
 fn report(done: u64, took: Duration, broken: &Done, sums: &BTreeMap<&'static str, Sum>) {
-    let Done { killed, unreplicated, moved } = broken;
-    for kind in sums.keys().filter(|kind| **kind != "raw") {
+    let Done { killed, unreplicated, unplanned, moved } = broken;
+    for kind in sums.keys() {
         assert!(moved.get(*kind).is_some_and(|&moved| moved > 0), "no slot of a {kind} moved: {moved:?}");
     }
     assert!(*unreplicated > 0 && killed > unreplicated, "{killed} killed, {unreplicated} of them unreplicated");
     println!(
-        "{done} ops in {:.1} s, {killed} primaries killed ({unreplicated} with unreplicated writes), {} slots moved: {moved:?}",
+        "{done} ops in {:.1} s, {killed} primaries killed ({unreplicated} with unreplicated writes), {unplanned} unplanned failovers, {} slots moved: {moved:?}",
         took.as_secs_f64(),
         moved.values().sum::<u32>()
     );
-    for (kind, Sum { acknowledged, unknown, lost, told }) in sums {
+    for (kind, Sum { acknowledged, outside, unknown, lost, told }) in sums {
         println!(
-            "{kind}: {acknowledged} acknowledged, {unknown} unknown, {lost} acknowledged and lost, told by {told} handles"
+            "{kind}: {acknowledged} acknowledged ({outside} of them outside of all windows), {unknown} unknown, {lost} acknowledged and lost, told by {told} handles"
         );
     }
+    let held = sums.iter().filter(|(kind, _)| **kind != Lock::KIND).map(|(_, sum)| (sum.outside, sum.acknowledged));
+    let (outside, all) = held.fold((0, 0), |(outside, all), (more, of)| (outside + more, all + of));
+    assert!(2 * outside >= all, "of {all} acknowledged writes only {outside} may not be missing");
 }
 
-async fn settled<H: Subject>(all: &[Kept<H>], store: &StoreRef, sums: &mut BTreeMap<&'static str, Sum>) {
+async fn settled<H: Subject>(
+    all: &[Kept<H>],
+    (store, windows): (&StoreRef, &Windows),
+    sums: &mut BTreeMap<&'static str, Sum>,
+) {
     for kept in all {
-        sums.entry(H::KIND).or_default().add(kept.settle(store).await);
+        sums.entry(H::KIND).or_default().add(kept.settle(store, windows).await);
     }
 }
 
 /// Holds all books against what is there, by fresh handles, and uses every structure once more. How much was lost of each kind.
 async fn settle(world: &World, store: &StoreRef) -> BTreeMap<&'static str, Sum> {
     let mut sums = BTreeMap::new();
-    for (key, book) in &world.keys {
-        usable("raw", || incr(store, key)).await;
+    for (at, (key, book)) in world.keys.iter().enumerate() {
+        let (sent, touching) = (Instant::now(), world.windows.of("raw", &raw(at as u64)));
         let read = usable("raw", || store.arith(key.clone(), Arith::Incr(0))).await.unwrap_or_default();
-        let lost = book.close_count("raw", read - 1);
-        let acknowledged = locked(&book.acknowledged).len() as u64;
-        let unknown = locked(&book.unknown).len() as u64;
-        sums.entry("raw").or_insert_with(Sum::default).add(Sum { acknowledged, unknown, lost, told: 0 });
+        let found = Checkpoint { span: Span::since(sent), found: read };
+        let lost = book.close_count("raw", &[world.start, found], &touching);
+        usable("raw", || incr(store, key)).await;
+        sums.entry("raw").or_insert_with(Sum::default).add(book.sum(lost, &touching));
     }
     // Before others write to the logs.
     for (tailed, log) in world.tails.iter().zip(&world.logs) {
         settle_tail(&mut *tailed.lock().await, log, store).await;
     }
-    settled(&world.counters, store, &mut sums).await;
-    settled(&world.fast, store, &mut sums).await;
-    settled(&world.sets, store, &mut sums).await;
-    settled(&world.tables, store, &mut sums).await;
-    settled(&world.logs, store, &mut sums).await;
-    settled(&world.arrays, store, &mut sums).await;
-    settled(&world.visitors, store, &mut sums).await;
-    settled(&world.unique, store, &mut sums).await;
-    settled(&world.sharded, store, &mut sums).await;
+    let at = (store, &world.windows);
+    settled(&world.counters, at, &mut sums).await;
+    settled(&world.fast, at, &mut sums).await;
+    settled(&world.sets, at, &mut sums).await;
+    settled(&world.tables, at, &mut sums).await;
+    settled(&world.logs, at, &mut sums).await;
+    settled(&world.arrays, at, &mut sums).await;
+    settled(&world.visitors, at, &mut sums).await;
+    settled(&world.unique, at, &mut sums).await;
+    settled(&world.sharded, at, &mut sums).await;
     for (at, kept) in world.queues.iter().enumerate() {
         let (fresh, _) = kept.found(store).await;
         usable(&kept.name, || fresh.push("0")).await;
-        let sum = drained(kept, &world.popped[0][at], async || fresh.pop().await).await;
+        let sum = drained(kept, &world.windows, &world.popped[0][at], async || fresh.pop().await).await;
         sums.entry(Queue::KIND).or_default().add(sum);
     }
     for (at, kept) in world.stacks.iter().enumerate() {
         let (fresh, _) = kept.found(store).await;
         usable(&kept.name, || fresh.push("0")).await;
-        let sum = drained(kept, &world.popped[1][at], async || fresh.pop().await).await;
+        let sum = drained(kept, &world.windows, &world.popped[1][at], async || fresh.pop().await).await;
         sums.entry(Stack::KIND).or_default().add(sum);
     }
     for (at, kept) in world.locks.iter().enumerate() {
@@ -336,7 +366,9 @@ async fn settle(world: &World, store: &StoreRef) -> BTreeMap<&'static str, Sum> 
         assert!(guard.fencing_token() > newest, "{}: a later holder has an older token", kept.name);
         guard.release().await.unwrap();
         let acknowledged = locked(&world.tokens[at]).len() as u64;
-        sums.entry(Lock::KIND).or_default().add(Sum { acknowledged, ..kept.sum(0) });
+        sums.entry(Lock::KIND)
+            .or_default()
+            .add(Sum { acknowledged, ..kept.sum(0, &world.windows.of(Lock::KIND, &kept.name)) });
     }
     sums
 }
@@ -365,13 +397,11 @@ async fn settle_tail(tailed: &mut Tailed, log: &Kept<EventLog>, store: &StoreRef
 /// Takes all that is left. How many acknowledged items nobody ever got.
 async fn drained<H: Subject>(
     kept: &Kept<H>,
-    popped: &Mutex<BTreeSet<u64>>,
+    windows: &Windows,
+    popped: &Taken,
     pop: impl AsyncFn() -> Result<Option<bytes::Bytes>>,
 ) -> Sum {
-    while let Some(item) = usable(&kept.name, || pop()).await {
-        locked(popped).insert(number(&item));
-    }
-    assert!(locked(popped).remove(&0), "{}: what was pushed last did not come out", kept.name);
-    let lost = kept.book.close(&kept.name, &locked(popped));
-    kept.sum(lost)
+    while usable(&kept.name, || popped.pop(&pop)).await.is_some() {}
+    let touching = windows.of(H::KIND, &kept.name);
+    kept.sum(popped.close(&kept.name, &kept.book, &touching), &touching)
 }

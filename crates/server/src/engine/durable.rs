@@ -111,6 +111,8 @@ fn used(item: Option<&DirectItem>, marks: Marks) -> DirectNext {
 }
 
 impl Engine for DurableEngine {
+    const REFUSED_SET_REMOVES: bool = false;
+
     fn now_ms(&self) -> u64 {
         self.direct.now_ms()
     }
@@ -144,13 +146,9 @@ impl Engine for DurableEngine {
         }
     }
 
-    fn walk(&self, at: Walk, mut see: impl FnMut(&[u8], Seen<'_>)) -> Option<Walk> {
-        let shown = self.direct.walk(&at.from, WALK_ITEMS, &mut |key, item| see(key, seen(item)));
-        let next = shown.unwrap_or_else(|error| {
-            tracing::error!(%error, "a listing ended before its end");
-            None
-        });
-        next.map(|from| Walk { part: 0, from })
+    fn walk(&self, at: Walk, mut see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
+        let next = self.direct.walk(&at.from, WALK_ITEMS, &mut |key, item| see(key, seen(item)))?;
+        Ok(next.map(|from| Walk { part: 0, from }))
     }
 
     fn backup(&self) -> Result<Option<BackupParts>> {

@@ -1,15 +1,18 @@
 //! The classic commands.
 
+use larder_core::{ErrorKind, Result};
 use larder_proto::server::words::{Words, loose_u64};
 use larder_proto::server::{BAD_FORMAT, KEY_BYTES_MAX, Put, PutVerb, write};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
 
+use super::refused;
 use super::{DONE, OUT_BYTES_SOFT, Session, Step, memcached_bytes};
 use crate::counters::{Count, Tally};
 use crate::engine::Engine;
 use crate::env::Env;
 
 pub(super) const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
+pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory";
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 pub(super) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
@@ -36,8 +39,18 @@ impl Session {
         let out = &mut self.out;
         while let Some(key) = keys.next() {
             let put = |seen: Seen<'_>| write::value(out, key, seen.flags, seen.value, cas.then_some(seen.cas));
-            let hit = matches!(env.engine.fetch(key, put), Ok(Some(())));
+            let shown = env.engine.fetch(key, put);
             tally.add(Count::CmdGet, 1);
+            let hit = match shown {
+                Ok(shown) => shown.is_some(),
+                Err(error) => {
+                    // Values that were found stand; the error ends the reply in place of `END`.
+                    tally.add(Count::Errors, 1);
+                    write::line(out, &refused::line::<E>(&error, NO_ROOM));
+                    self.resume = 0;
+                    return DONE;
+                }
+            };
             tally.add(if hit { Count::GetHits } else { Count::GetMisses }, 1);
             if out.len() >= OUT_BYTES_SOFT && { keys }.next().is_some() {
                 self.resume = all.len() - keys.rest().len();
@@ -75,11 +88,13 @@ impl Session {
                 write::value(out, key, seen.flags, seen.value, cas.then_some(seen.cas));
                 same(&seen, expiry_ms, seen.marks | Marks::FETCHED)
             });
-            if touched.is_err() {
-                out.truncate(start);
-                hit = false;
-            }
             tally.add(Count::CmdTouch, 1);
+            if let Err(error) = touched {
+                out.truncate(start);
+                tally.add(Count::Errors, 1);
+                write::line(out, &refused::line::<E>(&error, NO_ROOM));
+                return DONE;
+            }
             tally.add(if hit { Count::TouchHits } else { Count::TouchMisses }, 1);
         }
         self.out.extend_from_slice(b"END\r\n");
@@ -90,7 +105,8 @@ impl Session {
         if memcached_bytes(put.key, put.flags, put.bytes) > env.limits.item_bytes_max {
             tally.add(Count::StoreTooLarge, 1);
             if put.verb == PutVerb::Set {
-                remove(env, put.key);
+                // As memcached does. Where that fails, the item stays, and the set is refused all the same.
+                _ = remove(env, put.key);
             }
             return self.refuse_body(TOO_LARGE, put.noreply, put.bytes, tally);
         }
@@ -117,12 +133,15 @@ impl Session {
             tally.add(count, 1);
         }
         let reply = match (done, wrote) {
-            (Err(_), _) => {
-                tally.add(Count::StoreNoMemory, 1);
-                if put.verb == PutVerb::Set {
-                    remove(env, put.key);
+            (Err(error), _) => {
+                if error.kind() == ErrorKind::Full {
+                    tally.add(Count::StoreNoMemory, 1);
                 }
-                NO_ROOM
+                if E::REFUSED_SET_REMOVES && put.verb == PutVerb::Set {
+                    _ = remove(env, put.key);
+                }
+                self.answer(&refused::line::<E>(&error, NO_ROOM), put.noreply);
+                return Step::Done(put.bytes + 2);
             }
             (Ok(()), Wrote::Stored) => {
                 tally.add(Count::TotalItems, 1);
@@ -137,9 +156,13 @@ impl Session {
     }
 
     pub(super) fn delete<E: Engine>(&mut self, env: &Env<E>, key: &[u8], noreply: bool, tally: &mut Tally) {
-        let found = remove(env, key);
-        tally.add(if found { Count::DeleteHits } else { Count::DeleteMisses }, 1);
-        self.answer(if found { "DELETED" } else { "NOT_FOUND" }, noreply);
+        match remove(env, key) {
+            Ok(found) => {
+                tally.add(if found { Count::DeleteHits } else { Count::DeleteMisses }, 1);
+                self.answer(if found { "DELETED" } else { "NOT_FOUND" }, noreply);
+            }
+            Err(error) => self.answer(&refused::line::<E>(&error, NO_ROOM), noreply),
+        }
     }
 
     pub(super) fn touch<E: Engine>(
@@ -157,13 +180,11 @@ impl Session {
             seen.map_or(Next::Keep, |seen| same(&seen, expiry_ms, seen.marks | Marks::FETCHED))
         });
         tally.add(Count::CmdTouch, 1);
+        if let Err(error) = done {
+            return self.answer(&refused::line::<E>(&error, NO_ROOM), noreply);
+        }
         tally.add(if found { Count::TouchHits } else { Count::TouchMisses }, 1);
-        let reply = match (done, found) {
-            (Err(_), _) => NO_ROOM,
-            (Ok(()), true) => "TOUCHED",
-            (Ok(()), false) => "NOT_FOUND",
-        };
-        self.answer(reply, noreply);
+        self.answer(if found { "TOUCHED" } else { "NOT_FOUND" }, noreply);
     }
 
     pub(super) fn arith<E: Engine>(
@@ -186,7 +207,7 @@ impl Session {
             summed_next(&seen, number, seen.expiry_ms, Token::Fresh)
         });
         match (done, summed) {
-            (Err(_), _) => self.answer("SERVER_ERROR out of memory", noreply),
+            (Err(error), _) => self.answer(&refused::line::<E>(&error, NO_MEMORY), noreply),
             (Ok(()), Summed::Missing) => {
                 tally.add(if incr { Count::IncrMisses } else { Count::DecrMisses }, 1);
                 self.answer("NOT_FOUND", noreply);
@@ -234,13 +255,13 @@ pub(super) fn same<'n>(seen: &Seen<'_>, expiry_ms: Option<u64>, marks: Marks) ->
 }
 
 /// Removes an item: whether it was there.
-pub(super) fn remove<E: Engine>(env: &Env<E>, key: &[u8]) -> bool {
+pub(super) fn remove<E: Engine>(env: &Env<E>, key: &[u8]) -> Result<bool> {
     let mut found = false;
-    let done = env.engine.update(key, |seen, _| {
+    env.engine.update(key, |seen, _| {
         found = seen.is_some();
         Next::Remove
-    });
-    done.is_ok() && found
+    })?;
+    Ok(found)
 }
 
 fn classic_next<'n, E: Engine>(

@@ -412,13 +412,25 @@ impl Direct {
         Ok(Record { marks, flags, expiry_ms, cas, value })
     }
 
-    fn may_write(&self, needs_room: bool) -> Result<()> {
+    /// Why nothing is written any more: a write or a sync has failed. `None` while all is well.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// assert!(direct.failure().is_none());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn failure(&self) -> Option<Error> {
         let shared = self.store.shared();
-        if let Some(earlier) = shared.failure() {
-            return Err(shared.refused(&earlier));
+        shared.failure().map(|earlier| shared.refused(&earlier))
+    }
+
+    fn may_write(&self, needs_room: bool) -> Result<()> {
+        if let Some(error) = self.failure() {
+            return Err(error);
         }
         if needs_room {
-            shared.room.check().map_err(|fault| self.named(&fault))?;
+            self.store.shared().room.check().map_err(|fault| self.named(&fault))?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use larder_core::{Eviction, Result, Store};
+use larder_core::{Error, Eviction, Result, Store};
 use larder_store_durable::{BackupParts, Direct, DirectItem, DirectNext, DurableStore};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
 
@@ -157,6 +157,10 @@ impl Engine for DurableEngine {
 
     fn backup_part(&self, backup: &mut BackupParts) -> Result<Option<Vec<u8>>> {
         backup.next(self.direct.store())
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.direct.failure()
     }
 
     fn figures(&self) -> Figures {

@@ -5,7 +5,7 @@ mod memory;
 
 use std::task::{Context, Poll};
 
-use larder_core::{Durability, Result};
+use larder_core::{Durability, Error, Result};
 use larder_store_durable::BackupParts;
 use larder_store_memory::{Next, Seen};
 
@@ -78,6 +78,11 @@ pub trait Engine: Send + Sync + 'static {
     /// The store is damaged: the backup has no end then.
     fn backup_part(&self, _backup: &mut BackupParts) -> Result<Option<Vec<u8>>> {
         Ok(None)
+    }
+
+    /// Why nothing is written any more, if a write has failed: what `/healthz` says.
+    fn failure(&self) -> Option<Error> {
+        None
     }
 
     /// What it holds.

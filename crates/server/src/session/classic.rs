@@ -5,7 +5,6 @@ use larder_proto::server::words::{Words, loose_u64};
 use larder_proto::server::{BAD_FORMAT, KEY_BYTES_MAX, Put, PutVerb, write};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
 
-use super::refused;
 use super::{DONE, OUT_BYTES_SOFT, Session, Step, memcached_bytes};
 use crate::counters::{Count, Tally};
 use crate::engine::Engine;
@@ -45,8 +44,7 @@ impl Session {
                 Ok(shown) => shown.is_some(),
                 Err(error) => {
                     // Values that were found stand; the error ends the reply in place of `END`.
-                    tally.add(Count::Errors, 1);
-                    write::line(out, &refused::line::<E>(&error, NO_ROOM));
+                    self.refused::<E>(&error, NO_ROOM, false, tally);
                     self.resume = 0;
                     return DONE;
                 }
@@ -91,8 +89,7 @@ impl Session {
             tally.add(Count::CmdTouch, 1);
             if let Err(error) = touched {
                 out.truncate(start);
-                tally.add(Count::Errors, 1);
-                write::line(out, &refused::line::<E>(&error, NO_ROOM));
+                self.refused::<E>(&error, NO_ROOM, false, tally);
                 return DONE;
             }
             tally.add(if hit { Count::TouchHits } else { Count::TouchMisses }, 1);
@@ -124,7 +121,7 @@ impl Session {
             wrote = result;
             next
         });
-        if matches!(put.verb, PutVerb::Cas(_)) {
+        if done.is_ok() && matches!(put.verb, PutVerb::Cas(_)) {
             let count = match wrote {
                 Wrote::Stored => Count::CasHits,
                 Wrote::Exists => Count::CasBadval,
@@ -140,7 +137,7 @@ impl Session {
                 if E::REFUSED_SET_REMOVES && put.verb == PutVerb::Set {
                     _ = remove(env, put.key);
                 }
-                self.answer(&refused::line::<E>(&error, NO_ROOM), put.noreply);
+                self.refused::<E>(&error, NO_ROOM, put.noreply, tally);
                 return Step::Done(put.bytes + 2);
             }
             (Ok(()), Wrote::Stored) => {
@@ -161,7 +158,7 @@ impl Session {
                 tally.add(if found { Count::DeleteHits } else { Count::DeleteMisses }, 1);
                 self.answer(if found { "DELETED" } else { "NOT_FOUND" }, noreply);
             }
-            Err(error) => self.answer(&refused::line::<E>(&error, NO_ROOM), noreply),
+            Err(error) => self.refused::<E>(&error, NO_ROOM, noreply, tally),
         }
     }
 
@@ -181,7 +178,7 @@ impl Session {
         });
         tally.add(Count::CmdTouch, 1);
         if let Err(error) = done {
-            return self.answer(&refused::line::<E>(&error, NO_ROOM), noreply);
+            return self.refused::<E>(&error, NO_ROOM, noreply, tally);
         }
         tally.add(if found { Count::TouchHits } else { Count::TouchMisses }, 1);
         self.answer(if found { "TOUCHED" } else { "NOT_FOUND" }, noreply);
@@ -207,7 +204,7 @@ impl Session {
             summed_next(&seen, number, seen.expiry_ms, Token::Fresh)
         });
         match (done, summed) {
-            (Err(error), _) => self.answer(&refused::line::<E>(&error, NO_MEMORY), noreply),
+            (Err(error), _) => self.refused::<E>(&error, NO_MEMORY, noreply, tally),
             (Ok(()), Summed::Missing) => {
                 tally.add(if incr { Count::IncrMisses } else { Count::DecrMisses }, 1);
                 self.answer("NOT_FOUND", noreply);

@@ -7,7 +7,6 @@ use larder_store_memory::{Marks, Next, Seen, Token, Value};
 use super::classic::{
     BAD_CHUNK, NO_MEMORY, NO_ROOM, NOT_A_NUMBER, Summed, TOO_LARGE, Wrote, remove, same, sum, summed_next,
 };
-use super::refused;
 use super::{Session, Step, memcached_bytes};
 use crate::counters::{Count, Tally};
 use crate::engine::Engine;
@@ -55,7 +54,7 @@ impl Session {
         tally.add(if touches { Count::CmdTouch } else { Count::CmdGet }, 1);
         let hit = match hit {
             Ok(hit) => hit,
-            Err(error) => return self.meta_error(&refused::line::<E>(&error, NO_ROOM), tally),
+            Err(error) => return self.refused::<E>(&error, NO_ROOM, false, tally),
         };
         match (hit, touches) {
             (true, false) => tally.add(Count::GetHits, 1),
@@ -164,7 +163,7 @@ impl Session {
             if E::REFUSED_SET_REMOVES && mode == b'S' && meta.cas.is_none() {
                 _ = remove(env, meta.key);
             }
-            return self.meta_error(&refused::line::<E>(&error, NO_ROOM), tally);
+            return self.refused::<E>(&error, NO_ROOM, false, tally);
         }
         if wrote == Wrote::Stored {
             tally.add(Count::TotalItems, 1);
@@ -202,7 +201,7 @@ impl Session {
             next
         });
         if let Err(error) = done {
-            return self.meta_error(&refused::line::<E>(&error, NO_MEMORY), tally);
+            return self.refused::<E>(&error, NO_MEMORY, false, tally);
         }
         let hit = wrote == Wrote::Stored;
         tally.add(if hit { Count::DeleteHits } else { Count::DeleteMisses }, 1);
@@ -255,7 +254,7 @@ impl Session {
         });
         if let Err(error) = done {
             self.out.truncate(start);
-            return self.meta_error(&refused::line::<E>(&error, NO_MEMORY), tally);
+            return self.refused::<E>(&error, NO_MEMORY, false, tally);
         }
         match summed {
             Summed::Number(_) => {
@@ -294,7 +293,7 @@ impl Session {
             Next::Keep
         });
         if let Err(error) = done {
-            return self.meta_error(&refused::line::<E>(&error, NO_ROOM), tally);
+            return self.refused::<E>(&error, NO_ROOM, false, tally);
         }
         if !found {
             write::line(out, "EN");

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use larder_core::{Error, ErrorKind};
 
+use super::Session;
 use super::classic::TOO_LARGE;
+use crate::counters::{Count, Tally};
 use crate::engine::Engine;
 
 /// The words behind the kind are cut there: clients bound the lines that they read.
@@ -22,6 +24,15 @@ pub(super) fn line<E: Engine>(error: &Error, no_room: &'static str) -> Cow<'stat
             }
             Cow::Owned(format!("SERVER_ERROR the store is {}: {}", kind.as_str(), one_line(error)))
         }
+    }
+}
+
+impl Session {
+    /// Answers an error of the store, and counts it.
+    #[cold]
+    pub(super) fn refused<E: Engine>(&mut self, error: &Error, no_room: &'static str, silent: bool, tally: &mut Tally) {
+        tally.add(Count::Errors, 1);
+        self.answer(&line::<E>(error, no_room), silent);
     }
 }
 

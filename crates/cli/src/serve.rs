@@ -13,6 +13,8 @@ use crate::exit::{Exit, Failure};
 
 /// Tells a process in the background that it is there already.
 const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
+/// Where users are told.
+const USERS: &str = "/etc/passwd";
 
 /// What the server is told, in memcached's words and ours.
 #[derive(Args, Debug)]
@@ -43,6 +45,7 @@ Options, memcached's own letters among them:
   -o read_buf_mem_limit=MB             what all connections may hold of what is not finished [256]
   -o exit_when_idle=S                  end when nobody was connected for so long
   -o track_access                      keep when each item was last used, for mg's flag l
+  -u USER                              started by root, go on as that user
   -d, -P FILE, -v, -V                  background, file for the process id, log more, version
 
 SIGTERM takes no more connections, lets requests under way finish, and ends.
@@ -98,8 +101,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
         tracing::warn!("{ignored} has no meaning here, and is passed over");
     }
     if let Some(user) = args.user.as_deref().filter(|user| *user != "root" && rustix::process::geteuid().is_root()) {
-        let message = format!("-u {user}: this server does not change its user");
-        return Err(Failure::usage(message).hint("start it as that user: User= in a unit file, or setpriv"));
+        become_user(user, &words, as_memcached)?;
     }
     if args.daemon && std::env::var_os(IN_BACKGROUND).is_none() {
         return go_to_background(&words, as_memcached);
@@ -155,11 +157,45 @@ fn inherit(args: &mut ServerArgs) {
     }
 }
 
-fn go_to_background(words: &[OsString], as_memcached: bool) -> Result<(), Failure> {
+/// Begins this process anew as that user, with no group but the user's own: what root may is given up whole, before there are threads. Returns
+/// where that user may do all that root may.
+fn become_user(user: &str, words: &[OsString], as_memcached: bool) -> Result<(), Failure> {
+    use std::os::unix::process::CommandExt;
+    let failed = |why: String| {
+        let hint = "start it as that user: User= in a unit file, or setpriv";
+        Failure::usage(format!("-u {user}: {why}")).hint(hint)
+    };
+    let users = std::fs::read_to_string(USERS).map_err(|error| failed(format!("{USERS}: {error}")))?;
+    let Some((uid, gid)) = find_user(&users, user) else { return Err(failed(format!("no such user in {USERS}"))) };
+    if uid == 0 {
+        return Ok(());
+    }
+    let error = again(words, as_memcached)?.uid(uid).gid(gid).exec();
+    Err(failed(format!("this program cannot be run as that user: {error}")))
+}
+
+/// The ids of a user and of the user's group.
+fn find_user(users: &str, user: &str) -> Option<(u32, u32)> {
+    let fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    fields.into_iter().find_map(|fields| match fields[..] {
+        [name, _, uid, gid, ..] if name == user => Some((uid.parse().ok()?, gid.parse().ok()?)),
+        _ => None,
+    })
+}
+
+/// This command line once more.
+fn again(words: &[OsString], as_memcached: bool) -> Result<Command, Failure> {
     use std::os::unix::process::CommandExt;
     let (name, verb): (_, &[&str]) = if as_memcached { ("memcached", &[]) } else { ("larder", &["serve"]) };
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg0(name).args(verb).args(words).env(IN_BACKGROUND, "1").process_group(0);
+    command.arg0(name).args(verb).args(words);
+    Ok(command)
+}
+
+fn go_to_background(words: &[OsString], as_memcached: bool) -> Result<(), Failure> {
+    use std::os::unix::process::CommandExt;
+    let mut command = again(words, as_memcached)?;
+    command.env(IN_BACKGROUND, "1").process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     Ok(())
 }

@@ -385,3 +385,22 @@ fn a_server_that_can_make_no_backup_says_so() {
     finish(larder(["--store", &forbidden.url(), "backup"]).arg(&dump)).fails(8, "not allowed");
     assert!(!dump.exists() && !folder.path().join("x.dump.new").exists());
 }
+
+#[test]
+fn a_server_that_root_starts_goes_on_as_the_user_that_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let server = Served::by(larder(["memcached"]), folder.path(), &["-u", "nobody", "-m", "64"]);
+    assert_eq!(server.ask("set k 0 0 1\r\nv\r\n"), "STORED");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    for name in ["Uid:", "Gid:"] {
+        assert!(!field(name).split_whitespace().any(|id| id == "0"), "{status}");
+    }
+    assert_eq!(field("Groups:"), "", "{status}");
+    finish(&mut larder(["memcached", "-u", "nobody-of-that-name", "-l", "127.0.0.1", "-p", "0"]))
+        .fails(2, "no such user");
+}

@@ -276,6 +276,9 @@ fn classic_value(line: &[u8], expect: &Expect) -> Option<Head> {
 /// An error line, told apart by whether the server is still in step after it, and by what it did to the item.
 fn refused(line: &[u8], expect: &Expect) -> Option<Head> {
     let shown = || larder_core::text::Shown(line).to_string();
+    if let Some(error) = refused_by_ours(line) {
+        return Some(Head::Refused { error, in_step: true });
+    }
     if let Some(message) = line.strip_prefix(b"SERVER_ERROR") {
         let no_room = contains(message, b"out of memory") || contains(message, b"too large");
         // A failed plain set, and a failed `ms` in every mode, has deleted the old item.
@@ -300,6 +303,16 @@ fn refused(line: &[u8], expect: &Expect) -> Option<Head> {
         return Some(Head::Refused { error, in_step: false });
     }
     None
+}
+
+/// The error of Larder's own server, which says what is wrong with its store; nothing has changed then.
+fn refused_by_ours(line: &[u8]) -> Option<Error> {
+    let message = line.strip_prefix(b"SERVER_ERROR the store is ")?;
+    let kinds = [ErrorKind::Corrupt, ErrorKind::Full, ErrorKind::Unavailable];
+    let kind = kinds
+        .into_iter()
+        .find(|kind| message.strip_prefix(kind.as_str().as_bytes()).is_some_and(|rest| rest.starts_with(b":")))?;
+    Some(Error::new(kind, format!("the server answered {}", larder_core::text::Shown(line))))
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -34,12 +34,19 @@ pub fn take_line(received: &mut BytesMut) -> Result<Option<BytesMut>, ProtocolEr
 /// ```
 /// use larder_proto::stats::Stats;
 /// let mut stats = Stats::default();
-/// for line in ["STAT item_size_max 2097152", "STAT evictions off", "STAT time 1700000000", "STAT evictions 0"] {
+/// for line in [
+///     "STAT item_size_max 2097152",
+///     "STAT evictions off",
+///     "STAT incarnation 00000000000000ff",
+///     "STAT time 1700000000",
+///     "STAT evictions 0",
+/// ] {
 ///     assert!(!stats.line(line.as_bytes())?);
 /// }
 /// assert!(stats.line(b"END")?);
 /// assert_eq!(stats.item_bytes_max, Some(2_097_152));
 /// assert_eq!(stats.evicts, Some(false));
+/// assert_eq!(stats.incarnation, Some(255));
 /// assert_eq!(stats.time_s, Some(1_700_000_000));
 /// # Ok::<(), larder_proto::ProtocolError>(())
 /// ```
@@ -55,6 +62,8 @@ pub struct Stats {
     pub memory_bytes_max: Option<u64>,
     /// `durability`, of the settings: a word that only Larder's own server says.
     pub durability: Option<String>,
+    /// `incarnation`, of the settings, 16 hex digits that only Larder's own server says: two servers with one hold the same data.
+    pub incarnation: Option<u64>,
     /// `time`: the server's clock, in seconds since 1970.
     pub time_s: Option<u64>,
     /// `pid` of the server.
@@ -99,6 +108,7 @@ impl Stats {
             "evictions" => self.evicts = switch(value).or(self.evicts),
             "cas_enabled" => self.cas = switch(value),
             "durability" => self.durability = Some(value.to_owned()),
+            "incarnation" => self.incarnation = u64::from_str_radix(value, 16).ok(),
             "maxbytes" => self.memory_bytes_max = value.parse().ok(),
             "time" => self.time_s = value.parse().ok(),
             "pid" => self.pid = value.parse().ok(),

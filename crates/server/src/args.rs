@@ -32,7 +32,7 @@ pub struct Args {
     pub store: Option<String>,
     /// Whether the store drops items when it is full, if that was said.
     pub evict: Option<bool>,
-    /// True if the user that was named is to be taken on. Not done: whoever asks for it is told.
+    /// The user to become where root starts it. Left to whoever starts the server.
     pub user: Option<String>,
     /// True for `-d`: go to the background.
     pub daemon: bool,

@@ -53,7 +53,10 @@ async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream) -> std::io::Resu
         (b"GET" | b"HEAD", b"/healthz") if env.draining.load(Ordering::Relaxed) => {
             ("503 Service Unavailable", "text/plain", "ending\n".to_owned())
         }
-        (b"GET" | b"HEAD", b"/healthz") => ("200 OK", "text/plain", "ok\n".to_owned()),
+        (b"GET" | b"HEAD", b"/healthz") => match env.engine.failure() {
+            None => ("200 OK", "text/plain", "ok\n".to_owned()),
+            Some(error) => ("503 Service Unavailable", "text/plain", format!("{error}\n")),
+        },
         (b"GET" | b"HEAD", _) => ("404 Not Found", "text/plain", "/metrics or /healthz\n".to_owned()),
         _ => ("405 Method Not Allowed", "text/plain", "GET it\n".to_owned()),
     };

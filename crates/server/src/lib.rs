@@ -27,6 +27,8 @@
 //!   (`OK`, then `DATA <bytes>` with a part behind it, again and again, then `END`); `-X` forbids all three. `watch` and `stats detail` are refused as memcached refuses them with `-W`; `stats cachedump` lists items of class 1, the only one;
 //! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
+//! - over a store in a folder a `set` that is refused for want of room leaves the item that was there, where memcached deletes it; and damage or a disk that fails is
+//!   `SERVER_ERROR the store is ...`, which ends a `get` and a listing in place of `END`, never a miss;
 //! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took;
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed.
 #![deny(unsafe_code)]

@@ -345,20 +345,20 @@ impl Direct {
     /// ```
     pub fn walk(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &DirectItem)) -> Result<Option<Vec<u8>>> {
         let shared = self.store.shared();
-        let (now_ms, mut shown, mut last) = (self.now_ms(), 0, None);
+        let (now_ms, mut shown, mut last, mut bad) = (self.now_ms(), 0, None, None);
         let mut tell = |engine_key: &[u8], bytes: Bytes| {
             let key = &engine_key[1..];
-            if let Ok(record) = Record::decode(key, &bytes)
-                && !record.is_over(now_ms)
-            {
-                see(key, &item(record));
+            match Record::decode(key, &bytes) {
+                Ok(record) if record.is_over(now_ms) => {}
+                Ok(record) => see(key, &item(record)),
+                Err(fault) => bad = Some(crate::list::damaged(key, fault)),
             }
             shown += 1;
             last = Some(key.to_vec());
-            shown < count
+            shown < count && bad.is_none()
         };
         let scanned = shared.engine.scan(&crate::layout::item_key(from), &[crate::layout::ITEM + 1], &mut tell);
-        scanned.map_err(|fault| self.named(&fault))?;
+        scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| self.named(&fault))?;
         Ok(last.filter(|_| shown == count).map(|mut next| {
             next.push(0);
             next
@@ -412,13 +412,25 @@ impl Direct {
         Ok(Record { marks, flags, expiry_ms, cas, value })
     }
 
-    fn may_write(&self, needs_room: bool) -> Result<()> {
+    /// Why nothing is written any more: a write or a sync has failed. `None` while all is well.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// assert!(direct.failure().is_none());
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn failure(&self) -> Option<Error> {
         let shared = self.store.shared();
-        if let Some(earlier) = shared.failure() {
-            return Err(shared.refused(&earlier));
+        shared.failure().map(|earlier| shared.refused(&earlier))
+    }
+
+    fn may_write(&self, needs_room: bool) -> Result<()> {
+        if let Some(error) = self.failure() {
+            return Err(error);
         }
         if needs_room {
-            shared.room.check().map_err(|fault| self.named(&fault))?;
+            self.store.shared().room.check().map_err(|fault| self.named(&fault))?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use common::syncs::refuse_syncs;
 use common::{count_of, get, incr, set, times};
 use larder_core::ErrorKind;
 use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Sync};
@@ -155,19 +156,6 @@ async fn a_disk_that_fills_up_in_the_middle_of_a_write_takes_nothing_that_was_ac
     }
     assert_eq!(get(&store, &format!("v{}", acknowledged + 1)).await, None);
     set(&store, "small", "v").await.unwrap();
-}
-
-/// From here on the system refuses to sync, as a disk does that fails.
-fn refuse_syncs() {
-    use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
-    // The numbers of the calls, by architecture.
-    let (syncs, arch) =
-        if cfg!(target_arch = "aarch64") { ([82, 83], TargetArch::aarch64) } else { ([74, 75], TargetArch::x86_64) };
-    let rules = syncs.into_iter().map(|call| (call, Vec::new())).collect();
-    let (allow, refuse) = (SeccompAction::Allow, SeccompAction::Errno(rustix::io::Errno::IO.raw_os_error() as u32));
-    let filter = SeccompFilter::new(rules, allow, refuse, arch).unwrap();
-    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
-    seccompiler::apply_filter_all_threads(&program).unwrap();
 }
 
 #[tokio::test]

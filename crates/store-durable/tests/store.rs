@@ -1,7 +1,7 @@
 //! What the store keeps over a restart, and what it refuses.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::{
@@ -237,4 +237,24 @@ async fn without_room_on_the_disk_writes_are_refused_and_reads_and_deletes_go_on
     assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, false));
     assert_eq!(value(&store, "k").await, Some("v".into()));
     assert_eq!(run(&store, Op::delete(key("k"))).await.unwrap(), Reply::Deleted);
+}
+
+#[tokio::test]
+async fn a_store_that_syncs_now_and_then_does_so_though_nobody_writes_any_more() {
+    // The second setting shows that what was written is on disk by the timer alone.
+    for (sync, is_synced) in [(Sync::Every(Duration::from_millis(100)), true), (Sync::Never, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Options::new(folder.path()).sync(sync).open().unwrap();
+        for value in ["1", "2", "3"] {
+            set(&store, "k", value).await.unwrap();
+        }
+        let written = store.stats().unwrap().sequence;
+        let until = Instant::now() + Duration::from_secs(if is_synced { 20 } else { 1 });
+        let is_on_disk = || store.stats().unwrap().synced == written;
+        while !is_on_disk() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(is_on_disk(), is_synced, "{sync}: {:?}", store.stats());
+        assert_eq!(store.stats().unwrap().sequence, written, "nobody wrote meanwhile");
+    }
 }

@@ -58,7 +58,7 @@ pub(crate) enum Dumped {
 /// The next word of a server that was asked by [`METADUMP`].
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] where it does not list its items.
+/// [`ErrorKind::Unsupported`] where it does not list its items; [`ErrorKind::Corrupt`] where it met damage before the end.
 pub(crate) async fn dumped(exchange: &mut Exchange) -> Result<Dumped> {
     loop {
         let line = exchange.bare_line().await?;
@@ -68,6 +68,10 @@ pub(crate) async fn dumped(exchange: &mut Exchange) -> Result<Dumped> {
             DumpLine::End => return Ok(Dumped::End),
             DumpLine::Busy => return Ok(Dumped::Busy),
             DumpLine::Refused(words) => {
+                if words.starts_with("SERVER_ERROR") {
+                    let detail = format!("the listing has no end: the server answered {words:?}");
+                    return Err(Error::new(ErrorKind::Corrupt, detail));
+                }
                 let detail = format!("the server does not list its keys (lru_crawler metadump): {words:?}");
                 return Err(Error::new(ErrorKind::Unsupported, detail));
             }

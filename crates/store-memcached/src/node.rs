@@ -18,7 +18,7 @@ use crate::counters::{Counters, count};
 use crate::driver::Driver;
 use crate::fleet;
 use crate::lane::{self, Lane, Wanted};
-use crate::probe::{Exchange, Probed, ServerInfo, probe, within};
+use crate::probe::{Exchange, Identity, Probed, ServerInfo, probe, within};
 use crate::stream::split;
 use crate::traffic::Traffic;
 
@@ -62,7 +62,7 @@ impl Conns {
 struct Home {
     session: u64,
     peer: Option<SocketAddr>,
-    pid: Option<u64>,
+    identity: Identity,
 }
 
 /// What all servers of a store share.
@@ -267,7 +267,7 @@ impl Node {
             let stream = self.server.address.dial_at(home.and_then(|home| home.peer), self.shared.tls.as_ref()).await?;
             let mut exchange = Exchange::new(stream);
             let Probed { server, item } = probe(&mut exchange, config, &fleet::read()?).await?;
-            if home.is_some_and(|home| home.pid != server.pid) {
+            if home.is_some_and(|home| home.identity != server.identity) {
                 return Err(Error::new(ErrorKind::Unavailable, "the read lane reached another server than its home"));
             }
             fleet::check(&mut exchange, item, &self.shared.fingerprint, config.fleet).await?;
@@ -298,7 +298,7 @@ impl Node {
         }
         let mut conns = self.conns.write();
         let home = conns.home(0)?;
-        let home = Home { session: home.session, peer: home.peer, pid: home.server.pid };
+        let home = Home { session: home.session, peer: home.peer, identity: home.server.identity };
         if !conns.lane.may_open() {
             return None;
         }

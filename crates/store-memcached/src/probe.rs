@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::BytesMut;
 use larder_core::text::Shown;
-use larder_core::{Error, ErrorKind, Op, Reply, Result};
+use larder_core::{Durability, Error, ErrorKind, Op, Reply, Result};
 use larder_net::{Auth, Stream};
 use larder_proto::stats::{STAT_LINES_MAX, Stats, take_line};
 use larder_proto::{Abilities, Answer, Decoder, Dialect, Expect, ProtocolError, Version};
@@ -28,14 +28,22 @@ pub(crate) struct ServerInfo {
     pub(crate) version: Option<Version>,
     /// Whether it evicts, if it told.
     pub(crate) evicts: Option<bool>,
-    /// True if it said that a crash takes nothing that it has acknowledged, as Larder's own server does over files.
-    pub(crate) durable: bool,
-    /// Its process, if it told.
-    pub(crate) pid: Option<u64>,
+    /// What its data end with: Larder's own server says so over files, of any other it is the server's own end.
+    pub(crate) durability: Durability,
+    /// Which process it is, if it told.
+    pub(crate) identity: Identity,
     /// Its clock, in seconds since 1970, and when it was read.
     time: (u64, Instant),
     /// True if a second op must not be sent before the first is answered.
     pub(crate) lockstep: bool,
+}
+
+/// What tells a server from another at the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) pid: Option<u64>,
+    /// Drawn by Larder's own server when its store began: where servers run in containers, each may be process 1 there.
+    pub(crate) incarnation: Option<u64>,
 }
 
 impl ServerInfo {
@@ -236,10 +244,20 @@ pub(crate) async fn probe(exchange: &mut Exchange, config: &Config, item: &Op) -
         abilities.item_bytes_max = bytes;
     }
     let lockstep = config.tls.is_some() && version.is_some_and(|version| version < Version::TLS_PIPELINES);
-    let durable = stats.durability.as_deref() == Some("disk");
+    let durability = durability(stats.durability.as_deref());
+    let identity = Identity { pid: stats.pid, incarnation: stats.incarnation };
     let time = (time, Instant::now());
-    let server = ServerInfo { abilities, version, evicts: stats.evicts, durable, pid: stats.pid, time, lockstep };
+    let server = ServerInfo { abilities, version, evicts: stats.evicts, durability, identity, time, lockstep };
     Ok(Probed { server, item })
+}
+
+/// What the word of a server means to its clients: what ends with its process ends with it.
+fn durability(word: Option<&str>) -> Durability {
+    match word {
+        Some("disk") => Durability::Disk,
+        Some("recent") => Durability::Recent,
+        _ => Durability::Server,
+    }
 }
 
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";

@@ -18,8 +18,6 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
     let meta = all(|server| server.dialect.is_meta());
     let ttl = all(|server| server.ttl);
     let evictions: Vec<Option<bool>> = infos.iter().map(|info| info.evicts).collect();
-    // A fleet is as durable as the least of its servers.
-    let durable = !infos.is_empty() && infos.iter().all(|info| info.durable);
     Profile {
         store: describe(infos, nodes),
         key_bytes_max: Key::BYTES_MAX,
@@ -42,7 +40,7 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         ranges: if all(|server| server.cas) { Ranges::ByCas } else { Ranges::No },
         natives: Families::empty(),
         watch: false,
-        durability: if durable { Durability::Disk } else { Durability::Server },
+        durability: weakest(infos.iter().map(|info| info.durability)),
         eviction: if evictions.contains(&Some(true)) {
             Eviction::WhenFull
         } else if evictions.iter().all(|evicts| *evicts == Some(false)) {
@@ -53,6 +51,16 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         encodings: None,
         warnings: Vec::new(),
     }
+}
+
+/// A fleet is as durable as the least of its servers.
+fn weakest(each: impl Iterator<Item = Durability>) -> Durability {
+    let rank = |durability: &Durability| match durability {
+        Durability::Disk => 2,
+        Durability::Recent => 1,
+        Durability::Process | Durability::Server | Durability::Unknown => 0,
+    };
+    each.min_by_key(rank).unwrap_or(Durability::Server)
 }
 
 /// `memcached 1.6.18 (meta13)`, or of the oldest server of several: `memcached 1.6.18 (meta13), 3 servers`.

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use larder_core::{Eviction, Result, Store};
+use larder_core::{Error, Eviction, Result, Store};
 use larder_store_durable::{BackupParts, Direct, DirectItem, DirectNext, DurableStore};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
 
@@ -111,6 +111,8 @@ fn used(item: Option<&DirectItem>, marks: Marks) -> DirectNext {
 }
 
 impl Engine for DurableEngine {
+    const REFUSED_SET_REMOVES: bool = false;
+
     fn now_ms(&self) -> u64 {
         self.direct.now_ms()
     }
@@ -144,13 +146,9 @@ impl Engine for DurableEngine {
         }
     }
 
-    fn walk(&self, at: Walk, mut see: impl FnMut(&[u8], Seen<'_>)) -> Option<Walk> {
-        let shown = self.direct.walk(&at.from, WALK_ITEMS, &mut |key, item| see(key, seen(item)));
-        let next = shown.unwrap_or_else(|error| {
-            tracing::error!(%error, "a listing ended before its end");
-            None
-        });
-        next.map(|from| Walk { part: 0, from })
+    fn walk(&self, at: Walk, mut see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
+        let next = self.direct.walk(&at.from, WALK_ITEMS, &mut |key, item| see(key, seen(item)))?;
+        Ok(next.map(|from| Walk { part: 0, from }))
     }
 
     fn backup(&self) -> Result<Option<BackupParts>> {
@@ -159,6 +157,10 @@ impl Engine for DurableEngine {
 
     fn backup_part(&self, backup: &mut BackupParts) -> Result<Option<Vec<u8>>> {
         backup.next(self.direct.store())
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.direct.failure()
     }
 
     fn figures(&self) -> Figures {

@@ -55,10 +55,10 @@ impl Engine for MemoryEngine {
         self.store.clear();
     }
 
-    fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Option<Walk> {
+    fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
         self.store.each_of_shard(at.part, see);
         let part = at.part + 1;
-        (part < self.store.shards()).then_some(Walk { part, from: Vec::new() })
+        Ok((part < self.store.shards()).then_some(Walk { part, from: Vec::new() }))
     }
 
     fn figures(&self) -> Figures {

@@ -5,7 +5,7 @@ mod memory;
 
 use std::task::{Context, Poll};
 
-use larder_core::{Durability, Result};
+use larder_core::{Durability, Error, Result};
 use larder_store_durable::BackupParts;
 use larder_store_memory::{Next, Seen};
 
@@ -22,6 +22,10 @@ pub use memory::MemoryEngine;
 /// # Ok::<(), larder_core::Error>(())
 /// ```
 pub trait Engine: Send + Sync + 'static {
+    /// Whether a plain set that finds no room takes the old item with it, as memcached has it: nobody then reads what was to be replaced. Not where an acknowledged
+    /// value is never lost.
+    const REFUSED_SET_REMOVES: bool = true;
+
     /// Now, in ms of the store's clock: what expiries count from.
     fn now_ms(&self) -> u64;
 
@@ -55,7 +59,10 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// Shows some of the living items, and says where to go on; `None` at the end. Begun at [`Walk::default`].
-    fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Option<Walk>;
+    ///
+    /// # Errors
+    /// An item is damaged, or cannot be read: what was shown is not all.
+    fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>>;
 
     /// Begins a backup of this moment; `None` where the store can make none.
     ///
@@ -71,6 +78,11 @@ pub trait Engine: Send + Sync + 'static {
     /// The store is damaged: the backup has no end then.
     fn backup_part(&self, _backup: &mut BackupParts) -> Result<Option<Vec<u8>>> {
         Ok(None)
+    }
+
+    /// Why nothing is written any more, if a write has failed: what `/healthz` says.
+    fn failure(&self) -> Option<Error> {
+        None
     }
 
     /// What it holds.
@@ -90,9 +102,10 @@ pub trait Engine: Send + Sync + 'static {
 /// let engine = MemoryEngine::new(MemoryStore::new());
 /// let (mut at, mut items) = (Some(Walk::default()), 0);
 /// while let Some(place) = at {
-///     at = engine.walk(place, |_key, _seen| items += 1);
+///     at = engine.walk(place, |_key, _seen| items += 1)?;
 /// }
 /// assert_eq!(items, 0);
+/// # Ok::<(), larder_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walk {

@@ -6,7 +6,9 @@ use larder_proto::server::{Admin, flush_delay, number, write};
 use larder_store_durable::BackupParts;
 use larder_store_memory::Marks;
 
+use super::classic::NO_ROOM;
 use super::meta::idle_s;
+use super::refused;
 use super::{Session, memcached_bytes};
 use crate::counters::{Count, Tally};
 use crate::engine::{Engine, Walk};
@@ -43,7 +45,7 @@ impl Dump {
 /// A part of a listing.
 fn list<E: Engine>(env: &Env<E>, at: Walk, as_requests: bool, out: &mut Vec<u8>) -> Option<Dump> {
     let (now_ms, wall_s) = (env.engine.now_ms(), env.wall_ms() / 1_000);
-    let next = env.engine.walk(at, |key, seen| {
+    let walked = env.engine.walk(at, |key, seen| {
         use std::io::Write;
         if as_requests {
             let base64 = !is_printable(key);
@@ -63,6 +65,14 @@ fn list<E: Engine>(env: &Env<E>, at: Walk, as_requests: bool, out: &mut Vec<u8>)
         // A Vec takes whatever is written.
         let _ = writeln!(out, " exp={until} la={last_s} cas={cas} fetch={fetch} cls=1 size={size} flags={flags}");
     });
+    let next = match walked {
+        Ok(next) => next,
+        Err(error) => {
+            // Never as if it were whole: no `END`.
+            write::line(out, &refused::line::<E>(&error, NO_ROOM));
+            return None;
+        }
+    };
     if next.is_none() {
         out.extend_from_slice(if as_requests { b"EN\r\n" } else { b"END\r\n" });
     }

@@ -1,5 +1,6 @@
 //! The classic commands.
 
+use larder_core::{ErrorKind, Result};
 use larder_proto::server::words::{Words, loose_u64};
 use larder_proto::server::{BAD_FORMAT, KEY_BYTES_MAX, Put, PutVerb, write};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
@@ -10,6 +11,7 @@ use crate::engine::Engine;
 use crate::env::Env;
 
 pub(super) const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
+pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory";
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 pub(super) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
@@ -36,8 +38,17 @@ impl Session {
         let out = &mut self.out;
         while let Some(key) = keys.next() {
             let put = |seen: Seen<'_>| write::value(out, key, seen.flags, seen.value, cas.then_some(seen.cas));
-            let hit = matches!(env.engine.fetch(key, put), Ok(Some(())));
+            let shown = env.engine.fetch(key, put);
             tally.add(Count::CmdGet, 1);
+            let hit = match shown {
+                Ok(shown) => shown.is_some(),
+                Err(error) => {
+                    // Values that were found stand; the error ends the reply in place of `END`.
+                    self.refused::<E>(&error, NO_ROOM, false, tally);
+                    self.resume = 0;
+                    return DONE;
+                }
+            };
             tally.add(if hit { Count::GetHits } else { Count::GetMisses }, 1);
             if out.len() >= OUT_BYTES_SOFT && { keys }.next().is_some() {
                 self.resume = all.len() - keys.rest().len();
@@ -75,11 +86,12 @@ impl Session {
                 write::value(out, key, seen.flags, seen.value, cas.then_some(seen.cas));
                 same(&seen, expiry_ms, seen.marks | Marks::FETCHED)
             });
-            if touched.is_err() {
-                out.truncate(start);
-                hit = false;
-            }
             tally.add(Count::CmdTouch, 1);
+            if let Err(error) = touched {
+                out.truncate(start);
+                self.refused::<E>(&error, NO_ROOM, false, tally);
+                return DONE;
+            }
             tally.add(if hit { Count::TouchHits } else { Count::TouchMisses }, 1);
         }
         self.out.extend_from_slice(b"END\r\n");
@@ -90,7 +102,8 @@ impl Session {
         if memcached_bytes(put.key, put.flags, put.bytes) > env.limits.item_bytes_max {
             tally.add(Count::StoreTooLarge, 1);
             if put.verb == PutVerb::Set {
-                remove(env, put.key);
+                // As memcached does. Where that fails, the item stays, and the set is refused all the same.
+                _ = remove(env, put.key);
             }
             return self.refuse_body(TOO_LARGE, put.noreply, put.bytes, tally);
         }
@@ -108,7 +121,7 @@ impl Session {
             wrote = result;
             next
         });
-        if matches!(put.verb, PutVerb::Cas(_)) {
+        if done.is_ok() && matches!(put.verb, PutVerb::Cas(_)) {
             let count = match wrote {
                 Wrote::Stored => Count::CasHits,
                 Wrote::Exists => Count::CasBadval,
@@ -117,12 +130,15 @@ impl Session {
             tally.add(count, 1);
         }
         let reply = match (done, wrote) {
-            (Err(_), _) => {
-                tally.add(Count::StoreNoMemory, 1);
-                if put.verb == PutVerb::Set {
-                    remove(env, put.key);
+            (Err(error), _) => {
+                if error.kind() == ErrorKind::Full {
+                    tally.add(Count::StoreNoMemory, 1);
                 }
-                NO_ROOM
+                if E::REFUSED_SET_REMOVES && put.verb == PutVerb::Set {
+                    _ = remove(env, put.key);
+                }
+                self.refused::<E>(&error, NO_ROOM, put.noreply, tally);
+                return Step::Done(put.bytes + 2);
             }
             (Ok(()), Wrote::Stored) => {
                 tally.add(Count::TotalItems, 1);
@@ -137,9 +153,13 @@ impl Session {
     }
 
     pub(super) fn delete<E: Engine>(&mut self, env: &Env<E>, key: &[u8], noreply: bool, tally: &mut Tally) {
-        let found = remove(env, key);
-        tally.add(if found { Count::DeleteHits } else { Count::DeleteMisses }, 1);
-        self.answer(if found { "DELETED" } else { "NOT_FOUND" }, noreply);
+        match remove(env, key) {
+            Ok(found) => {
+                tally.add(if found { Count::DeleteHits } else { Count::DeleteMisses }, 1);
+                self.answer(if found { "DELETED" } else { "NOT_FOUND" }, noreply);
+            }
+            Err(error) => self.refused::<E>(&error, NO_ROOM, noreply, tally),
+        }
     }
 
     pub(super) fn touch<E: Engine>(
@@ -157,13 +177,11 @@ impl Session {
             seen.map_or(Next::Keep, |seen| same(&seen, expiry_ms, seen.marks | Marks::FETCHED))
         });
         tally.add(Count::CmdTouch, 1);
+        if let Err(error) = done {
+            return self.refused::<E>(&error, NO_ROOM, noreply, tally);
+        }
         tally.add(if found { Count::TouchHits } else { Count::TouchMisses }, 1);
-        let reply = match (done, found) {
-            (Err(_), _) => NO_ROOM,
-            (Ok(()), true) => "TOUCHED",
-            (Ok(()), false) => "NOT_FOUND",
-        };
-        self.answer(reply, noreply);
+        self.answer(if found { "TOUCHED" } else { "NOT_FOUND" }, noreply);
     }
 
     pub(super) fn arith<E: Engine>(
@@ -186,7 +204,7 @@ impl Session {
             summed_next(&seen, number, seen.expiry_ms, Token::Fresh)
         });
         match (done, summed) {
-            (Err(_), _) => self.answer("SERVER_ERROR out of memory", noreply),
+            (Err(error), _) => self.refused::<E>(&error, NO_MEMORY, noreply, tally),
             (Ok(()), Summed::Missing) => {
                 tally.add(if incr { Count::IncrMisses } else { Count::DecrMisses }, 1);
                 self.answer("NOT_FOUND", noreply);
@@ -234,13 +252,13 @@ pub(super) fn same<'n>(seen: &Seen<'_>, expiry_ms: Option<u64>, marks: Marks) ->
 }
 
 /// Removes an item: whether it was there.
-pub(super) fn remove<E: Engine>(env: &Env<E>, key: &[u8]) -> bool {
+pub(super) fn remove<E: Engine>(env: &Env<E>, key: &[u8]) -> Result<bool> {
     let mut found = false;
-    let done = env.engine.update(key, |seen, _| {
+    env.engine.update(key, |seen, _| {
         found = seen.is_some();
         Next::Remove
-    });
-    done.is_ok() && found
+    })?;
+    Ok(found)
 }
 
 fn classic_next<'n, E: Engine>(

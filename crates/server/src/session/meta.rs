@@ -1,9 +1,12 @@
 //! The meta commands.
 
+use larder_core::{ErrorKind, Result};
 use larder_proto::server::{Meta, OPAQUE_BYTES_MAX, write};
 use larder_store_memory::{Marks, Next, Seen, Token, Value};
 
-use super::classic::{BAD_CHUNK, NO_ROOM, NOT_A_NUMBER, Summed, TOO_LARGE, Wrote, remove, same, sum, summed_next};
+use super::classic::{
+    BAD_CHUNK, NO_MEMORY, NO_ROOM, NOT_A_NUMBER, Summed, TOO_LARGE, Wrote, remove, same, sum, summed_next,
+};
 use super::{Session, Step, memcached_bytes};
 use crate::counters::{Count, Tally};
 use crate::engine::Engine;
@@ -29,26 +32,30 @@ impl Session {
             && meta.recache.is_none()
             && !meta.no_bump
             && !meta.asks_use;
-        let mut found = None;
+        let mut found = Ok(None);
         if plain {
             // A read that changes nothing but that it was one; an item with marks to be told, or given, takes the long way.
             let out = &mut self.out;
-            let shown = env.engine.fetch(meta.key, |seen| {
+            found = env.engine.fetch(meta.key, |seen| {
                 let marked = seen.marks.intersects(Marks::STALE | Marks::WON);
                 if !marked {
                     item_reply(env, out, meta, &seen, false);
                 }
                 !marked
             });
-            found = shown.ok().flatten();
         }
         let hit = match (plain, found) {
-            (true, None) => false,
-            (true, Some(true)) => true,
+            (true, Ok(None)) => Ok(false),
+            (true, Ok(Some(true))) => Ok(true),
+            (_, Err(error)) => Err(error),
             _ => self.meta_get_changing(env, meta, start),
         };
         let touches = meta.exptime.is_some();
         tally.add(if touches { Count::CmdTouch } else { Count::CmdGet }, 1);
+        let hit = match hit {
+            Ok(hit) => hit,
+            Err(error) => return self.refused::<E>(&error, NO_ROOM, false, tally),
+        };
         match (hit, touches) {
             (true, false) => tally.add(Count::GetHits, 1),
             (true, true) => tally.add(Count::TouchHits, 1),
@@ -63,7 +70,7 @@ impl Session {
     }
 
     /// A read that may change the item, or make it: whether there is one.
-    fn meta_get_changing<E: Engine>(&mut self, env: &Env<E>, meta: &Meta<'_>, start: usize) -> bool {
+    fn meta_get_changing<E: Engine>(&mut self, env: &Env<E>, meta: &Meta<'_>, start: usize) -> Result<bool> {
         let out = &mut self.out;
         let mut hit = false;
         let done = env.engine.update(meta.key, |seen, fresh| {
@@ -94,11 +101,7 @@ impl Session {
                 token: Token::Given(cas),
             }
         });
-        if done.is_err() {
-            self.out.truncate(start);
-            hit = false;
-        }
-        hit
+        done.map(|()| hit).inspect_err(|_| self.out.truncate(start))
     }
 
     pub(super) fn meta_put<E: Engine>(
@@ -117,7 +120,8 @@ impl Session {
         if memcached_bytes(meta.key, meta.client_flags, bytes) > env.limits.item_bytes_max {
             tally.add(Count::StoreTooLarge, 1);
             if mode == b'S' && meta.cas.is_none() {
-                remove(env, meta.key);
+                // As memcached does. Where that fails, the item stays, and the set is refused all the same.
+                _ = remove(env, meta.key);
             }
             return self.refuse_body(TOO_LARGE, false, bytes, tally);
         }
@@ -152,12 +156,14 @@ impl Session {
             }
             next
         });
-        if done.is_err() {
-            tally.add(Count::StoreNoMemory, 1);
-            if mode == b'S' && meta.cas.is_none() {
-                remove(env, meta.key);
+        if let Err(error) = done {
+            if error.kind() == ErrorKind::Full {
+                tally.add(Count::StoreNoMemory, 1);
             }
-            return self.meta_error(NO_ROOM, tally);
+            if E::REFUSED_SET_REMOVES && mode == b'S' && meta.cas.is_none() {
+                _ = remove(env, meta.key);
+            }
+            return self.refused::<E>(&error, NO_ROOM, false, tally);
         }
         if wrote == Wrote::Stored {
             tally.add(Count::TotalItems, 1);
@@ -194,8 +200,8 @@ impl Session {
             wrote = result;
             next
         });
-        if done.is_err() {
-            return self.meta_error("SERVER_ERROR out of memory", tally);
+        if let Err(error) = done {
+            return self.refused::<E>(&error, NO_MEMORY, false, tally);
         }
         let hit = wrote == Wrote::Stored;
         tally.add(if hit { Count::DeleteHits } else { Count::DeleteMisses }, 1);
@@ -246,9 +252,9 @@ impl Session {
             let expiry_ms = sum_reply(env, out, meta, number, cas, seen.expiry_ms, false);
             summed_next(&seen, number, expiry_ms, Token::Given(cas))
         });
-        if done.is_err() {
+        if let Err(error) = done {
             self.out.truncate(start);
-            return self.meta_error("SERVER_ERROR out of memory", tally);
+            return self.refused::<E>(&error, NO_MEMORY, false, tally);
         }
         match summed {
             Summed::Number(_) => {
@@ -286,7 +292,10 @@ impl Session {
             let _ = write!(out, " exp={left} la={idle} cas={} fetch={fetch} cls=1 size={size}\r\n", seen.cas);
             Next::Keep
         });
-        if done.is_err() || !found {
+        if let Err(error) = done {
+            return self.refused::<E>(&error, NO_ROOM, false, tally);
+        }
+        if !found {
             write::line(out, "EN");
         }
     }

@@ -4,6 +4,7 @@ mod admin;
 mod classic;
 mod login;
 mod meta;
+mod refused;
 mod stats;
 
 use std::sync::atomic::Ordering;

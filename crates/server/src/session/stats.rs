@@ -1,5 +1,6 @@
 //! `stats`: memcached's names, as far as they mean something here.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
@@ -8,6 +9,8 @@ use larder_proto::server::number;
 use larder_proto::server::words::Words;
 use larder_proto::server::write::{self, stat};
 
+use super::classic::NO_ROOM;
+use super::refused;
 use super::{Session, TIMED_EVERY, memcached_bytes};
 use crate::conns::Phase;
 use crate::counters::{Count, LATENCY_CLASSES};
@@ -38,7 +41,7 @@ impl Session {
             settings(env, out);
         } else if is(b"cachedump") {
             if let Err(refusal) = cachedump(env, words, out) {
-                return write::line(out, refusal);
+                return write::line(out, &refusal);
             }
         } else if is(b"conns") {
             conns(env, out);
@@ -48,7 +51,9 @@ impl Session {
             stat(out, "active_slabs", 0);
             stat(out, "total_malloced", env.engine.figures().bytes);
         } else if what == b"sizes" {
-            sizes(env, out);
+            if let Err(error) = sizes(env, out) {
+                return write::line(out, &refused::line::<E>(&error, NO_ROOM));
+            }
         } else if what == b"hot" {
             hot(env, out);
         } else if what == b"latency" {
@@ -157,41 +162,42 @@ fn items<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
 }
 
 /// How many items there are of which size, in memcached's bytes, rounded up to 32. Walks all of them.
-fn sizes<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+fn sizes<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) -> larder_core::Result<()> {
     let mut counts = std::collections::BTreeMap::new();
     let mut at = Some(Walk::default());
     while let Some(here) = at {
         at = env.engine.walk(here, |key, seen| {
             let bytes = memcached_bytes(key, seen.flags, seen.value.len()).next_multiple_of(SIZE_STEP);
             *counts.entry(bytes).or_insert(0u64) += 1;
-        });
+        })?;
     }
     for (bytes, count) in counts {
         stat(out, &bytes.to_string(), count);
     }
+    Ok(())
 }
 
 /// Items by name, of the one class that there is: as many as are asked for, all for 0, and no more than memcached's two megabytes of text. Keys that are no
 /// text, which only base64 brings in, are left out.
-fn cachedump<E: Engine>(env: &Env<E>, mut words: Words<'_>, out: &mut Vec<u8>) -> Result<(), &'static str> {
+fn cachedump<E: Engine>(env: &Env<E>, mut words: Words<'_>, out: &mut Vec<u8>) -> Result<(), Cow<'static, str>> {
     if !env.limits.dump_enabled {
-        return Err("CLIENT_ERROR stats cachedump not allowed");
+        return Err("CLIENT_ERROR stats cachedump not allowed".into());
     }
     let (Some(class), Some(most)) = (words.next(), words.next()) else {
-        return Err("CLIENT_ERROR bad command line");
+        return Err("CLIENT_ERROR bad command line".into());
     };
     let (Some(class), Some(most)) = (number(Some(class)), number(Some(most))) else {
-        return Err("CLIENT_ERROR bad command line format");
+        return Err("CLIENT_ERROR bad command line format".into());
     };
     if class >= SLAB_CLASSES_MAX {
-        return Err("CLIENT_ERROR Illegal slab id");
+        return Err("CLIENT_ERROR Illegal slab id".into());
     }
     let (wall_s, now_ms) = (env.wall_ms() / 1_000, env.engine.now_ms());
     let end = out.len() + CACHEDUMP_BYTES_MAX;
     let mut left = if most == 0 { u64::MAX } else { u64::from(most) };
     let mut at = (class == 1).then(Walk::default);
     while let Some(here) = at {
-        at = env.engine.walk(here, |key, seen| {
+        let walked = env.engine.walk(here, |key, seen| {
             let is_text = is_printable(key);
             if left > 0 && is_text && out.len() < end {
                 left -= 1;
@@ -202,6 +208,7 @@ fn cachedump<E: Engine>(env: &Env<E>, mut words: Words<'_>, out: &mut Vec<u8>) -
                 let _ = write!(out, " [{} b; {until} s]\r\n", seen.value.len());
             }
         });
+        at = walked.map_err(|error| refused::line::<E>(&error, NO_ROOM))?;
         if left == 0 || out.len() >= end {
             break;
         }

@@ -1,6 +1,8 @@
 //! What the tests of files have in common.
 #![allow(dead_code)] // Each test takes what it needs.
 
+pub(crate) mod syncs;
+
 use std::path::Path;
 
 use bytes::Bytes;

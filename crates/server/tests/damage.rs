@@ -1,0 +1,261 @@
+//! A store in a folder that is damaged, or full, behind the server: told, never a miss, and nothing acknowledged goes.
+
+mod common;
+#[path = "../../store-durable/tests/common/syncs.rs"]
+mod syncs;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use larder_core::list::{List, Listed};
+use larder_core::{Ctx, Durability, ErrorKind, Key, Op, PutMode, Store, StoreExt, Ttl, Want};
+use larder_server::{DurableOptions, Server};
+use larder_store_durable::Sync;
+use larder_store_memcached::{Config, MemcachedStore};
+use larder_testkit::sessions::{ask, connect, exchange};
+use syncs::refuse_syncs;
+
+const ITEMS: usize = 200;
+const VALUE_BYTES: usize = 400;
+const DAMAGED: usize = 100;
+
+/// What the engine cannot make shorter.
+fn value(number: usize) -> String {
+    let mut random = fastrand::Rng::with_seed(number as u64);
+    std::iter::repeat_with(|| random.alphanumeric()).take(VALUE_BYTES).collect()
+}
+
+fn name(number: usize) -> String {
+    format!("k{number:03}")
+}
+
+fn tables(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(tables(&path));
+        } else if path.components().any(|part| part.as_os_str() == "tables") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// A store with items in a table, and a byte of one of them flipped.
+async fn damaged(folder: &Path) {
+    let store = DurableOptions::new(folder).open().unwrap();
+    for number in 0..ITEMS {
+        let op = Op::put(Key::new(name(number)).unwrap(), PutMode::Set, value(number), Ttl::Never);
+        store.run_one(Ctx::default(), op).await.unwrap();
+    }
+    store.settle().unwrap();
+    drop(store);
+    let key = name(DAMAGED);
+    let mut flipped = 0;
+    for path in tables(folder) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let text = &value(DAMAGED).into_bytes()[100..116];
+        if let Some(at) = bytes.windows(text.len()).position(|window| window == text) {
+            bytes[at] ^= 0x20;
+            std::fs::write(&path, bytes).unwrap();
+            flipped += 1;
+        }
+    }
+    assert!(flipped > 0, "{key} stands in no table");
+}
+
+async fn client(addr: SocketAddr, dialect: &str) -> MemcachedStore {
+    MemcachedStore::connect(Config::from_url(&format!("memcached://{addr}?dialect={dialect}")).unwrap()).await.unwrap()
+}
+
+fn answer(server: &Server, request: &str) -> String {
+    let mut stream = connect(server.addrs()[0]);
+    let request = format!("{request}\r\nmn\r\n");
+    String::from_utf8(ask(&mut stream, request.as_bytes(), b"MN\r\n")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_item_is_an_error_of_each_command_and_never_a_miss() {
+    let folder = tempfile::tempdir().unwrap();
+    damaged(folder.path()).await;
+    let server = common::start_in_folder(folder.path());
+    let (key, whole) = (name(DAMAGED), name(0));
+    for request in [
+        "get K",
+        "gets K",
+        "gat 0 K",
+        "gats 0 K",
+        "mg K v",
+        "mg K q",
+        "mg K T0",
+        "me K",
+        "delete K",
+        "md K q",
+        "touch K 9",
+        "incr K 1",
+        "ma K",
+        "stats sizes",
+    ] {
+        let reply = answer(&server, &request.replace('K', &key));
+        assert!(reply.starts_with("SERVER_ERROR the store is corrupt: "), "{request}: {reply}");
+        assert_eq!(reply.lines().count(), 2, "{request}: {reply}");
+    }
+    let reply = answer(&server, &format!("get {whole} {key} {whole}"));
+    assert!(reply.starts_with(&format!("VALUE {whole} 0 {VALUE_BYTES}\r\n{}\r\nSERVER_ERROR ", value(0))), "{reply}");
+    assert!(!reply.contains("END\r\n") && !reply.contains("NOT_FOUND"), "{reply}");
+    for request in ["lru_crawler metadump all", "lru_crawler mgdump all", "stats cachedump 1 0"] {
+        let reply = answer(&server, request);
+        assert!(reply.ends_with("\r\nMN\r\n") && reply.contains("SERVER_ERROR the store is corrupt: "), "{request}");
+        assert!(!reply.contains("END\r\n") && !reply.contains("EN\r\n"), "{request}: {reply}");
+    }
+    for dialect in ["classic", "meta"] {
+        let store = client(server.addrs()[0], dialect).await;
+        let (bad, good) = (Key::new(key.clone()).unwrap(), Key::new(whole.clone()).unwrap());
+        for op in [Op::get(bad.clone(), Want::VALUE), Op::delete(bad.clone())] {
+            let error = store.run_one(Ctx::default(), op).await.unwrap_err();
+            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Corrupt, false), "{dialect}: {error}");
+        }
+        let read = store.get(good).await.unwrap().unwrap();
+        assert_eq!(read.value, value(0), "{dialect}: it is in step");
+        assert_eq!(store.stats().reconnects, 0);
+        let error = store.list(Ctx::default(), b"", &mut |_: Listed<'_>| ()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_takes_no_value_that_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = common::start_in_folder(folder.path());
+    assert_eq!(answer(&server, "set k 0 0 3\r\nold"), "STORED\r\nMN\r\n");
+    assert_eq!(answer(&server, "set n 0 0 1\r\n5"), "STORED\r\nMN\r\n");
+    drop(server);
+    let store = DurableOptions::new(folder.path()).reserve_bytes(u64::MAX).open().unwrap();
+    let config = larder_server::Config { listen: common::anywhere(), threads: 2, ..Default::default() };
+    let server = Server::start(larder_server::DurableEngine::new(store), config).unwrap();
+    for request in [
+        "set k 0 0 3\r\nnew",
+        "ms k 3\r\nnew",
+        "ms k 3 MA\r\nnew",
+        "gat 9 k",
+        "touch k 9",
+        "mg k T9",
+        "incr n 1",
+        "decr n 1",
+        "ma n",
+    ] {
+        let reply = answer(&server, request);
+        assert!(reply.starts_with("SERVER_ERROR the store is full: "), "{request}: {reply}");
+        assert_eq!(reply.lines().count(), 2, "{request}: {reply}");
+        assert_eq!(answer(&server, "get k"), "VALUE k 0 3\r\nold\r\nEND\r\nMN\r\n", "after {request}");
+        assert_eq!(answer(&server, "get n"), "VALUE n 0 1\r\n5\r\nEND\r\nMN\r\n", "after {request}");
+    }
+    for dialect in ["classic", "meta"] {
+        let store = client(server.addrs()[0], dialect).await;
+        let set = Op::put(Key::new("k").unwrap(), PutMode::Set, "new", Ttl::Never);
+        let error = store.run_one(Ctx::default(), set).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, false), "{dialect}: {error}");
+    }
+    assert_eq!(answer(&server, "delete n"), "DELETED\r\nMN\r\n", "what gives room back is let through");
+}
+
+/// The server of a process of its own, from which the system takes its syncs.
+#[tokio::test(flavor = "multi_thread")]
+async fn child_whose_servers_disk_refuses_to_sync() {
+    let Some(folder) = std::env::var_os("LARDER_CHILD") else { return };
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    let config = larder_server::Config { listen: common::anywhere(), threads: 2, metrics, ..Default::default() };
+    let store = DurableOptions::new(folder).open().unwrap();
+    let server = Server::start(larder_server::DurableEngine::new(store), config).unwrap();
+    let http = |path: &str| {
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        String::from_utf8(exchange(server.metrics_addr().unwrap(), [request.as_bytes()])).unwrap()
+    };
+    let ask = |request: &str| String::from_utf8(exchange(server.addrs()[0], [request.as_bytes()])).unwrap();
+    assert_eq!(ask("set k 0 0 1\r\n1\r\n"), "STORED\r\n");
+    assert!(http("/healthz").ends_with("\r\n\r\nok\n"));
+    refuse_syncs();
+    assert_eq!(ask("set k 0 0 1\r\n2\r\n"), "", "it may have been written: nobody is told anything");
+    let gets = ask("gets k\r\n");
+    let token = gets.lines().next().unwrap().rsplit(' ').next().unwrap();
+    assert_eq!(gets, format!("VALUE k 0 1 {token}\r\n1\r\nEND\r\n"), "reads go on");
+    assert_eq!(ask("mg k v\r\nmg none v\r\n"), "VA 1\r\n1\r\nEN\r\n");
+    let cas = format!("cas k 0 0 1 {token}\r\n3");
+    let refused = [
+        "set k 0 0 1\r\n3",
+        "add fresh 0 0 1\r\n3",
+        "append k 0 0 1\r\n3",
+        &cas,
+        "delete k",
+        "touch k 9",
+        "gat 9 k",
+        "incr k 1",
+        "decr k 1",
+        "ms k 1\r\n3",
+        "md k",
+        "md k q",
+        "ma k",
+        "mg k v T9",
+    ];
+    for request in refused {
+        let reply = ask(&format!("{request}\r\nmn\r\n"));
+        assert!(reply.starts_with("SERVER_ERROR the store is unavailable: "), "{request}: {reply}");
+        assert!(reply.ends_with("\r\nMN\r\n") && reply.lines().count() == 2, "{request}: {reply}");
+    }
+    let metrics = http("/metrics");
+    let told = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {metrics}")).to_owned()
+    };
+    assert_eq!(told("larder_request_errors_total"), refused.len().to_string());
+    for name in ["cas_hits", "cas_misses", "delete_hits", "delete_misses", "touch_misses", "incr_misses", "decr_misses"]
+    {
+        assert_eq!(told(&format!("larder_{name}_total")), "0", "an error of the store is neither");
+    }
+    let health = http("/healthz");
+    assert!(health.starts_with("HTTP/1.1 503 ") && health.contains("open the store anew"), "{health}");
+    for dialect in ["classic", "meta"] {
+        let store = client(server.addrs()[0], dialect).await;
+        let error = store.run_one(Ctx::default(), Op::delete(Key::new("k").unwrap())).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Unavailable, false), "{dialect}: {error}");
+    }
+    println!("refused {}", refused.len());
+}
+
+#[test]
+fn after_a_sync_that_failed_every_write_is_an_error_and_reads_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child_whose_servers_disk_refuses_to_sync", "--nocapture"]);
+    let output = child.env("LARDER_CHILD", folder.path()).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("refused 14"), "{output:?}");
+    let server = common::start_in_folder(folder.path());
+    let value = answer(&server, "mg k v");
+    assert!(["VA 1\r\n1\r\nMN\r\n", "VA 1\r\n2\r\nMN\r\n"].contains(&value.as_str()), "{value}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_served_folder_promises_reaches_the_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let every = Sync::Every(std::time::Duration::from_millis(50));
+    let served = [("a", Sync::Always), ("b", every)].map(|(name, sync)| {
+        let store = DurableOptions::new(folder.path().join(name)).sync(sync).open().unwrap();
+        let config = larder_server::Config { listen: common::anywhere(), threads: 1, ..Default::default() };
+        Server::start(larder_server::DurableEngine::new(store), config).unwrap()
+    });
+    let memory = common::start(larder_server::Limits::default());
+    let [disk, recent, memory] = [served[0].addrs()[0], served[1].addrs()[0], memory.addrs()[0]];
+    for (servers, durability) in [
+        (vec![disk], Durability::Disk),
+        (vec![recent], Durability::Recent),
+        (vec![disk, recent], Durability::Recent),
+        (vec![recent, memory], Durability::Server),
+        (vec![memory], Durability::Server),
+    ] {
+        let addrs: Vec<String> = servers.iter().map(SocketAddr::to_string).collect();
+        let config = Config::from_url(&format!("memcached://{}?fleet=ignore", addrs.join(","))).unwrap();
+        let store = MemcachedStore::connect(config).await.unwrap();
+        assert_eq!(store.profile().durability, durability, "{addrs:?}");
+    }
+}

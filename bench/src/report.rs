@@ -171,14 +171,19 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::contest::{Unit, once};
     use crate::progress::Progress;
 
+    /// Read once: its load changes from moment to moment.
+    static MACHINE: LazyLock<Machine> = LazyLock::new(Machine::read);
+
     /// What a run at this time found.
     fn run(at: u64, section: Section, names: &[&str]) -> Findings {
         let contest = |name: &&str| once(&Progress::silent(), name, Unit::Millis, vec![("x", String::new(), 1.0)], &[]);
-        let machine = Machine { at, ..Machine::read() };
+        let machine = Machine { at, ..MACHINE.clone() };
         let contests = names.iter().map(contest).collect();
         Findings { section, how: "once".to_owned(), machine, contests, pools: Vec::new() }
     }

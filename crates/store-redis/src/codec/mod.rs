@@ -103,9 +103,8 @@ pub(crate) fn refused_to(error: &ServerError, command: &Command) -> Error {
         Arg::Simple(sha) => Script::of_sha(sha),
         _ => None,
     });
-    let asked = Asked { holds: "string", calls: script.map(Script::calls).unwrap_or_default() };
     match command.expect {
-        Expect::Native(_, family) => native::no(error, &Asked { holds: native::holds(family), ..asked }),
-        _ => refused_as(error, &asked),
+        Expect::Native(_, family) => native::no(error, &Asked { holds: native::holds(family), script }),
+        _ => refused_as(error, &Asked { holds: "string", script }),
     }
 }

@@ -6,6 +6,8 @@
 use larder_core::{Effect, Error, ErrorKind};
 use redis::ServerError;
 
+use crate::scripts::Script;
+
 /// Refusals that are told apart elsewhere.
 pub(crate) struct Refusal;
 
@@ -27,13 +29,13 @@ impl Refusal {
 pub(super) struct Asked {
     /// What the key was to hold.
     pub(super) holds: &'static str,
-    /// What the script called, if it was one.
-    pub(super) calls: Vec<&'static str>,
+    /// The script that was called, if it was one.
+    pub(super) script: Option<Script>,
 }
 
 /// The error that a server's refusal is.
 pub(crate) fn refused(error: &ServerError) -> Error {
-    refused_as(error, &Asked { holds: "string", calls: Vec::new() })
+    refused_as(error, &Asked { holds: "string", script: None })
 }
 
 /// The same, of what was asked.
@@ -62,8 +64,9 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
     if is("NOPERM") || words.contains("can't run this command") || words.contains("has no permissions") {
         let mend = "grant the command and the keys to this user with ACL SETUSER, or use another user";
         // Of a command in a script, servers before 7.2 do not say which.
-        let unnamed = words.contains("can't run this command") && !asked.calls.is_empty();
-        let calls = if unnamed { format!(" (the script calls {})", asked.calls.join(", ")) } else { String::new() };
+        let unnamed = asked.script.filter(|_| words.contains("can't run this command"));
+        let calls =
+            unnamed.map(|script| format!(" (the script calls {})", script.calls().join(", "))).unwrap_or_default();
         return told(ErrorKind::Config, format!("the server forbids it to this user: {said}{calls}; {mend}"));
     }
     // Called from a script, Redis says "Unknown Redis command".

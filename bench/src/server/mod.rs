@@ -32,7 +32,7 @@ const SMALL_VALUE_BYTES: usize = 32;
 const KEY_BYTES: usize = 16;
 
 const OURS: &str = "larder serve";
-const OURS_SHARED: &str = "larder serve, one runtime";
+const OURS_PER_CORE: &str = "larder serve, a runtime a thread";
 const ABUSED: &str = "larder serve, abused";
 const THEIRS: &str = "memcached";
 const ALWAYS: &str = "larder serve, sync=always";
@@ -65,8 +65,8 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
         let options = ["-m", &MEMORY_MB.to_string(), "-t", &threads.to_string(), "-c", "4096"];
         let theirs = Memcached::start(Version::Old, &options);
         version = server_version(&theirs)?;
-        let (ours, shared) = (Served::start(threads, &[])?, Served::start(threads, &["--shared"])?);
-        for addr in [theirs.addr(), ours.addr, shared.addr] {
+        let (ours, per_core) = (Served::start(threads, &[])?, Served::start(threads, &["--per-core"])?);
+        for addr in [theirs.addr(), ours.addr, per_core.addr] {
             fill(&runtime, addr, KEYS, VALUE_BYTES)?;
         }
         for (request, depth) in works() {
@@ -74,7 +74,7 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
             let peer = |label, addr, pid| Peer { label, addr, pid, work };
             let peers = [
                 peer(OURS, ours.addr, ours.pid()),
-                peer(OURS_SHARED, shared.addr, shared.pid()),
+                peer(OURS_PER_CORE, per_core.addr, per_core.pid()),
                 peer(THEIRS, theirs.addr(), theirs.pid()),
             ];
             contests.extend(compare(plan, progress, &runtime, &format!("{threads} threads"), &peers)?);

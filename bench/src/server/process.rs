@@ -28,9 +28,9 @@ pub(crate) struct ServeArgs {
     /// When what is in the folder is on disk.
     #[arg(long, default_value = "always")]
     sync: larder_store_durable::Sync,
-    /// One runtime for all threads.
+    /// A runtime for each thread, in place of one for all.
     #[arg(long)]
-    shared: bool,
+    per_core: bool,
 }
 
 /// Serves until standard input ends; says where.
@@ -53,7 +53,7 @@ fn serve_engine(engine: impl Engine, args: &ServeArgs) -> Result<()> {
         Config {
             listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())],
             threads: args.threads,
-            runtime: if args.shared { Runtime::Shared } else { Runtime::PerCore },
+            runtime: if args.per_core { Runtime::PerCore } else { Runtime::Shared },
             limits: Limits { connections_max: CONNECTIONS_MAX, ..Limits::default() },
             ..Config::default()
         },

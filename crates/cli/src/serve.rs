@@ -39,7 +39,7 @@ Options, memcached's own letters among them:
   -Z --tls-cert FILE --tls-key FILE    TLS on TCP
   -A, -F, -X                           allow shutdown, forbid flush_all, forbid listings
   --metrics ADDR:PORT                  answer /metrics (Prometheus) and /healthz there
-  --runtime per-core|shared            a runtime for each thread, or one for all [per-core]
+  --runtime per-core|shared            a runtime for each thread, or one for all [shared]
   -o idle_timeout=S                    close connections that are idle for so long
   -o slow_timeout_ms=MS                close those that take nothing of their replies for so long [30000]
   -o read_buf_mem_limit=MB             what all connections may hold of what is not finished [256]

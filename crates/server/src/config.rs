@@ -81,17 +81,17 @@ pub enum Listen {
     Unix(PathBuf, u32),
 }
 
-/// Who runs connections.
+/// Who runs connections. Where there is one thread, both are the same.
 ///
 /// ```
-/// assert_eq!(larder_server::Runtime::default(), larder_server::Runtime::PerCore);
+/// assert_eq!(larder_server::Runtime::default(), larder_server::Runtime::Shared);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Runtime {
     /// A thread with a runtime of its own for each worker; a connection stays with one.
-    #[default]
     PerCore,
-    /// One runtime that moves connections between its threads.
+    /// One runtime that moves connections between its threads: none waits for a thread that has much to do while another has nothing.
+    #[default]
     Shared,
 }
 

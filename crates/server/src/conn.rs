@@ -40,6 +40,8 @@ pub(crate) struct Connection<E: Engine, S> {
     session: Session,
     /// A request that is not all there, or requests that wait until replies were taken.
     pending: BytesMut,
+    /// Others had their turn since there is something to wait for.
+    has_yielded: bool,
     /// What the replies wait for; 0 for nothing. See [`Engine::touched`].
     waits_for: u64,
     /// How much of the replies was sent.
@@ -51,15 +53,21 @@ pub(crate) struct Connection<E: Engine, S> {
 impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, worker: usize, stream: S) -> Connection<E, S> {
         let session = Session::new(env.auth.is_some());
-        Connection { env, state, worker, stream, session, pending: BytesMut::new(), waits_for: 0, sent: 0, held: 0 }
+        let pending = BytesMut::new();
+        Connection { env, state, worker, stream, session, pending, has_yielded: false, waits_for: 0, sent: 0, held: 0 }
     }
 
     /// Waits until what the replies say is durable. Where it cannot be, they are not sent, and the connection ends: the outcome is unknown.
     fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if self.waits_for > 0 {
             self.state.set_phase(Phase::Half);
+            // Who asks has what was written so far made durable: what others have sent meanwhile is to go with it.
+            if !std::mem::replace(&mut self.has_yielded, true) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             ready!(self.env.engine.poll_settled(self.waits_for, cx)).map_err(std::io::Error::other)?;
-            self.waits_for = 0;
+            (self.waits_for, self.has_yielded) = (0, false);
         }
         Poll::Ready(Ok(()))
     }

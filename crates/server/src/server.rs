@@ -304,16 +304,13 @@ struct Workers {
 impl Workers {
     fn start<E: Engine>(env: &Arc<Env<E>>, config: &Config, tls: Option<TlsAcceptor>) -> Result<Workers> {
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
-        let runtimes = match config.runtime {
-            Runtime::PerCore => config.threads,
-            Runtime::Shared => 1,
+        let (is_shared, runtimes) = match config.runtime {
+            Runtime::PerCore => (false, config.threads),
+            Runtime::Shared => (config.threads > 1, 1),
         };
         for worker in 0..runtimes {
             let (queue, jobs) = mpsc::unbounded_channel();
-            let mut builder = match config.runtime {
-                Runtime::PerCore => Builder::new_current_thread(),
-                Runtime::Shared => Builder::new_multi_thread(),
-            };
+            let mut builder = if is_shared { Builder::new_multi_thread() } else { Builder::new_current_thread() };
             let runtime = builder.worker_threads(config.threads).enable_all().build().map_err(cannot_start)?;
             let (env, tls) = (env.clone(), tls.clone());
             let thread = std::thread::Builder::new().name(format!("larder-{worker}"));

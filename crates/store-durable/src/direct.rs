@@ -3,8 +3,10 @@
 //! A write is decided where it is asked for, under a lock of its key's shard, and put where whoever asks next sees it; then it waits for
 //! the committer with all others. Whoever wrote it, or saw it, holds a ticket, and tells nobody until the ticket is settled: so nobody learns what
 //! a crash could still take back at `sync=always`. Where a batch fails, its tickets fail, and what they were for is told to nobody.
+//!
+//! What was written last stays where it is looked for after it is settled, up to a bound ([`Recent`]): most writes are to items that were just written, and the engine
+//! would search its tables for each.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -18,6 +20,7 @@ use std::hash::BuildHasher;
 use crate::committer::Request;
 use crate::fault::Fault;
 use crate::layout::Record;
+use crate::recent::Recent;
 use crate::store::DurableStore;
 
 /// Locks that keys share.
@@ -88,9 +91,9 @@ pub struct Direct {
     hasher: RandomState,
 }
 
-/// What was decided and is not settled.
+/// What was decided and is not settled, and what was settled of late.
 pub(crate) struct Unsettled {
-    shards: Box<[Mutex<HashMap<Bytes, Pending, RandomState>>]>,
+    shards: Box<[Mutex<Recent>]>,
     inbox: Mutex<Inbox>,
     /// The last ticket that is settled.
     settled: AtomicU64,
@@ -99,17 +102,13 @@ pub(crate) struct Unsettled {
     waiters: Mutex<Vec<(Ticket, Waker)>>,
 }
 
-/// An item as it was decided last; `None`: gone.
-struct Pending {
-    record: Option<Record>,
-    ticket: Ticket,
-}
-
 /// What waits for the committer, in the order of the tickets.
 #[derive(Default)]
 struct Inbox {
     writes: Vec<Write>,
     last: Ticket,
+    /// The committer was told that something is here.
+    is_told: bool,
 }
 
 /// A write that was decided.
@@ -144,18 +143,26 @@ impl Unsettled {
 
     /// What waits, for the committer.
     pub(crate) fn take(&self) -> Vec<Write> {
-        std::mem::take(&mut self.inbox.lock().writes)
+        let mut inbox = self.inbox.lock();
+        inbox.is_told = false;
+        std::mem::take(&mut inbox.writes)
+    }
+
+    /// True once, of what waits: who is answered so tells the committer.
+    pub(crate) fn is_untold(&self) -> bool {
+        let mut inbox = self.inbox.lock();
+        let is_untold = !inbox.is_told && !inbox.writes.is_empty();
+        inbox.is_told |= is_untold;
+        is_untold
     }
 
     /// The items with these keys are where all look, up to this ticket.
     pub(crate) fn settle(&self, items: &[(usize, Bytes, Ticket)], last: Ticket) {
-        for (shard, key, ticket) in items {
-            let mut shard = self.shards[*shard].lock();
-            if shard.get(key).is_some_and(|pending| pending.ticket == *ticket) {
-                shard.remove(key);
-            }
-        }
+        // In this order: an item that was written after everything was removed is not forgotten while that removal seems to be under way.
         self.settled.fetch_max(last, Ordering::AcqRel);
+        for (shard, key, ticket) in items {
+            self.shards[*shard].lock().settle(key, *ticket);
+        }
         self.wake(|ticket| ticket <= last);
     }
 
@@ -278,7 +285,7 @@ impl Direct {
         let what = What::Item { shard: at, key: key.clone(), record: record.clone(), cas };
         // The shard is held until then, so that writes of a key go to the committer in their order.
         let ticket = self.push(what);
-        shard.insert(key, Pending { record, ticket });
+        shard.decide(key, record, ticket);
         Ok(ticket)
     }
 
@@ -302,7 +309,8 @@ impl Direct {
         Ok(ticket)
     }
 
-    /// Whether what the ticket is for is as durable as the store promises.
+    /// Whether what the ticket is for is as durable as the store promises. Who asks, and must wait, has all that was decided so far written; where nobody asks, the store's own
+    /// timer does within a second.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] or [`ErrorKind::Full`] after a write that failed: what the ticket is for may have been written or not.
@@ -329,6 +337,10 @@ impl Direct {
         }
         // Somebody who asks twice is woken twice; looking for him among 10,000 would cost more.
         waiters.push((ticket, cx.waker().clone()));
+        drop(waiters);
+        if self.unsettled.is_untold() {
+            self.store.nudge(Request::Inbox);
+        }
         Ok(Poll::Pending)
     }
 
@@ -377,21 +389,23 @@ impl Direct {
         self.store.shared().engine.entries_about()
     }
 
-    fn shard(&self, key: &[u8]) -> (usize, MutexGuard<'_, HashMap<Bytes, Pending, RandomState>>) {
+    fn shard(&self, key: &[u8]) -> (usize, MutexGuard<'_, Recent>) {
         let at = self.hasher.hash_one(key) as usize % SHARDS;
         (at, self.unsettled.shards[at].lock())
     }
 
-    /// What was decided of an item and is not settled (`Some(None)`: it is gone), and what to wait for.
-    fn look(&self, shard: &HashMap<Bytes, Pending, RandomState>, key: &[u8]) -> (Option<Option<Record>>, Ticket) {
-        let pending = shard.get(key);
+    /// What was decided of an item, where that is known here (`Some(None)`: it is gone), and what to wait for.
+    fn look(&self, shard: &Recent, key: &[u8]) -> (Option<Option<Record>>, Ticket) {
+        let decided = shard.get(key);
+        let settled = self.unsettled.settled.load(Ordering::Acquire);
         let cleared = self.unsettled.cleared.load(Ordering::Acquire);
-        let is_clearing = cleared > self.unsettled.settled.load(Ordering::Acquire);
+        let is_clearing = cleared > settled;
         // What is not settled when a write has failed never is: the store goes on answering with what was before.
-        if (pending.is_none() && !is_clearing) || self.store.shared().failure().is_some() {
+        if (decided.is_none() && !is_clearing) || self.store.shared().failure().is_some() {
             return (None, 0);
         }
-        pending.map_or((Some(None), cleared), |pending| (Some(pending.record.clone()), pending.ticket))
+        let wait = |ticket| if ticket > settled { ticket } else { 0 };
+        decided.map_or((Some(None), cleared), |decided| (Some(decided.record.clone()), wait(decided.ticket)))
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<Record>> {
@@ -439,12 +453,7 @@ impl Direct {
         let mut inbox = self.unsettled.inbox.lock();
         inbox.last += 1;
         let ticket = inbox.last;
-        let is_first = inbox.writes.is_empty();
         inbox.writes.push(Write { ticket, what });
-        drop(inbox);
-        if is_first {
-            self.store.nudge(Request::Inbox);
-        }
         ticket
     }
 

@@ -36,6 +36,7 @@ mod ops;
 mod options;
 mod place;
 mod queue;
+mod recent;
 mod room;
 mod shared;
 mod store;

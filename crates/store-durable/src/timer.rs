@@ -47,6 +47,9 @@ impl Timer {
                     continue;
                 }
                 chores_at = Instant::now() + CHORES_EVERY;
+                if shared.unsettled.get().is_some_and(|unsettled| unsettled.is_untold()) {
+                    _ = queue.try_send(Request::Inbox);
+                }
                 let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
                 if is_due {
                     _ = queue.try_send(Request::Reclaim { reply: None });

@@ -22,6 +22,8 @@ use crate::{Plan, Result};
 /// of each slab class of small items, its hash table, its buffers, its code) is no part of what a layout takes.
 const WARM_ITEMS: usize = 500;
 const WARM_BYTES: [usize; 12] = [10, 40, 70, 100, 140, 190, 250, 330, 430, 550, 700, 900];
+/// Redis gives back the buffers of a connection that was idle for 2 s.
+const IDLE: std::time::Duration = std::time::Duration::from_secs(4);
 /// How many ops go out together.
 const BATCH_OPS: usize = 8_192;
 
@@ -133,8 +135,11 @@ impl Ground {
         })
     }
 
-    /// What has come since then. What is in this process is copied into one that holds nothing else: loading has left room behind in this one.
+    /// What has come since then, when what the loading's connections had for it is given back. What is in this process is copied into one that holds nothing else: loading has left room behind in this one.
     pub(super) async fn since(&self, before: Held) -> Result<Held> {
+        if matches!(self.at, At::Redis(_)) {
+            tokio::time::sleep(IDLE).await;
+        }
         let now = self.held()?;
         let resident = match &self.at {
             At::Memory(memory) => Some(resident_of_a_copy(memory).await?),

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::native::{BitField, Families, Native, NativeReply};
-use larder_core::{Batch, Ctx, Durability, Key, Op, StoreExt, StoreRef, Want};
-use larder_structures::PackedRecords;
+use larder_core::{Batch, Ctx, Key, Op, StoreExt, StoreRef, Want};
+use larder_structures::inspect::inspect;
 use larder_structures::records::{Schema, Value};
+use larder_structures::{Name, PackedRecords};
 
 use super::ground::{Ground, Held, On, put, run};
 use super::{Bench, CHAPTER, LARDER, Laid, PLAIN, Sizes};
@@ -202,9 +203,17 @@ fn aggregate(bench: &Bench<'_>, on: On, job: &str, laid: &[Laid<Locate>], sizes:
     contest::hold(bench.progress, &format!("{job}: all are counted"), Unit::Millis, rounds, contestants, &goals)
 }
 
-/// As many bytes as the records take.
+/// How large the shards of the records are.
+async fn shard_bytes(store: &StoreRef) -> Result<usize> {
+    let found = inspect(store, Ctx::default(), &Name::new("users")?).await?.ok_or("no records")?;
+    let told = found.params.iter().find(|(what, _)| *what == "bytes a shard").ok_or("shards of no size")?;
+    Ok(told.1.parse()?)
+}
+
+/// As many bytes as the records take, in items of the same size.
 struct PlainRead {
     keys: Vec<Key>,
+    shard_bytes: usize,
     a_batch: usize,
     is_native: bool,
 }
@@ -213,11 +222,7 @@ impl PlainRead {
     async fn make(store: &StoreRef, users: u64) -> Result<PlainRead> {
         let profile = store.profile();
         let is_native = profile.natives.contains(Families::BITS);
-        let shard_bytes = match profile.durability {
-            _ if is_native => (1 << 20) - 64,
-            Durability::Process => 65_000,
-            _ => 8_700,
-        };
+        let shard_bytes = shard_bytes(store).await?;
         let shards = (usize::try_from(users)? * 9 / 8).div_ceil(shard_bytes);
         let keys: Vec<Key> =
             (0..shards).map(|shard| Key::new(format!("plain-{shard}"))).collect::<larder_core::Result<_>>()?;
@@ -230,13 +235,15 @@ impl PlainRead {
             run(store, [op]).await?;
         }
         let a_batch = (BLOCK_BYTES / shard_bytes).clamp(1, profile.batch_ops_max);
-        Ok(PlainRead { keys, a_batch, is_native })
+        Ok(PlainRead { keys, shard_bytes, a_batch, is_native })
     }
 
     /// Milliseconds.
     async fn run(&self, store: &StoreRef) -> Result<f64> {
         let read = |key: &Key| match self.is_native {
-            true => Op::native(key.clone(), Native::BitsRead { offset_bytes: 0, len_bytes: 1 << 20 }),
+            true => {
+                Op::native(key.clone(), Native::BitsRead { offset_bytes: 0, len_bytes: self.shard_bytes as u64 + 1 })
+            }
             false => Op::get(key.clone(), Want::VALUE),
         };
         let from = Instant::now();

@@ -47,7 +47,7 @@
 //!
 //! # Memory and limits
 //! A shard fills one slab class of memcached's (8,880 bytes), one of the allocator's classes in process (64 KiB), and stays just
-//! under 1 MiB on Redis: past a power of two an allocator hands out the next class, a quarter larger. There are at most 32,768 shards, so
+//! under 256 KiB on Redis: past a power of two an allocator hands out the next class, a quarter larger. There are at most 32,768 shards, so
 //! the size of a shard sets the range of ids; [`shard_bytes`](RecordsOptions::shard_bytes) makes it another.
 
 mod aggregate;
@@ -87,8 +87,9 @@ const SLAB_BYTES: usize = 8_880;
 const SLAB_ITEM_BYTES: usize = 48 + 8 + 1 + 2;
 /// Of a class of the memory store: 64 KiB less what allocator and item keep beside key and value.
 const PROCESS_BYTES: usize = (64 << 10) - 16 - 32;
-/// Just under 1 MiB, as a string of Redis's: less its header, and what the store keeps.
-const NATIVE_BYTES: usize = (1 << 20) - 64;
+/// Just under 256 KiB, as a string of Redis's: less its header, and what the store keeps. A shard is made whole, so the last one is half empty in the mean: larger ones
+/// would cost more of ten million small records than their keys save.
+const NATIVE_BYTES: usize = (256 << 10) - 64;
 /// The largest shard that can be asked for.
 const SHARD_BYTES_MAX: usize = 16 << 20;
 

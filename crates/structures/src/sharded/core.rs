@@ -21,7 +21,7 @@ use crate::name::Name;
 use crate::vigil::Vigil;
 
 /// Ops of one batch.
-const OPS_A_BATCH: usize = 1_024;
+pub(super) const OPS_A_BATCH: usize = 1_024;
 /// Whole shards of one batch.
 pub(super) const WHOLE_A_BATCH: usize = 128;
 /// The longest name of an element.

@@ -245,11 +245,12 @@ impl<T: Sealed> ShardedOptions<T> {
 mod numbered {
     pub trait Numbered {}
     impl Numbered for super::ShardedHash {}
+    impl Numbered for super::ShardedSet {}
     impl Numbered for super::ShardedSortedSet {}
 }
 
 impl<T: Sealed + numbered::Numbered> ShardedOptions<T> {
-    /// Fields, or the members of a sorted set, are whole numbers from 0 that come close together, such as ids, and a shard holds so many of them, one after the other: they take less room, and the numbers that one
+    /// Fields, or members, are whole numbers from 0 that come close together, such as ids, and a shard holds so many of them, one after the other: they take less room, and the numbers that one
     /// call is about stand in few shards. There are as many as the shards take: more are refused until it is resharded. Fixed when it is made.
     ///
     /// ```
@@ -259,6 +260,8 @@ impl<T: Sealed + numbered::Numbered> ShardedOptions<T> {
     /// let users = ShardedHash::options().dense(100).shards(4).open_or_create(&store, "users").await?;
     /// users.set([("399", "the last that has room")]).await?;
     /// assert!(users.set([("400", "more")]).await.is_err());
+    /// let paid = larder_structures::ShardedSet::options().dense(500).shards(2).open_or_create(&store, "paid").await?;
+    /// assert_eq!(paid.add(["7", "999"]).await?, [true, true]);
     /// # Ok(()) }
     /// ```
     pub fn dense(mut self, per_shard: u32) -> ShardedOptions<T> {

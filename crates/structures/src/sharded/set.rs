@@ -48,7 +48,7 @@ impl ShardedSet {
     /// Those of one shard are added at once, the shards each by itself.
     ///
     /// # Errors
-    /// [`BadInput`](larder_core::ErrorKind::BadInput) for a member of more than 65,535 bytes; nothing was added then. [`Full`](larder_core::ErrorKind::Full) where a shard takes no more, until it is
+    /// [`BadInput`](larder_core::ErrorKind::BadInput) for a member of more than 65,535 bytes, or that is no number of the range where they are dense; nothing was added then. [`Full`](larder_core::ErrorKind::Full) where a shard takes no more, until it is
     /// resharded; [`Lost`](larder_core::ErrorKind::Lost) for a shard that is gone; those of the store. With [`Unknown`](larder_core::Effect::Unknown) some may have been added: to add them
     /// again does no harm, but who is new is not told then.
     pub async fn add(&self, members: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Vec<bool>> {
@@ -78,7 +78,7 @@ impl ShardedSet {
     /// Which of these are members. **Round trips: 1**, 1 more for each further 1,024 shards they stand in (256 where shards are items).
     ///
     /// # Errors
-    /// [`BadInput`](larder_core::ErrorKind::BadInput) for one of more than 65,535 bytes; [`Lost`](larder_core::ErrorKind::Lost) for a shard that is gone; those of the store.
+    /// [`BadInput`](larder_core::ErrorKind::BadInput) for one of more than 65,535 bytes, or that is no number of the range where they are dense; [`Lost`](larder_core::ErrorKind::Lost) for a shard that is gone; those of the store.
     pub async fn has_many(&self, members: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Vec<bool>> {
         let names: Vec<Bytes> = members.into_iter().map(|member| Bytes::copy_from_slice(member.as_ref())).collect();
         Ok(self.0.get(&names).await?.into_iter().map(|found| found.is_some()).collect())

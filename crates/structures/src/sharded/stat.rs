@@ -3,7 +3,7 @@
 use larder_core::native::{Collection, Native, NativeReply};
 use larder_core::{Batch, Ctx, Op, Result};
 
-use super::core::{Core, coming_from};
+use super::core::{Core, OPS_A_BATCH, coming_from};
 use super::layout::Map;
 
 /// Figures of a sharded collection.
@@ -29,45 +29,57 @@ pub struct ShardedStat {
     pub largest_shard: u64,
     /// How the server keeps the fullest shard, in its own words; `None` where shards are items.
     pub encoding: Option<String>,
+    /// How many shards the server does not keep packed; `None` where shards are items.
+    pub unpacked_shards: Option<u16>,
     /// What to do about shards that the server's limits have unpacked: with the limits, and how many shards would do.
     pub advice: Option<String>,
 }
 
 impl Core {
-    /// **Round trips: 2**, 1 more for each further 1,024 shards.
+    /// **Round trips: 2** for every 1,024 shards where the server keeps them, else 1. Every shard is asked how it is kept.
     pub(super) async fn stat(&self) -> Result<ShardedStat> {
         let sweep = self.sweep(false).await?;
         let plan = self.plan();
         let (largest_shard, fullest) = sweep.largest;
-        let encoding = match self.is_native() {
-            true => self.encoding(&plan.map, fullest).await?,
-            false => None,
-        };
+        let encodings = if self.is_native() { self.encodings(&plan.map).await? } else { Vec::new() };
+        let unpacked: Vec<&String> = encodings.iter().flatten().filter(|encoding| !is_packed(encoding)).collect();
+        let unpacked_shards = self.is_native().then(|| u16::try_from(unpacked.len()).unwrap_or(u16::MAX));
+        let advice = unpacked.first().map(|encoding| self.advice(encoding, unpacked.len(), largest_shard, sweep.count));
         Ok(ShardedStat {
             elements: sweep.count,
             shards: plan.map.shards,
             moving_from: coming_from(&plan).map(|from| from.shards),
             largest_shard,
-            advice: encoding.as_deref().and_then(|encoding| self.advice(encoding, largest_shard, sweep.count)),
-            encoding,
+            encoding: encodings.into_iter().nth(fullest.into()).flatten(),
+            unpacked_shards,
+            advice,
         })
     }
 
-    async fn encoding(&self, map: &Map, shard: u16) -> Result<Option<String>> {
-        let ctx = Ctx { deadline: Some(self.deadline()) };
-        let batch = Batch::from_buf([Op::native(self.key(map, shard)?, Native::Encoding)]);
-        let reply = self.run(ctx, batch).await.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-        Ok(match reply.into_native() {
-            Some(NativeReply::Text(text)) => text,
-            _ => None,
-        })
-    }
-
-    /// What to do about a shard that is not packed.
-    fn advice(&self, encoding: &str, largest: u64, elements: u64) -> Option<String> {
-        if matches!(encoding, "listpack" | "ziplist" | "intset") {
-            return None;
+    /// How the server keeps each shard; `None` for one that is gone. **Round trips: 1** for every 1,024.
+    async fn encodings(&self, map: &Map) -> Result<Vec<Option<String>>> {
+        let mut all = Vec::with_capacity(map.shards.into());
+        let shards: Vec<u16> = (0..map.shards).collect();
+        for part in shards.chunks(self.a_batch(1, OPS_A_BATCH)) {
+            // As long for each part: there may be many.
+            let ctx = Ctx { deadline: Some(self.deadline()) };
+            let ask = |&shard: &u16| Ok(Op::native(self.key(map, shard)?, Native::Encoding));
+            for reply in self.run(ctx, part.iter().map(ask).collect::<Result<Batch>>()?).await {
+                all.push(match reply?.into_native() {
+                    Some(NativeReply::Text(text)) => text,
+                    _ => None,
+                });
+            }
         }
+        Ok(all)
+    }
+
+    /// What to do about shards that are not packed, of which one is a `encoding`.
+    fn advice(&self, encoding: &str, unpacked: usize, largest: u64, elements: u64) -> String {
+        let what_is = match unpacked {
+            1 => format!("1 shard is a {encoding}"),
+            _ => format!("{unpacked} shards are not packed, but a {encoding}"),
+        };
         let limits = self.store.profile().encodings.unwrap_or_default();
         let (what, entries_max, bytes_max) = match self.of {
             Collection::Hash => ("hash-max-listpack", limits.hash_entries_max, limits.hash_value_bytes_max),
@@ -77,20 +89,24 @@ impl Core {
             }
         };
         if entries_max == 0 {
-            return Some(format!(
-                "the fullest shard is a {encoding}: this server packs no set but one of integers (up to {}); Redis 7.2 packs others, too",
+            return format!(
+                "{what_is}: this server packs no set but one of integers (up to {}); Redis 7.2 packs others, too",
                 limits.set_integers_max
-            ));
+            );
         }
         // The mark is an entry as well.
         if largest < entries_max {
-            return Some(format!(
-                "the fullest shard is a {encoding}, though {largest} elements are not too many: one is longer than {what}-value ({bytes_max} bytes), or was"
-            ));
+            return format!(
+                "{what_is}, though no shard has more than {largest} elements, which are not too many: one is longer than {what}-value ({bytes_max} bytes), or was"
+            );
         }
         let shards = elements.div_ceil((entries_max / 2).max(1)).max(1);
-        Some(format!(
-            "the fullest shard is a {encoding}: {largest} elements and the mark are over {what}-entries ({entries_max}); resharding to {shards} shards packs them again"
-        ))
+        format!(
+            "{what_is}: {largest} elements, as the fullest has, and the mark are over {what}-entries ({entries_max}); resharding to {shards} shards packs them again"
+        )
     }
+}
+
+fn is_packed(encoding: &str) -> bool {
+    matches!(encoding, "listpack" | "ziplist" | "intset")
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use larder_core::{
-    Batch, ClockRef, Ctx, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want, ambient,
+    Batch, ClockRef, Ctx, Durability, Error, ErrorKind, Key, Op, Replies, Reply, Result, StoreRef, Ttl, Want, ambient,
 };
 
 use super::layout::{self, Head, PERIOD_MAX, Params};
@@ -90,7 +90,8 @@ impl Core {
 
     /// What sizes depend on.
     pub(super) fn room(&self) -> Room {
-        Room { key_bytes: self.key_bytes, members_max: self.members_max() }
+        let is_in_process = self.store.profile().durability == Durability::Process;
+        Room { key_bytes: self.key_bytes, is_in_process, members_max: self.members_max() }
     }
 
     /// How many ops one batch of many takes.

@@ -7,8 +7,17 @@ use super::layout::{BLOB_HEADER_BYTES, EXPECTED_MAX, Head, Params, Precision, SH
 
 /// Of the visitors of the period before, how many are expected of the next: half as many again.
 const GROWTH: (u64, u64) = (3, 2);
-/// A shard is written whole: beyond so many bytes one visitor costs too much, below them the keys do.
-const BLOB_BYTES: usize = 4_480;
+/// A shard is written whole: beyond so many bytes one visitor costs too much, below them the keys do. A class of allocators, and one of memcached's chunks.
+const CLASS_BYTES: usize = 5_120;
+const CHUNK_BYTES: usize = 4_544;
+/// The same where little of a hash is kept, so that a key, and a class that shards fill more or less, weigh more: on a server, and in the process, where a
+/// shard is not carried anywhere.
+const NEAR_CLASS_BYTES: usize = 10_240;
+const NEAR_CLASS_BYTES_IN_PROCESS: usize = 49_152;
+/// What an item takes of a class beside its value: on Redis the header of a string, the one of an item, and a zero at the end; in the process the item's own and
+/// malloc's, and the key.
+const NATIVE_ITEM_BYTES: usize = 5 + 9 + 1;
+const PROCESS_ITEM_BYTES: usize = 8 + 4 + 4 + 6 + 16;
 /// Chunk sizes of memcached as it is started: each a quarter more than the last, a multiple of 8.
 const CHUNK_BYTES_FIRST: usize = 96;
 const CHUNK_BYTES_MAX: usize = 524_288;
@@ -20,8 +29,6 @@ const SET_DEVIATIONS: f64 = 4.25;
 const SET_MEMBERS_MAX: u64 = 4_096;
 /// Two shards would not tell enough of an exact id.
 const EXACT_SETS_MIN: u32 = 4;
-/// Rice codes take so much over the logarithm of the mean gap.
-const BITS_OVER_LOG: f64 = 1.55;
 
 /// What is expected of a period, if so many came in the one before it: half as many again, or `unless` where nobody came, or nothing is known.
 ///
@@ -39,6 +46,8 @@ pub(super) fn forecast(before: Option<u64>, unless: u64) -> u64 {
 pub(super) struct Room {
     /// How long the keys of shards are.
     pub(super) key_bytes: usize,
+    /// Whether items are in this process.
+    pub(super) is_in_process: bool,
     /// How many members of a set of integers it keeps packed.
     pub(super) members_max: u64,
 }
@@ -57,8 +66,8 @@ pub(super) fn head(params: &Params, expected: u64, incarnation: u64, on: Room) -
     let mut head = Head { incarnation, expected, shards: 1, bits: bits_of(params.precision, 1), padded_bytes: 0 };
     for _ in 0..3 {
         let room = match params.shape {
-            Shape::Blob => BLOB_BYTES,
-            Shape::Padded | Shape::Native => chunk(BLOB_BYTES) - ITEM_BYTES - key_bytes,
+            Shape::Blob => blob_bytes(params.precision, on),
+            Shape::Padded | Shape::Native => CHUNK_BYTES - ITEM_BYTES - key_bytes,
         };
         let a_shard = visitors_in(room, params, &head);
         let shards = (expected as f64 / a_shard).ceil().clamp(1.0, f64::from(SHARDS_MAX));
@@ -74,6 +83,16 @@ pub(super) fn head(params: &Params, expected: u64, incarnation: u64, on: Room) -
         head.padded_bytes = u32::try_from(padded).unwrap_or(0);
     }
     head
+}
+
+/// What of an allocator's class a blob can fill.
+fn blob_bytes(precision: Precision, on: Room) -> usize {
+    let class = match (precision, on.is_in_process) {
+        (Precision::NearExact { .. }, false) => NEAR_CLASS_BYTES,
+        (Precision::NearExact { .. }, true) => NEAR_CLASS_BYTES_IN_PROCESS,
+        _ => CLASS_BYTES,
+    };
+    class - if on.is_in_process { PROCESS_ITEM_BYTES + on.key_bytes } else { NATIVE_ITEM_BYTES }
 }
 
 /// The head of a period whose shards are sets.
@@ -109,9 +128,15 @@ fn visitors_in(room: usize, params: &Params, head: &Head) -> f64 {
 }
 
 fn bytes_a_visitor(params: &Params, head: &Head) -> f64 {
-    let gap = f64::from(head.bits) - (head.expected as f64).log2();
-    let bits = gap.max(0.0) + BITS_OVER_LOG;
-    bits / 8.0 + if params.is_wide() { 8.0 } else { 0.0 }
+    let gap = (f64::from(head.bits) - (head.expected as f64).log2()).max(0.0).exp2();
+    rice_bits(gap) / 8.0 + if params.is_wide() { 8.0 } else { 0.0 }
+}
+
+/// What a number takes, Rice-coded, that is so far from the one before it in the mean: the parameter is that of [`rice::parameter`](super::rice::parameter), the gaps are
+/// geometric, so that each doubling by the parameter goes on with the same chance.
+fn rice_bits(gap: f64) -> f64 {
+    let parameter = (gap * std::f64::consts::LN_2).max(1.0).log2().floor();
+    parameter + 1.0 / -(-parameter.exp2() / gap).exp_m1()
 }
 
 /// The smallest chunk of so many bytes.
@@ -163,7 +188,12 @@ mod tests {
     #[test]
     fn golden_sizes() {
         let size = |precision, shape, expected| {
-            let head = head(&params(precision, shape), expected, 1, Room { key_bytes: 40, members_max: 512 });
+            let head = head(
+                &params(precision, shape),
+                expected,
+                1,
+                Room { key_bytes: 40, is_in_process: false, members_max: 512 },
+            );
             (head.shards, head.bits, head.padded_bytes)
         };
         let many = 10_000_000;
@@ -183,10 +213,10 @@ mod tests {
         ];
         let golden = [
             (1, 35, 0),
-            (7_482, 47, 0),
-            (7_552, 47, 4_440),
-            (3_013, 32, 4_440),
-            (33_411, 64, 0),
+            (6_522, 47, 0),
+            (7_530, 47, 4_440),
+            (2_992, 32, 4_440),
+            (29_062, 64, 0),
             (1, 64, 0),
             (1, 35, 48),
             (23_611, 46, 0),
@@ -203,7 +233,7 @@ mod tests {
         for members_max in [8, 64, 512, 1_024, 100_000] {
             for expected in [1, 100, 5_000, 1_000_000, 100_000_000] {
                 let params = params(Precision::Compact, Shape::Native);
-                let head = head(&params, expected, 1, Room { key_bytes: 40, members_max });
+                let head = head(&params, expected, 1, Room { key_bytes: 40, is_in_process: false, members_max });
                 let mean = expected as f64 / f64::from(head.shards);
                 assert!(mean + 4.0 * mean.sqrt() < members_max as f64 || head.shards == SHARDS_MAX, "{head:?}");
                 for shard in [0, head.shards / 2, head.shards - 1] {

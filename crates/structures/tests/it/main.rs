@@ -19,6 +19,7 @@ mod queue;
 mod registry;
 mod replicas_redis;
 mod set;
+mod sizes;
 mod sorted_races;
 mod table;
 mod unique;

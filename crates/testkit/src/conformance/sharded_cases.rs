@@ -21,6 +21,7 @@ cases! {
     sharded_hashes_are_set_or_not_when_the_nth_op_fails [Cas];
     sharded_hashes_report_a_lost_shard_and_no_other [Cas];
     sharded_hashes_of_dense_numbers_grow [Cas];
+    sharded_sets_of_dense_numbers_grow [Cas];
     sharded_hashes_refuse_what_does_not_fit [Cas];
     sharded_handles_follow_a_map_they_have_not_seen [Cas];
     sharded_round_trips_are_as_documented [Cas];
@@ -244,6 +245,43 @@ async fn sharded_hashes_of_dense_numbers_grow(t: Bench) {
     assert_eq!(stale.get("39").await.expect("a value").as_deref(), Some(&b"39"[..]));
 }
 
+async fn sharded_sets_of_dense_numbers_grow(t: Bench) {
+    let name = t.name("a");
+    let options = || ShardedSet::options().shards(2).dense(8).timeout(PATIENCE);
+    let set = options().open_or_create(&t.store, &name).await.expect("a set");
+    let stale = options().open_or_create(&t.store, &name).await.expect("a set");
+    let numbers = |numbers: std::ops::Range<u32>| numbers.map(|id| id.to_string());
+    assert!(set.add(numbers(0..16)).await.expect("an add").into_iter().all(|is_new| is_new));
+    assert_eq!(stale.add(["15", "3"]).await.expect("an add"), [false, false]);
+    for (member, words) in [("16", "0 to 15"), ("-1", "whole numbers"), ("07", "whole numbers"), ("", "whole numbers")]
+    {
+        for error in [set.add(["1", member]).await.err(), set.has(member).await.err()] {
+            let error = error.expect("out of range");
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+    set.reshard(5).await.expect("more shards");
+    assert_eq!(stale.add(["39"]).await.expect("it takes more now"), [true]);
+    assert_eq!(stale.remove(["2", "38"]).await.expect("a removal"), [true, false]);
+    set.reshard(3).await.expect("fewer, and larger, shards");
+    let expected: std::collections::BTreeSet<Vec<u8>> =
+        numbers(0..16).chain(numbers(39..40)).filter(|id| id != "2").map(String::into_bytes).collect();
+    for set in [set, stale] {
+        let members = set.members().await.expect("members");
+        assert_eq!((members.len(), set.len().await.expect("a length")), (16, 16));
+        assert_eq!(
+            members.into_iter().map(|member| member.to_vec()).collect::<std::collections::BTreeSet<_>>(),
+            expected
+        );
+        assert_eq!(set.has_many(["39", "2", "0"]).await.expect("answers"), [true, false, true]);
+    }
+    let wrong = ShardedSet::options().shards(2).open_or_create(&t.store, t.name("b")).await.expect("a set");
+    wrong.add(["a"]).await.expect("any name");
+    let wrong = ShardedSet::options().dense(8).open(&t.store, t.name("b")).await;
+    assert_eq!(wrong.expect_err("by hash").kind(), ErrorKind::LayoutMismatch);
+}
+
 async fn sharded_hashes_refuse_what_does_not_fit(t: Bench) {
     let name = t.name("a");
     assert_eq!(ShardedHash::open(&t.store, &name).await.expect_err("absent").kind(), ErrorKind::Absent);
@@ -334,12 +372,19 @@ async fn sharded_shards_are_packed(t: Bench) {
     ids.add((0..2_000).map(|n: i64| (n * 7_919 % 100_003 - 50_000).to_string())).await.expect("an add");
     let stat = ids.stat().await.expect("figures");
     assert_eq!((stat.elements, stat.encoding.as_deref()), (2_000, Some("intset")), "{stat:?}");
+    // A long value unpacks its shard, which is told though it is not the fullest.
+    hash.set([("user-0", "x".repeat(1_000))]).await.expect("a set");
+    let stat = hash.stat().await.expect("figures");
+    assert_eq!((stat.encoding.as_deref(), stat.unpacked_shards), (Some("listpack"), Some(1)), "{stat:?}");
+    let advice = stat.advice.expect("one is unpacked");
+    assert!(advice.contains("1 shard is a hashtable") && advice.contains("longer than"), "{advice}");
     // Too few shards: the server unpacks them, which is said with the cure; and the cure cures.
     let max = t.store.profile().encodings.expect("limits").hash_entries_max;
     hash.reshard(2).await.expect("a resharding");
     let advice = hash.stat().await.expect("figures").advice.expect("it is unpacked");
     let shards = 3_000u64.div_ceil(max / 2);
     assert!(advice.contains("hashtable") && advice.contains(&format!("to {shards} shards")), "{advice}");
+    hash.set([("user-0", "short")]).await.expect("a set");
     hash.reshard(u16::try_from(shards).expect("some")).await.expect("a resharding");
     assert_eq!(hash.stat().await.expect("figures").encoding.as_deref(), Some("listpack"));
 }

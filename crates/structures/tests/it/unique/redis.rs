@@ -176,3 +176,28 @@ async fn a_server_that_lost_everything_is_a_loss_and_never_a_zero() {
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     }
 }
+
+/// Where the server's own sets do not serve, shards are items here as elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blobs_take_the_round_trips_that_are_documented() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let store = client(&server).await;
+    let shared: StoreRef = store.clone();
+    for precision in [Precision::NEAR_EXACT, Precision::Exact, Precision::SKETCH] {
+        let options = options(precision).ids(IdKind::Any).expected(100_000);
+        let site = options.open_or_create(&shared, precision.as_str()).await.unwrap();
+        site.add(["first"]).await.unwrap();
+        let cost = async |ids: std::ops::Range<u64>| {
+            let before = store.counts();
+            site.add(ids).await.unwrap();
+            store.counts().since(&before).round_trips
+        };
+        assert_eq!(cost(0..10_000).await, 2, "{precision:?}: new ones in all shards");
+        let known = if precision == Precision::SKETCH { 1..=2 } else { 1..=1 };
+        assert!(known.contains(&cost(0..10_000).await), "{precision:?}: none is new");
+        assert_eq!(cost(10_000..10_001).await, 2, "{precision:?}: one");
+        let before = store.counts();
+        assert!(site.count().await.unwrap().visitors > 9_000);
+        assert_eq!(store.counts().since(&before).round_trips, 1, "{precision:?}: a count");
+    }
+}

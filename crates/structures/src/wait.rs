@@ -30,7 +30,7 @@ impl Watched {
 }
 
 /// Waits until one of the items has changed, or may have. Where the store cannot tell, for `poll`; where it can, for `most` at the
-/// most, and [`WATCH_MAX`].
+/// most, and [`WATCH_MAX`]. True if the store told of a change: a wait that a shorter deadline on the way ended did not.
 ///
 /// **Round trips: 1** where the store can tell, else none. Needs a Tokio runtime with its timer.
 pub(crate) async fn changed(
@@ -38,33 +38,34 @@ pub(crate) async fn changed(
     items: impl IntoIterator<Item = Watched>,
     poll: Duration,
     most: Duration,
-) {
+) -> bool {
     if !store.profile().watch {
-        return tokio::time::sleep(poll.min(most)).await;
+        tokio::time::sleep(poll.min(most)).await;
+        return false;
     }
     let start = ambient::now();
     let watch = |item: Watched| Op::watch(item.key, item.seen).routed(item.route);
     let batch: Batch = items.into_iter().take(WATCHED_MAX).map(watch).collect();
-    let is_told = if batch.is_empty() {
-        false
-    } else {
+    let (mut is_told, mut is_over) = (false, false);
+    if !batch.is_empty() {
         let most = most.min(WATCH_MAX);
         let replies = store.run(Ctx::within(most), batch).await;
-        let is_over = ambient::now().duration_since(start) >= most;
-        is_over || replies.iter().any(|reply| matches!(reply, Ok(Reply::Changed)))
-    };
-    if !is_told {
+        is_over = ambient::now().duration_since(start) >= most;
+        is_told = replies.iter().any(|reply| matches!(reply, Ok(Reply::Changed)));
+    }
+    if !is_told && !is_over {
         // It could not be watched, or the store ended the wait early: no busy loop.
         tokio::time::sleep(poll.min(most).saturating_sub(ambient::now().duration_since(start))).await;
     }
+    is_told
 }
 
-/// Ends with the first of two.
-pub(crate) async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+/// Ends with the first of two, whatever comes of it.
+pub(crate) async fn either<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match one.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => other.as_mut().poll(cx),
+        Poll::Ready(_) => Poll::Ready(()),
+        Poll::Pending => other.as_mut().poll(cx).map(drop),
     })
     .await;
 }

@@ -47,6 +47,12 @@ fn of_state(state: &[u8], number: u64) -> Option<u64> {
             varint(&mut rest);
             varint(&mut rest);
         }
+        // What there was: so many frames, the digest of all, and 4 bytes of those 1, 2, 4 … before, unless there were none.
+        let frames = varint(&mut rest);
+        if frames > 0 {
+            let earlier = u64::BITS - (frames - 1).leading_zeros();
+            rest = &rest[8 + 4 * earlier as usize..];
+        }
         if segment == number && incarnation != 0 {
             return Some(incarnation);
         }

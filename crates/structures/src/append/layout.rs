@@ -80,6 +80,9 @@ pub(crate) trait Fold<'v> {
     /// Told before many operations: about so many more elements are coming.
     fn expect(&mut self, _elements: usize) {}
 
+    /// Told before the operations of a frame of the log that counts.
+    fn frame(&mut self, _writer: u64, _seq: u64) {}
+
     fn apply(&mut self, action: Action, element: &'v [u8]);
 }
 
@@ -417,6 +420,7 @@ impl<'v, S: Fold<'v>> Folded<S> {
         let is_repeat = self.last(writer) >= seq;
         if !is_repeat {
             self.writers.insert(writer, Last { seq, seconds: None, at });
+            self.state.frame(writer, seq);
         }
         if !is_repeat && body.len() >= EXPECT_BYTES_MIN {
             self.state.expect(count(body, |tag| tag >> 1)?);

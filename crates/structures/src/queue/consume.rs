@@ -655,6 +655,7 @@ impl Consumer {
             // A late append changes the token: then there is something left in it.
             if let Some(content) = content
                 && content.count() == record.count()
+                && record.kept(content).is_none()
                 && let Some(cas) = content.cas
             {
                 let delete = Op::delete_if(self.engine.segment_key(content.incarnation)?, cas);

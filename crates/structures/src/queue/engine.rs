@@ -179,10 +179,10 @@ impl Engine {
         Ok(Op::get(self.link_key(segment)?, Want::VALUE))
     }
 
-    /// Writes a link. All who do write the same.
+    /// Writes a link. All who do write the same; over another only where the state was set back, and named another segment since.
     pub(super) fn link_add(&self, segment: u64, incarnation: u64) -> Result<Op> {
         let link = layout::link(self.generation(), segment, incarnation);
-        Ok(Op::put(self.link_key(segment)?, PutMode::Add, link, Ttl::Never))
+        Ok(Op::put(self.link_key(segment)?, PutMode::Set, link, Ttl::Never))
     }
 
     /// The incarnation that a link tells; `None` if there is no link.

@@ -6,6 +6,7 @@ use larder_core::Item;
 use super::layout::{
     Below, Content, Mark, Open, Record, State, add, link, linked, note_frame, place, seal_state, segment,
 };
+use super::past::{Chain, Print};
 use crate::append::Action;
 use crate::append::layout::{frame, put_element};
 use crate::fuzzing::{Codec, GENERATION, bytes, comes_back, number, seal_appended};
@@ -22,6 +23,11 @@ fn ranges(rng: &mut fastrand::Rng) -> Vec<(u32, u32)> {
     ranges
 }
 
+fn print(rng: &mut fastrand::Rng) -> Print {
+    let frames = rng.u32(0..100);
+    Chain::of(frames, frames, 0).print(frames)
+}
+
 fn below(rng: &mut fastrand::Rng) -> Below {
     Below { segment: rng.bool().then(|| rng.u64(0..1 << 40)), is_guess: rng.bool() }
 }
@@ -32,6 +38,7 @@ fn state(rng: &mut fastrand::Rng) -> Vec<u8> {
         incarnation: rng.u64(..),
         below: below(rng),
         taken: ranges(rng),
+        print: print(rng),
     };
     let open = |rng: &mut fastrand::Rng| Open {
         segment: number(rng),
@@ -67,9 +74,15 @@ fn read_state(bytes: &[u8]) -> Result<bool, String> {
     comes_back(state, |state| State::decode(&state.encode(GENERATION), GENERATION).ok())
 }
 
+fn note(rng: &mut fastrand::Rng) -> Bytes {
+    let (below, taken, print) = (below(rng), ranges(rng), print(rng));
+    let record = Record { segment: NUMBER, incarnation: INCARNATION, below, taken, print };
+    note_frame(&record, rng.u64(..))
+}
+
 fn segment_of(rng: &mut fastrand::Rng) -> Vec<u8> {
     let place = place(NUMBER, INCARNATION);
-    let note = rng.bool().then(|| note_frame(NUMBER, INCARNATION, rng.u64(..), below(rng), &ranges(rng)));
+    let note = rng.bool().then(|| note(rng));
     let mut bytes_of = segment(NUMBER, INCARNATION, note).to_vec();
     for seq in 1..rng.u64(1..5) {
         let mut elements = Vec::new();

@@ -198,14 +198,10 @@ impl Shared {
             tokio::time::sleep(pause).await;
         }
         let most = most.saturating_sub(ambient::now().duration_since(begin));
-        let watching = ambient::now();
-        wait::changed(&self.engine.store, self.engine.sight(), poll, most).await;
-        if self.engine.store.profile().watch {
-            if ambient::now().duration_since(watching) < most.min(wait::WATCH_MAX) {
-                self.rest().is_woken = true;
-            } else {
-                *self.rest() = Rest::new();
-            }
+        if wait::changed(&self.engine.store, self.engine.sight(), poll, most).await {
+            self.rest().is_woken = true;
+        } else {
+            *self.rest() = Rest::new();
         }
         Ok(())
     }
@@ -577,4 +573,54 @@ handle! {
     /// # }
     /// ```
     Stack, StackOptions, "b"
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Profile, Run, Store, Verb};
+    use larder_layers::Timeout;
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+
+    /// Tells of changes, as far as watches go: there is one at once, or none up to the deadline.
+    #[derive(Debug)]
+    struct Watching {
+        inner: MemoryStore,
+        reply: Reply,
+    }
+
+    impl Store for Watching {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { watch: true, ..(*self.inner.profile()).clone() })
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+            Run::pending(async move {
+                let is_watch = |op: &Op| matches!(op.verb, Verb::Watch { .. });
+                if let (true, Some(deadline), Reply::Unchanged) =
+                    (batch.iter().any(is_watch), ctx.deadline, &self.reply)
+                {
+                    tokio::time::sleep_until(deadline.into()).await;
+                }
+                batch
+                    .iter()
+                    .map(|op| if is_watch(op) { Ok(self.reply.clone()) } else { self.inner.apply(op) })
+                    .collect()
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn who_was_not_woken_does_not_rest_before_the_next_watch() {
+        for (reply, is_woken) in [(Reply::Changed, true), (Reply::Unchanged, false)] {
+            let watching = Arc::new(Watching { inner: MemoryStore::new(), reply });
+            // No batch takes longer, far less than a wait may.
+            let store: StoreRef = Arc::new(Timeout::new(watching, Duration::from_millis(300)));
+            let queue = Queue::open_or_create(&store, "q").await.unwrap();
+            assert_eq!(queue.pop().await.unwrap(), None);
+            queue.0.wait(Duration::ZERO, Duration::from_secs(60)).await.unwrap();
+            assert_eq!(queue.0.rest().is_woken, is_woken);
+        }
+    }
 }

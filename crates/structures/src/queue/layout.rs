@@ -12,7 +12,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | `LRQ` and the version, 1 |
+//! | 4 | `LRQ` and the version, 2 |
 //! | 4 | check of what follows: the low half of XXH3-64, seeded with the generation |
 //! | varint | sequence: rises by 1 with each write |
 //! | varint, 8 | the tail's number, and its incarnation |
@@ -24,19 +24,23 @@
 //! | varint | how many records follow |
 //! | varint, 8 each | records: the segment's number, and its incarnation (0: not known), |
 //! | varint | where a stack goes on below it: 0 for nowhere, else (number + 1) × 2, + 1 if numbers below may be missing, |
-//! | varint + 2 varints each | and the ranges of ordinals that were taken: the gap since the last range, and the length |
+//! | varint + 2 varints each | the ranges of ordinals that were taken: the gap since the last range, and the length, |
+//! | varint | and how many frames of items there were up to the last item that was taken; unless 0: |
+//! | 8 | their digest, XXH3-64 of writer and sequence (8 bytes each) seeded with the digest before; before the first, the incarnation |
+//! | 4 each | the low half of the digests 1, 2, 4 … frames before, as long as there is a frame (see [`Print`]) |
 //! | varint | how many open claims follow |
 //! | 2 varints, 8, varint each | open claims: segment, ordinal, id (0: given back), how often it was delivered |
 
 use bytes::Bytes;
 use larder_core::{Cas, Error, ErrorKind, Item, Result};
 
+use super::past::{Chain, Print};
 use crate::append::layout::{self, Place, Value};
 use crate::append::{Action, Fold};
 
-const MAGIC: [u8; 4] = *b"LRQ\x01";
+const MAGIC: [u8; 4] = *b"LRQ\x02";
 /// The version of the layout, in the manifest.
-pub(super) const LAYOUT: u8 = 2;
+pub(super) const LAYOUT: u8 = 3;
 /// How many writers of the state are remembered.
 pub(super) const MARKS_MAX: usize = 16;
 /// How many claims may be open at a time.
@@ -77,6 +81,8 @@ pub(super) struct Record {
     pub(super) below: Below,
     /// Half-open, rising, not touching.
     pub(super) taken: Vec<(u32, u32)>,
+    /// Of what there was up to the last that was taken.
+    pub(super) print: Print,
 }
 
 /// Where a stack goes on below a segment.
@@ -100,17 +106,31 @@ pub(super) struct Open {
 /// The claim of an item that a consumer gave back.
 pub(super) const GIVEN_BACK: u64 = 0;
 
-/// What a segment of a stack says of itself: where to go on below it, and which of its items were taken.
-pub(super) type Note = (Below, Vec<(u32, u32)>);
+/// What a segment of a stack says of itself: where to go on below it, which of its items were taken, and what they were.
+pub(super) type Note = (Below, Vec<(u32, u32)>, Print);
 
 impl Record {
     pub(super) fn new(segment: u64, incarnation: u64, below: Below) -> Record {
-        Record { segment, incarnation, below, taken: Vec::new() }
+        Record { segment, incarnation, below, taken: Vec::new(), print: Print::default() }
     }
 
-    /// Notes that an item was taken.
-    pub(super) fn take(&mut self, ordinal: u32) {
+    /// Notes that an item of this content was taken.
+    pub(super) fn take(&mut self, ordinal: u32, content: &Content) {
         add(&mut self.taken, (ordinal, ordinal.saturating_add(1)));
+        self.incarnation = content.incarnation;
+        self.print = content.chain.print(self.end());
+    }
+
+    /// `None`: this content holds all that was taken. Else it is an older one, which others may have pushed to since: so many of the first items
+    /// are for certain the ones that were there.
+    pub(super) fn kept(&self, content: &Content) -> Option<u32> {
+        content.chain.kept(&self.print, self.end())
+    }
+
+    /// Forgets that items from this one on were taken.
+    pub(super) fn cut(&mut self, kept: u32, content: &Content) {
+        cut(&mut self.taken, kept);
+        self.print = content.chain.print(self.end());
     }
 
     /// The first item that was not taken, if there is one among `count`.
@@ -144,6 +164,14 @@ impl Record {
     /// True if the first so many were taken, none is left between them, and there is one at least.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.taken[..], [(0, _)])
+    }
+}
+
+/// Takes what begins at `end` or lies behind it out of the ranges.
+fn cut(ranges: &mut Vec<(u32, u32)>, end: u32) {
+    ranges.retain(|range| range.0 < end);
+    if let Some(last) = ranges.last_mut() {
+        last.1 = last.1.min(end);
     }
 }
 
@@ -217,7 +245,7 @@ impl State {
         for record in &self.records {
             layout::put_varint(&mut out, record.segment);
             out.extend_from_slice(&record.incarnation.to_le_bytes());
-            put_note(&mut out, record.below, &record.taken);
+            put_note(&mut out, record.below, &record.taken, &record.print);
         }
         layout::put_varint(&mut out, self.opens.len() as u64);
         for open in &self.opens {
@@ -265,8 +293,8 @@ impl State {
         for _ in 0..layout::take_varint(rest)? {
             let segment = layout::take_varint(rest)?;
             let incarnation = layout::take_u64(rest)?;
-            let (below, taken) = take_note(rest)?;
-            records.push(Record { segment, incarnation, below, taken });
+            let (below, taken, print) = take_note(rest)?;
+            records.push(Record { segment, incarnation, below, taken, print });
         }
         let mut opens = Vec::new();
         for _ in 0..layout::take_varint(rest)? {
@@ -295,7 +323,7 @@ fn take_small(rest: &mut &[u8]) -> Option<u32> {
     u32::try_from(layout::take_varint(rest)?).ok()
 }
 
-fn put_note(out: &mut Vec<u8>, below: Below, taken: &[(u32, u32)]) {
+fn put_note(out: &mut Vec<u8>, below: Below, taken: &[(u32, u32)], print: &Print) {
     let shown = below.segment.map_or(0, |segment| segment.saturating_add(1));
     layout::put_varint(out, shown << 1 | u64::from(below.is_guess));
     layout::put_varint(out, taken.len() as u64);
@@ -305,6 +333,7 @@ fn put_note(out: &mut Vec<u8>, below: Below, taken: &[(u32, u32)]) {
         layout::put_varint(out, u64::from(range.1 - range.0));
         end = range.1;
     }
+    print.put(out);
 }
 
 fn take_note(rest: &mut &[u8]) -> Option<Note> {
@@ -323,7 +352,7 @@ fn take_note(rest: &mut &[u8]) -> Option<Note> {
         end = start.checked_add(length)?;
         taken.push((start, end));
     }
-    Some((below, taken))
+    Some((below, taken, Print::take(rest)?))
 }
 
 /// A link: which incarnation the segment of this number has.
@@ -370,12 +399,12 @@ pub(super) fn segment(number: u64, incarnation: u64, note: Option<Bytes>) -> Byt
 }
 
 /// A frame that notes what was taken of a segment, and where to go on below it. Each has a writer of its own: none is a repeat.
-pub(super) fn note_frame(number: u64, incarnation: u64, writer: u64, below: Below, taken: &[(u32, u32)]) -> Bytes {
+pub(super) fn note_frame(record: &Record, writer: u64) -> Bytes {
     let mut note = Vec::new();
-    put_note(&mut note, below, taken);
+    put_note(&mut note, record.below, &record.taken, &record.print);
     let mut elements = Vec::with_capacity(note.len() + 3);
     layout::put_element(&mut elements, Action::Remove, &note);
-    layout::frame(place(number, incarnation), writer, 1, &elements)
+    layout::frame(place(record.segment, record.incarnation), writer, 1, &elements)
 }
 
 /// A segment as it was read.
@@ -385,8 +414,12 @@ pub(super) struct Content {
     pub(super) items: Vec<Bytes>,
     /// Where it says a stack goes on below it; `None` where it says nothing.
     pub(super) below: Option<Below>,
-    /// What the segment itself says was taken.
+    /// What the segment itself says was taken, as far as it is there.
     pub(super) taken: Vec<(u32, u32)>,
+    /// True if more was noted as taken than is there: the segment was set back before the note.
+    pub(super) is_cut: bool,
+    /// Which items these are.
+    pub(super) chain: Chain,
     pub(super) bytes: usize,
     pub(super) cas: Option<Cas>,
     /// The last sequence of a writer that was asked for.
@@ -396,8 +429,14 @@ pub(super) struct Content {
 /// What the frames of a segment come to.
 #[derive(Default)]
 struct Frames<'v> {
+    incarnation: u64,
     items: Vec<&'v [u8]>,
     notes: Vec<&'v [u8]>,
+    chain: Chain,
+    /// Writer and sequence of the frame.
+    frame: (u64, u64),
+    /// True until the frame has brought an item.
+    is_new: bool,
 }
 
 impl<'v> Fold<'v> for Frames<'v> {
@@ -405,9 +444,17 @@ impl<'v> Fold<'v> for Frames<'v> {
         self.items.reserve(elements);
     }
 
+    fn frame(&mut self, writer: u64, seq: u64) {
+        (self.frame, self.is_new) = ((writer, seq), true);
+    }
+
     fn apply(&mut self, action: Action, element: &'v [u8]) {
         match action {
-            Action::Put => self.items.push(element),
+            Action::Put => {
+                let (writer, seq) = self.frame;
+                self.chain.add(self.incarnation, writer, seq, std::mem::take(&mut self.is_new));
+                self.items.push(element);
+            }
             Action::Remove => self.notes.push(element),
         }
     }
@@ -422,33 +469,50 @@ impl Content {
         let bytes = &item.value;
         let incarnation = incarnation(bytes)?;
         let value = Value::parse(bytes, place(number, incarnation))?;
-        let folded = value.fold(Frames::default())?;
+        let folded = value.fold(Frames { incarnation, ..Frames::default() })?;
         let mut content = Content {
             incarnation,
             items: folded.state.items.iter().map(|item| bytes.slice_ref(item)).collect(),
             below: None,
             taken: Vec::new(),
+            is_cut: false,
             bytes: bytes.len(),
             cas: item.cas,
             last: folded.last(writer),
+            chain: folded.state.chain,
         };
         for mut note in folded.state.notes {
             let whole = take_note(&mut note).filter(|_| note.is_empty());
-            let (below, taken) = whole.ok_or_else(|| mismatch("a note of the segment is malformed"))?;
-            content.note(below, taken);
+            content.note(whole.ok_or_else(|| mismatch("a note of the segment is malformed"))?);
         }
         Ok(content)
     }
 
     /// Joins a note: both what was taken and how far below it goes on only ever grow, so their order does not matter.
-    fn note(&mut self, below: Below, taken: Vec<(u32, u32)>) {
+    fn note(&mut self, (below, mut taken, print): Note) {
         let depth = |below: &Below| (below.segment.map_or(0, |segment| segment + 1), !below.is_guess);
         if self.below.is_none_or(|known| depth(&below) < depth(&known)) {
             self.below = Some(below);
         }
+        if let Some(kept) = self.chain.kept(&print, taken.last().map_or(0, |range| range.1)) {
+            cut(&mut taken, kept);
+            self.is_cut = true;
+        }
         for range in taken {
             add(&mut self.taken, range);
         }
+    }
+
+    /// True if the segment itself says so of the item; of a queue's, which says nothing, always.
+    pub(super) fn has_taken(&self, ordinal: u32) -> bool {
+        self.below.is_none() || self.taken.iter().any(|range| (range.0..range.1).contains(&ordinal))
+    }
+
+    /// The record that a stack goes on with when it comes down to the segment.
+    pub(super) fn record(&self, segment: u64) -> Record {
+        let Content { incarnation, below, taken, chain, .. } = self;
+        let print = chain.print(taken.last().map_or(0, |range| range.1));
+        Record { segment, incarnation: *incarnation, below: below.unwrap_or_default(), taken: taken.clone(), print }
     }
 
     pub(super) fn count(&self) -> u32 {

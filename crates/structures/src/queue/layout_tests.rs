@@ -19,6 +19,7 @@ fn sample() -> State {
             incarnation: 8,
             below: Below { segment: Some(0), is_guess: true },
             taken: vec![(0, 2), (5, 6)],
+            print: Chain::of(3, 3, 0).print(3),
         }],
         opens: vec![Open { segment: 1, ordinal: 5, claim: 0xab, attempts: 2 }],
     }
@@ -27,9 +28,9 @@ fn sample() -> State {
 #[test]
 fn a_state_has_golden_bytes() {
     let bytes = sample().encode(0x42);
-    let golden = b"LRQ\x01\xac\x02\x02\x88\x77\x66\x55\x44\x33\x22\x11\x01\x03\x04\x05\x06\x07\
+    let golden = b"LRQ\x02\xac\x02\x02\x88\x77\x66\x55\x44\x33\x22\x11\x01\x03\x04\x05\x06\x07\
         \x01\x09\0\0\0\0\0\0\0\x01\
-        \x01\x01\x08\0\0\0\0\0\0\0\x03\x02\0\x02\x03\x01\
+        \x01\x01\x08\0\0\0\0\0\0\0\x03\x02\0\x02\x03\x01\x03\xf4\x83\x2f\x9c\x9a\x59\xcf\xd4\xac\x23\xa9\xcf\x1b\x5e\xca\xa4\
         \x01\x01\x05\xab\0\0\0\0\0\0\0\x02";
     assert_eq!([&bytes[..4], &bytes[8..]].concat(), golden);
     assert_eq!(bytes[4..8], layout::check(0x42, &bytes[8..]).to_le_bytes());
@@ -39,10 +40,10 @@ fn a_state_has_golden_bytes() {
 
 #[test]
 fn a_segment_of_a_stack_has_golden_bytes() {
-    let note = note_frame(3, 0x77, 5, Below { segment: Some(2), is_guess: false }, &[(1, 3)]);
-    // A frame of one removed element of 5 bytes: below 2, one range, a gap of 1, a length of 2.
-    assert_eq!(note[0], 14);
-    assert_eq!(&note[5..], b"\x05\0\0\0\0\0\0\0\x01\x09\x06\x01\x01\x02");
+    let note = note_of(3, 0x77, 5, 2, &[(1, 3)], &Chain::of(1, 1, 0));
+    // A frame of one removed element of 13 bytes: below 2, one range, a gap of 1, a length of 2, and of what was there one frame.
+    assert_eq!(note[0], 23);
+    assert_eq!(&note[5..], b"\x05\0\0\0\0\0\0\0\x01\x1b\x06\x01\x01\x02\x01\x1b\x5e\xca\xa4\xfc\x05\x68\x41");
     let value = segment(3, 0x77, Some(note));
     assert_eq!(&value[..4], b"LRA\x01");
     assert_eq!(&value[4..14], b"\x77\0\0\0\0\0\0\0\x03\0");
@@ -59,6 +60,13 @@ fn a_link_has_golden_bytes() {
     {
         assert_eq!(linked(bytes, generation, number).unwrap_err().kind(), ErrorKind::LayoutMismatch);
     }
+}
+
+/// A note that `writer` leaves of what was taken of a segment.
+fn note_of(number: u64, incarnation: u64, writer: u64, below: u64, taken: &[(u32, u32)], chain: &Chain) -> Bytes {
+    let below = Below { segment: Some(below), is_guess: false };
+    let print = chain.print(taken.last().map_or(0, |range| range.1));
+    note_frame(&Record { segment: number, incarnation, below, taken: taken.to_vec(), print }, writer)
 }
 
 /// A segment with these frames, as it is read.
@@ -79,8 +87,9 @@ fn items(number: u64, incarnation: u64, writer: u64, seq: u64, items: &[&str]) -
 #[test]
 fn repeats_count_once_and_notes_are_joined_in_any_order() {
     let (first, second) = (items(1, 9, 7, 1, &["a", ""]), items(1, 9, 7, 2, &["b"]));
-    let deep = note_frame(1, 9, 21, Below { segment: Some(2), is_guess: false }, &[(0, 1)]);
-    let deeper = note_frame(1, 9, 22, Below { segment: Some(1), is_guess: false }, &[(1, 3)]);
+    let chain = read(1, 9, &[first.clone(), second.clone()], 7).unwrap().chain;
+    let deep = note_of(1, 9, 21, 2, &[(0, 1)], &chain);
+    let deeper = note_of(1, 9, 22, 1, &[(1, 3)], &chain);
     for notes in [[&deep, &deeper], [&deeper, &deep]] {
         let frames = [&first, notes[0], &second, &first, notes[1], &second].map(Clone::clone);
         let content = read(1, 9, &frames, 7).unwrap();
@@ -97,18 +106,19 @@ fn repeats_count_once_and_notes_are_joined_in_any_order() {
 
 #[test]
 fn ranges_join_and_tell_what_is_free() {
+    let content = read(0, 0, &[items(0, 0, 1, 1, &["a"; 6])], 0).unwrap();
     let mut record = Record::new(0, 0, Below::default());
     assert_eq!((record.first_free(0), record.last_free(0)), (None, None));
     assert_eq!((record.first_free(2), record.last_free(2)), (Some(0), Some(1)));
     for ordinal in [1, 4, 2, 0] {
-        record.take(ordinal);
+        record.take(ordinal, &content);
     }
     assert_eq!(record.taken, [(0, 3), (4, 5)]);
     assert_eq!((record.first_free(6), record.last_free(6)), (Some(3), Some(5)));
     assert_eq!((record.first_free(5), record.last_free(5)), (Some(3), Some(3)));
     assert_eq!((record.first_free(3), record.last_free(3)), (None, None));
     assert!(!record.is_whole());
-    record.take(3);
+    record.take(3, &content);
     assert!(record.is_whole());
     assert_eq!((record.count(), record.end(), record.last_free(5)), (5, 5, None));
 }
@@ -141,9 +151,10 @@ proptest! {
 
     #[test]
     fn ranges_agree_with_a_set(taken in proptest::collection::vec(0u32..60, 0..80), count in 0u32..70) {
+        let content = read(0, 0, &[items(0, 0, 1, 1, &["a"; 60])], 0).unwrap();
         let mut record = Record::new(0, 0, Below::default());
         for &ordinal in &taken {
-            record.take(ordinal);
+            record.take(ordinal, &content);
         }
         let free: Vec<u32> = (0..count).filter(|ordinal| !taken.contains(ordinal)).collect();
         prop_assert_eq!(record.last_free(count), free.last().copied());

@@ -17,6 +17,7 @@
 //! | an item that was acknowledged | never delivered again | never delivered again | |
 //! | order | of the items of a handle that pushes alone: the order of their pushes; of several see below | the same | |
 //! | a lost segment | only where it is built as a cache that evicts | the one consumer that finds it is told [`Lost`](larder_core::ErrorKind::Lost), once; then taking goes on behind it | |
+//! | a segment that was set back, by a failover or a restart from an older file | cannot be | the one consumer that finds it is told `Lost`, once; what was pushed since is delivered, what was taken just before what is gone perhaps again, and claims of it are void | |
 //! | a lost state | the same | `Lost`, to everybody | |
 //!
 //! A duplicate takes a lease that ran out, an item that was given back, or a fault. Two windows are left in which a loss is not
@@ -52,7 +53,7 @@
 //! An item has 0 bytes up to [`Queue::item_bytes_max`]: the store's limit on a value less about 150. At most 1,024 claims are open at a
 //! time, and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
 //! [`Full`](larder_core::ErrorKind::Full). Acknowledging and giving back always fits: taking stops earlier. What is used up and about to be removed does not count. Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
-//! 3 for its length, and each push 14 to 17 more; a segment that waits in the middle has a link of 12 bytes beside its key. The state takes about 60 bytes, 12 for each of the last 16 writers and about 14 a claim; a
+//! 3 for its length, and each push 14 to 17 more; a segment that waits in the middle has a link of 12 bytes beside its key. The state takes about 60 bytes, up to 50 for each segment that is partly taken, 12 for each of the last 16 writers and about 14 a claim; a
 //! claim's marker some 50 more than its key, on a server, until the lease ends.
 
 mod consume;
@@ -62,6 +63,7 @@ pub(crate) mod fuzz;
 mod handle;
 mod layout;
 mod options;
+mod past;
 mod plan;
 mod push;
 mod stat;
@@ -140,11 +142,11 @@ pub struct QueueStat {
     pub bytes: u64,
     /// Of these, what items take that were acknowledged: it goes with their segments.
     pub stale_bytes: u64,
-    /// Segments that are gone and that no consumer was told of yet.
+    /// Segments that are gone, or were set back, and that no consumer was told of yet.
     pub segments_missing: u64,
-    /// Segments that were lost since it was made, as far as consumers have come.
+    /// Segments that were lost, or set back, since it was made, as far as consumers have come.
     pub segments_lost: u64,
-    /// Claimed items that were lost before they were acknowledged, and could not be delivered again.
+    /// Claimed items that were lost before they were acknowledged, or whose claim is void since their segment was set back.
     pub items_lost: u64,
 }
 

@@ -50,6 +50,8 @@ pub(super) struct Seen {
 enum Look<'s> {
     Unread,
     Here(&'s Arc<Content>),
+    /// Of what was taken, only the first so many items are there for certain.
+    Back(&'s Arc<Content>, u32),
     Lost,
 }
 
@@ -139,20 +141,38 @@ impl Shelf {
 /// The segment's content, if it can be what the state means.
 ///
 /// What seems lost may be only out of date, one way or the other: others have taken items since the segment was read, or have
-/// removed it since the state was. It is lost if it was read while the state was this very one.
-fn look<'s>(state: &State, segment: u64, end: u32, shelf: &'s Shelf) -> Look<'s> {
+/// removed it since the state was. It is lost, or was set back, if it was read while the state was this very one. `record` is the segment's.
+fn look<'s>(state: &State, segment: u64, record: Option<&Record>, shelf: &'s Shelf) -> Look<'s> {
     let Some(seen) = shelf.get(segment) else { return Look::Unread };
     let is_sound = |content: &&Arc<Content>| {
         // A segment is closed only when something is in it.
-        let is_own =
-            if segment == state.tail { content.incarnation == state.incarnation } else { !content.items.is_empty() };
-        is_own && end <= content.count()
+        if segment == state.tail { content.incarnation == state.incarnation } else { !content.items.is_empty() }
     };
-    match seen.content.as_ref().filter(is_sound) {
-        Some(content) => Look::Here(content),
-        None if seen.seq == state.seq => Look::Lost,
-        None => Look::Unread,
+    let content = seen.content.as_ref().filter(is_sound);
+    let kept = content.and_then(|content| record.and_then(|record| record.kept(content)));
+    match (content, kept) {
+        (Some(content), None) => Look::Here(content),
+        _ if seen.seq != state.seq => Look::Unread,
+        (Some(content), Some(kept)) => Look::Back(content, kept),
+        (None, _) => Look::Lost,
     }
+}
+
+/// Takes a segment as it is that was set back: what is not there for certain counts as not taken, and who claimed it has no claim any more. So what was pushed
+/// since is delivered, and what was taken just before it was set back is delivered once more.
+fn set_back(state: &mut State, at: usize, content: &Content, kept: u32) -> String {
+    let segment = state.records[at].segment;
+    let end = state.records[at].end();
+    state.records[at].cut(kept, content);
+    let before = state.opens.len();
+    state.opens.retain(|open| open.segment != segment || open.ordinal < kept);
+    let claims = before - state.opens.len();
+    state.lost_items += claims as u64;
+    state.lost_segments += 1;
+    format!(
+        "segment {segment} went back to an older state, by a failover or a restart: of the {end} items up to the last that was taken {kept} are there for \
+         certain, what was pushed behind them may be gone, and what is there is delivered, perhaps again; {claims} claims are void"
+    )
 }
 
 /// True if nothing of the segment is left, as far as the state knows, and nobody pushes to it but by mistake.
@@ -217,10 +237,21 @@ pub(super) fn pick(order: Order, state: &mut State, shelf: &Shelf, expired: &Has
 
 /// Takes an item that was claimed before.
 fn again(state: &mut State, shelf: &Shelf, open: Open) -> Pick {
-    let bytes = match look(state, open.segment, open.ordinal.saturating_add(1), shelf) {
+    let at = state.record_at(open.segment);
+    let bytes = match look(state, open.segment, at.map(|at| &state.records[at]), shelf) {
         Look::Unread => return Pick::Read(vec![open.segment]),
-        Look::Here(content) => content.items.get(open.ordinal as usize).cloned(),
-        Look::Lost => None,
+        Look::Back(content, kept) => match at {
+            Some(at) => return Pick::Lost(set_back(state, at, content, kept)),
+            None => None,
+        },
+        // Of what is not on record the segment notes what was taken: it may have been set back, too.
+        Look::Here(content) if at.is_some() || content.has_taken(open.ordinal) => {
+            content.items.get(open.ordinal as usize).cloned()
+        }
+        Look::Here(_) if shelf.get(open.segment).is_some_and(|seen| seen.seq != state.seq) => {
+            return Pick::Read(vec![open.segment]);
+        }
+        Look::Here(_) | Look::Lost => None,
     };
     state.opens.retain(|other| (other.segment, other.ordinal) != (open.segment, open.ordinal));
     match bytes {
@@ -239,12 +270,11 @@ fn again(state: &mut State, shelf: &Shelf, open: Open) -> Pick {
 
 fn take(state: &mut State, shelf: &Shelf, segment: u64, ordinal: u32) -> Pick {
     let content = shelf.get(segment).and_then(|seen| seen.content.as_ref());
-    let item = content.and_then(|content| Some((content.items.get(ordinal as usize)?.clone(), content.incarnation)));
+    let item = content.and_then(|content| Some((content.items.get(ordinal as usize)?.clone(), content)));
     let at = state.record_at(segment);
     match (item, at) {
-        (Some((bytes, incarnation)), Some(at)) => {
-            state.records[at].take(ordinal);
-            state.records[at].incarnation = incarnation;
+        (Some((bytes, content)), Some(at)) => {
+            state.records[at].take(ordinal, content);
             Pick::Item { bytes, segment, ordinal, attempts: 1 }
         }
         // Only what was read, of a segment on record, is offered.
@@ -262,18 +292,24 @@ fn oldest(state: &mut State, shelf: &Shelf) -> Free {
     loop {
         let last = state.records.len().saturating_sub(1);
         // Late appends to segments that were passed come first.
-        for record in &state.records[..last] {
-            if let Look::Here(content) = look(state, record.segment, record.end(), shelf)
-                && let Some(ordinal) = record.first_free(content.count())
-            {
-                return Free::At(record.segment, ordinal);
+        for at in 0..last {
+            let record = &state.records[at];
+            match look(state, record.segment, Some(record), shelf) {
+                Look::Here(content) => {
+                    if let Some(ordinal) = record.first_free(content.count()) {
+                        return Free::At(record.segment, ordinal);
+                    }
+                }
+                Look::Back(content, kept) => return Free::Lost(set_back(state, at, content, kept)),
+                Look::Unread | Look::Lost => {}
             }
         }
         let Some(record) = state.records.last() else { return Free::None };
         let segment = record.segment;
         let is_tail = segment >= state.tail;
-        match look(state, segment, record.end(), shelf) {
+        match look(state, segment, Some(record), shelf) {
             Look::Unread => return Free::Read(vec![segment]),
+            Look::Back(content, kept) => return Free::Lost(set_back(state, last, content, kept)),
             Look::Lost if is_tail && state.is_tail_lost => return Free::None,
             Look::Lost => {
                 if is_tail {
@@ -319,8 +355,9 @@ fn newest(state: &mut State, shelf: &Shelf) -> Free {
         if !shelf.get(segment).is_some_and(is_current) {
             return Free::Read(vec![segment]);
         }
-        match look(state, segment, record.end(), shelf) {
+        match look(state, segment, Some(record), shelf) {
             Look::Unread => return Free::Read(vec![segment]),
+            Look::Back(content, kept) => return Free::Lost(set_back(state, at, content, kept)),
             Look::Lost if is_tail && state.is_tail_lost => {}
             Look::Lost if is_tail => {
                 state.is_tail_lost = true;
@@ -366,19 +403,25 @@ fn descend(state: &mut State, shelf: &Shelf) -> Descent {
         };
         // What was taken of it stands in notes that it got when it left the record: an older reading may lack them.
         let is_of_now = shelf.get(segment).is_some_and(|seen| seen.seq == state.seq);
-        let found = if is_of_now { look(state, segment, 0, shelf) } else { Look::Unread };
+        let found = if is_of_now { look(state, segment, None, shelf) } else { Look::Unread };
         match found {
             Look::Unread => {
                 let first = if below.is_guess { segment.saturating_sub(GUESSES - 1) } else { segment };
                 return Descent::Ended(Free::Read((first..=segment).rev().collect()));
             }
             Look::Here(content) => {
-                let below = content.below.unwrap_or_default();
-                let (incarnation, taken) = (content.incarnation, content.taken.clone());
-                state.records.insert(0, Record { segment, incarnation, below, taken });
-                return Descent::Onto;
+                state.records.insert(0, content.record(segment));
+                if !content.is_cut {
+                    return Descent::Onto;
+                }
+                state.lost_segments += 1;
+                let what = format!(
+                    "segment {segment} went back to an older state, by a failover or a restart, before it was left: what was in it may be gone, and what \
+                     is there is delivered, perhaps again"
+                );
+                return Descent::Ended(Free::Lost(what));
             }
-            Look::Lost => {
+            Look::Lost | Look::Back(..) => {
                 state.records[0].below = Below { segment: segment.checked_sub(1), is_guess: true };
                 if !below.is_guess {
                     state.live = state.live.saturating_sub(1);

@@ -201,6 +201,25 @@ impl Pusher {
         self.is_tight = !self.may_open(&view.state, None);
     }
 
+    /// True if another segment is the tail now: that one is followed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::RolledBack`] if it is none that came later: a state that was set back, and written since, does not name the one that was pushed to.
+    fn has_moved(&mut self, view: &View, tail: Tail) -> Result<bool> {
+        self.follow(view);
+        if self.tail == Some(tail) {
+            return Ok(false);
+        }
+        if view.state.tail > tail.number {
+            return Ok(true);
+        }
+        let detail = format!(
+            "segment {} was its tail and is not any more: its state went back to an older one, and what was pushed there since is lost",
+            tail.number
+        );
+        Err(self.engine.named(ErrorKind::RolledBack, &detail))
+    }
+
     /// True if the limit leaves room for one more segment. What is used up does not count: it is about to be removed. `count`
     /// is how many items the tail has, where that is known.
     fn may_open(&self, state: &State, count: Option<u32>) -> bool {
@@ -255,8 +274,7 @@ impl Pusher {
         let mut answers = Answers::new(self.engine.vigil.run(ctx, batch).await);
         let view = self.engine.view(answers.next(), newest)?;
         let content = self.content(tail, answers.next()?)?;
-        if view.state.tail != tail.number {
-            self.follow(&view);
+        if self.has_moved(&view, tail)? {
             return Ok(false);
         }
         // One that is gone refuses the append, which finds out the rest.
@@ -307,7 +325,13 @@ impl Pusher {
             self.bytes_until_look = self.look_bytes();
             let segment = answers.next();
             // It has landed; a next segment that cannot be opened now is opened by whoever looks next.
-            _ = self.after_look(ctx, tail, segment, answers, newest).await;
+            if let Err(error) = self.after_look(ctx, tail, segment, answers, newest).await
+                && matches!(error.kind(), ErrorKind::Lost | ErrorKind::RolledBack)
+            {
+                // Where it landed nobody may come any more. The next push is told as well.
+                (self.is_in_doubt, self.bytes_until_look) = (true, 0);
+                return Err(error);
+            }
         }
         Ok(Step::Landed)
     }
@@ -322,8 +346,7 @@ impl Pusher {
     ) -> Result<()> {
         let content = self.content(tail, segment?)?;
         let view = self.engine.view(answers.next(), newest)?;
-        if view.state.tail != tail.number {
-            self.follow(&view);
+        if self.has_moved(&view, tail)? {
             return Ok(());
         }
         self.is_tight = !self.may_open(&view.state, None);
@@ -379,8 +402,7 @@ impl Pusher {
             None if self.is_in_doubt => return Err(self.cannot_tell(tail)),
             None => {}
         }
-        if view.state.tail != tail.number {
-            self.follow(&view);
+        if self.has_moved(&view, tail)? {
             return Ok(Step::Again);
         }
         if let Some(content) = content.as_ref().filter(|content| !self.is_full(content)) {
@@ -434,8 +456,7 @@ impl Pusher {
     async fn name(&mut self, ctx: Ctx, cas: Cas, next: Next, tail: Tail) -> Result<bool> {
         let engine = self.engine.clone();
         let Next { mut state, record, leaving, .. } = next;
-        let note = (engine.order == Order::Lifo)
-            .then(|| layout::note_frame(tail.number, tail.incarnation, random_id(), record.below, &record.taken));
+        let note = (engine.order == Order::Lifo).then(|| layout::note_frame(&record, random_id()));
         let segment = layout::segment(tail.number, tail.incarnation, note);
         let add = Op::put(engine.segment_key(tail.incarnation)?, PutMode::Add, segment, Ttl::Never);
         let mut batch = Batch::from_iter([add, engine.segment_read(tail.incarnation)?]);
@@ -454,9 +475,8 @@ impl Pusher {
         let mut left = 0;
         let mut fault = None;
         for leaving in &leaving {
-            // One that is there has the same bytes.
             let link = answers.next();
-            let is_linked = matches!(link, Ok(Reply::Stored | Reply::NotStored));
+            let is_linked = matches!(link, Ok(Reply::Stored));
             let is_noted = leaving.note.is_none() || matches!(answers.next(), Ok(Reply::Stored));
             fault = fault.or(link.err());
             if !(is_linked && is_noted) {
@@ -535,9 +555,8 @@ impl Pusher {
             return (Record { below: Below::default(), ..record }, leaving.into_iter().collect());
         }
         let leave = |record: &Record| {
-            let Record { segment, incarnation, below, taken } = record;
-            let note = layout::note_frame(*segment, *incarnation, random_id(), *below, taken);
-            Leaving { segment: *segment, incarnation: *incarnation, note: Some(note) }
+            let note = layout::note_frame(record, random_id());
+            Leaving { segment: record.segment, incarnation: record.incarnation, note: Some(note) }
         };
         // What is drained stays on record: so it is removed soon, and not only when the stack comes down to it again.
         let is_live = |record: &&Record| {

@@ -77,7 +77,7 @@ impl Engine {
         let stat = self.stat().await?;
         if stat.segments_missing > 0 {
             let detail = format!(
-                "{} segments are gone: evicted, or lost in a restart; a consumer is told of it once, and goes on behind them",
+                "{} segments are gone, or went back: evicted, or lost in a restart or a failover; a consumer is told of it once, and goes on behind them",
                 stat.segments_missing
             );
             return Err(self.named(ErrorKind::Lost, &detail));
@@ -163,7 +163,7 @@ impl Engine {
         let is_sound = |content: &Content| {
             let is_own =
                 if number == state.tail { content.incarnation == state.incarnation } else { !content.items.is_empty() };
-            is_own && record.is_none_or(|record| record.end() <= content.count())
+            is_own && record.is_none_or(|record| record.kept(content).is_none())
         };
         match content.filter(is_sound) {
             Some(content) => pass.add(state, number, &content, record.map_or(&[], |record| &record.taken)),

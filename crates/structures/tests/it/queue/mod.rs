@@ -1,5 +1,6 @@
 //! Queues and stacks.
 
+mod back;
 mod edges;
 mod faults;
 mod handle;

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use clap::Args;
-use larder_server::{Args as ServerArgs, DurableEngine, Listen, MemoryEngine, Server};
+use larder_server::{Args as ServerArgs, DurableEngine, MemoryEngine, Server};
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure};
@@ -106,8 +106,8 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     if args.daemon && std::env::var_os(IN_BACKGROUND).is_none() {
         return go_to_background(&words, as_memcached);
     }
-    if let Some(port) = args.unnamed.filter(|_| as_memcached) {
-        args.config.listen = vec![Listen::Tcp(([0, 0, 0, 0], port).into())];
+    if let Some(everywhere) = args.everywhere.take().filter(|_| as_memcached) {
+        args.config.listen = vec![everywhere];
     }
     inherit(&mut args);
     args.config.signals = true;

@@ -40,8 +40,6 @@ pub(crate) struct Connection<E: Engine, S> {
     session: Session,
     /// A request that is not all there, or requests that wait until replies were taken.
     pending: BytesMut,
-    /// What the replies wait for; 0 for nothing. See [`Engine::touched`].
-    waits_for: u64,
     /// How much of the replies was sent.
     sent: usize,
     /// What is counted of this connection in the bytes that all hold.
@@ -51,15 +49,15 @@ pub(crate) struct Connection<E: Engine, S> {
 impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, worker: usize, stream: S) -> Connection<E, S> {
         let session = Session::new(env.auth.is_some());
-        Connection { env, state, worker, stream, session, pending: BytesMut::new(), waits_for: 0, sent: 0, held: 0 }
+        Connection { env, state, worker, stream, session, pending: BytesMut::new(), sent: 0, held: 0 }
     }
 
     /// Waits until what the replies say is durable. Where it cannot be, they are not sent, and the connection ends: the outcome is unknown.
     fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        if self.waits_for > 0 {
+        if self.session.waits_for > 0 {
             self.state.set_phase(Phase::Half);
-            ready!(self.env.engine.poll_settled(self.waits_for, cx)).map_err(std::io::Error::other)?;
-            self.waits_for = 0;
+            ready!(self.env.engine.poll_settled(self.session.waits_for, cx)).map_err(std::io::Error::other)?;
+            self.session.settled(&self.env, self.worker);
         }
         Poll::Ready(Ok(()))
     }
@@ -114,7 +112,6 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     /// Takes requests from what is pending.
     fn feed_pending(&mut self) {
         let taken = self.session.feed(&self.env, self.worker, &self.pending);
-        self.waits_for = self.waits_for.max(self.env.engine.touched());
         self.pending.advance(taken);
         if self.pending.is_empty() {
             self.pending = BytesMut::new();
@@ -145,7 +142,6 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 return Poll::Ready(Ok(read.len()));
             }
             let taken = self.session.feed(&self.env, self.worker, read);
-            self.waits_for = self.waits_for.max(self.env.engine.touched());
             if taken < read.len() {
                 self.pending.extend_from_slice(&read[taken..]);
             }

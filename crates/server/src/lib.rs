@@ -9,6 +9,7 @@
 //! | `env`, `conns`, `counters` | what all connections share |
 //! | `hot` | keys that are asked for most, for `stats hot` |
 //! | `http` | `/metrics`, `/healthz` |
+//! | `listen` | sockets that are listened on |
 //! | `auth`, `tls`, `notify` | who may come in; TLS; systemd |
 //!
 //! # What differs from memcached
@@ -41,11 +42,13 @@ mod conns;
 mod counters;
 mod engine;
 mod env;
+mod extended;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod hot;
 mod http;
+mod listen;
 mod notify;
 mod process;
 mod server;
@@ -54,7 +57,7 @@ mod tls;
 
 pub use args::Args;
 pub use auth::AuthFile;
-pub use config::{Config, Limits, Listen, Runtime};
+pub use config::{ClientCerts, Config, Limits, Listen, Runtime, Tls};
 pub use engine::{DurableEngine, Engine, Figures, MemoryEngine, Promises, Walk};
 pub use larder_store_durable::{BackupParts, DurableStore, Options as DurableOptions};
 pub use larder_store_memory::MemoryStore;

@@ -40,6 +40,7 @@ mod room;
 mod shared;
 mod store;
 mod survey;
+mod tables;
 mod time;
 mod timer;
 mod versions;

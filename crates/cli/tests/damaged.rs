@@ -53,7 +53,8 @@ fn damaged(folder: &Path) -> String {
 fn tells(done: &Done, line: &str, table: &str) {
     assert_ne!(done.code(), 0, "{line}: {}", done.text());
     // A store with several tables names the one that it met.
-    let named = done.stderr.contains(table.split('/').next().unwrap()) && done.stderr.contains("is damaged in the block at byte 0");
+    let named = done.stderr.contains(table.split('/').next().unwrap())
+        && done.stderr.contains("is damaged in the block at byte 0");
     assert!(done.stderr.contains("corrupt") && named, "{line}: {}", done.stderr);
 }
 
@@ -64,11 +65,17 @@ fn what_meets_a_damaged_table_names_it_and_fails() {
     let dump = folder.path().join("x.dump");
     for (number, served) in [true, false].into_iter().enumerate() {
         let server = served.then(|| serve(folder.path()));
-        let url = server.as_ref().map_or_else(
-            || format!("file:{}", folder.path().join("store").display()),
-            |Served(_, url)| url.clone(),
-        );
-        for line in ["ls", "inspect tags", "counter get hits", "set members tags", "table get prices apple", "set add tags blue"] {
+        let url = server
+            .as_ref()
+            .map_or_else(|| format!("file:{}", folder.path().join("store").display()), |Served(_, url)| url.clone());
+        for line in [
+            "ls",
+            "inspect tags",
+            "counter get hits",
+            "set members tags",
+            "table get prices apple",
+            "set add tags blue",
+        ] {
             tells(&on(&url, line), line, &table);
         }
         tells(&finish(larder(["--store", &url, "export"]).arg(&dump)), "export", &table);

@@ -52,7 +52,7 @@ fn work(addr: SocketAddr) -> TcpStream {
 
 #[test]
 fn what_is_told_has_memcacheds_names_and_shape() {
-    let theirs = Memcached::start(Version::New, &["-o", "track_sizes"]);
+    let theirs = Memcached::start(Version::New, &["-o", "track_sizes,idle_timeout=3600"]);
     let ours = start(Limits::default());
     let [mut theirs, mut ours] = [theirs.addr(), ours.addrs()[0]].map(work);
     for what in ["stats", "stats settings", "stats items", "stats slabs", "stats sizes"] {

@@ -238,6 +238,9 @@ fn fault(error: fjall::Error) -> Fault {
         Error::Locked => {
             Fault { harm: Harm::Unavailable, detail: "the engine's folder is locked by another process".to_owned() }
         }
+        Error::InvalidVersion(_) => {
+            Fault::corrupt("the engine's file version is damaged: it names no format that the engine knows")
+        }
         other => Fault { harm: Harm::Corrupt, detail: format!("the engine found its files damaged: {other:?}") },
     }
 }

@@ -5,7 +5,7 @@
 //! what stands before it.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use crate::fault::{Fault, Harm};
+use crate::versions::{KEYSPACES, contents_are_whole};
 
 const MAGIC: &[u8] = b"LSM\x03";
 const HEADER_BYTES: usize = 33;
@@ -68,6 +69,32 @@ pub(crate) fn verify(keyspace: &Keyspace, tell: &mut dyn FnMut(u64)) -> Result<(
     if damages.is_empty() { Ok(()) } else { Err(Fault::corrupt(damages.join("; "))) }
 }
 
+/// Names the file, if one can be found, for which the engine did not open its folder; it says of none.
+pub(crate) fn named_in(folder: &Path, fault: Fault) -> Fault {
+    if fault.harm != Harm::Corrupt {
+        return fault;
+    }
+    for keyspace in KEYSPACES {
+        let tables = fs::read_dir(folder.join("keyspaces").join(keyspace).join("tables"));
+        for path in tables.into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let place = File::open(&path).and_then(|file| place_of_damage(&file));
+            if let Ok(Some(place)) = place {
+                let detail = format!("{} is damaged {place} ({})", path.display(), fault.detail);
+                return Fault::corrupt(detail);
+            }
+        }
+    }
+    fault
+}
+
+/// Without its checksum, which stands in the list of tables: what its blocks and its table of contents say of themselves.
+fn place_of_damage(file: &File) -> io::Result<Option<String>> {
+    if let Some(at) = bad_block(file)? {
+        return Ok(Some(format!("in the block at byte {at}")));
+    }
+    Ok((!contents_are_whole(file)?).then(|| "in its table of contents".to_owned()))
+}
+
 fn damage(path: &Path, checksum: u128) -> io::Result<Option<String>> {
     damage_telling(path, checksum, &mut |_| ())
 }
@@ -87,8 +114,7 @@ fn damage_telling(path: &Path, checksum: u128, tell: &mut dyn FnMut(u64)) -> io:
     if hasher.digest128() == checksum {
         return Ok(None);
     }
-    let place =
-        bad_block(&file)?.map_or_else(|| "outside its blocks".to_owned(), |at| format!("in the block at byte {at}"));
+    let place = place_of_damage(&file)?.unwrap_or_else(|| "outside its blocks".to_owned());
     Ok(Some(format!("{} is damaged {place}: it does not match its checksum", path.display())))
 }
 

@@ -243,14 +243,15 @@ async fn a_check_finds_what_any_read_finds_in_every_kind_of_file() {
                     }
                 }
                 (Some(_), None) => missed.push(format!("not found: {said}")),
-                (None, None) if kind(name) == "lock" => {}
+                // Who had it open; and a note that is written anew, unsynced, every second, and that a power cut may tear: without it nothing is lost.
+                (None, None) if ["lock", "state"].contains(&kind(name)) => {}
                 (None, None) => missed.push(format!("harmless? {said}")),
             }
         }
     }
     println!("{told:?}");
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for part in ["tables", ".jnl", "current", "state", "larder", "list"] {
+    for part in ["tables", ".jnl", "current", "larder", "list"] {
         assert!(told.get(part).is_some_and(|&count| count > 0), "{part}: {told:?}");
     }
 }

@@ -223,7 +223,7 @@ async fn a_check_finds_what_any_read_finds_in_every_kind_of_file() {
     for path in files(sound.path()) {
         let name = path.strip_prefix(sound.path()).unwrap();
         let whole = common::without_zeros(&path);
-        let places = times("LARDER_PLACES", 24).min(whole.len());
+        let places = times("LARDER_PLACES", 10).min(whole.len());
         for place in 0..places {
             let folder = tempfile::tempdir().unwrap();
             common::copy(sound.path(), folder.path());

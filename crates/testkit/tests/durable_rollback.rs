@@ -14,7 +14,7 @@ use larder::{Counter, ErrorKind, EventLog, LockGuard, Set, StoreRef};
 use larder_server::{Config, DurableEngine, DurableOptions, Listen, Server};
 use tempfile::TempDir;
 
-use crate::handles::{Handles, begin, older_numbers_and_members_go_unnoticed, silent_of, write};
+use crate::handles::{Handles, begin, older_numbers_and_members_go_unnoticed, said, silent_of, write};
 
 /// How long the folder may be in use by somebody who takes turns.
 const TURN: Duration = Duration::from_secs(5);
@@ -136,6 +136,8 @@ async fn is_told(mut ground: Ground, back: Back) {
     let store = ground.open().await;
     let mut handles = first_round(&store).await;
     let put_back = ground.keep(back);
+    // A client of a server that was away tells so until it has dialed again.
+    said(|| handles.counter.get()).await.unwrap();
     let guard = two_more_rounds(&store, &mut handles).await;
     ground.meanwhile(put_back);
     let silent = silent_of(&mut handles, &guard).await;

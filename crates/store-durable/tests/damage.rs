@@ -222,7 +222,8 @@ async fn a_check_finds_what_any_read_finds_in_every_kind_of_file() {
     let (mut told, mut missed) = (std::collections::BTreeMap::new(), Vec::new());
     for path in files(sound.path()) {
         let name = path.strip_prefix(sound.path()).unwrap();
-        let whole = common::without_zeros(&path);
+        let is_journal = path.extension().is_some_and(|it| it == "jnl");
+        let whole = if is_journal { common::without_zeros(&path) } else { std::fs::read(&path).unwrap() };
         let places = times("LARDER_PLACES", 10).min(whole.len());
         for place in 0..places {
             let folder = tempfile::tempdir().unwrap();

@@ -241,7 +241,6 @@ fn options_do_what_they_do_in_memcached() {
         (&[], "shutdown", "SERVER_ERROR: shutdown not enabled\r\n"),
         (&["-Y", &users], "get k", "CLIENT_ERROR unauthenticated\r\n"),
         (&["-B", "ascii"], "set k 0 0 1\r\nx", "STORED\r\n"),
-        (&["-c", "3", "-o", "maxconns_fast"], "set k 0 0 1\r\nx", "STORED\r\n"),
     ];
     for (options, request, answer) in cases {
         for peer in Peer::both(&[&["-l", "127.0.0.1"], *options].concat()) {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
@@ -22,8 +23,15 @@ fn serve(folder: &Path) -> Served {
     let socket = folder.join("socket");
     let mut command = larder(["serve", "-s"]);
     let child = command.arg(&socket).arg("--store").arg(format!("file:{}", folder.join("store").display()));
-    let child = child.spawn().unwrap();
-    until("the server", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    let mut child = child.spawn().unwrap();
+    until("the server", || {
+        if child.try_wait().unwrap().is_some() {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("it ended: {said}");
+        }
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
     Served(child, format!("memcached+unix://{}", socket.display()))
 }
 

@@ -43,9 +43,7 @@ fn tables(folder: &Path) -> Vec<PathBuf> {
 /// A store with some structures, all of it in a table, and a byte of a large set flipped: the name of the table.
 fn damaged(folder: &Path) -> String {
     let store = format!("file:{}", folder.join("store").display());
-    for line in ["counter add hits 5", "table put prices apple 3"] {
-        on(&store, line).exits(0);
-    }
+    on(&store, "counter add a1 5").exits(0);
     // What the engine cannot make shorter.
     let mut random = 1_u64;
     let mut word = || {
@@ -53,7 +51,9 @@ fn damaged(folder: &Path) -> String {
         format!("{random:016x}")
     };
     let words: Vec<String> = (0..2_000).map(|_| word()).collect();
-    on_with_input(&store, "set add tags - --shards 1", words.join("\n").as_bytes()).exits(0);
+    // The first stands before the second: what a store reads when it is opened is in another block.
+    on_with_input(&store, "set add a2 - --shards 1", words[..1_000].join("\n").as_bytes()).exits(0);
+    on_with_input(&store, "set add tags - --shards 1", words[1_000..].join("\n").as_bytes()).exits(0);
     DurableOptions::new(folder.join("store")).open().unwrap().settle().unwrap();
     let mut flipped = None;
     for path in tables(folder) {
@@ -88,14 +88,9 @@ fn what_meets_a_damaged_table_names_it_and_fails() {
         let url = server
             .as_ref()
             .map_or_else(|| format!("file:{}", folder.path().join("store").display()), |Served(_, url)| url.clone());
-        for line in [
-            "ls",
-            "inspect tags",
-            "counter get hits",
-            "set members tags",
-            "table get prices apple",
-            "set add tags blue",
-        ] {
+        for line in
+            ["ls", "inspect tags", "counter get a1", "set members tags", "table get prices apple", "set add tags blue"]
+        {
             tells(&on(&url, line), line, &table);
         }
         tells(&finish(larder(["--store", &url, "export"]).arg(&dump)), "export", &table);
@@ -106,7 +101,7 @@ fn what_meets_a_damaged_table_names_it_and_fails() {
             std::fs::remove_file(&dump).unwrap();
         }
         // What stands elsewhere is served.
-        assert_eq!(on(&url, "counter get hits").exits(0), "5\n");
+        assert_eq!(on(&url, "counter get a1").exits(0), "5\n");
         if !served {
             tells(&on(&url, "check"), "check", &table);
         }

@@ -100,6 +100,10 @@ fn verify_one(keyspace: &Path) -> Result<(), Fault> {
         return damaged(&pointer, "is damaged: it names no list of tables");
     };
     let list = keyspace.join(format!("v{}", u64::from_le_bytes(id)));
+    if !list.exists() {
+        let what = format!("is not there, and {} names it: one of the two is damaged, or gone", pointer.display());
+        return damaged(&list, &what);
+    }
     if xxh3_128(&read(&list)?) != u128::from_le_bytes(checksum) {
         return damaged(&list, "does not match the checksum in `current`: one of the two is damaged");
     }

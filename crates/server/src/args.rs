@@ -243,7 +243,10 @@ impl Args {
             // What is spoken here.
             "ascii" => Ok(()),
             // In memcached: either, as the client begins.
-            "auto" => Ok(self.ignored.push("--protocol auto".to_owned())),
+            "auto" => {
+                self.ignored.push("--protocol auto".to_owned());
+                Ok(())
+            }
             "binary" => config("the binary protocol is not spoken here".to_owned()),
             _ => config(format!("--protocol takes ascii, binary or auto, not {value:?}")),
         }

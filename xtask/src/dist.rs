@@ -6,6 +6,8 @@ use std::process::Command;
 
 use crate::command::{Context, Failure, Result, output};
 
+/// The file of checksums.
+const SUMS: &str = "SHA256SUMS";
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// Builds it all into `target/dist`.
@@ -28,6 +30,10 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     [&dist, &completions, &pages].into_iter().try_for_each(|path| make(path))?;
     let binary = dist.join("larder");
     fs::copy(&built, &binary).context(|| format!("copying {}", built.display()))?;
+    let bytes = fs::read(&binary).context(|| format!("reading {}", binary.display()))?;
+    if needs_loader(&bytes) {
+        return Err(Failure(format!("{} is not static: it needs the system's loader", binary.display())));
+    }
     for shell in SHELLS {
         let script = output(Command::new(&binary).args(["completions", shell]))?;
         let path = completions.join(format!("larder.{shell}"));
@@ -37,8 +43,25 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     for name in ["larder.service", "larder.socket"] {
         fs::copy(root.join("dist").join(name), dist.join(name)).context(|| format!("copying {name}"))?;
     }
+    sums(&dist)?;
     anstream::println!("{}", dist.display());
     Ok(())
+}
+
+/// The checksums of all of it, for `sha256sum --check SHA256SUMS`.
+fn sums(dist: &Path) -> Result<()> {
+    let script = format!("find . -type f ! -name {SUMS} | LC_ALL=C sort | xargs sha256sum");
+    let text = output(Command::new("sh").args(["-c", &script]).current_dir(dist))?;
+    fs::write(dist.join(SUMS), text.trim_end().to_owned() + "\n").context(|| format!("writing {SUMS}"))
+}
+
+/// True for an executable (ELF, 64 bits) that names a program to load it: one that is not static.
+fn needs_loader(elf: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let bytes = |at: usize, count: usize| elf.get(at..at + count).unwrap_or_default();
+    let number = |at, count| bytes(at, count).iter().rev().fold(0_usize, |sum, &byte| sum << 8 | usize::from(byte));
+    let (headers, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    (0..count).any(|header| number(headers + header * size, 4) == INTERPRETER as usize)
 }
 
 /// The system that this is built on, as Rust names it.
@@ -46,4 +69,37 @@ fn host_target() -> Result<String> {
     let said = output(Command::new("rustc").arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| Failure("rustc does not name its host".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_static_is_told() {
+        let shell = fs::read("/bin/sh").unwrap_or_default();
+        assert!(needs_loader(&shell), "the system's shell is linked to its libraries");
+        // As a static one has it: no such header.
+        let mut elf = vec![0; 64 + 56];
+        (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, 1);
+        assert!(!needs_loader(&elf));
+        elf[64] = 3;
+        assert!(needs_loader(&elf));
+        assert!(!needs_loader(b"text"));
+    }
+
+    #[test]
+    fn checksums_are_of_every_file_and_hold() {
+        let folder = std::env::temp_dir().join(format!("larder-sums-{}", std::process::id()));
+        fs::create_dir_all(folder.join("man")).unwrap_or_else(|error| panic!("{error}"));
+        for name in ["larder", "man/larder.1"] {
+            fs::write(folder.join(name), name).unwrap_or_else(|error| panic!("{error}"));
+        }
+        for _ in 0..2 {
+            sums(&folder).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let said = output(Command::new("sha256sum").args(["--check", SUMS]).current_dir(&folder));
+        assert_eq!(said.unwrap_or_else(|error| panic!("{error}")).lines().count(), 2);
+        fs::remove_dir_all(folder).unwrap_or_else(|error| panic!("{error}"));
+    }
 }

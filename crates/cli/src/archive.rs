@@ -280,7 +280,11 @@ pub(crate) fn check(common: &Common) -> Result<Exit, Failure> {
     let store = durable(&files_url(common)?)?.open()?;
     let torn = store.stats()?.torn_bytes;
     let progress = Progress::new();
-    let checked = store.check(&mut |checked| progress.tell(checked.items, checked.value_bytes))?;
+    let checked = store.check(&mut |checked| match checked.items {
+        // Tables are read from end to end first.
+        0 => progress.bytes(checked.table_bytes),
+        items => progress.tell(items, checked.value_bytes),
+    })?;
     drop(progress);
     let plain =
         format!("{} items, {} bytes of values, {} damaged", checked.items, checked.value_bytes, checked.damaged);

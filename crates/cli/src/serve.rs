@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use clap::Args;
-use larder_server::{Args as ServerArgs, DurableEngine, Listen, MemoryEngine, Server};
+use larder_server::{Args as ServerArgs, DurableEngine, MemoryEngine, Server};
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure};
@@ -36,7 +36,10 @@ Options, memcached's own letters among them:
   --evict                              drop items when full; without it writes are refused, since structures live here
   -c N, -t N, -I SIZE                  connections [1024], threads [4], largest item [1m]
   -Y FILE                              users and passwords, user:password a line
-  -Z --tls-cert FILE --tls-key FILE    TLS on TCP
+  -Z --tls-cert FILE --tls-key FILE    TLS on TCP; -o ssl_chain_cert=FILE,ssl_key=FILE is the same
+  -o ssl_ca_cert=FILE,ssl_verify_mode=N  clients show certificates that these signed: if they have any (1), or all (2)
+  -o ssl_min_version=3                 TLS 1.3 alone
+  -b N                                 connections that may wait to be accepted [1024]
   -A, -F, -X                           allow shutdown, forbid flush_all, forbid listings
   --metrics ADDR:PORT                  answer /metrics (Prometheus) and /healthz there
   --runtime per-core|shared            a runtime for each thread, or one for all [shared]
@@ -56,8 +59,8 @@ Examples:
   larder serve --listen unix:/run/user/1000/larder.sock --metrics 127.0.0.1:9100";
 
 pub(crate) const MEMCACHED_HELP: &str = "\
-Takes memcached's command line. What has no meaning here is passed over with a warning. It listens on every address unless told \
-otherwise, and evicts when it is full unless -M, as memcached does. With --store file:PATH it serves a folder, as `larder serve` does. The same happens when the command is started by the name memcached.
+Takes memcached's command line. What has no meaning here is passed over with a warning, and what memcached does not know is refused. It listens on every address, \
+IPv4 and IPv6, unless told otherwise, and evicts when it is full unless -M, as memcached does. With --store file:PATH it serves a folder, as `larder serve` does. The same happens when the command is started by the name memcached.
 
 Examples:
   larder memcached -m 64 -l 127.0.0.1 -p 11211 -c 1024";
@@ -106,8 +109,8 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     if args.daemon && std::env::var_os(IN_BACKGROUND).is_none() {
         return go_to_background(&words, as_memcached);
     }
-    if let Some(port) = args.unnamed.filter(|_| as_memcached) {
-        args.config.listen = vec![Listen::Tcp(([0, 0, 0, 0], port).into())];
+    if let Some(everywhere) = args.everywhere.take().filter(|_| as_memcached) {
+        args.config.listen = vec![everywhere];
     }
     inherit(&mut args);
     args.config.signals = true;

@@ -8,6 +8,9 @@ use larder_core::{Cas, Effect, Error, ErrorKind, Item, Remaining, Reply, Want};
 use crate::line::{ProtocolError, first_line, number};
 use crate::request::{Expect, Shape};
 
+/// The most that is told of what our own server says of its store.
+const TOLD_BYTES_MAX: usize = 512;
+
 /// Values up to this many bytes are copied out of the receive buffer; larger ones share it.
 ///
 /// A shared value keeps the whole buffer alive, a copied one costs a memcpy: at 4 KiB the two are about even.
@@ -312,7 +315,9 @@ fn refused_by_ours(line: &[u8]) -> Option<Error> {
     let kind = kinds
         .into_iter()
         .find(|kind| message.strip_prefix(kind.as_str().as_bytes()).is_some_and(|rest| rest.starts_with(b":")))?;
-    Some(Error::new(kind, format!("the server answered {}", larder_core::text::Shown(line))))
+    // Ours: it names a file and a place, and knows what it may say.
+    let told = String::from_utf8_lossy(&line[..line.len().min(TOLD_BYTES_MAX)]);
+    Some(Error::new(kind, format!("the server answered {told:?}")))
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -5,12 +5,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use larder_core::{Error, ErrorKind, Result};
 
 use crate::auth::AuthFile;
 use crate::config::{Config, Listen, Runtime};
+use crate::extended::{self, TlsWords};
 
 /// The port that clients try first.
 const PORT: u16 = 11_211;
@@ -42,8 +44,8 @@ pub struct Args {
     pub help: bool,
     /// True for `-V`.
     pub version: bool,
-    /// The port to listen on where no address was named: memcached then listens everywhere.
-    pub unnamed: Option<u16>,
+    /// Where memcached would listen, if nothing was named: everywhere, by IPv4 and IPv6.
+    pub everywhere: Option<Listen>,
     /// What was passed over because it means nothing here, a line each.
     pub ignored: Vec<String>,
 }
@@ -100,14 +102,13 @@ const KNOWN: &[Known] = &[
 
 /// What is gathered before it becomes listeners.
 #[derive(Debug, Default)]
-struct Gathered {
+pub(crate) struct Gathered {
     port: Option<u16>,
     unix: Option<PathBuf>,
     unix_mode: Option<u32>,
     listen: Vec<String>,
     tls: bool,
-    chain: Option<PathBuf>,
-    key: Option<PathBuf>,
+    pub(crate) tls_words: TlsWords,
 }
 
 impl Args {
@@ -135,7 +136,7 @@ impl Args {
             pid_file: None,
             help: false,
             version: false,
-            unnamed: None,
+            everywhere: None,
             ignored: Vec::new(),
         };
         let mut gathered = Gathered::default();
@@ -191,6 +192,8 @@ impl Args {
         let value = value.as_deref().map(shown).unwrap_or_default();
         let limits = &mut self.config.limits;
         match known.1 {
+            // Any that is free, as in memcached.
+            "port" if value == "-1" => gathered.port = Some(0),
             "port" => gathered.port = Some(number(&name, &value)?),
             "unix-socket" => gathered.unix = path,
             "unix-mask" => gathered.unix_mode = Some(octal(&name, &value)?),
@@ -201,7 +204,8 @@ impl Args {
             "memory-limit" => limits.memory_bytes_max = number::<usize>(&name, &value)?.saturating_mul(1 << 20),
             "disable-evictions" => self.evict = Some(false),
             "evict" => self.evict = Some(true),
-            "conn-limit" => limits.connections_max = number(&name, &value)?,
+            "conn-limit" => limits.connections_max = number::<NonZeroUsize>(&name, &value)?.get(),
+            "listen-backlog" => limits.backlog = number(&name, &value)?,
             "verbose" => limits.verbosity += 1,
             "help" | "license" => self.help = true,
             "version" => self.version = true,
@@ -215,14 +219,14 @@ impl Args {
             "extended" => self.extended(gathered, &value)?,
             "store" => self.store = Some(value),
             "metrics" => self.config.metrics = Some(address(&value, 0)?),
-            "tls-cert" => (gathered.tls, gathered.chain) = (true, path),
-            "tls-key" => (gathered.tls, gathered.key) = (true, path),
+            "tls-cert" => (gathered.tls, gathered.tls_words.chain) = (true, path),
+            "tls-key" => (gathered.tls, gathered.tls_words.key) = (true, path),
             "runtime" => self.config.runtime = runtime(&value)?,
             "udp-port" if value == "0" => {}
             "disable-watch" => {}
             "enable-sasl" => return config("SASL is not known here; --auth-file is".to_owned()),
             "memory-file" => return config("a memory file is not known here; --store file:PATH keeps data".to_owned()),
-            "protocol" if value == "binary" => return config("the binary protocol is not spoken here".to_owned()),
+            "protocol" => self.protocol(&value)?,
             _ => self.ignored.push(format!("{name} {value}").trim().to_owned()),
         }
         Ok(())
@@ -230,44 +234,34 @@ impl Args {
 
     /// The list behind `-o`.
     fn extended(&mut self, gathered: &mut Gathered, list: &str) -> Result<()> {
-        let limits = &mut self.config.limits;
-        for option in list.split(',').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let whole = format!("-o {name}");
-            match name {
-                "idle_timeout" => limits.idle_timeout_ms = number::<u64>(&whole, value)?.saturating_mul(1_000),
-                "exit_when_idle" => limits.exit_when_idle_ms = number::<u64>(&whole, value)?.saturating_mul(1_000),
-                "read_buf_mem_limit" if value != "0" => {
-                    limits.held_bytes_max = number::<usize>(&whole, value)?.saturating_mul(1 << 20);
-                }
-                "ssl_chain_cert" => gathered.chain = Some(PathBuf::from(value)),
-                "ssl_key" => gathered.key = Some(PathBuf::from(value)),
-                "track_access" => limits.track_access = true,
-                "no_track_access" => limits.track_access = false,
-                "slow_timeout_ms" => limits.slow_timeout_ms = number(&whole, value)?,
-                "drain_timeout_ms" => limits.drain_timeout_ms = number(&whole, value)?,
-                "line_bytes_max" => limits.line_bytes_max = number(&whole, value)?,
-                "modern" | "no_modern" | "maxconns_fast" => {}
-                _ => self.ignored.push(format!("-o {option}")),
+        let mut options = list.split(',').filter(|option| !option.is_empty());
+        options.try_for_each(|option| extended::take(option, &mut self.config.limits, gathered, &mut self.ignored))
+    }
+
+    fn protocol(&mut self, value: &str) -> Result<()> {
+        match value {
+            // What is spoken here.
+            "ascii" => Ok(()),
+            // In memcached: either, as the client begins.
+            "auto" => {
+                self.ignored.push("--protocol auto".to_owned());
+                Ok(())
             }
+            "binary" => config("the binary protocol is not spoken here".to_owned()),
+            _ => config(format!("--protocol takes ascii, binary or auto, not {value:?}")),
         }
-        Ok(())
     }
 
     fn listeners(&mut self, gathered: Gathered) -> Result<()> {
         if gathered.tls {
-            let Some(chain) = gathered.chain else {
-                return config("TLS needs a certificate: --tls-cert, or -o ssl_chain_cert".to_owned());
-            };
-            let key = gathered.key.unwrap_or_else(|| chain.clone());
-            self.config.tls = Some((chain, key));
+            self.config.tls = Some(gathered.tls_words.tls()?);
         }
         let mode = gathered.unix_mode.unwrap_or(0o700);
         let port = gathered.port.unwrap_or(PORT);
         for place in &gathered.listen {
             self.config.listen.push(match place.strip_prefix("unix:") {
                 Some(path) => Listen::Unix(PathBuf::from(path), mode),
-                None => Listen::Tcp(address(place, port)?),
+                None => tcp(place, port)?,
             });
         }
         match gathered.unix {
@@ -275,7 +269,8 @@ impl Args {
             Some(path) => self.config.listen.push(Listen::Unix(path, mode)),
             // Loopback, unlike memcached: whoever wants the world to come in says so.
             None if gathered.listen.is_empty() => {
-                self.unnamed = Some(port);
+                let wildcards = [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0u16; 8], port))];
+                self.everywhere = Some(Listen::TcpAny(wildcards.to_vec()));
                 self.config.listen.push(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
             }
             None => {}
@@ -284,7 +279,7 @@ impl Args {
     }
 }
 
-fn config<T>(detail: String) -> Result<T> {
+pub(crate) fn config<T>(detail: String) -> Result<T> {
     Err(Error::new(ErrorKind::Config, detail))
 }
 
@@ -292,7 +287,7 @@ fn shown(word: &OsStr) -> String {
     word.to_string_lossy().into_owned()
 }
 
-fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T> {
+pub(crate) fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T> {
     value.parse().or_else(|_| config(format!("{name} takes a number, not {value:?}")))
 }
 
@@ -328,11 +323,24 @@ fn auth_file(path: &str) -> Result<AuthFile> {
 
 /// An address with a port, or one that takes the port given.
 fn address(place: &str, port: u16) -> Result<SocketAddr> {
+    Ok(addresses(place, port)?[0])
+}
+
+/// All addresses that a place stands for; at least one.
+fn addresses(place: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let place = place.trim();
-    let with_port = place.to_socket_addrs().ok().and_then(|mut found| found.next());
     let bare = place.trim_start_matches('[').trim_end_matches(']');
-    let found = with_port.or_else(|| (bare, port).to_socket_addrs().ok()?.next());
-    found.map_or_else(|| config(format!("{place:?} is no address to listen on")), Ok)
+    let found: Vec<SocketAddr> = match place.to_socket_addrs() {
+        Ok(found) => found.collect(),
+        Err(_) => (bare, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default(),
+    };
+    if found.is_empty() { config(format!("{place:?} is no address to listen on")) } else { Ok(found) }
+}
+
+/// An address is listened on as it is; a name, as in memcached, on all that it stands for.
+fn tcp(place: &str, port: u16) -> Result<Listen> {
+    let mut found = addresses(place, port)?;
+    Ok(if found.len() == 1 { Listen::Tcp(found.remove(0)) } else { Listen::TcpAny(found) })
 }
 
 #[cfg(test)]
@@ -373,6 +381,14 @@ mod tests {
             ("-a 999", "octal"),
             ("-S", "SASL"),
             ("-B binary", "binary"),
+            ("-B klingon", "--protocol takes ascii, binary or auto"),
+            ("-c 0", "--conn-limit takes a number"),
+            ("-o nosuch=1", "no option -o nosuch"),
+            ("-o ssl_nosuch", "no option -o ssl_nosuch"),
+            ("-o idle_timeout", "-o idle_timeout takes a number"),
+            ("-o ssl_verify_mode=9", "takes 0 to 3"),
+            ("-o ssl_keyformat=2", "PEM"),
+            ("-Z -o ssl_chain_cert=c,ssl_verify_mode=2", "ssl_ca_cert"),
             ("-e /dev/shm/x", "--store file:"),
             ("-Z", "--tls-cert"),
             ("-Y /no/such/file", "/no/such/file"),

@@ -43,6 +43,8 @@ pub struct Limits {
     pub track_access: bool,
     /// How much is logged (`-v`).
     pub verbosity: u32,
+    /// Connections that may wait to be accepted (`-b`).
+    pub backlog: u32,
 }
 
 impl Default for Limits {
@@ -62,6 +64,7 @@ impl Default for Limits {
             dump_enabled: true,
             track_access: false,
             verbosity: 0,
+            backlog: 1_024,
         }
     }
 }
@@ -75,10 +78,58 @@ impl Default for Limits {
 /// ```
 #[derive(Clone, Debug)]
 pub enum Listen {
-    /// A TCP address.
+    /// A TCP address. One of IPv6 takes no IPv4.
     Tcp(SocketAddr),
+    /// Those of the addresses that this machine has, on one port where they name none: what a name stands for, or everywhere.
+    TcpAny(Vec<SocketAddr>),
     /// A unix socket, and the access it gets, as in `chmod`.
     Unix(PathBuf, u32),
+}
+
+/// TLS: who the server is, and who its clients must be. TLS 1.2 and 1.3; ciphers are those that `rustls` holds for safe.
+///
+/// ```
+/// use larder_server::{ClientCerts, Tls};
+/// let tls = Tls { clients: ClientCerts::Required("/etc/larder/clients.pem".into()), ..Tls::new("cert.pem", "key.pem") };
+/// assert!(!tls.only_1_3);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The certificate chain, in PEM.
+    pub chain: PathBuf,
+    /// Its key, in PEM.
+    pub key: PathBuf,
+    /// Whether clients show certificates.
+    pub clients: ClientCerts,
+    /// True to refuse TLS 1.2.
+    pub only_1_3: bool,
+}
+
+impl Tls {
+    /// With this chain and key, open to every client.
+    ///
+    /// ```
+    /// let tls = larder_server::Tls::new("cert.pem", "key.pem");
+    /// assert_eq!(tls.clients, larder_server::ClientCerts::Unasked);
+    /// ```
+    pub fn new(chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
+        Tls { chain: chain.into(), key: key.into(), clients: ClientCerts::Unasked, only_1_3: false }
+    }
+}
+
+/// Certificates of clients, and the file of those who may sign them, in PEM.
+///
+/// ```
+/// let asked = larder_server::ClientCerts::Asked("clients.pem".into());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientCerts {
+    /// Nobody is asked for one.
+    Unasked,
+    /// Whoever shows one must show a good one; whoever shows none comes in.
+    Asked(PathBuf),
+    /// Nobody comes in without one.
+    Required(PathBuf),
 }
 
 /// Who runs connections. Where there is one thread, both are the same.
@@ -121,8 +172,8 @@ pub struct Config {
     pub auth: Option<AuthFile>,
     /// Whether SIGTERM and SIGINT end it.
     pub signals: bool,
-    /// The certificate chain and key, in PEM (`-Z`); TCP is then TLS.
-    pub tls: Option<(PathBuf, PathBuf)>,
+    /// TLS (`-Z`): TCP is then TLS.
+    pub tls: Option<Tls>,
 }
 
 impl Default for Config {

@@ -42,8 +42,6 @@ pub(crate) struct Connection<E: Engine, S> {
     pending: BytesMut,
     /// Others had their turn since there is something to wait for.
     has_yielded: bool,
-    /// What the replies wait for; 0 for nothing. See [`Engine::touched`].
-    waits_for: u64,
     /// How much of the replies was sent.
     sent: usize,
     /// What is counted of this connection in the bytes that all hold.
@@ -54,20 +52,21 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, worker: usize, stream: S) -> Connection<E, S> {
         let session = Session::new(env.auth.is_some());
         let pending = BytesMut::new();
-        Connection { env, state, worker, stream, session, pending, has_yielded: false, waits_for: 0, sent: 0, held: 0 }
+        Connection { env, state, worker, stream, session, pending, has_yielded: false, sent: 0, held: 0 }
     }
 
     /// Waits until what the replies say is durable. Where it cannot be, they are not sent, and the connection ends: the outcome is unknown.
     fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        if self.waits_for > 0 {
+        if self.session.waits_for > 0 {
             self.state.set_phase(Phase::Half);
             // Who asks has what was written so far made durable: what others have sent meanwhile is to go with it.
             if !std::mem::replace(&mut self.has_yielded, true) {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            ready!(self.env.engine.poll_settled(self.waits_for, cx)).map_err(std::io::Error::other)?;
-            (self.waits_for, self.has_yielded) = (0, false);
+            ready!(self.env.engine.poll_settled(self.session.waits_for, cx)).map_err(std::io::Error::other)?;
+            self.session.settled(&self.env, self.worker);
+            self.has_yielded = false;
         }
         Poll::Ready(Ok(()))
     }
@@ -122,7 +121,6 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     /// Takes requests from what is pending.
     fn feed_pending(&mut self) {
         let taken = self.session.feed(&self.env, self.worker, &self.pending);
-        self.waits_for = self.waits_for.max(self.env.engine.touched());
         self.pending.advance(taken);
         if self.pending.is_empty() {
             self.pending = BytesMut::new();
@@ -153,7 +151,6 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 return Poll::Ready(Ok(read.len()));
             }
             let taken = self.session.feed(&self.env, self.worker, read);
-            self.waits_for = self.waits_for.max(self.env.engine.touched());
             if taken < read.len() {
                 self.pending.extend_from_slice(&read[taken..]);
             }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::engine::Figures;
 use crate::hot::HotKeys;
 
 macro_rules! counts {
@@ -176,12 +177,15 @@ pub(crate) struct AllCounters {
     pub(crate) workers: Vec<Counters>,
     /// What the counts were when `stats reset` was last asked for.
     base: [AtomicU64; COUNTS],
+    evicted_base: AtomicU64,
+    expired_base: AtomicU64,
 }
 
 impl AllCounters {
     pub(crate) fn new(workers: usize) -> AllCounters {
         let workers = (0..workers.max(1)).map(|_| Counters::new()).collect();
-        AllCounters { workers, base: std::array::from_fn(|_| AtomicU64::new(0)) }
+        let base = std::array::from_fn(|_| AtomicU64::new(0));
+        AllCounters { workers, base, evicted_base: AtomicU64::new(0), expired_base: AtomicU64::new(0) }
     }
 
     pub(crate) fn of(&self, worker: usize) -> &Counters {
@@ -198,10 +202,23 @@ impl AllCounters {
         self.sum(count).saturating_sub(self.base[count as usize].load(Ordering::Relaxed))
     }
 
-    pub(crate) fn reset(&self) {
+    /// Items that went for want of room, since the last reset.
+    pub(crate) fn evicted_since_reset(&self, figures: &Figures) -> u64 {
+        figures.evicted.saturating_sub(self.evicted_base.load(Ordering::Relaxed))
+    }
+
+    /// Items that were removed after they had expired, since the last reset.
+    pub(crate) fn expired_since_reset(&self, figures: &Figures) -> u64 {
+        figures.expired.saturating_sub(self.expired_base.load(Ordering::Relaxed))
+    }
+
+    /// From here on counts begin at 0, the store's own among them. Metrics go on.
+    pub(crate) fn reset(&self, figures: &Figures) {
         for &count in Count::ALL {
             self.base[count as usize].store(self.sum(count), Ordering::Relaxed);
         }
+        self.evicted_base.store(figures.evicted, Ordering::Relaxed);
+        self.expired_base.store(figures.expired, Ordering::Relaxed);
     }
 
     pub(crate) fn times(&self, class: Class) -> Times {
@@ -230,7 +247,8 @@ mod tests {
         all.of(0).absorb(&mut tally);
         all.of(3).add(Count::CmdGet, 4);
         assert_eq!((all.sum(Count::CmdGet), all.since_reset(Count::CmdGet)), (7, 7));
-        all.reset();
+        all.reset(&Figures { evicted: 4, ..Figures::default() });
+        assert_eq!(all.evicted_since_reset(&Figures { evicted: 6, ..Figures::default() }), 2);
         all.of(1).add(Count::CmdGet, 1);
         assert_eq!((all.sum(Count::CmdGet), all.since_reset(Count::CmdGet)), (8, 1));
     }

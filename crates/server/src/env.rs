@@ -7,13 +7,51 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use crate::auth::AuthFile;
-use crate::config::Limits;
+use crate::config::{ClientCerts, Config, Limits, Listen};
 use crate::conns::Conns;
 use crate::counters::AllCounters;
 use crate::engine::Engine;
+use crate::listen::Open;
 
 /// A delayed flush that is not asked for.
 const NO_FLUSH: i64 = i64::MAX;
+
+/// What only the command line knows, for `stats settings`.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) listeners: Vec<String>,
+    /// The first TCP port; 0 for none.
+    pub(crate) tcp_port: u16,
+    /// The first unix socket and its access.
+    pub(crate) unix: Option<(String, u32)>,
+    pub(crate) ssl: bool,
+    /// memcached's number: 0 for clients that are not asked for certificates, 1 for those that are, 2 for those that must have one.
+    pub(crate) ssl_verify_mode: u8,
+    pub(crate) ssl_only_1_3: bool,
+}
+
+impl Settings {
+    pub(crate) fn of(config: &Config, open: &Open) -> Settings {
+        let tcp = open.tcp.iter().map(|(_, name)| name.clone());
+        let unix = config.listen.iter().find_map(|listen| match listen {
+            Listen::Unix(path, mode) => Some((path.display().to_string(), *mode)),
+            _ => None,
+        });
+        let port = open.tcp.first().and_then(|(listener, _)| listener.local_addr().ok());
+        Settings {
+            listeners: tcp.chain(open.unix.iter().map(|(_, name)| name.clone())).collect(),
+            tcp_port: port.map_or(0, |addr| addr.port()),
+            unix,
+            ssl: config.tls.is_some(),
+            ssl_verify_mode: config.tls.as_ref().map_or(0, |tls| match tls.clients {
+                ClientCerts::Unasked => 0,
+                ClientCerts::Asked(_) => 1,
+                ClientCerts::Required(_) => 2,
+            }),
+            ssl_only_1_3: config.tls.as_ref().is_some_and(|tls| tls.only_1_3),
+        }
+    }
+}
 
 /// What all connections share.
 pub(crate) struct Env<E> {
@@ -22,8 +60,7 @@ pub(crate) struct Env<E> {
     pub(crate) counters: AllCounters,
     pub(crate) conns: Conns,
     pub(crate) started: Instant,
-    /// The names and values of the settings that only the command line knows, for `stats settings`.
-    pub(crate) listeners: Vec<String>,
+    pub(crate) settings: Settings,
     pub(crate) threads: usize,
     pub(crate) auth: Option<AuthFile>,
     pub(crate) memory_bytes_max: AtomicUsize,
@@ -46,7 +83,7 @@ impl<E: Engine> Env<E> {
         limits: Limits,
         threads: usize,
         auth: Option<AuthFile>,
-        listeners: Vec<String>,
+        settings: Settings,
     ) -> Arc<Env<E>> {
         Arc::new(Env {
             memory_bytes_max: AtomicUsize::new(limits.memory_bytes_max),
@@ -56,7 +93,7 @@ impl<E: Engine> Env<E> {
             counters: AllCounters::new(threads),
             conns: Conns::default(),
             started: Instant::now(),
-            listeners,
+            settings,
             threads,
             auth,
             held_bytes: AtomicUsize::new(0),

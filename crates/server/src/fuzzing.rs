@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::config::Limits;
 use crate::conn::Connection;
 use crate::engine::{Engine, MemoryEngine};
-use crate::env::Env;
+use crate::env::{Env, Settings};
 
 /// A server without sockets.
 pub struct Wire {
@@ -36,7 +36,7 @@ pub struct Talk {
 impl Wire {
     /// A server over this store.
     pub fn new(engine: MemoryEngine, limits: Limits) -> Wire {
-        Wire { env: Env::new(engine, limits, 1, None, Vec::new()) }
+        Wire { env: Env::new(engine, limits, 1, None, Settings::default()) }
     }
 
     /// A connection that sends these pieces, each when the one before was taken in, says that no more comes, and takes at most so many bytes of replies at a time.

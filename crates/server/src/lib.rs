@@ -9,6 +9,7 @@
 //! | `env`, `conns`, `counters` | what all connections share |
 //! | `hot` | keys that are asked for most, for `stats hot` |
 //! | `http` | `/metrics`, `/healthz` |
+//! | `listen` | sockets that are listened on |
 //! | `auth`, `tls`, `notify` | who may come in; TLS; systemd |
 //!
 //! # What differs from memcached
@@ -29,6 +30,10 @@
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
 //! - over a store in a folder a `set` that is refused for want of room leaves the item that was there, where memcached deletes it; and damage or a disk that fails is
 //!   `SERVER_ERROR the store is ...`, which ends a `get` and a listing in place of `END`, never a miss;
+//! - who is full evicts by a clock, not by lists of use: of what nobody has asked for since the clock's hand last came by, the next goes; so nearly all of the newest stay, and what is asked for all the time,
+//!   but an item may go before one that is a little older;
+//! - `stats slabs` and `stats items` tell of one class; `stats sizes` walks over all items, whether `track_sizes` was said or not; `stats reset` leaves `/metrics` and `stats latency` as they are;
+//! - a port that is taken in one family is an error, where memcached would listen in the other alone; `-p 0` is any free port, as `-p -1` is; `-l` takes no `notls:`, `proto[...]` or `tag[...]`;
 //! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took;
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed.
 #![deny(unsafe_code)]
@@ -41,11 +46,13 @@ mod conns;
 mod counters;
 mod engine;
 mod env;
+mod extended;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod hot;
 mod http;
+mod listen;
 mod notify;
 mod process;
 mod server;
@@ -54,7 +61,7 @@ mod tls;
 
 pub use args::Args;
 pub use auth::AuthFile;
-pub use config::{Config, Limits, Listen, Runtime};
+pub use config::{ClientCerts, Config, Limits, Listen, Runtime, Tls};
 pub use engine::{DurableEngine, Engine, Figures, MemoryEngine, Promises, Walk};
 pub use larder_store_durable::{BackupParts, DurableStore, Options as DurableOptions};
 pub use larder_store_memory::MemoryStore;

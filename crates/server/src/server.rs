@@ -1,9 +1,6 @@
 //! The server: listeners, workers, and the thread that looks after both.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -15,12 +12,13 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::{Config, Listen, Runtime};
+use crate::config::{Config, Runtime};
 use crate::conn::Connection;
 use crate::conns::{ConnState, Phase};
 use crate::counters::Count;
 use crate::engine::Engine;
-use crate::env::Env;
+use crate::env::{Env, Settings};
+use crate::listen::Open;
 use crate::{http, notify, tls};
 
 /// How often limits of time are looked at.
@@ -58,13 +56,6 @@ enum Accepted {
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// Listeners that are open, and not served yet.
-struct Open {
-    tcp: Vec<(std::net::TcpListener, String)>,
-    unix: Vec<(std::os::unix::net::UnixListener, String)>,
-    metrics: Option<std::net::TcpListener>,
-}
-
 impl Server {
     /// Opens the listeners, starts the threads and returns.
     ///
@@ -93,15 +84,15 @@ impl Server {
             return Err(Error::new(ErrorKind::Config, detail));
         }
         let acceptor = match &config.tls {
-            Some((chain, key)) => Some(tls::acceptor(chain, key)?),
+            Some(tls) => Some(tls::acceptor(tls)?),
             None => None,
         };
         let open = Open::all(&config)?;
         let local = |listener: &std::net::TcpListener| listener.local_addr().ok();
         let addrs = open.tcp.iter().filter_map(|(listener, _)| local(listener)).collect();
         let metrics = open.metrics.as_ref().and_then(local);
-        let names = open.tcp.iter().map(|(_, name)| name.clone()).chain(open.unix.iter().map(|(_, name)| name.clone()));
-        let env = Env::new(engine, config.limits.clone(), config.threads, config.auth.clone(), names.collect());
+        let settings = Settings::of(&config, &open);
+        let env = Env::new(engine, config.limits.clone(), config.threads, config.auth.clone(), settings);
         let stop = env.stop.clone();
         let workers = Workers::start(&env, &config, acceptor)?;
         let control = Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
@@ -241,68 +232,16 @@ fn cannot_start(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Config, format!("a thread could not be started: {error}")).source(error)
 }
 
-impl Open {
-    fn all(config: &Config) -> Result<Open> {
-        let mut open = Open { tcp: Vec::new(), unix: Vec::new(), metrics: None };
-        let failed = |place: &dyn std::fmt::Display, error: std::io::Error| {
-            Error::new(ErrorKind::Config, format!("could not listen on {place}: {error}")).source(error)
-        };
-        for listen in &config.listen {
-            match listen {
-                Listen::Tcp(addr) => {
-                    let listener = std::net::TcpListener::bind(addr).map_err(|error| failed(addr, error))?;
-                    open.add_tcp(listener)?;
-                }
-                Listen::Unix(path, mode) => {
-                    let listener = bind_unix(path, *mode).map_err(|error| failed(&path.display(), error))?;
-                    open.unix.push((listener, format!("unix:{}", path.display())));
-                }
-            }
-        }
-        for listener in &config.inherited {
-            open.add_tcp(listener.try_clone().map_err(|error| failed(&"an inherited socket", error))?)?;
-        }
-        if let Some(addr) = config.metrics {
-            let listener = std::net::TcpListener::bind(addr).map_err(|error| failed(&addr, error))?;
-            listener.set_nonblocking(true).map_err(|error| failed(&addr, error))?;
-            open.metrics = Some(listener);
-        }
-        Ok(open)
-    }
-
-    fn add_tcp(&mut self, listener: std::net::TcpListener) -> Result<()> {
-        let named = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
-        let addr =
-            named.map_err(|error| Error::new(ErrorKind::Config, format!("a listener: {error}")).source(error))?;
-        self.tcp.push((listener, format!("tcp:{addr}")));
-        Ok(())
-    }
-}
-
-/// A socket that a server before us left is removed; anything else in its place is not.
-fn bind_unix(path: &Path, mode: u32) -> std::io::Result<std::os::unix::net::UnixListener> {
-    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, "another server listens there"));
-        }
-        fs::remove_file(path)?;
-    }
-    let listener = std::os::unix::net::UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
 /// The threads that serve connections.
-struct Workers {
+struct Workers<E: Engine> {
     /// One queue each; each holds no more than there may be connections.
-    queues: Vec<mpsc::UnboundedSender<(Accepted, Arc<ConnState>)>>,
+    queues: Vec<mpsc::UnboundedSender<(Accepted, Listed<E>)>>,
     threads: Vec<JoinHandle<()>>,
     next: usize,
 }
 
-impl Workers {
-    fn start<E: Engine>(env: &Arc<Env<E>>, config: &Config, tls: Option<TlsAcceptor>) -> Result<Workers> {
+impl<E: Engine> Workers<E> {
+    fn start(env: &Arc<Env<E>>, config: &Config, tls: Option<TlsAcceptor>) -> Result<Workers<E>> {
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
         let (is_shared, runtimes) = match config.runtime {
             Runtime::PerCore => (false, config.threads),
@@ -321,10 +260,10 @@ impl Workers {
         Ok(Workers { queues, threads, next: 0 })
     }
 
-    fn give(&mut self, accepted: Accepted, state: Arc<ConnState>) {
+    fn give(&mut self, accepted: Accepted, listed: Listed<E>) {
         self.next = (self.next + 1) % self.queues.len();
         // A worker ends only after this.
-        let _ = self.queues[self.next].send((accepted, state));
+        let _ = self.queues[self.next].send((accepted, listed));
     }
 }
 
@@ -333,15 +272,15 @@ async fn work<E: Engine>(
     env: Arc<Env<E>>,
     worker: usize,
     tls: Option<TlsAcceptor>,
-    mut jobs: mpsc::UnboundedReceiver<(Accepted, Arc<ConnState>)>,
+    mut jobs: mpsc::UnboundedReceiver<(Accepted, Listed<E>)>,
 ) {
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
             job = jobs.recv() => {
-                let Some((accepted, state)) = job else { break };
-                let id = state.id;
-                let abort = tasks.spawn(serve(env.clone(), worker, tls.clone(), accepted, state));
+                let Some((accepted, listed)) = job else { break };
+                let id = listed.state.id;
+                let abort = tasks.spawn(serve(env.clone(), worker, tls.clone(), accepted, listed));
                 env.conns.started(id, abort);
             }
             Some(_) = tasks.join_next() => {}
@@ -350,12 +289,15 @@ async fn work<E: Engine>(
     while tasks.join_next().await.is_some() {}
 }
 
-/// Takes a connection off the list, however its task ends.
-struct Listed<E: Engine>(Arc<Env<E>>, u64);
+/// A connection that is on the list: taken off it wherever this ends, in its task or on the way there. One that was left on it would keep the server from its end.
+struct Listed<E: Engine> {
+    env: Arc<Env<E>>,
+    state: Arc<ConnState>,
+}
 
 impl<E: Engine> Drop for Listed<E> {
     fn drop(&mut self) {
-        self.0.conns.closed(self.1);
+        self.env.conns.closed(self.state.id);
     }
 }
 
@@ -364,9 +306,9 @@ async fn serve<E: Engine>(
     worker: usize,
     tls: Option<TlsAcceptor>,
     accepted: Accepted,
-    state: Arc<ConnState>,
+    listed: Listed<E>,
 ) {
-    let _listed = Listed(env.clone(), state.id);
+    let state = listed.state.clone();
     match accepted {
         Accepted::Unix(stream) => {
             if let Ok(stream) = UnixStream::from_std(stream) {
@@ -386,7 +328,7 @@ async fn serve<E: Engine>(
 }
 
 /// Accepts, keeps time, and ends it all when told.
-async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Workers, signals: bool) {
+async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Workers<E>, signals: bool) {
     let (given, mut accepted) = mpsc::channel(1);
     let mut acceptors = tokio::task::JoinSet::new();
     for (listener, name) in open.tcp {
@@ -404,12 +346,12 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
     let mut stop = env.stop.subscribe();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    tracing::info!(listeners = ?env.listeners, threads = env.threads, "serving");
+    tracing::info!(listeners = ?env.settings.listeners, threads = env.threads, "serving");
     notify::tell("READY=1");
     let mut used = (env.since_start_ms(), 0);
     loop {
         tokio::select! {
-            Some((stream, state)) = accepted.recv() => workers.give(stream, state),
+            Some((stream, listed)) = accepted.recv() => workers.give(stream, listed),
             _ = tick.tick() => {
                 keep_time(&env);
                 if is_unused(&env, &mut used) {
@@ -422,6 +364,8 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
     }
     notify::tell("STOPPING=1");
     acceptors.shutdown().await;
+    // One that was accepted and given to nobody is no request under way.
+    drop(accepted);
     drain(&env).await;
     workers.queues.clear();
     for thread in workers.threads {
@@ -485,15 +429,15 @@ async fn drain<E: Engine>(env: &Env<E>) {
     }
 }
 
-type Given = mpsc::Sender<(Accepted, Arc<ConnState>)>;
+type Given<E> = mpsc::Sender<(Accepted, Listed<E>)>;
 
-async fn accept_tcp<E: Engine>(env: Arc<Env<E>>, listener: std::net::TcpListener, name: String, given: Given) {
+async fn accept_tcp<E: Engine>(env: Arc<Env<E>>, listener: std::net::TcpListener, name: String, given: Given<E>) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     loop {
         let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
         match accepted {
             Ok((stream, peer)) => match admit(&env, format!("tcp:{peer}"), &name) {
-                Some(state) => _ = given.send((Accepted::Tcp(stream), state)).await,
+                Some(listed) => _ = given.send((Accepted::Tcp(stream), listed)).await,
                 None => refuse(stream),
             },
             Err(error) => rest(&error).await,
@@ -505,13 +449,13 @@ async fn accept_unix<E: Engine>(
     env: Arc<Env<E>>,
     listener: std::os::unix::net::UnixListener,
     name: String,
-    given: Given,
+    given: Given<E>,
 ) {
     let Ok(listener) = UnixListener::from_std(listener) else { return };
     loop {
         match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => match admit(&env, name.clone(), &name) {
-                Some(state) => _ = given.send((Accepted::Unix(stream), state)).await,
+                Some(listed) => _ = given.send((Accepted::Unix(stream), listed)).await,
                 None => refuse(stream),
             },
             Err(error) => rest(&error).await,
@@ -519,12 +463,12 @@ async fn accept_unix<E: Engine>(
     }
 }
 
-fn admit<E: Engine>(env: &Env<E>, peer: String, listener: &str) -> Option<Arc<ConnState>> {
+fn admit<E: Engine>(env: &Arc<Env<E>>, peer: String, listener: &str) -> Option<Listed<E>> {
     let now_ms = env.coarse_ms.load(Ordering::Relaxed);
     let state = env.conns.admit(env.limits.connections_max, peer, listener, now_ms);
     let count = if state.is_some() { Count::TotalConnections } else { Count::RejectedConnections };
     env.counters.of(0).add(count, 1);
-    state
+    state.map(|state| Listed { env: env.clone(), state })
 }
 
 /// Says why, as memcached does; a client whose socket takes nothing is not waited for.

@@ -20,6 +20,8 @@ const NAMED_MAX: usize = 100;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
+    /// Bytes of tables that were read, before the items.
+    pub table_bytes: u64,
     /// Items that were read, those that are over among them.
     pub items: u64,
     /// Bytes of their values.
@@ -31,11 +33,11 @@ pub struct Checked {
 }
 
 impl DurableStore {
-    /// Reads every item, and holds every block and every item against its checksum. The journal and the lists of tables were looked over when the store was opened.
+    /// Reads every file of a table from end to end, and every item, and holds each against its checksum. The journal and the lists of tables were looked over when the store was opened.
     /// Others work meanwhile; what they write is not looked at. Blocks for as long as the store is large.
     ///
     /// # Errors
-    /// [`Corrupt`](larder_core::ErrorKind::Corrupt), with the place, for a block that is damaged: what lies behind it cannot be read. A damaged item
+    /// [`Corrupt`](larder_core::ErrorKind::Corrupt), with the file and the place, for a table that is damaged: what lies behind it cannot be read. A damaged item
     /// is counted, and the others go on.
     ///
     /// ```
@@ -48,6 +50,12 @@ impl DurableStore {
         let shared = self.shared();
         let moment = shared.engine.moment();
         let (mut checked, mut unread) = (Checked::default(), None);
+        let named = |fault: Fault| fault.error(&shared.name);
+        let mut read = |bytes| {
+            checked.table_bytes += bytes;
+            tell(&checked);
+        };
+        shared.engine.verify_tables(&mut read).map_err(named)?;
         let mut look = |engine_key: &[u8], bytes: Bytes| {
             let key = &engine_key[1..];
             let bad = match Record::decode(key, &bytes) {
@@ -77,7 +85,6 @@ impl DurableStore {
             }
             true
         };
-        let named = |fault: Fault| fault.error(&shared.name);
         moment.scan(&[ITEM], &[ITEM + 1], &mut look).map_err(named)?;
         unread.map_or(Ok(()), Err).map_err(named)?;
         moment.scan(&[EXPIRY], &[EXPIRY + 1], &mut |_, _| true).map_err(named)?;

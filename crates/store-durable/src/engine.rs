@@ -6,6 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use fjall::{
 
 use crate::fault::{Fault, Harm};
 use crate::layout::{self, COMMIT_KEY, Commit, Content, Record};
+use crate::tables::{self, Tables};
 
 /// The keyspace's name.
 const KEYSPACE: &str = "larder";
@@ -29,12 +31,14 @@ pub(crate) struct Engine {
     // In this order: the keyspace is a handle of the database.
     keyspace: Keyspace,
     database: Database,
+    tables: Arc<Tables>,
 }
 
 /// A moment of the engine, kept while others write.
 pub(crate) struct Moment {
     snapshot: fjall::Snapshot,
     keyspace: Keyspace,
+    tables: Arc<Tables>,
 }
 
 /// Entries that are written together or not at all.
@@ -66,7 +70,7 @@ impl Engine {
             if is_new {
                 database.persist(PersistMode::SyncAll)?;
             }
-            Ok(Some(Engine { keyspace, database }))
+            Ok(Some(Engine { keyspace, database, tables: Arc::default() }))
         };
         // It panics on some of what it does not expect in its folder.
         match catch_unwind(AssertUnwindSafe(open)) {
@@ -79,7 +83,8 @@ impl Engine {
 
     /// The value under an engine key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        Ok(self.keyspace.get(key).map_err(fault)?.map(Bytes::from_owner))
+        let named = |error| self.tables.named(&self.keyspace, fault(error));
+        Ok(self.keyspace.get(key).map_err(named)?.map(Bytes::from_owner))
     }
 
     /// The commit record of the last batch.
@@ -101,12 +106,12 @@ impl Engine {
 
     /// Calls `tell` with the entries from `from` on (and with it), before `to`, in order, until it says no.
     pub(crate) fn scan(&self, from: &[u8], to: &[u8], tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
-        tell_all(self.keyspace.range(from..to), tell)
+        tell_all(self.keyspace.range(from..to), tell).map_err(|fault| self.tables.named(&self.keyspace, fault))
     }
 
     /// This moment.
     pub(crate) fn moment(&self) -> Moment {
-        Moment { snapshot: self.database.snapshot(), keyspace: self.keyspace.clone() }
+        Moment { snapshot: self.database.snapshot(), keyspace: self.keyspace.clone(), tables: self.tables.clone() }
     }
 
     /// A batch without entries.
@@ -142,6 +147,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Reads every table from end to end, and holds it against its checksum.
+    pub(crate) fn verify_tables(&self, tell: &mut dyn FnMut(u64)) -> Result<(), Fault> {
+        tables::verify(&self.keyspace, tell)
+    }
+
     /// How many entries there are, about.
     pub(crate) fn entries_about(&self) -> u64 {
         u64::try_from(self.keyspace.approximate_len()).unwrap_or(u64::MAX)
@@ -156,17 +166,20 @@ impl Engine {
 impl Moment {
     /// The value under an engine key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        Ok(self.snapshot.get(&self.keyspace, key).map_err(fault)?.map(Bytes::from_owner))
+        let named = |error| self.tables.named(&self.keyspace, fault(error));
+        Ok(self.snapshot.get(&self.keyspace, key).map_err(named)?.map(Bytes::from_owner))
     }
 
     /// True if there is something under an engine key.
     pub(crate) fn has(&self, key: &[u8]) -> Result<bool, Fault> {
-        self.snapshot.contains_key(&self.keyspace, key).map_err(fault)
+        let named = |error| self.tables.named(&self.keyspace, fault(error));
+        self.snapshot.contains_key(&self.keyspace, key).map_err(named)
     }
 
     /// As [`Engine::scan`], of this moment.
     pub(crate) fn scan(&self, from: &[u8], to: &[u8], tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
         tell_all(self.snapshot.range(&self.keyspace, from..to), tell)
+            .map_err(|fault| self.tables.named(&self.keyspace, fault))
     }
 }
 
@@ -224,6 +237,9 @@ fn fault(error: fjall::Error) -> Fault {
         }
         Error::Locked => {
             Fault { harm: Harm::Unavailable, detail: "the engine's folder is locked by another process".to_owned() }
+        }
+        Error::InvalidVersion(_) => {
+            Fault::corrupt("the engine's file version is damaged: it names no format that the engine knows")
         }
         other => Fault { harm: Harm::Corrupt, detail: format!("the engine found its files damaged: {other:?}") },
     }

@@ -23,6 +23,7 @@ use crate::options::{Options, Sync};
 use crate::place::{Identity, Noted, Place};
 use crate::queue::{Entrance, queue};
 use crate::room::Room;
+use crate::tables;
 use crate::time::Timekeeper;
 use crate::timer::Timer;
 use crate::versions;
@@ -384,7 +385,8 @@ fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened
     }
     versions::verify(&folder).map_err(plain)?;
     journal::verify(&folder, true, noted.map_or(0, |noted| noted.sequence)).map_err(plain)?;
-    let engine = Engine::open(&folder, false, options.cache_bytes).map_err(plain)?;
+    let opened = Engine::open(&folder, false, options.cache_bytes);
+    let engine = opened.map_err(|fault| plain(tables::named_in(&folder, fault)))?;
     let Some(last) = engine.last_commit().map_err(plain)? else {
         return corrupt(format!("the engine in {} holds no commit record", folder.display()));
     };

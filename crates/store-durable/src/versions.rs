@@ -70,6 +70,22 @@ fn is_possible(table: &File) -> std::io::Result<bool> {
     Ok(magic != CONTENTS || u64::from(u32::from_le_bytes([a, b, c, d])) <= end - place)
 }
 
+/// True if a table's contents match the checksum in its trailer.
+pub(crate) fn contents_are_whole(table: &File) -> std::io::Result<bool> {
+    let length = table.metadata()?.len();
+    let Some(end) = length.checked_sub(TRAILER_BYTES) else { return Ok(false) };
+    let mut trailer = [0; TRAILER_BYTES as usize];
+    table.read_exact_at(&mut trailer, end)?;
+    let number = |from: usize| trailer[from..from + 8].try_into().map_or(u64::MAX, u64::from_le_bytes);
+    let (place, bytes) = (number(22), number(30));
+    if !trailer.starts_with(TRAILER) || place.saturating_add(bytes) > end {
+        return Ok(false);
+    }
+    let mut contents = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+    table.read_exact_at(&mut contents, place)?;
+    Ok(xxh3_128(&contents).to_le_bytes() == trailer[6..22])
+}
+
 fn verify_one(keyspace: &Path) -> Result<(), Fault> {
     let pointer = keyspace.join("current");
     let damaged = |path: &Path, what: &str| Err(Fault::corrupt(format!("{} {what}", path.display())));
@@ -84,6 +100,10 @@ fn verify_one(keyspace: &Path) -> Result<(), Fault> {
         return damaged(&pointer, "is damaged: it names no list of tables");
     };
     let list = keyspace.join(format!("v{}", u64::from_le_bytes(id)));
+    if !list.exists() {
+        let what = format!("is not there, and {} names it: one of the two is damaged, or gone", pointer.display());
+        return damaged(&list, &what);
+    }
     if xxh3_128(&read(&list)?) != u128::from_le_bytes(checksum) {
         return damaged(&list, "does not match the checksum in `current`: one of the two is damaged");
     }

@@ -88,6 +88,8 @@ impl Config {
     /// | `queue_ops_max` | 1 to 1000000 | 65536 | ops that may wait for one connection |
     /// | `queue_bytes_max` | 65536 to 4294967296 | 67108864 | bytes that may wait to be sent on one connection |
     /// | `tls_ca` | a path | the system's roots | certificates (PEM) to trust, with `memcached+tls` |
+    /// | `tls_cert` | a path | | the client's own certificate (PEM), for servers that ask for one; goes with `tls_key` |
+    /// | `tls_key` | a path | | its private key (PEM) |
     /// | `tls_name` | a host name | the host | the name to expect in the certificate |
     /// | `tls_insecure` | `yes`, `no` | `no` | trust any certificate: for tests |
     ///

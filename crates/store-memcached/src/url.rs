@@ -10,7 +10,7 @@ use larder_proto::Dialect;
 
 use crate::config::{Config, Connections, DialectMode, FleetMode, Hash, Server};
 
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 14] = [
     "connections",
     "timeout_ms",
     "connect_timeout_ms",
@@ -21,6 +21,8 @@ const OPTIONS: [&str; 12] = [
     "queue_ops_max",
     "queue_bytes_max",
     "tls_ca",
+    "tls_cert",
+    "tls_key",
     "tls_name",
     "tls_insecure",
 ];
@@ -113,6 +115,8 @@ fn option(config: &mut Config, name: &str, value: &str) -> Result<(), Wrong> {
         }
         "weights" => weights(config, value)?,
         "tls_ca" => tls(config, name)?.ca = Some(PathBuf::from(value)),
+        "tls_cert" => tls(config, name)?.cert = Some(PathBuf::from(value)),
+        "tls_key" => tls(config, name)?.key = Some(PathBuf::from(value)),
         "tls_name" => tls(config, name)?.name = Some(value.to_owned()),
         "tls_insecure" => tls(config, name)?.insecure = one_of(name, value, &[("yes", true), ("no", false)])?,
         _ => return Err(format!("the option {name:?} is unknown{}", suggestion(name, &OPTIONS))),

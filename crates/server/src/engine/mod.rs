@@ -44,7 +44,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes all that is there.
     fn flush(&self);
 
-    /// The last of what the calls of this thread wrote or saw since this was asked last, and must be
+    /// Asked after each request: the last of what the calls of this thread wrote or saw since this was asked last, and must be
     /// [settled](Engine::poll_settled) before anybody is told of it; 0 for nothing.
     fn touched(&self) -> u64 {
         0

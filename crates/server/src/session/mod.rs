@@ -60,6 +60,10 @@ pub(crate) struct Session {
     requests: u32,
     look: Countdown,
     tally: Option<Box<Tally>>,
+    /// What the replies wait for; 0 for nothing. See [`Engine::touched`].
+    pub(crate) waits_for: u64,
+    /// Timed requests whose replies wait for that, and when they began.
+    unsettled: Vec<(Class, Instant)>,
 }
 
 impl Session {
@@ -139,15 +143,17 @@ impl Session {
         let command = parse(line, &mut scratch);
         let class = class(&command);
         let step = self.execute(env, &command, body, tally);
-        // Not one that comes again, with its body or when there is room for more replies.
-        if matches!(step, Step::Done(_))
-            && self.look.is_over()
-            && let Some(key) = key(&command)
-        {
-            env.counters.of(worker).hot.saw(key, env.coarse_ms.load(Ordering::Relaxed));
-        }
-        if let Some(began) = timed {
-            env.counters.of(worker).time(class, began.elapsed());
+        let waits = self.waits(env);
+        if !matches!(step, Step::Done(_)) {
+            // It comes again, with its body or when there is room for more replies, and is the same request then.
+            self.requests = self.requests.wrapping_sub(1);
+        } else {
+            self.done(env, worker, class, timed, waits);
+            if self.look.is_over()
+                && let Some(key) = key(&command)
+            {
+                env.counters.of(worker).hot.saw(key, env.coarse_ms.load(Ordering::Relaxed));
+            }
         }
         self.searched = 0;
         match step {
@@ -194,6 +200,30 @@ impl Session {
             Command::Close => self.closing = true,
         }
         DONE
+    }
+
+    /// Times a request, if it is one that is timed: now, or when what its reply waits for is durable.
+    fn done<E: Engine>(&mut self, env: &Env<E>, worker: usize, class: Class, began: Option<Instant>, waits: bool) {
+        match began {
+            Some(began) if waits => self.unsettled.push((class, began)),
+            Some(began) => env.counters.of(worker).time(class, began.elapsed()),
+            None => {}
+        }
+    }
+
+    /// Notes what this thread touched since it was noted last: whether the reply waits for anything.
+    fn waits<E: Engine>(&mut self, env: &Env<E>) -> bool {
+        let touched = env.engine.touched();
+        self.waits_for = self.waits_for.max(touched);
+        touched > 0
+    }
+
+    /// What the replies waited for is durable: the timed requests among them took until now.
+    pub(crate) fn settled<E: Engine>(&mut self, env: &Env<E>, worker: usize) {
+        self.waits_for = 0;
+        for (class, began) in self.unsettled.drain(..) {
+            env.counters.of(worker).time(class, began.elapsed());
+        }
     }
 
     fn answer(&mut self, reply: &str, silent: bool) {

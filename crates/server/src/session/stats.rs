@@ -33,7 +33,7 @@ impl Session {
         let is = |name: &[u8]| name.starts_with(what);
         let out = &mut self.out;
         if is(b"reset") {
-            env.counters.reset();
+            env.counters.reset(&env.engine.figures());
             return write::line(out, "RESET");
         } else if is(b"detail") {
             return write::line(out, "CLIENT_ERROR stats detail not allowed");
@@ -48,8 +48,7 @@ impl Session {
         } else if what == b"items" {
             items(env, out);
         } else if what == b"slabs" {
-            stat(out, "active_slabs", 0);
-            stat(out, "total_malloced", env.engine.figures().bytes);
+            slabs(env, out);
         } else if what == b"sizes" {
             if let Err(error) = sizes(env, out) {
                 return write::line(out, &refused::line::<E>(&error, NO_ROOM));
@@ -87,8 +86,8 @@ impl Session {
         stat(out, "threads", env.threads);
         stat(out, "bytes", figures.bytes);
         stat(out, "curr_items", figures.items);
-        stat(out, "evictions", figures.evicted);
-        stat(out, "reclaimed", figures.expired);
+        stat(out, "evictions", env.counters.evicted_since_reset(&figures));
+        stat(out, "reclaimed", env.counters.expired_since_reset(&figures));
         write::line(out, "END");
     }
 }
@@ -103,7 +102,8 @@ fn hot<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     }
 }
 
-/// Ours: how many requests there were and how long they took, by one in 16, from its line being found to its reply being written into the buffer.
+/// Ours: how many requests there were and how long they took, by one in 16, from its line being found to its reply being written into the buffer and, over a folder, being as
+/// durable as the store promises.
 fn latency<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     const NS_A_US: f64 = 1e3;
     for (class, word) in LATENCY_CLASSES {
@@ -123,20 +123,33 @@ fn settings<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     let promises = env.engine.promises();
     let on = |on: bool| if on { "on" } else { "off" };
     let yes = |yes: bool| if yes { "yes" } else { "no" };
+    let told = &env.settings;
     stat(out, "maxbytes", env.memory_bytes_max.load(Ordering::Relaxed));
     stat(out, "maxconns", limits.connections_max);
-    stat(out, "inter", env.listeners.join(","));
+    stat(out, "tcpport", told.tcp_port);
+    stat(out, "udpport", 0);
+    stat(out, "inter", told.listeners.join(","));
     stat(out, "verbosity", env.verbosity.load(Ordering::Relaxed));
     stat(out, "evictions", on(promises.evicts));
+    stat(out, "domain_socket", told.unix.as_ref().map_or("NULL", |(path, _)| path));
+    stat(out, "umask", format_args!("{:o}", told.unix.as_ref().map_or(0o700, |(_, mode)| *mode)));
     stat(out, "shutdown_command", yes(limits.shutdown_enabled));
     stat(out, "num_threads", env.threads);
+    stat(out, "detail_enabled", "no");
     stat(out, "cas_enabled", "yes");
+    stat(out, "tcp_backlog", limits.backlog);
+    stat(out, "binding_protocol", "ascii");
+    stat(out, "auth_enabled_sasl", "no");
     stat(out, "auth_enabled_ascii", yes(env.auth.is_some()));
     stat(out, "item_size_max", limits.item_bytes_max);
     stat(out, "maxconns_fast", "yes");
     stat(out, "flush_enabled", yes(limits.flush_enabled));
     stat(out, "dump_enabled", yes(limits.dump_enabled));
     stat(out, "idle_timeout", limits.idle_timeout_ms / 1_000);
+    stat(out, "track_sizes", "yes");
+    stat(out, "ssl_enabled", yes(told.ssl));
+    stat(out, "ssl_verify_mode", told.ssl_verify_mode);
+    stat(out, "ssl_min_version", if told.ssl_only_1_3 { "tlsv1.3" } else { "tlsv1.2" });
     stat(out, "client_flags_size", 4);
     // Ours, behind memcached's.
     stat(out, "larder_version", env!("CARGO_PKG_VERSION"));
@@ -156,9 +169,31 @@ fn items<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
     // There are no slab classes: all items are of one.
     stat(out, "items:1:number", figures.items);
     stat(out, "items:1:mem_requested", figures.bytes);
-    stat(out, "items:1:evicted", figures.evicted);
-    stat(out, "items:1:reclaimed", figures.expired);
+    stat(out, "items:1:evicted", env.counters.evicted_since_reset(&figures));
+    stat(out, "items:1:reclaimed", env.counters.expired_since_reset(&figures));
     stat(out, "items:1:outofmemory", env.counters.since_reset(Count::StoreNoMemory));
+}
+
+/// All items are of one class, without chunks or pages.
+fn slabs<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
+    const OF_ITEMS: [Count; 7] = [
+        Count::GetHits,
+        Count::CmdSet,
+        Count::DeleteHits,
+        Count::IncrHits,
+        Count::DecrHits,
+        Count::CasHits,
+        Count::TouchHits,
+    ];
+    let figures = env.engine.figures();
+    if figures.items > 0 {
+        stat(out, "1:used_chunks", figures.items);
+        for count in OF_ITEMS {
+            stat(out, &format!("1:{}", count.name()), env.counters.since_reset(count));
+        }
+    }
+    stat(out, "active_slabs", u8::from(figures.items > 0));
+    stat(out, "total_malloced", figures.bytes);
 }
 
 /// How many items there are of which size, in memcached's bytes, rounded up to 32. Walks all of them.

@@ -202,7 +202,7 @@ async fn table_lists_what_a_broken_put_left(t: Bench) {
     let name = t.name("a");
     let faulty = Faulty::new(t.store.clone());
     let dying = Table::options()
-        .timeout(Duration::from_millis(300))
+        .timeout(Duration::from_secs(5))
         .open_or_create(&faulty.shared(), &name)
         .await
         .expect("a table");

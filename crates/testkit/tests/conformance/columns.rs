@@ -33,7 +33,15 @@ type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
 pub(crate) struct Opened {
     /// The store.
     pub(crate) store: StoreRef,
+    /// The same, of one that crashes.
+    pub(crate) crashing: Option<Arc<Crashing>>,
     _servers: Box<dyn Any + Send>,
+}
+
+impl Opened {
+    fn new(store: StoreRef, servers: impl Any + Send) -> Opened {
+        Opened { store, crashing: None, _servers: Box::new(servers) }
+    }
 }
 
 /// All of them.
@@ -62,7 +70,7 @@ async fn open(url: &str) -> StoreRef {
 }
 
 async fn memory() -> Opened {
-    Opened { store: open("memory:").await, _servers: Box::new(()) }
+    Opened::new(open("memory:").await, ())
 }
 
 /// Behind all layers, in the order that users would stack them.
@@ -73,7 +81,7 @@ async fn memory_layers() -> Opened {
     let store: StoreRef = Arc::new(Outage::new(store));
     let store: StoreRef = Arc::new(Namespace::new(store, "ns:").expect("a short prefix"));
     let store: StoreRef = Arc::new(Observed::new(store, "layers"));
-    Opened { store: Arc::new(Counting::new(store)), _servers: Box::new(()) }
+    Opened::new(Arc::new(Counting::new(store)), ())
 }
 
 /// What a value may have at most here: a store that takes 64 MB would have the cases of the largest value take long.
@@ -82,25 +90,26 @@ const DURABLE: &str = "value_bytes_max=1m";
 async fn durable() -> Opened {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&format!("file:{}?{DURABLE}", folder.path().display())).await;
-    Opened { store, _servers: Box::new(folder) }
+    Opened::new(store, folder)
 }
 
 /// A durable store that crashes now and then, and is opened anew.
 async fn durable_crashed() -> Opened {
-    Opened { store: Arc::new(Crashing::start(DURABLE).await), _servers: Box::new(()) }
+    let crashing = Arc::new(Crashing::start(DURABLE).await);
+    Opened { store: crashing.clone(), crashing: Some(crashing), _servers: Box::new(()) }
 }
 
 async fn memcached(version: Version, count: usize, options: &str) -> Opened {
     let servers: Vec<Memcached> = (0..count).map(|_| Memcached::start(version, &["-m", "64"])).collect();
     let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     let store = open(&format!("memcached://{}?{PATIENCE}{options}", addresses.join(","))).await;
-    Opened { store, _servers: Box::new(servers) }
+    Opened::new(store, servers)
 }
 
 async fn redis(version: RedisVersion) -> Opened {
     let server = RedisServer::start(version, &RedisOptions::new());
     let store = open(&format!("{}?{PATIENCE}", server.url())).await;
-    Opened { store, _servers: Box::new(server) }
+    Opened::new(store, server)
 }
 
 /// Our own server over the store in the process, through our own client.
@@ -110,7 +119,7 @@ async fn larder_serve() -> Opened {
     let config = Config { listen, threads: 2, ..Config::default() };
     let server = Server::start(MemoryEngine::new(store), config).expect("it listens");
     let store = open(&format!("memcached://{}?{PATIENCE}", server.addrs()[0])).await;
-    Opened { store, _servers: Box::new(server) }
+    Opened::new(store, server)
 }
 
 /// The same over a store in a folder.
@@ -121,19 +130,19 @@ async fn larder_serve_durable() -> Opened {
     let config = Config { listen, threads: 2, ..Config::default() };
     let server = Server::start(DurableEngine::new(store), config).expect("it listens");
     let store = open(&format!("memcached://{}?{PATIENCE}", server.addrs()[0])).await;
-    Opened { store, _servers: Box::new((server, folder)) }
+    Opened::new(store, (server, folder))
 }
 
 /// The cluster that all processes of the run share: each case has keys of its own.
 async fn redis_cluster(version: RedisVersion) -> Opened {
     let cluster = tokio::task::spawn_blocking(move || shared_cluster(version)).await.expect("a cluster");
     let store = open(&format!("{}?{PATIENCE}", cluster.url())).await;
-    Opened { store, _servers: Box::new(cluster) }
+    Opened::new(store, cluster)
 }
 
 /// A server that knows only get, set, add, replace, append, prepend, incr, decr and delete, without expiry and cas.
 async fn classic_bare() -> Opened {
     let server = ClassicFake::start();
     let store = open(&format!("memcached://{}?{PATIENCE}", server.addr())).await;
-    Opened { store, _servers: Box::new(server) }
+    Opened::new(store, server)
 }

@@ -32,6 +32,9 @@ fn run(column: &Column, case: &Case) -> Result<(), Failed> {
         let found = case.not_applicable(&opened.store.profile());
         if matrix::agree(&matrix::Matrix::parse(MATRIX), column.name, case.name, found)? {
             (case.body)(Bench::new(opened.store.clone())).await;
+            if let Some(crashing) = &opened.crashing {
+                crashing.end(case.name).await?;
+            }
         }
         Ok(())
     })

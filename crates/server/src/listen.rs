@@ -1,0 +1,142 @@
+//! Sockets that are listened on.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use larder_core::{Error, ErrorKind, Result};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
+
+use crate::config::{Config, Listen};
+
+/// How often a port that the system chose is given up because it is taken on another address.
+const PORTS_TRIED_MAX: usize = 16;
+
+/// Listeners that are open, and not served yet.
+pub(crate) struct Open {
+    pub(crate) tcp: Vec<(TcpListener, String)>,
+    pub(crate) unix: Vec<(UnixListener, String)>,
+    pub(crate) metrics: Option<TcpListener>,
+}
+
+fn failed(place: &dyn std::fmt::Display, error: io::Error) -> Error {
+    Error::new(ErrorKind::Config, format!("could not listen on {place}: {error}")).source(error)
+}
+
+impl Open {
+    pub(crate) fn all(config: &Config) -> Result<Open> {
+        let mut open = Open { tcp: Vec::new(), unix: Vec::new(), metrics: None };
+        let backlog = config.limits.backlog;
+        for listen in &config.listen {
+            match listen {
+                Listen::Tcp(addr) => {
+                    let listener = bind_tcp(*addr, backlog).map_err(|error| failed(addr, error))?;
+                    open.add_tcp(listener)?;
+                }
+                Listen::TcpAny(addrs) => {
+                    for listener in bind_any(addrs, backlog)? {
+                        open.add_tcp(listener)?;
+                    }
+                }
+                Listen::Unix(path, mode) => {
+                    let listener = bind_unix(path, *mode).map_err(|error| failed(&path.display(), error))?;
+                    open.unix.push((listener, format!("unix:{}", path.display())));
+                }
+            }
+        }
+        for listener in &config.inherited {
+            open.add_tcp(listener.try_clone().map_err(|error| failed(&"an inherited socket", error))?)?;
+        }
+        if let Some(addr) = config.metrics {
+            let listener = TcpListener::bind(addr).map_err(|error| failed(&addr, error))?;
+            listener.set_nonblocking(true).map_err(|error| failed(&addr, error))?;
+            open.metrics = Some(listener);
+        }
+        Ok(open)
+    }
+
+    fn add_tcp(&mut self, listener: TcpListener) -> Result<()> {
+        let named = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
+        let addr =
+            named.map_err(|error| Error::new(ErrorKind::Config, format!("a listener: {error}")).source(error))?;
+        self.tcp.push((listener, format!("tcp:{addr}")));
+        Ok(())
+    }
+}
+
+/// A socket of IPv6 takes no IPv4, as in memcached: so both can have the same port.
+fn bind_tcp(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if addr.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &addr)?;
+    listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
+
+/// Listens on those of the addresses that this machine has: a system may have no IPv6.
+fn bind_any(addrs: &[SocketAddr], backlog: u32) -> Result<Vec<TcpListener>> {
+    let mut tried = 1;
+    loop {
+        match bind_all(addrs, backlog) {
+            // The port that the system chose for one address is taken on another.
+            Err((addr, error)) if error.kind() == io::ErrorKind::AddrInUse && addr.port() == 0 => {
+                if tried == PORTS_TRIED_MAX {
+                    return Err(failed(&addr, error));
+                }
+                tried += 1;
+            }
+            Err((addr, error)) => return Err(failed(&addr, error)),
+            Ok(listeners) => return Ok(listeners),
+        }
+    }
+}
+
+/// All have one port. The error of the first that is there and cannot be had, or of the last if none is there.
+fn bind_all(addrs: &[SocketAddr], backlog: u32) -> std::result::Result<Vec<TcpListener>, (SocketAddr, io::Error)> {
+    let (mut listeners, mut port, mut none) = (Vec::new(), 0, None);
+    for &asked in addrs {
+        let mut addr = asked;
+        if addr.port() == 0 {
+            addr.set_port(port);
+        }
+        let bound = bind_tcp(addr, backlog).and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+        match bound {
+            Ok((bound, listener)) => {
+                port = bound;
+                listeners.push(listener);
+            }
+            Err(error) if is_not_here(&error) => none = Some((asked, error)),
+            Err(error) => return Err((asked, error)),
+        }
+    }
+    match none {
+        Some(none) if listeners.is_empty() => Err(none),
+        _ => Ok(listeners),
+    }
+}
+
+fn is_not_here(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+}
+
+/// A socket that a server before us left is removed; anything else in its place is not.
+fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        if UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there"));
+        }
+        fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

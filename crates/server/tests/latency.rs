@@ -1,0 +1,107 @@
+//! How long requests took, as `/metrics` and `stats latency` tell it: until whoever asked could be told.
+
+mod common;
+
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use larder_core::Result;
+use larder_server::{Config, DurableEngine, DurableOptions, Engine, Figures, Promises, Server, Walk};
+use larder_store_memory::{Next, Seen};
+use larder_testkit::sessions::{ask, connect, exchange};
+use parking_lot::Mutex;
+
+/// How long the disk takes here.
+const DISK: Duration = Duration::from_millis(40);
+/// One request in so many is timed.
+const TIMED_EVERY: usize = 16;
+const TIMED: usize = 4;
+
+/// A store in a folder whose disk takes its time.
+struct Slow {
+    engine: DurableEngine,
+    /// When what is waited for is on disk, by ticket.
+    due: Mutex<std::collections::HashMap<u64, Instant>>,
+}
+
+impl Engine for Slow {
+    fn now_ms(&self) -> u64 {
+        self.engine.now_ms()
+    }
+
+    fn fetch<T>(&self, key: &[u8], see: impl FnOnce(Seen<'_>) -> T) -> Result<Option<T>> {
+        self.engine.fetch(key, see)
+    }
+
+    fn update<'n>(&self, key: &[u8], decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
+        self.engine.update(key, decide)
+    }
+
+    fn flush(&self) {
+        self.engine.flush();
+    }
+
+    fn touched(&self) -> u64 {
+        self.engine.touched()
+    }
+
+    fn poll_settled(&self, touched: u64, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let due = *self.due.lock().entry(touched).or_insert_with(|| {
+            let waker: Waker = cx.waker().clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(DISK);
+                waker.wake();
+            });
+            Instant::now() + DISK
+        });
+        if Instant::now() < due { Poll::Pending } else { self.engine.poll_settled(touched, cx) }
+    }
+
+    fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
+        self.engine.walk(at, see)
+    }
+
+    fn figures(&self) -> Figures {
+        self.engine.figures()
+    }
+
+    fn set_bytes_max(&self, bytes: usize) -> bool {
+        self.engine.set_bytes_max(bytes)
+    }
+
+    fn promises(&self) -> Promises {
+        self.engine.promises()
+    }
+}
+
+#[test]
+fn what_a_request_took_includes_the_wait_for_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = DurableOptions::new(folder.path()).open().unwrap();
+    let engine = Slow { engine: DurableEngine::new(store), due: Mutex::default() };
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    let config = Config { listen: common::anywhere(), threads: 1, metrics, ..Config::default() };
+    let server = Server::start(engine, config).unwrap();
+    let mut client = connect(server.addrs()[0]);
+    // One batch: all of it waits for the disk once.
+    let set = b"set k 0 0 1\r\nx\r\n".repeat(TIMED * TIMED_EVERY - 1);
+    ask(&mut client, &[&set[..], b"set k 0 0 1\r\nx\r\nmn\r\n"].concat(), b"MN\r\n");
+    // What is on disk waits for nothing. (`mn` was a request, too.)
+    let get = b"get k\r\n".repeat(TIMED * TIMED_EVERY - 1);
+    let began = Instant::now();
+    ask(&mut client, &[&get[..], b"mn\r\n"].concat(), b"MN\r\n");
+    let reads_s = began.elapsed().as_secs_f64();
+    let http = exchange(server.metrics_addr().unwrap(), [&b"GET /metrics HTTP/1.0\r\n\r\n"[..]]);
+    let text = String::from_utf8(http).unwrap();
+    let told = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix("larder_request_seconds_")?.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
+    };
+    assert_eq!(told("count{class=\"write\"}"), TIMED as f64);
+    assert!(told("sum{class=\"write\"}") >= TIMED as f64 * DISK.as_secs_f64(), "{text}");
+    assert!(told("count{class=\"read\"}") > 0.0, "{text}");
+    assert!(told("sum{class=\"read\"}") <= reads_s * TIMED as f64, "{text}");
+    let stats = String::from_utf8(ask(&mut client, b"stats latency\r\n", b"END\r\n")).unwrap();
+    let p50 = stats.lines().find_map(|line| line.strip_prefix("STAT write:p50_us ")).unwrap().trim();
+    assert!(p50.parse::<f64>().unwrap() >= 1e6 * DISK.as_secs_f64(), "{stats}");
+}

@@ -1,0 +1,145 @@
+//! `stats` and its kin, held against memcached's: names, shape, and what a reset does.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpStream};
+
+use common::start;
+use larder_server::Limits;
+use larder_testkit::servers::{Memcached, Version};
+use larder_testkit::sessions::{ask, connect};
+
+/// Ours, in `stats` and `stats settings`: memcached has none of that name.
+const OURS: [&str; 10] = [
+    "slow_kicks",
+    "held_kicks",
+    "request_errors",
+    "larder_version",
+    "incarnation",
+    "durability",
+    "slow_timeout_ms",
+    "held_bytes_max",
+    "line_bytes_max",
+    "track_access",
+];
+/// memcached's, where it speaks TLS.
+const WITH_TLS: &str = "ssl_handshake_errors";
+
+fn text(stream: &mut TcpStream, request: &str) -> String {
+    let reply = ask(stream, format!("{request}\r\nmn\r\n").as_bytes(), b"MN\r\n");
+    let reply = String::from_utf8(reply).unwrap();
+    reply.strip_suffix("MN\r\n").unwrap().to_owned()
+}
+
+/// The names of a reply that is well formed.
+fn names(reply: &str) -> BTreeSet<String> {
+    let lines = reply.strip_suffix("END\r\n").unwrap_or_else(|| panic!("no end: {reply}"));
+    let name = |line: &str| {
+        let (name, value) = line.strip_prefix("STAT ").and_then(|rest| rest.split_once(' ')).unwrap();
+        assert!(!name.is_empty() && !value.is_empty(), "{line}");
+        name.to_owned()
+    };
+    lines.split_terminator("\r\n").map(name).collect()
+}
+
+fn work(addr: SocketAddr) -> TcpStream {
+    let mut stream = connect(addr);
+    let requests = "set a 0 0 5\r\nhello\r\nset n 0 0 1\r\n1\r\nincr n 1\r\ndecr n 1\r\nget a\r\nget none\r\ntouch a 0\r\ndelete none\r\ndelete n";
+    text(&mut stream, requests);
+    stream
+}
+
+#[test]
+fn what_is_told_has_memcacheds_names_and_shape() {
+    let theirs = Memcached::start(Version::New, &["-o", "track_sizes,idle_timeout=3600"]);
+    let ours = start(Limits::default());
+    let [mut theirs, mut ours] = [theirs.addr(), ours.addrs()[0]].map(work);
+    for what in ["stats", "stats settings", "stats items", "stats slabs", "stats sizes"] {
+        let [theirs, ours] = [&mut theirs, &mut ours].map(|stream| text(stream, what));
+        let (theirs, mut ours) = (names(&theirs), names(&ours));
+        ours.retain(|name| !OURS.contains(&&name[..]) && name != WITH_TLS);
+        assert!(!ours.is_empty(), "{what}");
+        let strange: Vec<&String> = ours.difference(&theirs).collect();
+        assert!(strange.is_empty(), "{what}: memcached has no {strange:?}");
+    }
+    // Where a name has one value, it is the same.
+    for (what, wanted) in [
+        (
+            "stats",
+            &[
+                "curr_items",
+                "total_items",
+                "cmd_get",
+                "cmd_set",
+                "get_hits",
+                "get_misses",
+                "touch_hits",
+                "delete_misses",
+                "evictions",
+            ][..],
+        ),
+        ("stats items", &["items:1:number", "items:1:evicted", "items:1:reclaimed", "items:1:outofmemory"]),
+        ("stats slabs", &["1:used_chunks", "1:get_hits", "1:touch_hits", "active_slabs"]),
+        ("stats sizes", &["96"]),
+    ] {
+        let told = [&mut theirs, &mut ours].map(|stream| text(stream, what));
+        for name in wanted {
+            let [theirs, ours] =
+                told.each_ref().map(|told| told.lines().find(|line| line.starts_with(&format!("STAT {name} "))));
+            assert!(theirs.is_some() && theirs == ours, "{what}: {theirs:?} and {ours:?}");
+        }
+    }
+}
+
+#[test]
+fn a_store_without_items_has_none_to_tell_of() {
+    let theirs = Memcached::start(Version::New, &[]);
+    let ours = start(Limits::default());
+    for addr in [theirs.addr(), ours.addrs()[0]] {
+        let mut stream = connect(addr);
+        assert_eq!(text(&mut stream, "stats items"), "END\r\n");
+        let slabs = text(&mut stream, "stats slabs");
+        assert!(slabs.starts_with("STAT active_slabs 0\r\nSTAT total_malloced "), "{slabs}");
+    }
+}
+
+#[test]
+fn a_reset_has_counts_begin_anew_and_leaves_what_is_there() {
+    let theirs = Memcached::start(Version::New, &[]);
+    let limits = Limits { memory_bytes_max: 8 << 20, ..Limits::default() };
+    let store = larder_store_memory::MemoryStore::builder().bytes_max(8 << 20).evict(true).build().unwrap();
+    let config = larder_server::Config { listen: common::anywhere(), threads: 1, limits, ..Default::default() };
+    let ours = larder_server::Server::start(larder_server::MemoryEngine::new(store), config).unwrap();
+    for addr in [theirs.addr(), ours.addrs()[0]] {
+        let mut stream = work(addr);
+        assert_eq!(text(&mut stream, "stats reset"), "RESET\r\n");
+        let told = text(&mut stream, "stats");
+        for line in [
+            "cmd_get 0",
+            "cmd_set 0",
+            "get_hits 0",
+            "touch_hits 0",
+            "total_items 0",
+            "evictions 0",
+            "reclaimed 0",
+            "curr_items 1",
+        ] {
+            assert!(told.contains(&format!("STAT {line}\r\n")), "{line} in {told}");
+        }
+    }
+    // What went for want of room is counted from then on, too.
+    let mut stream = connect(ours.addrs()[0]);
+    let value = "v".repeat(10_000);
+    let fill: String = (0..2_000).map(|key| format!("set k{key} 0 0 10000 noreply\r\n{value}\r\n")).collect();
+    let evicted = |stream: &mut TcpStream| {
+        let told = text(stream, "stats");
+        told.lines().find_map(|line| line.strip_prefix("STAT evictions ")).unwrap().parse::<u64>().unwrap()
+    };
+    text(&mut stream, fill.trim_end());
+    let before = evicted(&mut stream);
+    assert!(before > 1_000, "{before}");
+    text(&mut stream, "stats reset");
+    assert_eq!(evicted(&mut stream), 0);
+    assert!(text(&mut stream, "stats items").contains("STAT items:1:evicted 0\r\n"));
+}

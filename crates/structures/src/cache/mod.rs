@@ -60,6 +60,7 @@
 pub(crate) mod fuzz;
 mod judge;
 mod layout;
+pub(crate) mod look;
 mod rebuild;
 mod shared;
 

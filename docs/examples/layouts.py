@@ -909,6 +909,16 @@ def items_of(found, state, which):
     return members + [element for of_frame in counted for is_removal, element in of_frame.operations if not is_removal]
 
 
+def left_of(found, state, which, taken):
+    """The items of a segment; none of one that was taken whole and is removed already."""
+    try:
+        return items_of(found, state, which)
+    except Gone:
+        if len(taken) == 1 and taken[0][0] == 0:
+            return []
+        raise
+
+
 def pending(found, state):
     """What is to be had, in order: first what was claimed and came back, then what nobody has taken."""
     for segment, ordinal, claim, _ in state.claims:
@@ -917,7 +927,7 @@ def pending(found, state):
     last = state.records[-1][0]
     for which in [record[0] for record in state.records] + list(range(last + 1, state.tail + 1)):
         taken = next((record[3] for record in state.records if record[0] == which), [])
-        for ordinal, item in enumerate(items_of(found, state, which)):
+        for ordinal, item in enumerate(left_of(found, state, which, taken)):
             if not any(start <= ordinal < end for start, end in taken):
                 yield which, ordinal, item
 

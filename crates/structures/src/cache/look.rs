@@ -58,22 +58,6 @@ pub enum CacheState {
     Over,
 }
 
-impl CacheState {
-    /// In a word or two.
-    ///
-    /// ```
-    /// assert_eq!(larder_structures::inspect::CacheState::Fresh.as_str(), "fresh");
-    /// ```
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CacheState::Fresh => "fresh",
-            CacheState::Stale => "stale",
-            CacheState::Rebuilding => "being rebuilt",
-            CacheState::Over => "over",
-        }
-    }
-}
-
 /// Looks at the entry of a key, and takes no part: no lease is taken, and nothing is written. `None` if there is none, or one of another key that shares its place.
 /// **Round trips: 2.**
 ///
@@ -184,4 +168,20 @@ async fn found(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Manifest> {
     };
     check(name, &found.manifest)?;
     Ok(found.manifest)
+}
+
+impl CacheState {
+    /// In a word or two.
+    ///
+    /// ```
+    /// assert_eq!(larder_structures::inspect::CacheState::Fresh.as_str(), "fresh");
+    /// ```
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CacheState::Fresh => "fresh",
+            CacheState::Stale => "stale",
+            CacheState::Rebuilding => "being rebuilt",
+            CacheState::Over => "over",
+        }
+    }
 }

@@ -130,12 +130,12 @@ pub struct CacheEntries {
 /// # use larder_core::{Ctx, StoreRef};
 /// # use larder_structures::{Cache, Name, inspect};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
-/// # let memory = larder_store_memory::MemoryStore::new();
-/// # let (store, list): (StoreRef, _) = (std::sync::Arc::new(memory.clone()), memory);
+/// let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// let store: StoreRef = memory.clone();
 /// let pages = Cache::open_or_create(&store, "pages").await?;
 /// pages.get_or_rebuild("/", async || Ok::<_, larder_core::Error>("<h1>")).await?;
 /// let name = Name::new("pages")?;
-/// let entries = inspect::cache_entries(&store, &list, Ctx::default(), &name, Duration::from_secs(1)).await?;
+/// let entries = inspect::cache_entries(&store, &*memory, Ctx::default(), &name, Duration::from_secs(1)).await?;
 /// assert_eq!((entries.count, entries.are_all), (1, true));
 /// # Ok(()) }
 /// ```

@@ -120,6 +120,6 @@ fn a_cache_tells_its_entries_and_what_stands_under_a_key() {
         assert!(on("inspect pages --entry /three").exits(0).contains("\nentry none\n"));
         // To look at a stale entry is not to ask for it: nobody rebuilds it now.
         assert!(on("inspect pages --entry /two").exits(0).contains("\nentry stale\n"));
-        on("inspect hits --entry /one").fails(2, "hits is a counter");
+        on("inspect hits --entry /one").fails(2, "is a counter");
     }
 }

@@ -100,10 +100,8 @@ fn messages(block: &str) -> usize {
 fn structures(readme: &str) -> Vec<&str> {
     let table = readme.split_once("| structure | what it promises |").map_or("", |(_, after)| after);
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let mut found: Vec<&str> = rows
-        .filter_map(|row| row.split('|').nth(1))
-        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
-        .collect();
+    let mut found: Vec<&str> =
+        rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     found.dedup();
     found
 }

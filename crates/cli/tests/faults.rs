@@ -174,7 +174,11 @@ fn costs_of_puts(url: &str, proxy: &Proxy) {
     for attempt in 0..TRIES {
         let mut were_slow = false;
         for &(line, usual) in COSTS.iter().filter(|(line, _)| line.starts_with("table ")) {
-            let line = line.replacen(" put ", &format!(" put {attempt}-"), 1).replacen(" get ", &format!(" get {attempt}-"), 1);
+            let line = line.replacen(" put ", &format!(" put {attempt}-"), 1).replacen(
+                " get ",
+                &format!(" get {attempt}-"),
+                1,
+            );
             let before = proxy.counts().chunks;
             let start = Instant::now();
             let done = on(url, &format!("--trace --json {line}"));

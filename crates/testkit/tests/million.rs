@@ -81,7 +81,12 @@ impl<'o> Clock<'o> {
     fn lap(&mut self, part: &str) {
         let (took, count) = (self.start.elapsed(), self.opened.elements);
         let each = took.as_secs_f64() * 1e6 / f64::from(count);
-        println!("{}: {}, {part}: {count} in {:.2} s, {each:.2} us each", self.opened.name, self.what, took.as_secs_f64());
+        println!(
+            "{}: {}, {part}: {count} in {:.2} s, {each:.2} us each",
+            self.opened.name,
+            self.what,
+            took.as_secs_f64()
+        );
         self.start = Instant::now();
     }
 }

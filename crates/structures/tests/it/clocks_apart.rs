@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use larder_core::{Clock, ClockRef, Durability, ErrorKind, Key, ManualClock, Op, Remaining, StoreExt, StoreRef, SystemClock, Want};
+use larder_core::{
+    Clock, ClockRef, Durability, ErrorKind, Key, ManualClock, Op, Remaining, StoreExt, StoreRef, SystemClock, Want,
+};
 use larder_structures::log::Cursor;
 use larder_structures::{EventLog, Name, Table, Visitors, registry};
 use larder_testkit::redis::RedisVersion;
@@ -244,7 +246,8 @@ async fn tables(scene: Arc<Scene>, off_s: [i64; 3]) {
     for (reader, table) in tables.iter().enumerate() {
         for who in 0..3 {
             let say = |what: &str| format!("{}, {off_s:?}: {what} of {who}, read by {reader}", scene.column);
-            let over = table.get(format!("short {who}")).await.unwrap_or_else(|error| panic!("{}: {error}", say("short")));
+            let over =
+                table.get(format!("short {who}")).await.unwrap_or_else(|error| panic!("{}: {error}", say("short")));
             assert_eq!(over, None, "{}", say("short"));
             assert_eq!(table.get(format!("long {who}")).await.unwrap().unwrap(), "v", "{}", say("long"));
             match table.get(format!("lost {who}")).await {

@@ -81,14 +81,18 @@ async fn tables(scene: Scene, has_lives: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_clients_of_a_table_agree_with_a_model_on_memcached() {
-    for (version, has_lives) in [(Version::Old, false), (Version::New, false), (Version::Old, true), (Version::New, true)] {
+    for (version, has_lives) in
+        [(Version::Old, false), (Version::New, false), (Version::Old, true), (Version::New, true)]
+    {
         tables(Scene::memcached((version, "auto")), has_lives).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_clients_of_a_table_agree_with_a_model_on_redis_and_valkey() {
-    for (version, has_lives) in [(RedisVersion::Redis8, false), (RedisVersion::Redis8, true), (RedisVersion::Valkey, true)] {
+    for (version, has_lives) in
+        [(RedisVersion::Redis8, false), (RedisVersion::Redis8, true), (RedisVersion::Valkey, true)]
+    {
         tables(Scene::redis(version), has_lives).await;
     }
 }

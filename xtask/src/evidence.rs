@@ -1,4 +1,5 @@
-//! What is promised names its evidence, and it exists: each test that `docs/guarantees.md` and the like name is a function of that name, in the file that they name.
+//! What is promised names its evidence, and it exists: each test that `docs/guarantees.md` and the like name is a function of that name, in the file that they name; and each promise of the guarantees,
+//! a row of a table, names one, itself or in the row *shown by* that follows it, or says *not tested* and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,6 +10,14 @@ use crate::style;
 
 /// The documents, and how many names each has at the least: with fewer the reading has gone wrong, not the document right.
 const DOCUMENTS: [(&str, usize); 2] = [("docs/guarantees.md", 20), ("SECURITY.md", 5)];
+
+/// The document whose every row is a promise, but for the tables under these headings: they sum up what is promised below, or say what stores are.
+const PROMISES: &str = "docs/guarantees.md";
+const NO_PROMISES: [&str; 2] = ["## At a glance", "## The stores"];
+/// What begins the row that names the tests of the rows before it: of the one before it, or of all in a table of nothing else.
+const SHOWN_BY: &str = "shown by";
+/// Fewer promises than this, and the reading has gone wrong.
+const PROMISES_MIN: usize = 120;
 
 /// The files that define a function of each name.
 type Functions = BTreeMap<String, BTreeSet<String>>;
@@ -31,8 +40,45 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>> {
         if named.len() < least {
             found.push(format!("{document} names {} tests; there were at least {least}", named.len()));
         }
+        if document == PROMISES {
+            let (bare, count) = unshown(&text);
+            found.extend(bare.into_iter().map(|row| format!("{document}:{row}")));
+            if count < PROMISES_MIN {
+                found.push(format!("{document} has {count} promises; there were at least {PROMISES_MIN}"));
+            }
+        }
     }
     Ok(found)
+}
+
+/// The rows that promise something and name no test, each with its line; and how many rows promise something.
+fn unshown(text: &str) -> (Vec<String>, usize) {
+    let (mut found, mut count) = (Vec::new(), 0);
+    let lines: Vec<&str> = text.lines().collect();
+    let is_row = |line: &str| line.starts_with('|');
+    let is_rule = |line: &str| is_row(line) && line.bytes().all(|byte| b"|-: ".contains(&byte));
+    let first = |line: &str| line.split('|').nth(1).unwrap_or_default().trim().to_owned();
+    let names = |line: &str| !named(line).is_empty() || line.contains("not tested: ");
+    let mut heading = "";
+    for (at, line) in lines.iter().enumerate() {
+        if line.starts_with('#') {
+            heading = line;
+        }
+        let next = lines.get(at + 1).copied().unwrap_or_default();
+        let is_promise = is_row(line) && !is_rule(line) && !is_rule(next) && !first(line).starts_with(SHOWN_BY);
+        if !is_promise || NO_PROMISES.contains(&heading) {
+            continue;
+        }
+        count += 1;
+        // A table that one row of tests closes.
+        let closes = lines[at..].iter().take_while(|line| is_row(line)).find(|line| first(line).starts_with(SHOWN_BY));
+        let of_all = closes.filter(|row| first(row) != SHOWN_BY);
+        let shown = [Some(&next).filter(|next| first(next).starts_with(SHOWN_BY)), of_all];
+        if !names(line) && !shown.into_iter().flatten().any(|row| names(row)) {
+            found.push(format!("{}: {:?} is shown by no test", at + 1, first(line)));
+        }
+    }
+    (found, count)
 }
 
 fn missing(document: &str, named: &BTreeSet<&str>, functions: &Functions) -> Vec<String> {
@@ -102,6 +148,15 @@ mod tests {
             misplaced("a.md", &text("lock.rs"), &functions),
             ["a.md says that lock.rs has the test it_is_held; it has not"]
         );
+    }
+
+    #[test]
+    fn a_promise_without_a_test_is_found() {
+        let text = "## A\n| | memory |\n|---|---|\n| one | x |\n| shown by | `it_does_what_it_says` |\n| two | y |\n| three | `it_does_this_and_that` |\n| four | not tested: no server does it |\n## At a glance\n| | a |\n|---|---|\n| five | z |\n## B\n| | c |\n|--|--|\n| six | z |\n| seven | z |\n| shown by `all.rs` | `it_does_all_of_it_well` |\n| shown by | |";
+        let (bare, count) = unshown(text);
+        assert_eq!((bare, count), (vec!["6: \"two\" is shown by no test".to_owned()], 6));
+        // A row that follows shows the one before it alone.
+        assert_eq!(unshown("| one | x |\n| two | y |\n| shown by | `it_does_what_it_says` |").0.len(), 1);
     }
 
     fn of_file(file: &str, source: &str) -> Functions {

@@ -3,6 +3,7 @@
 mod apt;
 mod clients;
 mod command;
+mod cookbook;
 mod directions;
 mod dist;
 mod evidence;

@@ -11,7 +11,7 @@ use anstream::adapter::strip_str;
 use anstream::{eprintln, println};
 
 use crate::command::{Context, Failure, Result, show};
-use crate::{directions, evidence, examples, links, scripts, servers, style, summary, twins};
+use crate::{cookbook, directions, evidence, examples, links, scripts, servers, style, summary, twins};
 
 const BOLD: &str = "\x1b[1m";
 const GREEN: &str = "\x1b[1;32m";
@@ -87,6 +87,7 @@ impl<'a> Steps<'a> {
         self.run("evidence", || none("has no evidence", evidence::violations(root)?));
         self.run("examples", || none("is asserted by no test", examples::violations(root)?));
         self.run("links", || none("leads nowhere", links::violations(root)?));
+        self.run("cookbook", || none("is not whole", cookbook::violations(root)?));
         self.run("blocking twins", || none("has no twin", twins::violations(root)?));
         self.run("guarantees", || none("is stale", summary::violations(root)?));
     }

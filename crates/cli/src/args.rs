@@ -217,7 +217,7 @@ Examples:
     Reshard(sharded::Reshard),
     /// Tell what a structure is, takes and promises, of whatever kind
     #[command(after_help = inspect::INSPECT_HELP)]
-    Inspect(Named),
+    Inspect(inspect::Inspect),
     /// List the structures that a store holds
     #[command(after_help = inspect::LS_HELP)]
     Ls(inspect::Ls),

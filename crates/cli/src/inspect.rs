@@ -1,14 +1,16 @@
 //! `larder inspect …` and `larder ls`: what is there, of whatever kind.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use larder::{Ctx, Error, ErrorKind};
+use larder::{Ctx, Error, ErrorKind, Kind, Name, inspect};
 use serde_json::{Map, Value, json};
 
-use crate::args::Named;
+use crate::args::{Named, time};
 use crate::exit::{Exit, Failure};
 use crate::output::bytes;
 use crate::session::Session;
@@ -19,10 +21,14 @@ values, and for a set, an array, a table, a log, visitors, a queue and a stack h
 
 The values come whole, since no store tells the size of one: of a large structure that is as much to read.
 
-Round trips: 2, and 1 more for every 64 data keys after the first; 2 more for a set or an array, 3 at the most for packed records, 4 for a queue or a stack, and 1 or more to find what made keys as it went, such as visitors.
+Of a cache, whose entries nothing lists, it counts the keys where the store can list them, for --count-for at the most; with --entry it tells what stands under a key: fresh, stale or being rebuilt, the bytes, the age, and for \
+how much longer it may be served. It takes no lease, and does not count as a use.
+
+Round trips: 2, and 1 more for every 64 data keys after the first; 2 more for a set or an array, 3 at the most for packed records, 4 for a queue or a stack, and 1 or more to find what made keys as it went, such as visitors; of a cache 1 more and what listing takes, and 2 more with --entry.
 
 Examples:
   larder inspect hits
+  larder inspect pages --entry /index
   larder --json inspect tags | jq .guarantee";
 
 pub(crate) const LS_HELP: &str = "\
@@ -40,18 +46,34 @@ Examples:
   larder --json ls | jq -r .name";
 
 #[derive(Args, Debug)]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// Of a cache: what stands under this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) entry: Option<OsString>,
+    /// Of a cache: how long its entries may be counted; 0s not to
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    pub(crate) count_for: Duration,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Ls {
     /// Only structures of this kind: lock, counter, \"fast counter\", set, …
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<String>,
 }
 
-pub(crate) async fn inspect(session: &Session, named: &Named) -> Result<Exit, Failure> {
-    let name = named.checked()?;
-    let Some(found) = larder::inspect::inspect(&session.store, session.ctx(), &name).await? else {
+pub(crate) async fn inspect(session: &Session, args: &Inspect) -> Result<Exit, Failure> {
+    let name = args.named.checked()?;
+    let Some(found) = inspect::inspect(&session.store, session.ctx(), &name).await? else {
         return Err(Failure::absent(session, &name).hint("`larder ls` lists what there is"));
     };
     let manifest = &found.manifest;
+    if args.entry.is_some() && manifest.kind != Kind::Cache {
+        let detail = format!("--entry tells of a cache; {name} is a {}", manifest.kind.as_str());
+        return Err(Error::new(ErrorKind::BadInput, detail).into());
+    }
     let mut figures = vec![
         ("kind", json!(manifest.kind.as_str())),
         ("layout", json!(manifest.layout)),
@@ -65,6 +87,9 @@ pub(crate) async fn inspect(session: &Session, named: &Named) -> Result<Exit, Fa
     ];
     let counted = [("live_bytes", found.live_bytes), ("stale_bytes", found.stale_bytes), ("elements", found.elements)];
     figures.extend(counted.into_iter().filter_map(|(name, figure)| Some((name, json!(figure?)))));
+    if manifest.kind == Kind::Cache {
+        figures.extend(of_cache(session, &name, args).await?);
+    }
     let params: Map<String, Value> =
         found.params.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
     let profile = session.store.profile();
@@ -83,6 +108,34 @@ pub(crate) async fn inspect(session: &Session, named: &Named) -> Result<Exit, Fa
     object["guarantee"] = json!(found.guarantee);
     session.out.answer(&plain.join("\n"), &object)?;
     Ok(Exit::Ok)
+}
+
+/// How many entries a cache has, where the store can list keys, and what stands under one.
+async fn of_cache(session: &Session, name: &Name, args: &Inspect) -> Result<Vec<(&'static str, Value)>, Failure> {
+    let mut figures = Vec::new();
+    if let Some(list) = session.list.as_ref().filter(|_| !args.count_for.is_zero()) {
+        match inspect::cache_entries(&session.store, &**list, session.ctx(), name, args.count_for).await {
+            Ok(found) => {
+                figures.push(("entries", json!(found.count)));
+                figures.push(("entries_are_all", json!(found.are_all)));
+            }
+            // A server may be set up not to list: then they are not counted.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if let Some(key) = &args.entry {
+        let entry = inspect::cache_entry(&session.store, session.ctx(), name, key.as_bytes()).await?;
+        figures.push(("entry", json!(entry.map_or("none", |entry| entry.state.as_str()))));
+        if let Some(entry) = entry {
+            let seconds = |time: Duration| json!(time.as_millis() as f64 / 1_000.0);
+            figures.extend(entry.value_bytes.map(|bytes| ("entry_value_bytes", json!(bytes))));
+            figures.push(("entry_bytes", json!(entry.bytes)));
+            figures.push(("entry_age_s", seconds(entry.age)));
+            figures.push(("entry_served_for_s", seconds(entry.left)));
+        }
+    }
+    Ok(figures)
 }
 
 /// A value without the quotes of JSON.

@@ -168,7 +168,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Log(verb) => log::run(&session, verb).await.map(|exit| exit as u8),
         Command::Export(args) => archive::export(&session, &args).await.map(|exit| exit as u8),
         Command::Import(args) => archive::import(&session, &args).await.map(|exit| exit as u8),
-        Command::Inspect(named) => inspect::inspect(&session, &named).await.map(|exit| exit as u8),
+        Command::Inspect(args) => inspect::inspect(&session, &args).await.map(|exit| exit as u8),
         Command::Ls(args) => inspect::ls(&session, &args, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Memory(verb) => memory::run(&session, verb, cli.common.timeout).await.map(|exit| exit as u8),
         Command::Queue(verb) => queue::run(&session, queue::Which::Queue, verb).await,

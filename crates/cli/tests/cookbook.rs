@@ -91,16 +91,6 @@ fn the_cookbooks_commands_print_what_it_says() {
     }
 }
 
-#[test]
-fn every_chapter_has_its_parts() {
-    for page in chapters() {
-        let text = std::fs::read_to_string(&page).unwrap();
-        for part in ["The problem", "The algorithm", "Guarantee", "Round trips", "Memory", "In Rust", "In a shell"] {
-            assert!(text.contains(&format!("\n## {part}\n")), "{} has no part {part:?}", page.display());
-        }
-    }
-}
-
 /// mdBook fails on a page that is named and missing; so does this, without mdBook. And a page that is not named is never seen.
 #[test]
 fn the_list_of_pages_names_what_is_there() {

@@ -94,3 +94,32 @@ fn ls_says_where_a_server_cannot_tell() {
     let server = Memcached::start(Version::New, &["-o", "no_lru_crawler"]);
     on(&server.url(), "ls").fails(8, "lru_crawler");
 }
+
+#[test]
+fn a_cache_tells_its_entries_and_what_stands_under_a_key() {
+    let redis = RedisServer::start(RedisVersion::Redis8, &RedisOptions::new());
+    let memcached = Version::ALL.map(|version| Memcached::start(version, &[]));
+    let urls = [memcached[0].url(), memcached[1].url(), redis.url()];
+    for url in &urls {
+        let on = |line: &str| on(url, line);
+        on("cache get pages /one --ttl 5m --stale 1m --else printf 0123456789").exits(0);
+        on("cache get pages /two --ttl 1s --stale 5m --else printf x").exits(0);
+        on("counter add hits").exits(0);
+        let found = on("--json inspect pages").json();
+        assert_eq!((&found["kind"], &found["layout"], &found["keys"]), (&json!("cache"), &json!(1), &json!(1)));
+        assert_eq!((&found["entries"], &found["entries_are_all"]), (&json!(2), &json!(true)), "{found}");
+        assert!(found["guarantee"].as_str().unwrap().contains("one rebuild of a key at a time"), "{found}");
+        let one = on("--json inspect pages --entry /one --count-for 0s").json();
+        assert_eq!((&one["entry"], &one["entry_value_bytes"]), (&json!("fresh"), &json!(10)), "{one}");
+        assert!(one["entry_bytes"].as_u64().unwrap() > 30 && one["entries"].is_null(), "{one}");
+        let left = one["entry_served_for_s"].as_f64().unwrap();
+        assert!((300.0..=361.0).contains(&left) && one["entry_age_s"].as_f64().unwrap() < 30.0, "{one}");
+        std::thread::sleep(std::time::Duration::from_millis(2_100));
+        let two = on("inspect pages --entry /two").exits(0);
+        assert!(two.contains("\nentries 2\nentries_are_all true\nentry stale\nentry_value_bytes 1\n"), "{two}");
+        assert!(on("inspect pages --entry /three").exits(0).contains("\nentry none\n"));
+        // To look at a stale entry is not to ask for it: nobody rebuilds it now.
+        assert!(on("inspect pages --entry /two").exits(0).contains("\nentry stale\n"));
+        on("inspect hits --entry /one").fails(2, "is a counter");
+    }
+}

@@ -44,6 +44,9 @@ struct Table;
 #[doc = include_str!("../../../docs/cookbook/src/queue.md")]
 struct Queue;
 
+#[doc = include_str!("../../../docs/cookbook/src/stack.md")]
+struct Stack;
+
 #[doc = include_str!("../../../docs/cookbook/src/memory.md")]
 struct Memory;
 

@@ -36,7 +36,7 @@
 //! | a miss that this caller rebuilds | 3: the look, the lease, the value |
 //! | the same, of a rebuild that takes longer | 1 more at each third of the lease, beside it; a stale value travels with each |
 //! | a closure that fails | 3: the look, the lease, giving it up |
-//! | a miss that somebody else rebuilds | 1, and 1 for each look: the pauses are drawn between 0 and a bound that doubles from 10 ms to 250 ms |
+//! | a miss that somebody else rebuilds | 1, and 1 for each look: the pauses are drawn between 0 and a bound that doubles from 10 ms to 250 ms; where the store tells of changes 2 for each wait and the look behind it, a wait ending with a change, and after 250 ms |
 //! | invalidate | 1 |
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 2 to make it |
@@ -60,6 +60,7 @@
 pub(crate) mod fuzz;
 mod judge;
 mod layout;
+pub(crate) mod look;
 mod rebuild;
 mod shared;
 

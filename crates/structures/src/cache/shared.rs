@@ -367,7 +367,7 @@ pub(super) fn check_store(profile: &Profile) -> Result<()> {
     Ok(())
 }
 
-fn checked(key: &[u8]) -> Result<Bytes> {
+pub(super) fn checked(key: &[u8]) -> Result<Bytes> {
     if key.len() > KEY_BYTES_MAX {
         let detail = format!("a cache's key has {} bytes; the limit is {KEY_BYTES_MAX}: {}", key.len(), Shown(key));
         return Err(Error::new(ErrorKind::BadInput, detail));
@@ -376,7 +376,7 @@ fn checked(key: &[u8]) -> Result<Bytes> {
 }
 
 /// Fails unless the manifest is of a cache that this release reads.
-fn check(name: &Name, manifest: &Manifest) -> Result<()> {
+pub(super) fn check(name: &Name, manifest: &Manifest) -> Result<()> {
     manifest.expect(name, Kind::Cache, LAYOUT)?;
     if manifest.params[..] != [HASH_XXH3_128] || manifest.copies != 1 || manifest.shards != 0 {
         let detail = format!("{name} places or copies its entries in a way this release does not know");

@@ -7,6 +7,7 @@ use larder_core::native::{Native, NativeReply};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
 
 use self::weigh::Scales;
+pub use crate::cache::look::{CacheEntries, CacheEntry, CacheState, cache_entries, cache_entry};
 use crate::copies;
 use crate::counter;
 use crate::manifest::{Kind, Manifest};

@@ -60,7 +60,7 @@ pub(super) fn guarantee(manifest: &Manifest, profile: &Profile) -> String {
         }
         Kind::ShardedHash | Kind::ShardedSet => "each acknowledged change stands, also while it is resharded",
         Kind::Cache => {
-            "one rebuild of a key at a time, while it takes no longer than its lease; values may go at any time"
+            "one rebuild of a key at a time, however long it takes, while its lease can be renewed; values may go at any time"
         }
     };
     format!("{promise}; {}", loss(manifest, profile))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_core::{Clock, ClockRef, StoreRef, SystemClock};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_structures::lock::Lock;
-use larder_structures::{Counter, Set};
+use larder_structures::{Array, Counter, Set};
 use larder_testkit::servers::{Memcached, Version};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -64,6 +64,39 @@ async fn counters_and_sets_of_machines_hours_apart_lose_nothing() {
         assert_eq!(Counter::open(&store, "counter").await.unwrap().get().await.unwrap(), 900, "{version:?}");
         // The last ten that each machine added.
         assert_eq!(Set::open(&store, "set").await.unwrap().members().await.unwrap().len(), 30, "{version:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn arrays_and_fast_counters_of_machines_hours_apart_lose_nothing() {
+    for version in [Version::Old, Version::New] {
+        let server = Memcached::start(version, &[]);
+        let mut tasks = Vec::new();
+        for (machine, clock) in clocks().into_iter().enumerate() {
+            let store = client(&server).await;
+            let fast = Counter::options().fast().clock(clock.clone());
+            let fast = fast.open_or_create(&store, "fast").await.unwrap();
+            let array = Array::options().shards(2).clock(clock).dirtiness(64);
+            let array = array.open_or_create(&store, "array").await.unwrap();
+            tasks.push(tokio::spawn(async move {
+                for round in 0..100u32 {
+                    fast.add(1).await.unwrap();
+                    array.push([format!("{machine}-{round}")]).await.unwrap();
+                    if round >= 10 {
+                        array.change([""; 0], [format!("{machine}-{}", round - 10)]).await.unwrap();
+                    }
+                }
+                array.compact().await.unwrap();
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let store = client(&server).await;
+        assert_eq!(Counter::open(&store, "fast").await.unwrap().get().await.unwrap(), 300, "{version:?}");
+        // The last ten that each machine pushed.
+        let array = Array::open(&store, "array").await.unwrap();
+        assert_eq!(array.elements().await.unwrap().len(), 30, "{version:?}");
     }
 }
 

@@ -5,6 +5,7 @@ mod support;
 mod array;
 mod cache;
 mod clocks;
+mod clocks_apart;
 mod counter;
 mod eight;
 mod foreign_redis;

@@ -1,9 +1,10 @@
 //! The log through its public handle, on every store.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Ctx, ErrorKind, Key, Op};
+use larder_core::{Clock, Ctx, ErrorKind, Key, ManualClock, Op, Remaining, SystemClock, TtlSupport};
 use larder_structures::log::{Cursor, EventLogOptions, Events, GapCause};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{EventLog, Name};
@@ -22,6 +23,9 @@ cases! {
     log_goes_on_in_another_part_and_loses_nothing [];
     log_tails_go_on_from_a_cursor_that_was_kept [];
     log_that_is_dropped_leaves_no_key [];
+    log_forgets_what_is_past_its_retention_and_calls_it_no_gap [];
+    log_takes_chunks_whose_time_is_over_off_its_list [];
+    log_parts_live_as_long_as_anybody_wants_them [];
 }
 
 /// Ten chunks of a minute, and patience.
@@ -53,10 +57,14 @@ fn once<B: Into<Vec<u8>>>(events: impl IntoIterator<Item = B>) -> BTreeMap<Vec<u
 
 /// The key of a part, as `docs` write it down: other programs rely on it.
 async fn part_key(t: &Bench, time_ms: u64) -> Key {
+    part_key_of(t, time_ms / 60_000).await
+}
+
+async fn part_key_of(t: &Bench, chunk: u64) -> Key {
     let name = t.name("a");
     let manifest = find(&t.store, Ctx::default(), &Name::new(&name).expect("a name")).await.expect("a manifest");
     let generation = manifest.expect("a log").generation;
-    Key::new(format!("L.{name}.e.{generation:016x}.{:x}-0", time_ms / 60_000)).expect("a key")
+    Key::new(format!("L.{name}.e.{generation:016x}.{chunk:x}-0")).expect("a key")
 }
 
 async fn ledger_key(t: &Bench) -> Key {
@@ -264,4 +272,142 @@ async fn log_that_is_dropped_leaves_no_key(t: Bench) {
         assert!(t.get(key).await.is_none(), "{key} outlived the drop");
     }
     assert_eq!(log.put("late").await.expect_err("it is gone").kind(), ErrorKind::Lost);
+}
+
+/// How long chunks are that must be over soon, in milliseconds, and how many of them are kept.
+const SHORT_MS: u64 = 1_000;
+const SHORT_KEPT: u64 = 3;
+/// How far apart clocks may be: parts live so much longer.
+const APART_MS: u64 = 300_000;
+
+/// A log of short chunks, by a clock that begins with the right time, at the beginning of a chunk, and is turned by the case.
+async fn short_lived(t: &Bench) -> (Arc<ManualClock>, EventLog) {
+    let now_ms = u64::try_from(SystemClock::new().wall().as_millis()).expect("a time") / SHORT_MS * SHORT_MS;
+    let clock = Arc::new(ManualClock::at(Duration::from_millis(now_ms)));
+    let log = short_options(&clock).open_or_create(&t.store, t.name("a")).await.expect("a log");
+    (clock, log)
+}
+
+fn short_options(clock: &Arc<ManualClock>) -> EventLogOptions {
+    let chunk = Duration::from_millis(SHORT_MS);
+    let options = EventLog::options().chunk(chunk).retention(chunk * SHORT_KEPT as u32);
+    options.timeout(Duration::from_secs(30)).clock(clock.clone())
+}
+
+fn turn(clock: &ManualClock, by_ms: u64) {
+    clock.advance(Duration::from_millis(by_ms));
+}
+
+/// What a server does with a part at the end of its life, which is minutes after the retention. Nothing is left where the log removed it itself.
+async fn expire(t: &Bench, chunk: u64) {
+    let key = part_key_of(t, chunk).await;
+    if t.get(&key).await.is_some() {
+        t.ok(Op::delete(key)).await;
+    }
+}
+
+async fn log_forgets_what_is_past_its_retention_and_calls_it_no_gap(t: Bench) {
+    let (clock, log) = short_lived(&t).await;
+    let first_ms = log.now_ms();
+    let mut tail = log.tail(Cursor::default()).expect("a tail");
+    let mut idle = log.tail(Cursor::default()).expect("a tail");
+    let mut kept_cursor = None;
+    let mut told = Vec::new();
+    for n in 0..10u64 {
+        log.put(n.to_string()).await.expect("a put");
+        let kept = n.saturating_sub(SHORT_KEPT)..=n;
+        for log in [&log, &short_options(&clock).open(&t.store, t.name("a")).await.expect("the log")] {
+            let all = whole(log.fetch(..).await.expect("a fetch"));
+            assert_eq!(all, once(kept.clone().map(|n| n.to_string())), "after {n} chunks");
+            let past = log.fetch(..log.now_ms() - SHORT_KEPT * SHORT_MS).await.expect("a fetch into the past");
+            assert!(past.whole().expect("no gap").is_empty(), "after {n} chunks");
+            let ever = log.fetch(first_ms..=log.now_ms()).await.expect("a fetch from the beginning");
+            assert_eq!(whole(ever), all, "after {n} chunks");
+        }
+        if n > SHORT_KEPT {
+            let refused = log.put_at(first_ms, "too late").await.expect_err("past the retention");
+            assert_eq!(refused.kind(), ErrorKind::BadInput, "{refused}");
+        }
+        if n % 2 == 0 {
+            told.extend(tail.poll().await.expect("a look").whole().expect("no gap"));
+        }
+        if n == 1 {
+            kept_cursor = Some(tail.cursor().to_bytes());
+        }
+        turn(&clock, SHORT_MS);
+        // Long before it ends by itself the server is without it, and nobody misses it: not even who has read it.
+        if n > SHORT_KEPT {
+            expire(&t, first_ms / SHORT_MS + n - SHORT_KEPT - 1).await;
+        }
+    }
+    told.extend(tail.poll().await.expect("a look").whole().expect("no gap"));
+    assert_eq!(counted(told), once((0..10).map(|n| n.to_string())), "each while it was kept, and once");
+    // Those who did not look in time: the retired chunks are not there, and that is no gap.
+    let cursor = Cursor::from_bytes(&kept_cursor.expect("a cursor")).expect("a cursor");
+    let resumed = log.tail(cursor).expect("a tail");
+    for mut tail in [idle, resumed] {
+        assert_eq!(whole(tail.poll().await.expect("a look")), once(["7", "8", "9"]));
+    }
+    idle = log.tail(Cursor::default()).expect("a tail");
+    // What goes before its time is one.
+    t.ok(Op::delete(part_key_of(&t, first_ms / SHORT_MS + 9).await)).await;
+    for found in [log.fetch(..).await.expect("a fetch"), idle.poll().await.expect("a look")] {
+        let (events, gaps) = found.with_gaps();
+        assert_eq!((counted(events), gaps.len()), (once(["7", "8"]), 1));
+    }
+    turn(&clock, 20 * SHORT_MS);
+    for found in [log.fetch(..).await.expect("a fetch"), tail.poll().await.expect("a look")] {
+        assert!(found.whole().expect("no gap: it is past the retention").is_empty());
+    }
+}
+
+/// Three hundred chunks are made, and all but the newest are over: by the next puts they leave the list.
+async fn log_takes_chunks_whose_time_is_over_off_its_list(t: Bench) {
+    let (clock, log) = short_lived(&t).await;
+    let first = log.now_ms() / SHORT_MS;
+    for n in 0..300 {
+        log.put(n.to_string()).await.expect("a put");
+        turn(&clock, SHORT_MS);
+    }
+    let ledger = ledger_key(&t).await;
+    let full = t.value(&ledger).await.expect("a list").len();
+    turn(&clock, APART_MS);
+    let keeps_for_ever = t.store.profile().ttl == TtlSupport::None;
+    for chunk in (first..first + 300).filter(|_| !keeps_for_ever) {
+        expire(&t, chunk).await;
+    }
+    for n in 0..3 {
+        log.put(format!("new {n}")).await.expect("a put");
+        turn(&clock, SHORT_MS);
+    }
+    // Where nothing ends by itself, the log has removed them.
+    for chunk in first..first + 290 {
+        assert!(t.get(&part_key_of(&t, chunk).await).await.is_none(), "chunk {} is there yet", chunk - first);
+    }
+    assert_eq!(whole(log.fetch(..).await.expect("a fetch")), once(["new 0", "new 1", "new 2"]));
+    let left = t.value(&ledger).await.expect("a list").len();
+    // Without conditional writes the list says that they are gone, and keeps that.
+    if t.store.profile().cas {
+        assert!(left < full / 10, "{left} bytes are left of {full}");
+    }
+}
+
+/// To the end of the chunk, the retention, and as far as clocks may be apart; two seconds more where lives are coarse.
+async fn log_parts_live_as_long_as_anybody_wants_them(t: Bench) {
+    let (_clock, log) = short_lived(&t).await;
+    let now_ms = log.now_ms();
+    for back in 0..=SHORT_KEPT {
+        log.put_at(now_ms - back * SHORT_MS, "x").await.expect("a put");
+        let item = t.get(&part_key_of(&t, now_ms / SHORT_MS - back).await).await.expect("a part");
+        let life = match item.ttl {
+            Remaining::For(life) => life,
+            // Without lives the log removes parts itself; and not every store tells what is left of one.
+            _ if t.store.profile().ttl == TtlSupport::None || !t.store.profile().remaining_ttl => continue,
+            other => panic!("{other:?} is no life"),
+        };
+        let wanted_ms = (SHORT_KEPT + 1 - back) * SHORT_MS + APART_MS;
+        let life_ms = u64::try_from(life.as_millis()).expect("a life");
+        // The case itself takes a while.
+        assert!(life_ms <= wanted_ms + 3_000 && life_ms + 30_000 > wanted_ms, "{life_ms} ms, wanted {wanted_ms}");
+    }
 }

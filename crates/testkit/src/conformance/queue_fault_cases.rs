@@ -25,6 +25,8 @@ cases! {
     stack_loses_nothing_when_the_nth_op_is_late [Cas, DeleteCas, Ttl];
     queue_of_many_producers_loses_nothing_under_random_faults [Cas, DeleteCas, Ttl];
     stack_of_many_producers_loses_nothing_under_random_faults [Cas, DeleteCas, Ttl];
+    queue_keeps_what_is_pushed_late_from_a_taker_without_a_link [Cas, DeleteCas, Ttl];
+    stack_keeps_what_is_pushed_late_from_a_taker_without_a_link [Cas, DeleteCas, Ttl];
     queue_tells_a_lost_segment_once [Cas, DeleteCas, Ttl];
     stack_tells_a_lost_segment_once [Cas, DeleteCas, Ttl];
     queue_says_full_and_takes_again_when_there_is_room [Cas, DeleteCas, Ttl];
@@ -218,6 +220,57 @@ async fn of_many_producers_loses_nothing_under_random_faults(t: Bench, kind: Kin
     let stat = taker.stat().await;
     let told = (stat.segments_lost, stat.segments_missing, stat.items_lost);
     assert_eq!(told, (0, 0, 0), "{kind:?}, seed {seed}");
+}
+
+async fn queue_keeps_what_is_pushed_late_from_a_taker_without_a_link(t: Bench) {
+    keeps_what_is_pushed_late(t, Kind::Queue).await;
+}
+
+async fn stack_keeps_what_is_pushed_late_from_a_taker_without_a_link(t: Bench) {
+    keeps_what_is_pushed_late(t, Kind::Stack).await;
+}
+
+/// A push to a segment that was passed keeps it from being removed, but not its link: who comes to it from an older state, by that link, must not take it for removed, at whichever moment the
+/// push comes.
+async fn keeps_what_is_pushed_late(t: Bench, kind: Kind) {
+    const ITEM: [u8; 250] = [b'x'; 250];
+    let options = patient().segment_bytes(4_096);
+    // Around the moment when the segment is empty whose tail the late one takes it for.
+    let moments = if kind == Kind::Queue { 28..36 } else { 16..24 };
+    let mut lost = Vec::new();
+    for pops_before in moments {
+        let name = t.name(&pops_before.to_string());
+        let open = || Line::open_as(kind, &t.store, &name, &options);
+        let one = open().await;
+        let (mut pushed, mut late) = (0usize, None);
+        for segments in [2, 3] {
+            while one.stat().await.segments < segments {
+                one.push_all([ITEM; 2]).await.expect("a push");
+                pushed += 2;
+            }
+            if late.is_none() {
+                // Takes segment 1 for the tail.
+                late = Some(open().await);
+            }
+        }
+        one.push_all([ITEM; 3]).await.expect("a push");
+        pushed += 3;
+        let stale = open().await;
+        let mut given = 0;
+        for pop in 0..pops_before + 2 {
+            if pop == pops_before {
+                late.take().expect("one that is late").push("late").await.expect("a push");
+                pushed += 1;
+            }
+            given += usize::from(one.pop().await.expect("a pop").is_some());
+        }
+        given += usize::from(stale.pop().await.expect("a pop").is_some());
+        given += one.drain().await.len() + stale.drain().await.len();
+        if given != pushed {
+            lost.push((pops_before, pushed - given));
+        }
+    }
+    assert!(lost.is_empty(), "{kind:?}, late after so many pops, so many are lost: {lost:?}");
 }
 
 async fn queue_tells_a_lost_segment_once(t: Bench) {

@@ -122,6 +122,33 @@ async fn a_replica_that_was_behind_and_took_its_primarys_place_is_told_by_every_
     }
 }
 
+/// Its replica follows it, also into nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_restarts_without_its_data_takes_its_replicas_along_and_every_handle_is_told() {
+    for version in RedisVersion::ALL {
+        let mut primary = RedisServer::start(version, &RedisOptions::new().arg("repl-diskless-sync-delay", "0"));
+        let replica = RedisServer::start(version, &RedisOptions::new().replica_of(primary.addr()));
+        let store = open(&primary).await;
+        let mut handles = first_round(&store).await;
+        let guard = two_more_rounds(&store, &mut handles).await;
+        let level = |what: &str, keys: fn(i64) -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !keys(replica.command(&["DBSIZE"]).text().parse().expect("a number")) {
+                assert!(Instant::now() < deadline, "{version:?}: the replica {what}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        tokio::task::block_in_place(|| level("has nothing", |keys| keys > 10));
+        primary.restart();
+        let silent = silent_of(&mut handles, &guard).await;
+        assert!(silent.is_empty(), "{version:?}: {silent:#?}");
+        assert_eq!(said(|| handles.silent.fast.get()).await.unwrap_err().kind(), ErrorKind::Lost, "{version:?}");
+        tokio::task::block_in_place(|| level("kept something", |keys| keys == 0));
+        let error = Counter::open(&open(&primary).await, "counter").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Absent, "{version:?}: {error}");
+    }
+}
+
 /// Waits until a replica has, in its file, what its primary has.
 fn wait_in_step(cluster: &RedisCluster, primary: usize) {
     let (primary, replica) = (&cluster.nodes()[primary], &cluster.nodes()[primary + PRIMARIES]);

@@ -209,6 +209,30 @@ async fn a_tail_that_has_told_an_event_knows_its_second_by_the_mark() {
     assert_eq!(all.len(), 3);
 }
 
+/// The first landed, the tail has told it, and its part was lost before the handle looked: nobody can know that it was told. The gap is told with the second.
+#[tokio::test]
+async fn around_a_loss_a_tail_may_tell_an_event_twice_and_tells_the_gap() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let clock = clock();
+    let direct = options(&clock).open_or_create(&store, "l").await.unwrap();
+    let hooked = Hooked::new(&store);
+    let log = options(&clock).open(&hooked.shared(), "l").await.unwrap();
+    log.put("0").await.unwrap();
+    let mut tail = direct.tail(Cursor::default()).unwrap();
+    hooked.lose_replies(1);
+    let put = log.put("twice");
+    let mut put = std::pin::pin!(put);
+    // One poll sends the append; the handle pauses before it looks.
+    assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(put.as_mut().poll(cx))).await.is_pending());
+    assert_eq!(texts(tail.poll().await.unwrap()), ["0", "twice"]);
+    evict(&store, "l", START_MS, 0).await;
+    put.await.unwrap();
+    let (told, gaps) = with_gaps(tail.poll().await.unwrap());
+    assert_eq!((told, gaps.len()), (vec!["twice".to_owned()], 1));
+    let (all, gaps) = with_gaps(direct.fetch(..).await.unwrap());
+    assert_eq!((all, gaps.len()), (vec!["twice".to_owned()], 1), "a fetch tells it once");
+}
+
 /// What a caller knows of an event of its own.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Known {

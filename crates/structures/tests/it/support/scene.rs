@@ -28,7 +28,7 @@ pub(crate) struct Scene {
     pub(crate) column: String,
     addr: SocketAddr,
     tongue: Tongue,
-    _server: Box<dyn Any + Send>,
+    _server: Box<dyn Any + Send + Sync>,
 }
 
 impl Scene {
@@ -54,7 +54,7 @@ impl Scene {
         Scene::before(addr, Tongue::Memcached("auto"), "a served folder".to_owned(), Box::new((server, folder)))
     }
 
-    fn before(addr: SocketAddr, tongue: Tongue, column: String, server: Box<dyn Any + Send>) -> Scene {
+    fn before(addr: SocketAddr, tongue: Tongue, column: String, server: Box<dyn Any + Send + Sync>) -> Scene {
         Scene { proxy: Proxy::start(addr), column, addr, tongue, _server: server }
     }
 

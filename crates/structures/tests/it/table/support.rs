@@ -125,6 +125,9 @@ pub(crate) struct Agreed {
     pub(crate) unknown: usize,
 }
 
+/// So many that most of them meet no fault: those can be judged for certain.
+const KEYS_A_TASK: u32 = 20;
+
 const SHARED: [&str; 3] = ["shared-0", "shared-1", ""];
 
 /// 8 tasks over the handles, each with keys of its own, and some that all change; `fresh` reads meanwhile. Then `settle`, and what
@@ -202,7 +205,7 @@ async fn work(table: Table, task: usize, seed: u64, turns: u32) -> BTreeMap<Stri
             assert!(error.is_none_or(|error| error.kind() != larder_core::ErrorKind::Lost), "nothing was lost");
             continue;
         }
-        let key = format!("{task}-{}", rng.u32(0..6));
+        let key = format!("{task}-{}", rng.u32(0..KEYS_A_TASK));
         let known = all.entry(key.clone()).or_insert(Known { now: None, may: Vec::new(), may_be_gone: false });
         let is_put = rng.u8(..3) > 0;
         let value = format!("{task} {turn}");

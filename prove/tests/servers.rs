@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use larder_prove::{Budget, Findings, PARTS, served};
+use larder_testkit::history::JOBS;
 
-/// Histories of the slice, each of another structure.
-const HISTORIES: u64 = 8;
+/// Histories of the slice: one of each job, which a seed picks by its remainder.
+const HISTORIES: u64 = JOBS.len() as u64;
 
 /// Runs one round of a part for each seed, and holds that nothing was violated.
 fn slice(part: &str, seeds: impl IntoIterator<Item = u64>) -> Findings {
@@ -34,6 +35,12 @@ fn servers_that_are_killed_lose_nothing_in_silence() {
 fn histories_on_servers_behind_bad_networks_count_honestly() {
     let found = slice("nemesis", 0..HISTORIES);
     assert_eq!(found.counts["histories"], HISTORIES);
+    let unchecked: Vec<&str> = JOBS
+        .iter()
+        .map(|job| job.name)
+        .filter(|job| !found.counts.contains_key(&format!("operations checked: {job}")))
+        .collect();
+    assert_eq!(unchecked, [""; 0]);
     assert!(found.counts["operations checked"] > HISTORIES * 50);
     let faults: u64 =
         found.counts.iter().filter(|(what, _)| what.starts_with("faults: ")).map(|(_, times)| times).sum();

@@ -77,6 +77,18 @@ Round trips: open 1, stat 1.
 Examples:
   larder array stat jobs")]
     Stat(Named),
+    /// Go on with an array that is `rolled back`: take what each of its servers holds
+    #[command(after_help = "\
+Prints `accepted`, or `nothing was lost`. Where an array is spread over several keys and the server of some of them went back, as by a failover, the keys may not fit \
+each other any more, and every read fails. This takes of each key what is there. From then on changes that were made before the loss may be read by halves: \
+look through the elements. Processes that changed or read the array before are told of the loss until they open it anew.
+
+Round trips: open 1, look 1; 5 more where something was lost, and more where others write meanwhile.
+
+Examples:
+  larder array accept-loss hosts
+  larder --json array accept-loss hosts")]
+    AcceptLoss(Named),
 }
 
 #[derive(Args, Debug)]
@@ -144,6 +156,11 @@ pub(crate) async fn run(session: &Session, verb: ArrayVerb) -> Result<Exit, Fail
         ArrayVerb::Stat(named) => {
             let stat = open(session, &named).await?.stat().await?;
             print(session, &named, &stat)?;
+        }
+        ArrayVerb::AcceptLoss(named) => {
+            let accepted = open(session, &named).await?.accept_loss().await?;
+            let plain = if accepted { "accepted" } else { "nothing was lost" };
+            session.out.answer(plain, &json!({"name": bytes(named.bytes()), "accepted": accepted}))?;
         }
     }
     Ok(Exit::Ok)

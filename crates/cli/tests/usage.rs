@@ -29,6 +29,7 @@ const VERBS: [&str; 94] = [
     "array remove n a",
     "array compact n",
     "array stat n",
+    "array accept-loss n",
     "visitors hit n",
     "visitors get n",
     "visitors watch n",

@@ -137,6 +137,8 @@ pub(crate) fn array(place: &Place) {
     on("array change NAME.wide --add a b c d e f --shards 5").exits(0);
     on("array change NAME.wide --add g h i j k l --delete a b c d e f").exits(0);
     assert_eq!(on("array get NAME.wide").sorted_lines().concat(), b"ghijkl");
+    assert_eq!(on("array accept-loss NAME.wide").exits(0), "nothing was lost\n");
+    assert_eq!(on("--json array accept-loss NAME.wide").json()["accepted"], json!(false));
     on("array push NAME.wide a --shards 4").fails(8, "5 shards, not 4");
     on("set add NAME a").fails(8, "holds an array, not a set");
     assert_eq!(on("--json drop NAME").json(), json!({"name": place.name, "dropped": "array"}));

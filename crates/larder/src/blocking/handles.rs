@@ -42,6 +42,7 @@ twin! {
     fn elements(&self) -> Vec<Bytes> = "it.push([\"unpack\"])?;\nassert_eq!(it.elements()?, [\"unpack\"]);";
     fn stat(&self) -> ArrayStat = "println!(\"{:?}\", it.stat()?);";
     fn compact(&self) -> ArrayStat = "println!(\"{:?}\", it.compact()?);";
+    fn accept_loss(&self) -> bool = "assert!(!it.accept_loss()?);";
 }
 
 twin! {

@@ -39,6 +39,7 @@ use larder_core::{Ctx, Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::past::Trace;
+use super::shards::{Reading, Shards};
 
 const MAGIC: [u8; 4] = *b"LRA\x01";
 /// Where the snapshot begins.
@@ -105,6 +106,11 @@ pub(crate) trait Snapshot<'v>: Fold<'v> + Default {
     fn unsettled(&self) -> u64 {
         0
     }
+
+    /// False: as a state of this shard it lacks, or contradicts, what is known elsewhere, because it was read too early, or its store was set back. It must not be compacted.
+    fn is_whole(&self, _shard: u16) -> bool {
+        true
+    }
 }
 
 /// The bytes of an element in a snapshot, with the length before it.
@@ -119,6 +125,19 @@ pub(crate) trait Elements: Send + Sync + 'static {
     /// A state to begin with; made by those whose values alone do not tell what they hold.
     fn state<'v>(&self) -> Self::State<'v> {
         Self::State::default()
+    }
+
+    /// Reads shards, and sees to it that states made from now on know what these were read with. **Round trips: 1.**
+    fn read(
+        &self,
+        shards: &Shards<Self>,
+        ctx: Ctx,
+        which: Vec<u16>,
+    ) -> impl Future<Output = Result<Vec<Reading>>> + Send
+    where
+        Self: Sized,
+    {
+        shards.read(ctx, which)
     }
 
     /// Sees to it that states made from now on know what was [`unsettled`](Snapshot::unsettled) up to this number.

@@ -103,6 +103,8 @@ struct Plan {
     after: ShardStat,
     /// As [`layout::Snapshot::unsettled`].
     unsettled: u64,
+    /// As [`layout::Snapshot::is_whole`].
+    is_whole: bool,
 }
 
 /// What a write does that finds no room.
@@ -111,6 +113,8 @@ pub(crate) enum Room {
     Rewrite(Bytes),
     /// Has [`Elements::settle`] decide first.
     Settle(u64),
+    /// Looks by [`Shards::read_whole`] whether the value only was read at another time than what is known elsewhere.
+    Look,
 }
 
 impl<E: Elements> Shards<E> {
@@ -178,6 +182,11 @@ impl<E: Elements> Shards<E> {
             Ok(Op::put(manifest.data_key(name, shard)?, PutMode::Add, value, Ttl::Never))
         };
         (0..manifest.shards).map(add).collect()
+    }
+
+    /// What it is, for errors.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
     }
 
     /// How many shards there are.
@@ -251,6 +260,22 @@ impl<E: Elements> Shards<E> {
             }
         }
         if lost.is_empty() { Ok((readings, replies.next())) } else { Err(self.lost(&lost)) }
+    }
+
+    /// Reads shards for a compaction: together with what their states depend on. **Round trips: 1**, more where the structure needs them.
+    ///
+    /// # Errors
+    /// As [`read`](Shards::read), and [`ErrorKind::RolledBack`] for what cannot be of one past.
+    pub(crate) async fn read_whole(&self, ctx: Ctx, shards: Vec<u16>) -> Result<Vec<Reading>> {
+        match &self.elements {
+            Some(elements) => elements.read(self, ctx, shards).await,
+            None => self.read(ctx, shards).await,
+        }
+    }
+
+    /// Forgets what this handle has seen: whatever is there now contradicts nothing.
+    pub(crate) fn forget(&self) {
+        self.lock_seen().fill_with(Seen::default);
     }
 
     /// A reading of an item that was read otherwise, with what was seen before that.
@@ -385,7 +410,8 @@ impl<E: Elements> Shards<E> {
         let now = self.stat_of(value.len(), &folded);
         let written = folded.compacted(self.place(reading.shard), value.epoch, self.now_s());
         let after = ShardStat { bytes: written.len(), live_bytes: written.len(), removals: 0, ..now };
-        Ok(Plan { value: written, now, after, unsettled: folded.state.unsettled() })
+        let is_whole = folded.state.is_whole(reading.shard);
+        Ok(Plan { value: written, now, after, unsettled: folded.state.unsettled(), is_whole })
     }
 
     /// The plan, once nothing in it is unsettled.
@@ -421,7 +447,7 @@ impl<E: Elements> Shards<E> {
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         let (mut unknown, mut quiet) = (None, None);
         for _ in 0..COMPACT_TRIES_MAX {
-            let readings = self.read(ctx, todo.drain(..)).await?;
+            let readings = self.read_whole(ctx, std::mem::take(&mut todo)).await?;
             let (mut batch, mut plans) = (Batch::new(), Vec::new());
             for reading in &readings {
                 let plan = self.plan(reading)?;
@@ -430,6 +456,11 @@ impl<E: Elements> Shards<E> {
                     continue;
                 }
                 let plan = self.settled(ctx, reading, plan).await?;
+                if !plan.is_whole {
+                    // What it depends on was written meanwhile, and so it was itself.
+                    todo.push(reading.shard);
+                    continue;
+                }
                 let cas = reading.item.cas.ok_or_else(|| self.unsupported())?;
                 let put = |key| Op::put(key, PutMode::Cas(cas), plan.value.clone(), Ttl::Never);
                 batch.push(self.op(reading.shard, put));
@@ -478,7 +509,7 @@ impl<E: Elements> Shards<E> {
     /// Looks at a shard beside the caller, and compacts it if it is dirty.
     pub(crate) fn look_behind(self: &Arc<Self>, looked_at: Vec<u16>) {
         self.behind(|shards, ctx| async move {
-            let readings = shards.read(ctx, looked_at).await?;
+            let readings = shards.read_whole(ctx, looked_at).await?;
             shards.compact_once(ctx, readings).await
         });
     }
@@ -503,31 +534,36 @@ impl<E: Elements> Shards<E> {
             if quiet.is_none() {
                 quiet = Some(self.quiet.lock().await);
             }
-            readings = self.read(ctx, met).await?;
+            readings = self.read_whole(ctx, met).await?;
         }
         Ok(())
     }
 
     /// Compacts those that are dirty; returns the shards where somebody wrote meanwhile.
     async fn try_compact(&self, ctx: Ctx, readings: &[Reading]) -> Result<Vec<u16>> {
-        let (mut batch, mut sent) = (Batch::new(), Vec::new());
+        let (mut batch, mut sent, mut met) = (Batch::new(), Vec::new(), Vec::new());
         for reading in readings {
             let plan = self.plan(reading)?;
             let look_bytes = self.tuning.dirty_bytes.saturating_mul(LOOK_EVERY_DIRTY_BYTES);
             self.look_bytes.store(look_bytes.max(plan.now.live_bytes / 4), Ordering::Relaxed);
             if let (true, Some(cas)) = (self.is_dirty(&plan.now), reading.item.cas) {
                 let plan = self.settled(ctx, reading, plan).await?;
+                if !plan.is_whole {
+                    met.push(reading.shard);
+                    continue;
+                }
                 batch.push(self.op(reading.shard, |key| Op::put(key, PutMode::Cas(cas), plan.value, Ttl::Never)));
                 self.tell(reading.shard, Phase::Begun);
                 sent.push(reading.shard);
             }
         }
         if batch.is_empty() {
-            return Ok(sent);
+            return Ok(met);
         }
         let replies = self.store.run(ctx, batch).await;
         let told = sent.into_iter().zip(replies).inspect(|(shard, reply)| self.tell_reply(*shard, reply));
-        Ok(told.filter(|(_, reply)| matches!(reply, Ok(Reply::Exists))).map(|(shard, _)| shard).collect())
+        met.extend(told.filter(|(_, reply)| matches!(reply, Ok(Reply::Exists))).map(|(shard, _)| shard));
+        Ok(met)
     }
 
     /// Tells how far a compaction got.
@@ -555,6 +591,9 @@ impl<E: Elements> Shards<E> {
         if folded.state.unsettled() != 0 {
             return Ok(Room::Settle(folded.state.unsettled()));
         }
+        if !folded.state.is_whole(reading.shard) {
+            return Ok(Room::Look);
+        }
         let before = self.stat_of(value.len(), &folded);
         folded.join(self.place(reading.shard), frame).map_err(|error| self.named(error, reading.shard))?;
         let written = folded.compacted(self.place(reading.shard), value.epoch, self.now_s());
@@ -562,6 +601,21 @@ impl<E: Elements> Shards<E> {
             return Err(self.full(reading.shard, before, frame.len(), ""));
         }
         Ok(Room::Rewrite(written))
+    }
+
+    /// Writes a reading's value anew, with this state in place of its own; nothing else in it is changed. The op, for a batch.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] without cas; [`ErrorKind::Full`] where it does not fit.
+    pub(crate) fn rewrite_op<'v>(&self, reading: &'v Reading, folded: &Folded<E::State<'v>>) -> Result<Op> {
+        let epoch = Value::parse(&reading.item.value, self.place(reading.shard))?.epoch;
+        let written = folded.compacted(self.place(reading.shard), epoch, self.now_s());
+        if written.len() > self.value_bytes_max {
+            let before = self.stat_of(reading.item.value.len(), folded);
+            return Err(self.full(reading.shard, before, written.len().saturating_sub(before.bytes), ""));
+        }
+        let cas = self.token(reading)?;
+        Ok(self.op(reading.shard, |key| Op::put(key, PutMode::Cas(cas), written, Ttl::Never)))
     }
 
     /// The token of a reading.

@@ -105,6 +105,8 @@ enum Step {
     Rewrite(Cas, Bytes),
     /// Have the structure settle what stands in the way up to this number, then read.
     Settle(u64),
+    /// Have the structure look whether the value fits what it depends on, then read.
+    Look,
 }
 
 impl<E: Elements> Writer<E> {
@@ -158,6 +160,7 @@ impl<E: Elements> Writer<E> {
             }
             let ctx = Ctx { deadline: Some(self.deadline) };
             self.settle_others(ctx).await;
+            self.look_at_others(ctx).await;
             let (batch, steps) = self.next_batch();
             let mut replies = self.shards.vigil.run(ctx, batch).await.into_iter();
             let mut must_pause = false;
@@ -190,6 +193,24 @@ impl<E: Elements> Writer<E> {
             if let Err(error) = &settled {
                 // Nothing of this write's own was sent.
                 pending.fault(Step::Read, error.clone().effect(Effect::NotApplied));
+            }
+        }
+    }
+
+    /// Has the structure look at shards that do not fit what it knows; where they do not fit what is there, either, they cannot be written anew.
+    async fn look_at_others(&mut self, ctx: Ctx) {
+        let is_one = |pending: &&mut Pending| pending.outcome.is_none() && matches!(pending.step, Step::Look);
+        let shards: Vec<u16> = self.pending.iter_mut().filter(is_one).map(|pending| pending.shard).collect();
+        if shards.is_empty() {
+            return;
+        }
+        let looked = self.shards.read_whole(ctx, shards).await;
+        for pending in self.pending.iter_mut().filter(is_one) {
+            pending.step = Step::Read;
+            match &looked {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::RolledBack => pending.fail(error.clone()),
+                Err(error) => _ = pending.fault(Step::Read, error.clone().effect(Effect::NotApplied)),
             }
         }
     }
@@ -257,7 +278,7 @@ impl Pending {
     fn op<E: Elements>(&self, shards: &Shards<E>) -> Op {
         match &self.step {
             Step::Append => shards.op(self.shard, |key| Op::put(key, PutMode::Append, self.frame.clone(), Ttl::Never)),
-            Step::Read | Step::Settle(_) => shards.read_op(self.shard),
+            Step::Read | Step::Settle(_) | Step::Look => shards.read_op(self.shard),
             Step::Rewrite(cas, value) => {
                 shards.op(self.shard, |key| Op::put(key, PutMode::Cas(*cas), value.clone(), Ttl::Never))
             }
@@ -340,6 +361,7 @@ impl Pending {
                     Step::Rewrite(cas, value)
                 }
                 Room::Settle(upto) => Step::Settle(upto),
+                Room::Look => Step::Look,
             })),
             Err(_) => {
                 let stat = ShardStat { elements: 0, bytes, live_bytes: bytes, removals: 0 };

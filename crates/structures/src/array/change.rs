@@ -58,7 +58,7 @@ impl Handle {
     }
 
     /// Gives up at the deadline.
-    async fn within(&self, deadline: Instant, change: impl Future<Output = Result<()>>) -> Result<()> {
+    pub(super) async fn within<T>(&self, deadline: Instant, change: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::time::timeout_at(deadline.into(), change).await.unwrap_or_else(|_| {
             let detail = format!("the change was not settled within {:?}", self.timeout);
             Err(Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown))
@@ -115,6 +115,7 @@ impl Handle {
             if let Some(token) = token.filter(|token| *token < commits.token) {
                 return Err(keeper.outdated(token, commits.token));
             }
+            keeper.check_open(&commits).map_err(not_applied)?;
             let (number, id) = (commits.last() + 1, random_id());
             let framed = parts.iter().map(|(&shard, operations)| (shard, numbered(number, id, operations))).collect();
             self.write(deadline, framed).await.map_err(not_applied)?;

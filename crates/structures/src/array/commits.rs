@@ -2,11 +2,12 @@
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
-//! | 0 | 4 | `LRC` and the version, 1 |
+//! | 0 | 4 | `LRC` and the version, 2 |
 //! | 4 | 8 | generation |
 //! | 12 | 4 | check of all that follows: the low half of XXH3-64, seed = generation |
 //! | 16 | varint | base: numbers up to this one are settled in every shard |
 //! | | varint | the highest fencing token that a change was made under; 0: none |
+//! | | 8 | chain of the base |
 //! | | 8 + ⌈shards / 8⌉ each | of each number from base + 1 on: the id of the change that won it (0: none), and the shards it touches, a bit each, the lowest first |
 //!
 //! The key is written by `cas` alone. Each write adds one number, so the last number is the version of the whole.
@@ -20,6 +21,15 @@
 //! applies the ones that won, drops the others, and leaves the last number as its *mark*. One that meets a number which is
 //! still open gives it to nobody first, so that it never can count.
 //!
+//! # How a part that went back shows
+//! The commits and the shards may lie on different servers, and one of these may be set back alone, by a failover that lost its latest writes. If it was the commits', the
+//! next changes get numbers that others had before, and shards in which these were settled would pass for having settled the new ones. So each number has a *chain*: the
+//! XXH3-64 of the winner's id, seeded with the chain of the number before. A shard holds that of its mark, and only what has the same stands on the same past.
+//!
+//! # Eras
+//! Who accepts such a loss gives the next number to the end of the era, the id of all ones ([`Commits::ended`]), after which no change wins one; has all shards settled anew; and then the commits begin a new *era*: the next multiple of 2^40 is the base, and a mark in all
+//! shards. What was written under numbers of an earlier era counts nowhere from then on, whenever it comes.
+//!
 //! Source: the commit point at one record is that of Percolator (Peng and Dabek, OSDI 2010), without its locks: here readers never wait.
 
 use bytes::Bytes;
@@ -30,8 +40,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::layout::Ordered;
 use crate::append::layout::{put_varint, take, take_u64, take_varint};
 
-const MAGIC: [u8; 4] = *b"LRC\x01";
+const MAGIC: [u8; 4] = *b"LRC\x02";
 const HEADER_BYTES: usize = 16;
+/// Numbers of an era.
+const ERA_NUMBERS: u64 = 1 << 40;
+/// The id that a number is given to after which no change of the era wins one.
+const ENDS: u64 = u64::MAX;
+/// What takes the place of a winner's id between one era and the next; no id has so many bytes.
+const ERA_ENDS: &[u8] = b"loss accepted";
 
 /// Which change won which number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +58,8 @@ pub(crate) struct Commits {
     pub(crate) base: u64,
     /// The highest token of a lock.
     pub(crate) token: u64,
+    /// Of `base`.
+    chain: u64,
     /// From `base` + 1 on.
     winners: Vec<Winner>,
 }
@@ -53,6 +71,8 @@ struct Winner {
     id: u64,
     /// A bit a shard.
     touched: Vec<u8>,
+    /// Of its number; it is not stored.
+    chain: u64,
 }
 
 /// What became of a numbered change.
@@ -79,16 +99,65 @@ pub(crate) enum Wants {
     SettledShard(u64),
     /// The commits are older than the shard, which has settled up to this number.
     NewerCommits(u64),
+    /// The shard has settled up to this number, and its winners, or those before it, were others than the commits know.
+    SamePast(u64),
 }
 
 impl Commits {
     pub(crate) fn new(generation: u64, shards: u16) -> Commits {
-        Commits { generation, shards, base: 0, token: 0, winners: Vec::new() }
+        Commits { generation, shards, base: 0, token: 0, chain: generation, winners: Vec::new() }
     }
 
     /// The last number that was given.
     pub(crate) fn last(&self) -> u64 {
         self.base + self.winners.len() as u64
+    }
+
+    /// The chain of the last number.
+    pub(crate) fn tip(&self) -> u64 {
+        self.winners.last().map_or(self.chain, |winner| winner.chain)
+    }
+
+    /// The chain of a number; `None` for one that is forgotten, or not given yet.
+    pub(crate) fn chain_of(&self, number: u64) -> Option<u64> {
+        if number == self.base { Some(self.chain) } else { self.winner(number).map(|winner| winner.chain) }
+    }
+
+    /// In which era they are.
+    pub(crate) fn era(&self) -> u64 {
+        self.base / ERA_NUMBERS
+    }
+
+    /// Why these cannot follow `before`, which was read earlier.
+    pub(crate) fn contradicted(&self, before: &Commits) -> Option<String> {
+        let last = before.last();
+        if self.era() > before.era() {
+            return Some("others have accepted a loss since this handle was opened".to_owned());
+        }
+        if self.last() < last {
+            return Some(format!("its last change is {}; this handle saw {last}", self.last()));
+        }
+        let is_other = self.chain_of(last).is_some_and(|chain| chain != before.tip());
+        is_other.then(|| format!("its changes up to {last} are not those that this handle saw"))
+    }
+
+    /// The last of an era: the next number goes to its end.
+    pub(crate) fn ended(&self) -> Commits {
+        self.next(ENDS, [], 0, self.base)
+    }
+
+    /// True if no change wins a number any more.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.winners.last().is_some_and(|winner| winner.id == ENDS)
+    }
+
+    /// The first of the next era; shards are settled with its base as mark, and its chain, before it is written. `None`: there is none.
+    ///
+    /// It comes of these alone: whoever accepts a loss at the same time writes the same.
+    pub(crate) fn accepted(&self) -> Option<Commits> {
+        let base = (self.era() + 1).checked_mul(ERA_NUMBERS)?;
+        let chain = xxh3_64_with_seed(ERA_ENDS, self.tip());
+        Some(Commits { base, chain, winners: Vec::new(), ..*self })
     }
 
     /// How many numbers are remembered.
@@ -130,9 +199,10 @@ impl Commits {
         let base = base.clamp(self.base, self.last());
         // Not more than there are winners, which are counted in a usize.
         let settled = (base - self.base) as usize;
+        let chain = self.chain_of(base).unwrap_or(self.chain);
         let mut winners = self.winners[settled..].to_vec();
-        winners.push(Winner { id, touched: bits });
-        Commits { base, token: self.token.max(token), winners, ..*self }
+        winners.push(Winner { id, touched: bits, chain: link(self.tip(), id) });
+        Commits { base, token: self.token.max(token), chain, winners, ..*self }
     }
 
     /// What a reader of a shard lacks. With nothing wanting, every shard shows the numbered changes up to the last, and no other:
@@ -144,22 +214,26 @@ impl Commits {
         if state.mark < self.base {
             return Wants::SettledShard(self.base);
         }
+        if state.mark > 0 && self.chain_of(state.mark) != Some(state.chain) {
+            return Wants::SamePast(state.mark);
+        }
         let touches = |number: &u64| {
             let bits = self.winner(*number).and_then(|winner| winner.touched.get(usize::from(shard / 8)));
             bits.is_some_and(|bits| bits & 1 << (shard % 8) != 0)
         };
-        let missing = (state.mark + 1..=self.last()).filter(touches).find(|number| !state.found.contains(number));
+        let missing = (state.mark..=self.last()).skip(1).filter(touches).find(|number| !state.found.contains(number));
         missing.map_or(Wants::Nothing, Wants::NewerShard)
     }
 
     /// The bytes that are stored.
     pub(crate) fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(HEADER_BYTES + 20 + self.winners.len() * self.winner_bytes());
+        let mut out = Vec::with_capacity(HEADER_BYTES + 28 + self.winners.len() * self.winner_bytes());
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&self.generation.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         put_varint(&mut out, self.base);
         put_varint(&mut out, self.token);
+        out.extend_from_slice(&self.chain.to_le_bytes());
         for winner in &self.winners {
             out.extend_from_slice(&winner.id.to_le_bytes());
             out.extend_from_slice(&winner.touched);
@@ -191,15 +265,21 @@ impl Commits {
         let read = (|| {
             commits.base = take_varint(&mut rest)?;
             commits.token = take_varint(&mut rest)?;
+            commits.chain = take_u64(&mut rest)?;
             while !rest.is_empty() {
                 let id = take_u64(&mut rest)?;
                 let touched = take(&mut rest, usize::from(shards).div_ceil(8))?.to_vec();
-                commits.winners.push(Winner { id, touched });
+                commits.winners.push(Winner { id, touched, chain: link(commits.tip(), id) });
             }
             commits.base.checked_add(commits.winners.len() as u64)
         })();
         read.map(|_| commits).ok_or_else(|| mismatch("malformed"))
     }
+}
+
+/// The chain of a number that went to `id`, by that of the number before.
+fn link(chain: u64, id: u64) -> u64 {
+    xxh3_64_with_seed(&id.to_le_bytes(), chain)
 }
 
 /// Puts the check right.

@@ -39,6 +39,7 @@ pub(crate) const CODECS: &[Codec] = &[
             let commits = Commits::decode(bytes, GENERATION, SHARDS).ok();
             if let Some(commits) = &commits {
                 _ = (commits.fate(3, 7), commits.is(commits.last(), 7), commits.wants(3, &Ordered::default()));
+                _ = (commits.accepted(), commits.contradicted(commits), commits.chain_of(3));
             }
             comes_back(commits, |commits| Commits::decode(&commits.encode(), GENERATION, SHARDS).ok())
         },

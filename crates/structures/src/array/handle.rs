@@ -9,9 +9,10 @@ use bytes::Bytes;
 use larder_core::text::Shown;
 use larder_core::{Ctx, Error, ErrorKind, Result, StoreRef, ambient};
 
-use super::commits::{Commits, Wants};
-use super::keeper::{ArrayElements, Keeper, item_of};
+use super::commits::Commits;
+use super::keeper::{ArrayElements, Keeper};
 use super::layout::{AROUND_BYTES_MAX, LAYOUT, Ordered, stored};
+use super::whole::state_of;
 use super::{ArrayOptions, ArrayStat, SHARDS_MAX};
 use crate::append::layout::Folded;
 use crate::append::shards::{Reading, ShardStat};
@@ -24,8 +25,6 @@ use crate::{runtime, timeout};
 
 /// How many bytes of different callers' changes travel in one write.
 const COMBINED_BYTES_MAX: usize = 64 * 1024;
-/// How often a read asks again for what is older than the rest of it.
-const READ_TRIES_MAX: usize = 32;
 
 pub(super) struct Handle {
     pub(super) store: StoreRef,
@@ -212,12 +211,7 @@ impl Handle {
         reading: &'v Reading,
         commits: &Option<Arc<Commits>>,
     ) -> Result<(Folded<Ordered<'v>>, ShardStat)> {
-        let (folded, stat) = self.shards.state_in(reading, Ordered::with(commits.clone()))?;
-        if !folded.state.is_readable() {
-            let detail = format!("{}: shard {} holds what this release does not know", self.what, reading.shard);
-            return Err(Error::new(ErrorKind::LayoutMismatch, detail));
-        }
-        Ok((folded, stat))
+        state_of(&self.shards, reading, Ordered::with(commits.clone()))
     }
 
     /// Reads all shards, as they are with the same numbered changes. **Round trips: 1**, more only where changes over several shards went on
@@ -228,57 +222,13 @@ impl Handle {
         let read = match self.keeper() {
             None => (self.shards.read(ctx, 0..self.shards.count()).await?, None),
             Some(keeper) => {
-                let (readings, commits) = self.read_whole(ctx, keeper).await?;
+                let all = (0..self.shards.count()).collect();
+                let (readings, commits) = keeper.read_whole(&self.shards, ctx, all).await?;
                 (readings, Some(commits))
             }
         };
         self.shards.vigil.check()?;
         Ok(read)
-    }
-
-    async fn read_whole(&self, ctx: Ctx, keeper: &Keeper) -> Result<(Vec<Reading>, Arc<Commits>)> {
-        let all = 0..self.shards.count();
-        let (before, settled) = keeper.known();
-        let (mut readings, reply) = self.shards.read_with(ctx, all, Some(keeper.read_op())).await?;
-        let mut commits = keeper.take_in(item_of(reply)?, before)?;
-        // The last number that was known when each shard was read, and up to which all shards were known to be settled: it must show at least that.
-        let mut known = vec![(before, settled); readings.len()];
-        for _ in 0..READ_TRIES_MAX {
-            let mut stale = Vec::new();
-            let mut newest_mark = 0;
-            for reading in &readings {
-                let shard = reading.shard;
-                let (folded, _) = self.state(reading, &Some(commits.clone()))?;
-                keeper.saw_mark(shard, folded.state.mark);
-                match commits.wants(shard, &folded.state) {
-                    Wants::Nothing => {}
-                    Wants::NewerCommits(mark) => newest_mark = mark.max(newest_mark),
-                    Wants::NewerShard(number) if number > known[usize::from(shard)].0 => stale.push(shard),
-                    Wants::SettledShard(upto) if upto > known[usize::from(shard)].1 => stale.push(shard),
-                    Wants::NewerShard(number) | Wants::SettledShard(number) => {
-                        let why = format!("shard {shard} lacks change {number}, which had been committed");
-                        return Err(keeper.error(ErrorKind::RolledBack, &why));
-                    }
-                }
-            }
-            if newest_mark > 0 {
-                commits = keeper.refresh(ctx).await?;
-                if commits.last() < newest_mark {
-                    let why = format!("its last change is {}; {newest_mark} is settled already", commits.last());
-                    return Err(keeper.error(ErrorKind::RolledBack, &why));
-                }
-            } else if stale.is_empty() {
-                return Ok((readings, commits));
-            } else {
-                for reading in self.shards.read(ctx, stale).await? {
-                    let shard = usize::from(reading.shard);
-                    known[shard] = (commits.last(), commits.base);
-                    readings[shard] = reading;
-                }
-            }
-        }
-        let why = format!("others changed it at each of {READ_TRIES_MAX} tries to read it");
-        Err(keeper.error(ErrorKind::Conflict, &why))
     }
 }
 

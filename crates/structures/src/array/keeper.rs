@@ -8,7 +8,8 @@ use larder_core::{Cas, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, 
 
 use super::commits::{Commits, Fate};
 use super::layout::Ordered;
-use crate::append::Elements;
+use crate::append::shards::Reading;
+use crate::append::{Elements, Shards};
 use crate::cell::Cell;
 use crate::events;
 use crate::manifest::{Kind, Manifest};
@@ -37,6 +38,13 @@ impl Elements for ArrayElements {
 
     fn state<'v>(&self) -> Ordered<'v> {
         Ordered::with(self.0.as_ref().and_then(Keeper::commits))
+    }
+
+    async fn read(&self, shards: &Shards<ArrayElements>, ctx: Ctx, which: Vec<u16>) -> Result<Vec<Reading>> {
+        match &self.0 {
+            Some(keeper) => Ok(keeper.read_whole(shards, ctx, which).await?.0),
+            None => shards.read(ctx, which).await,
+        }
     }
 
     async fn settle(&self, ctx: Ctx, upto: u64) -> Result<()> {
@@ -118,14 +126,9 @@ impl Keeper {
         self.lock().commits.clone()
     }
 
-    /// The last number that this handle knows; to be asked before a read is sent, and handed to [`take_in`](Keeper::take_in).
-    fn last(&self) -> u64 {
-        self.lock().commits.as_ref().map_or(0, |commits| commits.last())
-    }
-
-    /// The same, and up to which number all shards are settled by what it knows.
-    pub(crate) fn known(&self) -> (u64, u64) {
-        self.lock().commits.as_ref().map_or((0, 0), |commits| (commits.last(), commits.base))
+    /// Forgets what this handle has seen: whatever is there now contradicts nothing.
+    pub(crate) fn forget(&self) {
+        *self.lock() = Known { marks: vec![0; usize::from(self.shards)], ..Known::default() };
     }
 
     pub(crate) fn saw_mark(&self, shard: u16, mark: u64) {
@@ -134,19 +137,18 @@ impl Keeper {
         *seen = mark.max(*seen);
     }
 
-    /// Takes in the reply to a read of the commits that was sent when `before` was the last number known.
+    /// Takes in the reply to a read of the commits that was sent when these were known.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`], [`ErrorKind::RolledBack`], [`ErrorKind::LayoutMismatch`], and the store's.
-    pub(crate) fn take_in(&self, item: Option<Item>, before: u64) -> Result<Arc<Commits>> {
+    pub(crate) fn take_in(&self, item: Option<Item>, before: Option<&Commits>) -> Result<Arc<Commits>> {
         let Some(item) = item else {
             return Err(self.error(ErrorKind::Lost, "its commits are gone: evicted, or lost in a restart"));
         };
         let commits = Commits::decode(&item.value, self.generation, self.shards)
             .map_err(|error| error.key(&self.cell.key).store(self.store.profile().store.clone()))?;
-        if commits.last() < before {
-            let detail = format!("its last change is {}; this handle saw {before}", commits.last());
-            return Err(self.error(ErrorKind::RolledBack, &detail));
+        if let Some(why) = before.and_then(|before| commits.contradicted(before)) {
+            return Err(self.error(ErrorKind::RolledBack, &why));
         }
         let commits = Arc::new(commits);
         let mut known = self.lock();
@@ -160,9 +162,9 @@ impl Keeper {
 
     /// Reads the commits. **Round trips: 1.**
     pub(crate) async fn refresh(&self, ctx: Ctx) -> Result<Arc<Commits>> {
-        let before = self.last();
+        let before = self.commits();
         let item = self.cell.read(&self.store, ctx).await?;
-        self.take_in(item, before)
+        self.take_in(item, before.as_deref())
     }
 
     /// The commits with their token, read if need be, and again where that fails in a way that passes. **Round trips: 0**, or 1.
@@ -270,7 +272,7 @@ impl Keeper {
                     let detail = format!("its last change is {}; {} was seen", commits.last(), claim.number - 1);
                     return Err(settled(self.error(ErrorKind::RolledBack, &detail), doubt.is_some()));
                 }
-                Fate::Open => {}
+                Fate::Open => self.check_open(&commits).map_err(|error| settled(error, doubt.is_some()))?,
             }
             let token = claim.token.unwrap_or(0);
             if claim.token.is_some() && token < commits.token {
@@ -291,7 +293,7 @@ impl Keeper {
             }
             match wrote.now {
                 Ok(item) => {
-                    let taken = self.take_in(item, commits.last());
+                    let taken = self.take_in(item, Some(&commits));
                     _ = taken.map_err(|error| settled(error, doubt.is_some())).or_else(|error| {
                         // It counts, whatever was found behind it.
                         if has_landed { Ok(commits.clone()) } else { Err(error) }
@@ -312,6 +314,39 @@ impl Keeper {
         }
         let timeout = || self.error(ErrorKind::Timeout, "the change was not settled before its deadline");
         Err(doubt.or(fault).unwrap_or_else(timeout))
+    }
+
+    /// Fails where a loss is being accepted: no change wins a number then.
+    pub(crate) fn check_open(&self, commits: &Commits) -> Result<()> {
+        if !commits.is_ended() {
+            return Ok(());
+        }
+        Err(self.error(ErrorKind::RolledBack, "a part of it was set back, and somebody is about to accept that"))
+    }
+
+    /// Writes the next commits over these, unless others have written meanwhile. **Round trips: 1**, or 2.
+    ///
+    /// # Errors
+    /// The store's; with [`Effect::Unknown`] it may have been written, or may yet.
+    pub(crate) async fn replace(&self, ctx: Ctx, over: &Commits, next: Commits) -> Result<bool> {
+        let (commits, cas) = self.current(ctx).await?;
+        if *commits != *over {
+            return Ok(false);
+        }
+        let wrote = self.cell.write(&self.store, ctx, cas, next.encode(), Ttl::Never).await;
+        self.forget_token();
+        let has_landed = wrote.landed?;
+        if has_landed {
+            self.note(next.clone());
+        }
+        if let Ok(item) = wrote.now {
+            // What it landed as stands, whatever was found behind it.
+            let taken = self.take_in(item, Some(if has_landed { &next } else { over }));
+            if !has_landed {
+                taken?;
+            }
+        }
+        Ok(has_landed)
     }
 
     /// What landed, where it could not be read back.

@@ -6,7 +6,7 @@
 //! | bytes | what | where |
 //! |---|---|---|
 //! | `00 01`, varint number, 8 bytes id, operations | a numbered change: counts if the commits say so ([`Commits`]) | log; a snapshot, while it is open |
-//! | `00 02`, varint mark, varint token | numbered changes up to the mark are settled here; the highest token of a lock seen | first in a snapshot |
+//! | `00 02`, varint mark, varint token; 8 bytes chain of the mark, unless that is 0 | numbered changes up to the mark are settled here; the highest token of a lock seen | first in a snapshot |
 //! | `00 03`, varint token, 8 bytes id, operations | a change under a lock: counts unless a higher token was seen before | log |
 //!
 //! Operations are encoded as in a frame: length × 2, + 1 to remove; bytes of the stored element.
@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::commits::Commits;
+use super::commits::{Commits, Wants};
 use crate::append::layout::{put_element, put_varint, take, take_u64, take_varint};
 use crate::append::{Action, Fold, Snapshot};
 
@@ -77,8 +77,12 @@ pub(crate) struct Ordered<'v> {
     items: Vec<&'v [u8]>,
     /// How many items there were when these were last removed.
     removed_at: HashMap<&'v [u8], usize, crate::hash::State>,
+    /// True where a loss is being accepted: see [`accepting`](Ordered::accepting).
+    accepts: bool,
     /// Numbered changes up to this one had been settled when the snapshot was written.
     pub(crate) mark: u64,
+    /// Which changes these were.
+    pub(crate) chain: u64,
     /// The highest token of a lock that was seen.
     pub(crate) token: u64,
     /// The numbers that were found and applied.
@@ -86,12 +90,27 @@ pub(crate) struct Ordered<'v> {
     /// The changes under a lock that were found, by id, and whether they counted.
     pub(crate) fenced: Vec<(u64, bool)>,
     /// The highest number of an open change; all bits for what cannot be read.
-    open: u64,
+    pub(crate) open: u64,
 }
 
 impl<'v> Ordered<'v> {
     pub(crate) fn with(commits: Option<Arc<Commits>>) -> Ordered<'v> {
         Ordered { commits, ..Ordered::default() }
+    }
+
+    /// A shard as it is settled where a loss is accepted: whatever its own past was, it takes what these commits have given, and nothing else.
+    /// Its head is that of the [next era](Commits::accepted). Changes that are open are carried along, below that mark: they count nowhere, unless these commits turn out not to be the last.
+    pub(crate) fn accepting(commits: Arc<Commits>) -> Ordered<'v> {
+        Ordered { accepts: true, ..Ordered::with(Some(commits)) }
+    }
+
+    /// Up to which number numbered changes of the log are settled already, or came to nothing.
+    fn floor(&self) -> u64 {
+        match &self.commits {
+            // The snapshot stands on another past: none of these numbers can have been settled in it, and those that these commits gave came after it.
+            Some(commits) if self.accepts && commits.chain_of(self.mark) != Some(self.chain) => 0,
+            _ => self.mark,
+        }
     }
 
     /// True unless something was met that this release cannot read.
@@ -114,13 +133,16 @@ impl<'v> Ordered<'v> {
         let number = take_varint(&mut rest)?;
         match item[1] {
             HEAD => {
-                self.mark = self.mark.max(number);
                 self.token = self.token.max(take_varint(&mut rest)?);
+                if number > self.mark {
+                    self.chain = take_u64(&mut rest)?;
+                    self.mark = number;
+                }
             }
             NUMBERED => {
                 let id = take_u64(&mut rest)?;
                 let commits = self.commits.as_deref();
-                if number <= self.mark {
+                if number <= self.floor() {
                     // Settled: it is a repeat, or came to nothing.
                 } else if commits.is_none_or(|commits| number > commits.last()) {
                     self.items.push(item);
@@ -186,18 +208,31 @@ impl<'v> Snapshot<'v> for Ordered<'v> {
     }
 
     fn head(&self) -> Option<Vec<u8>> {
-        let mark = self.commits.as_ref().map_or(0, |commits| commits.last()).max(self.mark);
+        let (mark, chain) = match self.commits.as_deref() {
+            Some(commits) if self.accepts => commits.accepted().map(|next| (next.base, next.tip()))?,
+            Some(commits) if commits.last() > self.mark => (commits.last(), commits.tip()),
+            _ => (self.mark, self.chain),
+        };
         if mark == 0 && self.token == 0 {
             return None;
         }
         let mut head = vec![ESCAPE, HEAD];
         put_varint(&mut head, mark);
         put_varint(&mut head, self.token);
+        if mark > 0 {
+            head.extend_from_slice(&chain.to_le_bytes());
+        }
         Some(head)
     }
 
     fn unsettled(&self) -> u64 {
         self.open
+    }
+
+    fn is_whole(&self, shard: u16) -> bool {
+        let wants = self.commits.as_ref().map_or(Wants::Nothing, |commits| commits.wants(shard, self));
+        // A shard that has settled more than is known here keeps its head, and what is above that is open.
+        matches!(wants, Wants::Nothing | Wants::NewerCommits(_))
     }
 }
 

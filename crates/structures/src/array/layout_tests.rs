@@ -41,7 +41,9 @@ fn golden_bytes() {
     assert_eq!(fenced(5, id, &inner), b"\x22\0\x03\x05\x08\x07\x06\x05\x04\x03\x02\x01\x03c\x04\0\0\0");
     let commits = Commits::new(1, 2).next(id, [0], 0, 0);
     let head = with_state(&[fenced(300, 1, &[])], Some(commits), |state| state.head());
-    assert_eq!(head.unwrap(), b"\0\x02\x01\xac\x02");
+    assert_eq!(head.unwrap(), b"\0\x02\x01\xac\x02\x74\xdd\x7c\x7f\x4d\x75\x44\xc1");
+    let of_one_shard = with_state(&[fenced(300, 1, &[])], None, |state| state.head());
+    assert_eq!(of_one_shard.unwrap(), b"\0\x02\x00\xac\x02");
     assert_eq!(with_state(&[inner], None, |state| state.head()), None);
 }
 

@@ -15,6 +15,7 @@
 //! | an outcome that is unknown | cannot be | looked into and tried again until the timeout; then `Unknown`: it counts at most once, all of it or nothing | the same |
 //! | a lost shard, or lost commits | only where it is built as a cache that evicts: `Lost` | [`Lost`](larder_core::ErrorKind::Lost), never a shorter list | the same |
 //! | a shard that is older than the handle saw it | cannot be | [`RolledBack`](larder_core::ErrorKind::RolledBack) | the same |
+//! | one of several servers set back alone | cannot be | [`RolledBack`](larder_core::ErrorKind::RolledBack) to everybody who would read half a change, until the loss is [accepted](Array::accept_loss) | |
 //! | compaction | yes | yes | no: works until it is full |
 //!
 //! What rests on the writers that a shard remembers, and on the looks at the manifest, holds as for a [set](crate::set).
@@ -41,6 +42,7 @@
 //! | change_under | 2 |
 //! | elements, stat | 1; 1 or 2 more where a change over several shards goes on meanwhile |
 //! | compact | 2, 1 if there is nothing to do; 2 more where a change is open |
+//! | accept_loss | 1 where nothing was lost, else 6 |
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
@@ -50,6 +52,7 @@
 //! costs 14 to 17 bytes a shard more until it is compacted, and a change over several shards 13 to 30. A shard costs 27 bytes, its key and the writers it remembers
 //! (13 to 15 bytes each); the commits take up to 4 KB, with more than 250 shards a shard's bit in each of 16 to 30 numbers.
 
+mod accept;
 mod change;
 mod commits;
 #[cfg(feature = "fuzzing")]
@@ -57,6 +60,7 @@ pub(crate) mod fuzz;
 mod handle;
 mod keeper;
 mod layout;
+mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -493,6 +497,39 @@ impl Array {
     /// [`elements`](Array::elements).
     pub async fn compact(&self) -> Result<ArrayStat> {
         self.0.compact().await
+    }
+
+    /// Goes on with an array of which a part was set back, as by the failover of one of several primaries: takes of each shard what is there, and makes the parts fit again.
+    /// True if there was such a loss; false if the parts fit as they are, and nothing was written. **Round trips: 1** where they fit, and where there is one shard; else **6**, and 1 more for each
+    /// change by others that comes before its first write.
+    ///
+    /// Where only one of an array's servers went back, the changes over several shards that were lost there may stand in the other shards, settled: so every read is told
+    /// [`RolledBack`](ErrorKind::RolledBack), by whatever handle, until somebody says by this call that the loss is accepted. **From then on such a change may be read by halves**: look through the elements, or
+    /// make the array anew. What was pushed, removed or changed after the loss, and before or beside this call, is kept. From its first
+    /// write on changes over several shards are refused, until its last; dropped or failed midway it is called again; several may call it at a time, and the loss is accepted once.
+    ///
+    /// This handle forgets what it has seen, and goes on whatever that was, also where it alone was told. Other handles that changed or read the array before are told `RolledBack`, once they look at the
+    /// changes of others, until they are opened anew or call this as well.
+    ///
+    /// ```
+    /// # use larder_core::StoreRef;
+    /// # use larder_structures::Array;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> larder_core::Result<()> {
+    /// # let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// let hosts = Array::options().shards(8).open_or_create(&store, "hosts").await?;
+    /// hosts.change(["10.0.0.1", "10.0.0.2"], Vec::<&str>::new()).await?;
+    /// assert!(!hosts.accept_loss().await?); // nothing was lost
+    /// assert_eq!(hosts.elements().await?.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Lost`](ErrorKind::Lost) where a shard, or the commits, are gone altogether: then nothing fits again, and it is dropped and made anew. [`Unsupported`](ErrorKind::Unsupported)
+    /// on a store without conditional writes, [`Conflict`](ErrorKind::Conflict) if others changed it at each of 64 tries, and as [`elements`](Array::elements).
+    pub async fn accept_loss(&self) -> Result<bool> {
+        self.0.accept_loss().await
     }
 
     /// The longest element that this array can hold, in bytes: see the limits in the [module](self). **Round trips: 0.**

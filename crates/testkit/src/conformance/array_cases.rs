@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Ctx, Effect, ErrorKind, Key, Op, Result, StoreRef};
+use larder_core::{Ctx, Effect, ErrorKind, Key, Op, PutMode, Result, StoreRef, Ttl};
 use larder_layers::Counting;
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Array, ArrayOptions, Lock, Name};
@@ -21,6 +21,7 @@ cases! {
     array_is_whole_under_eight_tasks_and_two_handles [Cas];
     array_is_whole_when_the_nth_op_fails [Cas];
     array_reports_a_lost_shard_and_lost_commits [Cas];
+    array_goes_on_once_a_part_that_was_set_back_is_accepted [Cas];
     array_refuses_a_holder_that_was_overtaken [Cas, Ttl];
     drop_of_an_array_removes_every_key [];
     budget_array_open [];
@@ -33,6 +34,7 @@ cases! {
     budget_array_change_under_a_lock [Cas, Ttl];
     budget_array_elements [];
     budget_array_stat [];
+    budget_array_accept_loss_of_nothing [];
     budget_drop_of_an_array [];
 }
 
@@ -238,6 +240,29 @@ async fn array_reports_a_lost_shard_and_lost_commits(t: Bench) {
     }
 }
 
+async fn array_goes_on_once_a_part_that_was_set_back_is_accepted(t: Bench) {
+    for index in ["2", "commits"] {
+        let name = t.name(&format!("back-{index}"));
+        let array = open(&t.store, &name, SHARDS).await;
+        array.change(whole(0), NOTHING).await.expect("a change");
+        let key = key(&t, &name, index).await;
+        let older = t.value(&key).await.expect("a part");
+        array.change(whole(1), whole(0)).await.expect("a change");
+        array.compact().await.expect("a compaction");
+        t.ok(Op::put(key, PutMode::Set, older, Ttl::Never)).await;
+        let fresh = open(&t.store, &name, SHARDS).await;
+        // The commits: what the shards have settled is given to another.
+        fresh.change(whole(2), whole(1)).await.expect("a change");
+        let read = fresh.elements().await.expect_err("half a change");
+        assert_eq!(read.kind(), ErrorKind::RolledBack, "{index}: {read}");
+        assert_eq!(fresh.compact().await.expect_err("half a change").kind(), ErrorKind::RolledBack, "{index}");
+        assert!(fresh.accept_loss().await.expect("a loss that is accepted"), "{index}");
+        let elements = sorted(&fresh).await;
+        fresh.change(whole(3), elements).await.expect("a change");
+        assert_eq!(sorted(&open(&t.store, &name, SHARDS).await).await, whole(3), "{index}");
+    }
+}
+
 async fn array_refuses_a_holder_that_was_overtaken(t: Bench) {
     for shards in [1, SHARDS] {
         let array = open(&t.store, &t.name(&format!("a{shards}")), shards).await;
@@ -368,6 +393,13 @@ async fn budget_array_stat(t: Bench) {
     let m = Metered::new(&t);
     let array = m.array().await;
     m.costs(1, array.stat()).await;
+}
+
+async fn budget_array_accept_loss_of_nothing(t: Bench) {
+    let m = Metered::new(&t);
+    let array = m.array().await;
+    array.push(thousand()).await.expect("a push");
+    m.costs(1, array.accept_loss()).await;
 }
 
 async fn budget_drop_of_an_array(t: Bench) {

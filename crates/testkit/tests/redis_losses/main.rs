@@ -7,9 +7,10 @@
 mod handles;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use larder::{Counter, ErrorKind, EventLog, LockGuard, Set, StoreRef};
+use larder::{Array, Counter, ErrorKind, EventLog, LockGuard, Set, StoreRef};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
 
 use crate::handles::{Handles, begin, older_numbers_and_members_go_unnoticed, said, silent_of, write};
@@ -177,13 +178,18 @@ fn fall_behind(cluster: &mut RedisCluster) {
 
 /// Every primary dies, and its replica takes over with what it has.
 fn fail_over(cluster: &mut RedisCluster) {
-    for primary in 0..PRIMARIES {
+    take_over(cluster, 0..PRIMARIES);
+}
+
+/// The same of some of them.
+fn take_over(cluster: &mut RedisCluster, primaries: Range<usize>) {
+    for primary in primaries.clone() {
         cluster.node_mut(primary).kill9();
     }
-    for primary in 0..PRIMARIES {
+    for primary in primaries.clone() {
         cluster.node_mut(primary + PRIMARIES).restart();
     }
-    for primary in 0..PRIMARIES {
+    for primary in primaries {
         let said = cluster.nodes()[primary + PRIMARIES].command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
         assert!(!said.is_error(), "{}", said.text());
     }
@@ -215,4 +221,47 @@ async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
     let set = Set::open(&fresh, "set").await.unwrap();
     let members = said(|| set.members()).await.unwrap();
     assert_eq!(members.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&b"1"[..], b"after"]));
+}
+
+fn whole(number: u32) -> Vec<String> {
+    (0..40).map(|part| format!("{number}-{part}")).collect()
+}
+
+/// Its shards lie on all primaries, and the one that holds its commits alone fails over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_array_whose_commits_alone_fail_over_is_told_and_goes_on_once_that_is_accepted() {
+    let options = RedisOptions::new().appendonly().arg("cluster-require-full-coverage", "no");
+    let mut cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
+    let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
+    let url = format!("redis-cluster://{}?timeout_ms=5000&connect_timeout_ms=5000", nodes.join(","));
+    let store = larder::open(&url).await.unwrap();
+    let options = || Array::options().shards(16).dirtiness(1 << 30).timeout(Duration::from_secs(20));
+    let array = options().open_or_create(&store, "hosts").await.unwrap();
+    array.change(whole(0), Vec::<&str>::new()).await.unwrap();
+    let has_commits = |primary: &usize| {
+        cluster.nodes()[*primary].command(&["EVAL", "return #redis.call('KEYS', ARGV[1])", "0", "*commits*"]).text()
+            == "1"
+    };
+    let primary = (0..PRIMARIES).find(has_commits).expect("the commits");
+    tokio::task::block_in_place(|| {
+        wait_in_step(&cluster, primary);
+        cluster.node_mut(primary + PRIMARIES).kill9();
+    });
+    array.change(whole(1), whole(0)).await.unwrap();
+    array.compact().await.unwrap();
+    tokio::task::block_in_place(|| take_over(&mut cluster, primary..primary + 1));
+    let store = larder::open(&url).await.unwrap();
+    let fresh = options().open(&store, "hosts").await.unwrap();
+    said(|| fresh.change(whole(2), whole(0))).await.unwrap();
+    for array in [&fresh, &array] {
+        assert_eq!(said(|| array.elements()).await.unwrap_err().kind(), ErrorKind::RolledBack);
+    }
+    assert!(said(|| fresh.accept_loss()).await.unwrap());
+    let elements = said(|| fresh.elements()).await.unwrap();
+    assert!(whole(2).iter().all(|part| elements.iter().any(|element| element == part.as_bytes())), "{elements:?}");
+    said(|| fresh.change(whole(3), &elements)).await.unwrap();
+    assert!(!said(|| array.accept_loss()).await.unwrap(), "it was accepted already");
+    for array in [&fresh, &array] {
+        assert_eq!(said(|| array.elements()).await.unwrap().len(), whole(3).len());
+    }
 }

@@ -5,4 +5,5 @@ mod faults;
 mod handle;
 mod memcached;
 mod model;
+mod setback;
 pub(crate) mod support;

@@ -300,7 +300,31 @@ pub(super) fn array_changes(arena: Arena, run: Run) -> Boxed<Verdict> {
                 }
             })
         };
-        let open = opener!(options, drive::name("array changes", run));
-        map(arena, run, MapJob { name: "array changes", open, mix: ELEMENTS, apply, also: nothing_else }).await
+        let name = drive::name("array changes", run);
+        let (quiet, fresh) = (arena.quiet.clone(), options.clone());
+        let open = opener!(options, name.clone());
+        let job = MapJob { name: "array changes", open, mix: ELEMENTS, apply, also: nothing_else };
+        let mut verdict = map(arena, run, job).await;
+        if let Ok(array) = fresh.open(&quiet, &name).await {
+            verdict.operations += 1;
+            verdict.violations.extend(goes_on(&array).await.err().map(|why| format!("array changes: {why}")));
+        }
+        verdict
     })
+}
+
+/// Whatever was set back, once that is accepted everybody reads it again, unless something is gone.
+async fn goes_on(array: &Array) -> std::result::Result<(), String> {
+    let is_bad =
+        |error: &Error| matches!(error.kind(), ErrorKind::RolledBack | ErrorKind::Corrupt | ErrorKind::LayoutMismatch);
+    for read in [array.accept_loss().await.map(drop), array.elements().await.map(drop)] {
+        match read {
+            Err(error) if is_bad(&error) => {
+                return Err(format!("it does not go on once its loss is accepted: {error}"));
+            }
+            Err(_) => return Ok(()),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }

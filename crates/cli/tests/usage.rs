@@ -9,7 +9,7 @@ use common::{finish, larder, on};
 use larder_testkit::servers::{Memcached, Version};
 
 /// Every verb that opens a store as others do, with its least arguments. That none is left out is seen by clap's own tree of commands.
-const VERBS: [&str; 94] = [
+const VERBS: [&str; 95] = [
     "lock run n -- true",
     "lock run n --existing -- true",
     "lock status n",

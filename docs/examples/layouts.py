@@ -19,7 +19,7 @@ from xxh3 import xxh3_64, xxh3_128
 
 KINDS = {  # name: (kind, role, version of the layout)
     "lock": (1, None, 1), "counter": (2, "s", 1), "fast-counter": (3, "n", 1), "set": (4, "p", 1), "visitors": (5, "v", 1),
-    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 2),
+    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 3),
 }
 THIRTY_DAYS_S = 30 * 24 * 3600
 TRIES = 100
@@ -446,36 +446,36 @@ def array_create(server, name, shards="1"):
     def data(generation):
         yield from appended(generation, shards)
         if shards > 1:
-            yield "commits", commits_bytes(generation, 0, 0, [], shards)
+            yield "commits", commits_bytes(generation, 0, 0, generation, [])
 
     return create(server, "array", name, b"\x01", data, shards)
 
 
-def commits_bytes(generation, base, token, numbers, shards):
-    body = varint(base) + varint(token) + b"".join(u64(change) + bits for change, bits in numbers)
-    return b"LRC\x01" + u64(generation) + low_half(xxh3_64(body, generation)) + body
+def commits_bytes(generation, base, token, chain, numbers):
+    body = varint(base) + varint(token) + u64(chain) + b"".join(u64(change) + bits for change, bits in numbers)
+    return b"LRC\x02" + u64(generation) + low_half(xxh3_64(body, generation)) + body
 
 
 def commits(found):
-    """The base, the token, and of each number above the base the change that has it, and its bits."""
+    """The base, the token, the chain of the base, and of each number above it the change that has it, and its bits."""
     value = found.item("commits").value
-    if value[:4] != b"LRC\x01" or value[12:16] != low_half(xxh3_64(value[16:], found.generation)):
+    if value[:4] != b"LRC\x02" or value[12:16] != low_half(xxh3_64(value[16:], found.generation)):
         raise Gone("the commits are damaged")
     reader = Reader(value[16:])
-    base, token, numbers = reader.varint(), reader.varint(), []
+    base, token, chain, numbers = reader.varint(), reader.varint(), reader.u64(), []
     while reader:
         numbers.append((reader.u64(), reader.take((found.shards + 7) // 8)))
-    return base, token, numbers
+    return base, token, chain, numbers
 
 
 def stored(element):
     return b"\0" + element if element[:1] == b"\0" else element
 
 
-def array_shard(value, found, shard, won, token):
-    """The elements of a shard, in order. `won` tells which change has a number."""
+def array_shard(value, found, shard, won, chains):
+    """The elements of a shard, in order. `won` tells which change has a number, `chains` what was won up to it."""
     members, counted = operations(value, found.generation, shard)
-    elements, mark = [], 0
+    elements, mark, token = [], 0, 0
 
     def apply(is_removal, raw):
         nonlocal elements, mark, token
@@ -487,6 +487,8 @@ def array_shard(value, found, shard, won, token):
         if raw[1] == 2:
             mark, seen = reader.varint(), reader.varint()
             token = max(token, seen)
+            if mark and reader.u64() != chains.get(mark):
+                raise Gone("a shard, or the commits, were set back")
             return
         which, change = reader.varint(), reader.u64()
         if raw[1] == 1 and (which <= mark or won.get(which) != change):
@@ -509,11 +511,14 @@ def array_shard(value, found, shard, won, token):
 
 def array_get(server, name):
     """One list of each shard; in the order of their elements."""
-    found, won = Structure(server, "array", name), {}
+    found, won, chains = Structure(server, "array", name), {}, {}
     if found.shards > 1:
-        base, _, numbers = commits(found)
+        base, _, chain, numbers = commits(found)
         won = {base + 1 + n: change for n, (change, _) in enumerate(numbers) if change}
-    return [array_shard(found.item(n).value, found, n, won, 0) for n in range(found.shards)]
+        chains[base] = chain
+        for n, (change, _) in enumerate(numbers):
+            chains[base + 1 + n] = chain = xxh3_64(u64(change), chain)
+    return [array_shard(found.item(n).value, found, n, won, chains) for n in range(found.shards)]
 
 
 def array_parts(found, delete, add):
@@ -541,16 +546,16 @@ def array_change(server, name, delete, add):
     for shard in parts:
         bits[shard // 8] |= 1 << shard % 8
     for _ in range(TRIES):
-        base, _, numbers = commits(found)
+        base, _, _, numbers = commits(found)
         which, change, sequence = base + len(numbers) + 1, draw(), sequence + 1
         for shard, part in parts.items():
             encoded = b"".join(varint(2 * len(raw) + is_removal) + raw for is_removal, raw in part)
             element = b"\0\x01" + varint(which) + u64(change) + encoded
             found.append(shard, frame(found.generation ^ shard, writer, sequence, [(False, element)]))
         item = found.item("commits")
-        base, token, numbers = commits(found)
+        base, token, chain, numbers = commits(found)
         if base + len(numbers) + 1 == which:
-            value = commits_bytes(found.generation, base, token, numbers + [(change, bytes(bits))], found.shards)
+            value = commits_bytes(found.generation, base, token, chain, numbers + [(change, bytes(bits))])
             if server.cas(found.key("commits"), value, item.token):
                 return None
     raise OSError("others are faster")
@@ -842,11 +847,24 @@ def table_remove(server, name, key):
 
 # Queues
 
+def distances(frames):
+    """How many frames before the last those are whose digests a print has."""
+    return [1 << power for power in range(32) if 1 << power < frames]
+
+
+def print_of(chain, end):
+    """The print of a segment's frames, each with how many items there are up to its last and its digest, up to this item."""
+    frames = next((n + 1 for n, (items, _) in enumerate(chain) if items >= end), len(chain)) if end else 0
+    if not frames:
+        return 0, None
+    return frames, (chain[frames - 1][1], [chain[frames - 1 - before][1] & 0xFFFFFFFF for before in distances(frames)])
+
+
 class State:
     """What was taken from a queue."""
 
     def __init__(self, value, generation):
-        if value[:4] != b"LRQ\x01" or value[4:8] != low_half(xxh3_64(value[8:], generation)):
+        if value[:4] != b"LRQ\x02" or value[4:8] != low_half(xxh3_64(value[8:], generation)):
             raise Gone("the state is damaged")
         reader = Reader(value[8:])
         self.sequence, self.tail, self.incarnation = reader.varint(), reader.varint(), reader.u64()
@@ -860,7 +878,9 @@ class State:
                 start = end + reader.varint()
                 end = start + reader.varint()
                 taken.append([start, end])
-            self.records.append([segment, incarnation, below, taken])
+            frames = reader.varint()
+            digests = (reader.u64(), [number(reader.take(4)) for _ in distances(frames)]) if frames else None
+            self.records.append([segment, incarnation, below, taken, (frames, digests)])
         self.claims = [[reader.varint(), reader.varint(), reader.u64(), reader.varint()] for _ in range(reader.varint())]
 
     def encode(self, generation):
@@ -868,15 +888,18 @@ class State:
         body += b"".join(varint(count) for count in (self.live, self.done, *self.losses))
         body += varint(len(self.marks)) + b"".join(u64(writer) + varint(last) for writer, last in self.marks)
         body += varint(len(self.records))
-        for segment, incarnation, below, taken in self.records:
+        for segment, incarnation, below, taken, (frames, digests) in self.records:
             body += varint(segment) + u64(incarnation) + varint(below) + varint(len(taken))
             end = 0
             for start, stop in taken:
                 body += varint(start - end) + varint(stop - start)
                 end = stop
+            body += varint(frames)
+            if frames:
+                body += u64(digests[0]) + b"".join(u32(digest) for digest in digests[1])
         body += varint(len(self.claims))
         body += b"".join(varint(segment) + varint(ordinal) + u64(claim) + varint(tries) for segment, ordinal, claim, tries in self.claims)
-        return b"LRQ\x01" + low_half(xxh3_64(body, generation)) + body
+        return b"LRQ\x02" + low_half(xxh3_64(body, generation)) + body
 
 
 def queue_create(server, name, segment_bytes="65536", bytes_max="1073741824"):
@@ -884,8 +907,8 @@ def queue_create(server, name, segment_bytes="65536", bytes_max="1073741824"):
         incarnation = draw()
         yield f"s{incarnation:016x}", empty_value(incarnation, 0)
         body = varint(0) + varint(0) + u64(incarnation) + b"\0" + varint(1) + varint(0) * 4 + varint(0)
-        body += varint(1) + varint(0) + u64(incarnation) + varint(0) + varint(0) + varint(0)
-        yield 0, b"LRQ\x01" + low_half(xxh3_64(body, generation)) + body
+        body += varint(1) + varint(0) + u64(incarnation) + varint(0) * 3 + varint(0)
+        yield 0, b"LRQ\x02" + low_half(xxh3_64(body, generation)) + body
 
     return create(server, "queue", name, u32(int(segment_bytes)) + u64(int(bytes_max)), data, 1)
 
@@ -904,19 +927,34 @@ def segment_of(found, state, which):
 
 
 def items_of(found, state, which):
+    return segment(found, state, which)[0]
+
+
+def segment(found, state, which):
+    """The items of a segment, and the chain of its frames."""
     incarnation = segment_of(found, state, which)
-    members, counted = operations(found.item(f"s{incarnation:016x}").value, incarnation, which & 0xFFFF)
-    return members + [element for of_frame in counted for is_removal, element in of_frame.operations if not is_removal]
+    _, counted = operations(found.item(f"s{incarnation:016x}").value, incarnation, which & 0xFFFF)
+    items, chain, digest = [], [], incarnation
+    for of_frame in counted:
+        added = [element for is_removal, element in of_frame.operations if not is_removal]
+        if added:
+            items += added
+            digest = xxh3_64(u64(of_frame.writer) + u64(of_frame.sequence), digest)
+            chain.append((len(items), digest))
+    return items, chain
 
 
-def left_of(found, state, which, taken):
+def left_of(found, state, which, taken, told):
     """The items of a segment; none of one that was taken whole and is removed already."""
     try:
-        return items_of(found, state, which)
+        items, chain = segment(found, state, which)
     except Gone:
         if len(taken) == 1 and taken[0][0] == 0:
             return []
         raise
+    if taken and print_of(chain, taken[-1][1]) != told:
+        raise Gone("a segment was set back")
+    return items
 
 
 def pending(found, state):
@@ -926,8 +964,8 @@ def pending(found, state):
             yield segment, ordinal, items_of(found, state, segment)[ordinal]
     last = state.records[-1][0]
     for which in [record[0] for record in state.records] + list(range(last + 1, state.tail + 1)):
-        taken = next((record[3] for record in state.records if record[0] == which), [])
-        for ordinal, item in enumerate(left_of(found, state, which, taken)):
+        taken, told = next((record[3:] for record in state.records if record[0] == which), ([], (0, None)))
+        for ordinal, item in enumerate(left_of(found, state, which, taken, told)):
             if not any(start <= ordinal < end for start, end in taken):
                 yield which, ordinal, item
 
@@ -959,9 +997,10 @@ def queue_pop(server, name):
         state.claims = [claim for claim in state.claims if claim[:2] != [which, ordinal]]
         record = next((record for record in state.records if record[0] == which), None)
         if record is None:
-            record = [which, segment_of(found, state, which), 0, []]
+            record = [which, segment_of(found, state, which), 0, [], (0, None)]
             state.records.append(record)
         record[3] = joined(record[3] + [[ordinal, ordinal + 1]])
+        record[4] = print_of(segment(found, state, which)[1], record[3][-1][1])
         state.sequence, state.done = state.sequence + 1, state.done + 1
         state.marks = ([(writer, 1)] + state.marks)[:16]
         return state.encode(found.generation)

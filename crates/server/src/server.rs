@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -250,9 +250,17 @@ impl<E: Engine> Workers<E> {
         for worker in 0..runtimes {
             let (queue, jobs) = mpsc::unbounded_channel();
             let mut builder = if is_shared { Builder::new_multi_thread() } else { Builder::new_current_thread() };
-            let runtime = builder.worker_threads(config.threads).enable_all().build().map_err(cannot_start)?;
+            let numbers = AtomicUsize::new(0);
+            let runtime = builder
+                .worker_threads(config.threads)
+                .thread_name_fn(move || format!("larder-{}", numbers.fetch_add(1, Ordering::Relaxed)))
+                .enable_all()
+                .build()
+                .map_err(cannot_start)?;
             let (env, tls) = (env.clone(), tls.clone());
-            let thread = std::thread::Builder::new().name(format!("larder-{worker}"));
+            // Where the runtime has threads of its own, this one only hands connections to it.
+            let name = if is_shared { "larder-serve".to_owned() } else { format!("larder-{worker}") };
+            let thread = std::thread::Builder::new().name(name);
             let serving = thread.spawn(move || runtime.block_on(work(env, worker, tls, jobs))).map_err(cannot_start)?;
             queues.push(queue);
             threads.push(serving);

@@ -141,8 +141,11 @@ fn all_of_it(place: &Place, told: &Told, found: &Value) {
 
 /// What the inspection of each tells.
 fn every_one(place: &Place, found: &Value, kind: &str) {
-    let is_second = matches!(kind, "queue" | "stack") || found["parameters"]["kept in"] == "a native bit field";
-    let layout = if is_second { 2 } else { 1 };
+    let layout = match kind {
+        "queue" | "stack" => 3,
+        _ if found["parameters"]["kept in"] == "a native bit field" => 2,
+        _ => 1,
+    };
     assert_eq!((&found["kind"], number(found, "layout")), (&json!(kind), layout), "{found}");
     assert_eq!((number(found, "missing"), number(found, "unread")), (0, 0), "{found}");
     assert!(number(found, "keys") > number(found, "shards") && number(found, "bytes") > 16, "{found}");

@@ -1,11 +1,11 @@
 //! Native ops as commands, and their replies.
 //!
-//! A native key has no header: its bytes, fields and members are Redis's own. Every op is one command, so it is applied as a whole.
+//! A native key has no header: its bytes, fields and members are Redis's own. Every op is one command, or one script, so it is applied as a whole.
 
 use bytes::Bytes;
 use larder_core::native::{
-    BitAct, BitField, Collection, Families, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Scan, Score,
-    StreamEntry, StreamId,
+    BitAct, BitField, Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply,
+    Only, Ranks, Scan, Score, StreamEntry, StreamId,
 };
 use larder_core::{Effect, Error, ErrorKind, Reply, Result};
 use redis::{Cmd, ServerError, Value};
@@ -27,6 +27,10 @@ pub(crate) enum Shape {
     Flags,
     /// One for each change, or nil without the mark.
     Guarded,
+    /// 1 or 0, or nil without the mark.
+    GuardedFlag,
+    /// 1 and the parts of a number; nil first where it would leave its range, and nil alone without the mark.
+    GuardedNumber,
     Pairs,
     Members,
     Page,
@@ -43,6 +47,9 @@ pub(crate) enum Shape {
     Removed,
     Touched,
 }
+
+/// The bits of the lower part of a number that a script reads in two: it counts in doubles.
+const LOW_BITS: u8 = 32;
 
 /// The command of a native op, or its reply where that is known without asking.
 pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<Command, NativeReply>> {
@@ -81,6 +88,7 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         }
         SortedLen => line.bare("ZCARD", Shape::Count),
         Guarded(guarded) => line.guarded(guarded),
+        GuardedBits(guarded) => line.guarded_bits(guarded),
         Bits(fields) => line.bits(fields),
         BitsMake { value } => {
             line.begin("SET").arg(&value[..]).arg("NX");
@@ -110,7 +118,7 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         }
         Remove => line.bare("UNLINK", Shape::Removed),
         Expire { ttl_ms } => {
-            line.begin("PEXPIRE").arg((*ttl_ms).min(crate::codec::TTL_MAX.as_millis() as u64));
+            line.begin("PEXPIRE").arg(life(*ttl_ms));
             Shape::Touched
         }
         _ => return Err(Error::new(ErrorKind::Unsupported, format!("the store has no {}", native.name()))),
@@ -182,6 +190,15 @@ impl Line<'_> {
                 self.cmd.arg("turn").arg(&to[..]);
                 entries
             }
+            GuardedAct::Make { ttl_ms } => {
+                self.cmd.arg("make").arg(ttl_ms.map_or(0, life));
+                return Shape::Guarded;
+            }
+            GuardedAct::Drop { or } => {
+                self.cmd.arg("drop");
+                or.iter().for_each(|mark| _ = self.cmd.arg(&mark[..]));
+                return Shape::Guarded;
+            }
         };
         for (name, value) in entries {
             self.cmd.arg(&name[..]);
@@ -190,6 +207,35 @@ impl Line<'_> {
             }
         }
         Shape::Guarded
+    }
+
+    fn guarded_bits(&mut self, guarded: &GuardedBits) -> Shape {
+        self.cmd.arg("EVALSHA").arg(Script::GuardedBits.sha()).arg(1).arg(self.key).arg(&guarded.mark[..]);
+        let (act, numbers) = match &guarded.act {
+            GuardedBitsAct::Put { numbers } => ("put", &numbers[..]),
+            GuardedBitsAct::Incr { number } => ("incr", std::slice::from_ref(number)),
+            GuardedBitsAct::Drop { or } => {
+                self.cmd.arg("drop");
+                or.iter().for_each(|mark| _ = self.cmd.arg(&mark[..]));
+                return Shape::GuardedFlag;
+            }
+        };
+        self.cmd.arg(act);
+        for number in numbers {
+            self.cmd.arg(format!("u{}", number.width)).arg(number.offset);
+            match number.act {
+                BitAct::Get => {}
+                BitAct::Set(value) => _ = self.cmd.arg(value),
+                BitAct::Incr(by) => _ = self.cmd.arg(by),
+            }
+        }
+        let GuardedBitsAct::Incr { number } = &guarded.act else { return Shape::GuardedFlag };
+        let high = number.width.saturating_sub(LOW_BITS);
+        if high > 0 {
+            self.cmd.arg("GET").arg(format!("u{high}")).arg(number.offset);
+        }
+        self.cmd.arg("GET").arg(format!("u{}", number.width - high)).arg(number.offset + u64::from(high));
+        Shape::GuardedNumber
     }
 
     fn ranks(&mut self, name: &str, ranks: Ranks, shape: Shape) -> Shape {
@@ -240,6 +286,11 @@ fn text(score: Score) -> String {
     }
 }
 
+/// A life as Redis takes it.
+fn life(ttl_ms: u64) -> u64 {
+    ttl_ms.min(crate::codec::TTL_MAX.as_millis() as u64)
+}
+
 fn id(id: StreamId) -> String {
     format!("{}-{}", id.ms, id.seq)
 }
@@ -275,8 +326,10 @@ fn read(shape: Shape, value: Value) -> Option<NativeReply> {
         Shape::Flags => {
             NativeReply::Flags(parts(value)?.iter().map(|value| Some(count(value)? > 0)).collect::<Option<_>>()?)
         }
-        Shape::Guarded if value == Value::Nil => NativeReply::Unmarked,
+        Shape::Guarded | Shape::GuardedFlag | Shape::GuardedNumber if value == Value::Nil => NativeReply::Unmarked,
         Shape::Guarded => return read(Shape::Flags, value),
+        Shape::GuardedFlag => return read(Shape::Flag, value),
+        Shape::GuardedNumber => NativeReply::Numbers(vec![number_in_parts(&parts(value)?)?]),
         Shape::Pairs => NativeReply::Pairs(pairs(value)?),
         Shape::Members => NativeReply::Members(parts(value)?.into_iter().map(bytes).collect::<Option<_>>()?),
         Shape::Page => page(value)?,
@@ -342,6 +395,16 @@ fn count(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         Value::Boolean(flag) => Some(u64::from(*flag)),
+        _ => None,
+    }
+}
+
+/// The number that a script has added to; `None` where it would have left its range.
+fn number_in_parts(told: &[Value]) -> Option<Option<u64>> {
+    match told {
+        [Value::Nil, _] | [Value::Nil, _, _] => Some(None),
+        [Value::Int(1), all] => Some(Some(count(all)?)),
+        [Value::Int(1), high, low] => Some(Some(count(high)? << LOW_BITS | count(low)?)),
         _ => None,
     }
 }
@@ -454,6 +517,13 @@ mod tests {
             "*15 $8 BITFIELD $1 k $8 OVERFLOW $4 FAIL $3 GET $3 u63 $1 1 $3 SET $2 u9 $3 128 $3 511 $6 INCRBY $2 u1 $1 7 $2 -1 "
         );
         assert_eq!(line(Native::SortedRange(Ranks::top(2))), "*6 $6 ZRANGE $1 k $1 0 $1 1 $3 REV $10 WITHSCORES ");
+        let number = BitField::incr(63, 65, -7);
+        let incr = Native::GuardedBits(GuardedBits { mark: "m".into(), act: GuardedBitsAct::Incr { number } });
+        let said = line(incr);
+        assert!(said.ends_with("$4 incr $3 u63 $2 65 $2 -7 $3 GET $3 u31 $2 65 $3 GET $3 u32 $2 96 "), "{said}");
+        let number = BitField::incr(9, 8, 1);
+        let said = line(Native::GuardedBits(GuardedBits { mark: "m".into(), act: GuardedBitsAct::Incr { number } }));
+        assert!(said.ends_with("$4 incr $2 u9 $1 8 $1 1 $3 GET $2 u9 $1 8 "), "{said}");
         let read = Native::BitsRead { offset_bytes: u64::MAX, len_bytes: u64::MAX };
         assert_eq!(line(read), format!("*4 $8 GETRANGE $1 k $19 {0} $19 {0} ", i64::MAX));
     }
@@ -471,14 +541,21 @@ mod tests {
         for value in [Value::Array(vec![bulk("f"), bulk("v")]), Value::Map(vec![(bulk("f"), bulk("v"))])] {
             assert_eq!(read(Shape::Pairs, value), Some(expected.clone()));
         }
+        let parts = [1, (1 << 30) + 5, u32::MAX.into()].map(Value::Int);
+        let whole = ((1 << 30) + 5) << 32 | u64::from(u32::MAX);
+        let expected = NativeReply::Numbers(vec![Some(whole)]);
+        assert_eq!(read(Shape::GuardedNumber, Value::Array(parts.to_vec())), Some(expected));
+        let none = Value::Array(vec![Value::Nil, Value::Int(7)]);
+        assert_eq!(read(Shape::GuardedNumber, none), Some(NativeReply::Numbers(vec![None])));
+        assert_eq!(read(Shape::GuardedNumber, Value::Nil), Some(NativeReply::Unmarked));
         let page = Value::Array(vec![bulk("0"), Value::Array(vec![bulk("m")])]);
         assert_eq!(read(Shape::Page, page), Some(NativeReply::Page { next: None, found: vec!["m".into()] }));
     }
 
     #[test]
     fn a_strange_reply_is_no_outcome() {
-        for shape in [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries]
-        {
+        let shapes = [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries];
+        for shape in shapes.into_iter().chain([Shape::GuardedNumber]) {
             for value in [bulk("x"), Value::Array(vec![bulk("x")]), Value::Array(vec![Value::Int(-1)])] {
                 let error = decode(value, shape).unwrap_err();
                 assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Protocol, true));

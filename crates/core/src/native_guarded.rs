@@ -154,7 +154,7 @@ pub enum GuardedBitsAct {
     },
     /// Adds to a number. Answers [`Numbers`](super::NativeReply::Numbers): the new one, or `None` where it would leave the range; nothing is written then.
     Incr {
-        /// A field that is added to.
+        /// A field that is added to; within the first 1,024 bytes.
         number: BitField,
     },
     /// Removes the key. Answers [`Flag`](super::NativeReply::Flag): true if it was removed, false where there is none.
@@ -165,7 +165,7 @@ pub enum GuardedBitsAct {
 }
 
 impl GuardedBits {
-    /// The longest mark.
+    /// The longest mark, and the last byte of a number that is added to.
     pub const MARK_BYTES_MAX: usize = 1_024;
 
     pub(super) fn check(&self, name: &str) -> Result<()> {
@@ -183,8 +183,15 @@ impl GuardedBits {
                 BitAct::Set(_) => number.check(),
                 _ => bad(format!("a guarded put sets numbers; it takes no {:?}", number.act)),
             }),
-            GuardedBitsAct::Incr { number } if matches!(number.act, BitAct::Incr(_)) => number.check(),
-            GuardedBitsAct::Incr { number } => bad(format!("a guarded addition adds; it takes no {:?}", number.act)),
+            GuardedBitsAct::Incr { number } => {
+                number.check()?;
+                let (end, max) = ((number.offset + u64::from(number.width)).div_ceil(8), GuardedBits::MARK_BYTES_MAX);
+                match number.act {
+                    BitAct::Incr(_) if end <= max as u64 => Ok(()),
+                    BitAct::Incr(_) => bad(format!("a number that is added to ends in byte {end}; the limit is {max}")),
+                    _ => bad(format!("a guarded addition adds; it takes no {:?}", number.act)),
+                }
+            }
             GuardedBitsAct::Drop { .. } => Ok(()),
         }
     }

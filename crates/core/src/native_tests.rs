@@ -40,6 +40,7 @@ fn what_every_store_would_refuse_is_named() {
         bits("m", GuardedBitsAct::Put { numbers: vec![BitField::set(3, 8, 8)] }),
         bits("m", GuardedBitsAct::Incr { number: BitField::set(3, 8, 1) }),
         bits("m", GuardedBitsAct::Incr { number: BitField::incr(64, 8, 1) }),
+        bits("m", GuardedBitsAct::Incr { number: BitField::incr(63, 8_192 - 62, 1) }),
         bits("", GuardedBitsAct::Incr { number: BitField::incr(3, 8, 1) }),
         bits("m", GuardedBitsAct::Drop { or: vec![Bytes::from(vec![7; 1_025])] }),
         Native::Guarded(Guarded { of: Collection::Set, mark: "m".into(), act: GuardedAct::Make { ttl_ms: Some(0) } }),

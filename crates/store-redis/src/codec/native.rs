@@ -29,8 +29,8 @@ pub(crate) enum Shape {
     Guarded,
     /// 1 or 0, or nil without the mark.
     GuardedFlag,
-    /// 1 and the parts of a number; nil first where it would leave its range, and nil alone without the mark.
-    GuardedNumber,
+    /// The bytes as they were, in which a number was added to; 0 where it would leave its range, and nil without the mark.
+    GuardedNumber(BitField, i64),
     Pairs,
     Members,
     Page,
@@ -47,9 +47,6 @@ pub(crate) enum Shape {
     Removed,
     Touched,
 }
-
-/// The bits of the lower part of a number that a script reads in two: it counts in doubles.
-const LOW_BITS: u8 = 32;
 
 /// The command of a native op, or its reply where that is known without asking.
 pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<Command, NativeReply>> {
@@ -175,28 +172,27 @@ impl Line<'_> {
             Collection::Set => "set",
             Collection::Sorted => "sorted",
         };
-        self.cmd.arg("EVALSHA").arg(Script::Guarded.sha()).arg(1).arg(self.key).arg(of).arg(&guarded.mark[..]);
+        self.cmd.arg("EVALSHA").arg(Script::Guarded.sha()).arg(1).arg(self.key).arg(of);
+        let act = match guarded.act {
+            GuardedAct::Remove { .. } => "remove",
+            GuardedAct::Put { .. } => "put",
+            GuardedAct::Turn { .. } => "turn",
+            GuardedAct::Make { .. } => "make",
+            GuardedAct::Drop { .. } => "drop",
+        };
+        self.cmd.arg(act).arg(&guarded.mark[..]);
         let entries = match &guarded.act {
-            GuardedAct::Remove { names } => {
-                self.cmd.arg("remove");
+            GuardedAct::Remove { names } | GuardedAct::Drop { or: names } => {
                 names.iter().for_each(|name| _ = self.cmd.arg(&name[..]));
                 return Shape::Guarded;
             }
-            GuardedAct::Put { entries } => {
-                self.cmd.arg("put");
-                entries
-            }
+            GuardedAct::Put { entries } => entries,
             GuardedAct::Turn { to, entries } => {
-                self.cmd.arg("turn").arg(&to[..]);
+                self.cmd.arg(&to[..]);
                 entries
             }
             GuardedAct::Make { ttl_ms } => {
-                self.cmd.arg("make").arg(ttl_ms.map_or(0, life));
-                return Shape::Guarded;
-            }
-            GuardedAct::Drop { or } => {
-                self.cmd.arg("drop");
-                or.iter().for_each(|mark| _ = self.cmd.arg(&mark[..]));
+                self.cmd.arg(ttl_ms.map_or(0, life));
                 return Shape::Guarded;
             }
         };
@@ -211,31 +207,27 @@ impl Line<'_> {
 
     fn guarded_bits(&mut self, guarded: &GuardedBits) -> Shape {
         self.cmd.arg("EVALSHA").arg(Script::GuardedBits.sha()).arg(1).arg(self.key).arg(&guarded.mark[..]);
-        let (act, numbers) = match &guarded.act {
-            GuardedBitsAct::Put { numbers } => ("put", &numbers[..]),
-            GuardedBitsAct::Incr { number } => ("incr", std::slice::from_ref(number)),
+        match &guarded.act {
+            GuardedBitsAct::Put { numbers } => {
+                self.cmd.arg("put");
+                for number in numbers {
+                    if let BitAct::Set(value) = number.act {
+                        self.cmd.arg(format!("u{}", number.width)).arg(number.offset).arg(value);
+                    }
+                }
+            }
+            GuardedBitsAct::Incr { number } => {
+                let by = if let BitAct::Incr(by) = number.act { by } else { 0 };
+                let last = ((number.offset + u64::from(number.width) - 1) / 8).max(guarded.mark.len() as u64 - 1);
+                self.cmd.arg("incr").arg(format!("u{}", number.width)).arg(number.offset).arg(by).arg(last);
+                return Shape::GuardedNumber(*number, by);
+            }
             GuardedBitsAct::Drop { or } => {
                 self.cmd.arg("drop");
                 or.iter().for_each(|mark| _ = self.cmd.arg(&mark[..]));
-                return Shape::GuardedFlag;
-            }
-        };
-        self.cmd.arg(act);
-        for number in numbers {
-            self.cmd.arg(format!("u{}", number.width)).arg(number.offset);
-            match number.act {
-                BitAct::Get => {}
-                BitAct::Set(value) => _ = self.cmd.arg(value),
-                BitAct::Incr(by) => _ = self.cmd.arg(by),
             }
         }
-        let GuardedBitsAct::Incr { number } = &guarded.act else { return Shape::GuardedFlag };
-        let high = number.width.saturating_sub(LOW_BITS);
-        if high > 0 {
-            self.cmd.arg("GET").arg(format!("u{high}")).arg(number.offset);
-        }
-        self.cmd.arg("GET").arg(format!("u{}", number.width - high)).arg(number.offset + u64::from(high));
-        Shape::GuardedNumber
+        Shape::GuardedFlag
     }
 
     fn ranks(&mut self, name: &str, ranks: Ranks, shape: Shape) -> Shape {
@@ -326,10 +318,14 @@ fn read(shape: Shape, value: Value) -> Option<NativeReply> {
         Shape::Flags => {
             NativeReply::Flags(parts(value)?.iter().map(|value| Some(count(value)? > 0)).collect::<Option<_>>()?)
         }
-        Shape::Guarded | Shape::GuardedFlag | Shape::GuardedNumber if value == Value::Nil => NativeReply::Unmarked,
+        Shape::Guarded | Shape::GuardedFlag | Shape::GuardedNumber(..) if value == Value::Nil => NativeReply::Unmarked,
         Shape::Guarded => return read(Shape::Flags, value),
         Shape::GuardedFlag => return read(Shape::Flag, value),
-        Shape::GuardedNumber => NativeReply::Numbers(vec![number_in_parts(&parts(value)?)?]),
+        Shape::GuardedNumber(..) if value == Value::Int(0) => NativeReply::Numbers(vec![None]),
+        Shape::GuardedNumber(number, by) => {
+            let new = number_in(&bytes(value)?, number).checked_add_signed(by);
+            NativeReply::Numbers(vec![Some(new.filter(|new| new >> number.width == 0)?)])
+        }
         Shape::Pairs => NativeReply::Pairs(pairs(value)?),
         Shape::Members => NativeReply::Members(parts(value)?.into_iter().map(bytes).collect::<Option<_>>()?),
         Shape::Page => page(value)?,
@@ -399,14 +395,13 @@ fn count(value: &Value) -> Option<u64> {
     }
 }
 
-/// The number that a script has added to; `None` where it would have left its range.
-fn number_in_parts(told: &[Value]) -> Option<Option<u64>> {
-    match told {
-        [Value::Nil, _] | [Value::Nil, _, _] => Some(None),
-        [Value::Int(1), all] => Some(Some(count(all)?)),
-        [Value::Int(1), high, low] => Some(Some(count(high)? << LOW_BITS | count(low)?)),
-        _ => None,
-    }
+/// The number of a field in these bytes; bits past the end are 0.
+fn number_in(bytes: &[u8], field: BitField) -> u64 {
+    let rest = bytes.get((field.offset / 8) as usize..).unwrap_or_default();
+    // Nine bytes hold 63 bits from any bit on.
+    let mut window = [0; 16];
+    window.iter_mut().zip(rest).take(9).for_each(|(to, byte)| *to = *byte);
+    ((u128::from_be_bytes(window) << (field.offset % 8)) >> (128 - u32::from(field.width))) as u64
 }
 
 fn bytes(value: Value) -> Option<Bytes> {
@@ -520,10 +515,7 @@ mod tests {
         let number = BitField::incr(63, 65, -7);
         let incr = Native::GuardedBits(GuardedBits { mark: "m".into(), act: GuardedBitsAct::Incr { number } });
         let said = line(incr);
-        assert!(said.ends_with("$4 incr $3 u63 $2 65 $2 -7 $3 GET $3 u31 $2 65 $3 GET $3 u32 $2 96 "), "{said}");
-        let number = BitField::incr(9, 8, 1);
-        let said = line(Native::GuardedBits(GuardedBits { mark: "m".into(), act: GuardedBitsAct::Incr { number } }));
-        assert!(said.ends_with("$4 incr $2 u9 $1 8 $1 1 $3 GET $2 u9 $1 8 "), "{said}");
+        assert!(said.ends_with("$4 incr $3 u63 $2 65 $2 -7 $2 15 "), "{said}");
         let read = Native::BitsRead { offset_bytes: u64::MAX, len_bytes: u64::MAX };
         assert_eq!(line(read), format!("*4 $8 GETRANGE $1 k $19 {0} $19 {0} ", i64::MAX));
     }
@@ -541,13 +533,18 @@ mod tests {
         for value in [Value::Array(vec![bulk("f"), bulk("v")]), Value::Map(vec![(bulk("f"), bulk("v"))])] {
             assert_eq!(read(Shape::Pairs, value), Some(expected.clone()));
         }
-        let parts = [1, (1 << 30) + 5, u32::MAX.into()].map(Value::Int);
-        let whole = ((1 << 30) + 5) << 32 | u64::from(u32::MAX);
-        let expected = NativeReply::Numbers(vec![Some(whole)]);
-        assert_eq!(read(Shape::GuardedNumber, Value::Array(parts.to_vec())), Some(expected));
-        let none = Value::Array(vec![Value::Nil, Value::Int(7)]);
-        assert_eq!(read(Shape::GuardedNumber, none), Some(NativeReply::Numbers(vec![None])));
-        assert_eq!(read(Shape::GuardedNumber, Value::Nil), Some(NativeReply::Unmarked));
+        let shape = Shape::GuardedNumber(BitField::incr(63, 13, 0), -9);
+        for (old, new) in [
+            (&b"\0\x07\xff\xff\xff\xff\xff\xff\xff\xf0"[..], Some((1 << 63) - 10)),
+            (b"\xff\xf8\0\0\0\0\0\0\0\x9f", Some(0)),
+            // It was written, the server says, and it cannot have been.
+            (b"\xff\xf8\0\0\0\0\0\0\0\x8f", None),
+        ] {
+            let expected = new.map(|new| NativeReply::Numbers(vec![Some(new)]));
+            assert_eq!(read(shape, Value::BulkString(old.to_vec())), expected, "{old:?}");
+        }
+        assert_eq!(read(shape, Value::Int(0)), Some(NativeReply::Numbers(vec![None])));
+        assert_eq!(read(shape, Value::Nil), Some(NativeReply::Unmarked));
         let page = Value::Array(vec![bulk("0"), Value::Array(vec![bulk("m")])]);
         assert_eq!(read(Shape::Page, page), Some(NativeReply::Page { next: None, found: vec!["m".into()] }));
     }
@@ -555,7 +552,7 @@ mod tests {
     #[test]
     fn a_strange_reply_is_no_outcome() {
         let shapes = [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries];
-        for shape in shapes.into_iter().chain([Shape::GuardedNumber]) {
+        for shape in shapes.into_iter().chain([Shape::GuardedNumber(BitField::incr(1, 0, 1), 1)]) {
             for value in [bulk("x"), Value::Array(vec![bulk("x")]), Value::Array(vec![Value::Int(-1)])] {
                 let error = decode(value, shape).unwrap_err();
                 assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Protocol, true));

@@ -1,9 +1,28 @@
 -- Changes a collection that carries a mark, makes it with the mark alone, or removes it.
--- ARGV: hash, set or sorted; the mark; put, remove, turn, make or drop; of a turn the mark in its place, then names, each with its value but for a
+-- ARGV: hash, set or sorted; put, remove, turn, make or drop; the mark; of a turn the mark in its place, then names, each with its value but for a
 -- set and for a remove; of a make its life in ms, or 0; of a drop marks that do as well.
 -- nil: it does not carry the mark. Else: 1 for each entry that was new, or that was there, and 0 for each other; of a make and of a drop 1, or 0
 -- where it was made already, or is not there.
-local call, key, of, mark, act = redis.call, KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local call, key, of, act, mark = redis.call, KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+-- One look and one write for all members, as many as Lua takes at once.
+if of == 'set' and act == 'put' and #ARGV < 4000 then
+  local told, new = call('SMISMEMBER', key, unpack(ARGV, 3)), 0
+  if told[1] == 0 then return false end
+  for i = 2, #told do
+    told[i - 1] = 1 - told[i]
+    new = new + told[i - 1]
+  end
+  told[#told] = nil
+  if new > 0 and call('SADD', key, unpack(ARGV, 4)) ~= new then
+    -- A member that is new stands there twice.
+    local seen = {}
+    for i = 4, #ARGV do
+      if seen[ARGV[i]] then told[i - 3] = 0 end
+      seen[ARGV[i]] = true
+    end
+  end
+  return told
+end
 local look, add, take = 'HEXISTS', 'HSET', 'HDEL'
 if of == 'set' then
   look, add, take = 'SISMEMBER', 'SADD', 'SREM'

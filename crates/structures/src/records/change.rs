@@ -179,7 +179,13 @@ impl Inner {
             Reply::Native(native) if *native == NativeReply::Flag(true) => return Ok(()),
             // Not the one that was listed: gone, made again, or another program's.
             Reply::Native(native) if *native == NativeReply::Unmarked => None,
-            reply => self.incarnation(shard, reply)?,
+            Reply::Native(native) => match *native {
+                NativeReply::Bytes(bytes) => {
+                    Header::parse(&bytes).filter(|header| header.shard == shard).map(|header| header.incarnation)
+                }
+                _ => return Err(self.strange(shard)),
+            },
+            _ => return Err(self.strange(shard)),
         };
         match self.settle(deadline, shard, found).await? {
             Known::Made => Ok(()),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::native::{
-    BitField, Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Only, Ranks, Score, StreamEntry, StreamId,
+    BitField, Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Only, Ranks,
+    Score, StreamEntry, StreamId,
 };
 use larder_core::survey::{DataType, Part, Vitals};
 use larder_core::text::SHOWN_BYTES_MAX;

@@ -284,8 +284,14 @@ async fn a_native_op_on_a_key_of_another_type_says_which_type_it_needs() {
         (Native::BitsLen, "a string of bits,"),
         (bits(GuardedBitsAct::Incr { number: BitField::incr(8, 0, 1) }), "a string of bits,"),
         (bits(GuardedBitsAct::Drop { or: Vec::new() }), "a string of bits,"),
-        (Native::Guarded(Guarded { of: Collection::Set, mark: "m".into(), act: GuardedAct::Make { ttl_ms: None } }), "a set,"),
-        (Native::Guarded(Guarded { of: Collection::Hash, mark: "m".into(), act: GuardedAct::Drop { or: some() } }), "a hash,"),
+        (
+            Native::Guarded(Guarded { of: Collection::Set, mark: "m".into(), act: GuardedAct::Make { ttl_ms: None } }),
+            "a set,",
+        ),
+        (
+            Native::Guarded(Guarded { of: Collection::Hash, mark: "m".into(), act: GuardedAct::Drop { or: some() } }),
+            "a hash,",
+        ),
         (Native::StreamAppend { fields: vec![pair()], keep: None }, "a stream,"),
     ];
     for version in RedisVersion::ALL {

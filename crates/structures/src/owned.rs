@@ -4,7 +4,9 @@
 //! condition that they carry it.
 
 use bytes::Bytes;
-use larder_core::native::{Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply};
+use larder_core::native::{
+    Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply,
+};
 use larder_core::{Effect, Error, ErrorKind, Key, Op, Profile, Reply, Result, Verb};
 
 use crate::manifest;

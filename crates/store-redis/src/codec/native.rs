@@ -551,7 +551,8 @@ mod tests {
 
     #[test]
     fn a_strange_reply_is_no_outcome() {
-        let shapes = [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries];
+        let shapes =
+            [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries];
         for shape in shapes.into_iter().chain([Shape::GuardedNumber(BitField::incr(1, 0, 1), 1)]) {
             for value in [bulk("x"), Value::Array(vec![bulk("x")]), Value::Array(vec![Value::Int(-1)])] {
                 let error = decode(value, shape).unwrap_err();

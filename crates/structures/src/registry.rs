@@ -156,14 +156,14 @@ const DROP_TRIES_MAX: usize = 4;
 /// first), and one that looked just before cannot make enough copies for a write to count.
 ///
 /// Returns what was dropped, `None` if there was nothing. **Round trips: 3**, 2 for a structure that is its manifest, 4 with
-/// copies; one more for each further batch that the data keys fill, and two for each time that the manifest must be looked at again.
+/// copies, and for unique visitors in sets of the store's own; one more for each further batch that the data keys fill, and two for each time that the manifest must be looked at again.
 ///
 /// A store that cannot delete by token (`delete_cas` in its profile) deletes the manifest as it is: what others drop and make
 /// again between the look and the delete loses its manifest there.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone. Those of the store; with
-/// [`Effect::Unknown`] a part of it may be gone: drop it again.
+/// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone. [`ErrorKind::LayoutMismatch`] while another
+/// program's value stands under one of its keys, which is left as it is. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
 ///
 /// ```
 /// # use larder_core::Ctx;
@@ -222,7 +222,9 @@ async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manif
     let all = pieces(store, ctx, name, manifest).await?;
     let mut is_begun = false;
     let profile = store.profile();
-    for part in all.chunks(profile.batch_ops_max) {
+    // Items name the others where there are both: they stay for the next drop where this one meets what is another program's.
+    let parts = all.chunk_by(|one, next| one.is_item() == next.is_item());
+    for part in parts.flat_map(|part| part.chunks(profile.batch_ops_max)) {
         let deletes = part.iter().map(|piece| piece.remove_op(&profile)).collect();
         delete_all(store, ctx, deletes).await.map_err(|error| midway(error, is_begun))?;
         is_begun = true;

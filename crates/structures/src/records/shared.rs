@@ -244,6 +244,8 @@ impl Inner {
             let made = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let header = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let full = |error: &Error| matches!(error.kind(), ErrorKind::Full | ErrorKind::BadInput);
+            // Something was there, and reads as nothing: an empty string.
+            let was_there = matches!(&made, Ok(Reply::Native(native)) if **native == NativeReply::Flag(false));
             match made {
                 // Nothing of the caller's was written; an empty shard may be there, which the next one finds.
                 Err(error) if full(&error) => return Err(error.effect(larder_core::Effect::NotApplied)),
@@ -252,6 +254,9 @@ impl Inner {
             let incarnation =
                 self.incarnation(shard, header.map_err(|error| error.effect(larder_core::Effect::NotApplied))?)?;
             let Some(incarnation) = incarnation else {
+                if was_there {
+                    return Err(self.strange(shard));
+                }
                 let detail = format!("shard {shard} of records {} was made and is not there", self.name);
                 return Err(Error::new(ErrorKind::Unavailable, detail).store(self.store.profile().store.clone()));
             };

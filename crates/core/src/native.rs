@@ -6,8 +6,9 @@
 //!
 //! A native key holds no item: a get or a put of it is a [`ErrorKind::LayoutMismatch`], and so is a native op on a key of another type
 //! of the server. Within a type nothing tells whose a key is: bits are written into any string, an item too, and members are added to any
-//! set. So a structure keeps native data only under keys that bear the random generation of its manifest, which nobody else has by chance. [`Native::Remove`] and [`Native::Expire`] take a key of any family. The key of a native op is named, routed and
-//! prefixed as every other.
+//! set. So a structure keeps native data only under keys that bear the random generation of its manifest, which nobody else has by chance, and changes
+//! them by [`Guarded`] and [`GuardedBits`], which look for a mark first. [`Native::Remove`] and [`Native::Expire`] take a key of any family. The key of a
+//! native op is named, routed and prefixed as every other.
 //!
 //! **A key that is missing reads as an empty one**: hashes, sets and sorted sets without members do not exist, bits that were never
 //! written are 0, and a write makes the key. Whoever must tell a lost key from an empty one keeps a mark in it that is never 0, and reads it
@@ -32,7 +33,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[path = "native_guarded.rs"]
 mod guarded;
 
-pub use guarded::{Collection, Guarded, GuardedAct};
+pub use guarded::{Collection, Guarded, GuardedAct, GuardedBits, GuardedBitsAct};
 
 bitflags::bitflags! {
     /// The families of native ops.
@@ -172,6 +173,9 @@ pub enum Native {
     /// Changes a collection that carries a mark, and no other. Answers [`Flags`](NativeReply::Flags), one for each change, or
     /// [`Unmarked`](NativeReply::Unmarked): nothing was written then, and no key made.
     Guarded(Guarded),
+    /// Changes a value of bits that begins with a mark, and no other. Answers what its act says, or [`Unmarked`](NativeReply::Unmarked): nothing was
+    /// written then, and no key made.
+    GuardedBits(GuardedBits),
     /// Reads and writes numbers in the bits of a value, in order and as a whole. Answers [`Numbers`](NativeReply::Numbers), one each.
     Bits(Vec<BitField>),
     /// Makes the value of bits if there is none. Answers [`Flag`](NativeReply::Flag): true if it was made.
@@ -573,7 +577,7 @@ pub enum NativeReply {
     Text(Option<String>),
     /// A size in bytes; `None` where there is no such key.
     Size(Option<u64>),
-    /// There is no such key, or it does not carry the mark.
+    /// There is no such key, or it does not carry the mark: it was lost, or is another program's.
     Unmarked,
 }
 
@@ -605,7 +609,7 @@ impl Native {
             | SortedRank { .. }
             | SortedLen => Families::SORTED,
             Guarded(guarded) => guarded.of.family(),
-            Bits(_) | BitsMake { .. } | BitsRead { .. } | BitsLen => Families::BITS,
+            Bits(_) | GuardedBits(_) | BitsMake { .. } | BitsRead { .. } | BitsLen => Families::BITS,
             StreamAppend { .. } | StreamRange { .. } | StreamLen => Families::STREAM,
             Encoding | MemoryBytes => Families::LOOK,
             Remove | Expire { .. } => Families::KEYS,
@@ -630,7 +634,7 @@ impl Native {
             HashSet { .. } | HashAdd { .. } | HashRemove { .. } | HashIncr { .. } => false,
             SetAdd { .. } | SetRemove { .. } | StreamAppend { .. } | BitsMake { .. } => false,
             SortedAdd { .. } | SortedIncr { .. } | SortedRemove { .. } | SortedTrim(_) => false,
-            Guarded(_) | Remove | Expire { .. } => false,
+            Guarded(_) | GuardedBits(_) | Remove | Expire { .. } => false,
         }
     }
 
@@ -665,6 +669,7 @@ impl Native {
             SortedRank { .. } => "sorted rank",
             SortedLen => "sorted len",
             Guarded(_) => "guarded change",
+            GuardedBits(_) => "guarded bits",
             Bits(_) => "bits",
             BitsMake { .. } => "bits make",
             BitsRead { .. } => "bits read",
@@ -698,11 +703,8 @@ impl Native {
                 only.check()?;
                 entries.is_empty()
             }
-            Guarded(guarded) => match &guarded.act {
-                GuardedAct::Put { entries } => entries.is_empty(),
-                GuardedAct::Remove { names } => names.is_empty(),
-                GuardedAct::Turn { .. } => false,
-            },
+            Guarded(guarded) => return guarded.check(self.name()),
+            GuardedBits(guarded) => return guarded.check(self.name()),
             StreamAppend { fields, .. } => fields.is_empty(),
             Bits(fields) => {
                 fields.iter().try_for_each(|field| field.check())?;
@@ -719,11 +721,7 @@ impl Native {
             }
             _ => false,
         };
-        if is_empty {
-            let detail = format!("{} of nothing; it takes at least 1", self.name());
-            return Err(Error::new(ErrorKind::BadInput, detail));
-        }
-        Ok(())
+        if is_empty { Err(of_nothing(self.name())) } else { Ok(()) }
     }
 
     /// The bytes of fields, values and members that it sends, without what a protocol adds.
@@ -749,13 +747,15 @@ impl Native {
             BitsMake { value } => value.len(),
             Bits(fields) => fields.len() * 8,
             StreamAppend { fields, .. } => pairs(fields),
-            Guarded(guarded) => match &guarded.act {
-                GuardedAct::Put { entries } | GuardedAct::Turn { entries, .. } => pairs(entries),
-                GuardedAct::Remove { names } => all(names),
-            },
+            Guarded(guarded) => guarded.bytes(),
+            GuardedBits(guarded) => guarded.bytes(),
             _ => 0,
         }
     }
+}
+
+fn of_nothing(name: &str) -> Error {
+    Error::new(ErrorKind::BadInput, format!("{name} of nothing; it takes at least 1"))
 }
 
 impl NativeReply {

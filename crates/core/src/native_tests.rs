@@ -17,6 +17,10 @@ fn scores_are_ordered_and_have_one_zero() {
     assert!(Score::new(f64::NAN).is_err());
 }
 
+fn bits(mark: &'static str, act: GuardedBitsAct) -> Native {
+    Native::GuardedBits(GuardedBits { mark: mark.into(), act })
+}
+
 #[test]
 fn what_every_store_would_refuse_is_named() {
     let bad = [
@@ -31,6 +35,15 @@ fn what_every_store_would_refuse_is_named() {
         Native::Bits(vec![BitField::get(2, BitField::OFFSET_END - 1)]),
         Native::Bits(vec![BitField::get(2, u64::MAX)]),
         Native::Bits(vec![BitField::set(3, 0, 8)]),
+        bits("m", GuardedBitsAct::Put { numbers: Vec::new() }),
+        bits("m", GuardedBitsAct::Put { numbers: vec![BitField::incr(3, 8, 1)] }),
+        bits("m", GuardedBitsAct::Put { numbers: vec![BitField::set(3, 8, 8)] }),
+        bits("m", GuardedBitsAct::Incr { number: BitField::set(3, 8, 1) }),
+        bits("m", GuardedBitsAct::Incr { number: BitField::incr(64, 8, 1) }),
+        bits("m", GuardedBitsAct::Incr { number: BitField::incr(63, 8_192 - 62, 1) }),
+        bits("", GuardedBitsAct::Incr { number: BitField::incr(3, 8, 1) }),
+        bits("m", GuardedBitsAct::Drop { or: vec![Bytes::from(vec![7; 1_025])] }),
+        Native::Guarded(Guarded { of: Collection::Set, mark: "m".into(), act: GuardedAct::Make { ttl_ms: Some(0) } }),
     ];
     for native in bad {
         assert_eq!(native.check().unwrap_err().kind(), ErrorKind::BadInput, "{native:?}");

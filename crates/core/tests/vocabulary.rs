@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::native::{
-    BitField, Collection, Families, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Score, StreamEntry, StreamId,
+    BitField, Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Only, Ranks,
+    Score, StreamEntry, StreamId,
 };
 use larder_core::survey::{DataType, Part, Vitals};
 use larder_core::text::SHOWN_BYTES_MAX;
@@ -87,6 +88,10 @@ fn a_key_of_10_000_bytes_is_refused_in_a_short_text() {
     }
 }
 
+fn bits(act: GuardedBitsAct) -> Native {
+    Native::GuardedBits(GuardedBits { mark: "open".into(), act })
+}
+
 fn guarded(act: GuardedAct) -> Native {
     Native::Guarded(Guarded { of: Collection::Hash, mark: "open".into(), act })
 }
@@ -123,6 +128,11 @@ fn native_ops_tell_how_many_bytes_they_send() {
         (guarded(GuardedAct::Put { entries: pairs() }), 9),
         (guarded(GuardedAct::Turn { to: "shut".into(), entries: pairs() }), 9),
         (guarded(GuardedAct::Remove { names: names() }), 5),
+        (guarded(GuardedAct::Make { ttl_ms: None }), 4),
+        (guarded(GuardedAct::Drop { or: names() }), 0),
+        (bits(GuardedBitsAct::Put { numbers: vec![BitField::set(9, 8, 1); 3] }), 24),
+        (bits(GuardedBitsAct::Incr { number: BitField::incr(9, 8, 1) }), 8),
+        (bits(GuardedBitsAct::Drop { or: names() }), 0),
         (Native::HashLen, 0),
     ] {
         assert_eq!(native.bytes(), bytes, "{native:?}");
@@ -158,6 +168,11 @@ fn what_says_nothing_or_contradicts_itself_is_refused_and_nothing_else() {
         guarded(GuardedAct::Put { entries: pairs() }),
         guarded(GuardedAct::Remove { names: names() }),
         guarded(GuardedAct::Turn { to: "shut".into(), entries: Vec::new() }),
+        guarded(GuardedAct::Make { ttl_ms: Some(1) }),
+        guarded(GuardedAct::Drop { or: Vec::new() }),
+        bits(GuardedBitsAct::Put { numbers: vec![BitField::set(9, 8, 1)] }),
+        bits(GuardedBitsAct::Incr { number: BitField::incr(9, 8, 1) }),
+        bits(GuardedBitsAct::Drop { or: Vec::new() }),
         Native::SortedTrim(Ranks { from_top: false, ..Ranks::top(1) }),
         Native::Expire { ttl_ms: 1 },
         Native::SortedAdd { entries: vec![("m".into(), one())], only: Only::NEW },

@@ -1,7 +1,7 @@
 //! The Lua scripts: what Redis has no single command for.
 //!
-//! Each touches the one key in `KEYS[1]`, so it runs on the node of that key's slot. All but the last begin by looking at the first bytes of what is
-//! there, so that nothing is written over a value of another program; a key of another type fails there, before anything is written.
+//! Each touches the one key in `KEYS[1]`, so it runs on the node of that key's slot. All begin by looking at the first bytes of what is
+//! there, or for a mark in it, so that nothing is written over a value of another program; a key of another type fails there, before anything is written.
 //! They are loaded at each handshake and called by their hash (`EVALSHA`).
 
 use std::fmt;
@@ -24,10 +24,11 @@ pub(crate) enum Script {
     RangeGet,
     RangePut,
     Guarded,
+    GuardedBits,
 }
 
 impl Script {
-    pub(crate) const ALL: [Script; 12] = [
+    pub(crate) const ALL: [Script; 13] = [
         Script::Set,
         Script::Cas,
         Script::Append,
@@ -40,6 +41,7 @@ impl Script {
         Script::RangeGet,
         Script::RangePut,
         Script::Guarded,
+        Script::GuardedBits,
     ];
 
     /// What the server runs.
@@ -57,6 +59,7 @@ impl Script {
             Script::RangeGet => include_str!("scripts/range_get.lua"),
             Script::RangePut => include_str!("scripts/range_put.lua"),
             Script::Guarded => include_str!("scripts/guarded.lua"),
+            Script::GuardedBits => include_str!("scripts/guarded_bits.lua"),
         }
     }
 

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use common::*;
 use larder_core::list::{List, Listed};
-use larder_core::native::{BitField, Collection, Guarded, GuardedAct, Native, Only, Score};
+use larder_core::native::{
+    BitField, Collection, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Only, Score,
+};
 use larder_core::{
     Arith, Cas, Ctx, Durability, Effect, ErrorKind, Eviction as Evicts, Op, PutMode, Reply, Route, Store, StoreExt,
     Ttl, Verb, Want,
@@ -140,6 +142,7 @@ async fn what_acl_forbids_is_named_with_the_mend() {
                    user noscript on >p ~* &* +@all -evalsha\n\
                    user noload on >p ~* &* +@all -script\n\
                    user noset on >p ~* &* +@all -set\n\
+                   user nobits on >p ~* &* +@all -bitfield\n\
                    user nolook on >p ~* &* +@all -config -info -scan\n\
                    user nokey on >p ~mine* &* +@all\n";
         let server = RedisServer::start(version, &RedisOptions::new().acl(acl, "admin", "admin"));
@@ -169,6 +172,18 @@ async fn what_acl_forbids_is_named_with_the_mend() {
                 assert!(said.contains(part), "{part:?} is not in: {said}");
             }
         }
+        // A guarded change of bits is a script, too.
+        server.command(&["SET", "b", "m--------"]);
+        let act = GuardedBitsAct::Incr { number: BitField::incr(63, 9, 1) };
+        let op = Op::native(key("b"), Native::GuardedBits(GuardedBits { mark: "m".into(), act }));
+        let error = one(&open(&url("nobits")).await, op).await.unwrap_err();
+        let said = error.to_string();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
+        let in_script = if version == RedisVersion::Redis7 { "BITFIELD)" } else { "'bitfield' command" };
+        for part in ["forbids it to this user", in_script, "ACL SETUSER", "key \"b\"", "op guarded bits"] {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+        server.command(&["DEL", "b"]);
         let store = open(&url("nolook")).await;
         let profile = store.profile();
         assert_eq!((profile.eviction, profile.durability), (Evicts::Unknown, Durability::Unknown));
@@ -256,6 +271,7 @@ async fn a_native_op_on_a_key_of_another_type_says_which_type_it_needs() {
         let act = GuardedAct::Put { entries: vec![pair()] };
         Native::Guarded(Guarded { of, mark: "m".into(), act })
     };
+    let bits = |act| Native::GuardedBits(GuardedBits { mark: "m".into(), act });
     let ops = [
         (Native::HashSet { entries: vec![pair()] }, "a hash,"),
         (Native::HashAll, "a hash,"),
@@ -266,6 +282,16 @@ async fn a_native_op_on_a_key_of_another_type_says_which_type_it_needs() {
         (guarded(Collection::Sorted), "a sorted set,"),
         (Native::Bits(vec![BitField::set(8, 0, 1)]), "a string of bits,"),
         (Native::BitsLen, "a string of bits,"),
+        (bits(GuardedBitsAct::Incr { number: BitField::incr(8, 0, 1) }), "a string of bits,"),
+        (bits(GuardedBitsAct::Drop { or: Vec::new() }), "a string of bits,"),
+        (
+            Native::Guarded(Guarded { of: Collection::Set, mark: "m".into(), act: GuardedAct::Make { ttl_ms: None } }),
+            "a set,",
+        ),
+        (
+            Native::Guarded(Guarded { of: Collection::Hash, mark: "m".into(), act: GuardedAct::Drop { or: some() } }),
+            "a hash,",
+        ),
         (Native::StreamAppend { fields: vec![pair()], keep: None }, "a stream,"),
     ];
     for version in RedisVersion::ALL {
@@ -352,6 +378,20 @@ async fn forgotten_scripts_are_loaded_again_and_a_keys_order_is_kept() {
                 .await;
         assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))), "{replies:?}");
         assert_eq!(value(&store, "k").await.unwrap(), "bcd");
+        // So are those that look for a mark, and what they do is done once.
+        let make = Native::BitsMake { value: "m--------".into() };
+        let act = GuardedBitsAct::Incr { number: BitField::incr(8, 8, 1) };
+        let incr = Native::GuardedBits(GuardedBits { mark: "m".into(), act });
+        let of = Collection::Set;
+        let mark = || Native::Guarded(Guarded { of, mark: "m".into(), act: GuardedAct::Make { ttl_ms: None } });
+        one(&store, Op::native(key("b"), make)).await.unwrap();
+        server.command(&["SCRIPT", "FLUSH"]);
+        let replies = all(&store, [Op::native(key("b"), incr), Op::native(key("s"), mark())]).await;
+        let told = |at: usize| replies[at].clone().unwrap().into_native().unwrap();
+        assert_eq!(told(0), NativeReply::Numbers(vec![Some(u64::from(b'-') + 1)]));
+        assert_eq!(told(1), NativeReply::Flags(vec![true]));
+        assert_eq!(server.command(&["GET", "b"]).text(), "m.-------");
+        server.command(&["DEL", "b", "s"]);
         // The get has run: the append before it must not run after it.
         server.command(&["SCRIPT", "FLUSH"]);
         let replies = all(

@@ -57,6 +57,7 @@ pub mod log;
 pub mod lookup;
 pub mod manifest;
 pub mod name;
+mod owned;
 pub mod queue;
 pub mod records;
 pub mod registry;

@@ -15,17 +15,17 @@
 //! A lock is its manifest: its record stands in the parameters, and there are no other keys.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use larder_core::native::Native;
 use larder_core::text::Shown;
 use larder_core::{
     Batch, Cas, Ctx, Effect, Error, ErrorKind, Item, Key, Op, PutMode, Reply, Result, Route, StoreExt, StoreRef, Ttl,
-    Verb, Want,
+    Want,
 };
 
 use crate::cell::Cell;
 use crate::events;
 use crate::ids::random_id;
 use crate::name::Name;
+use crate::owned;
 
 /// What a name holds.
 ///
@@ -314,7 +314,7 @@ const CREATE_TRIES_MAX: usize = 4;
 /// Those of the store; data stay only where it is unknown whether the manifest landed. [`ErrorKind::Conflict`] if others
 /// created and dropped it at each try, or dropped this one before it was known to be made.
 pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifest, data: Batch) -> Result<Manifest> {
-    let undo: Batch = data.iter().map(undo_op).collect();
+    let undo: Batch = data.iter().map(owned::undo_op).collect();
     let made = match all_stored(store, ctx, data).await {
         Ok(()) => commit(store, ctx, name, &new, &undo).await,
         // Nobody can know of them yet.
@@ -328,15 +328,6 @@ pub(crate) async fn create(store: &StoreRef, ctx: Ctx, name: &Name, new: Manifes
         _ = store.run(ctx, undo).await;
     }
     made
-}
-
-/// The op that removes what another one made.
-fn undo_op(op: &Op) -> Op {
-    let undo = match op.verb {
-        Verb::Native(_) => Op::native(op.key.clone(), Native::Remove),
-        _ => Op::delete(op.key.clone()),
-    };
-    undo.routed(op.route.clone())
 }
 
 /// Adds the manifest: what stands then, ours or the one that came first.
@@ -406,8 +397,7 @@ async fn all_stored(store: &StoreRef, ctx: Ctx, mut todo: Batch) -> Result<()> {
         let mut again = Batch::new();
         for (op, reply) in todo.into_iter().zip(replies) {
             match reply {
-                Ok(Reply::Stored | Reply::NotStored | Reply::Native(_)) => {}
-                Ok(other) => return Err(unexpected(&op, &other)),
+                Ok(reply) => _ = owned::is_made(&op, &reply)?,
                 Err(error) if error.is_unknown() => {
                     last = Some(error);
                     again.push(op);

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_core::list::{self, List};
-use larder_core::native::{Families, Native};
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, Reply, Result, StoreRef, Want};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Result, StoreRef, Want};
 
 use crate::array;
 use crate::copies;
@@ -13,6 +12,7 @@ use crate::log;
 use crate::lookup;
 use crate::manifest::{self, Found, Kind, Manifest};
 use crate::name::Name;
+use crate::owned::{self, Owned};
 use crate::queue;
 use crate::records;
 use crate::sharded;
@@ -156,14 +156,14 @@ const DROP_TRIES_MAX: usize = 4;
 /// first), and one that looked just before cannot make enough copies for a write to count.
 ///
 /// Returns what was dropped, `None` if there was nothing. **Round trips: 3**, 2 for a structure that is its manifest, 4 with
-/// copies; one more for each further batch that the data keys fill, and two for each time that the manifest must be looked at again.
+/// copies, and for unique visitors in sets of the store's own; one more for each further batch that the data keys fill, and two for each time that the manifest must be looked at again.
 ///
 /// A store that cannot delete by token (`delete_cas` in its profile) deletes the manifest as it is: what others drop and make
 /// again between the look and the delete loses its manifest there.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone. Those of the store; with
-/// [`Effect::Unknown`] a part of it may be gone: drop it again.
+/// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone. [`ErrorKind::LayoutMismatch`] while another
+/// program's value stands under one of its keys, which is left as it is. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
 ///
 /// ```
 /// # use larder_core::Ctx;
@@ -219,39 +219,36 @@ fn midway(error: Error, is_begun: bool) -> Error {
 /// Deletes the keys that a structure made as it went, beside the data that its manifest counts: chunks, segments, entries. They
 /// are found through those data, so they go first.
 async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
-    let keys = pieces(store, ctx, name, manifest).await?;
+    let all = pieces(store, ctx, name, manifest).await?;
     let mut is_begun = false;
     let profile = store.profile();
-    for part in keys.chunks(profile.batch_ops_max) {
-        let deletes = part.iter().cloned().map(|key| remove_op(&profile, key)).collect();
+    // Items name the others where there are both: they stay for the next drop where this one meets what is another program's.
+    let parts = all.chunk_by(|one, next| one.is_item() == next.is_item());
+    for part in parts.flat_map(|part| part.chunks(profile.batch_ops_max)) {
+        let deletes = part.iter().map(|piece| piece.remove_op(&profile)).collect();
         delete_all(store, ctx, deletes).await.map_err(|error| midway(error, is_begun))?;
         is_begun = true;
     }
     Ok(())
 }
 
-/// The op that removes a piece, which may be another thing than an item.
-fn remove_op(profile: &Profile, key: Key) -> Op {
-    if profile.natives.contains(Families::KEYS) { Op::native(key, Native::Remove) } else { Op::delete(key) }
-}
-
 /// The keys of a structure's pieces. Each kind that has any knows them itself.
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
-    match manifest.kind {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
+    let items = match manifest.kind {
         Kind::Array => array::pieces(name, manifest),
-        Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set => Ok(Vec::new()),
+        Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set | Kind::Cache => Ok(Vec::new()),
         Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
         Kind::EventLog => log::pieces(store, ctx, name, manifest).await,
         Kind::Table => table::pieces(store, ctx, name, manifest).await,
         Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
-        Kind::Cache => Ok(Vec::new()),
-        Kind::UniqueVisitors => unique::pieces(store, ctx, name, manifest).await,
-        Kind::Records => records::pieces(store, ctx, name, manifest).await,
         Kind::PackedTable => lookup::pieces(store, ctx, name, manifest).await,
+        Kind::UniqueVisitors => return unique::pieces(store, ctx, name, manifest).await,
+        Kind::Records => return records::pieces(store, ctx, name, manifest).await,
         Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => {
-            sharded::pieces(store, ctx, name, manifest).await
+            return sharded::pieces(store, ctx, name, manifest).await;
         }
-    }
+    };
+    items.map(Owned::items)
 }
 
 /// Deletes the data of a structure, and the copies of its manifest. **Round trips: 1** a batch that the keys fill.
@@ -265,9 +262,11 @@ async fn delete_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifes
                 delete_all(store, ctx, std::mem::take(&mut batch)).await.map_err(|error| midway(error, is_begun))?;
                 is_begun = true;
             }
-            let is_native = counter::is_native(manifest);
-            let remove = if is_native { Op::native(cell.key, Native::Remove) } else { Op::delete(cell.key) };
-            batch.push(remove.routed(cell.route));
+            let data = match counter::mark(manifest) {
+                Some(mark) => Owned::bits(cell.key, vec![mark]),
+                None => Owned::item(cell.key),
+            };
+            batch.push(data.remove_op(&profile).routed(cell.route));
         }
     }
     // Last: whoever put one back looks for the data after it.
@@ -281,15 +280,10 @@ async fn delete_all(store: &StoreRef, ctx: Ctx, deletes: Batch) -> Result<()> {
         return Ok(());
     }
     let (mut is_begun, mut fault) = (false, None);
-    for reply in store.run(ctx, deletes).await {
-        match reply {
-            Ok(Reply::Deleted) => is_begun = true,
-            Ok(Reply::Miss) => {}
-            Ok(other) => {
-                return Err(
-                    Error::new(ErrorKind::Protocol, format!("a delete was answered {other:?}")).effect(Effect::Unknown)
-                );
-            }
+    let ops: Vec<Op> = deletes.iter().cloned().collect();
+    for (op, reply) in ops.iter().zip(store.run(ctx, deletes).await) {
+        match reply.and_then(|reply| owned::is_removed(op, &reply)) {
+            Ok(was_there) => is_begun |= was_there,
             Err(error) => {
                 is_begun |= error.is_unknown();
                 fault = fault.or(Some(error));

@@ -143,7 +143,7 @@ fn all_of_it(place: &Place, told: &Told, found: &Value) {
 fn every_one(place: &Place, found: &Value, kind: &str) {
     let layout = match kind {
         "queue" | "stack" => 3,
-        _ if found["parameters"]["kept in"] == "a native bit field" => 2,
+        _ if found["parameters"]["kept in"] == "a native bit field" => 3,
         _ => 1,
     };
     assert_eq!((&found["kind"], number(found, "layout")), (&json!(kind), layout), "{found}");

@@ -1,11 +1,11 @@
 //! Native ops as commands, and their replies.
 //!
-//! A native key has no header: its bytes, fields and members are Redis's own. Every op is one command, so it is applied as a whole.
+//! A native key has no header: its bytes, fields and members are Redis's own. Every op is one command, or one script, so it is applied as a whole.
 
 use bytes::Bytes;
 use larder_core::native::{
-    BitAct, BitField, Collection, Families, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Scan, Score,
-    StreamEntry, StreamId,
+    BitAct, BitField, Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply,
+    Only, Ranks, Scan, Score, StreamEntry, StreamId,
 };
 use larder_core::{Effect, Error, ErrorKind, Reply, Result};
 use redis::{Cmd, ServerError, Value};
@@ -27,6 +27,10 @@ pub(crate) enum Shape {
     Flags,
     /// One for each change, or nil without the mark.
     Guarded,
+    /// 1 or 0, or nil without the mark.
+    GuardedFlag,
+    /// The bytes as they were, in which a number was added to; 0 where it would leave its range, and nil without the mark.
+    GuardedNumber(BitField, i64),
     Pairs,
     Members,
     Page,
@@ -81,11 +85,9 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         }
         SortedLen => line.bare("ZCARD", Shape::Count),
         Guarded(guarded) => line.guarded(guarded),
+        GuardedBits(guarded) => line.guarded_bits(guarded),
         Bits(fields) => line.bits(fields),
-        BitsMake { value } => {
-            line.begin("SET").arg(&value[..]).arg("NX");
-            Shape::Made
-        }
+        BitsMake { value } => line.bits_make(value),
         BitsRead { len_bytes: 0, .. } => return Ok(Err(NativeReply::Bytes(Bytes::new()))),
         BitsRead { offset_bytes, len_bytes } => {
             let last = offset_bytes.saturating_add(len_bytes - 1).min(i64::MAX as u64);
@@ -110,7 +112,7 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         }
         Remove => line.bare("UNLINK", Shape::Removed),
         Expire { ttl_ms } => {
-            line.begin("PEXPIRE").arg((*ttl_ms).min(crate::codec::TTL_MAX.as_millis() as u64));
+            line.begin("PEXPIRE").arg(life(*ttl_ms));
             Shape::Touched
         }
         _ => return Err(Error::new(ErrorKind::Unsupported, format!("the store has no {}", native.name()))),
@@ -167,20 +169,28 @@ impl Line<'_> {
             Collection::Set => "set",
             Collection::Sorted => "sorted",
         };
-        self.cmd.arg("EVALSHA").arg(Script::Guarded.sha()).arg(1).arg(self.key).arg(of).arg(&guarded.mark[..]);
+        self.cmd.arg("EVALSHA").arg(Script::Guarded.sha()).arg(1).arg(self.key).arg(of);
+        let act = match guarded.act {
+            GuardedAct::Remove { .. } => "remove",
+            GuardedAct::Put { .. } => "put",
+            GuardedAct::Turn { .. } => "turn",
+            GuardedAct::Make { .. } => "make",
+            GuardedAct::Drop { .. } => "drop",
+        };
+        self.cmd.arg(act).arg(&guarded.mark[..]);
         let entries = match &guarded.act {
-            GuardedAct::Remove { names } => {
-                self.cmd.arg("remove");
+            GuardedAct::Remove { names } | GuardedAct::Drop { or: names } => {
                 names.iter().for_each(|name| _ = self.cmd.arg(&name[..]));
                 return Shape::Guarded;
             }
-            GuardedAct::Put { entries } => {
-                self.cmd.arg("put");
+            GuardedAct::Put { entries } => entries,
+            GuardedAct::Turn { to, entries } => {
+                self.cmd.arg(&to[..]);
                 entries
             }
-            GuardedAct::Turn { to, entries } => {
-                self.cmd.arg("turn").arg(&to[..]);
-                entries
+            GuardedAct::Make { ttl_ms } => {
+                self.cmd.arg(ttl_ms.map_or(0, life));
+                return Shape::Guarded;
             }
         };
         for (name, value) in entries {
@@ -192,6 +202,31 @@ impl Line<'_> {
         Shape::Guarded
     }
 
+    fn guarded_bits(&mut self, guarded: &GuardedBits) -> Shape {
+        self.cmd.arg("EVALSHA").arg(Script::GuardedBits.sha()).arg(1).arg(self.key).arg(&guarded.mark[..]);
+        match &guarded.act {
+            GuardedBitsAct::Put { numbers } => {
+                self.cmd.arg("put");
+                for number in numbers {
+                    if let BitAct::Set(value) = number.act {
+                        self.cmd.arg(format!("u{}", number.width)).arg(number.offset).arg(value);
+                    }
+                }
+            }
+            GuardedBitsAct::Incr { number } => {
+                let by = if let BitAct::Incr(by) = number.act { by } else { 0 };
+                let last = ((number.offset + u64::from(number.width) - 1) / 8).max(guarded.mark.len() as u64 - 1);
+                self.cmd.arg("incr").arg(format!("u{}", number.width)).arg(number.offset).arg(by).arg(last);
+                return Shape::GuardedNumber(*number, by);
+            }
+            GuardedBitsAct::Drop { or } => {
+                self.cmd.arg("drop");
+                or.iter().for_each(|mark| _ = self.cmd.arg(&mark[..]));
+            }
+        }
+        Shape::GuardedFlag
+    }
+
     fn ranks(&mut self, name: &str, ranks: Ranks, shape: Shape) -> Shape {
         self.begin(name).arg(ranks.first).arg(ranks.last);
         if shape == Shape::Scored {
@@ -201,6 +236,11 @@ impl Line<'_> {
             self.cmd.arg("WITHSCORES");
         }
         shape
+    }
+
+    fn bits_make(&mut self, value: &[u8]) -> Shape {
+        self.begin("SET").arg(value).arg("NX");
+        Shape::Made
     }
 
     fn bits(&mut self, fields: &[BitField]) -> Shape {
@@ -240,6 +280,11 @@ fn text(score: Score) -> String {
     }
 }
 
+/// A life as Redis takes it.
+fn life(ttl_ms: u64) -> u64 {
+    ttl_ms.min(crate::codec::TTL_MAX.as_millis() as u64)
+}
+
 fn id(id: StreamId) -> String {
     format!("{}-{}", id.ms, id.seq)
 }
@@ -275,8 +320,14 @@ fn read(shape: Shape, value: Value) -> Option<NativeReply> {
         Shape::Flags => {
             NativeReply::Flags(parts(value)?.iter().map(|value| Some(count(value)? > 0)).collect::<Option<_>>()?)
         }
-        Shape::Guarded if value == Value::Nil => NativeReply::Unmarked,
+        Shape::Guarded | Shape::GuardedFlag | Shape::GuardedNumber(..) if value == Value::Nil => NativeReply::Unmarked,
         Shape::Guarded => return read(Shape::Flags, value),
+        Shape::GuardedFlag => return read(Shape::Flag, value),
+        Shape::GuardedNumber(..) if value == Value::Int(0) => NativeReply::Numbers(vec![None]),
+        Shape::GuardedNumber(number, by) => {
+            let new = number_in(&bytes(value)?, number).checked_add_signed(by);
+            NativeReply::Numbers(vec![Some(new.filter(|new| new >> number.width == 0)?)])
+        }
         Shape::Pairs => NativeReply::Pairs(pairs(value)?),
         Shape::Members => NativeReply::Members(parts(value)?.into_iter().map(bytes).collect::<Option<_>>()?),
         Shape::Page => page(value)?,
@@ -344,6 +395,15 @@ fn count(value: &Value) -> Option<u64> {
         Value::Boolean(flag) => Some(u64::from(*flag)),
         _ => None,
     }
+}
+
+/// The number of a field in these bytes; bits past the end are 0.
+fn number_in(bytes: &[u8], field: BitField) -> u64 {
+    let rest = bytes.get((field.offset / 8) as usize..).unwrap_or_default();
+    // Nine bytes hold 63 bits from any bit on.
+    let mut window = [0; 16];
+    window.iter_mut().zip(rest).take(9).for_each(|(to, byte)| *to = *byte);
+    ((u128::from_be_bytes(window) << (field.offset % 8)) >> (128 - u32::from(field.width))) as u64
 }
 
 fn bytes(value: Value) -> Option<Bytes> {
@@ -454,6 +514,10 @@ mod tests {
             "*15 $8 BITFIELD $1 k $8 OVERFLOW $4 FAIL $3 GET $3 u63 $1 1 $3 SET $2 u9 $3 128 $3 511 $6 INCRBY $2 u1 $1 7 $2 -1 "
         );
         assert_eq!(line(Native::SortedRange(Ranks::top(2))), "*6 $6 ZRANGE $1 k $1 0 $1 1 $3 REV $10 WITHSCORES ");
+        let number = BitField::incr(63, 65, -7);
+        let incr = Native::GuardedBits(GuardedBits { mark: "m".into(), act: GuardedBitsAct::Incr { number } });
+        let said = line(incr);
+        assert!(said.ends_with("$4 incr $3 u63 $2 65 $2 -7 $2 15 "), "{said}");
         let read = Native::BitsRead { offset_bytes: u64::MAX, len_bytes: u64::MAX };
         assert_eq!(line(read), format!("*4 $8 GETRANGE $1 k $19 {0} $19 {0} ", i64::MAX));
     }
@@ -471,14 +535,27 @@ mod tests {
         for value in [Value::Array(vec![bulk("f"), bulk("v")]), Value::Map(vec![(bulk("f"), bulk("v"))])] {
             assert_eq!(read(Shape::Pairs, value), Some(expected.clone()));
         }
+        let shape = Shape::GuardedNumber(BitField::incr(63, 13, 0), -9);
+        for (old, new) in [
+            (&b"\0\x07\xff\xff\xff\xff\xff\xff\xff\xf0"[..], Some((1 << 63) - 10)),
+            (b"\xff\xf8\0\0\0\0\0\0\0\x9f", Some(0)),
+            // It was written, the server says, and it cannot have been.
+            (b"\xff\xf8\0\0\0\0\0\0\0\x8f", None),
+        ] {
+            let expected = new.map(|new| NativeReply::Numbers(vec![Some(new)]));
+            assert_eq!(read(shape, Value::BulkString(old.to_vec())), expected, "{old:?}");
+        }
+        assert_eq!(read(shape, Value::Int(0)), Some(NativeReply::Numbers(vec![None])));
+        assert_eq!(read(shape, Value::Nil), Some(NativeReply::Unmarked));
         let page = Value::Array(vec![bulk("0"), Value::Array(vec![bulk("m")])]);
         assert_eq!(read(Shape::Page, page), Some(NativeReply::Page { next: None, found: vec!["m".into()] }));
     }
 
     #[test]
     fn a_strange_reply_is_no_outcome() {
-        for shape in [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries]
-        {
+        let shapes =
+            [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries];
+        for shape in shapes.into_iter().chain([Shape::GuardedNumber(BitField::incr(1, 0, 1), 1)]) {
             for value in [bulk("x"), Value::Array(vec![bulk("x")]), Value::Array(vec![Value::Int(-1)])] {
                 let error = decode(value, shape).unwrap_err();
                 assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Protocol, true));

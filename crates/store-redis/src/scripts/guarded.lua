@@ -1,25 +1,66 @@
--- Changes a collection that carries a mark.
--- ARGV: hash, set or sorted; the mark; put, remove or turn; the mark in its place, of a turn; then names, each with its value but for a
--- set and for a remove.
--- nil: it does not carry the mark. Else: 1 for each entry that was new, or that was there, and 0 for each other.
-local key, of, mark, act = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local looks = {hash = 'HEXISTS', set = 'SISMEMBER', sorted = 'ZSCORE'}
-local drops = {hash = 'HDEL', set = 'SREM', sorted = 'ZREM'}
-local has = redis.call(looks[of], key, mark)
-if not has or has == 0 then return false end
-local function put(name, value)
-  if of == 'hash' then return redis.call('HSET', key, name, value) end
-  if of == 'set' then return redis.call('SADD', key, name) end
-  return redis.call('ZADD', key, value, name)
+-- Changes a collection that carries a mark, makes it with the mark alone, or removes it.
+-- ARGV: hash, set or sorted; put, remove, turn, make or drop; the mark; of a turn the mark in its place, then names, each with its value but for a
+-- set and for a remove; of a make its life in ms, or 0; of a drop marks that do as well.
+-- nil: it does not carry the mark. Else: 1 for each entry that was new, or that was there, and 0 for each other; of a make and of a drop 1, or 0
+-- where it was made already, or is not there.
+local call, key, of, act, mark = redis.call, KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+-- One look and one write for all members, as many as Lua takes at once.
+if of == 'set' and act == 'put' and #ARGV < 4000 then
+  local told, new = call('SMISMEMBER', key, unpack(ARGV, 3)), 0
+  if told[1] == 0 then return false end
+  for i = 2, #told do
+    told[i - 1] = 1 - told[i]
+    new = new + told[i - 1]
+  end
+  told[#told] = nil
+  if new > 0 and call('SADD', key, unpack(ARGV, 4)) ~= new then
+    -- A member that is new stands there twice.
+    local seen = {}
+    for i = 4, #ARGV do
+      if seen[ARGV[i]] then told[i - 3] = 0 end
+      seen[ARGV[i]] = true
+    end
+  end
+  return told
 end
+local look, add, take = 'HEXISTS', 'HSET', 'HDEL'
+if of == 'set' then
+  look, add, take = 'SISMEMBER', 'SADD', 'SREM'
+elseif of == 'sorted' then
+  look, add, take = 'ZSCORE', 'ZADD', 'ZREM'
+end
+local has = call(look, key, mark)
+local function put(name, value)
+  if of == 'set' then return call(add, key, name) end
+  if of == 'hash' then return call(add, key, name, value) end
+  return call(add, key, value, name)
+end
+if not has or has == 0 then
+  has = false
+  if act == 'drop' then
+    for i = 4, #ARGV do
+      local other = call(look, key, ARGV[i])
+      has = has or (other and other ~= 0)
+    end
+  end
+  if not has then
+    if act ~= 'make' and act ~= 'drop' or call('EXISTS', key) == 1 then return false end
+    if act == 'drop' then return {0} end
+    put(mark, '0')
+    if ARGV[4] ~= '0' then call('PEXPIRE', key, ARGV[4]) end
+    return {1}
+  end
+end
+if act == 'make' then return {0} end
+if act == 'drop' then return {call('UNLINK', key)} end
 local told, at = {}, 4
 if act == 'remove' then
-  for i = at, #ARGV do told[#told + 1] = redis.call(drops[of], key, ARGV[i]) end
+  for i = at, #ARGV do told[#told + 1] = call(take, key, ARGV[i]) end
   return told
 end
 if act == 'turn' then
   put(ARGV[4], '0')
-  redis.call(drops[of], key, mark)
+  call(take, key, mark)
   at = 5
 end
 local step = of == 'set' and 1 or 2

@@ -3,14 +3,14 @@
 //! Stored are decimal digits, the value plus 2^62: so far from both ends that the differences between servers (a floor at 0, a
 //! wrap at 2^64, trouble from 2^63 on before memcached 1.6.22) cannot be met.
 //!
-//! Where the store has bit fields, the number is one: 63 bits behind a bit that says that it was made. An add is then a command of the
-//! server's own, and not a script that looks before it writes; one that meets no number leaves 8 bytes without the mark, which nobody takes for one.
+//! Where the store has bit fields, the number is one: 63 bits behind the generation of its manifest, big-endian, which no other program writes there. An add
+//! looks for that mark and writes as one step, so one that meets no number, or a value of another program, writes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::native::{BitField, Families, Native, NativeReply};
+use larder_core::native::{BitField, Families, GuardedBits, GuardedBitsAct, Native, NativeReply};
 use larder_core::{
     Arith, Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, StoreRef, Ttl,
     Want,
@@ -19,16 +19,20 @@ use larder_core::{
 use crate::events;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::owned::GONE;
 use crate::vigil::Vigil;
 
 /// The version of the layout in decimal digits.
 const LAYOUT: u8 = 1;
 /// The version of the layout in a bit field.
-const LAYOUT_NATIVE: u8 = 2;
+const LAYOUT_NATIVE: u8 = 3;
 /// What the bit field takes of a store.
 const NATIVE: Families = Families::BITS.union(Families::KEYS);
-/// The bits of the number, behind the mark.
+/// The bits of the number, the highest of which is the second behind the mark: the first one is 0.
 const NUMBER_BITS: u8 = 63;
+const NUMBER_AT: u64 = 65;
+/// The bytes of mark and number.
+const NATIVE_BYTES: usize = 16;
 /// What is added to the value before it is stored.
 const BIAS: u64 = 1 << 62;
 /// The values of a fast counter are at most this far from 0.
@@ -45,7 +49,8 @@ pub(super) struct Fast {
     pub(super) vigil: Arc<Vigil>,
     name: Name,
     key: Key,
-    is_native: bool,
+    /// Where the number is no item.
+    mark: Option<Bytes>,
 }
 
 /// What a new fast counter records: a bit field where the store has them.
@@ -56,7 +61,12 @@ pub(super) fn manifest(profile: &Profile) -> Manifest {
 
 /// The layouts that this release reads.
 pub(super) fn layout_of(manifest: &Manifest) -> u8 {
-    if manifest.layout == LAYOUT_NATIVE { LAYOUT_NATIVE } else { LAYOUT }
+    if manifest.layout == LAYOUT { LAYOUT } else { LAYOUT_NATIVE }
+}
+
+/// What its number begins with where it is no item.
+pub(crate) fn mark(manifest: &Manifest) -> Option<Bytes> {
+    is_native(manifest).then(|| Bytes::copy_from_slice(&manifest.generation.to_be_bytes()))
 }
 
 /// True if its number is no item.
@@ -74,24 +84,21 @@ impl Fast {
         timeout: Duration,
         clock: ClockRef,
     ) -> Result<Fast> {
-        let is_native = is_native(manifest);
-        let profile = store.profile();
-        if is_native && !profile.natives.contains(NATIVE) {
+        let (mark, profile) = (mark(manifest), store.profile());
+        if mark.is_some() && !profile.natives.contains(NATIVE) {
             let detail = format!("{name} holds a counter in a bit field, which this store has not");
             return Err(Error::new(ErrorKind::Unsupported, detail).store(profile.store.clone()));
         }
         let vigil = Vigil::new(&store, clock, &name, manifest)?;
         let key = manifest.data_key(&name, 0)?;
-        Ok(Fast { store, timeout, vigil, name, key, is_native })
+        Ok(Fast { store, timeout, vigil, name, key, mark })
     }
 
     pub(super) fn create_ops(&self) -> Batch {
         let key = self.key.clone();
-        Batch::from_buf([if self.is_native {
-            let marked = BIAS | 1 << NUMBER_BITS;
-            Op::native(key, Native::BitsMake { value: Bytes::copy_from_slice(&marked.to_be_bytes()) })
-        } else {
-            Op::put(key, PutMode::Add, BIAS.to_string(), Ttl::Never)
+        Batch::from_buf([match &self.mark {
+            Some(mark) => Op::native(key, Native::BitsMake { value: [mark, &BIAS.to_be_bytes()[..]].concat().into() }),
+            None => Op::put(key, PutMode::Add, BIAS.to_string(), Ttl::Never),
         }])
     }
 
@@ -117,8 +124,15 @@ impl Fast {
 
     pub(super) async fn get(&self) -> Result<i128> {
         let ctx = Ctx::within(self.timeout);
-        if self.is_native {
-            return self.step(ctx, BitField::get(NUMBER_BITS, 1)).await;
+        if let Some(mark) = &self.mark {
+            let op = self.look_op();
+            return match self.run_one(ctx, op.clone()).await?.into_native() {
+                Some(NativeReply::Bytes(bytes)) => match number(mark, &bytes) {
+                    Some(number) => Ok(unbiased(number)),
+                    None => Err(self.lost(ctx).await),
+                },
+                other => Err(self.strange(&op, other)),
+            };
         }
         let reply = self.run_one(ctx, Op::get(self.key.clone(), Want::VALUE)).await?;
         let Some(item) = reply.into_item() else { return Err(self.lost(ctx).await) };
@@ -142,10 +156,8 @@ impl Fast {
 
     /// Adds, and tells the value after it.
     async fn shift(&self, ctx: Ctx, delta: i128) -> Result<i128> {
-        if self.is_native {
-            // Within ±2^62, as every value that is added and every one that is read.
-            let delta = i64::try_from(delta).unwrap_or(if delta < 0 { i64::MIN } else { i64::MAX });
-            return self.step(ctx, BitField::incr(NUMBER_BITS, 1, delta)).await;
+        if let Some(mark) = &self.mark {
+            return self.shift_bits(ctx, mark.clone(), delta).await;
         }
         let amount = u64::try_from(delta.unsigned_abs()).unwrap_or(u64::MAX);
         let arith = if delta < 0 { Arith::Decr(amount) } else { Arith::Incr(amount) };
@@ -157,24 +169,33 @@ impl Fast {
         }
     }
 
-    /// One step on the bit field, and the number that it answers.
-    async fn step(&self, ctx: Ctx, step: BitField) -> Result<i128> {
-        let op = Op::native(self.key.clone(), Native::Bits(vec![BitField::get(1, 0), step]));
-        match self.run_one(ctx, op.clone()).await? {
-            Reply::Native(reply) => match *reply {
-                NativeReply::Numbers(numbers) if numbers.first() == Some(&Some(0)) => Err(self.lost(ctx).await),
-                NativeReply::Numbers(numbers) => match numbers.get(1) {
-                    Some(Some(number)) => Ok(unbiased(*number)),
-                    _ => {
-                        let detail =
-                            format!("the number of {} would leave {NUMBER_BITS} bits; nothing is added", self.name);
-                        Err(Error::new(ErrorKind::Overflow, detail).key(&self.key))
-                    }
-                },
-                other => Err(manifest::unexpected(&op, &Reply::Native(Box::new(other)))),
+    async fn shift_bits(&self, ctx: Ctx, mark: Bytes, delta: i128) -> Result<i128> {
+        // Within ±2^62, as every value that is added and every one that is read.
+        let delta = i64::try_from(delta).unwrap_or(if delta < 0 { i64::MIN } else { i64::MAX });
+        let act = GuardedBitsAct::Incr { number: BitField::incr(NUMBER_BITS, NUMBER_AT, delta) };
+        let op = Op::native(self.key.clone(), Native::GuardedBits(GuardedBits { mark, act }));
+        match self.run_one(ctx, op.clone()).await?.into_native() {
+            Some(NativeReply::Unmarked) => Err(self.lost(ctx).await),
+            Some(NativeReply::Numbers(numbers)) => match numbers.first() {
+                Some(Some(number)) => Ok(unbiased(*number)),
+                _ => {
+                    let detail =
+                        format!("the number of {} would leave {NUMBER_BITS} bits; nothing is added", self.name);
+                    Err(Error::new(ErrorKind::Overflow, detail).key(&self.key))
+                }
             },
-            other => Err(manifest::unexpected(&op, &other)),
+            other => Err(self.strange(&op, other)),
         }
+    }
+
+    /// Reads the number and a byte behind it: what has more is none.
+    fn look_op(&self) -> Op {
+        let len_bytes = NATIVE_BYTES as u64 + 1;
+        Op::native(self.key.clone(), Native::BitsRead { offset_bytes: 0, len_bytes })
+    }
+
+    fn strange(&self, op: &Op, reply: Option<NativeReply>) -> Error {
+        manifest::unexpected(op, &reply.map_or(Reply::Miss, Reply::from))
     }
 
     async fn run_one(&self, ctx: Ctx, op: Op) -> Result<Reply> {
@@ -184,9 +205,7 @@ impl Fast {
 
     async fn lost(&self, ctx: Ctx) -> Error {
         let why = match manifest::find(&self.store, ctx, &self.name).await {
-            Ok(Some(found)) if manifest_key_is(&found.manifest, &self.name, &self.key) => {
-                "evicted, or its server was restarted"
-            }
+            Ok(Some(found)) if manifest_key_is(&found.manifest, &self.name, &self.key) => GONE,
             Ok(Some(_)) => "the counter was dropped and made again; open it anew",
             Ok(None) => "the manifest is gone too: the counter was dropped, or its server was restarted",
             Err(_) => "the manifest cannot be read either",
@@ -199,6 +218,12 @@ impl Fast {
 
 fn manifest_key_is(manifest: &Manifest, name: &Name, key: &Key) -> bool {
     manifest.data_key(name, 0).is_ok_and(|other| other == *key)
+}
+
+/// The number of the bytes under a native counter's key, if they are its own.
+fn number(mark: &[u8], bytes: &[u8]) -> Option<u64> {
+    let number = u64::from_be_bytes(bytes.strip_prefix(mark)?.try_into().ok()?);
+    (number >> NUMBER_BITS == 0).then_some(number)
 }
 
 fn unbiased(number: u64) -> i128 {

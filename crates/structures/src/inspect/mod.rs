@@ -204,9 +204,9 @@ impl Inspection {
             Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => sharded::are_native(&self.manifest),
             _ => false,
         };
-        gets.extend(pieces.into_iter().map(|key| match is_native {
-            true => Op::native(key, Native::MemoryBytes),
-            false => Op::get(key, Want::VALUE),
+        gets.extend(pieces.into_iter().map(|piece| match is_native {
+            true => Op::native(piece.key, Native::MemoryBytes),
+            false => Op::get(piece.key, Want::VALUE),
         }));
         let a_batch = VALUES_A_BATCH.min(profile.batch_ops_max);
         for (part, ops) in gets.chunks(a_batch).enumerate() {

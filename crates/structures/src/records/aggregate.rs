@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_core::native::{BitField, Native, NativeReply};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
 
-use super::layout::{self, Bits};
+use super::layout::{self, Bits, Header};
 use super::schema::{Schema, Value};
 use super::shared::{Inner, Known};
 
@@ -278,8 +278,8 @@ impl Inner {
                 _ => None,
             };
             let found = match &bytes {
-                // A key of bits that was lost, and made again by a late write, has no mark.
-                Some(bytes) if self.is_native() && !is_marked(bytes) => None,
+                // What another program put in its place has no mark.
+                Some(bytes) if self.is_native() && !is_marked(shard, bytes) => None,
                 Some(bytes) => Some(self.header(shard, bytes)?.incarnation),
                 None => None,
             };
@@ -309,9 +309,8 @@ impl Inner {
 }
 
 /// True if a shard in bits says of itself which one it is.
-fn is_marked(bytes: &Bytes) -> bool {
-    let (at, width) = layout::INCARNATION_BITS;
-    bytes.len() >= layout::HEADER_BYTES && layout::read_bits(bytes, at, width) != 0
+fn is_marked(shard: u32, bytes: &Bytes) -> bool {
+    Header::parse(bytes).is_some_and(|header| (header.known, header.shard) == (0, shard))
 }
 
 /// A block that is being read.

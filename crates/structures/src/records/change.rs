@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use larder_core::native::{BitField, Native, NativeReply};
+use larder_core::native::{BitField, GuardedBits, GuardedBitsAct, Native, NativeReply};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want, ambient};
 
 use super::layout::{self, Bits, Header};
-use super::shared::{Inner, Known, mark};
+use super::shared::{Inner, Known};
 use crate::events;
 use crate::retry::Backoff;
 use crate::runtime;
@@ -136,11 +136,15 @@ impl Inner {
         for (shard, change) in todo {
             let pieces = layout::joined(change.pieces);
             // Without a field to write it is a look at the shard: its records are known from then on.
-            let parts = pieces.chunks(FIELDS_AN_OP).chain(pieces.is_empty().then_some(&[][..]));
-            for pieces in parts {
-                let sets = pieces.iter().map(|piece| BitField::set(piece.width, piece.offset, piece.value));
-                let fields = std::iter::once(mark()).chain(sets).collect();
-                ops.push((shard, Op::native(self.key(shard)?, Native::Bits(fields))));
+            if pieces.is_empty() {
+                ops.push((shard, self.header_op(shard)?));
+            }
+            let incarnation = self.known(shard).ok_or_else(|| self.lost(shard))?;
+            for pieces in pieces.chunks(FIELDS_AN_OP) {
+                let set = |piece: &Bits| BitField::set(piece.width, piece.offset, piece.value);
+                let act = GuardedBitsAct::Put { numbers: pieces.iter().map(set).collect() };
+                let guarded = GuardedBits { mark: Header::mark(shard, incarnation), act };
+                ops.push((shard, Op::native(self.key(shard)?, Native::GuardedBits(guarded))));
             }
         }
         let grows = end > self.highest.load(std::sync::atomic::Ordering::Relaxed);
@@ -156,30 +160,36 @@ impl Inner {
             let mut replies = self.vigil().run(Ctx { deadline: Some(deadline) }, batch).await;
             let raised = if raises { replies.pop() } else { None };
             let raise = if raises { replies.pop() } else { None };
+            is_begun |= replies.iter().chain(&raise).any(has_written);
+            let midway = |error: Error| if is_begun { error.effect(Effect::Unknown) } else { error };
             for ((shard, _), reply) in some.iter().zip(replies) {
-                let found = self.wrote(*shard, reply, &mut is_begun)?;
-                if let Err(error) = self.settle(deadline, *shard, found).await {
-                    return Err(error.effect(Effect::Unknown));
-                }
+                self.wrote(deadline, *shard, reply).await.map_err(midway)?;
             }
             if let (Some(raise), Some(raised)) = (raise, raised) {
-                raise.map_err(|error| error.effect(Effect::Unknown))?;
-                let known = self.highest(raised).map_err(|error| error.effect(Effect::Unknown))?;
-                self.know_highest(known);
+                raise.map_err(midway)?;
+                self.know_highest(self.highest(raised).map_err(midway)?);
             }
         }
         Ok(())
     }
 
-    /// What a shard that was written to said of itself.
-    fn wrote(&self, shard: u32, reply: Result<Reply>, is_begun: &mut bool) -> Result<Option<u64>> {
-        match reply {
-            Ok(reply) => {
-                *is_begun = true;
-                self.incarnation(shard, reply)
-            }
-            Err(error) if *is_begun => Err(error.effect(Effect::Unknown)),
-            Err(error) => Err(error),
+    /// Fails unless a shard was written to, or is there where it was only looked at.
+    async fn wrote(&self, deadline: Instant, shard: u32, reply: Result<Reply>) -> Result<()> {
+        let found = match reply? {
+            Reply::Native(native) if *native == NativeReply::Flag(true) => return Ok(()),
+            // Not the one that was listed: gone, made again, or another program's.
+            Reply::Native(native) if *native == NativeReply::Unmarked => None,
+            Reply::Native(native) => match *native {
+                NativeReply::Bytes(bytes) => {
+                    Header::parse(&bytes).filter(|header| header.shard == shard).map(|header| header.incarnation)
+                }
+                _ => return Err(self.strange(shard)),
+            },
+            _ => return Err(self.strange(shard)),
+        };
+        match self.settle(deadline, shard, found).await? {
+            Known::Made => Ok(()),
+            Known::Never | Known::Meanwhile => Err(self.lost(shard)),
         }
     }
 
@@ -231,7 +241,7 @@ impl Inner {
                         let first = self.params.first_bit(*position);
                         parts.iter().map(move |part| BitField::get(part.width, first + part.offset))
                     });
-                    let fields = std::iter::once(mark()).chain(gets).collect();
+                    let fields = Header::mark_fields().into_iter().chain(gets).collect();
                     Ok(Op::native(self.key(*shard)?, Native::Bits(fields)))
                 })
                 .collect();
@@ -240,11 +250,13 @@ impl Inner {
                 let Some(NativeReply::Numbers(numbers)) = reply?.into_native() else {
                     return Err(self.strange(*shard));
                 };
-                let found = numbers.first().copied().flatten().filter(|&mark| mark != 0);
+                let found = Header::of_fields(*shard, &numbers);
                 is_whole &= self.settle(deadline, *shard, found).await? != Known::Meanwhile;
-                let mut numbers = numbers.into_iter().skip(1);
+                let mut numbers = numbers.into_iter().skip(Header::mark_fields().len());
                 for (at, _) in *records {
-                    out[*at] = numbers.by_ref().take(parts.len()).map(Option::unwrap_or_default).collect();
+                    let read = numbers.by_ref().take(parts.len()).map(Option::unwrap_or_default);
+                    // Of a shard that was never made they are zeros, whatever another program keeps there.
+                    out[*at] = if found.is_some() { read.collect() } else { read.map(|_| 0).collect() };
                 }
             }
         }
@@ -337,5 +349,14 @@ impl Inner {
             }
         }
         Ok(0)
+    }
+}
+
+/// True if an op that was answered so has written, or may have.
+fn has_written(reply: &Result<Reply>) -> bool {
+    match reply {
+        Ok(Reply::Native(native)) => matches!(**native, NativeReply::Flag(true) | NativeReply::Count(1..)),
+        Ok(_) => false,
+        Err(error) => error.is_unknown(),
     }
 }

@@ -12,11 +12,14 @@
 //! Numbers are big-endian, bits are counted from the highest of a byte: as Redis's BITFIELD counts them. So both layouts have the same
 //! bytes, and what differs is how they are changed.
 //!
+//! A native shard is told from another program's string by its header, as its maker wrote it, and changed by nobody. Beside the shards stands the highest id: a
+//! sorted set of one member, the generation as 16 hexadecimal digits, whose score is the highest id plus 1.
+//!
 //! The parameters of the manifest:
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
-//! | 0 | 1 | 0: portable, items under conditional writes; 1: native bit fields |
+//! | 0 | 1 | 0: portable, items under conditional writes; 2: native bit fields |
 //! | 1 | 4 | records of a shard, little-endian |
 //! | 5 | … | the schema: 1 byte for the number of fields; of each its kind (0 bit, 1 unsigned, 2 signed, 3 choice, 4 bytes), 2 bytes for its bits, labels or bytes, its name, its labels; each text with 1 byte for its length |
 
@@ -29,8 +32,10 @@ use super::schema::Schema;
 pub(crate) const LAYOUT: u8 = 1;
 /// What stands before the records of a shard.
 pub(crate) const HEADER_BYTES: usize = 16;
-/// Where the incarnation's bits are.
-pub(crate) const INCARNATION_BITS: (u64, u8) = (1, 63);
+
+/// How shards are kept, in the parameters. 1 was native, with the highest id in a member that another program may have, too.
+const PORTABLE: u8 = 0;
+const NATIVE: u8 = 2;
 
 /// A number in the bits of a record, or of a shard: at most [`BitField::WIDTH_MAX`] bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +129,7 @@ pub(crate) struct Params {
 impl Params {
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(u8::from(self.kept == Kept::Native));
+        out.put_u8(if self.kept == Kept::Native { NATIVE } else { PORTABLE });
         out.put_u32_le(self.per_shard);
         out.put_slice(&self.schema.encode());
         out.freeze()
@@ -134,8 +139,8 @@ impl Params {
         let (&kept, rest) = bytes.split_first()?;
         let (&per_shard, schema) = rest.split_first_chunk()?;
         let kept = match kept {
-            0 => Kept::Portable,
-            1 => Kept::Native,
+            PORTABLE => Kept::Portable,
+            NATIVE => Kept::Native,
             _ => return None,
         };
         let params = Params { kept, per_shard: u32::from_le_bytes(per_shard), schema: Schema::decode(schema)? };
@@ -183,6 +188,24 @@ impl Header {
         out.extend_from_slice(&self.shard.to_be_bytes());
         out.resize(bytes.max(HEADER_BYTES), 0);
         out
+    }
+
+    /// The first bytes of a native shard: what tells it from all else.
+    pub(crate) fn mark(shard: u32, incarnation: u64) -> Bytes {
+        Header { incarnation, known: 0, shard }.shard_of_zeros(HEADER_BYTES).into()
+    }
+
+    /// The fields that tell the same: the incarnation, and the shard behind the bits of zero.
+    pub(crate) fn mark_fields() -> [BitField; 2] {
+        [BitField::get(63, 1), BitField::get(63, 65)]
+    }
+
+    /// The incarnation of a shard that says of itself that it is one, by these fields.
+    pub(crate) fn of_fields(shard: u32, fields: &[Option<u64>]) -> Option<u64> {
+        match fields {
+            [Some(incarnation), Some(rest), ..] if *incarnation != 0 && *rest == u64::from(shard) => Some(*incarnation),
+            _ => None,
+        }
     }
 
     /// `None` where these are not the first bytes of a shard.

@@ -20,7 +20,7 @@ fn params() -> Params {
 #[test]
 fn parameters_have_golden_bytes() {
     let bytes = params().encode();
-    let expected = b"\x01\x03\0\0\0\x05\
+    let expected = b"\x02\x03\0\0\0\x05\
         \x00\x01\0\x03vip\
         \x01\x07\0\x03age\
         \x02\x05\0\x04debt\
@@ -55,6 +55,12 @@ fn a_shard_has_golden_bytes() {
     assert_eq!(shard, expected);
     let header = Header::parse(&shard).unwrap();
     assert_eq!((header.known, header.shard), (2, 0x0a0b_0c0d));
+    let mark = Header::mark(0x0a0b_0c0d, 0x0102_0304_0506_0708);
+    assert_eq!(&mark[..], b"\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0\x0a\x0b\x0c\x0d");
+    let fields = Header::mark_fields().map(|field| Some(read_bits(&mark, field.offset, field.width)));
+    assert_eq!(Header::of_fields(0x0a0b_0c0d, &fields), Some(0x0102_0304_0506_0708));
+    assert_eq!(Header::of_fields(0x0a0b_0c0e, &fields), None);
+    assert_eq!(Header::of_fields(0, &[Some(0), Some(0)]), None);
     for (field, value) in params.schema.fields().iter().zip(values) {
         let read = |part: Bits| read_bits(&shard, params.first_bit(1) + part.offset, part.width);
         let numbers: Vec<u64> = field.parts().into_iter().map(read).collect();
@@ -65,7 +71,7 @@ fn a_shard_has_golden_bytes() {
 #[test]
 fn the_marks_bits_are_the_incarnations() {
     let shard = Header { incarnation: u64::MAX >> 1, known: 9, shard: 1 }.shard_of_zeros(20);
-    assert_eq!(read_bits(&shard, INCARNATION_BITS.0, INCARNATION_BITS.1), u64::MAX >> 1);
+    assert_eq!(read_bits(&shard, 1, 63), u64::MAX >> 1);
     assert_eq!(Header::parse(&[0; 16]), None, "zeros are no shard");
     assert_eq!(Header::parse(&[0xff; 16]), None);
     assert_eq!(Header::parse(&shard[..15]), None);

@@ -61,12 +61,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::native::Families;
-use larder_core::{Batch, Ctx, Durability, Error, ErrorKind, Key, Profile, Result, StoreRef};
+use larder_core::{Batch, Ctx, Durability, Error, ErrorKind, Profile, Result, StoreRef};
 
 use self::aggregate::Tally;
 pub use self::aggregate::{Aggregate, GROUP_BITS_MAX, GROUPS_MAX, Group};
 use self::change::Change;
-use self::layout::{HEADER_BYTES, Kept, LAYOUT, Params};
+use self::layout::{HEADER_BYTES, Header, Kept, LAYOUT, Params};
 pub use self::schema::{
     FIELDS_MAX, Field, FieldKind, NAME_BYTES_MAX, RECORD_BITS_MAX, SCHEMA_BYTES_MAX, Schema, SchemaBuilder, Value,
 };
@@ -74,6 +74,7 @@ use self::shared::Inner;
 use crate::ledger::{self, Ledger};
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::owned::Owned;
 use crate::timeout;
 
 /// What the native layout takes of a store.
@@ -331,18 +332,23 @@ pub(crate) fn is_native(manifest: &Manifest) -> bool {
 }
 
 /// The keys of the shards that the ledger lists, and of the highest id.
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
-    let mut keys = Vec::new();
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
+    let is_native = is_native(manifest);
+    let mut shards: BTreeMap<u32, Vec<bytes::Bytes>> = BTreeMap::new();
     for piece in ledger::pieces(store, ctx, name, manifest).await? {
         if let Ok(shard) = u32::try_from(piece.number) {
-            keys.push(shared::data_key(name, manifest, shard)?);
+            shards.entry(shard).or_default().push(Header::mark(shard, piece.incarnation));
         }
     }
-    keys.dedup();
-    if is_native(manifest) {
-        keys.push(shared::highest_key(name, manifest)?);
+    let mut all = Vec::with_capacity(shards.len() + 1);
+    for (shard, marks) in shards {
+        let key = shared::data_key(name, manifest, shard)?;
+        all.push(if is_native { Owned::bits(key, marks) } else { Owned::item(key) });
     }
-    Ok(keys)
+    if is_native {
+        all.push(shared::highest(name, manifest)?);
+    }
+    Ok(all)
 }
 
 impl PackedRecords {

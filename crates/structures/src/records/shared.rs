@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use larder_core::native::{BitField, Native, NativeReply, Only, Score};
+use bytes::Bytes;
+use larder_core::native::{Collection, Native, NativeReply, Only, Score};
 use larder_core::observe::Subject;
 use larder_core::{
     Batch, Ctx, Error, ErrorKind, Key, Op, PutMode, Ranges, Reply, Result, StoreRef, Ttl, Want, ambient,
 };
 
-use super::layout::{Header, INCARNATION_BITS, Kept, Params};
+use super::layout::{HEADER_BYTES, Header, Kept, Params};
 use super::{BATCH_BYTES, SHARDS_MAX};
 use crate::append::Tuning;
 use crate::events;
@@ -20,14 +21,13 @@ use crate::ids::random_id;
 use crate::ledger::{Ledger, List, Piece};
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
+use crate::owned::{self, GONE, Owned};
 use crate::vigil::Vigil;
 
 /// Fewer stale bytes of the ledger than this are let be.
 const LEDGER_DIRTY_BYTES: usize = 4096;
 /// The index of the key that holds the highest id, where it has one of its own.
 const HIGHEST: &str = "highest";
-/// Its only member.
-const MEMBER: &[u8] = b"id";
 /// How many writers of one handle can be at different shards at once, in the portable layout.
 const GATES: usize = 64;
 
@@ -170,8 +170,12 @@ impl Inner {
     pub(super) fn lost(&self, shard: u32) -> Error {
         let per_shard = u64::from(self.params.per_shard);
         let first = u64::from(shard) * per_shard;
-        let detail = format!("records {} has lost ids {first} to {}", self.name, first + per_shard - 1);
-        self.loss(Error::new(ErrorKind::Lost, detail))
+        let detail = format!("records {} has lost ids {first} to {}: {GONE}", self.name, first + per_shard - 1);
+        let error = Error::new(ErrorKind::Lost, detail);
+        self.loss(match self.key(shard) {
+            Ok(key) => error.key(&key),
+            Err(_) => error,
+        })
     }
 
     pub(super) fn loss(&self, error: Error) -> Error {
@@ -185,8 +189,16 @@ impl Inner {
 
     /// The error for a key that holds something else.
     pub(super) fn strange(&self, shard: u32) -> Error {
-        let detail = format!("shard {shard} of records {} holds something else", self.name);
-        Error::new(ErrorKind::LayoutMismatch, detail)
+        let detail = format!(
+            "shard {shard} of records {} holds something else, which another program wrote; nothing was changed. \
+             Use another name or namespace, or delete it with that program",
+            self.name
+        );
+        let error = Error::new(ErrorKind::LayoutMismatch, detail);
+        match self.key(shard) {
+            Ok(key) => error.key(&key),
+            Err(_) => error,
+        }
     }
 
     /// Sees to it that shards are there and listed; only then may anything in them be acknowledged. **Round trips: 0** for
@@ -232,6 +244,8 @@ impl Inner {
             let made = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let header = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let full = |error: &Error| matches!(error.kind(), ErrorKind::Full | ErrorKind::BadInput);
+            // Something was there, and reads as nothing: an empty string.
+            let was_there = matches!(&made, Ok(Reply::Native(native)) if **native == NativeReply::Flag(false));
             match made {
                 // Nothing of the caller's was written; an empty shard may be there, which the next one finds.
                 Err(error) if full(&error) => return Err(error.effect(larder_core::Effect::NotApplied)),
@@ -240,6 +254,9 @@ impl Inner {
             let incarnation =
                 self.incarnation(shard, header.map_err(|error| error.effect(larder_core::Effect::NotApplied))?)?;
             let Some(incarnation) = incarnation else {
+                if was_there {
+                    return Err(self.strange(shard));
+                }
                 let detail = format!("shard {shard} of records {} was made and is not there", self.name);
                 return Err(Error::new(ErrorKind::Unavailable, detail).store(self.store.profile().store.clone()));
             };
@@ -257,9 +274,9 @@ impl Inner {
     pub(super) fn header_op(&self, shard: u32) -> Result<Op> {
         let key = self.key(shard)?;
         Ok(if self.is_native() {
-            Op::native(key, Native::Bits(vec![mark()]))
+            Op::native(key, Native::BitsRead { offset_bytes: 0, len_bytes: HEADER_BYTES as u64 })
         } else if self.has_ranges() {
-            Op::get_range(key, 0, super::layout::HEADER_BYTES as u64)
+            Op::get_range(key, 0, HEADER_BYTES as u64)
         } else {
             Op::get(key, Want::VALUE)
         })
@@ -269,7 +286,8 @@ impl Inner {
     pub(super) fn incarnation(&self, shard: u32, reply: Reply) -> Result<Option<u64>> {
         match reply {
             Reply::Native(native) => match *native {
-                NativeReply::Numbers(numbers) => Ok(numbers.first().copied().flatten().filter(|&mark| mark != 0)),
+                NativeReply::Bytes(bytes) if bytes.is_empty() => Ok(None),
+                NativeReply::Bytes(bytes) => Ok(Some(self.header(shard, &bytes)?.incarnation)),
                 _ => Err(self.strange(shard)),
             },
             Reply::Item(item) => Ok(Some(self.header(shard, &item.value)?.incarnation)),
@@ -310,25 +328,25 @@ impl Inner {
 
     /// The ops that raise the highest id known to `id`, and tell whether its key is there.
     pub(super) fn raise_ops(&self, id: u64) -> Result<[Op; 2]> {
-        let entries = vec![(MEMBER.into(), score(id))];
-        // Never makes the key: one that was lost must be missed.
+        let entries = vec![(member(&self.manifest), score(id + 1))];
+        // Never makes the key, or a member: one that was lost must be missed, and one that another program made is not written to.
         let raise = Native::SortedAdd { entries, only: Only::KNOWN | Only::GREATER };
         Ok([Op::native(self.highest_key()?, raise), self.highest_op()?])
     }
 
     pub(super) fn highest_op(&self) -> Result<Op> {
-        Ok(Op::native(self.highest_key()?, Native::SortedScores { members: vec![MEMBER.into()] }))
+        Ok(Op::native(self.highest_key()?, Native::SortedScores { members: vec![member(&self.manifest)] }))
     }
 
     /// The highest id plus 1 that a reply to [`highest_op`](Inner::highest_op) tells.
     pub(super) fn highest(&self, reply: Result<Reply>) -> Result<u64> {
         match reply?.into_native() {
             Some(NativeReply::Scores(scores)) => match scores.first().copied().flatten() {
-                // Written as an id, a whole number under 2^53, and -1 at first.
-                Some(score) => Ok((score.get() + 1.0) as u64),
+                // A whole number under 2^53.
+                Some(score) => Ok(score.get() as u64),
                 None => {
-                    let detail = format!("records {} has lost the highest id that is known", self.name);
-                    Err(self.loss(Error::new(ErrorKind::Lost, detail)))
+                    let detail = format!("records {} has lost the highest id that is known: {GONE}", self.name);
+                    Err(self.loss(Error::new(ErrorKind::Lost, detail).key(&self.highest_key()?)))
                 }
             },
             other => {
@@ -345,21 +363,25 @@ impl Inner {
 
 /// The op that makes the key of the highest id.
 pub(super) fn make_highest_op(name: &Name, manifest: &Manifest) -> Result<Op> {
-    let entries = vec![(MEMBER.into(), Score::from(-1))];
-    Ok(Op::native(highest_key(name, manifest)?, Native::SortedAdd { entries, only: Only::NEW }))
+    Ok(owned::make_op(highest_key(name, manifest)?, Collection::Sorted, member(manifest), None))
 }
 
-pub(super) fn highest_key(name: &Name, manifest: &Manifest) -> Result<Key> {
+/// The key of the highest id.
+pub(super) fn highest(name: &Name, manifest: &Manifest) -> Result<Owned> {
+    Ok(Owned::marked(highest_key(name, manifest)?, Collection::Sorted, vec![member(manifest)]))
+}
+
+/// The only member of the key of the highest id, which nobody else has in a set of his.
+fn member(manifest: &Manifest) -> Bytes {
+    Bytes::from(format!("{:016x}", manifest.generation))
+}
+
+fn highest_key(name: &Name, manifest: &Manifest) -> Result<Key> {
     manifest.data_key(name, HIGHEST)
 }
 
 pub(super) fn data_key(name: &Name, manifest: &Manifest, shard: u32) -> Result<Key> {
     manifest.data_key(name, format_args!("s{shard}"))
-}
-
-/// The bits that tell a shard from one that is missing.
-pub(super) fn mark() -> BitField {
-    BitField::get(INCARNATION_BITS.1, INCARNATION_BITS.0)
 }
 
 fn score(id: u64) -> Score {

@@ -18,6 +18,7 @@ use super::layout::{self, Kept, LIVE, Map, Mark, Params, Phase, Plan, SEALED, Sh
 use crate::events;
 use crate::manifest::{Kind, Manifest, unexpected};
 use crate::name::Name;
+use crate::owned::GONE;
 use crate::vigil::Vigil;
 
 /// Ops of one batch.
@@ -433,8 +434,12 @@ impl Core {
 
     /// The error for a shard that is gone.
     pub(super) fn lost(&self, map: &Map, shard: u16) -> Error {
-        let detail = format!("{}: shard {shard} of {} is gone: evicted, or lost in a restart", self.what(), map.shards);
-        self.loss(Error::new(ErrorKind::Lost, detail))
+        let detail = format!("{}: shard {shard} of {} is gone: {GONE}", self.what(), map.shards);
+        let error = Error::new(ErrorKind::Lost, detail);
+        self.loss(match self.key(map, shard) {
+            Ok(key) => error.key(&key),
+            Err(_) => error,
+        })
     }
 
     /// The error for a key that holds something else.

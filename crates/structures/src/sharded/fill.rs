@@ -29,16 +29,20 @@ impl Core {
             let mut todo = part.to_vec();
             let mut strikes = 0;
             for _ in 0..ROUNDS_MAX {
-                let (left, is_stuck) = if self.is_native() {
+                let (left, gone) = if self.is_native() {
                     self.fill_native(ctx, &plan.map, &from, &todo).await?
                 } else {
                     self.fill_portable(ctx, &plan.map, &from, &todo).await?
                 };
                 todo = left;
-                let Some(&first) = todo.first() else { break };
-                strikes += u32::from(is_stuck);
-                if strikes >= STRIKES_MAX {
-                    return Err(self.lost(&plan.map, first));
+                if todo.is_empty() {
+                    break;
+                }
+                if let Some(source) = gone {
+                    strikes += 1;
+                    if strikes >= STRIKES_MAX {
+                        return Err(self.lost(&from, source));
+                    }
                 }
             }
             if !todo.is_empty() {
@@ -48,8 +52,8 @@ impl Core {
         Ok(())
     }
 
-    /// Those that are not filled yet; true if it is for what they come from being gone.
-    async fn fill_native(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<(Vec<u16>, bool)> {
+    /// Those that are not filled yet; and one of the old map that they come from, where it is for that being gone.
+    async fn fill_native(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<(Vec<u16>, Option<u16>)> {
         let wanted: BTreeSet<u16> = shards.iter().flat_map(|&shard| to.overlap(shard, from)).collect();
         let mut batch = Batch::new();
         for &source in &wanted {
@@ -64,25 +68,25 @@ impl Core {
             let (mark, all) = self.all(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?;
             sources.insert(source, Sight { mark, seen: 0, found: Found::All(all) });
         }
-        let (mut batch, mut sent, mut left, mut stuck) = (Batch::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut batch, mut sent, mut left, mut stuck) = (Batch::new(), Vec::new(), Vec::new(), BTreeMap::new());
         for &shard in shards {
-            let marks: Vec<Mark> =
-                to.overlap(shard, from).filter_map(|source| sources.get(&source).map(|sight| sight.mark)).collect();
-            if marks.iter().all(|mark| *mark == Mark::Sealed) {
-                let Ok(elements) = self.gathered(to, from, shard, &sources)? else {
-                    stuck.push(shard);
-                    continue;
-                };
-                batch.push(self.turn_op(to, shard, UNFILLED, LIVE, elements)?);
-                sent.push(shard);
-            } else if marks.contains(&Mark::Missing) {
-                stuck.push(shard);
+            let mark = |source: &u16| sources.get(source).map(|sight| sight.mark);
+            if to.overlap(shard, from).all(|source| mark(&source) == Some(Mark::Sealed)) {
+                match self.gathered(to, from, shard, &sources)? {
+                    Ok(elements) => {
+                        batch.push(self.turn_op(to, shard, UNFILLED, LIVE, elements)?);
+                        sent.push(shard);
+                    }
+                    Err(source) => _ = stuck.insert(shard, source),
+                }
+            } else if let Some(gone) = to.overlap(shard, from).find(|source| mark(source) == Some(Mark::Missing)) {
+                stuck.insert(shard, gone);
             } else {
                 // The seal did not land.
                 left.push(shard);
             }
         }
-        let mut look = stuck.clone();
+        let mut look: Vec<u16> = stuck.keys().copied().collect();
         for (shard, reply) in sent.into_iter().zip(self.run_if_any(ctx, batch).await) {
             match reply.map(Reply::into_native) {
                 Ok(Some(NativeReply::Flags(_))) => {}
@@ -94,19 +98,19 @@ impl Core {
             }
         }
         let asks: Vec<(u16, Ask)> = look.into_iter().map(|shard| (shard, Ask::Names(Vec::new()))).collect();
-        let mut is_stuck = false;
+        let mut gone = None;
         for ((shard, _), sight) in asks.iter().zip(self.look(ctx, to, &asks).await?) {
             match sight.mark {
                 // Filled by others; or already on the way into the map after this.
                 Mark::Live | Mark::Sealed => {}
                 Mark::Missing => return Err(self.gone(ctx, to, *shard).await?),
                 Mark::Unfilled => {
-                    is_stuck |= stuck.contains(shard);
+                    gone = gone.or(stuck.get(shard).copied());
                     left.push(*shard);
                 }
             }
         }
-        Ok((left, is_stuck))
+        Ok((left, gone))
     }
 
     /// The error for a shard of this map that is missing, unless the map has gone on.
@@ -133,7 +137,7 @@ impl Core {
         Ok(Op::native(self.key(map, shard)?, Native::Guarded(guarded)))
     }
 
-    async fn fill_portable(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<(Vec<u16>, bool)> {
+    async fn fill_portable(&self, ctx: Ctx, to: &Map, from: &Map, shards: &[u16]) -> Result<(Vec<u16>, Option<u16>)> {
         let wanted: Vec<u16> =
             shards.iter().flat_map(|&shard| to.overlap(shard, from)).collect::<BTreeSet<_>>().into_iter().collect();
         let places = shards.iter().map(|&shard| (to, shard)).chain(wanted.iter().map(|&source| (from, source)));
@@ -148,7 +152,7 @@ impl Core {
             }
         }
         if targets.is_empty() {
-            return Ok((Vec::new(), false));
+            return Ok((Vec::new(), None));
         }
         let (mut sources, mut seals) = (BTreeMap::new(), Batch::new());
         for (&source, reading) in wanted.iter().zip(of_sources) {
@@ -173,12 +177,15 @@ impl Core {
                     _ => {}
                 }
             }
-            return Ok((targets.into_iter().map(|(shard, ..)| shard).collect(), false));
+            return Ok((targets.into_iter().map(|(shard, ..)| shard).collect(), None));
         }
-        let (mut left, mut batch, mut sent) = (Vec::new(), Batch::new(), Vec::new());
+        let (mut left, mut batch, mut sent, mut gone) = (Vec::new(), Batch::new(), Vec::new(), None);
         for (shard, mut now, cas) in targets {
             match self.gathered(to, from, shard, &sources)? {
-                Err(_) => left.push(shard),
+                Err(source) => {
+                    left.push(shard);
+                    gone = gone.or(Some(source));
+                }
                 Ok(elements) => {
                     now.elements = elements.into_iter().collect();
                     let seen =
@@ -191,7 +198,6 @@ impl Core {
                 }
             }
         }
-        let is_stuck = !left.is_empty();
         for (shard, reply) in sent.into_iter().zip(self.run_if_any(ctx, batch).await) {
             match reply {
                 Ok(Reply::Stored) => {}
@@ -199,6 +205,6 @@ impl Core {
                 _ => left.push(shard),
             }
         }
-        Ok((left, is_stuck))
+        Ok((left, gone))
     }
 }

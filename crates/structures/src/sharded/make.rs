@@ -3,19 +3,22 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::native::{Collection, Families, Native, Score};
+use larder_core::native::{Collection, Families};
 use larder_core::{
-    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb, Want,
+    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Result, StoreExt, StoreRef, Ttl, Verb, Want,
 };
 
 use super::core::{Core, collection, shard_key};
 use super::ends::{ENTRY_BYTES, Ends, HEAD_BYTES};
 use super::keeper::{ENDS, now_us};
-use super::layout::{HEADER_BYTES, Kept, LAYOUT, LIVE, Limits, Map, Mark, Params, Phase, Plan, Shard, UNFILLED};
+use super::layout::{
+    HEADER_BYTES, Kept, LAYOUT, LIVE, Limits, Map, Mark, Params, Phase, Plan, SEALED, Shard, UNFILLED,
+};
 use super::{FILL, FILL_MIN, SHARDS_MAX, SHARDS_MIN};
 use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::owned::{self, Owned};
 use crate::timeout;
 
 /// How many members a sorted set keeps at each end where nothing was said, and at the most.
@@ -201,14 +204,12 @@ pub(super) fn make_op(of: Collection, is_native: bool, key: Key, mark: Mark) -> 
         return Ok(Op::new(key, Verb::Put { mode: PutMode::Add, value, flags: empty.flags(of), ttl: Ttl::Never }));
     }
     let mark = Bytes::from_static(if mark == Mark::Live { LIVE } else { UNFILLED });
-    let make = match of {
-        Collection::Hash => Native::HashAdd { field: mark, value: Bytes::from_static(b"0") },
-        Collection::Set => Native::SetAdd { members: vec![mark] },
-        Collection::Sorted => {
-            Native::SortedAdd { entries: vec![(mark, Score::default())], only: larder_core::native::Only::NEW }
-        }
-    };
-    Ok(Op::native(key, make))
+    Ok(owned::make_op(key, of, mark, None))
+}
+
+/// A shard's key.
+pub(super) fn owned(of: Collection, is_native: bool, key: Key) -> Owned {
+    if is_native { Owned::collection(key, of, &[LIVE, SEALED, UNFILLED]) } else { Owned::item(key) }
 }
 
 /// The ops that make shards of a new collection.
@@ -229,11 +230,10 @@ async fn make_shards(
     parts: Vec<std::ops::Range<u16>>,
 ) -> Result<()> {
     for part in parts {
-        for reply in store.run(ctx, make_ops(name, manifest, map, part)?).await {
-            match reply.map_err(|error| error.effect(Effect::NotApplied))? {
-                Reply::Stored | Reply::Native(_) => {}
-                other => return Err(Error::new(ErrorKind::Protocol, format!("the store answered {other:?}"))),
-            }
+        let ops = make_ops(name, manifest, map, part)?;
+        for (op, reply) in ops.iter().zip(store.run(ctx, ops.clone()).await) {
+            let made = reply.and_then(|reply| owned::is_made(op, &reply));
+            made.map_err(|error| error.effect(Effect::NotApplied))?;
         }
     }
     Ok(())
@@ -242,22 +242,19 @@ async fn make_shards(
 /// Forgotten on purpose where it fails: nobody names them.
 async fn remove_shards(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest, map: &Map) {
     let Ok(keys) = keys(name, manifest, map) else { return };
-    let is_native = store.profile().natives.contains(Families::KEYS);
-    for part in keys.chunks(OPS_A_BATCH.min(store.profile().batch_ops_max)) {
-        let remove = |key: &Key| match is_native {
-            true => Op::native(key.clone(), Native::Remove),
-            false => Op::delete(key.clone()),
-        };
-        _ = store.run(ctx, part.iter().map(remove).collect()).await;
+    let profile = store.profile();
+    for part in keys.chunks(OPS_A_BATCH.min(profile.batch_ops_max)) {
+        _ = store.run(ctx, part.iter().map(|shard| shard.remove_op(&profile)).collect()).await;
     }
 }
 
-fn keys(name: &Name, manifest: &Manifest, map: &Map) -> Result<Vec<Key>> {
-    (0..map.shards).map(|shard| shard_key(name, manifest, map, shard)).collect()
+fn keys(name: &Name, manifest: &Manifest, map: &Map) -> Result<Vec<Owned>> {
+    let (of, is_native) = (collection(manifest.kind), are_native(manifest));
+    (0..map.shards).map(|shard| Ok(owned(of, is_native, shard_key(name, manifest, map, shard)?))).collect()
 }
 
 /// The keys of the shards, of both maps where one follows the other. **Round trips: 1.**
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
     let get = Op::get(manifest.data_key(name, 0)?, Want::VALUE);
     let Some(item) = store.run_one(ctx, get).await?.into_item() else { return Ok(Vec::new()) };
     let Some(plan) = Plan::decode(&item.value) else { return Ok(Vec::new()) };

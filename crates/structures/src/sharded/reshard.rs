@@ -12,8 +12,7 @@
 
 use std::time::Duration;
 
-use larder_core::native::Native;
-use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, Ttl, Want};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Result, Ttl, Want};
 
 use super::core::{Core, coming_from};
 use super::layout::{Map, Mark, Phase, Plan};
@@ -21,6 +20,7 @@ use super::{SHARDS_MAX, make};
 use crate::cell::Cell;
 use crate::events;
 use crate::ids::random_id;
+use crate::owned;
 use crate::retry::Backoff;
 use crate::runtime;
 
@@ -141,12 +141,11 @@ impl Core {
         }
         for part in make::parts(&to, self.ops_a_batch()) {
             let ops = part.map(|shard| make::make_op(self.of, self.is_native(), self.key(&to, shard)?, Mark::Unfilled));
-            for reply in self.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
+            let ops = ops.collect::<Result<Batch>>()?;
+            for (op, reply) in ops.iter().zip(self.run(self.ctx(), ops.clone()).await) {
                 // Nothing was moved: what is there is cleared away by the next one.
-                match reply.map_err(|error| error.effect(Effect::NotApplied))? {
-                    Reply::Stored | Reply::Native(_) => {}
-                    other => return Err(self.strange(&other)),
-                }
+                let made = reply.and_then(|reply| owned::is_made(op, &reply));
+                made.map_err(|error| error.effect(Effect::NotApplied))?;
             }
         }
         let (now, cas) = match self.read_plan().await {
@@ -214,14 +213,13 @@ impl Core {
         Ok(())
     }
 
-    /// Removes shards that nobody needs.
+    /// Removes shards that nobody needs. What another program keeps under such a key stays, and is in nobody's way.
     async fn remove(&self, map: &Map, shards: std::ops::Range<u16>) -> Result<()> {
-        let all: Vec<u16> = shards.collect();
+        let (all, profile): (Vec<u16>, _) = (shards.collect(), self.store.profile());
         for part in all.chunks(self.ops_a_batch()) {
-            let ops = part.iter().map(|&shard| {
-                let key = self.key(map, shard)?;
-                Ok(if self.is_native() { Op::native(key, Native::Remove) } else { Op::delete(key) })
-            });
+            let ops = part
+                .iter()
+                .map(|&shard| Ok(make::owned(self.of, self.is_native(), self.key(map, shard)?).remove_op(&profile)));
             for reply in self.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
                 reply?;
             }

@@ -227,7 +227,8 @@ impl Core {
     pub(super) fn lost(&self, period: u64, what: &str, key: Option<&Key>) -> Error {
         self.forget(period);
         let detail = format!(
-            "period {period} of {}: {what}: evicted, or lost in a restart; `forget` clears what is left of it",
+            "period {period} of {}: {what}: evicted, or lost in a restart, or another program's value stands under its key, which is left as it is; \
+             `forget` clears what is left of it, and another name or namespace keeps clear of that program",
             self.name
         );
         let error = Error::new(ErrorKind::Lost, detail).store(self.store.profile().store.clone());

@@ -13,16 +13,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_core::native::{Native, NativeReply};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, Result, Want};
 
 use super::core::{Core, Day, MADE, one, period_of, planned_shards};
 use super::layout::{self, Head, Members, PERIOD_MAX, Precision};
+use super::native::owned_set;
 use super::sizing;
 use crate::ids::random_id;
 use crate::ledger::{self, List, Piece};
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
+use crate::owned::{self, Owned};
 use crate::retry::Backoff;
 
 /// How often making is tried where a reply is lost, or others get in between.
@@ -132,38 +133,34 @@ impl Core {
     /// With the effect "not applied": nobody can know of them yet.
     async fn create_shards(&self, ctx: Ctx, day: &Day) -> Result<()> {
         let shards: Vec<u32> = (0..day.head.shards).collect();
-        // A set that expires takes two ops.
-        let a_batch = self.ops_a_batch().min(self.store.profile().batch_ops_max / 2).max(1);
-        for part in shards.chunks(a_batch) {
-            let mut adds = Batch::new();
-            for &shard in part {
-                adds.extend(self.add_ops(day, shard)?);
-            }
-            for reply in self.store.run(ctx, adds).await {
+        for part in shards.chunks(self.ops_a_batch()) {
+            let adds = part.iter().map(|&shard| self.add_op(day, shard)).collect::<Result<Batch>>()?;
+            for (op, reply) in adds.iter().zip(self.store.run(ctx, adds.clone()).await) {
                 let reply = reply.map_err(|error| error.effect(Effect::NotApplied))?;
-                let is_new = match &reply {
-                    Reply::Native(native) => **native == NativeReply::Count(1),
-                    reply => matches!(reply, Reply::Stored | Reply::Touched),
-                };
-                match is_new {
-                    true => {}
-                    false => return Err(Error::new(ErrorKind::Conflict, "another period has shards of this name")),
+                // Another incarnation has other keys.
+                match owned::is_made(op, &reply) {
+                    Ok(true) => {}
+                    Err(error) if error.kind() != ErrorKind::LayoutMismatch => return Err(error),
+                    _ => {
+                        let detail = "another period, or another program, has keys of this name";
+                        return Err(Error::new(ErrorKind::Conflict, detail).key(&op.key));
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    fn add_ops(&self, day: &Day, shard: u32) -> Result<Batch> {
+    fn add_op(&self, day: &Day, shard: u32) -> Result<Op> {
         let key = self.shard_key(&day.head, shard)?;
         if self.is_native() {
-            return Ok(self.make_set_ops(day, key));
+            return Ok(self.make_set_op(day, key));
         }
         let value = match self.params.precision {
             Precision::Sketch { .. } => layout::sketch_blob(&[], 0, 0),
             _ => Members::default().encode(day.head.span(shard), 0, day.head.padded_bytes as usize),
         };
-        Ok(Batch::from_iter([Op::put(key, PutMode::Add, value, self.life(day.period))]))
+        Ok(Op::put(key, PutMode::Add, value, self.life(day.period)))
     }
 
     /// Adds the head. True if it is ours that stands, false if another's does.
@@ -188,17 +185,12 @@ impl Core {
         }
     }
 
-    /// The op that removes a shard, or a head.
-    fn remove_op(&self, key: Key) -> Op {
-        if self.is_native() { Op::native(key, Native::Remove) } else { Op::delete(key) }
-    }
-
     /// Removes shards. What cannot be removed expires, or is planned in the ledger.
     async fn delete_shards(&self, ctx: Ctx, head: &Head, shards: u32) {
-        let shards: Vec<u32> = (0..shards).collect();
+        let (shards, profile): (Vec<u32>, _) = ((0..shards).collect(), self.store.profile());
         for part in shards.chunks(self.ops_a_batch()) {
-            let deletes: Result<Batch> =
-                part.iter().map(|&shard| Ok(self.remove_op(self.shard_key(head, shard)?))).collect();
+            let remove = |&shard| Ok(owned_shard(self.is_native(), self.shard_key(head, shard)?).remove_op(&profile));
+            let deletes: Result<Batch> = part.iter().map(remove).collect();
             if let Ok(deletes) = deletes {
                 _ = self.store.run(ctx, deletes).await;
             }
@@ -216,11 +208,14 @@ impl Core {
         let entries: Vec<Piece> = listed.pieces().iter().filter(|piece| period_of(piece) == period).copied().collect();
         let mut keys = keys_of(&self.store, ctx, &self.name, &self.manifest, &entries).await?;
         let head = self.head_key(period)?;
-        keys.retain(|key| *key != head);
-        keys.push(head.clone());
+        keys.retain(|owned| owned.key != head);
+        keys.push(Owned::item(head.clone()));
+        let profile = self.store.profile();
         for part in keys.chunks(self.ops_a_batch()) {
-            for reply in self.store.run(ctx, part.iter().cloned().map(|key| self.remove_op(key)).collect()).await {
-                reply.map_err(|error| error.effect(Effect::Unknown))?;
+            let ops: Batch = part.iter().map(|owned| owned.remove_op(&profile)).collect();
+            for (op, reply) in ops.iter().zip(self.store.run(ctx, ops.clone()).await) {
+                let removed = reply.and_then(|reply| owned::is_removed(op, &reply));
+                removed.map_err(|error| error.effect(Effect::Unknown))?;
             }
         }
         self.ledger.trim(deadline, &entries, |_| Ok(head.clone())).await
@@ -232,6 +227,10 @@ fn is_passing(error: &Error) -> bool {
     error.is_unknown() || matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict)
 }
 
+fn owned_shard(is_native: bool, key: Key) -> Owned {
+    if is_native { owned_set(key) } else { Owned::item(key) }
+}
+
 /// The keys that entries of the ledger stand for: heads last, so that a drop that stops midway can be begun again. **Round trips: 1** where there are
 /// any.
 async fn keys_of(
@@ -240,7 +239,8 @@ async fn keys_of(
     name: &Name,
     manifest: &Manifest,
     entries: &[Piece],
-) -> Result<Vec<Key>> {
+) -> Result<Vec<Owned>> {
+    let is_native = super::is_native(manifest);
     let known = |piece: &&Piece| period_of(piece) <= PERIOD_MAX;
     let mut heads: Vec<Key> = Vec::new();
     for piece in entries.iter().filter(known).filter(|piece| piece.part == MADE) {
@@ -263,10 +263,10 @@ async fn keys_of(
     for (incarnation, count) in shards {
         let head = Head { incarnation, expected: 0, shards: count, bits: 64, padded_bytes: 0 };
         for shard in 0..count {
-            keys.push(manifest.data_key(name, head.index(shard))?);
+            keys.push(owned_shard(is_native, manifest.data_key(name, head.index(shard))?));
         }
     }
-    keys.extend(heads);
+    keys.extend(heads.into_iter().map(Owned::item));
     Ok(keys)
 }
 
@@ -280,7 +280,7 @@ pub(super) async fn pieces(
     ctx: Ctx,
     name: &Name,
     manifest: &Manifest,
-) -> Result<Vec<Key>> {
+) -> Result<Vec<Owned>> {
     let listed = ledger::pieces(store, ctx, name, manifest).await?;
     keys_of(store, ctx, name, manifest, &listed).await
 }

@@ -98,7 +98,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Result, StoreRef, ambient};
+use larder_core::{Ctx, Effect, Error, ErrorKind, Result, StoreRef, ambient};
 
 use self::add::{Adder, Change};
 use self::core::{Core, as_ms};
@@ -109,6 +109,7 @@ pub use self::options::UniqueVisitorsOptions;
 use crate::combine::Combiner;
 use crate::manifest::Manifest;
 use crate::name::Name;
+use crate::owned::Owned;
 use crate::runtime;
 
 /// The most ids that one call takes.
@@ -754,7 +755,7 @@ impl fmt::Debug for Shared {
 ///
 /// # Errors
 /// Those of the store, and [`ErrorKind::LayoutMismatch`].
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
     make::pieces(store, ctx, name, manifest).await
 }
 

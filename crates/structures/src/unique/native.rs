@@ -13,14 +13,14 @@
 //! in the member. So the first *k* bits of the hash tell the last *k* bits of *upper*; and as a shard touches at most two such prefixes, next to each other, the
 //! last of these bits, which is in the member, tells which. An id below 2^(31 + k) fits 32 bits: at 10 million visitors those below 2^45.
 //!
-//! A set that lost its last member is gone, and one that is missing is made by the next add. So each shard has a mark, and each batch of adds looks for it: a shard
-//! without one was lost.
+//! A set that lost its last member is gone, and one that is missing is made by the next add. So each shard has a mark, and an add looks for it and writes as one
+//! step: a shard without one was lost, or is another program's, and is not written to.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use larder_core::native::{Native, NativeReply};
+use larder_core::native::{Collection, Guarded, GuardedAct, Native, NativeReply};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result, Ttl, ambient};
 use tokio::task::JoinSet;
 
@@ -30,6 +30,7 @@ use super::core::{Core, Day, as_ms};
 use super::id::{Hash, Rounds};
 use super::layout::{Head, Precision, Shape, Spot};
 use crate::events;
+use crate::owned::{self, Owned};
 use crate::retry::Backoff;
 
 /// What 0 stands for, and with it the mark.
@@ -40,8 +41,10 @@ const MARK: &[u8] = b"-2147483648";
 const MEMBERS_MAX_DEFAULT: u64 = 512;
 /// How many batches of one call are under way at once.
 const BATCHES_UNDER_WAY_MAX: usize = 4;
-/// How many ops a batch has.
+/// How many ids and shards a batch has.
 const OPS_A_BATCH: usize = 16_384;
+/// How many ids an op has: a server does one op at a time.
+const IDS_AN_OP: usize = 1_024;
 const ROUNDS_MAX: usize = 64;
 /// How often a call meets a fault that passes while none of its ids is in doubt.
 const FAULTS_MAX: u32 = 8;
@@ -104,8 +107,11 @@ struct One {
 
 /// What of a call goes out in one batch: ids by their place, those of one shard next to each other.
 struct Part {
-    ids: Vec<usize>,
+    /// Of each op.
+    ids: Vec<Vec<usize>>,
     batch: Batch,
+    /// Ids and ops.
+    weight: usize,
 }
 
 impl Core {
@@ -128,14 +134,13 @@ impl Core {
         }
     }
 
-    /// The ops that make a shard, with its mark alone.
-    pub(super) fn make_set_ops(&self, day: &Day, key: Key) -> Batch {
-        let mut ops = Batch::new();
-        ops.push(Op::native(key.clone(), Native::SetAdd { members: vec![Bytes::from_static(MARK)] }));
-        if let Ttl::After(life) = self.life(day.period) {
-            ops.push(Op::native(key, Native::Expire { ttl_ms: as_ms(life) }));
-        }
-        ops
+    /// The op that makes a shard, with its mark alone.
+    pub(super) fn make_set_op(&self, day: &Day, key: Key) -> Op {
+        let life = match self.life(day.period) {
+            Ttl::After(life) => Some(as_ms(life).max(1)),
+            Ttl::Never => None,
+        };
+        owned::make_op(key, Collection::Set, Bytes::from_static(MARK), life)
     }
 
     /// Adds ids of a period. A period that is known needs **1 round trip**; batches of 16,383 ids and shards go out four at a time.
@@ -181,7 +186,7 @@ impl Core {
         }
     }
 
-    /// Puts ids into batches: of each shard a look for its mark, then an op an id.
+    /// Puts ids into batches, those of one shard into one op.
     fn parts(&self, day: &Day, ones: &[One], open: &[usize]) -> Result<Vec<Part>> {
         // One is left for a look at the manifest.
         let room = OPS_A_BATCH.min(self.store.profile().batch_ops_max).saturating_sub(1).max(2);
@@ -189,17 +194,17 @@ impl Core {
         for ids in open.chunk_by(|&one, &other| ones[one].spot.shard == ones[other].spot.shard) {
             let Some(&first) = ids.first() else { continue };
             let key = self.shard_key(&day.head, ones[first].spot.shard)?;
-            for ids in ids.chunks(room - 1) {
-                if parts.last().is_none_or(|part| part.batch.len() + ids.len() + 1 > room) {
-                    parts.push(Part { ids: Vec::new(), batch: Batch::new() });
+            for ids in ids.chunks(IDS_AN_OP.min(room - 1)) {
+                if parts.last().is_none_or(|part| part.weight + ids.len() + 1 > room) {
+                    parts.push(Part { ids: Vec::new(), batch: Batch::new(), weight: 0 });
                 }
                 let Some(part) = parts.last_mut() else { continue };
-                part.batch.push(has_op(key.clone(), Vec::new()));
-                for &at in ids {
-                    let members = vec![member(ones[at].spot.offset)];
-                    part.batch.push(Op::native(key.clone(), Native::SetAdd { members }));
-                    part.ids.push(at);
-                }
+                let entries = ids.iter().map(|&at| (member(ones[at].spot.offset), Bytes::new())).collect();
+                let act = GuardedAct::Put { entries };
+                let guarded = Guarded { of: Collection::Set, mark: Bytes::from_static(MARK), act };
+                part.batch.push(Op::native(key.clone(), Native::Guarded(guarded)));
+                part.ids.push(ids.to_vec());
+                part.weight += ids.len() + 1;
             }
         }
         Ok(parts)
@@ -210,15 +215,15 @@ impl Core {
         let ctx = Ctx { deadline: Some(deadline) };
         let mut parts = parts.into_iter();
         if parts.len() == 1 {
-            let Some(Part { ids, batch }) = parts.next() else { return false };
+            let Some(Part { ids, batch, .. }) = parts.next() else { return false };
             let replies = self.vigil().run(ctx, batch).await;
-            return self.take_in(day, &ids, replies, ones).await;
+            return self.take_in(day, &ids, replies, ones);
         }
-        let mut under_way: JoinSet<(Vec<usize>, Replies)> = JoinSet::new();
+        let mut under_way: JoinSet<(Vec<Vec<usize>>, Replies)> = JoinSet::new();
         let (mut is_again, mut sent, mut answered) = (false, Vec::new(), 0);
         loop {
             while under_way.len() < BATCHES_UNDER_WAY_MAX {
-                let Some(Part { ids, batch }) = parts.next() else { break };
+                let Some(Part { ids, batch, .. }) = parts.next() else { break };
                 let vigil = self.vigil().clone();
                 sent.push(ids.clone());
                 under_way.spawn(async move { (ids, vigil.run(ctx, batch).await) });
@@ -226,7 +231,7 @@ impl Core {
             match under_way.join_next().await {
                 Some(Ok((ids, replies))) => {
                     answered += 1;
-                    is_again |= self.take_in(day, &ids, replies, ones).await;
+                    is_again |= self.take_in(day, &ids, replies, ones);
                 }
                 // A task that panicked: what it sent is in doubt, and is sent again.
                 Some(Err(_)) => is_again = true,
@@ -234,35 +239,27 @@ impl Core {
             }
         }
         if answered < sent.len() {
-            sent.iter().flatten().for_each(|&at| ones[at].is_in_doubt |= !ones[at].is_done);
+            sent.iter().flatten().flatten().for_each(|&at| ones[at].is_in_doubt |= !ones[at].is_done);
         }
         is_again
     }
 
     /// Takes in the replies to a batch. True if something must be tried again.
-    async fn take_in(&self, day: &Day, ids: &[usize], replies: Replies, ones: &mut [One]) -> bool {
+    fn take_in(&self, day: &Day, ids: &[Vec<usize>], replies: Replies, ones: &mut [One]) -> bool {
         let mut replies = replies.into_iter();
-        let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
-        let (mut passing, mut gone) = (None, Vec::new());
-        let shard_of = |ones: &[One], at: usize| ones[at].spot.shard;
-        let groups: Vec<&[usize]> = ids.chunk_by(|&one, &other| shard_of(ones, one) == shard_of(ones, other)).collect();
-        for ids in groups {
+        let mut passing = None;
+        for ids in ids {
             let Some(&first) = ids.first() else { continue };
-            let shard = shard_of(ones, first);
-            let marked = next().and_then(is_marked);
-            for &at in ids {
-                ones[at].take_in(next());
-            }
-            match marked {
-                Ok(true) => {}
-                Ok(false) => {
-                    let lost = self.lost_shard(day, shard);
-                    gone.push(shard);
-                    for &at in ids {
-                        ones[at].novelty = None;
-                        ones[at].fail(lost.clone());
-                    }
+            let reply = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
+            match reply.map(Reply::into_native) {
+                Ok(Some(NativeReply::Flags(flags))) if flags.len() == ids.len() => {
+                    ids.iter().zip(flags).for_each(|(&at, is_new)| ones[at].take_in(is_new));
                 }
+                Ok(Some(NativeReply::Unmarked)) => {
+                    let lost = self.lost_shard(day, ones[first].spot.shard);
+                    ids.iter().for_each(|&at| ones[at].fail(lost.clone()));
+                }
+                Ok(_) => ids.iter().for_each(|&at| ones[at].fail(strange())),
                 Err(error) => ids.iter().for_each(|&at| ones[at].fault(error.clone())),
             }
             for &at in ids {
@@ -270,25 +267,10 @@ impl Core {
                 passing = passing.or(ones[at].error.as_ref().filter(|_| !ones[at].is_done).map(Error::kind));
             }
         }
-        self.clear_away(day, &gone).await;
         if let Some(kind) = passing {
             events::retry(self.vigil().subject(), kind);
         }
         passing.is_some()
-    }
-
-    /// What was added to a shard that was lost made a key of its own: it ends when its period does, whoever looks after it.
-    async fn clear_away(&self, day: &Day, shards: &[u32]) {
-        let Ttl::After(life) = self.life(day.period) else { return };
-        if shards.is_empty() {
-            return;
-        }
-        let ops = shards
-            .iter()
-            .map(|&shard| Ok(Op::native(self.shard_key(&day.head, shard)?, Native::Expire { ttl_ms: as_ms(life) })));
-        if let Ok(batch) = ops.collect::<Result<Batch>>() {
-            _ = self.store.run(Ctx { deadline: Some(self.deadline()) }, batch).await;
-        }
     }
 
     /// Which of these offsets a shard has, shard by shard. **Round trips: 1** for every 4,096 shards.
@@ -400,20 +382,14 @@ impl Core {
 }
 
 impl One {
-    fn take_in(&mut self, reply: Result<Reply>) {
-        match reply.map(Reply::into_native) {
-            Ok(Some(NativeReply::Count(new))) => {
-                let novelty = match (new, self.is_in_doubt) {
-                    (0, true) => Novelty::Unknown,
-                    (0, false) => Novelty::Known,
-                    _ => Novelty::New,
-                };
-                self.novelty.get_or_insert(novelty);
-                self.error = None;
-            }
-            Ok(_) => self.fail(strange()),
-            Err(error) => self.fault(error),
-        }
+    fn take_in(&mut self, is_new: bool) {
+        let novelty = match (is_new, self.is_in_doubt) {
+            (false, true) => Novelty::Unknown,
+            (false, false) => Novelty::Known,
+            (true, _) => Novelty::New,
+        };
+        self.novelty.get_or_insert(novelty);
+        self.error = None;
     }
 
     /// Takes in an error that may pass.
@@ -471,6 +447,11 @@ fn told(ones: &mut [One], asked: &[usize]) -> Told {
         *error = error.clone().effect(Effect::Unknown);
     }
     told
+}
+
+/// A shard's key.
+pub(super) fn owned_set(key: Key) -> Owned {
+    Owned::collection(key, Collection::Set, &[MARK])
 }
 
 /// Looks for the mark of a shard, and for members behind it.

@@ -11,8 +11,8 @@ use larder_structures::registry::drop_structure;
 use larder_structures::{Cache, Counter, EventLog, Lock, Name, PackedRecords, Set, Table, UniqueVisitors, Visitors};
 
 use self::{
-    records_highest as records_highest_native, unique_add as unique_add_native,
-    unique_add_of_a_days_first as unique_add_of_a_days_first_native,
+    drop_of_unique_visitors as drop_of_unique_visitors_native, records_highest as records_highest_native,
+    unique_add as unique_add_native, unique_add_of_a_days_first as unique_add_of_a_days_first_native,
     unique_add_of_a_handles_first as unique_add_of_a_handles_first_native,
     unique_add_of_a_thousand as unique_add_of_a_thousand_native, unique_one_shot_add as unique_one_shot_add_native,
 };
@@ -132,7 +132,8 @@ budgets! {
     unique_one_shot_add [Cas, Lacks(Families::SET)] = 4;
     unique_one_shot_add_native [Native(Families::SET)] = 3;
     unique_forget [Cas] = 5;
-    drop_of_unique_visitors [Cas] = 6;
+    drop_of_unique_visitors [Cas, Lacks(Families::SET)] = 6;
+    drop_of_unique_visitors_native [Native(Families::SET)] = 7;
 }
 
 /// A store that counts, and a name.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::native::{
-    BitField, Collection, Families, Guarded, GuardedAct, Native, NativeReply, Only, Ranks, Scan, Score, StreamId,
+    BitField, Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Only, Ranks,
+    Scan, Score, StreamId,
 };
 use larder_core::{Batch, Ctx, ErrorKind, Key, Op, Reply};
 
@@ -19,6 +20,8 @@ cases! {
     native_streams_are_appended_to [Native(Families::STREAM)];
     native_keys_are_looked_at_removed_and_expire [Native(Families::LOOK.union(Families::KEYS).union(Families::SET))];
     native_changes_need_their_mark [Native(Families::HASH.union(Families::SET).union(Families::SORTED))];
+    native_collections_are_made_and_dropped_by_their_mark [Native(Families::HASH.union(Families::SET).union(Families::SORTED).union(Families::KEYS))];
+    native_bits_need_their_mark [Native(Families::BITS.union(Families::KEYS))];
     native_ops_and_items_keep_apart [Native(Families::HASH.union(Families::SET))];
 }
 
@@ -291,4 +294,99 @@ async fn native_changes_need_their_mark(t: Bench) {
     let act = GuardedAct::Remove { names: all(&["m"]) };
     let odd = Native::Guarded(Guarded { of: Collection::Hash, mark: "m".into(), act });
     assert_eq!(refused(&t, &key, odd).await, ErrorKind::LayoutMismatch);
+}
+
+async fn native_collections_are_made_and_dropped_by_their_mark(t: Bench) {
+    for of in [Collection::Hash, Collection::Set, Collection::Sorted] {
+        let (key, other) = (t.key(&format!("{of:?}")), t.key(&format!("other-{of:?}")));
+        let guarded = |mark: &'static str, act| Native::Guarded(Guarded { of, mark: mark.into(), act });
+        let make = |ttl_ms| guarded("open", GuardedAct::Make { ttl_ms });
+        let drop_by = |or: &[&'static str]| guarded("open", GuardedAct::Drop { or: all(or) });
+        let told = |flag| NativeReply::Flags(vec![flag]);
+        let (len, add) = match of {
+            Collection::Hash => (Native::HashLen, Native::HashAdd { field: "shut".into(), value: "0".into() }),
+            Collection::Set => (Native::SetLen, Native::SetAdd { members: all(&["shut"]) }),
+            Collection::Sorted => {
+                let entries = vec![("shut".into(), Score::from(0))];
+                (Native::SortedLen, Native::SortedAdd { entries, only: Only::NEW })
+            }
+        };
+        assert_eq!(ask(&t, &key, drop_by(&["shut"])).await, told(false), "{of:?}: nothing is there");
+        assert_eq!(ask(&t, &key, make(None)).await, told(true));
+        assert_eq!(ask(&t, &key, make(None)).await, told(false));
+        assert_eq!(ask(&t, &key, len.clone()).await, NativeReply::Count(1));
+        // Another's: neither made nor dropped.
+        ask(&t, &other, add).await;
+        assert_eq!(ask(&t, &other, make(None)).await, NativeReply::Unmarked, "{of:?}");
+        assert_eq!(ask(&t, &other, make(Some(1))).await, NativeReply::Unmarked);
+        assert_eq!(ask(&t, &other, drop_by(&["closed"])).await, NativeReply::Unmarked);
+        assert_eq!(ask(&t, &other, len.clone()).await, NativeReply::Count(1));
+        assert_eq!(ask(&t, &other, drop_by(&["closed", "shut"])).await, told(true), "one of its marks does");
+        assert_eq!(ask(&t, &key, drop_by(&[])).await, told(true));
+        assert_eq!(ask(&t, &key, drop_by(&[])).await, told(false));
+        assert_eq!(ask(&t, &key, make(Some(50))).await, told(true));
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+        while ask(&t, &key, len.clone()).await != NativeReply::Count(0) {
+            assert!(tokio::time::Instant::now() < deadline, "it is still there");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(refused(&t, &key, make(Some(0))).await, ErrorKind::BadInput);
+    }
+}
+
+async fn native_bits_need_their_mark(t: Bench) {
+    let key = t.key("b");
+    let guarded = |mark: &'static [u8], act| Native::GuardedBits(GuardedBits { mark: mark.into(), act });
+    let incr = |by| guarded(b"\0m\xff", GuardedBitsAct::Incr { number: BitField::incr(63, 25, by) });
+    let small = |by| guarded(b"\0m\xff", GuardedBitsAct::Incr { number: BitField::incr(9, 88, by) });
+    let put = |numbers: Vec<BitField>| guarded(b"\0m\xff", GuardedBitsAct::Put { numbers });
+    let drop_by = |mark, or: &[&'static str]| guarded(mark, GuardedBitsAct::Drop { or: all(or) });
+    let read = || Native::BitsRead { offset_bytes: 0, len_bytes: 9_999 };
+    for op in [incr(1), put(vec![BitField::set(8, 24, 7)])] {
+        assert_eq!(ask(&t, &key, op).await, NativeReply::Unmarked);
+    }
+    assert_eq!(ask(&t, &key, drop_by(b"m", &[])).await, NativeReply::Flag(false));
+    assert_eq!(ask(&t, &key, Native::BitsLen).await, NativeReply::Count(0), "no key is made");
+    let make = |value: &'static [u8]| Native::BitsMake { value: value.into() };
+    ask(&t, &key, make(b"\0m\xff\0\0\0\0\0\0\0\0")).await;
+    // Every bit of a wide number comes back.
+    let mut number = 0_u64;
+    for by in [1, (1 << 53) - 1, 2, 1 << 62, -(1 << 61), -7, i64::from(u32::MAX), 3, (1 << 61) + 5] {
+        number = number.checked_add_signed(by).expect("in range");
+        assert_eq!(ask(&t, &key, incr(by)).await, NativeReply::Numbers(vec![Some(number)]), "{by}");
+    }
+    for by in [i64::MAX, -i64::MAX] {
+        assert_eq!(ask(&t, &key, incr(by)).await, NativeReply::Numbers(vec![None]), "{by}");
+    }
+    assert_eq!(ask(&t, &key, incr(0)).await, NativeReply::Numbers(vec![Some(number)]), "nothing was added");
+    for (by, then) in [(511, Some(511)), (1, None), (-500, Some(11)), (-12, None)] {
+        assert_eq!(ask(&t, &key, small(by)).await, NativeReply::Numbers(vec![then]));
+    }
+    // More numbers than a call takes at once.
+    let many: Vec<BitField> = (0..3_000).map(|n| BitField::set(9, 104 + n * 9, n % 512)).collect();
+    assert_eq!(ask(&t, &key, put(many)).await, NativeReply::Flag(true));
+    let gets = (0..3_000).map(|n| BitField::get(9, 104 + n * 9)).collect();
+    let expected = (0..3_000).map(|n| Some(n % 512)).collect();
+    assert_eq!(ask(&t, &key, Native::Bits(gets)).await, NativeReply::Numbers(expected));
+    // Another's: nothing of it changes.
+    let before = ask(&t, &key, read()).await;
+    let another = |act| guarded(b"\0m\xfe", act);
+    for act in [
+        GuardedBitsAct::Incr { number: BitField::incr(63, 25, 1) },
+        GuardedBitsAct::Put { numbers: vec![BitField::set(8, 0, 1), BitField::set(8, 80_000, 1)] },
+        GuardedBitsAct::Drop { or: all(&["n", "\0m\u{1}"]) },
+    ] {
+        assert_eq!(ask(&t, &key, another(act)).await, NativeReply::Unmarked);
+    }
+    assert_eq!(ask(&t, &key, read()).await, before);
+    assert_eq!(refused(&t, &key, put(Vec::new())).await, ErrorKind::BadInput);
+    assert_eq!(ask(&t, &key, drop_by(b"another", &["none", "\0m"])).await, NativeReply::Flag(true));
+    assert_eq!(ask(&t, &key, drop_by(b"another", &[])).await, NativeReply::Flag(false));
+    // A mark that is longer than the value is not in it.
+    ask(&t, &key, make(b"\0m")).await;
+    assert_eq!(ask(&t, &key, incr(1)).await, NativeReply::Unmarked);
+    let set = t.key("set");
+    ask(&t, &set, Native::SetAdd { members: all(&["m"]) }).await;
+    assert_eq!(refused(&t, &set, incr(1)).await, ErrorKind::LayoutMismatch);
+    assert_eq!(refused(&t, &set, drop_by(b"m", &[])).await, ErrorKind::LayoutMismatch);
 }

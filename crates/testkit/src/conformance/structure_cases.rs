@@ -440,17 +440,18 @@ async fn fast_counter_has_golden_bytes(t: Bench) {
     let manifest = manifest(&t, &name).await;
     let key = data_key(&name, 'n', &manifest, 0);
     let is_native = t.store.profile().natives.contains(Families::BITS | Families::KEYS);
-    assert_eq!(manifest.layout, if is_native { 2 } else { 1 });
+    assert_eq!(manifest.layout, if is_native { 3 } else { 1 });
     for (add, digits, bits) in [
-        (0, "4611686018427387904", b"\xc0\0\0\0\0\0\0\0"),
-        (-1, "4611686018427387903", b"\xbf\xff\xff\xff\xff\xff\xff\xff"),
-        (8, "4611686018427387911", b"\xc0\0\0\0\0\0\0\x07"),
+        (0, "4611686018427387904", b"\x40\0\0\0\0\0\0\0"),
+        (-1, "4611686018427387903", b"\x3f\xff\xff\xff\xff\xff\xff\xff"),
+        (8, "4611686018427387911", b"\x40\0\0\0\0\0\0\x07"),
     ] {
         counter.add(add).await.expect("an add");
         if is_native {
             let whole = Native::BitsRead { offset_bytes: 0, len_bytes: 99 };
             let found = t.ok(Op::native(key.clone(), whole)).await.into_native();
-            assert_eq!(found, Some(NativeReply::Bytes(Bytes::from_static(bits))));
+            let expected = [manifest.generation.to_be_bytes(), *bits].concat();
+            assert_eq!(found, Some(NativeReply::Bytes(expected.into())));
         } else {
             assert_eq!(t.value(&key).await.expect("it is there"), digits);
         }

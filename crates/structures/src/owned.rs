@@ -1,0 +1,136 @@
+//! Keys of a structure, and what tells them from what another program keeps under the same name.
+//!
+//! An item has a header, which the store looks for. Native data have none: a structure makes them with a mark of its own, and changes and removes them on
+//! condition that they carry it.
+
+use bytes::Bytes;
+use larder_core::native::{
+    Collection, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply,
+};
+use larder_core::{Effect, Error, ErrorKind, Key, Op, Profile, Reply, Result, Verb};
+
+use crate::manifest;
+
+/// Why data are not there that were, and what to do.
+pub(crate) const GONE: &str = "evicted, or lost in a restart, or another program's value stands under its key, which is left as it is; \
+                               make it anew, in that case under another name or namespace";
+
+/// A key of a structure.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    pub(crate) key: Key,
+    holds: Holds,
+}
+
+/// What a key holds, and the marks one of which it carries.
+#[derive(Clone, Debug)]
+enum Holds {
+    Item,
+    Collection(Collection, Vec<Bytes>),
+    Bits(Vec<Bytes>),
+}
+
+impl Owned {
+    pub(crate) fn item(key: Key) -> Owned {
+        Owned { key, holds: Holds::Item }
+    }
+
+    pub(crate) fn is_item(&self) -> bool {
+        matches!(self.holds, Holds::Item)
+    }
+
+    pub(crate) fn items(keys: Vec<Key>) -> Vec<Owned> {
+        keys.into_iter().map(Owned::item).collect()
+    }
+
+    pub(crate) fn collection(key: Key, of: Collection, marks: &[&'static [u8]]) -> Owned {
+        Owned::marked(key, of, marks.iter().map(|mark| Bytes::from_static(mark)).collect())
+    }
+
+    pub(crate) fn marked(key: Key, of: Collection, marks: Vec<Bytes>) -> Owned {
+        Owned { key, holds: Holds::Collection(of, marks) }
+    }
+
+    pub(crate) fn bits(key: Key, marks: Vec<Bytes>) -> Owned {
+        Owned { key, holds: Holds::Bits(marks) }
+    }
+
+    /// The op that removes it, and leaves what is another program's. A store without native data has none of its own.
+    pub(crate) fn remove_op(&self, profile: &Profile) -> Op {
+        let key = self.key.clone();
+        let first = |marks: &[Bytes]| (marks.first().cloned(), marks.iter().skip(1).cloned().collect());
+        let native = match &self.holds {
+            Holds::Collection(of, marks) if profile.natives.contains(of.family()) => {
+                let (mark, or) = first(marks);
+                mark.map(|mark| Native::Guarded(Guarded { of: *of, mark, act: GuardedAct::Drop { or } }))
+            }
+            Holds::Bits(marks) if profile.natives.contains(Families::BITS) => {
+                let (mark, or) = first(marks);
+                mark.map(|mark| Native::GuardedBits(GuardedBits { mark, act: GuardedBitsAct::Drop { or } }))
+            }
+            _ => None,
+        };
+        native.map_or_else(|| Op::delete(key.clone()), |native| Op::native(key.clone(), native))
+    }
+}
+
+/// The op that makes a collection with its mark alone.
+pub(crate) fn make_op(key: Key, of: Collection, mark: Bytes, ttl_ms: Option<u64>) -> Op {
+    Op::native(key, Native::Guarded(Guarded { of, mark, act: GuardedAct::Make { ttl_ms } }))
+}
+
+/// The op that removes what another one made.
+pub(crate) fn undo_op(op: &Op) -> Op {
+    let undo = match &op.verb {
+        Verb::Native(native) => match &**native {
+            Native::Guarded(Guarded { of, mark, .. }) => {
+                let act = GuardedAct::Drop { or: Vec::new() };
+                Native::Guarded(Guarded { of: *of, mark: mark.clone(), act })
+            }
+            Native::BitsMake { value } => {
+                let act = GuardedBitsAct::Drop { or: Vec::new() };
+                Native::GuardedBits(GuardedBits { mark: value.clone(), act })
+            }
+            _ => Native::Remove,
+        },
+        _ => return Op::delete(op.key.clone()).routed(op.route.clone()),
+    };
+    Op::native(op.key.clone(), undo).routed(op.route.clone())
+}
+
+/// Whether an op that makes a key made it, or it was there, the structure's own.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for what is another program's.
+pub(crate) fn is_made(op: &Op, reply: &Reply) -> Result<bool> {
+    match reply {
+        Reply::Stored => Ok(true),
+        Reply::NotStored => Ok(false),
+        Reply::Native(native) => match &**native {
+            NativeReply::Flag(made) => Ok(*made),
+            NativeReply::Flags(flags) if flags.len() == 1 => Ok(flags[0]),
+            NativeReply::Unmarked => Err(foreign(op)),
+            _ => Err(manifest::unexpected(op, reply)),
+        },
+        _ => Err(manifest::unexpected(op, reply)),
+    }
+}
+
+/// Whether an op that removes a key found it.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for what is another program's, which is left as it is.
+pub(crate) fn is_removed(op: &Op, reply: &Reply) -> Result<bool> {
+    match reply {
+        Reply::Deleted => Ok(true),
+        Reply::Miss => Ok(false),
+        reply => is_made(op, reply),
+    }
+}
+
+/// The error for a key that holds what another program wrote.
+pub(crate) fn foreign(op: &Op) -> Error {
+    let detail = "the key holds a value that another program wrote: it has no mark of Larder's; nothing was changed. \
+                  Use another key or namespace, or delete it with that program";
+    Error::new(ErrorKind::LayoutMismatch, detail).op(op).effect(Effect::NotApplied)
+}

@@ -555,7 +555,7 @@ mod tests {
     fn a_strange_reply_is_no_outcome() {
         let shapes =
             [Shape::Count, Shape::Pairs, Shape::Page, Shape::Scored, Shape::Numbers, Shape::Id, Shape::Entries];
-        for shape in shapes.into_iter().chain([Shape::GuardedNumber(BitField::incr(1, 0, 1), 1)]) {
+        for shape in shapes.into_iter().chain([Shape::GuardedNumber(BitField::incr(63, 0, 1), i64::MIN)]) {
             for value in [bulk("x"), Value::Array(vec![bulk("x")]), Value::Array(vec![Value::Int(-1)])] {
                 let error = decode(value, shape).unwrap_err();
                 assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Protocol, true));

@@ -47,12 +47,14 @@ impl Engine for Slow {
 
     fn poll_settled(&self, touched: u64, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let due = *self.due.lock().entry(touched).or_insert_with(|| {
+            // Before the thread is there: it must not wake anybody too early.
+            let due = Instant::now() + DISK;
             let waker: Waker = cx.waker().clone();
             std::thread::spawn(move || {
                 std::thread::sleep(DISK);
                 waker.wake();
             });
-            Instant::now() + DISK
+            due
         });
         if Instant::now() < due { Poll::Pending } else { self.engine.poll_settled(touched, cx) }
     }

@@ -1,12 +1,14 @@
-//! What stores on the network share: addresses and dialling, TLS, and the pieces of URLs.
+//! What stores on the network share: addresses and dialling, whether a server is reached, TLS, and the pieces of URLs.
 
 mod address;
 mod backoff;
+mod health;
 mod stream;
 mod tls;
 pub mod url;
 
 pub use address::{Address, Auth};
 pub use backoff::Backoff;
+pub use health::Health;
 pub use stream::Stream;
 pub use tls::{Connector, Tls};

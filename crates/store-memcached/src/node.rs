@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use larder_core::{Error, ErrorKind, Op, Result};
-use larder_net::{Backoff, Connector};
+use larder_net::{Backoff, Connector, Health};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -31,13 +31,11 @@ pub(crate) struct Node {
     /// should not arrive later than need be.
     conns: RwLock<Conns>,
     wanted: Wanted,
-    health: Mutex<Health>,
+    pub(crate) health: Health,
     /// What the last handshake found.
     info: Mutex<Option<ServerInfo>>,
     /// A connection for questions about the server itself, kept from one time to the next; `None` before the first, and after one that was not answered in full.
     pub(crate) questions: tokio::sync::Mutex<Option<Exchange>>,
-    /// Wakes callers when a dial has ended, well or not.
-    dialled: Notify,
     /// Wakes the keeper when a connection was lost, or a lane is wanted.
     missing: Notify,
 }
@@ -75,18 +73,6 @@ pub(crate) struct Shared {
     pub(crate) fingerprint: fleet::Fingerprint,
 }
 
-#[derive(Debug)]
-enum Health {
-    /// A first dial, or the first after a loss, is under way: callers wait for it.
-    Dialling,
-    Up,
-    /// Dials fail: callers are refused at once, and one prober goes on dialling.
-    Down {
-        since: Instant,
-        error: Error,
-    },
-}
-
 impl Node {
     pub(crate) fn new(server: Server, shared: Arc<Shared>) -> Node {
         let homes = (0..shared.config.connections.kept()).map(|_| None).collect();
@@ -96,10 +82,9 @@ impl Node {
             shared,
             conns: RwLock::new(Conns { homes, lane }),
             wanted: Wanted::new(),
-            health: Mutex::new(Health::Dialling),
+            health: Health::default(),
             info: Mutex::new(None),
             questions: tokio::sync::Mutex::new(None),
-            dialled: Notify::new(),
             missing: Notify::new(),
         }
     }
@@ -136,48 +121,7 @@ impl Node {
 
     /// A live connection, waiting for a dial that is under way; an error at once while the server is down.
     pub(crate) async fn conn_by(&self, choice: usize, deadline: Instant) -> Result<Arc<Conn>> {
-        loop {
-            let dialled = self.dialled.notified();
-            if let Some(conn) = self.conn(choice) {
-                return Ok(conn);
-            }
-            if let Some(error) = self.down() {
-                return Err(error);
-            }
-            if tokio::time::timeout_at(deadline.into(), dialled).await.is_err() {
-                return Err(Error::new(ErrorKind::Timeout, "no connection before the deadline; a dial is under way"));
-            }
-        }
-    }
-
-    /// The error for callers while the server is down.
-    pub(crate) fn down(&self) -> Option<Error> {
-        match &*self.health.lock() {
-            Health::Down { since, error } => {
-                let kind = match error.kind() {
-                    ErrorKind::Config => ErrorKind::Config,
-                    _ => ErrorKind::Unavailable,
-                };
-                let down_s = since.elapsed().as_secs();
-                let detail = match down_s {
-                    0 => error.detail().to_owned(),
-                    _ => format!("down for {down_s} s: {}", error.detail()),
-                };
-                Some(Error::new(kind, detail).source(error.clone()))
-            }
-            Health::Dialling | Health::Up => None,
-        }
-    }
-
-    /// Waits for the end of the first dial.
-    pub(crate) async fn first_dial(&self) {
-        loop {
-            let dialled = self.dialled.notified();
-            if !matches!(*self.health.lock(), Health::Dialling) {
-                return;
-            }
-            dialled.await;
-        }
+        self.health.connection(deadline, || self.conn(choice)).await
     }
 
     /// Keeps the connections: the only one that dials this server, one dial at a time, but for a lane's. Runs until it is aborted.
@@ -207,13 +151,14 @@ impl Node {
                     if std::mem::replace(&mut opened[place], true) {
                         count(&self.shared.counters.reconnects, 1);
                     }
-                    *self.health.lock() = Health::Up;
-                    self.dialled.notify_waiters();
+                    self.health.up();
                 }
                 Err(error) => {
                     count(&self.shared.counters.dials_failed, 1);
-                    self.mark_down(error);
-                    self.dialled.notify_waiters();
+                    // Where another connection lives the server is up, and this dial was one too many for it.
+                    if self.conn(0).is_none() {
+                        self.health.down(error);
+                    }
                     tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
                     failures = failures.saturating_add(1);
                 }
@@ -225,18 +170,6 @@ impl Node {
     fn vacant(&self) -> Option<usize> {
         let conns = self.conns.read();
         conns.homes.iter().position(|conn| conn.as_ref().is_none_or(|conn| conn.is_closed()))
-    }
-
-    fn mark_down(&self, error: Error) {
-        if self.conn(0).is_some() {
-            return; // another connection lives: the server is up, and this dial was one too many for it
-        }
-        let mut health = self.health.lock();
-        let since = match &*health {
-            Health::Down { since, .. } => *since,
-            Health::Dialling | Health::Up => Instant::now(),
-        };
-        *health = Health::Down { since, error };
     }
 
     fn lost(&self) {
@@ -252,10 +185,7 @@ impl Node {
         }
         drop(conns);
         if self.conn(0).is_none() {
-            let mut health = self.health.lock();
-            if matches!(*health, Health::Up) {
-                *health = Health::Dialling;
-            }
+            self.health.lost();
         }
         self.missing.notify_one();
     }

@@ -108,8 +108,8 @@ impl MemcachedStore {
         let store = MemcachedStore { nodes, ring, shared, keepers, profile };
         let mut down = Vec::new();
         for node in &store.nodes {
-            node.first_dial().await;
-            if let Some(error) = node.down() {
+            node.health.first_dial().await;
+            if let Some(error) = node.health.error() {
                 let error = error.store(&node.server.name);
                 if error.kind() == ErrorKind::Config {
                     return Err(error);

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use larder_core::{Effect, Error, ErrorKind, Result};
-use larder_net::{Backoff, Connector};
+use larder_net::{Backoff, Connector, Health};
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
@@ -41,30 +41,16 @@ pub(crate) struct Node {
     pub(crate) counters: Arc<Counters>,
     tls: Option<Connector>,
     link: RwLock<Option<Arc<Link>>>,
-    health: Mutex<Health>,
+    pub(crate) health: Health,
     /// What the last handshake found.
     info: Mutex<Option<Arc<ServerInfo>>>,
     pub(crate) watcher: Watcher,
     /// The step between the small sizes of the server's allocator, once it was asked; `None` inside where it does not tell.
     pub(crate) quantum_bytes: OnceLock<Option<u64>>,
-    /// Wakes callers when a dial has ended, well or not.
-    dialled: Notify,
     /// Wakes the keeper when the connection was lost, or an op on it got no answer.
     look: Notify,
     /// True if an op got no answer since the keeper last looked.
     is_silent: AtomicBool,
-}
-
-#[derive(Debug)]
-enum Health {
-    /// A first dial, or the first after a loss, is under way: callers wait for it.
-    Dialling,
-    Up,
-    /// Dials fail: callers are refused at once, and one prober goes on dialling.
-    Down {
-        since: Instant,
-        error: Error,
-    },
 }
 
 impl Node {
@@ -75,11 +61,10 @@ impl Node {
             config,
             counters,
             link: RwLock::new(None),
-            health: Mutex::new(Health::Dialling),
+            health: Health::default(),
             info: Mutex::new(None),
             watcher: Watcher::default(),
             quantum_bytes: OnceLock::new(),
-            dialled: Notify::new(),
             look: Notify::new(),
             is_silent: AtomicBool::new(false),
         })
@@ -139,47 +124,7 @@ impl Node {
 
     /// The live connection, waiting for a dial that is under way; an error at once while the server is down.
     async fn link_by(&self, deadline: Instant) -> Result<Arc<Link>> {
-        loop {
-            let dialled = self.dialled.notified();
-            if let Some(link) = self.link() {
-                return Ok(link);
-            }
-            if let Some(error) = self.down() {
-                return Err(error);
-            }
-            if tokio::time::timeout_at(deadline.into(), dialled).await.is_err() {
-                return Err(Error::new(ErrorKind::Timeout, "no connection before the deadline; a dial is under way"));
-            }
-        }
-    }
-
-    /// The error for callers while the server is down.
-    pub(crate) fn down(&self) -> Option<Error> {
-        match &*self.health.lock() {
-            Health::Down { since, error } => {
-                let kind = match error.kind() {
-                    ErrorKind::Config => ErrorKind::Config,
-                    _ => ErrorKind::Unavailable,
-                };
-                let detail = match since.elapsed().as_secs() {
-                    0 => error.detail().to_owned(),
-                    down_s => format!("down for {down_s} s: {}", error.detail()),
-                };
-                Some(Error::new(kind, detail).source(error.clone()))
-            }
-            Health::Dialling | Health::Up => None,
-        }
-    }
-
-    /// Waits for the end of the first dial.
-    pub(crate) async fn first_dial(&self) {
-        loop {
-            let dialled = self.dialled.notified();
-            if !matches!(*self.health.lock(), Health::Dialling) {
-                return;
-            }
-            dialled.await;
-        }
+        self.health.connection(deadline, || self.link()).await
     }
 
     /// Closes the connection, if there is one: its task holds the node.
@@ -211,13 +156,11 @@ impl Node {
                         count(&self.counters.reconnects, 1);
                     }
                     *self.link.write() = Some(Arc::new(link));
-                    *self.health.lock() = Health::Up;
-                    self.dialled.notify_waiters();
+                    self.health.up();
                 }
                 Err(error) => {
                     count(&self.counters.dials_failed, 1);
-                    self.mark_down(error);
-                    self.dialled.notify_waiters();
+                    self.health.down(error);
                     tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
                     failures = failures.saturating_add(1);
                 }
@@ -245,19 +188,7 @@ impl Node {
             count(&self.counters.sent_bytes, link.traffic.sent_bytes());
             count(&self.counters.received_bytes, link.traffic.received_bytes());
         }
-        let mut health = self.health.lock();
-        if matches!(*health, Health::Up) {
-            *health = Health::Dialling;
-        }
-    }
-
-    fn mark_down(&self, error: Error) {
-        let mut health = self.health.lock();
-        let since = match &*health {
-            Health::Down { since, .. } => *since,
-            Health::Dialling | Health::Up => Instant::now(),
-        };
-        *health = Health::Down { since, error };
+        self.health.lost();
     }
 
     async fn dial(self: &Arc<Node>) -> Result<(Link, ServerInfo)> {

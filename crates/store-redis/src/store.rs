@@ -92,8 +92,8 @@ impl RedisStore {
         let keeper = tokio::spawn(node.clone().keep());
         let empty = profile(&ServerInfo::default(), node.config.value_bytes_max);
         let store = RedisStore { node, keeper, profile: Mutex::new((None, Arc::new(empty))) };
-        store.node.first_dial().await;
-        match store.node.down() {
+        store.node.health.first_dial().await;
+        match store.node.health.error() {
             Some(error) => Err(error.store(store.node.name())),
             None => Ok(store),
         }

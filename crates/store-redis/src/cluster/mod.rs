@@ -107,8 +107,8 @@ impl RedisClusterStore {
         nodes.look().await?;
         let members = nodes.topology().members.clone();
         for member in &members {
-            member.node.first_dial().await;
-            if let Some(error) = member.node.down().filter(|error| error.kind() == ErrorKind::Config) {
+            member.node.health.first_dial().await;
+            if let Some(error) = member.node.health.error().filter(|error| error.kind() == ErrorKind::Config) {
                 return Err(error.store(member.node.name()));
             }
         }

@@ -157,8 +157,9 @@ impl Raw {
         batch
     }
 
-    /// Starts a value anew that has grown to its limit: as a set's compaction does, now and then.
-    async fn trim(&mut self, op: &Op) -> Result<()> {
+    /// Starts a value anew that an op has made grow to its limit: as a compaction does, now and then.
+    async fn trim(&mut self, at: usize, op: usize) -> Result<()> {
+        let op = &self.batches[at].batch[op];
         let Verb::Put { mode: PutMode::Append, value, .. } = &op.verb else { return Ok(()) };
         let Some((first, bytes)) = self.appended.get_mut(&op.key) else { return Ok(()) };
         *bytes += value.len();
@@ -196,12 +197,8 @@ impl Step for Raw {
                     self.tokens.insert(sent.key.clone(), cas);
                 }
             }
-            let is_of_one_key = self.batches[at].batch.iter().all(|op| op.key == self.batches[at].batch[0].key);
-            if let (true, Some(op)) = (is_of_one_key, self.batches[at].batch.first())
-                && matches!(op.verb, Verb::Put { mode: PutMode::Append, .. })
-            {
-                let op = op.clone();
-                self.trim(&op).await?;
+            for op in 0..self.batches[at].ops() {
+                self.trim(at, op).await?;
             }
         }
         Ok(())

@@ -321,7 +321,8 @@ impl Committer {
     /// Removes every item: the next generation begins.
     fn clear(&mut self) -> Result<(), Fault> {
         let next = self.generations.current.checked_add(1);
-        self.generations.current = next.ok_or_else(|| Fault::corrupt("no generation is left to remove everything by"))?;
+        self.generations.current =
+            next.ok_or_else(|| Fault::corrupt("no generation is left to remove everything by"))?;
         self.notes_generations = true;
         self.commit()?;
         self.shared.generation.store(self.generations.current, Ordering::Release);

@@ -346,9 +346,9 @@ mod tests {
             "10010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000070000003ebe13b0f3454ccb"
         );
         let record = Record { generation: 5, ..record };
-        assert_eq!(hex(&record.encode(b"k")), "GOLDEN1");
+        assert_eq!(hex(&record.encode(b"k")), "1f0302010000090000000000000005000000070000000000000076d0324250");
         let generations = Generations { current: 2, swept: 1 };
-        assert_eq!(hex(&generations.encode()), "GOLDEN2");
+        assert_eq!(hex(&generations.encode()), "10020000000100000087109a53cb0d2202");
         assert_eq!(item_key(b"k"), b"\x02k");
         assert_eq!(expiry_key(258, b"k"), b"\x01\0\0\0\0\0\0\x01\x02k");
     }

@@ -137,8 +137,8 @@ impl Place {
         let path = self.folder.join(IDENTITY);
         let text = read_small(&path).map_err(|error| failed(&path, "cannot be read", error))?;
         match text.map(|text| parse_identity(&path, &text)).transpose()? {
-            None | Some((_, Made::Begun | Made::Restoring)) => Ok(()),
-            Some((_, Made::Whole)) => {
+            None | Some(Parsed { made: Made::Begun | Made::Restoring, .. }) => Ok(()),
+            Some(Parsed { made: Made::Whole, .. }) => {
                 let detail = format!(
                     "{} holds a store; restore into a folder that is not there, or empty",
                     self.folder.display()

@@ -80,7 +80,7 @@ async fn everything_goes_by_one_write_and_what_comes_after_it_stays() {
     assert_eq!(direct.get(b"k1").unwrap().0.unwrap().value, "new");
     assert!(direct.get(b"k2").unwrap().0.is_none());
     let mut walked = Vec::new();
-    assert_eq!(direct.walk(b"", ITEMS, &mut |key, _| walked.push(key.to_vec())).unwrap(), None);
+    assert_eq!(direct.walk(b"", 2 * ITEMS, &mut |key, _| walked.push(key.to_vec())).unwrap(), None);
     assert_eq!(walked, [b"k1"]);
     let store = direct.store();
     assert_eq!(listed(store).await, [b"k1"]);
@@ -144,7 +144,11 @@ async fn a_store_that_is_closed_before_all_is_swept_goes_on_when_it_is_opened() 
         }
         assert_eq!(get(&store, "k1").await.unwrap(), "new");
         set(&store, "k2", "new").await.unwrap();
-        assert_eq!(try_get(&store, "k2").await.unwrap().unwrap(), "new", "the key of an item that was swept, or is not yet");
+        assert_eq!(
+            try_get(&store, "k2").await.unwrap().unwrap(),
+            "new",
+            "the key of an item that was swept, or is not yet"
+        );
     }
 }
 

@@ -131,5 +131,5 @@ fn changed(altered: Altered, record: Option<&Record>, rules: &ops::Rules) -> Res
         NextCas::New => rules.cas,
         NextCas::Exactly(cas) => cas,
     };
-    Ok(Change::Put(Record { marks, flags, expiry_ms, cas, value }))
+    Ok(Change::Put(Record { marks, flags, expiry_ms, cas, value, ..Record::default() }))
 }

@@ -9,7 +9,7 @@ use larder_dump::{DumpItem, DumpReader, DumpWriter, Head, Origin, Totals};
 
 use crate::engine::{Engine, Entries, Moment};
 use crate::fault::Fault;
-use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record};
+use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record, Shown};
 use crate::list::damaged;
 use crate::options::Options;
 use crate::place::{Identity, Place};
@@ -74,14 +74,15 @@ impl DurableStore {
         let origin = Some(Origin { store, incarnation, restores, sequence: last.sequence });
         let writer = DumpWriter::new(Vec::new(), &Head { origin, ..Head::now(shared.name.as_str()) })?;
         let totals = writer.totals();
-        Ok(BackupParts { moment, now_ms: shared.time.now_ms(), from: vec![ITEM], writer: Some(writer), totals })
+        let shown = Shown { now_ms: shared.time.now_ms(), generation: moment.generations().map_err(named)?.current };
+        Ok(BackupParts { moment, shown, from: vec![ITEM], writer: Some(writer), totals })
     }
 }
 
 /// A backup that is taken part by part, of one moment; see [`DurableStore::backup_in_parts`]. What it is of is kept on disk until it is dropped.
 pub struct BackupParts {
     moment: Moment,
-    now_ms: u64,
+    shown: Shown,
     /// Where to go on.
     from: Vec<u8>,
     /// `None` once the dump has its end.
@@ -99,7 +100,7 @@ impl BackupParts {
         let name = &store.shared().name;
         let (mut failed, mut last) = (None, None);
         let mut add = |engine_key: &[u8], bytes: Bytes| {
-            let added = dumped(&engine_key[1..], &bytes, self.now_ms).map_err(|fault| fault.error(name));
+            let added = dumped(&engine_key[1..], &bytes, self.shown).map_err(|fault| fault.error(name));
             failed = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item))).err();
             let goes_on = failed.is_none() && writer.get_mut().is_empty();
             last = (!goes_on).then(|| engine_key.to_vec());
@@ -130,10 +131,10 @@ impl std::fmt::Debug for BackupParts {
     }
 }
 
-/// An item as a dump has it; `None` if its life is over.
-fn dumped(key: &[u8], bytes: &Bytes, now_ms: u64) -> Result<Option<DumpItem>, Fault> {
+/// An item as a dump has it; `None` if it is not shown.
+fn dumped(key: &[u8], bytes: &Bytes, shown: Shown) -> Result<Option<DumpItem>, Fault> {
     let record = Record::decode(key, bytes).map_err(|bad| damaged(key, bad))?;
-    if record.is_over(now_ms) {
+    if !shown.has(&record) {
         return Ok(None);
     }
     let bad_key = |_| damaged(key, layout::Bad("its key has no valid length"));
@@ -221,7 +222,7 @@ impl Options {
             return Err(Error::new(ErrorKind::BadInput, detail).key(&item.key));
         }
         let DumpItem { key, flags, expiry_ms, value } = item;
-        entries.add_item(key.as_bytes(), Some(&Record { marks: 0, flags, expiry_ms, cas, value }));
+        entries.add_item(key.as_bytes(), Some(&Record { flags, expiry_ms, cas, value, ..Record::default() }));
         Ok(())
     }
 }

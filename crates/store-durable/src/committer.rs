@@ -8,7 +8,7 @@
 //! a crash could still take back at `sync=always`. A reader may see a write a moment before its writer is told of it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -26,10 +26,11 @@ use crate::expiry::Expiry;
 use crate::fault::{Fault, Harm};
 use crate::gather::Gather;
 use crate::journal::Newest;
-use crate::layout::{self, Commit, Record};
+use crate::layout::{self, Commit, Generations, Record};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
 use crate::queue::Requests;
+use crate::sweep::Sweep;
 use crate::time::Timekeeper;
 
 /// Requests that may wait for the committer.
@@ -63,6 +64,10 @@ pub(crate) struct Shared {
     /// Bytes that must stay free on the disk.
     pub(crate) room: crate::room::Room,
     pub(crate) expiry: Expiry,
+    /// The generation of items that is shown.
+    pub(crate) generation: AtomicU32,
+    /// Items of earlier ones are to be swept away.
+    pub(crate) sweeps: AtomicBool,
     /// What a server decided of items and is not written, where there is one.
     pub(crate) unsettled: OnceLock<Arc<Unsettled>>,
 }
@@ -87,6 +92,8 @@ pub(crate) enum Request {
     Reclaim {
         reply: Option<oneshot::Sender<Result<u64>>>,
     },
+    /// Remove some of what earlier generations left.
+    Sweep,
     /// Have all that was written so far on disk.
     Sync {
         reply: oneshot::Sender<Result<()>>,
@@ -114,7 +121,7 @@ struct Pending {
 
 impl Shared {
     pub(crate) fn new(engine: Engine, parts: SharedParts, last: &Commit) -> Shared {
-        let SharedParts { name, time, sync, session, item_bytes_max, room } = parts;
+        let SharedParts { name, time, sync, session, item_bytes_max, room, generations } = parts;
         Shared {
             engine,
             name,
@@ -128,6 +135,8 @@ impl Shared {
             failure: Mutex::new(None),
             room,
             expiry: Expiry::default(),
+            generation: AtomicU32::new(generations.current),
+            sweeps: AtomicBool::new(generations.current != generations.swept),
             unsettled: OnceLock::new(),
         }
     }
@@ -142,12 +151,12 @@ impl Shared {
         Ok(self.stored(key)?.filter(|record| !record.is_over(now_ms)))
     }
 
-    /// The item under a key, over or not.
+    /// The item under a key, over or not; none of an earlier generation.
     pub(crate) fn stored(&self, key: &[u8]) -> Result<Option<Record>, Fault> {
         let Some(bytes) = self.engine.get(&layout::item_key(key))? else { return Ok(None) };
-        Record::decode(key, &bytes).map(Some).map_err(|bad| {
-            Fault::corrupt(format!("the item of key {} is damaged: {}", larder_core::text::Shown(key), bad.0))
-        })
+        let record = Record::decode(key, &bytes).map_err(|bad| crate::list::damaged(key, bad))?;
+        // Looked at after the item: a later generation has begun before its first item is seen.
+        Ok((record.generation == self.generation.load(Ordering::Acquire)).then_some(record))
     }
 
     /// Why nothing can be written.
@@ -191,6 +200,7 @@ pub(crate) struct SharedParts {
     pub(crate) session: u64,
     pub(crate) item_bytes_max: usize,
     pub(crate) room: crate::room::Room,
+    pub(crate) generations: Generations,
 }
 
 /// The committer's own state.
@@ -210,6 +220,10 @@ pub(crate) struct Committer {
     last_ticket: Ticket,
     /// Expiries whose time has come, to be removed with the round's batch.
     over: Vec<Vec<u8>>,
+    generations: Generations,
+    /// The generations are to be noted with the round's batch.
+    notes_generations: bool,
+    sweep: Sweep,
     ops: usize,
     bytes: usize,
     /// The round has something that must be on disk before it is answered.
@@ -221,7 +235,13 @@ pub(crate) struct Committer {
 
 impl Committer {
     /// `last` is the batch that was written last, of the store's incarnation.
-    pub(crate) fn new(shared: Arc<Shared>, requests: Requests<Request>, last: Commit, journal: Newest) -> Committer {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        requests: Requests<Request>,
+        last: Commit,
+        generations: Generations,
+        journal: Newest,
+    ) -> Committer {
         Committer {
             now: shared.time.now(),
             ahead: if shared.sync == Sync::Always { Ahead::of(&journal.path()) } else { Ahead::default() },
@@ -236,6 +256,9 @@ impl Committer {
             decided: Vec::new(),
             last_ticket: 0,
             over: Vec::new(),
+            generations,
+            notes_generations: false,
+            sweep: Sweep::of(generations),
             ops: 0,
             bytes: 0,
             must_sync: false,
@@ -281,7 +304,7 @@ impl Committer {
                 self.ops += 1;
                 self.bytes += record.as_ref().map_or(0, |record| record.value.len());
                 self.cas = self.cas.max(cas);
-                self.overlay.insert(key[..].into(), Pending { record, is_dirty: true });
+                self.put(&key, record);
                 self.decided.push((shard, key, write.ticket));
             }
             What::Clear => {
@@ -295,24 +318,41 @@ impl Committer {
         self.last_ticket = write.ticket;
     }
 
-    /// Removes every item, and every end of a life.
+    /// Removes every item: the next generation begins.
     fn clear(&mut self) -> Result<(), Fault> {
-        if let Some(fault) = self.shared.failure() {
-            return Err(fault);
+        let next = self.generations.current.checked_add(1);
+        self.generations.current =
+            next.ok_or_else(|| Fault::corrupt("no generation is left to remove everything by"))?;
+        self.notes_generations = true;
+        self.commit()?;
+        self.shared.generation.store(self.generations.current, Ordering::Release);
+        self.sweep.begin();
+        self.shared.sweeps.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Removes some of what earlier generations left, in a round of its own.
+    fn sweep(&mut self) {
+        self.end_round_but_answers();
+        let found = match self.shared.failure() {
+            None => self.sweep.next(&self.shared.engine, self.generations.current),
+            Some(_) => Ok(None),
+        };
+        // Where the engine cannot read, whoever asks for what stands there is told.
+        let Ok(Some(swept)) = found else {
+            self.shared.sweeps.store(false, Ordering::Release);
+            return;
+        };
+        for (key, expiry_ms) in swept.old {
+            self.over.extend(expiry_ms.map(|expiry_ms| layout::expiry_key(expiry_ms, &key)));
+            self.put(&key, None);
         }
-        loop {
-            let mut keys = Vec::new();
-            self.shared.engine.scan(&[layout::EXPIRY], &[layout::ITEM + 1], &mut |key, _| {
-                keys.push(key.to_vec());
-                keys.len() < ROUND_OPS_MAX
-            })?;
-            let is_last = keys.len() < ROUND_OPS_MAX;
-            self.over = keys;
-            self.commit()?;
-            if is_last {
-                return Ok(());
-            }
+        if swept.is_last {
+            self.generations.swept = self.generations.current;
+            self.notes_generations = true;
+            self.shared.sweeps.store(false, Ordering::Release);
         }
+        self.end_round_but_answers();
     }
 
     fn begin_round(&mut self) {
@@ -344,6 +384,7 @@ impl Committer {
                     self.answers.push(Answer::Reclaim { done, reply });
                 }
             }
+            Request::Sweep => self.sweep(),
             Request::Sync { reply } => {
                 self.must_sync = true;
                 self.answers.push(Answer::Sync { reply });
@@ -403,7 +444,13 @@ impl Committer {
             self.cas = self.cas.max(record.cas);
             self.bytes += record.value.len();
         }
-        self.overlay.insert(key.as_bytes().into(), Pending { record, is_dirty: true });
+        self.put(key.as_bytes(), record);
+    }
+
+    /// This is what becomes of an item in this round.
+    fn put(&mut self, key: &[u8], record: Option<Record>) {
+        let record = record.map(|record| Record { generation: self.generations.current, ..record });
+        self.overlay.insert(key.into(), Pending { record, is_dirty: true });
     }
 
     fn may_write(&self, op: &Op) -> Result<()> {
@@ -468,7 +515,7 @@ impl Committer {
             }
         };
         if is_over {
-            self.overlay.insert(key.into(), Pending { record: None, is_dirty: true });
+            self.put(key, None);
         }
         Ok(is_over)
     }
@@ -505,7 +552,8 @@ impl Committer {
 
     /// Writes what the round changed, if it changed something.
     fn commit(&mut self) -> Result<(), Fault> {
-        if self.over.is_empty() && !self.overlay.values().any(|pending| pending.is_dirty) {
+        let has_items = !self.over.is_empty() || self.overlay.values().any(|pending| pending.is_dirty);
+        if !has_items && !self.notes_generations {
             return Ok(());
         }
         if let Some(fault) = self.shared.failure() {
@@ -520,6 +568,9 @@ impl Committer {
             if let Some(expiry_ms) = pending.record.as_ref().and_then(|record| record.expiry_ms) {
                 self.shared.expiry.note(expiry_ms);
             }
+        }
+        if std::mem::take(&mut self.notes_generations) {
+            entries.add(layout::GENERATION_KEY, Some(&self.generations.encode()));
         }
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.

@@ -19,7 +19,7 @@ use std::hash::BuildHasher;
 
 use crate::committer::Request;
 use crate::fault::Fault;
-use crate::layout::Record;
+use crate::layout::{self, ITEM, Record, Shown};
 use crate::recent::Recent;
 use crate::store::DurableStore;
 
@@ -289,10 +289,11 @@ impl Direct {
         Ok(ticket)
     }
 
-    /// Removes everything that was written before.
+    /// Removes everything that was written before, all of it or nothing should the process be killed meanwhile. It takes one small write, however much there is; what that takes
+    /// on the disk is given back in the background.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] after a write that failed.
+    /// [`ErrorKind::Unavailable`] or [`ErrorKind::Full`] after a write that failed.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -302,6 +303,7 @@ impl Direct {
     /// ```
     pub fn clear(&self) -> Result<Ticket> {
         self.may_write(false)?;
+        self.store.knows_generations()?;
         let mut shards: Vec<_> = self.unsettled.shards.iter().map(|shard| shard.lock()).collect();
         let ticket = self.push(What::Clear);
         self.unsettled.cleared.store(ticket, Ordering::Release);
@@ -357,11 +359,14 @@ impl Direct {
     /// ```
     pub fn walk(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &DirectItem)) -> Result<Option<Vec<u8>>> {
         let shared = self.store.shared();
-        let (now_ms, mut shown, mut last, mut bad) = (self.now_ms(), 0, None, None);
+        let moment = shared.engine.moment();
+        let generation = moment.generations().map_err(|fault| self.named(&fault))?.current;
+        let shows = Shown { now_ms: self.now_ms(), generation };
+        let (mut shown, mut last, mut bad) = (0, None, None);
         let mut tell = |engine_key: &[u8], bytes: Bytes| {
             let key = &engine_key[1..];
             match Record::decode(key, &bytes) {
-                Ok(record) if record.is_over(now_ms) => {}
+                Ok(record) if !shows.has(&record) => {}
                 Ok(record) => see(key, &item(record)),
                 Err(fault) => bad = Some(crate::list::damaged(key, fault)),
             }
@@ -369,7 +374,7 @@ impl Direct {
             last = Some(key.to_vec());
             shown < count && bad.is_none()
         };
-        let scanned = shared.engine.scan(&crate::layout::item_key(from), &[crate::layout::ITEM + 1], &mut tell);
+        let scanned = moment.scan(&layout::item_key(from), &[ITEM + 1], &mut tell);
         scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| self.named(&fault))?;
         Ok(last.filter(|_| shown == count).map(|mut next| {
             next.push(0);
@@ -423,7 +428,7 @@ impl Direct {
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
         let DirectItem { value, flags, marks, cas, expiry_ms } = next;
-        Ok(Record { marks, flags, expiry_ms, cas, value })
+        Ok(Record { marks, flags, expiry_ms, cas, value, ..Record::default() })
     }
 
     /// Why nothing is written any more: a write or a sync has failed. `None` while all is well.
@@ -463,6 +468,6 @@ impl Direct {
 }
 
 fn item(record: Record) -> DirectItem {
-    let Record { marks, flags, expiry_ms, cas, value } = record;
+    let Record { marks, flags, expiry_ms, cas, value, .. } = record;
     DirectItem { value, flags, marks, cas, expiry_ms }
 }

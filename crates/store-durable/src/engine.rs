@@ -15,7 +15,7 @@ use fjall::{
 };
 
 use crate::fault::{Fault, Harm};
-use crate::layout::{self, COMMIT_KEY, Commit, Content, Record};
+use crate::layout::{self, COMMIT_KEY, Commit, Content, GENERATION_KEY, Generations, Record};
 use crate::tables::{self, Tables};
 
 /// The keyspace's name.
@@ -90,6 +90,11 @@ impl Engine {
     /// The commit record of the last batch.
     pub(crate) fn last_commit(&self) -> Result<Option<Commit>, Fault> {
         self.get(COMMIT_KEY)?.map(|bytes| Commit::decode(&bytes)).transpose().map_err(|bad| Fault::corrupt(bad.0))
+    }
+
+    /// Which items there are.
+    pub(crate) fn generations(&self) -> Result<Generations, Fault> {
+        decoded(self.get(GENERATION_KEY)?)
     }
 
     /// The commit record as the tables have it, without what the journal has beyond them: `None` where the tables go at least up to
@@ -170,6 +175,11 @@ impl Moment {
         Ok(self.snapshot.get(&self.keyspace, key).map_err(named)?.map(Bytes::from_owner))
     }
 
+    /// Which items there are.
+    pub(crate) fn generations(&self) -> Result<Generations, Fault> {
+        decoded(self.get(GENERATION_KEY)?)
+    }
+
     /// True if there is something under an engine key.
     pub(crate) fn has(&self, key: &[u8]) -> Result<bool, Fault> {
         let named = |error| self.tables.named(&self.keyspace, fault(error));
@@ -181,6 +191,11 @@ impl Moment {
         tell_all(self.snapshot.range(&self.keyspace, from..to), tell)
             .map_err(|fault| self.tables.named(&self.keyspace, fault))
     }
+}
+
+fn decoded(generations: Option<Bytes>) -> Result<Generations, Fault> {
+    let Some(bytes) = generations else { return Ok(Generations::default()) };
+    Generations::decode(&bytes).map_err(|bad| Fault::corrupt(bad.0))
 }
 
 fn tell_all(entries: fjall::Iter, tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {

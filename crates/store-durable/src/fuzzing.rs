@@ -5,12 +5,14 @@ use std::io::Cursor;
 use bytes::Bytes;
 
 use crate::journal;
-use crate::layout::{COMMIT_KEY, Commit, Content, Record, item_key, split_expiry_key};
+use crate::layout::{COMMIT_KEY, Commit, Content, Generations, Record, item_key, split_expiry_key};
 use crate::place::{Identity, Noted, check_line};
 
 /// An item as it is stored under `key`.
 pub fn record(key: &[u8], marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: &[u8]) -> Vec<u8> {
-    Record { marks, flags, expiry_ms, cas, value: Bytes::copy_from_slice(value) }.encode(key)
+    // Every other token's is of a later generation.
+    let generation = (cas % 2) as u32 * (cas >> 32) as u32;
+    Record { marks, flags, expiry_ms, generation, cas, value: Bytes::copy_from_slice(value) }.encode(key)
 }
 
 /// Reads an item, and its own encoding again: whether it was taken.
@@ -19,7 +21,7 @@ pub fn record(key: &[u8], marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u6
 /// It does not come back.
 pub fn read_record(key: &[u8], bytes: &[u8]) -> Result<bool, String> {
     let Ok(record) = Record::decode(key, &Bytes::copy_from_slice(bytes)) else { return Ok(false) };
-    _ = (record.is_over(0), record.is_over(u64::MAX), split_expiry_key(bytes));
+    _ = (record.is_over(0), record.is_over(u64::MAX), split_expiry_key(bytes), Generations::decode(bytes));
     let again = Record::decode(key, &record.encode(key).into());
     if again.as_ref() == Ok(&record) { Ok(true) } else { Err(format!("{record:?} comes back as {again:?}")) }
 }

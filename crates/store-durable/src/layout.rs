@@ -5,6 +5,7 @@
 //! | first byte | rest of the key | value |
 //! |---|---|---|
 //! | 0 | `commit` | the [`Commit`] of the batch that was written last |
+//! | 0 | `generation` | the [`Generations`]; none until everything was removed for the first time |
 //! | 1 | expiry in ms, 8 bytes big-endian; the item's key | empty: the item may expire then |
 //! | 2 | the item's key | the [`Record`] |
 
@@ -13,6 +14,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// The engine key of the commit record.
 pub(crate) const COMMIT_KEY: &[u8] = b"\x00commit";
+/// The engine key of the generations.
+pub(crate) const GENERATION_KEY: &[u8] = b"\x00generation";
 /// The first byte of an expiry's engine key.
 pub(crate) const EXPIRY: u8 = 1;
 /// The first byte of an item's engine key.
@@ -23,13 +26,15 @@ const VERSION: u8 = 0x10;
 const HAS_MARKS: u8 = 1;
 const HAS_FLAGS: u8 = 2;
 const HAS_EXPIRY: u8 = 4;
+const HAS_GENERATION: u8 = 8;
 const CHECK_BYTES: usize = 4;
 const COMMIT_BYTES: usize = 1 + 6 * 8 + 4 + 8;
+const GENERATIONS_BYTES: usize = 1 + 4 + 4 + 8;
 
 /// An item as it is stored.
 ///
 /// First byte: 1 in the high half; in the low half which of the optional fields follow. Then, little-endian: marks (1 byte, bit 0), flags
-/// (4, bit 1), expiry in ms of the Unix epoch (8, bit 2), cas token (8), the value, and 4 bytes of check: the low half of
+/// (4, bit 1), expiry in ms of the Unix epoch (8, bit 2), generation (4, bit 3), cas token (8), the value, and 4 bytes of check: the low half of
 /// xxh3-64 over the item's key and all before.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Record {
@@ -37,6 +42,8 @@ pub(crate) struct Record {
     pub(crate) marks: u8,
     pub(crate) flags: u32,
     pub(crate) expiry_ms: Option<u64>,
+    /// How often everything had been removed when it was written.
+    pub(crate) generation: u32,
     pub(crate) cas: u64,
     pub(crate) value: Bytes,
 }
@@ -61,6 +68,25 @@ pub(crate) struct Commit {
     pub(crate) content: u64,
     /// How many those are.
     pub(crate) items: u32,
+}
+
+/// Which items there are, of those that are stored: an item is of a generation, and where that is not the current one, it was removed with all others at once.
+///
+/// Little-endian: 1 byte of version, then 4 bytes each of [`current`](Generations::current) and [`swept`](Generations::swept), and xxh3-64 over all of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Generations {
+    /// The one that is shown.
+    pub(crate) current: u32,
+    /// No item of an earlier one than this is stored any more.
+    pub(crate) swept: u32,
+}
+
+/// Which items are shown, of those that are stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) now_ms: u64,
+    /// The current generation.
+    pub(crate) generation: u32,
 }
 
 /// Bytes that are not what they should be; what is wrong with them.
@@ -115,7 +141,7 @@ impl Record {
     /// returned.
     pub(crate) fn put<'a>(&self, key: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
         out.clear();
-        out.reserve(4 + key.len() + 22 + self.value.len() + CHECK_BYTES);
+        out.reserve(4 + key.len() + 26 + self.value.len() + CHECK_BYTES);
         out.extend_from_slice(&(key.len() as u32).to_le_bytes());
         out.extend_from_slice(key);
         let start = out.len();
@@ -131,6 +157,10 @@ impl Record {
         if let Some(expiry_ms) = self.expiry_ms {
             out[start] |= HAS_EXPIRY;
             out.extend_from_slice(&expiry_ms.to_le_bytes());
+        }
+        if self.generation != 0 {
+            out[start] |= HAS_GENERATION;
+            out.extend_from_slice(&self.generation.to_le_bytes());
         }
         out.extend_from_slice(&self.cas.to_le_bytes());
         out.extend_from_slice(&self.value);
@@ -149,7 +179,7 @@ impl Record {
         }
         let mut rest = body;
         let [head] = field(&mut rest)?;
-        if head & 0xf0 != VERSION || head & 0x08 != 0 {
+        if head & 0xf0 != VERSION {
             return Err(Bad("a record is of a newer layout"));
         }
         let mut record = Record::default();
@@ -161,6 +191,9 @@ impl Record {
         }
         if head & HAS_EXPIRY != 0 {
             record.expiry_ms = Some(u64::from_le_bytes(field(&mut rest)?));
+        }
+        if head & HAS_GENERATION != 0 {
+            record.generation = u32::from_le_bytes(field(&mut rest)?);
         }
         record.cas = u64::from_le_bytes(field(&mut rest)?);
         let start = body.len() - rest.len();
@@ -205,6 +238,41 @@ impl Commit {
         let (cas_limit, time_ms, content) = (number()?, number()?, number()?);
         let items = u32::from_le_bytes(field(&mut body)?);
         Ok(Commit { sequence, synced, store, cas_limit, time_ms, content, items })
+    }
+}
+
+impl Shown {
+    /// True if an item is.
+    pub(crate) fn has(self, record: &Record) -> bool {
+        record.generation == self.generation && !record.is_over(self.now_ms)
+    }
+}
+
+impl Generations {
+    /// The bytes.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(GENERATIONS_BYTES);
+        out.push(VERSION);
+        out.extend_from_slice(&self.current.to_le_bytes());
+        out.extend_from_slice(&self.swept.to_le_bytes());
+        let check = xxh3_64(&out);
+        out.extend_from_slice(&check.to_le_bytes());
+        out
+    }
+
+    /// Them from their bytes.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Generations, Bad> {
+        let Some((mut body, check)) = bytes.split_last_chunk().filter(|_| bytes.len() == GENERATIONS_BYTES) else {
+            return Err(Bad("the note of generations has another length"));
+        };
+        if xxh3_64(body).to_le_bytes() != *check {
+            return Err(Bad("the note of generations does not match its checksum"));
+        }
+        if field::<1>(&mut body)? != [VERSION] {
+            return Err(Bad("the note of generations is of a newer layout"));
+        }
+        let mut number = || field(&mut body).map(u32::from_le_bytes);
+        Ok(Generations { current: number()?, swept: number()? })
     }
 }
 
@@ -268,15 +336,19 @@ mod tests {
 
     #[test]
     fn the_bytes_are_these() {
-        let record = Record { marks: 0, flags: 0, expiry_ms: None, cas: 7, value: Bytes::from_static(b"v") };
+        let record = Record { cas: 7, value: Bytes::from_static(b"v"), ..Record::default() };
         assert_eq!(hex(&record.encode(b"k")), "1007000000000000007610de0ef3");
-        let record = Record { marks: 3, flags: 0x0102, expiry_ms: Some(9), cas: 7, value: Bytes::from_static(b"v") };
+        let record = Record { marks: 3, flags: 0x0102, expiry_ms: Some(9), ..record };
         assert_eq!(hex(&record.encode(b"k")), "1703020100000900000000000000070000000000000076787892ef");
         let commit = Commit { sequence: 1, synced: 2, store: 3, cas_limit: 4, time_ms: 5, content: 6, items: 7 };
         assert_eq!(
             hex(&commit.encode()),
             "10010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000070000003ebe13b0f3454ccb"
         );
+        let record = Record { generation: 5, ..record };
+        assert_eq!(hex(&record.encode(b"k")), "1f0302010000090000000000000005000000070000000000000076d0324250");
+        let generations = Generations { current: 2, swept: 1 };
+        assert_eq!(hex(&generations.encode()), "10020000000100000087109a53cb0d2202");
         assert_eq!(item_key(b"k"), b"\x02k");
         assert_eq!(expiry_key(258, b"k"), b"\x01\0\0\0\0\0\0\x01\x02k");
     }
@@ -288,12 +360,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: Vec<u8>, key: Vec<u8>, sequence: u64, items: u32,
+            marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: Vec<u8>, key: Vec<u8>, sequence: u64, items: u32, generation: u32,
         ) {
-            let record = Record { marks, flags, expiry_ms, cas, value: value.into() };
+            let record = Record { marks, flags, expiry_ms, generation, cas, value: value.into() };
             prop_assert_eq!(Record::decode(&key, &record.encode(&key).into()), Ok(record));
             let commit = Commit { sequence, items, ..Commit::default() };
             prop_assert_eq!(Commit::decode(&commit.encode()), Ok(commit));
+            let generations = Generations { current: items, swept: generation };
+            prop_assert_eq!(Generations::decode(&generations.encode()), Ok(generations));
             let engine_key = expiry_key(sequence, &key);
             prop_assert_eq!(split_expiry_key(&engine_key), Some((sequence, &key[..])));
         }
@@ -302,6 +376,7 @@ mod tests {
         fn garbage_never_panics_and_a_flip_is_seen(bytes: Vec<u8>, flags: u32, value: Vec<u8>, at: usize, bit in 0..8u8) {
             _ = Record::decode(b"k", &bytes.clone().into());
             _ = Commit::decode(&bytes);
+            _ = Generations::decode(&bytes);
             _ = split_expiry_key(&bytes);
             let mut record = Record { flags, value: value.into(), ..Record::default() }.encode(b"k");
             let at = at % record.len();
@@ -311,6 +386,10 @@ mod tests {
             let at = at % commit.len();
             commit[at] ^= 1u8 << bit;
             prop_assert!(Commit::decode(&commit).is_err());
+            let mut generations = Generations { current: flags, swept: 1 }.encode();
+            let at = at % generations.len();
+            generations[at] ^= 1u8 << bit;
+            prop_assert!(Generations::decode(&generations).is_err());
         }
     }
 

@@ -41,6 +41,7 @@ mod room;
 mod shared;
 mod store;
 mod survey;
+mod sweep;
 mod tables;
 mod time;
 mod timer;

@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use larder_core::list::{List, Listed, Listing};
-use larder_core::text::Shown;
-use larder_core::{Ctx, Error, ErrorKind, Item, Key, Result, Want};
+use larder_core::{Ctx, Error, ErrorKind, Item, Key, Result, Want, text};
 
 use crate::fault::Fault;
-use crate::layout::{self, ITEM, Record};
+use crate::layout::{self, ITEM, Record, Shown};
 use crate::ops;
 use crate::store::DurableStore;
 
@@ -48,7 +47,8 @@ impl DurableStore {
     ) -> Result<()> {
         let shared = self.shared();
         let moment = shared.engine.moment();
-        let now_ms = shared.time.now_ms();
+        let generation = moment.generations().map_err(|fault| fault.error(&shared.name))?.current;
+        let shown = Shown { now_ms: shared.time.now_ms(), generation };
         let to = after_prefix(prefix);
         let (mut from, mut looked_at) = (layout::item_key(prefix), 0u64);
         loop {
@@ -57,7 +57,7 @@ impl DurableStore {
                 seen += 1;
                 let key = &engine_key[1..];
                 match Record::decode(key, &bytes) {
-                    Ok(record) if record.is_over(now_ms) => {}
+                    Ok(record) if !shown.has(&record) => {}
                     Ok(record) => show(Walked::Record(key, &record, bytes.len())),
                     Err(fault) => bad = Some(damaged(key, fault)),
                 }
@@ -100,12 +100,14 @@ impl DurableStore {
     /// ```
     pub fn scan(&self, from: &[u8], count: usize, want: Want) -> Result<Vec<(Key, Item)>> {
         let shared = self.shared();
-        let (rules, now_ms) = (shared.rules(), shared.time.now_ms());
+        let (rules, moment) = (shared.rules(), shared.engine.moment());
+        let generation = moment.generations().map_err(|fault| fault.error(&shared.name))?.current;
+        let shown = Shown { now_ms: shared.time.now_ms(), generation };
         let (mut items, mut bad) = (Vec::new(), None);
         let mut tell = |engine_key: &[u8], bytes: Bytes| {
             let key = &engine_key[1..];
             match Record::decode(key, &bytes) {
-                Ok(record) if record.is_over(now_ms) => return true,
+                Ok(record) if !shown.has(&record) => return true,
                 Ok(record) => match Key::new(key.to_vec()) {
                     Ok(key) => items.push((key, ops::read(&record, want, &rules))),
                     Err(_) => bad = Some(damaged(key, layout::Bad("its key has no valid length"))),
@@ -115,7 +117,7 @@ impl DurableStore {
             items.len() < count && bad.is_none()
         };
         if count > 0 {
-            let scanned = shared.engine.scan(&layout::item_key(from), &[ITEM + 1], &mut tell);
+            let scanned = moment.scan(&layout::item_key(from), &[ITEM + 1], &mut tell);
             scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| fault.error(&shared.name))?;
         }
         Ok(items)
@@ -123,7 +125,7 @@ impl DurableStore {
 }
 
 pub(crate) fn damaged(key: &[u8], bad: layout::Bad) -> Fault {
-    Fault::corrupt(format!("the item of key {} is damaged: {}", Shown(key), bad.0))
+    Fault::corrupt(format!("the item of key {} is damaged: {}", text::Shown(key), bad.0))
 }
 
 /// The first engine key behind all items whose keys begin so.

@@ -108,7 +108,7 @@ fn put(key: &Key, put: Put<'_>, item: Option<&Record>, rules: &Rules) -> Result<
     let record = match (mode, item) {
         (PutMode::Append, Some(item)) => Record { value: joined(&item.value, value), cas: rules.cas, ..item.clone() },
         (PutMode::Prepend, Some(item)) => Record { value: joined(value, &item.value), cas: rules.cas, ..item.clone() },
-        _ => Record { marks: 0, flags, expiry_ms, cas: rules.cas, value: value.clone() },
+        _ => Record { flags, expiry_ms, cas: rules.cas, value: value.clone(), ..Record::default() },
     };
     Ok((Reply::Stored, Change::Put(record)))
 }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     fn record(value: &[u8]) -> Option<Record> {
-        Some(Record { marks: 0, flags: 0, expiry_ms: None, cas: 1, value: Bytes::copy_from_slice(value) })
+        Some(Record { cas: 1, value: Bytes::copy_from_slice(value), ..Record::default() })
     }
 
     fn key(number: u64) -> Bytes {

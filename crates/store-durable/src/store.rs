@@ -15,12 +15,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
 use crate::engine::Engine;
-use crate::fault::Fault;
+use crate::fault::{Fault, Harm};
 use crate::journal::{self, Newest};
 use crate::layout::Commit;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
-use crate::place::{Identity, Noted, Place};
+use crate::place::{self, Identity, Noted, Place};
 use crate::queue::{Entrance, queue};
 use crate::room::Room;
 use crate::tables;
@@ -90,6 +90,7 @@ impl DurableStore {
         let witness = options.witness.clone().map(|path| Arc::new(Witness::new(path)));
         let opened = open_engine(&place, &name, options, witness.as_deref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
+        let generations = engine.generations().map_err(|fault| fault.error(&name))?;
         let parts = SharedParts {
             name: name.clone(),
             time: Timekeeper::new(options.clock.clone(), last.time_ms),
@@ -98,12 +99,13 @@ impl DurableStore {
             session: identity.incarnation,
             item_bytes_max: options.item_bytes_max(),
             room: Room::new(options.folder.clone(), options.reserve_bytes),
+            generations,
         };
         let shared = Arc::new(Shared::new(engine, parts, &last));
         let (queue, requests) = queue(QUEUE_REQUESTS_MAX);
         let journal = Newest::find(place.engine()).map_err(|fault| fault.error(&name))?;
         let last = Commit { store: identity.incarnation, ..last };
-        let committer = Committer::new(shared.clone(), requests, last, journal);
+        let committer = Committer::new(shared.clone(), requests, last, generations, journal);
         let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run());
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
@@ -223,6 +225,15 @@ impl DurableStore {
     /// ```
     pub fn settle(&self) -> Result<()> {
         self.shared.engine.settle().map_err(|fault| fault.error(&self.shared.name))
+    }
+
+    /// From now on only programs that know generations open the folder. A failure to write that down is one of the store.
+    pub(crate) fn knows_generations(&self) -> Result<()> {
+        self.place.raise(self.identity, place::KNOWS_GENERATIONS).map_err(|error| {
+            let harm = if error.kind() == ErrorKind::Full { Harm::Full } else { Harm::Unavailable };
+            self.shared.fail(&Fault { harm, detail: error.detail().to_owned() });
+            error.store(&self.shared.name)
+        })
     }
 
     /// Has the committer look around. One that has much to do does so by itself.

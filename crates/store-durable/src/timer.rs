@@ -12,6 +12,9 @@ use crate::queue::Queue;
 /// How often expired items are looked for and the note is brought up to date.
 const CHORES_EVERY: Duration = Duration::from_secs(1);
 
+/// How often some of what earlier generations left is swept away, while there is any.
+const SWEEP_EVERY: Duration = Duration::from_millis(20);
+
 /// A thread that is ended by [`stop`](Timer::stop).
 pub(crate) struct Timer {
     stops: Arc<AtomicBool>,
@@ -35,9 +38,13 @@ impl Timer {
             let mut chores_at = Instant::now() + CHORES_EVERY;
             let mut noted = shared.synced.load(Ordering::Acquire);
             loop {
-                thread::park_timeout(tick);
+                let sweeps = shared.sweeps.load(Ordering::Acquire);
+                thread::park_timeout(if sweeps { tick.min(SWEEP_EVERY) } else { tick });
                 if stopped.load(Ordering::Acquire) {
                     return;
+                }
+                if sweeps {
+                    _ = queue.try_send(Request::Sweep);
                 }
                 if matches!(shared.sync, Sync::Every(_)) {
                     // What cannot be synced is told to whoever writes next.

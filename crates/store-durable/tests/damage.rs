@@ -323,13 +323,13 @@ async fn a_newer_layout_is_refused() {
     let folder = store().await;
     let path = folder.path().join("larder");
     let text = std::fs::read_to_string(&path).unwrap();
-    let body = text.replace("version 1\n", "version 2\n");
+    let body = text.replace("version 1\n", "version 3\n");
     let body = &body[..body.rfind("check").unwrap()];
     let check = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
     std::fs::write(&path, format!("{body}check {check:016x}\n")).unwrap();
     let error = open(folder.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
-    assert!(error.to_string().contains("layout 2; this program knows 1"), "{error}");
+    assert!(error.to_string().contains("layout 3; this program knows 1 to 2"), "{error}");
 }
 
 #[tokio::test]

@@ -56,6 +56,19 @@ pub fn simulated_random() -> Option<u64> {
     None
 }
 
+/// True in a simulation. What is otherwise computed on another thread is computed here then: a thread is done when it likes, and nothing runs the same way twice beside it.
+///
+/// ```
+/// assert!(!larder_core::ambient::is_simulated());
+/// ```
+#[inline]
+pub fn is_simulated() -> bool {
+    #[cfg(feature = "simulation")]
+    return simulation::ask(|_| ()).is_some();
+    #[cfg(not(feature = "simulation"))]
+    false
+}
+
 /// A machine that is made up.
 #[cfg(feature = "simulation")]
 pub mod simulation {
@@ -159,11 +172,13 @@ mod tests {
         let then = Instant::now() + Duration::from_secs(1_000);
         let entered = enter(Rc::new(Small(then, Cell::new(0))));
         assert_eq!((now(), random()), (then, 1));
+        assert!(is_simulated());
         let (one, other) = (SystemClock::new(), SystemClock::new());
         assert_eq!((one.wall().as_secs(), other.wall().as_secs()), (2, 3));
         assert_eq!(one.monotonic(), Duration::ZERO);
         assert!(std::thread::spawn(|| now() < Instant::now() + Duration::from_secs(1)).join().is_ok_and(|real| real));
         drop(entered);
+        assert!(!is_simulated());
         assert!(now() < then);
     }
 }

@@ -100,9 +100,12 @@ impl Inner {
         let runtime = runtime::current("a packed table packs its rows on a thread of its own")?;
         let (build, sizes, all) = (random_id(), self.sizes, rows.len() as u64);
         told(Progress { step: Step::Packing, done: 0, all });
-        let packed = runtime.spawn_blocking(move || pack::pack(&rows, build, &sizes)).await;
-        let packed =
-            packed.map_err(|error| Error::new(ErrorKind::Unavailable, "packing was ended").source(error))??;
+        let pack = move || pack::pack(&rows, build, &sizes);
+        let ended = |error| Error::new(ErrorKind::Unavailable, "packing was ended").source(error);
+        let packed = match ambient::is_simulated() {
+            true => pack()?,
+            false => runtime.spawn_blocking(pack).await.map_err(ended)??,
+        };
         told(Progress { step: Step::Packing, done: all, all });
         let unchanged = |error: Error| error.effect(Effect::NotApplied);
         let version = self.announce(build, &packed).await.map_err(unchanged)?;

@@ -65,6 +65,8 @@ pub(super) struct Ended<H, O, R> {
     pub(super) history: Arc<Recorder<O, R>>,
     caused: Arc<Caused>,
     job: &'static str,
+    /// See [`Told`].
+    pub(super) ends_midway: bool,
 }
 
 /// What the checkers may excuse.
@@ -114,7 +116,7 @@ where
     }
     (arena.calm)().await;
     let fresh = try_to_open(&history, &open, &arena.quiet, Opening::Open).await;
-    Ended { fresh, history, caused: arena.caused, job }
+    Ended { fresh, history, caused: arena.caused, job, ends_midway: false }
 }
 
 /// Faults meet opens, too. `None`: it is no use to try again, or something is gone, which is noted.
@@ -163,7 +165,8 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
 
     /// The verdict: what was told, and what a checker finds.
     pub(super) fn judge(self, check: impl FnOnce(&[Call<O, R>], &Excuses) -> Vec<String>) -> Verdict {
-        let (calls, told) = self.history.finish();
+        let (calls, mut told) = self.history.finish();
+        told.ends_midway = self.ends_midway;
         let excuses = excuses(&told, &self.caused);
         let mut verdict = told.verdict(&self.caused);
         verdict.violations.extend(check(&calls, &excuses));

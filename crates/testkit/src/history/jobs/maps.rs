@@ -65,7 +65,9 @@ const CALLS_A_KEY: usize = 10;
 pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: MapJob<H>) -> Verdict {
     let MapJob { name, open, mix, apply, also } = job;
     let keys = mix.keys.unwrap_or((run.ops / CALLS_A_KEY).max(2) as u64);
-    let ended = play(name, arena, run, open, |client| work(client, mix, keys, apply)).await;
+    let mut ended = play(name, arena, run, open, |client| work(client, mix, keys, apply)).await;
+    // A change is in its shard first, and seen by all once it is at the ends.
+    ended.ends_midway = mix.best > 0;
     if mix.all > 0 {
         ended.read(MapOp::All, |handle| apply(handle, MapOp::All)).await;
     }

@@ -4,6 +4,7 @@
 mod common;
 mod looks;
 mod place;
+mod shards;
 mod shared;
 mod verbs;
 
@@ -32,6 +33,7 @@ everywhere! {
     shared::queue;
     shared::stack;
     shared::cache;
+    shards::dense;
     looks::inspect;
     looks::ls;
     looks::demo;

@@ -6,6 +6,7 @@ mod looks;
 mod place;
 mod shards;
 mod shared;
+mod unique;
 mod verbs;
 
 use place::Place;
@@ -34,6 +35,8 @@ everywhere! {
     shared::stack;
     shared::cache;
     shards::dense;
+    unique::precisions;
+    unique::integers;
     looks::inspect;
     looks::ls;
     looks::demo;

@@ -22,7 +22,8 @@ pub(crate) enum HashVerb {
     #[command(after_help = "\
 Prints how many of the fields are new. `-` alone reads lines from standard input: a field, a tab, a value.
 
-The hash is created if need be, for --expected fields, or with --shards. With --dense fields are whole numbers from 0, so many of them a shard.
+The hash is created if need be, for --expected fields, or with --shards. With --dense fields are whole numbers from 0, so many of them a shard; a number over the range is \
+refused until it is resharded.
 
 Round trips: open 2 (4 when it is created), set 1 on Redis and Valkey, else 2, for every batch.
 
@@ -78,13 +79,15 @@ pub(crate) enum ShardedSetVerb {
     #[command(after_help = "\
 Prints how many are new: of a member that several add at once, one is told so. `-` alone reads members from standard input, one a line.
 
-The set is created if need be, for --expected members, or with --shards.
+The set is created if need be, for --expected members, or with --shards. With --dense members are whole numbers from 0, so many of them a shard; they take the least room, and \
+a number over the range is refused until it is resharded.
 
 Round trips: open 2 (4 when it is created), add 1 on Redis and Valkey, else 2, for every batch.
 
 Examples:
   larder sharded-set add seen a b c
-  larder sharded-set add seen --expected 1000000 - < urls.txt")]
+  larder sharded-set add seen --expected 1000000 - < urls.txt
+  larder sharded-set add paid --dense 500 --expected 1000000 17 18")]
     Add(ShardedSetAdd),
     /// Remove members
     #[command(after_help = "\
@@ -166,6 +169,9 @@ pub(crate) struct Making {
     /// Never create it: one that is not there is an error, exit code 3
     #[arg(long)]
     pub(crate) existing: bool,
+    /// If it is created: fields, or members, are whole numbers from 0, and so many stand in a shard
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) dense: Option<u32>,
 }
 
 #[derive(Args, Debug)]
@@ -177,9 +183,6 @@ pub(crate) struct HashSet {
     pub(crate) entries: Vec<OsString>,
     #[command(flatten)]
     pub(crate) making: Making,
-    /// If it is created: fields are whole numbers from 0, and so many stand in a shard
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) dense: Option<u32>,
 }
 
 #[derive(Args, Debug)]
@@ -218,6 +221,9 @@ macro_rules! opened {
         }
         if let Some(shards) = making.shards {
             options = options.shards(shards);
+        }
+        if let Some(per_shard) = making.dense {
+            options = options.dense(per_shard);
         }
         if making.existing {
             options.open(&$session.store, $named.bytes()).await
@@ -298,12 +304,7 @@ async fn set(session: &Session, args: &HashSet) -> Result<(), Failure> {
             "a field has no value: fields and values are given in turn, or from standard input",
         ));
     }
-    let dense = args.dense;
-    let set_up = |options: larder::ShardedOptions<ShardedHash>| match dense {
-        Some(per_shard) => options.dense(per_shard),
-        None => options,
-    };
-    let hash = opened!(ShardedHash, session, args.named, &args.making, set_up)
+    let hash = opened!(ShardedHash, session, args.named, &args.making, |options| options)
         .map_err(|error| explained(error, &args.named, "hash set", "FIELD VALUE"))?;
     count(session, &args.named, "new", source, |elements| {
         let hash = hash.clone();

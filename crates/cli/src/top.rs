@@ -116,9 +116,6 @@ pub(crate) struct TopSet {
     /// If it is created: how many members are kept at each end, 1 to 1,000; 100 if not given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     kept: Option<u16>,
-    /// If it is created: members are whole numbers from 0, and so many stand in a shard
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    dense: Option<u32>,
 }
 
 #[derive(Args, Debug)]
@@ -325,10 +322,7 @@ async fn made(session: &Session, args: &TopSet) -> Result<ShardedSortedSet, Fail
         if let Some(kept) = args.kept {
             options = options.kept(kept);
         }
-        match args.dense {
-            Some(per_shard) => options.dense(per_shard),
-            None => options,
-        }
+        options
     };
     let opened = sharded::opened!(ShardedSortedSet, session, args.named, &args.making, set_up);
     opened.map_err(|error| sharded::explained(error, &args.named, "top set", "MEMBER SCORE"))

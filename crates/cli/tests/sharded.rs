@@ -12,10 +12,10 @@ use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
 
 fn each_server(test: impl Fn(&str)) {
-    let memcached = Memcached::start(Version::New, &[]);
-    test(&memcached.url());
     let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
     test(&redis.url());
+    let memcached = Memcached::start(Version::New, &["-m", "512"]);
+    test(&memcached.url());
 }
 
 #[test]
@@ -75,55 +75,79 @@ fn what_is_wrong_is_said() {
     on(&url, "reshard ids --shards 0").fails(2, "--shards");
 }
 
+/// A number of the environment, for runs that are larger than what fits into a suite.
+fn asked(name: &str, unless: u64) -> u64 {
+    std::env::var(name).map_or(unless, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+/// Adds members by the command, some hundred thousand at a time; how many were new.
+fn add_members(url: &str, add: &str, members: std::ops::Range<u64>) -> u64 {
+    let mut new = 0;
+    for first in members.clone().step_by(200_000) {
+        let part: String = (first..members.end.min(first + 200_000)).map(|n| format!("{n}\n")).collect();
+        new += on_with_input(url, add, part.as_bytes()).exits(0).trim().parse::<u64>().expect("a number");
+    }
+    new
+}
+
 /// Members are added while resharding is killed and begun anew; each is new once, and none is lost.
 #[test]
 fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
-    const KILLS: u64 = 20;
+    let (members, kills) = (asked("LARDER_RESHARD_MEMBERS", 20_000), asked("LARDER_RESHARD_KILLS", 20));
+    let shards = |members_a_shard: u64| (members / members_a_shard).max(1).to_string();
     each_server(|url| {
-        let before: String = (0..20_000).map(|n| format!("{n}\n")).collect();
-        let add = "sharded-set add seen --shards 300 -";
-        assert_eq!(on_with_input(url, add, before.as_bytes()).exits(0), "20000\n");
+        let add = format!("sharded-set add seen --shards {} -", shards(66));
+        assert_eq!(add_members(url, &add, 0..members), members);
         let is_over = AtomicBool::new(false);
-        let (added, new) = thread::scope(|scope| {
-            let adder = scope.spawn(|| {
-                let (mut added, mut new) = (0, 0);
-                while !is_over.load(Ordering::Relaxed) {
-                    // Half of them are there already.
-                    let part: String = (added..added + 50).map(|n| format!("{n}\nx{n}\n")).collect();
-                    let told = on_with_input(url, "sharded-set add seen -", part.as_bytes()).exits(0);
-                    new += told.trim().parse::<u64>().expect("a number");
-                    added += 50;
-                }
-                (added, new)
-            });
-            let mut landed = 0;
-            for kill in 0..KILLS {
-                let shards = ["700", "150"][(kill % 2) as usize];
+        let mut landed = 0;
+        let (added, new, slowest) = thread::scope(|scope| {
+            let adder = scope.spawn(|| add_until(url, &is_over));
+            // Of one that nobody kills, so that those that are killed are so at any moment of theirs.
+            let from = Instant::now();
+            on(url, &format!("reshard seen --shards {}", shards(50))).exits(0);
+            let whole = from.elapsed();
+            for kill in 0..kills {
+                let shards = [shards(28), shards(133)][(kill % 2) as usize].clone();
                 let mut child =
-                    larder(["reshard", "seen", "--shards", shards]).env("LARDER_STORE", url).spawn().unwrap();
-                thread::sleep(Duration::from_millis(fastrand_ms(kill)));
+                    larder(["reshard", "seen", "--shards", &shards]).env("LARDER_STORE", url).spawn().unwrap();
+                thread::sleep(whole.mul_f64(fastrand::f64()));
                 child.kill().unwrap();
                 landed += u64::from(!child.wait().unwrap().success());
                 let len: u64 = on(url, "sharded-set len seen").exits(0).trim().parse().unwrap();
-                assert!(len >= 20_000, "{len} after kill {kill}");
+                assert!(len >= members, "{len} after kill {kill}");
             }
-            assert!(landed > KILLS / 4, "only {landed} were killed before they were done");
-            let start = Instant::now();
-            on(url, "reshard seen --shards 400").exits(0);
-            assert!(start.elapsed() < Duration::from_secs(50));
+            assert!(landed > kills / 4, "only {landed} were killed before they were done");
+            on(url, &format!("reshard seen --shards {}", shards(50))).exits(0);
             is_over.store(true, Ordering::Relaxed);
             adder.join().unwrap()
         });
         assert_eq!(new, added, "each x is new once, and nothing else is");
-        assert_eq!(on(url, "sharded-set len seen").exits(0), format!("{}\n", 20_000 + added));
-        let members = on(url, "sharded-set members seen").sorted_lines();
-        assert!(members.windows(2).all(|pair| pair[0] != pair[1]), "a member is there twice");
-        assert_eq!(members.len() as u64, 20_000 + added);
+        assert_eq!(on(url, "sharded-set len seen").exits(0), format!("{}\n", members + added));
+        let found = on(url, "sharded-set members seen").sorted_lines();
+        assert!(found.windows(2).all(|pair| pair[0] != pair[1]), "a member is there twice");
+        assert_eq!(found.len() as u64, members + added);
         let stat = on(url, "--json sharded-set stat seen").json();
-        assert_eq!((&stat["shards"], &stat["moving_from"]), (&json!(400), &json!(null)));
-        // The manifest, the map and 400 shards: what the dead have left is gone.
-        assert_eq!(on(url, "--json inspect seen").json()["keys"], 402);
+        assert_eq!((stat["shards"].to_string(), &stat["moving_from"]), (shards(50), &json!(null)));
+        // The manifest, the map and the shards: what the dead have left is gone.
+        assert_eq!(on(url, "--json inspect seen").json()["keys"].to_string(), (members / 50 + 2).to_string());
+        println!(
+            "{url}: {members} members and {added} more, {landed} of {kills} killed midway; the slowest add of 100, a process and all, {slowest:?}"
+        );
     });
+}
+
+/// Adds members of which half are there already, until it is over: how many were not, how many of them were said to be new, and how long the slowest command took.
+fn add_until(url: &str, is_over: &AtomicBool) -> (u64, u64, Duration) {
+    let (mut added, mut new, mut slowest) = (0, 0, Duration::ZERO);
+    while !is_over.load(Ordering::Relaxed) {
+        let part: String = (added..added + 50).map(|n| format!("{}\nx{n}\n", n % 1_000)).collect();
+        let from = Instant::now();
+        let told = on_with_input(url, "sharded-set add seen -", part.as_bytes()).exits(0);
+        slowest = slowest.max(from.elapsed());
+        new += told.trim().parse::<u64>().expect("a number");
+        added += 50;
+    }
+    (added, new, slowest)
 }
 
 /// The same of the other two, with fewer kills: what is put again and again has the value that was put last.

@@ -4,7 +4,9 @@
 mod common;
 mod looks;
 mod place;
+mod shards;
 mod shared;
+mod unique;
 mod verbs;
 
 use place::Place;
@@ -32,6 +34,9 @@ everywhere! {
     shared::queue;
     shared::stack;
     shared::cache;
+    shards::dense;
+    unique::precisions;
+    unique::integers;
     looks::inspect;
     looks::ls;
     looks::demo;

@@ -133,10 +133,12 @@ impl Inspection {
             }
             Kind::ShardedHash => {
                 let hash = ShardedHash::open(store, name.as_bytes()).await?;
+                self.params.extend(hash.range().into_iter().flatten());
                 self.elements_of(hash.len().await)?;
             }
             Kind::ShardedSet => {
                 let set = ShardedSet::open(store, name.as_bytes()).await?;
+                self.params.extend(set.range().into_iter().flatten());
                 self.elements_of(set.len().await)?;
             }
             Kind::PackedTable => {
@@ -144,6 +146,7 @@ impl Inspection {
             }
             Kind::ShardedSortedSet => {
                 let set = ShardedSortedSet::open(store, name.as_bytes()).await?;
+                self.params.extend(set.range().into_iter().flatten());
                 self.elements_of(set.len().await)?;
             }
             Kind::Queue => {

@@ -230,6 +230,16 @@ impl Core {
         }
     }
 
+    /// What the map in force says of dense numbers, in words; `None` where elements are spread by hash.
+    pub(super) fn range(&self) -> Option<[(&'static str, String); 2]> {
+        let map = self.plan().map;
+        let told = || {
+            let range = ("dense numbers", format!("0 to {}", map.capacity().saturating_sub(1)));
+            [range, ("dense numbers a shard", map.per_shard.to_string())]
+        };
+        self.params.is_dense.then(told)
+    }
+
     /// The name of what is called `stored` in a shard; `None` for a mark.
     pub(super) fn named(&self, map: &Map, shard: u16, stored: &Bytes) -> Option<Bytes> {
         if self.params.is_dense {

@@ -344,6 +344,11 @@ macro_rules! common {
                 self.0.plan().map.shards
             }
 
+            /// The range of its numbers where they are dense, in words.
+            pub(crate) fn range(&self) -> Option<[(&'static str, String); 2]> {
+                self.0.range()
+            }
+
             /// Figures: how many elements, how full the fullest shard is, and how the server keeps it. **Round trips: 2**, 1 more for each further 1,024 shards.
             ///
             /// # Errors

@@ -7,12 +7,14 @@ use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::{Value, json};
 
-/// A line is right on both kinds of servers.
+/// A line is right on both kinds of servers, and in a folder.
 fn on_each(act: impl Fn(&str)) {
     let memcached = Memcached::start(Version::New, &[]);
     act(&memcached.url());
     let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
     act(&redis.url());
+    let folder = tempfile::tempdir().unwrap();
+    act(&format!("file:{}", folder.path().join("store").display()));
 }
 
 const CITIES: &str = "\

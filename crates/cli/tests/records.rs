@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 
 const FIELDS: &str = "place:CA-ON|CA-QC|US-NY visits:u7 paid:bit delta:i5 tag:bytes2";
 
-/// A line is right on both kinds of servers.
+/// A line is right on both kinds of servers, and in a folder.
 fn on_each(act: impl Fn(&str)) {
     let memcached = Memcached::start(Version::New, &[]);
     act(&memcached.url());
     let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
     act(&redis.url());
+    let folder = tempfile::tempdir().unwrap();
+    act(&format!("file:{}", folder.path().join("store").display()));
 }
 
 #[test]

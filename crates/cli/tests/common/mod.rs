@@ -57,7 +57,12 @@ pub(crate) fn finish(command: &mut Command) -> Done {
 }
 
 /// Waits for the end, but not for ever.
-pub(crate) fn wait(mut child: Child) -> Done {
+pub(crate) fn wait(child: Child) -> Done {
+    wait_within(child, DEADLINE)
+}
+
+/// The same of what may take longer.
+pub(crate) fn wait_within(mut child: Child, deadline: Duration) -> Done {
     let drain = |stream: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -71,7 +76,7 @@ pub(crate) fn wait(mut child: Child) -> Done {
     let status = loop {
         match child.try_wait().unwrap() {
             Some(status) => break status,
-            None if start.elapsed() > DEADLINE => {
+            None if start.elapsed() > deadline => {
                 child.kill().unwrap();
                 child.wait().unwrap();
                 panic!("the command hangs");

@@ -37,6 +37,7 @@ everywhere! {
     shards::dense;
     unique::precisions;
     unique::integers;
+    unique::zones;
     looks::inspect;
     looks::ls;
     looks::demo;

@@ -149,3 +149,22 @@ pub(crate) fn integers(place: &Place) {
     place.on("unique add NAME.any --day 10 7").exits(0);
     place.on("unique union NAME.any NAME.exact --day 10").fails(2, "cannot be united");
 }
+
+/// A period is of any length, and begins by a clock of any zone.
+pub(crate) fn zones(place: &Place) {
+    // Half past one on the first of February where it is half past five hours later than in UTC, and half past eight in the evening before where it is not.
+    let at = "2026-01-31T20:00:00Z";
+    let made = [("kolkata", "--offset +05:30", 20_485), ("utc", "", 20_484), ("hour", "--period 1h", 491_636)];
+    for (site, options, period) in made {
+        let told = place.on(&format!("--json unique add NAME.{site} {options} --at {at} ann bob")).json();
+        assert_eq!((&told["period"], &told["new"]), (&json!(period), &json!(2)), "{site}");
+        place.on(&format!("unique add NAME.{site} --at 2026-01-31T18:29:59Z cat")).exits(0);
+        let count = |day: u64| place.on(&format!("unique count NAME.{site} --day {day}")).exits(0);
+        let days = if site == "utc" { ["0\n", "3\n"] } else { ["1\n", "2\n"] };
+        let before = if site == "hour" { period - 2 } else { period - 1 };
+        assert_eq!([count(before), count(period)], days, "{site}");
+    }
+    place.on("unique add NAME.utc --offset +01:00 x").fails(8, "offset");
+    place.on("unique add NAME.utc --period 1h x").fails(8, "period");
+    place.on("unique add NAME.other --offset +15:00 x").fails(2, "offset");
+}

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use larder_core::StoreRef;
 use larder_store_memory::MemoryStore;
 use larder_store_redis::{Config, RedisStore};
+use larder_structures::lookup::Rows;
 use larder_structures::records::{PackedRecords, Schema};
-use larder_structures::{Precision, UniqueVisitors};
+use larder_structures::{PackedTable, Precision, UniqueVisitors};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, Value};
 use larder_testkit::servers::{Memcached, Version};
 
@@ -118,4 +119,91 @@ async fn records_take_what_is_documented() {
     assert!(in_process <= 1.129, "{in_process}");
     assert!(on_redis <= 1.13, "{on_redis}");
     assert!(on_memcached <= 1.15, "{on_memcached}");
+}
+
+/// What of 10 million locations is not their bits: an element's target, 1.125 bytes, is the bits alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_million_records_take_their_bits_and_what_tells_a_loss() {
+    const USERS: u64 = 10_000_000;
+    const BITS_BYTES: u64 = USERS * 9 / 8;
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    let before = memory.stats().bytes as u64;
+    let schema = Schema::parse(["place:u9"]).unwrap();
+    let records = PackedRecords::options().schema(schema).open_or_create(&store, "users").await.unwrap();
+    let per_shard = (records.id_max() + 1) / u64::from(larder_structures::records::SHARDS_MAX);
+    let shards = USERS.div_ceil(per_shard);
+    for shard in 0..shards {
+        records.set(shard * per_shard, &[("place", 1u64.into())]).await.unwrap();
+    }
+    let taken = memory.stats().bytes as u64 - before;
+    // Shards are made whole, and of a class of 64 KiB.
+    let beside = shards * ((64 << 10) - per_shard * 9 / 8);
+    let unfilled = (shards * per_shard - USERS) * 9 / 8;
+    let rest = taken - BITS_BYTES - beside - unfilled;
+    println!(
+        "{taken} bytes: {BITS_BYTES} of bits, {beside} of headers and keys in {shards} shards, {unfilled} of the last one, {rest} of index, ledger and manifest"
+    );
+    assert!(taken > BITS_BYTES, "the bits alone are the target");
+    assert!(taken <= BITS_BYTES + BITS_BYTES / 250, "{taken}");
+}
+
+/// What a visitor takes in sets of 32 bits, by how many members the server is told to pack: by the 512 that it packs unless told, more than 4.4 bytes, whatever we do (`unique/sizing.rs`).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compact_visitors_take_less_the_more_a_server_packs() {
+    const VISITORS: u64 = 200_000;
+    let mut each = Vec::new();
+    for members_max in ["512", "1024", "4096"] {
+        let server =
+            RedisServer::start(RedisVersion::Redis7, &RedisOptions::new().arg("set-max-intset-entries", members_max));
+        let store = redis(&server).await;
+        let site = UniqueVisitors::options().precision(Precision::Compact).expected(VISITORS);
+        let site = site.open_or_create(&store, "site").await.unwrap();
+        let day = site.current().unwrap();
+        for first in (0..VISITORS).step_by(50_000) {
+            site.add_in(day, first..first + 50_000).await.unwrap();
+        }
+        let stat = site.stat(day).await.unwrap().unwrap();
+        assert_eq!(stat.unpacked_shards, 0, "{stat:?}");
+        each.push(live(&server) as f64 / VISITORS as f64);
+    }
+    println!("bytes a visitor where 512, 1,024 and 4,096 are packed: {each:.3?}");
+    assert!((4.4..4.6).contains(&each[0]) && each[1] < 4.4 && each[2] < 4.25, "{each:?}");
+}
+
+/// The blocks of a table stand in one slab class, and in no more of its pages than they fill: so what is resident is up to a page more than what is live, whatever the size of a block.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_packed_table_takes_whole_pages_of_one_class_of_memcached() {
+    let server = Memcached::start(Version::Old, &[]);
+    let store = client(server.addr(), "").await;
+    let table = PackedTable::open_or_create(&store, "cities").await.unwrap();
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut rows = Rows::new(["a", "b"]).unwrap();
+    for id in 0..60_000u64 {
+        rows.push_id(id, [0, 1].map(|_| format!("{:016x}", random.u64(..)))).unwrap();
+    }
+    let built = table.build(rows).await.unwrap();
+    let stats = server.stats("slabs");
+    let of = |class: &str, what: &str| -> u64 {
+        let found = stats.lines().find_map(|line| line.trim().strip_prefix(&format!("STAT {class}:{what} ")));
+        found.unwrap_or_else(|| panic!("no {what} of class {class}")).parse().unwrap()
+    };
+    let classes: Vec<&str> = stats
+        .lines()
+        .filter_map(|line| line.strip_prefix("STAT ")?.split_once(":used_chunks "))
+        .map(|(class, _)| class)
+        .collect();
+    let blocks = classes.iter().max_by_key(|class| of(class, "used_chunks")).unwrap();
+    let (used, pages) = (of(blocks, "used_chunks"), of(blocks, "total_pages"));
+    let (filled, page_bytes) =
+        (used * of(blocks, "chunk_size"), of(blocks, "chunk_size") * of(blocks, "chunks_per_page"));
+    println!(
+        "{used} chunks, {:.2} pages of which there are {pages}: {:.2} times as much",
+        filled as f64 / page_bytes as f64,
+        (pages * page_bytes) as f64 / filled as f64
+    );
+    assert!(used >= u64::from(built.blocks), "the blocks, and the directory, stand in one class");
+    assert_eq!(pages, used.div_ceil(of(blocks, "chunks_per_page")), "no page is there for what came and went");
+    // The manifest and the head.
+    assert!(classes.iter().all(|class| class == blocks || of(class, "used_chunks") <= 2), "{stats}");
 }

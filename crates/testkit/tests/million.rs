@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use larder::{Array, Effect, ErrorKind, EventLog, Queue, Result, Set, Stack, StoreRef, Table};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
@@ -17,6 +18,8 @@ const FEW: u32 = 5_000;
 const MILLION: u32 = 1_000_000;
 /// How many go into a call where one call does not take all.
 const A_CALL: usize = 10_000;
+/// How many take at once through one handle, whose takings share their round trips: one at a time pays two for each item.
+const TAKERS: usize = 100;
 /// Longer than any call takes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -100,6 +103,25 @@ fn is_whole(outcome: Result<()>) -> bool {
     false
 }
 
+async fn pop(queue: Queue) -> Result<Option<Bytes>> {
+    queue.pop().await
+}
+
+async fn pop_top(stack: Stack) -> Result<Option<Bytes>> {
+    stack.pop().await
+}
+
+/// As many takers at once as there are items to come, which they get in the order in which they asked.
+async fn take_all<'e, F>(expected: impl Iterator<Item = &'e String>, take: impl Fn() -> F)
+where
+    F: Future<Output = Result<Option<Bytes>>> + Send + 'static,
+{
+    let takers: Vec<_> = expected.map(|expected| (expected, tokio::spawn(take()))).collect();
+    for (expected, taker) in takers {
+        assert_eq!(taker.await.unwrap().unwrap().expect("an item"), expected.as_bytes());
+    }
+}
+
 #[tokio::test]
 async fn a_queue_takes_a_million_items_and_gives_them_in_order() {
     for opened in stores().await {
@@ -117,16 +139,15 @@ async fn a_queue_takes_a_million_items_and_gives_them_in_order() {
         clock.lap("push");
         assert_eq!(queue.len().await.unwrap(), u64::from(opened.elements));
         clock.lap("len");
-        for (number, expected) in all.iter().enumerate() {
-            // One in a thousand is claimed and acknowledged.
-            let item = if number % 1_000 == 0 {
+        for (round, some) in all.chunks(TAKERS).enumerate() {
+            let mut some = some.iter();
+            // Of every tenth round one is claimed and acknowledged.
+            if round % 10 == 0 {
                 let claim = queue.claim(Duration::from_secs(60)).await.unwrap().expect("an item");
                 claim.ack().await.unwrap();
-                claim.item().clone()
-            } else {
-                queue.pop().await.unwrap().expect("an item")
-            };
-            assert_eq!(item, expected.as_bytes(), "item {number}");
+                assert_eq!(claim.item(), some.next().unwrap().as_bytes());
+            }
+            take_all(some, || pop(queue.clone())).await;
         }
         clock.lap("pop, claim");
         assert_eq!(queue.pop().await.unwrap(), None);
@@ -149,8 +170,9 @@ async fn a_stack_takes_a_million_items_and_gives_them_backwards() {
             }
         }
         clock.lap("push");
-        for expected in all.iter().rev() {
-            assert_eq!(stack.pop().await.unwrap().expect("an item"), expected.as_bytes());
+        let backwards: Vec<&String> = all.iter().rev().collect();
+        for some in backwards.chunks(TAKERS) {
+            take_all(some.iter().copied(), || pop_top(stack.clone())).await;
         }
         clock.lap("pop");
         assert_eq!(stack.pop().await.unwrap(), None);

@@ -459,20 +459,24 @@ impl Inner {
     /// Writes to an entry, without a value, before it is listed for its maker: he takes back what the list refused him, as long as nobody else wrote to it,
     /// and what is on the list and gone is lost. False if it is another by now. **Round trips: 1.**
     async fn sign(&self, effort: &Effort, spot: &Spot, found: &Found, entry: Entry<'_>) -> Result<bool> {
-        let (Some(cas), Some(ttl)) = (found.item.cas, self.left(entry.expiry_s, found.item.ttl)) else {
-            // About to be over: no maker is so late.
-            return Ok(true);
-        };
-        // A writer of its own: a put of this handle that began before is to count after it.
-        let stamp = Stamp { generation: self.manifest.generation, writer: random_id(), seq: 1 };
-        let frame = layout::empty_frame(stamp);
-        let op =
-            Inner::cas_op(self.item_key(spot)?, cas, entry.rewritten(&frame, self.now_s())?, spot.flags(false), ttl);
+        // None: it is about to be over, and no maker is so late.
+        let Some(op) = self.sign_op(spot, found, entry)? else { return Ok(true) };
         match self.run(effort.ctx(), Batch::from_iter([op])).await.pop() {
             Some(Ok(reply)) => Ok(reply == Reply::Stored),
             Some(Err(error)) => Err(error),
             None => Err(larder_core::ext::no_reply()),
         }
+    }
+
+    /// The op of [`sign`](Inner::sign); `None` for an entry that is about to be over.
+    pub(super) fn sign_op(&self, spot: &Spot, found: &Found, entry: Entry<'_>) -> Result<Option<Op>> {
+        let (Some(cas), Some(ttl)) = (found.item.cas, self.left(entry.expiry_s, found.item.ttl)) else {
+            return Ok(None);
+        };
+        // A writer of its own: a put of this handle that began before is to count after it.
+        let stamp = Stamp { generation: self.manifest.generation, writer: random_id(), seq: 1 };
+        let written = entry.rewritten(&layout::empty_frame(stamp), self.now_s())?;
+        Ok(Some(Inner::cas_op(self.item_key(spot)?, cas, written, spot.flags(false), ttl)))
     }
 
     /// What is left of a life; `None` where that is too little to write it anew.

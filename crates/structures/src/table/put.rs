@@ -36,6 +36,8 @@ enum Tried {
     Made(u64),
     /// It took the place of this incarnation.
     Replaced { made: u64, gone: u64 },
+    /// A later put of this handle is in the entry, so it was overwritten before it came.
+    Overtaken(Found),
     /// It did nothing, and never will.
     Nothing,
     /// The entry is there, and has no room for a second value.
@@ -64,7 +66,12 @@ impl Inner {
             if let Tried::Joined(_) = &tried {
                 self.tend_behind(put.spot.shard, self.now_s());
             }
+            let tried = match tried {
+                Tried::Overtaken(later) if !self.stands(&mut effort, &put, &later).await? => Tried::Nothing,
+                tried => tried,
+            };
             match tried {
+                Tried::Overtaken(_) => return self.shards.vigil.check(),
                 Tried::Nothing | Tried::NoRoom => {
                     events::conflict(self.subject());
                     effort.pause().await;
@@ -179,23 +186,77 @@ impl Inner {
         if entry.last(put.stamp.writer) >= put.stamp.seq {
             // A later put of this handle came first, so this one was overwritten by it. To write it now would write nothing: the entry takes it
             // for a repeat, and keeps its incarnation.
+            let is_own = entry.last(put.stamp.writer) == put.stamp.seq;
             drop(entry);
-            return Ok(Tried::Joined(Some(found)));
+            return Ok(if is_own { Tried::Joined(Some(found)) } else { Tried::Overtaken(found) });
         }
         let gone = entry.incarnation;
-        if !found.is_listed {
+        drop(entry);
+        let was_listed = found.is_listed;
+        let found = match was_listed {
+            true => found,
             // The put itself has done nothing yet.
-            let noted = self.list_replaced(effort, put, &entry).await;
-            noted.map_err(|error| error.effect(Effect::NotApplied))?;
-        }
+            false => match self.list_other(effort, put, gone).await {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(Tried::Nothing),
+                Err(error) => return Err(error.effect(Effect::NotApplied)),
+            },
+        };
+        let entry = self.entry(put.key, &found.item)?;
         let frame = layout::whole_frame(put.stamp, &put.spot, (made, put.expiry_s), put.key, put.value);
         let written = entry.rewritten(&frame, self.now_s())?;
         let replaced = self.cas(effort, put, &found, written, put.spot.flags(false)).await;
-        if !found.is_listed && !matches!(replaced, Ok(true)) {
+        if !was_listed && !matches!(replaced, Ok(true)) {
             // Its error is one of that other entry, not of this put.
             _ = self.check_late(effort, &put.spot, put.key, gone, since).await;
         }
         Ok(if replaced? { Tried::Replaced { made, gone } } else { Tried::Nothing })
+    }
+
+    /// Lists another put's entry, whose maker has not come to that, for good: signs it first, so that its maker leaves it where it is. The entry as it
+    /// is then; `None` if it is another by now, or none. **Round trips: 3.**
+    async fn list_other(&self, effort: &mut Effort, put: &Put<'_>, incarnation: u64) -> Result<Option<Found>> {
+        // With what is left of its life, which is not to change.
+        let Some(mut found) = self.read(effort, &put.spot, put.key).await? else { return Ok(None) };
+        let entry = self.entry(put.key, &found.item)?;
+        if entry.incarnation != incarnation {
+            return Ok(None);
+        }
+        if found.is_listed {
+            return Ok(Some(found));
+        }
+        // None: it is about to be over, and no maker is so late.
+        if let Some(sign) = self.sign_op(&put.spot, &found, entry)? {
+            let batch = Batch::from_iter([sign, Inner::get_op(&put.item_key)]);
+            let mut replies = self.run(effort.ctx(), batch).await.into_iter();
+            if next(&mut replies)? != Reply::Stored {
+                return Ok(None);
+            }
+            let Some(signed) = self.found(&put.spot, put.key, next(&mut replies))? else { return Ok(None) };
+            found = signed;
+        }
+        let entry = self.entry(put.key, &found.item)?;
+        if entry.incarnation != incarnation {
+            return Ok(None);
+        }
+        self.list_replaced(effort, put, &entry).await?;
+        drop(entry);
+        Ok(Some(found))
+    }
+
+    /// True if the later put that overtook this one, or what came after it, stays: false where its maker took it back, as the list refused it.
+    async fn stands(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>, later: &Found) -> Result<bool> {
+        if later.is_listed {
+            return Ok(true);
+        }
+        let since = ambient::now();
+        let incarnation = self.entry(put.key, &later.item)?.incarnation;
+        if self.list_other(effort, put, incarnation).await.map_err(unknown)?.is_none() {
+            return Ok(false);
+        }
+        self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
+        self.flag(effort, put.key, incarnation).await;
+        Ok(true)
     }
 
     /// Lists the entry whose place a put is about to take, and whose maker has not come to that: its incarnation must be on the list before

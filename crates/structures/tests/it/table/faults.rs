@@ -243,3 +243,120 @@ async fn a_put_that_the_list_has_no_room_for_takes_nobody_elses_equal_value_alon
     }
     assert!(batches > 2 && refused > 0, "{refused} of {batches}");
 }
+
+/// A table with lives in which nothing fits any more, and the first key that did not.
+async fn full_with_lives() -> (StoreRef, Table, Vec<u8>) {
+    let inner: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(20_000).build().unwrap());
+    let store: StoreRef = Arc::new(Evicting(inner));
+    let table = Table::options().ttl(true).open_or_create(&store, "t").await.unwrap();
+    let mut count = 0;
+    while table.put(long(count), "v").await.is_ok() {
+        count += 1;
+    }
+    table.settle().await;
+    (store, table, long(count))
+}
+
+fn long(number: u32) -> Vec<u8> {
+    [&number.to_le_bytes()[..], &[7; 500]].concat()
+}
+
+async fn make_room(table: &Table) {
+    for number in 0..8 {
+        assert!(table.remove(long(number)).await.unwrap());
+    }
+    eventually("there is room", || async { table.put(long(0), "v").await.is_ok() }).await;
+    table.settle().await;
+}
+
+/// The list has no room for a key that is put, and before one of the batches by which its entry is taken back there is room, and another client puts the key, and
+/// dies at any of its own: what was refused and is gone is not lost, as nobody was told that it was there.
+#[tokio::test]
+async fn with_lives_an_entry_that_is_taken_back_is_not_lost_whenever_another_that_puts_it_dies() {
+    let mut taken_back = 0;
+    for nth in 2..7 {
+        for dies_at in 1..7 {
+            let (store, table, key) = full_with_lives().await;
+            let hooked = Hooked::new(&store);
+            let putting = Table::open(&hooked.shared(), "t").await.unwrap();
+            let dying_store = Hooked::new(&store);
+            let dying = Table::open(&dying_store.shared(), "t").await.unwrap();
+            hooked.at(nth, {
+                let (table, key) = (table.clone(), key.clone());
+                move |store, batch| async move {
+                    make_room(&table).await;
+                    for later in dies_at..dies_at + 40 {
+                        dying_store.at(later, |_, _| std::future::pending());
+                    }
+                    let call = tokio::spawn(async move { dying.put(key, "other").await });
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    call.abort();
+                    store.run(Ctx::default(), batch).await
+                }
+            });
+            let what = format!("at batch {nth}, the other dies at its batch {dies_at}");
+            let outcome = putting.put(&key, "v").await;
+            putting.settle().await;
+            match (outcome, table.get(&key).await) {
+                (Ok(()), got) => assert!(got.unwrap().is_some(), "{what}"),
+                (Err(error), got) if error.is_unknown() => {
+                    assert!(got.is_ok(), "{what}: {error}, then {got:?}");
+                }
+                (Err(error), got) => {
+                    assert_eq!(error.kind(), ErrorKind::Full, "{what}: {error}");
+                    taken_back += usize::from(got.unwrap_or_else(|lost| panic!("{what}: {lost}")).is_none());
+                }
+            }
+        }
+    }
+    assert!(taken_back > 0, "none was taken back");
+}
+
+/// Two tasks put a key through one handle, and the one that began first comes to the entry after the other, whose listing is refused: whenever in the other's
+/// taking it back that is, it is not told that its put is done where nothing is left.
+#[tokio::test]
+async fn with_lives_a_put_that_a_later_one_overtook_outlives_that_one_taken_back() {
+    let mut refused = 0;
+    for nth in 2..9 {
+        let (store, table, key) = full_with_lives().await;
+        let hooked = Hooked::new(&store);
+        let handle = Table::open(&hooked.shared(), "t").await.unwrap();
+        let (is_turn, turn) = tokio::sync::oneshot::channel();
+        let (is_done, done) = tokio::sync::oneshot::channel::<()>();
+        let (is_through, through) = tokio::sync::oneshot::channel();
+        // Of the earlier one, which waits for its turn while the later one is under way.
+        hooked.at(1, {
+            let (later, key) = (handle.clone(), key.clone());
+            move |store, batch| async move {
+                tokio::spawn(async move { is_through.send(later.put(key, "later").await) });
+                // The later one may be through with fewer batches.
+                _ = tokio::time::timeout(Duration::from_millis(300), turn).await;
+                store.run(Ctx::default(), batch).await
+            }
+        });
+        hooked.at(nth, {
+            let table = table.clone();
+            move |store, batch| async move {
+                make_room(&table).await;
+                _ = is_turn.send(());
+                // The earlier one may have to wait for this very batch.
+                _ = tokio::time::timeout(Duration::from_millis(300), done).await;
+                store.run(Ctx::default(), batch).await
+            }
+        });
+        let earlier = tokio::time::timeout(Duration::from_secs(20), handle.put(&key, "earlier")).await.unwrap();
+        _ = is_done.send(());
+        let later = tokio::time::timeout(Duration::from_secs(20), through).await.unwrap().unwrap();
+        handle.settle().await;
+        let what = format!("at batch {nth}: earlier {earlier:?}, later {later:?}");
+        refused += usize::from(later.is_err());
+        let got = table.get(&key).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        if earlier.is_ok() || later.is_ok() {
+            assert!(got.is_some(), "{what}");
+        }
+        if later.is_err_and(|error| !error.is_unknown()) && earlier.is_ok() {
+            assert_eq!(got.unwrap(), "earlier", "{what}");
+        }
+    }
+    assert!(refused > 0, "none was refused");
+}

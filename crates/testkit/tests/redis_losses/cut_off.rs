@@ -72,11 +72,14 @@ fn cut_off(cluster: &RedisCluster) {
 
 /// They meet again: it learns who serves its slots.
 fn heal(cluster: &RedisCluster) {
-    let successor = cluster.nodes()[CUT_OFF + PRIMARIES].addr();
-    let words = ["CLUSTER".to_owned(), "MEET".into(), successor.ip().to_string(), successor.port().to_string()];
-    let said = cluster.nodes()[CUT_OFF].command(&words);
-    assert!(!said.is_error(), "{}", said.text());
+    for other in cluster.nodes()[1..].iter().map(|node| node.addr()) {
+        let words = ["CLUSTER".to_owned(), "MEET".into(), other.ip().to_string(), other.port().to_string()];
+        let said = cluster.nodes()[CUT_OFF].command(&words);
+        assert!(!said.is_error(), "{}", said.text());
+    }
     wait("it never learnt that it was replaced", || !cluster.is_primary(CUT_OFF));
+    let knows_all = || (0..PRIMARIES as u16).all(|third| cluster.primary_by(CUT_OFF, third * 5_500).is_some());
+    wait("it never learnt of the others", knows_all);
 }
 
 /// How many tell that what was acknowledged is gone; all others have it.

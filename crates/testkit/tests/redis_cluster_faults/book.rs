@@ -12,7 +12,7 @@ use crate::usable;
 use crate::windows::{Span, Touching, Windows};
 
 /// A write whose outcome is unknown may be done so long after that was told.
-const LATE: Duration = Duration::from_secs(10);
+pub(crate) const LATE: Duration = Duration::from_secs(10);
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -38,7 +38,7 @@ pub(crate) fn judge(error: &Error) {
 
 /// What was told of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+pub(crate) enum Told {
     Done,
     Unknown,
     Refused,
@@ -67,6 +67,11 @@ impl Book {
             }
         };
         locked(&self.entries).insert(id, (Span::since(sent), told));
+    }
+
+    /// Everything that was entered.
+    pub(crate) fn entries(&self) -> BTreeMap<u64, (Span, Told)> {
+        locked(&self.entries).clone()
     }
 
     fn all(&self, told: Told) -> BTreeSet<u64> {

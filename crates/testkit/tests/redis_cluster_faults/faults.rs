@@ -30,6 +30,8 @@ pub(crate) struct Done {
     pub(crate) unreplicated: u32,
     /// Failovers that nobody here brought about.
     pub(crate) unplanned: u32,
+    /// Slots that were under way while a primary was dead and its replica took over.
+    pub(crate) at_once: u32,
     /// Slots that moved, by the kind of the structure that has a key there.
     pub(crate) moved: BTreeMap<String, u32>,
 }
@@ -49,8 +51,8 @@ impl Signals {
     }
 }
 
-/// Kills a primary, has its replica take over, brings it back as a replica, and moves slots of every structure; round after round until it is told to
-/// stop, two at the least.
+/// Kills a primary, has its replica take over, every other time while slots of the others move, brings it back as a replica, and moves slots of every
+/// structure; round after round until it is told to stop, two at the least.
 pub(crate) fn break_things(cluster: &mut RedisCluster, signals: &Signals, windows: &Windows) -> Done {
     let mut done = Done::default();
     let mut pairs = Pairs::default();
@@ -58,10 +60,13 @@ pub(crate) fn break_things(cluster: &mut RedisCluster, signals: &Signals, window
     while round < 2 || !signals.is_over() {
         let slot = THIRD * (round % 3) as u16;
         let is_unreplicated = round % 2 == 0;
+        // Every other time slots move meanwhile.
+        let moves = if is_unreplicated { 0 } else { MOVES };
         signals.phase.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(LOOKED);
         done.unplanned += pairs.level(cluster, windows, None);
-        let successor = fail_over(cluster, slot, is_unreplicated, &pairs, windows);
+        let (successor, at_once) = fail_over(cluster, slot, (is_unreplicated, moves), &pairs, windows);
+        done.at_once += at_once;
         done.unplanned += pairs.level(cluster, windows, Some(successor));
         done.killed += 1;
         done.unreplicated += u32::from(is_unreplicated);
@@ -117,11 +122,18 @@ fn number(cluster: &RedisCluster, node: usize, field: &str) -> u64 {
     cluster.nodes()[node].info("replication", field).parse().unwrap_or_default()
 }
 
-/// Kills the primary of a slot and brings it back as a replica. Who took its place.
-fn fail_over(cluster: &mut RedisCluster, slot: u16, is_unreplicated: bool, pairs: &Pairs, windows: &Windows) -> usize {
+/// Kills the primary of a slot and brings it back as a replica. Who took its place, and how many slots of the others moved meanwhile.
+fn fail_over(
+    cluster: &mut RedisCluster,
+    slot: u16,
+    (is_unreplicated, moves): (bool, usize),
+    pairs: &Pairs,
+    windows: &Windows,
+) -> (usize, u32) {
     let victim = cluster.primary_of(slot);
     let replica = replica_of(cluster, victim);
     let names = keys_of(cluster, victim, "*").iter().map(|key| name_of(key).to_owned()).collect::<BTreeSet<_>>();
+    let moving = of_others(cluster, victim, moves);
     let from = pairs.seen[&victim].1;
     if is_unreplicated {
         cluster.nodes()[replica].stop();
@@ -134,10 +146,33 @@ fn fail_over(cluster: &mut RedisCluster, slot: u16, is_unreplicated: bool, pairs
         cluster.node_mut(victim).kill9();
     }
     windows.push(Window { from, to: Instant::now(), names: Some(names) });
+    moving.iter().for_each(|&(slot, to)| cluster.begin_move(slot, to));
     cluster.wait_failover(slot, victim);
+    if !moving.is_empty() {
+        // A cluster with an uncovered slot moves no keys. The dead one hears of it all when it comes back.
+        cluster.wait_ok();
+    }
+    for &(slot, to) in &moving {
+        cluster.move_keys(slot, to);
+        cluster.end_move(slot, to);
+    }
     cluster.node_mut(victim).restart();
     cluster.wait_ok();
-    replica
+    (replica, moving.len() as u32)
+}
+
+/// Slots with keys, of primaries that are not to be killed, and which other one of these is to have each.
+fn of_others(cluster: &RedisCluster, victim: usize, moves: usize) -> Vec<(u16, usize)> {
+    let others: Vec<usize> =
+        (0..cluster.nodes().len()).filter(|&node| node != victim && cluster.is_primary(node)).collect();
+    let mut moving = BTreeMap::new();
+    for (at, &from) in others.iter().cycle().take(moves).enumerate() {
+        let keys = keys_of(cluster, from, "*");
+        let key = &keys[fastrand::usize(..keys.len())];
+        let slot = cluster.nodes()[from].command(&["CLUSTER", "KEYSLOT", key]).text();
+        moving.insert(slot.parse().unwrap(), others[(at + 1) % others.len()]);
+    }
+    moving.into_iter().collect()
 }
 
 fn keys_of(cluster: &RedisCluster, node: usize, pattern: &str) -> Vec<String> {

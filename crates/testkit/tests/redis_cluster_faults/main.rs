@@ -12,6 +12,7 @@
 
 mod book;
 mod faults;
+mod register;
 mod subjects;
 mod windows;
 
@@ -22,14 +23,16 @@ use std::time::{Duration, Instant};
 
 use larder::log::{Cursor, Tail};
 use larder::{
-    Arith, Array, Counter, Ctx, EventLog, Initial, Key, Lock, Op, Queue, Result, Set, ShardedSet, Stack, StoreExt,
-    StoreRef, Table, Ttl, UniqueVisitors, Verb, Visitors,
+    Arith, Array, Cache, Counter, Ctx, EventLog, Initial, Key, Lock, Op, PackedRecords, PackedTable, Queue, Result,
+    Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack, StoreExt, StoreRef, Table, Ttl, UniqueVisitors, Verb,
+    Visitors,
 };
 use larder_testkit::redis::{RedisCluster, RedisVersion};
 
 use crate::book::{Book, Checkpoint, Kept, Sum, Taken, is_loss, judge, locked};
 use crate::faults::{Done, Signals, break_things};
-use crate::subjects::{FastCounter, Subject, number};
+use crate::register::Register;
+use crate::subjects::{FastCounter, Subject, There, number};
 use crate::windows::{Span, Windows};
 
 const OPS: u64 = 6_000;
@@ -39,6 +42,10 @@ const TASKS: usize = 48;
 const KEYS: u64 = 64;
 /// Structures of each kind.
 const EACH: usize = 3;
+/// Entries of each cache.
+const PAGES: usize = 16;
+/// For so long a handle of a packed table may read the version before: it looks at the head once a second.
+const BEHIND: Duration = Duration::from_secs(2);
 /// Replicas have by then what was written.
 const REPLICATED: Duration = Duration::from_secs(1);
 /// How long a structure may take, once the cluster is whole, until it can be used.
@@ -63,6 +70,15 @@ struct World {
     visitors: Vec<Kept<Visitors>>,
     unique: Vec<Kept<UniqueVisitors>>,
     sharded: Vec<Kept<ShardedSet>>,
+    hashes: Vec<Kept<ShardedHash>>,
+    sorted: Vec<Kept<ShardedSortedSet>>,
+    records: Vec<Kept<PackedRecords>>,
+    lookups: Vec<Kept<PackedTable>>,
+    caches: Vec<Kept<Cache>>,
+    /// The versions of each packed table.
+    versions: [Register; EACH],
+    /// The values of each cache's entries.
+    pages: [[Register; PAGES]; EACH],
     queues: Vec<Kept<Queue>>,
     stacks: Vec<Kept<Stack>>,
     locks: Vec<Kept<Lock>>,
@@ -114,6 +130,13 @@ impl World {
             visitors: kept(&store).await,
             unique: kept(&store).await,
             sharded: kept(&store).await,
+            hashes: kept(&store).await,
+            sorted: kept(&store).await,
+            records: kept(&store).await,
+            lookups: kept(&store).await,
+            caches: kept(&store).await,
+            versions: Default::default(),
+            pages: Default::default(),
             queues: kept(&store).await,
             stacks: kept(&store).await,
             locks: kept(&store).await,
@@ -147,6 +170,15 @@ impl World {
         all(&self.visitors, &self.store, next).await;
         all(&self.unique, &self.store, next).await;
         all(&self.sharded, &self.store, next).await;
+        all(&self.hashes, &self.store, next).await;
+        all(&self.sorted, &self.store, next).await;
+        all(&self.records, &self.store, next).await;
+        for at in 0..EACH {
+            self.build(at, next.fetch_add(1, Ordering::Relaxed)).await;
+            for page in 0..PAGES {
+                self.page(at, page, next.fetch_add(1, Ordering::Relaxed)).await;
+            }
+        }
         all(&self.queues, &self.store, next).await;
         all(&self.stacks, &self.store, next).await;
         tokio::time::sleep(REPLICATED).await;
@@ -156,7 +188,7 @@ impl World {
     async fn step(&self, id: u64) {
         let (at, store) = (fastrand::usize(..EACH), &self.store);
         let phase = self.signals.phase.load(Ordering::Relaxed);
-        match fastrand::u32(..20) {
+        match fastrand::u32(..25) {
             0..=2 => {
                 let (key, book) = &self.keys[fastrand::usize(..self.keys.len())];
                 let sent = Instant::now();
@@ -183,9 +215,60 @@ impl World {
                 let pop = async |stack: &Stack| self.popped[1][at].pop(async || stack.pop().await).await;
                 self.stacks[at].with(store, pop).await;
             }
+            19 => self.hashes[at].write(store, id, phase).await,
+            20 => self.sorted[at].write(store, id, phase).await,
+            21 => self.records[at].write(store, id, phase).await,
+            22 if id.is_multiple_of(4) => self.build(at, id).await,
+            22 => self.look_up(at).await,
+            23 => self.page(at, fastrand::usize(..PAGES), id).await,
             _ => self.lock(at).await,
         }
         self.signals.ops.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Another version of a packed table.
+    async fn build(&self, at: usize, id: u64) {
+        let build = async |table: &PackedTable| {
+            let sent = Instant::now();
+            let outcome = table.write(id).await;
+            self.versions[at].made.enter(id, sent, &outcome);
+            if outcome.is_ok() {
+                self.versions[at].ended(sent);
+            }
+            outcome
+        };
+        self.lookups[at].with(&self.store, build).await;
+    }
+
+    /// Which version of a packed table is in force.
+    async fn look_up(&self, at: usize) {
+        let sent = Instant::now();
+        if let Some(There::Ids(found)) = self.lookups[at].with(&self.store, async |table| table.read().await).await {
+            self.versions[at].read(sent, found[0]);
+        }
+    }
+
+    /// Asks for an entry of a cache, which is made where it is missing; one time in four ends it first.
+    async fn page(&self, at: usize, page: usize, id: u64) {
+        let (register, key) = (&self.pages[at][page], format!("page-{page}"));
+        if id.is_multiple_of(4) {
+            let sent = Instant::now();
+            if self.caches[at].with(&self.store, async |cache| cache.invalidate(&key).await).await.is_some() {
+                register.ended(sent);
+            }
+        }
+        let ask = async |cache: &Cache| {
+            let sent = Instant::now();
+            let make = async || {
+                // It is made at this moment, whenever it comes to be cached.
+                register.made.enter(id, Instant::now(), &Ok(()));
+                Ok::<_, larder::Error>(id.to_string())
+            };
+            let found = cache.get_or_rebuild(&key, make).await?;
+            register.read(sent, number(&found.value));
+            Ok(())
+        };
+        self.caches[at].with(&self.store, ask).await;
     }
 
     /// Holds a lock for a moment. Who checks its token is never fooled: no two holders have one.
@@ -292,13 +375,14 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
 }
 
 fn report(done: u64, took: Duration, broken: &Done, sums: &BTreeMap<&'static str, Sum>) {
-    let Done { killed, unreplicated, unplanned, moved } = broken;
+    let Done { killed, unreplicated, unplanned, at_once, moved } = broken;
     for kind in sums.keys() {
         assert!(moved.get(*kind).is_some_and(|&moved| moved > 0), "no slot of a {kind} moved: {moved:?}");
     }
     assert!(*unreplicated > 0 && killed > unreplicated, "{killed} killed, {unreplicated} of them unreplicated");
+    assert!(*at_once > 0, "no slot moved while a primary was dead");
     println!(
-        "{done} ops in {:.1} s, {killed} primaries killed ({unreplicated} with unreplicated writes), {unplanned} unplanned failovers, {} slots moved: {moved:?}",
+        "{done} ops in {:.1} s, {killed} primaries killed ({unreplicated} with unreplicated writes), {unplanned} unplanned failovers, {at_once} slots moved during one, {} between them: {moved:?}",
         took.as_secs_f64(),
         moved.values().sum::<u32>()
     );
@@ -347,6 +431,10 @@ async fn settle(world: &World, store: &StoreRef) -> BTreeMap<&'static str, Sum> 
     settled(&world.visitors, at, &mut sums).await;
     settled(&world.unique, at, &mut sums).await;
     settled(&world.sharded, at, &mut sums).await;
+    settled(&world.hashes, at, &mut sums).await;
+    settled(&world.sorted, at, &mut sums).await;
+    settled(&world.records, at, &mut sums).await;
+    settle_registers(world, store, &mut sums).await;
     for (at, kept) in world.queues.iter().enumerate() {
         let (fresh, _) = kept.found(store).await;
         usable(&kept.name, || fresh.push("0")).await;
@@ -371,6 +459,41 @@ async fn settle(world: &World, store: &StoreRef) -> BTreeMap<&'static str, Sum> 
             .add(Sum { acknowledged, ..kept.sum(0, &world.windows.of(Lock::KIND, &kept.name)) });
     }
     sums
+}
+
+/// Holds what was read where values take each other's place, and has each place take one more. A packed table whose blocks were lost is built anew.
+async fn settle_registers(world: &World, store: &StoreRef, sums: &mut BTreeMap<&'static str, Sum>) {
+    for (kept, register) in world.lookups.iter().zip(&world.versions) {
+        let touching = world.windows.of(PackedTable::KIND, &kept.name);
+        let fresh = usable(&kept.name, || PackedTable::open(store, &kept.name)).await;
+        let sent = Instant::now();
+        match fresh.read().await {
+            Ok(There::Ids(found)) => register.read(sent, found[0]),
+            Ok(There::Count(_)) => unreachable!("it has numbers"),
+            Err(error) => judge(&error),
+        }
+        let reads = register.close(&kept.name, &touching, BEHIND);
+        assert!(reads > 0, "{}: it was never read", kept.name);
+        usable(&kept.name, || fresh.write(0)).await;
+        let There::Ids(found) = usable(&kept.name, || fresh.read()).await else { unreachable!("it has numbers") };
+        assert_eq!(found, [0], "{}", kept.name);
+        sums.entry(PackedTable::KIND)
+            .or_default()
+            .add(Sum { told: kept.sum(0, &touching).told, ..register.sum(&touching) });
+    }
+    for (kept, registers) in world.caches.iter().zip(&world.pages) {
+        let touching = world.windows.of(Cache::KIND, &kept.name);
+        let fresh = usable(&kept.name, || <Cache as Subject>::open(store, &kept.name, false)).await;
+        for (page, register) in registers.iter().enumerate() {
+            let (what, key) = (format!("{}, page {page}", kept.name), format!("page-{page}"));
+            let reads = register.close(&what, &touching, Duration::ZERO);
+            assert!(reads > 0, "{what}: it was never read");
+            usable(&what, || fresh.invalidate(&key)).await;
+            let make = || fresh.get_or_rebuild(&key, async || Ok::<_, larder::Error>("0"));
+            assert_eq!(usable(&what, make).await.value, "0", "{what}");
+            sums.entry(Cache::KIND).or_default().add(register.sum(&touching));
+        }
+    }
 }
 
 /// What a tail has told is there, or the tail says that the log went back.

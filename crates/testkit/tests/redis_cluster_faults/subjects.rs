@@ -3,14 +3,25 @@
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
+use larder::lookup::Rows;
+use larder::records::Schema;
 use larder::{
-    Array, Counter, EventLog, Lock, Queue, Result, Set, ShardedSet, Stack, StoreRef, Table, UniqueVisitors, Visitors,
+    Array, Cache, Counter, EventLog, Lock, PackedRecords, PackedTable, Queue, Result, Set, ShardedHash, ShardedSet,
+    ShardedSortedSet, Stack, StoreRef, Table, UniqueVisitors, Visitors,
 };
 
 /// Of visitors and unique visitors: longer than any run.
 const PERIOD: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Unique visitors are made for so many.
 const EXPECTED: u64 = 100_000;
+/// Of packed records: two bits each.
+const SHARD_BYTES: usize = 16 * 1024;
+/// More than the ids of any run.
+const RECORDS: u64 = 1 << 22;
+/// No more than stand in a shard.
+const RECORDS_A_SHARD: usize = 1 << 15;
+/// The row of a packed table that all builds write.
+const ROW: u64 = 7;
 
 /// What a structure holds.
 pub(crate) enum There {
@@ -177,6 +188,103 @@ impl Subject for FastCounter {
 
     async fn read(&self) -> Result<There> {
         Ok(There::Count(u64::try_from(self.0.get().await?).unwrap()))
+    }
+}
+
+subject!(
+    ShardedHash,
+    "hash",
+    Tells::Unseen,
+    ShardedHash::options().shards(6),
+    |hash, id| hash.set([(id.to_string(), id.to_string())]).await.map(|_| ()),
+    There::Ids(hash.entries().await?.iter().map(|(field, value)| same(number(field), number(value))).collect())
+);
+subject!(
+    ShardedSortedSet,
+    "sorted",
+    Tells::Unseen,
+    ShardedSortedSet::options().shards(6),
+    |sorted, id| sorted.set([(id.to_string(), id as f64)]).await.map(|_| ()),
+    {
+        let best = sorted.top(10).await?;
+        let entries = sorted.entries().await?;
+        best.iter().for_each(|(member, score)| _ = same(number(member), *score as u64));
+        There::Ids(entries.iter().map(|(member, score)| same(number(member), *score as u64)).collect())
+    }
+);
+
+/// A number that was written twice in one write.
+fn same(one: u64, other: u64) -> u64 {
+    assert_eq!(one, other, "what was written together");
+    one
+}
+
+impl Subject for PackedRecords {
+    const KIND: &'static str = "records";
+    const TELLS: Tells = Tells::Unseen;
+
+    /// Makes all shards that will be written to: one whose beginnings a failover took would be lost for good.
+    async fn open(store: &StoreRef, name: &str, may_create: bool) -> Result<Self> {
+        let schema = Schema::parse(["there:bit", "made:bit"])?;
+        let options = PackedRecords::options().schema(schema).shard_bytes(SHARD_BYTES);
+        if !may_create {
+            return options.open(store, name).await;
+        }
+        let records = options.open_or_create(store, name).await?;
+        let made = [("made", true.into())];
+        records.set_many((0..RECORDS).step_by(RECORDS_A_SHARD).map(|id| (id, &made[..]))).await?;
+        Ok(records)
+    }
+
+    async fn write(&self, id: u64) -> Result<()> {
+        self.set(id, &[("there", true.into())]).await
+    }
+
+    async fn read(&self) -> Result<There> {
+        Ok(There::Count(self.aggregate(&["there"]).await?.count(&[true.into()])))
+    }
+}
+
+impl Subject for PackedTable {
+    const KIND: &'static str = "lookup";
+    const TELLS: Tells = Tells::Unseen;
+
+    async fn open(store: &StoreRef, name: &str, may_create: bool) -> Result<Self> {
+        if may_create { PackedTable::open_or_create(store, name).await } else { PackedTable::open(store, name).await }
+    }
+
+    /// Takes the place of what was built before.
+    async fn write(&self, id: u64) -> Result<()> {
+        let mut rows = Rows::new(["id"])?;
+        rows.push_id(ROW, [id.to_string()])?;
+        self.build(rows).await.map(drop)
+    }
+
+    /// What was built last.
+    async fn read(&self) -> Result<There> {
+        let row = self.get(ROW).await?.expect("every build has it");
+        Ok(There::Ids(vec![number(&row.fields[0])]))
+    }
+}
+
+impl Subject for Cache {
+    const KIND: &'static str = "cache";
+    const TELLS: Tells = Tells::Unseen;
+
+    /// Nothing expires while the run lasts. A lease of which nobody knows whether it was taken holds others up for a second.
+    async fn open(store: &StoreRef, name: &str, may_create: bool) -> Result<Self> {
+        let (ttl, lease) = (Duration::from_secs(24 * 3_600), Duration::from_secs(1));
+        let options = Cache::options().ttl(ttl).lease(lease).wait(2 * lease);
+        if may_create { options.open_or_create(store, name).await } else { options.open(store, name).await }
+    }
+
+    /// Not used: what is made, and read, is the world's to note.
+    async fn write(&self, _id: u64) -> Result<()> {
+        Ok(())
+    }
+
+    async fn read(&self) -> Result<There> {
+        Ok(There::Count(0))
     }
 }
 

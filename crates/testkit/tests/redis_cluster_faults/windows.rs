@@ -8,7 +8,7 @@ use crate::book::locked;
 
 /// Kinds whose keys are all there from the start: what a primary held of them before it was killed is all that it can lose. Others make new keys as they
 /// grow, on any primary.
-const FIXED: [&str; 6] = ["raw", "counter", "fast", "visitors", "unique", "sharded"];
+const FIXED: [&str; 9] = ["raw", "counter", "fast", "visitors", "unique", "sharded", "hash", "sorted", "records"];
 
 /// From when on something was asked for, until it was told.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@
 //! behind. The replicas are down while writes are acknowledged, and come back over their own files: what happens where replication had fallen behind,
 //! without a race. To the handles it is a store that was set back to an older state.
 
+mod cut_off;
 mod handles;
 
 use std::collections::BTreeSet;

@@ -66,7 +66,7 @@ impl DurableStore {
     pub fn backup_in_parts(&self) -> Result<BackupParts> {
         let shared = self.shared();
         let named = |fault: Fault| fault.error(&shared.name);
-        let moment = shared.engine.moment();
+        let moment = shared.moment(&[ITEM], &[ITEM + 1]);
         let last = moment.get(COMMIT_KEY).map_err(named)?;
         let last = last.and_then(|bytes| Commit::decode(&bytes).ok());
         let last = last.ok_or_else(|| named(Fault::corrupt("the engine holds no commit record")))?;

@@ -48,7 +48,7 @@ impl DurableStore {
     /// ```
     pub fn check(&self, tell: &mut dyn FnMut(&Checked)) -> Result<Checked> {
         let shared = self.shared();
-        let moment = shared.engine.moment();
+        let moment = shared.moment(&[EXPIRY], &[ITEM + 1]);
         let (mut checked, mut unread) = (Checked::default(), None);
         let named = |fault: Fault| fault.error(&shared.name);
         let mut read = |bytes| {

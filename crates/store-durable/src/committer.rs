@@ -16,21 +16,22 @@ use bytes::Bytes;
 use foldhash::quality::RandomState;
 use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::ahead::Ahead;
 use crate::direct::{Ticket, Unsettled, What, Write};
-use crate::engine::Engine;
+use crate::engine::{Engine, Entries, Moment};
 use crate::expiry::Expiry;
 use crate::fault::{Fault, Harm};
+use crate::front::{Front, ShortKey};
 use crate::gather::Gather;
 use crate::journal::Newest;
-use crate::layout::{self, Commit, Generations, Record};
+use crate::layout::{self, Commit, Generations, Record, RoundWriter};
+use crate::moving::{How, Moving};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
 use crate::queue::Requests;
-use crate::sweep::Sweep;
+use crate::sweep::{Sweep, Swept};
 use crate::time::Timekeeper;
 
 /// Requests that may wait for the committer.
@@ -47,6 +48,8 @@ const CAS_LEFT_MIN: u64 = 1 << 18;
 /// What the store, the committer and the timer share.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
+    /// What stands before the engine.
+    pub(crate) front: Front,
     /// The store's name in errors.
     pub(crate) name: String,
     pub(crate) time: Timekeeper,
@@ -98,6 +101,10 @@ pub(crate) enum Request {
     Sync {
         reply: oneshot::Sender<Result<()>>,
     },
+    /// Have what stands before the engine go into it: soon, or, for who waits for it, at once.
+    Move {
+        reply: Option<std::sync::mpsc::Sender<Result<(), Fault>>>,
+    },
     /// Look what a server has decided: that is looked at in each round.
     Inbox,
 }
@@ -110,9 +117,6 @@ enum Answer {
     Sync { reply: oneshot::Sender<Result<()>> },
 }
 
-/// A copy of an item's key: most are short, and need no allocation.
-type ShortKey = SmallVec<[u8; 32]>;
-
 /// An item as the round has left it.
 struct Pending {
     record: Option<Record>,
@@ -124,6 +128,7 @@ impl Shared {
         let SharedParts { name, time, sync, session, item_bytes_max, room, generations } = parts;
         Shared {
             engine,
+            front: Front::default(),
             name,
             time,
             sync,
@@ -153,10 +158,26 @@ impl Shared {
 
     /// The item under a key, over or not; none of an earlier generation.
     pub(crate) fn stored(&self, key: &[u8]) -> Result<Option<Record>, Fault> {
-        let Some(bytes) = self.engine.get(&layout::item_key(key))? else { return Ok(None) };
+        // In this order: an item leaves the front when the engine has it.
+        let bytes = match self.front.get(key) {
+            Some(known) => known,
+            None => self.engine.get(&layout::item_key(key))?,
+        };
+        let Some(bytes) = bytes else { return Ok(None) };
         let record = Record::decode(key, &bytes).map_err(|bad| crate::list::damaged(key, bad))?;
         // Looked at after the item: a later generation has begun before its first item is seen.
         Ok((record.generation == self.generation.load(Ordering::Acquire)).then_some(record))
+    }
+
+    /// This moment, of the engine entries from `from` on, before `to`.
+    pub(crate) fn moment(&self, from: &[u8], to: &[u8]) -> Moment {
+        let _turn = self.front.hold();
+        self.engine.moment(self.front.entries(from..to))
+    }
+
+    /// How many items there are, about.
+    pub(crate) fn items_about(&self) -> u64 {
+        self.engine.entries_about() + self.front.items() as u64
     }
 
     /// Why nothing can be written.
@@ -211,6 +232,7 @@ pub(crate) struct Committer {
     commit: Commit,
     journal: Newest,
     ahead: Ahead,
+    moving: Moving,
     /// The cas token that was given out last.
     cas: u64,
     overlay: HashMap<ShortKey, Pending, RandomState>,
@@ -241,11 +263,13 @@ impl Committer {
         last: Commit,
         generations: Generations,
         journal: Newest,
+        moving: Moving,
     ) -> Committer {
         Committer {
             now: shared.time.now(),
             ahead: if shared.sync == Sync::Always { Ahead::of(&journal.path()) } else { Ahead::default() },
             shared,
+            moving,
             requests,
             gather: Gather::default(),
             commit: last,
@@ -270,6 +294,7 @@ impl Committer {
     pub(crate) fn run(mut self) {
         let mut taken = Vec::new();
         loop {
+            while self.moving.is_sealed() && self.requests.waiting() == 0 && self.move_some(0).is_ok() {}
             let (wanted, patience) = self.gather.next();
             let is_last = !self.requests.take(&mut taken, wanted.min(QUEUE_REQUESTS_MAX), patience);
             self.gather.came(taken.len());
@@ -283,8 +308,12 @@ impl Committer {
                 self.take_decided(write);
                 self.end_full_round();
             }
+            let ops = self.ops;
             self.end_round();
+            // More than came, so that those before are moved when these fill their room. Whoever writes next is told where it fails.
+            _ = self.move_some(ops * 2);
             if is_last {
+                _ = self.move_all();
                 return;
             }
         }
@@ -335,7 +364,9 @@ impl Committer {
     fn sweep(&mut self) {
         self.end_round_but_answers();
         let found = match self.shared.failure() {
-            None => self.sweep.next(&self.shared.engine, self.generations.current),
+            // What stands before the engine and is of an earlier generation goes into it first, once; what stands there later is of this one.
+            None if self.sweep.is_at_the_beginning() => self.move_all().and_then(|()| self.next_swept()),
+            None => self.next_swept(),
             Some(_) => Ok(None),
         };
         // Where the engine cannot read, whoever asks for what stands there is told.
@@ -344,6 +375,9 @@ impl Committer {
             return;
         };
         for (key, expiry_ms) in swept.old {
+            if self.shared.front.get(&key).is_some() {
+                continue;
+            }
             self.over.extend(expiry_ms.map(|expiry_ms| layout::expiry_key(expiry_ms, &key)));
             self.put(&key, None);
         }
@@ -353,6 +387,10 @@ impl Committer {
             self.shared.sweeps.store(false, Ordering::Release);
         }
         self.end_round_but_answers();
+    }
+
+    fn next_swept(&mut self) -> Result<Option<Swept>, Fault> {
+        self.sweep.next(&self.shared.engine, self.generations.current)
     }
 
     fn begin_round(&mut self) {
@@ -388,6 +426,11 @@ impl Committer {
             Request::Sync { reply } => {
                 self.must_sync = true;
                 self.answers.push(Answer::Sync { reply });
+            }
+            Request::Move { reply: None } => self.moving.seal(&self.shared),
+            Request::Move { reply: Some(reply) } => {
+                self.end_round_but_answers();
+                _ = reply.send(self.move_all());
             }
             Request::Inbox => {}
         }
@@ -485,6 +528,10 @@ impl Committer {
     fn reclaim(&mut self, all: bool) -> Result<u64> {
         let (now_ms, shared) = (self.now_ms(), self.shared.clone());
         let mut removed = 0;
+        if all {
+            self.end_round_but_answers();
+            self.move_all().map_err(|fault| fault.error(&shared.name))?;
+        }
         loop {
             if let Some(earlier) = shared.failure() {
                 return Err(shared.refused(&earlier));
@@ -559,12 +606,25 @@ impl Committer {
         if let Some(fault) = self.shared.failure() {
             return Err(fault);
         }
+        let (mut changes, mut bytes) = (0, 0);
+        for pending in self.overlay.values().filter(|pending| pending.is_dirty) {
+            changes += 1;
+            bytes += pending.record.as_ref().map_or(0, |record| record.value.len());
+        }
+        let how = self.moving.how(changes, bytes);
+        if how == How::MovedFirst {
+            self.move_all()?;
+        }
         let mut entries = self.shared.engine.entries();
         for engine_key in self.over.drain(..) {
             entries.add(&engine_key, None);
         }
+        let mut writer = (how == How::AsRound).then(|| RoundWriter::new(self.commit.sequence + 1));
         for (key, pending) in self.overlay.iter().filter(|(_, pending)| pending.is_dirty) {
-            entries.add_item(key, pending.record.as_ref());
+            match &mut writer {
+                Some(writer) => writer.add(key, pending.record.as_ref()),
+                None => entries.add_item(key, pending.record.as_ref()),
+            }
             if let Some(expiry_ms) = pending.record.as_ref().and_then(|record| record.expiry_ms) {
                 self.shared.expiry.note(expiry_ms);
             }
@@ -572,6 +632,47 @@ impl Committer {
         if std::mem::take(&mut self.notes_generations) {
             entries.add(layout::GENERATION_KEY, Some(&self.generations.encode()));
         }
+        let is_synced = self.shared.sync == Sync::Always;
+        let Some(writer) = writer else { return self.write(entries, is_synced) };
+        let (round, round_bytes) = writer.finish();
+        entries.add(&layout::round_key(self.moving.slot()), Some(&round_bytes));
+        let shared = self.shared.clone();
+        let turn = shared.front.change();
+        self.write(entries, is_synced)?;
+        shared.front.put(&round);
+        drop(turn);
+        self.moving.wrote(round.sequence, round_bytes.len());
+        if self.moving.is_full() {
+            while self.moving.is_sealed() {
+                self.move_some(0)?;
+            }
+            self.moving.seal(&self.shared);
+        }
+        Ok(())
+    }
+
+    /// Moves some of what stands before the engine into it, if something is sealed.
+    fn move_some(&mut self, least: usize) -> Result<(), Fault> {
+        if let Some(fault) = self.shared.failure() {
+            return Err(fault);
+        }
+        match self.moving.step(&self.shared, least) {
+            Some(entries) => self.write(entries, false),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves all of it.
+    fn move_all(&mut self) -> Result<(), Fault> {
+        while !self.moving.is_empty() || self.moving.is_sealed() {
+            self.moving.seal(&self.shared);
+            self.move_some(usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Writes entries as one batch, and its commit record.
+    fn write(&mut self, entries: Entries, is_synced: bool) -> Result<(), Fault> {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
@@ -587,7 +688,7 @@ impl Committer {
             }
             self.ahead.make_room(entries.journal_bytes_max());
         }
-        let is_synced = takes_lot || begins_file || self.shared.sync == Sync::Always;
+        let is_synced = is_synced || takes_lot || begins_file;
         let next = Commit {
             sequence: self.commit.sequence + 1,
             synced: self.shared.synced.load(Ordering::Acquire),

@@ -303,7 +303,6 @@ impl Direct {
     /// ```
     pub fn clear(&self) -> Result<Ticket> {
         self.may_write(false)?;
-        self.store.knows_generations()?;
         let mut shards: Vec<_> = self.unsettled.shards.iter().map(|shard| shard.lock()).collect();
         let ticket = self.push(What::Clear);
         self.unsettled.cleared.store(ticket, Ordering::Release);
@@ -359,7 +358,7 @@ impl Direct {
     /// ```
     pub fn walk(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &DirectItem)) -> Result<Option<Vec<u8>>> {
         let shared = self.store.shared();
-        let moment = shared.engine.moment();
+        let moment = shared.moment(&layout::item_key(from), &[ITEM + 1]);
         let generation = moment.generations().map_err(|fault| self.named(&fault))?.current;
         let shows = Shown { now_ms: self.now_ms(), generation };
         let (mut shown, mut last, mut bad) = (0, None, None);
@@ -391,7 +390,7 @@ impl Direct {
     /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn items_about(&self) -> u64 {
-        self.store.shared().engine.entries_about()
+        self.store.shared().items_about()
     }
 
     fn shard(&self, key: &[u8]) -> (usize, MutexGuard<'_, Recent>) {

@@ -4,6 +4,8 @@
 //! it, all under the journal's lock; so no reader sees a batch that is not yet as durable as was asked. Each block of a table has a checksum that
 //! every read verifies. After a write or a sync that failed the engine refuses all writes, and reads go on.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ pub(crate) struct Engine {
 
 /// A moment of the engine, kept while others write.
 pub(crate) struct Moment {
+    /// What stands before the engine.
+    front: BTreeMap<Vec<u8>, Option<Bytes>>,
     snapshot: fjall::Snapshot,
     keyspace: Keyspace,
     tables: Arc<Tables>,
@@ -114,9 +118,14 @@ impl Engine {
         tell_all(self.keyspace.range(from..to), tell).map_err(|fault| self.tables.named(&self.keyspace, fault))
     }
 
-    /// This moment.
-    pub(crate) fn moment(&self) -> Moment {
-        Moment { snapshot: self.database.snapshot(), keyspace: self.keyspace.clone(), tables: self.tables.clone() }
+    /// This moment, behind what stands in front.
+    pub(crate) fn moment(&self, front: BTreeMap<Vec<u8>, Option<Bytes>>) -> Moment {
+        Moment {
+            front,
+            snapshot: self.database.snapshot(),
+            keyspace: self.keyspace.clone(),
+            tables: self.tables.clone(),
+        }
     }
 
     /// A batch without entries.
@@ -171,6 +180,9 @@ impl Engine {
 impl Moment {
     /// The value under an engine key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        if let Some(value) = self.front.get(key) {
+            return Ok(value.clone());
+        }
         let named = |error| self.tables.named(&self.keyspace, fault(error));
         Ok(self.snapshot.get(&self.keyspace, key).map_err(named)?.map(Bytes::from_owner))
     }
@@ -182,14 +194,39 @@ impl Moment {
 
     /// True if there is something under an engine key.
     pub(crate) fn has(&self, key: &[u8]) -> Result<bool, Fault> {
+        if let Some(value) = self.front.get(key) {
+            return Ok(value.is_some());
+        }
         let named = |error| self.tables.named(&self.keyspace, fault(error));
         self.snapshot.contains_key(&self.keyspace, key).map_err(named)
     }
 
     /// As [`Engine::scan`], of this moment.
     pub(crate) fn scan(&self, from: &[u8], to: &[u8], tell: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), Fault> {
-        tell_all(self.snapshot.range(&self.keyspace, from..to), tell)
-            .map_err(|fault| self.tables.named(&self.keyspace, fault))
+        if from >= to {
+            return Ok(());
+        }
+        let mut front = self.front.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))).peekable();
+        let mut goes_on = true;
+        let mut merge = |key: &[u8], bytes: Bytes| {
+            while let Some((before, value)) = front.next_if(|(it, _)| it.as_slice() < key) {
+                goes_on = value.as_ref().is_none_or(|value| tell(before, value.clone()));
+                if !goes_on {
+                    return false;
+                }
+            }
+            goes_on = match front.next_if(|(it, _)| it.as_slice() == key) {
+                Some((_, value)) => value.as_ref().is_none_or(|value| tell(key, value.clone())),
+                None => tell(key, bytes),
+            };
+            goes_on
+        };
+        tell_all(self.snapshot.range(&self.keyspace, from..to), &mut merge)
+            .map_err(|fault| self.tables.named(&self.keyspace, fault))?;
+        for (key, value) in front {
+            goes_on = goes_on && value.as_ref().is_none_or(|value| tell(key, value.clone()));
+        }
+        Ok(())
     }
 }
 
@@ -223,6 +260,18 @@ impl Entries {
             Some(value) => self.batch.insert(&self.keyspace, key, value),
             None => self.batch.remove(&self.keyspace, key),
         }
+    }
+
+    /// Adds the bytes of an item's record, and its expiry where it has one; `None` removes it.
+    pub(crate) fn add_bytes(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let mut engine_key = std::mem::take(&mut self.key);
+        layout::put_item_key(key, &mut engine_key);
+        self.add(&engine_key, value);
+        if let Some(expiry_ms) = value.and_then(Record::expiry_of) {
+            layout::put_expiry_key(expiry_ms, key, &mut engine_key);
+            self.add(&engine_key, Some(&[]));
+        }
+        self.key = engine_key;
     }
 
     /// Adds what an item is, and its expiry where it has one; `None` removes it.

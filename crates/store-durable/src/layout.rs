@@ -8,6 +8,7 @@
 //! | 0 | `generation` | the [`Generations`]; none until everything was removed for the first time |
 //! | 1 | expiry in ms, 8 bytes big-endian; the item's key | empty: the item may expire then |
 //! | 2 | the item's key | the [`Record`] |
+//! | 3 | a place, 2 bytes big-endian | a [`Round`]: what it says of an item stands before the item itself |
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -20,6 +21,8 @@ pub(crate) const GENERATION_KEY: &[u8] = b"\x00generation";
 pub(crate) const EXPIRY: u8 = 1;
 /// The first byte of an item's engine key.
 pub(crate) const ITEM: u8 = 2;
+/// The first byte of a round's engine key.
+pub(crate) const ROUND: u8 = 3;
 
 /// The version of records and commits, in the high half of their first byte.
 const VERSION: u8 = 0x10;
@@ -129,7 +132,128 @@ pub(crate) fn split_expiry_key(engine_key: &[u8]) -> Option<(u64, &[u8])> {
     Some((u64::from_be_bytes(*ms), key))
 }
 
+/// The engine key of a round.
+pub(crate) fn round_key(slot: u16) -> [u8; 3] {
+    let [high, low] = slot.to_be_bytes();
+    [ROUND, high, low]
+}
+
+/// The place in a round's engine key.
+pub(crate) fn split_round_key(engine_key: &[u8]) -> Option<u16> {
+    match engine_key {
+        [ROUND, high, low] => Some(u16::from_be_bytes([*high, *low])),
+        _ => None,
+    }
+}
+
+/// All changes of one batch, in one entry.
+///
+/// Little-endian: 1 byte of version, 8 of the batch's sequence, 4 of the number of items; for each item 4 of the key's length, 4 of the value's (all ones: the item is gone), key and
+/// value; and xxh3-64 over all of that.
+pub(crate) struct Round {
+    pub(crate) sequence: u64,
+    bytes: Bytes,
+}
+
+/// A round that is put together.
+pub(crate) struct RoundWriter {
+    bytes: Vec<u8>,
+    items: u32,
+    value: Vec<u8>,
+}
+
+const GONE: u32 = u32::MAX;
+const ROUND_HEAD_BYTES: usize = 1 + 8 + 4;
+
+impl RoundWriter {
+    pub(crate) fn new(sequence: u64) -> RoundWriter {
+        let mut bytes = Vec::with_capacity(8192);
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&sequence.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        RoundWriter { bytes, items: 0, value: Vec::new() }
+    }
+
+    /// Adds what an item is; `None`: it is gone.
+    pub(crate) fn add(&mut self, key: &[u8], record: Option<&Record>) {
+        self.items += 1;
+        let value = record.map(|record| record.put(key, &mut self.value));
+        self.bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(&value.map_or(GONE, |value| value.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+    }
+
+    /// The round, and its bytes.
+    pub(crate) fn finish(mut self) -> (Round, Bytes) {
+        self.bytes[9..ROUND_HEAD_BYTES].copy_from_slice(&self.items.to_le_bytes());
+        let check = xxh3_64(&self.bytes);
+        self.bytes.extend_from_slice(&check.to_le_bytes());
+        let bytes = Bytes::from(self.bytes);
+        let mut number = [0; 8];
+        number.copy_from_slice(&bytes[1..9]);
+        (Round { sequence: u64::from_le_bytes(number), bytes: bytes.clone() }, bytes)
+    }
+}
+
+impl Round {
+    /// The round from its bytes: every item of it can be read then.
+    pub(crate) fn decode(bytes: &Bytes) -> Result<Round, Bad> {
+        let Some((body, found)) = bytes.split_last_chunk::<8>() else { return Err(Bad("a round is too short")) };
+        if xxh3_64(body).to_le_bytes() != *found {
+            return Err(Bad("a round does not match its checksum"));
+        }
+        let mut rest = body;
+        if field::<1>(&mut rest)? != [VERSION] {
+            return Err(Bad("a round is of a newer layout"));
+        }
+        let sequence = u64::from_le_bytes(field(&mut rest)?);
+        let items = u32::from_le_bytes(field(&mut rest)?);
+        let round = Round { sequence, bytes: bytes.clone() };
+        let (mut count, mut taken) = (0, ROUND_HEAD_BYTES);
+        for (key, value) in round.items() {
+            count += 1;
+            taken += 8 + key.len() + value.map_or(0, |value| value.len());
+        }
+        if (count, taken) != (items, body.len()) {
+            return Err(Bad("a round ends in the middle of an item"));
+        }
+        Ok(round)
+    }
+
+    /// Each key, and the bytes of its record; without a copy.
+    pub(crate) fn items(&self) -> impl Iterator<Item = (&[u8], Option<Bytes>)> {
+        let (mut at, end) = (ROUND_HEAD_BYTES, self.bytes.len() - 8);
+        std::iter::from_fn(move || {
+            let mut rest = self.bytes.get(at..end)?;
+            let (key_bytes, value_bytes) = (field(&mut rest).ok()?, field(&mut rest).ok()?);
+            let (key_bytes, value_bytes) = (u32::from_le_bytes(key_bytes) as usize, u32::from_le_bytes(value_bytes));
+            let key = rest.get(..key_bytes)?;
+            let from = at + 8 + key_bytes;
+            if value_bytes == GONE {
+                at = from;
+                return Some((key, None));
+            }
+            rest.get(key_bytes..)?.get(..value_bytes as usize)?;
+            at = from + value_bytes as usize;
+            Some((key, Some(self.bytes.slice(from..at))))
+        })
+    }
+}
+
 impl Record {
+    /// When the item of these bytes expires, which are known to be whole.
+    pub(crate) fn expiry_of(bytes: &[u8]) -> Option<u64> {
+        let (&head, mut rest) = bytes.split_first()?;
+        if head & HAS_MARKS != 0 {
+            field::<1>(&mut rest).ok()?;
+        }
+        if head & HAS_FLAGS != 0 {
+            field::<4>(&mut rest).ok()?;
+        }
+        (head & HAS_EXPIRY != 0).then(|| field(&mut rest).ok().map(u64::from_le_bytes)).flatten()
+    }
+
     /// The bytes of the item of `key`.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn encode(&self, key: &[u8]) -> Vec<u8> {

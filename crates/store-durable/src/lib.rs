@@ -25,6 +25,7 @@ mod direct;
 mod engine;
 mod expiry;
 mod fault;
+mod front;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -32,6 +33,7 @@ mod gather;
 mod journal;
 mod layout;
 mod list;
+mod moving;
 mod ops;
 mod options;
 mod place;

@@ -46,11 +46,11 @@ impl DurableStore {
         mut show: impl FnMut(Walked<'_>) + Send,
     ) -> Result<()> {
         let shared = self.shared();
-        let moment = shared.engine.moment();
-        let generation = moment.generations().map_err(|fault| fault.error(&shared.name))?.current;
-        let shown = Shown { now_ms: shared.time.now_ms(), generation };
         let to = after_prefix(prefix);
         let (mut from, mut looked_at) = (layout::item_key(prefix), 0u64);
+        let moment = shared.moment(&from, &to);
+        let generation = moment.generations().map_err(|fault| fault.error(&shared.name))?.current;
+        let shown = Shown { now_ms: shared.time.now_ms(), generation };
         loop {
             let (mut last, mut seen, mut bad) = (None, 0, None);
             let scanned = moment.scan(&from, &to, &mut |engine_key: &[u8], bytes: Bytes| {
@@ -100,7 +100,7 @@ impl DurableStore {
     /// ```
     pub fn scan(&self, from: &[u8], count: usize, want: Want) -> Result<Vec<(Key, Item)>> {
         let shared = self.shared();
-        let (rules, moment) = (shared.rules(), shared.engine.moment());
+        let (rules, moment) = (shared.rules(), shared.moment(&layout::item_key(from), &[ITEM + 1]));
         let generation = moment.generations().map_err(|fault| fault.error(&shared.name))?.current;
         let shown = Shown { now_ms: shared.time.now_ms(), generation };
         let (mut items, mut bad) = (Vec::new(), None);

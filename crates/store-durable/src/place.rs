@@ -17,12 +17,10 @@ use larder_core::{Error, ErrorKind, Result};
 use rustix::fs::FlockOperation;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The layout of a new folder.
-const VERSION: u32 = 1;
-/// The layout of one whose items are of generations: it was emptied at once.
-pub(crate) const KNOWS_GENERATIONS: u32 = 2;
-/// The newest layout that is known.
-const VERSION_MAX: u32 = KNOWS_GENERATIONS;
+/// The layout of the folder.
+const VERSION: u32 = 2;
+/// The oldest that is understood; it becomes the newest when it is opened. The second has rounds, which one of the first would not look for.
+const VERSION_MIN: u32 = 1;
 const MAGIC: &str = "larder durable store";
 /// The file that says what the folder is.
 const IDENTITY: &str = "larder";
@@ -121,11 +119,15 @@ impl Place {
                 format!("{} holds something, but no store: the file {IDENTITY:?} is missing", self.folder.display());
             return Err(Error::new(ErrorKind::Corrupt, detail));
         };
-        let Parsed { identity, made, .. } = parse_identity(&path, &text)?;
-        match made {
-            Made::Whole => Ok(Some(identity)),
-            Made::Begun => Ok(None),
-            Made::Restoring => {
+        match parse_identity(&path, &text)? {
+            (identity, Made::Whole, version) => {
+                if version != u64::from(VERSION) {
+                    self.write_identity(identity, Made::Whole)?;
+                }
+                Ok(Some(identity))
+            }
+            (_, Made::Begun, _) => Ok(None),
+            (_, Made::Restoring, _) => {
                 let detail = format!("a restore into {} did not come to its end; restore again", self.folder.display());
                 Err(Error::new(ErrorKind::Corrupt, detail))
             }
@@ -137,8 +139,8 @@ impl Place {
         let path = self.folder.join(IDENTITY);
         let text = read_small(&path).map_err(|error| failed(&path, "cannot be read", error))?;
         match text.map(|text| parse_identity(&path, &text)).transpose()? {
-            None | Some(Parsed { made: Made::Begun | Made::Restoring, .. }) => Ok(()),
-            Some(Parsed { made: Made::Whole, .. }) => {
+            None | Some((_, Made::Begun | Made::Restoring, _)) => Ok(()),
+            Some((_, Made::Whole, _)) => {
                 let detail = format!(
                     "{} holds a store; restore into a folder that is not there, or empty",
                     self.folder.display()
@@ -151,7 +153,7 @@ impl Place {
     /// Begins to make a store here: what an earlier attempt left is removed. To be followed by [`finish`](Place::finish).
     pub(crate) fn begin(&self, identity: Identity, is_restore: bool) -> Result<()> {
         let engine = self.engine();
-        self.write_identity(identity, if is_restore { Made::Restoring } else { Made::Begun }, VERSION)?;
+        self.write_identity(identity, if is_restore { Made::Restoring } else { Made::Begun })?;
         match fs::remove_dir_all(&engine) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(failed(&engine, "cannot be removed", error))
@@ -165,18 +167,10 @@ impl Place {
         // The engine syncs what it makes, but not all the names of its folders.
         let engine = self.engine();
         sync_folder(&engine.join("keyspaces")).and_then(|()| sync_folder(&engine))?;
-        self.write_identity(identity, Made::Whole, VERSION)?;
+        self.write_identity(identity, Made::Whole)?;
         let parent = self.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));
         sync_folder(parent)
-    }
-
-    /// Has only programs open the folder, from now on, that know this layout.
-    pub(crate) fn raise(&self, identity: Identity, version: u32) -> Result<()> {
-        let path = self.folder.join(IDENTITY);
-        let text = read_small(&path).map_err(|error| failed(&path, "cannot be read", error))?;
-        let Parsed { version: found, .. } = parse_identity(&path, &text.unwrap_or_default())?;
-        if found < version { self.write_identity(identity, Made::Whole, version) } else { Ok(()) }
     }
 
     /// Removes what was made so far, and the folder where it was not there before.
@@ -188,11 +182,11 @@ impl Place {
         }
     }
 
-    fn write_identity(&self, identity: Identity, made: Made, version: u32) -> Result<()> {
+    fn write_identity(&self, identity: Identity, made: Made) -> Result<()> {
         let Identity { store, incarnation, restores } = identity;
         let ready = MADE.iter().find(|(it, _)| *it == made).map_or("no", |(_, word)| word);
         let text = format!(
-            "{MAGIC}\nversion {version}\nstore {store:016x}\nincarnation {incarnation:016x}\nrestores {restores}\nready {ready}\n"
+            "{MAGIC}\nversion {VERSION}\nstore {store:016x}\nincarnation {incarnation:016x}\nrestores {restores}\nready {ready}\n"
         );
         write_small(&self.folder.join(IDENTITY), &text, true)
     }
@@ -285,14 +279,7 @@ fn prepare(folder: &Path) -> Result<bool> {
     Err(config(format!("{} is not empty and no durable store: it holds {}, …", folder.display(), names.join(", "))))
 }
 
-/// What the file says that tells what the folder is.
-struct Parsed {
-    version: u32,
-    identity: Identity,
-    made: Made,
-}
-
-fn parse_identity(path: &Path, text: &str) -> Result<Parsed> {
+fn parse_identity(path: &Path, text: &str) -> Result<(Identity, Made, u64)> {
     let damaged = || Error::new(ErrorKind::Corrupt, format!("{} is damaged", path.display()));
     if !text.starts_with(MAGIC) {
         return Err(config(format!("{} is no file of a durable store", path.display())));
@@ -301,10 +288,10 @@ fn parse_identity(path: &Path, text: &str) -> Result<Parsed> {
     let mut lines = text.lines().skip(1);
     let mut next = || lines.next().ok_or_else(damaged);
     let version: u64 = decimal(next()?, "version").ok_or_else(damaged)?;
-    let Some(version) = u32::try_from(version).ok().filter(|version| (1..=VERSION_MAX).contains(version)) else {
-        let detail = format!("{} says layout {version}; this program knows 1 to {VERSION_MAX}", path.display());
+    if !(u64::from(VERSION_MIN)..=u64::from(VERSION)).contains(&version) {
+        let detail = format!("{} says layout {version}; this program knows {VERSION}", path.display());
         return Err(Error::new(ErrorKind::LayoutMismatch, detail));
-    };
+    }
     let identity = Identity {
         store: hex(next()?, "store").ok_or_else(damaged)?,
         incarnation: hex(next()?, "incarnation").ok_or_else(damaged)?,
@@ -312,7 +299,7 @@ fn parse_identity(path: &Path, text: &str) -> Result<Parsed> {
     };
     let ready = next()?.strip_prefix("ready ");
     let made = MADE.iter().find(|(_, word)| Some(*word) == ready).ok_or_else(damaged)?;
-    Ok(Parsed { version, identity, made: made.0 })
+    Ok((identity, made.0, version))
 }
 
 /// The text without its last line, which is the checksum of the others.

@@ -81,6 +81,19 @@ impl<T> Queue<T> {
         }
     }
 
+    /// The same, and gives the request back where there is no place; at a closed queue it is dropped.
+    pub(crate) fn try_push(&self, request: T) -> Option<T> {
+        match self.places.try_acquire() {
+            Ok(place) => {
+                place.forget();
+                self.push(request);
+                None
+            }
+            Err(TryAcquireError::NoPermits) => Some(request),
+            Err(TryAcquireError::Closed) => None,
+        }
+    }
+
     /// Takes nothing more in: the committer ends when it has done what waits.
     pub(crate) fn close(&self) {
         self.places.close();

@@ -15,12 +15,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
 use crate::engine::Engine;
-use crate::fault::{Fault, Harm};
+use crate::fault::Fault;
 use crate::journal::{self, Newest};
 use crate::layout::Commit;
+use crate::moving::Moving;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
-use crate::place::{self, Identity, Noted, Place};
+use crate::place::{Identity, Noted, Place};
 use crate::queue::{Entrance, queue};
 use crate::room::Room;
 use crate::tables;
@@ -29,6 +30,8 @@ use crate::timer::Timer;
 use crate::versions;
 use crate::witness::Witness;
 
+/// How long one who may not wait in line sleeps between two looks at a full queue.
+const FULL_WAIT: std::time::Duration = std::time::Duration::from_millis(1);
 /// Requests that carry fewer bytes are counted by the queue alone.
 const LARGE_BYTES_MIN: usize = 64 << 10;
 /// Kilobytes of large requests that may wait for the committer.
@@ -105,7 +108,10 @@ impl DurableStore {
         let (queue, requests) = queue(QUEUE_REQUESTS_MAX);
         let journal = Newest::find(place.engine()).map_err(|fault| fault.error(&name))?;
         let last = Commit { store: identity.incarnation, ..last };
-        let committer = Committer::new(shared.clone(), requests, last, generations, journal);
+        let rounds = Moving::find(&shared.engine).map_err(|fault| fault.error(&name))?;
+        let moving = Moving::resume(&shared, &rounds);
+        drop(rounds);
+        let committer = Committer::new(shared.clone(), requests, last, generations, journal, moving);
         let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run());
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
@@ -224,16 +230,16 @@ impl DurableStore {
     /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn settle(&self) -> Result<()> {
-        self.shared.engine.settle().map_err(|fault| fault.error(&self.shared.name))
-    }
-
-    /// From now on only programs that know generations open the folder. A failure to write that down is one of the store.
-    pub(crate) fn knows_generations(&self) -> Result<()> {
-        self.place.raise(self.identity, place::KNOWS_GENERATIONS).map_err(|error| {
-            let harm = if error.kind() == ErrorKind::Full { Harm::Full } else { Harm::Unavailable };
-            self.shared.fail(&Fault { harm, detail: error.detail().to_owned() });
-            error.store(&self.shared.name)
-        })
+        let (reply, moved) = std::sync::mpsc::channel();
+        let mut request = Some(Request::Move { reply: Some(reply) });
+        while let Some(waiting) = request.take() {
+            request = self.queue.try_push(waiting);
+            if request.is_some() {
+                std::thread::sleep(FULL_WAIT);
+            }
+        }
+        let moved = moved.recv().map_err(|_| self.gone(true))?;
+        moved.and_then(|()| self.shared.engine.settle()).map_err(|fault| fault.error(&self.shared.name))
     }
 
     /// Has the committer look around. One that has much to do does so by itself.

@@ -44,6 +44,11 @@ impl Sweep {
         self.from = Some(vec![ITEM]);
     }
 
+    /// Nothing was looked at yet.
+    pub(crate) fn is_at_the_beginning(&self) -> bool {
+        self.from.as_deref() == Some(&[ITEM])
+    }
+
     /// What is to be removed next; `None` where nothing is. An item that is damaged stays, for whoever asks for it to be told.
     ///
     /// # Errors

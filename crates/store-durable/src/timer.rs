@@ -57,6 +57,9 @@ impl Timer {
                 if shared.unsettled.get().is_some_and(|unsettled| unsettled.is_untold()) {
                     _ = queue.try_send(Request::Inbox);
                 }
+                if shared.front.items() > 0 {
+                    _ = queue.try_send(Request::Move { reply: None });
+                }
                 let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
                 if is_due {
                     _ = queue.try_send(Request::Reclaim { reply: None });

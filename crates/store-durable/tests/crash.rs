@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use common::syncs::refuse_syncs;
 use common::{count_of, get, incr, set, times};
-use larder_core::ErrorKind;
+use larder_core::{Batch, Ctx, ErrorKind, Key, Op, PutMode, Reply, Store, Ttl};
 use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Sync};
 
 /// Writers of a child.
-const WRITERS: usize = 8;
+const WRITERS: usize = 24;
 
 /// Runs one of this file's tests in a process of its own, which finds out by the environment that it is the child.
 fn child(test: &str, folder: &Path, sync: Sync) -> Command {
@@ -264,16 +264,48 @@ async fn record(count: usize, sync: Sync) -> Recording {
     record_on(folder, store, count).await
 }
 
+/// As [`record`], each write so many changes at once that the store writes them as one round.
+async fn record_rounds(count: usize, sync: Sync) -> Recording {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(sync).open().unwrap();
+    record_by(folder, store, count, async |store, number, value| {
+        let put = |key: String, value: Vec<u8>| Op::put(Key::new(key).unwrap(), PutMode::Set, value, Ttl::Never);
+        let mut batch = Batch::new();
+        batch.push(put(format!("v{number}"), value));
+        batch.push(put("n".to_owned(), number.to_string().into_bytes()));
+        (0..BESIDE).for_each(|other| batch.push(put(format!("beside{other}"), number.to_string().into_bytes())));
+        for reply in store.run(Ctx::default(), batch).await {
+            assert!(matches!(reply, Ok(Reply::Stored)), "{reply:?}");
+        }
+    })
+    .await
+}
+
+/// Items that a round sets besides the two that the others set.
+const BESIDE: usize = 10;
+
 /// As [`record`], on a store that may hold something. The journal must not go on in another file meanwhile.
 async fn record_on(folder: tempfile::TempDir, store: DurableStore, count: usize) -> Recording {
+    record_by(folder, store, count, async |store, number, value| {
+        set(store, &format!("v{number}"), value).await.unwrap();
+        assert_eq!(incr(store, "n").await.unwrap(), number as u64);
+    })
+    .await
+}
+
+async fn record_by(
+    folder: tempfile::TempDir,
+    store: DurableStore,
+    count: usize,
+    write: impl AsyncFn(&DurableStore, usize, Vec<u8>),
+) -> Recording {
     let kept = tempfile::tempdir().unwrap();
     let journal = newest_journal(folder.path());
     let state = || std::fs::read(folder.path().join("state")).ok();
     let (mut ends, mut states) = (vec![common::without_zeros(&journal).len()], vec![state()]);
     for number in 1..=count {
         let value = vec![number as u8; fastrand::usize(0..3_000)];
-        set(&store, &format!("v{number}"), value).await.unwrap();
-        assert_eq!(incr(&store, "n").await.unwrap(), number as u64);
+        write(&store, number, value).await;
         ends.push(common::without_zeros(&journal).len());
         states.push(state());
     }
@@ -375,6 +407,26 @@ async fn a_power_cut_in_a_journal_s_later_file_takes_only_an_end_of_what_was_nev
     let stats = store.stats().unwrap();
     assert_eq!(stats.synced, stats.sequence, "the first batch of a file is on disk before the second is written");
     take_ends(&record_on(folder, store, WRITES).await, WRITES).await;
+}
+
+#[tokio::test]
+async fn a_power_cut_takes_only_whole_rounds() {
+    const WRITES: usize = 60;
+    let recording = record_rounds(WRITES, Sync::Never).await;
+    for _ in 0..times("LARDER_CUTS", 40) {
+        let synced = fastrand::usize(1..WRITES);
+        let image = cut_power(&recording, synced, fastrand::usize(recording.ends[synced]..=recording.ends[WRITES]));
+        let beside = {
+            let store = Options::new(image.path()).open().unwrap();
+            let count = count_of(&store, "n").await;
+            for other in 0..BESIDE {
+                assert_eq!(count_of(&store, &format!("beside{other}")).await, count, "half a round");
+            }
+            count
+        };
+        let count = count_in_image(image.path()).await;
+        assert!(count >= synced && count as u64 == beside, "{count} of {synced} that the system had written");
+    }
 }
 
 /// Cuts the power again and again after the first write, with none behind it synced: the store opens by itself, with all up to some write.

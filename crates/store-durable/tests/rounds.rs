@@ -1,0 +1,140 @@
+//! Rounds: many changes at once are one entry of the engine's at first, and items later. What is read is the same before, meanwhile and after, in this life and the next.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use larder_core::list::{List, Listed};
+use larder_core::{Batch, Ctx, Key, Op, PutMode, Store, Ttl, Verb, Want};
+use larder_store_durable::{DurableStore, Options, Sync};
+
+/// Changes of a batch: so many that they are written as a round.
+const CHANGES: usize = 20;
+const KEYS: usize = 60;
+
+type Model = BTreeMap<String, Vec<u8>>;
+
+fn name(number: usize) -> String {
+    format!("key{number:03}")
+}
+
+/// Writes a batch of random changes, here and there.
+async fn change(store: &DurableStore, model: &mut Model) {
+    let mut batch = Batch::new();
+    for _ in 0..CHANGES {
+        let key = name(fastrand::usize(..KEYS));
+        let verb = match fastrand::u8(..4) {
+            0 => {
+                model.remove(&key);
+                Verb::Delete { cas: None }
+            }
+            kind => {
+                let value: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(fastrand::usize(..200)).collect();
+                model.insert(key.clone(), value.clone());
+                let ttl = if kind == 1 { Ttl::After(Duration::from_secs(86_400)) } else { Ttl::Never };
+                Verb::Put { mode: PutMode::Set, value: value.into(), flags: 0, ttl }
+            }
+        };
+        batch.push(Op { verb, ..Op::get(Key::new(key).unwrap(), Want::VALUE) });
+    }
+    assert!(store.run(Ctx::default(), batch).await.iter().all(Result::is_ok));
+}
+
+/// Holds every way to read a store against what should be there.
+async fn agrees(store: &DurableStore, model: &Model) {
+    for number in 0..KEYS {
+        let found = common::get(store, &name(number)).await;
+        assert_eq!(found.as_deref(), model.get(&name(number)).map(Vec::as_slice), "{}", name(number));
+    }
+    let from = name(fastrand::usize(..KEYS));
+    let count = fastrand::usize(1..KEYS);
+    let scanned = store.scan(from.as_bytes(), count, Want::VALUE).unwrap();
+    let scanned: Vec<_> = scanned.iter().map(|(key, item)| (key.as_bytes(), &item.value[..])).collect();
+    let wanted: Vec<_> = model.range(from..).take(count).map(|(key, value)| (key.as_bytes(), &value[..])).collect();
+    assert_eq!(scanned, wanted);
+    let mut listed = Vec::new();
+    let mut tell = |told: Listed<'_>| {
+        if let Listed::Key(key) = told {
+            listed.push(String::from_utf8(key.to_vec()).unwrap());
+        }
+    };
+    store.list(Ctx::default(), b"key", &mut tell).await.unwrap();
+    assert_eq!(listed, model.keys().cloned().collect::<Vec<_>>());
+    let checked = store.check(&mut |_| ()).unwrap();
+    assert_eq!((checked.damaged, checked.items), (0, model.len() as u64));
+}
+
+fn open(folder: &std::path::Path) -> DurableStore {
+    Options::new(folder).sync(Sync::Never).open().unwrap()
+}
+
+#[tokio::test]
+async fn what_a_round_changed_is_read_before_and_after_it_is_moved_and_in_the_next_life() {
+    for _ in 0..common::times("LARDER_ROUNDS", 4) {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut store, mut model) = (open(folder.path()), Model::new());
+        for _ in 0..30 {
+            change(&store, &mut model).await;
+            match fastrand::u8(..8) {
+                0 => store.settle().unwrap(),
+                1 => {
+                    drop(store);
+                    store = open(folder.path());
+                }
+                2 => {
+                    // As a process that was killed leaves it.
+                    let image = tempfile::tempdir().unwrap();
+                    common::copy(folder.path(), image.path());
+                    let mut later = model.clone();
+                    let other = open(image.path());
+                    agrees(&other, &later).await;
+                    change(&other, &mut later).await;
+                    drop(other);
+                    agrees(&open(image.path()), &later).await;
+                }
+                3 => {
+                    let mut dump = Vec::new();
+                    store.backup(&mut dump, &mut |_| ()).unwrap();
+                    let restored = tempfile::tempdir().unwrap();
+                    let place = restored.path().join("restored");
+                    Options::new(&place).restore(&dump[..], &mut |_| ()).unwrap();
+                    agrees(&open(&place), &model).await;
+                }
+                // Alone, among rounds.
+                4 => {
+                    common::set(&store, &name(7), "alone").await.unwrap();
+                    model.insert(name(7), b"alone".to_vec());
+                }
+                _ => {}
+            }
+            agrees(&store, &model).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_change_behind_rounds_stands_before_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, mut model) = (open(folder.path()), Model::new());
+    change(&store, &mut model).await;
+    common::set(&store, &name(3), vec![7; 2 << 20]).await.unwrap();
+    model.insert(name(3), vec![7; 2 << 20]);
+    agrees(&store, &model).await;
+    let image = tempfile::tempdir().unwrap();
+    common::copy(folder.path(), image.path());
+    agrees(&open(image.path()), &model).await;
+}
+
+#[tokio::test]
+async fn lives_that_rounds_gave_end_and_what_is_over_is_reclaimed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let put = |number: usize, ttl| Op::put(Key::new(name(number)).unwrap(), PutMode::Set, "v", ttl);
+    let batch: Batch = (0..CHANGES).map(|number| put(number, Ttl::After(Duration::from_millis(1)))).collect();
+    assert!(store.run(Ctx::default(), batch).await.iter().all(Result::is_ok));
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(common::get(&store, &name(1)).await, None);
+    assert_eq!(store.reclaim_expired().await.unwrap(), CHANGES as u64);
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 0);
+}

@@ -144,10 +144,10 @@ async fn what_a_primary_that_is_cut_off_acknowledged_is_lost_and_every_handle_is
 
     let gone = &[ErrorKind::RolledBack, ErrorKind::Lost][..];
     let (mut counters, mut sets, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
-    for at in 0..EACH {
-        counters.push(said(|| old.counters[at].get()).await);
-        sets.push(said(|| old.sets[at].members()).await);
-        renewed.push(said(|| guards[at].renew()).await);
+    for ((counter, set), guard) in old.counters.iter().zip(&old.sets).zip(&guards) {
+        counters.push(said(|| counter.get()).await);
+        sets.push(said(|| set.members()).await);
+        renewed.push(said(|| guard.renew()).await);
     }
     // What waited for replicas added hundreds.
     told("counter", counters, |&found| found % 100 == i128::from(1 + ADDED), gone);

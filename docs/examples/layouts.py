@@ -19,7 +19,7 @@ from xxh3 import xxh3_64, xxh3_128
 
 KINDS = {  # name: (kind, role, version of the layout)
     "lock": (1, None, 1), "counter": (2, "s", 1), "fast-counter": (3, "n", 1), "set": (4, "p", 1), "visitors": (5, "v", 1),
-    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 3),
+    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 4),
 }
 THIRTY_DAYS_S = 30 * 24 * 3600
 TRIES = 100
@@ -864,7 +864,7 @@ class State:
     """What was taken from a queue."""
 
     def __init__(self, value, generation):
-        if value[:4] != b"LRQ\x02" or value[4:8] != low_half(xxh3_64(value[8:], generation)):
+        if value[:4] != b"LRQ\x03" or value[4:8] != low_half(xxh3_64(value[8:], generation)):
             raise Gone("the state is damaged")
         reader = Reader(value[8:])
         self.sequence, self.tail, self.incarnation = reader.varint(), reader.varint(), reader.u64()
@@ -880,7 +880,9 @@ class State:
                 taken.append([start, end])
             frames = reader.varint()
             digests = (reader.u64(), [number(reader.take(4)) for _ in distances(frames)]) if frames else None
-            self.records.append([segment, incarnation, below, taken, (frames, digests)])
+            named = reader.take(1)
+            remover = named + (reader.take(8) + varint(reader.varint()) if named != b"\0" else b"")
+            self.records.append([segment, incarnation, below, taken, (frames, digests), remover])
         self.claims = [[reader.varint(), reader.varint(), reader.u64(), reader.varint()] for _ in range(reader.varint())]
 
     def encode(self, generation):
@@ -888,7 +890,7 @@ class State:
         body += b"".join(varint(count) for count in (self.live, self.done, *self.losses))
         body += varint(len(self.marks)) + b"".join(u64(writer) + varint(last) for writer, last in self.marks)
         body += varint(len(self.records))
-        for segment, incarnation, below, taken, (frames, digests) in self.records:
+        for segment, incarnation, below, taken, (frames, digests), remover in self.records:
             body += varint(segment) + u64(incarnation) + varint(below) + varint(len(taken))
             end = 0
             for start, stop in taken:
@@ -897,9 +899,10 @@ class State:
             body += varint(frames)
             if frames:
                 body += u64(digests[0]) + b"".join(u32(digest) for digest in digests[1])
+            body += remover
         body += varint(len(self.claims))
         body += b"".join(varint(segment) + varint(ordinal) + u64(claim) + varint(tries) for segment, ordinal, claim, tries in self.claims)
-        return b"LRQ\x02" + low_half(xxh3_64(body, generation)) + body
+        return b"LRQ\x03" + low_half(xxh3_64(body, generation)) + body
 
 
 def queue_create(server, name, segment_bytes="65536", bytes_max="1073741824"):
@@ -907,8 +910,8 @@ def queue_create(server, name, segment_bytes="65536", bytes_max="1073741824"):
         incarnation = draw()
         yield f"s{incarnation:016x}", empty_value(incarnation, 0)
         body = varint(0) + varint(0) + u64(incarnation) + b"\0" + varint(1) + varint(0) * 4 + varint(0)
-        body += varint(1) + varint(0) + u64(incarnation) + varint(0) * 3 + varint(0)
-        yield 0, b"LRQ\x02" + low_half(xxh3_64(body, generation)) + body
+        body += varint(1) + varint(0) + u64(incarnation) + varint(0) * 3 + b"\0" + varint(0)
+        yield 0, b"LRQ\x03" + low_half(xxh3_64(body, generation)) + body
 
     return create(server, "queue", name, u32(int(segment_bytes)) + u64(int(bytes_max)), data, 1)
 
@@ -944,12 +947,12 @@ def segment(found, state, which):
     return items, chain
 
 
-def left_of(found, state, which, taken, told):
-    """The items of a segment; none of one that was taken whole and is removed already."""
+def left_of(found, state, which, taken, told, remover):
+    """The items of a segment; none of one that was taken whole and that somebody was to remove, and has."""
     try:
         items, chain = segment(found, state, which)
     except Gone:
-        if len(taken) == 1 and taken[0][0] == 0:
+        if len(taken) == 1 and taken[0][0] == 0 and remover != b"\0":
             return []
         raise
     if taken and print_of(chain, taken[-1][1]) != told:
@@ -964,8 +967,8 @@ def pending(found, state):
             yield segment, ordinal, items_of(found, state, segment)[ordinal]
     last = state.records[-1][0]
     for which in [record[0] for record in state.records] + list(range(last + 1, state.tail + 1)):
-        taken, told = next((record[3:] for record in state.records if record[0] == which), ([], (0, None)))
-        for ordinal, item in enumerate(left_of(found, state, which, taken, told)):
+        taken, told, remover = next((record[3:] for record in state.records if record[0] == which), ([], (0, None), b"\0"))
+        for ordinal, item in enumerate(left_of(found, state, which, taken, told, remover)):
             if not any(start <= ordinal < end for start, end in taken):
                 yield which, ordinal, item
 
@@ -997,10 +1000,11 @@ def queue_pop(server, name):
         state.claims = [claim for claim in state.claims if claim[:2] != [which, ordinal]]
         record = next((record for record in state.records if record[0] == which), None)
         if record is None:
-            record = [which, segment_of(found, state, which), 0, [], (0, None)]
+            record = [which, segment_of(found, state, which), 0, [], (0, None), b"\0"]
             state.records.append(record)
         record[3] = joined(record[3] + [[ordinal, ordinal + 1]])
         record[4] = print_of(segment(found, state, which)[1], record[3][-1][1])
+        record[5] = b"\0"
         state.sequence, state.done = state.sequence + 1, state.done + 1
         state.marks = ([(writer, 1)] + state.marks)[:16]
         return state.encode(found.generation)

@@ -53,6 +53,13 @@ fn of_state(state: &[u8], number: u64) -> Option<u64> {
             let earlier = u64::BITS - (frames - 1).leading_zeros();
             rest = &rest[8 + 4 * earlier as usize..];
         }
+        // Who is to remove it: a byte, and unless that is 0 a writer and a sequence.
+        let (&named, tail) = rest.split_first().expect("a byte");
+        rest = tail;
+        if named > 0 {
+            fixed(&mut rest);
+            varint(&mut rest);
+        }
         if segment == number && incarnation != 0 {
             return Some(incarnation);
         }

@@ -11,6 +11,7 @@ use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
 use super::plan::{self, Order, Pick, Shelf};
 use super::push::Answers;
+use super::removal::Removals;
 use crate::cell::Wrote;
 use crate::combine::Driver;
 use crate::events;
@@ -24,10 +25,9 @@ const STEPS_MAX: usize = 512;
 const FAULTS_MAX: u32 = 8;
 /// How many segments are looked at in one go.
 const SEGMENTS_AT_ONCE: usize = 16;
-/// How many segments that were drained are removed on the way, and how many markers of claims that have ended.
-const REMOVED_AT_ONCE: usize = 16;
-/// How many of those are looked at on the way.
+/// How many segments that were drained are looked at on the way.
 const DRAINED_AT_ONCE: usize = 4;
+/// How many markers of claims that have ended are removed on the way.
 const MARKERS_REMOVED_AT_ONCE: usize = 32;
 /// Markers beyond this are left to end by themselves.
 const MARKERS_KEPT_MAX: usize = 4_096;
@@ -70,19 +70,16 @@ pub(super) type Outcomes = Arc<HashMap<u64, Result<Given>>>;
 
 /// Takes items through one handle.
 pub(super) struct Consumer {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     writer: u64,
     /// The last sequence that was given to a write.
     seq: u64,
     /// `None`: the state must be read.
-    view: Option<View>,
+    pub(super) view: Option<View>,
     /// True if the view was read in this call.
     is_fresh: bool,
-    /// True if segments were removed in this call by themselves.
-    has_removed: bool,
-    /// Segments of a stack that were removed, and whose links are left.
-    unlinked: Vec<u64>,
-    shelf: Shelf,
+    pub(super) shelf: Shelf,
+    pub(super) removals: Removals,
     /// Claims whose markers are gone.
     expired: HashSet<u64>,
     /// Claims whose markers were looked for in this call.
@@ -93,6 +90,8 @@ pub(super) struct Consumer {
     tried: Vec<u64>,
     /// Writes of this call of which it is not known whether they landed.
     sent: Vec<Sent>,
+    /// What this call came to, once its write has landed: whoever drops it after that leaves nothing to be done again.
+    settled: Option<Outcomes>,
 }
 
 /// A write that may have landed.
@@ -104,8 +103,8 @@ struct Sent {
 }
 
 /// What one write would do.
-struct Plan {
-    state: State,
+pub(super) struct Plan {
+    pub(super) state: State,
     outcomes: HashMap<u64, Result<Given>>,
     /// Claims that it makes, and for how long.
     claims: Vec<(u64, Duration)>,
@@ -117,7 +116,7 @@ struct Plan {
     is_empty: bool,
 }
 
-enum Step {
+pub(super) enum Step {
     Done(Outcomes),
     Again,
     Conflict,
@@ -151,7 +150,6 @@ enum Asked {
     Segment(u64),
     Link(u64),
     Marker(u64),
-    Removal(u64),
     Other,
 }
 
@@ -178,11 +176,14 @@ impl Driver for Consumer {
     }
 
     async fn apply(&mut self, changes: &[Change], interrupted: bool) -> Result<Outcomes> {
+        match &self.settled {
+            Some(outcomes) if interrupted => return Ok(outcomes.clone()),
+            _ => self.settled = None,
+        }
         if !interrupted {
             self.sent.clear();
         }
         self.is_fresh = false;
-        self.has_removed = false;
         self.checked.clear();
         self.shelf.begin(self.view.as_ref().map(|view| &view.state));
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
@@ -193,6 +194,9 @@ impl Driver for Consumer {
             if outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing))) {
                 self.engine.note_sight(self.sight());
             }
+            self.settled = Some(outcomes.clone());
+            self.clear_up(Ctx { deadline: Some(deadline) }).await;
+            return outcome;
         }
         outcome.map_err(|error| {
             let is_unknown = !self.sent.is_empty();
@@ -203,20 +207,21 @@ impl Driver for Consumer {
 
 impl Consumer {
     pub(super) fn new(engine: Arc<Engine>, view: View) -> Consumer {
+        let writer = random_id();
         Consumer {
             engine,
-            writer: random_id(),
+            writer,
             seq: 0,
             view: Some(view),
             is_fresh: false,
-            has_removed: false,
-            unlinked: Vec::new(),
             shelf: Shelf::default(),
+            removals: Removals::new(writer),
             expired: HashSet::new(),
             checked: HashSet::new(),
             ended: Vec::new(),
             tried: Vec::new(),
             sent: Vec::new(),
+            settled: None,
         }
     }
 
@@ -301,17 +306,13 @@ impl Consumer {
         // Late pushes to segments that were passed are found by a look at them only.
         let is_unread = |record: &Record| !self.shelf.has_fresh(record.segment);
         let must_check =
-            plan.is_empty && (view.state.opens.iter().any(is_unchecked) || view.state.records.iter().any(is_unread));
+            plan.is_empty && (view.state.opens.iter().any(is_unchecked) || plan.state.records.iter().any(is_unread));
         if must_check || (plan.is_no && !self.is_fresh) {
             let segment = view.state.tail;
             self.read(ctx, &[segment], if must_check { Looks::All } else { Looks::Few }).await?;
             return Ok(Step::Again);
         }
         if plan.state == view.state {
-            // Nobody may write the state for long: what was drained is not to count until then.
-            if plan.is_empty && !self.has_removed && self.remove_drained(ctx, &view.state).await? {
-                return Ok(Step::Again);
-            }
             return Ok(Step::Done(Arc::new(plan.outcomes)));
         }
         match self.fitted(&view.state, changes, plan)? {
@@ -325,7 +326,7 @@ impl Consumer {
 
     /// The plan, marked, and its bytes. If taking makes the state too large, that is refused, and the rest goes
     /// on without it. `None`: the state must be read first, to say so.
-    fn fitted(&mut self, base: &State, changes: &[Change], mut plan: Plan) -> Result<Option<(Plan, Bytes)>> {
+    pub(super) fn fitted(&mut self, base: &State, changes: &[Change], mut plan: Plan) -> Result<Option<(Plan, Bytes)>> {
         self.seq += 1;
         let mark = Mark { writer: self.writer, seq: self.seq };
         plan.state.mark(mark);
@@ -371,7 +372,7 @@ impl Consumer {
 
     /// Works out what the changes come to; with `full`, nothing is taken, and this is said instead. `Err`: these segments must be
     /// read first.
-    fn plan(&self, base: &State, changes: &[Change], full: Option<&Error>) -> Result<Plan, Vec<u64>> {
+    pub(super) fn plan(&self, base: &State, changes: &[Change], full: Option<&Error>) -> Result<Plan, Vec<u64>> {
         let mut plan = Plan {
             state: base.clone(),
             outcomes: HashMap::with_capacity(changes.len()),
@@ -380,7 +381,7 @@ impl Consumer {
             is_no: false,
             is_empty: false,
         };
-        plan::tidy(&mut plan.state, self.engine.order, &self.shelf);
+        plan::tidy(&mut plan.state, self.engine.order, &self.shelf, &self.removals);
         for change in changes {
             let is_taking = matches!(change.what, What::Claim { .. } | What::Pop);
             if let Some(full) = full.filter(|_| is_taking) {
@@ -402,6 +403,7 @@ impl Consumer {
             let outcome = outcome.map_err(|(kind, detail)| self.engine.named(kind, &detail));
             plan.outcomes.insert(change.ticket, outcome);
         }
+        self.removals.intend(&mut plan.state, self.engine.order, &self.shelf);
         Ok(plan)
     }
 
@@ -486,7 +488,7 @@ impl Consumer {
     }
 
     /// The tail and the sequence of the state that is known now.
-    fn known(&self) -> (u64, u64) {
+    pub(super) fn known(&self) -> (u64, u64) {
         self.view.as_ref().map_or((0, u64::MAX), |view| (view.state.tail, view.state.seq))
     }
 
@@ -548,16 +550,6 @@ impl Consumer {
                     self.expired.insert(claim);
                 }
             }
-            Asked::Removal(segment) => match reply {
-                Ok(Reply::Deleted | Reply::Miss) => {
-                    self.shelf.keep(segment, None, known.0, known.1);
-                    if self.engine.order == Order::Lifo {
-                        self.unlinked.push(segment);
-                    }
-                }
-                // Somebody appended to it, or the token has ended, or nobody knows: another look tells.
-                _ => self.shelf.forget(segment),
-            },
             Asked::State | Asked::Other => {}
         }
         Ok(())
@@ -571,7 +563,7 @@ impl Consumer {
     }
 
     /// Writes the plan, and does on the way what costs no round trip. **Round trips: 1.**
-    async fn write(&mut self, ctx: Ctx, view: View, plan: Plan, value: Bytes) -> Result<Step> {
+    pub(super) async fn write(&mut self, ctx: Ctx, view: View, plan: Plan, value: Bytes) -> Result<Step> {
         let Plan { outcomes, claims, ended, .. } = plan;
         let outcomes: Outcomes = Arc::new(outcomes);
         let mut request = Request::default();
@@ -581,7 +573,7 @@ impl Consumer {
         let at = request.batch.len();
         request.batch.extend(self.engine.cell.put_ops(PutMode::Cas(view.cas), value.clone(), Ttl::Never));
         request.asked.extend([Asked::State, Asked::State]);
-        self.remove_on_the_way(&mut request, &view.state)?;
+        self.remove_markers(&mut request)?;
         self.look_on_the_way(&mut request, Looks::Few)?;
         let max = self.engine.store.profile().batch_ops_max.max(at + 2);
         request.batch.truncate(max);
@@ -605,6 +597,7 @@ impl Consumer {
         }
         match wrote.landed {
             Ok(true) => {
+                self.settled = Some(self.settled.take().unwrap_or_else(|| outcomes.clone()));
                 self.sent.clear();
                 if !are_marked {
                     self.mark_again(ctx, &claims).await;
@@ -612,7 +605,6 @@ impl Consumer {
                 self.tried.retain(|tried| !claims.iter().any(|(claim, _)| claim == tried));
                 self.end_markers(ended);
                 self.forget_claims();
-                self.remove_links(ctx).await;
                 Ok(Step::Done(outcomes))
             }
             Ok(false) => {
@@ -637,64 +629,13 @@ impl Consumer {
         }
     }
 
-    /// Adds the removal of segments of which nothing is left, and of markers of claims that have ended.
-    fn remove_on_the_way(&mut self, request: &mut Request, base: &State) -> Result<()> {
-        self.add_removals(request, base)?;
+    /// Adds the removal of markers of claims that have ended.
+    fn remove_markers(&mut self, request: &mut Request) -> Result<()> {
         let from = self.ended.len().saturating_sub(MARKERS_REMOVED_AT_ONCE);
         for claim in self.ended.drain(from..).collect::<Vec<_>>() {
             request.add(Asked::Other, self.engine.marker(claim, Op::delete)?);
         }
         Ok(())
-    }
-
-    /// Adds the removal of segments of which nothing is left.
-    fn add_removals(&self, request: &mut Request, base: &State) -> Result<()> {
-        let drained = (0..base.records.len()).filter(|&at| plan::is_drained(base, self.engine.order, at));
-        for record in drained.map(|at| &base.records[at]).take(REMOVED_AT_ONCE) {
-            let content = self.shelf.get(record.segment).and_then(|seen| seen.content.as_ref());
-            // A late append changes the token: then there is something left in it.
-            if let Some(content) = content
-                && content.count() == record.count()
-                && record.kept(content).is_none()
-                && let Some(cas) = content.cas
-            {
-                let delete = Op::delete_if(self.engine.segment_key(content.incarnation)?, cas);
-                request.add(Asked::Removal(record.segment), delete);
-                if self.engine.order == Order::Fifo {
-                    // A queue's segment stays on record until it is gone: nobody will need the link again.
-                    request.add(Asked::Other, Op::delete(self.engine.link_key(record.segment)?));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the links of a stack's segments that are gone. While one may go off the record again its link must stay: so it is removed
-    /// after the segment, and not with it. **Round trips: 1**, if there are any.
-    async fn remove_links(&mut self, ctx: Ctx) {
-        let keys = self.unlinked.drain(..).filter_map(|segment| self.engine.link_key(segment).ok());
-        let deletes: Batch = keys.map(Op::delete).collect();
-        if !deletes.is_empty() {
-            _ = self.engine.store.run(ctx, deletes).await;
-        }
-    }
-
-    /// Removes segments of which nothing is left. False if there are none. **Round trips: 1.**
-    async fn remove_drained(&mut self, ctx: Ctx, base: &State) -> Result<bool> {
-        let mut request = Request::default();
-        self.add_removals(&mut request, base)?;
-        if request.batch.is_empty() {
-            return Ok(false);
-        }
-        self.has_removed = true;
-        let known = self.known();
-        let mut answers = Answers::new(self.engine.store.run(ctx, request.batch).await);
-        for asked in request.asked {
-            let reply = answers.next();
-            self.learn(asked, reply, known)?;
-        }
-        self.remove_links(ctx).await;
-        Ok(true)
     }
 
     /// Notes markers that a later write removes.

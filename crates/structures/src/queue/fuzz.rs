@@ -4,7 +4,7 @@ use bytes::Bytes;
 use larder_core::Item;
 
 use super::layout::{
-    Below, Content, Mark, Open, Record, State, add, link, linked, note_frame, place, seal_state, segment,
+    Below, Content, Mark, Open, Record, Remover, State, add, link, linked, note_frame, place, seal_state, segment,
 };
 use super::past::{Chain, Print};
 use crate::append::Action;
@@ -39,6 +39,7 @@ fn state(rng: &mut fastrand::Rng) -> Vec<u8> {
         below: below(rng),
         taken: ranges(rng),
         print: print(rng),
+        remover: rng.bool().then(|| Remover { writer: rng.u64(..), seq: number(rng), is_second: rng.bool() }),
     };
     let open = |rng: &mut fastrand::Rng| Open {
         segment: number(rng),
@@ -76,7 +77,7 @@ fn read_state(bytes: &[u8]) -> Result<bool, String> {
 
 fn note(rng: &mut fastrand::Rng) -> Bytes {
     let (below, taken, print) = (below(rng), ranges(rng), print(rng));
-    let record = Record { segment: NUMBER, incarnation: INCARNATION, below, taken, print };
+    let record = Record { segment: NUMBER, incarnation: INCARNATION, below, taken, print, remover: None };
     note_frame(&record, rng.u64(..))
 }
 

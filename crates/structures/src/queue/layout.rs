@@ -12,7 +12,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | `LRQ` and the version, 2 |
+//! | 4 | `LRQ` and the version, 3 |
 //! | 4 | check of what follows: the low half of XXH3-64, seeded with the generation |
 //! | varint | sequence: rises by 1 with each write |
 //! | varint, 8 | the tail's number, and its incarnation |
@@ -28,6 +28,8 @@
 //! | varint | and how many frames of items there were up to the last item that was taken; unless 0: |
 //! | 8 | their digest, XXH3-64 of writer and sequence (8 bytes each) seeded with the digest before; before the first, the incarnation |
 //! | 4 each | the low half of the digests 1, 2, 4 … frames before, as long as there is a frame (see [`Print`]) |
+//! | 1 | 0; 1 if nothing is left of it and a writer is about to remove it, 2 if that is not the first (see [`removal`](super::removal)); unless 0: |
+//! | 8 + varint | that writer, and the sequence of the state that named it |
 //! | varint | how many open claims follow |
 //! | 2 varints, 8, varint each | open claims: segment, ordinal, id (0: given back), how often it was delivered |
 
@@ -38,9 +40,9 @@ use super::past::{Chain, Print};
 use crate::append::layout::{self, Place, Value};
 use crate::append::{Action, Fold};
 
-const MAGIC: [u8; 4] = *b"LRQ\x02";
+const MAGIC: [u8; 4] = *b"LRQ\x03";
 /// The version of the layout, in the manifest.
-pub(super) const LAYOUT: u8 = 3;
+pub(super) const LAYOUT: u8 = 4;
 /// How many writers of the state are remembered.
 pub(super) const MARKS_MAX: usize = 16;
 /// How many claims may be open at a time.
@@ -83,6 +85,18 @@ pub(super) struct Record {
     pub(super) taken: Vec<(u32, u32)>,
     /// Of what there was up to the last that was taken.
     pub(super) print: Print,
+    /// Who is to remove it, once nothing is left of it.
+    pub(super) remover: Option<Remover>,
+}
+
+/// The writer that is to remove a segment of which nothing is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remover {
+    pub(super) writer: u64,
+    /// The sequence of the write that said so.
+    pub(super) seq: u64,
+    /// True if another was named before: what that one sent may yet remove it.
+    pub(super) is_second: bool,
 }
 
 /// Where a stack goes on below a segment.
@@ -111,7 +125,7 @@ pub(super) type Note = (Below, Vec<(u32, u32)>, Print);
 
 impl Record {
     pub(super) fn new(segment: u64, incarnation: u64, below: Below) -> Record {
-        Record { segment, incarnation, below, taken: Vec::new(), print: Print::default() }
+        Record { segment, incarnation, below, taken: Vec::new(), print: Print::default(), remover: None }
     }
 
     /// Notes that an item of this content was taken.
@@ -119,6 +133,8 @@ impl Record {
         add(&mut self.taken, (ordinal, ordinal.saturating_add(1)));
         self.incarnation = content.incarnation;
         self.print = content.chain.print(self.end());
+        // Whoever is about to remove it knows of fewer items.
+        self.remover = None;
     }
 
     /// `None`: this content holds all that was taken. Else it is an older one, which others may have pushed to since: so many of the first items
@@ -131,6 +147,7 @@ impl Record {
     pub(super) fn cut(&mut self, kept: u32, content: &Content) {
         cut(&mut self.taken, kept);
         self.print = content.chain.print(self.end());
+        self.remover = None;
     }
 
     /// The first item that was not taken, if there is one among `count`.
@@ -246,6 +263,7 @@ impl State {
             layout::put_varint(&mut out, record.segment);
             out.extend_from_slice(&record.incarnation.to_le_bytes());
             put_note(&mut out, record.below, &record.taken, &record.print);
+            put_remover(&mut out, record.remover);
         }
         layout::put_varint(&mut out, self.opens.len() as u64);
         for open in &self.opens {
@@ -294,7 +312,8 @@ impl State {
             let segment = layout::take_varint(rest)?;
             let incarnation = layout::take_u64(rest)?;
             let (below, taken, print) = take_note(rest)?;
-            records.push(Record { segment, incarnation, below, taken, print });
+            let remover = take_remover(rest)?;
+            records.push(Record { segment, incarnation, below, taken, print, remover });
         }
         let mut opens = Vec::new();
         for _ in 0..layout::take_varint(rest)? {
@@ -353,6 +372,27 @@ fn take_note(rest: &mut &[u8]) -> Option<Note> {
         taken.push((start, end));
     }
     Some((below, taken, Print::take(rest)?))
+}
+
+fn put_remover(out: &mut Vec<u8>, remover: Option<Remover>) {
+    let Some(Remover { writer, seq, is_second }) = remover else { return out.push(0) };
+    out.push(1 + u8::from(is_second));
+    out.extend_from_slice(&writer.to_le_bytes());
+    layout::put_varint(out, seq);
+}
+
+#[expect(clippy::option_option, reason = "malformed, none, or one")]
+fn take_remover(rest: &mut &[u8]) -> Option<Option<Remover>> {
+    let (&which, tail) = rest.split_first()?;
+    *rest = tail;
+    match which {
+        0 => Some(None),
+        1 | 2 => {
+            let writer = layout::take_u64(rest)?;
+            Some(Some(Remover { writer, seq: layout::take_varint(rest)?, is_second: which == 2 }))
+        }
+        _ => None,
+    }
 }
 
 /// A link: which incarnation the segment of this number has.
@@ -512,7 +552,8 @@ impl Content {
     pub(super) fn record(&self, segment: u64) -> Record {
         let Content { incarnation, below, taken, chain, .. } = self;
         let print = chain.print(taken.last().map_or(0, |range| range.1));
-        Record { segment, incarnation: *incarnation, below: below.unwrap_or_default(), taken: taken.clone(), print }
+        let below = below.unwrap_or_default();
+        Record { segment, incarnation: *incarnation, below, taken: taken.clone(), print, remover: None }
     }
 
     pub(super) fn count(&self) -> u32 {

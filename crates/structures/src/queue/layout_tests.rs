@@ -14,13 +14,20 @@ fn sample() -> State {
         lost_items: 6,
         untold: 7,
         marks: vec![Mark { writer: 9, seq: 1 }],
-        records: vec![Record {
-            segment: 1,
-            incarnation: 8,
-            below: Below { segment: Some(0), is_guess: true },
-            taken: vec![(0, 2), (5, 6)],
-            print: Chain::of(3, 3, 0).print(3),
-        }],
+        records: vec![
+            Record {
+                segment: 1,
+                incarnation: 8,
+                below: Below { segment: Some(0), is_guess: true },
+                taken: vec![(0, 2), (5, 6)],
+                print: Chain::of(3, 3, 0).print(3),
+                remover: None,
+            },
+            Record {
+                remover: Some(Remover { writer: 0x99, seq: 300, is_second: true }),
+                ..Record::new(2, 7, Below::default())
+            },
+        ],
         opens: vec![Open { segment: 1, ordinal: 5, claim: 0xab, attempts: 2 }],
     }
 }
@@ -28,9 +35,10 @@ fn sample() -> State {
 #[test]
 fn a_state_has_golden_bytes() {
     let bytes = sample().encode(0x42);
-    let golden = b"LRQ\x02\xac\x02\x02\x88\x77\x66\x55\x44\x33\x22\x11\x01\x03\x04\x05\x06\x07\
+    let golden = b"LRQ\x03\xac\x02\x02\x88\x77\x66\x55\x44\x33\x22\x11\x01\x03\x04\x05\x06\x07\
         \x01\x09\0\0\0\0\0\0\0\x01\
-        \x01\x01\x08\0\0\0\0\0\0\0\x03\x02\0\x02\x03\x01\x03\xf4\x83\x2f\x9c\x9a\x59\xcf\xd4\xac\x23\xa9\xcf\x1b\x5e\xca\xa4\
+        \x02\x01\x08\0\0\0\0\0\0\0\x03\x02\0\x02\x03\x01\x03\xf4\x83\x2f\x9c\x9a\x59\xcf\xd4\xac\x23\xa9\xcf\x1b\x5e\xca\xa4\0\
+        \x02\x07\0\0\0\0\0\0\0\0\0\0\x02\x99\0\0\0\0\0\0\0\xac\x02\
         \x01\x01\x05\xab\0\0\0\0\0\0\0\x02";
     assert_eq!([&bytes[..4], &bytes[8..]].concat(), golden);
     assert_eq!(bytes[4..8], layout::check(0x42, &bytes[8..]).to_le_bytes());
@@ -66,7 +74,7 @@ fn a_link_has_golden_bytes() {
 fn note_of(number: u64, incarnation: u64, writer: u64, below: u64, taken: &[(u32, u32)], chain: &Chain) -> Bytes {
     let below = Below { segment: Some(below), is_guess: false };
     let print = chain.print(taken.last().map_or(0, |range| range.1));
-    note_frame(&Record { segment: number, incarnation, below, taken: taken.to_vec(), print }, writer)
+    note_frame(&Record { segment: number, incarnation, below, taken: taken.to_vec(), print, remover: None }, writer)
 }
 
 /// A segment with these frames, as it is read.

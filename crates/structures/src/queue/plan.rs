@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::layout::{Below, Content, GIVEN_BACK, Open, Record, State};
+use super::removal::{Fate, Removals};
 
 /// From which end items are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,16 +183,26 @@ pub(super) fn is_drained(state: &State, order: Order, at: usize) -> bool {
     !is_in_use && record.is_whole() && state.opens.iter().all(|open| open.segment != record.segment)
 }
 
-/// Takes segments out of the state that were drained and are gone. True if there were any.
-pub(super) fn tidy(state: &mut State, order: Order, shelf: &Shelf) -> bool {
-    let before = state.records.len();
+/// Takes segments out of the state that were drained and are gone; those that nobody removed are lost, and a consumer is to be told.
+pub(super) fn tidy(state: &mut State, order: Order, shelf: &Shelf, removals: &Removals) {
     for at in (0..state.records.len()).rev() {
-        let is_gone = shelf.get(state.records[at].segment).is_some_and(|seen| seen.content.is_none());
-        if is_gone && is_drained(state, order, at) {
-            unlink(state, at);
+        if !is_drained(state, order, at) {
+            continue;
+        }
+        if removals.is_refused(&state.records[at]) {
+            state.records[at].remover = None;
+        }
+        let Some(seen) = shelf.get(state.records[at].segment).filter(|seen| seen.content.is_none()) else { continue };
+        match removals.fate(state, &state.records[at], seen.seq == state.seq) {
+            Fate::Removed => unlink(state, at),
+            Fate::Evicted => {
+                unlink(state, at);
+                state.lost_segments += 1;
+                state.untold += 1;
+            }
+            Fate::Open => {}
         }
     }
-    state.records.len() < before
 }
 
 /// Takes a segment out of the state; what lay on it lies on what was below it.
@@ -208,7 +219,9 @@ pub(super) fn pick(order: Order, state: &mut State, shelf: &Shelf, expired: &Has
     if state.untold > 0 {
         let told = state.untold;
         state.untold = 0;
-        return Pick::Lost(format!("{told} segments were found to be gone by producers: what was in them is lost"));
+        return Pick::Lost(format!(
+            "{told} segments were found to be gone: what was in them, or was pushed to them late, is lost"
+        ));
     }
     let is_waiting = |open: &&Open| open.claim == GIVEN_BACK || expired.contains(&open.claim);
     let waiting = state.opens.iter().filter(is_waiting);
@@ -363,12 +376,11 @@ fn newest(state: &mut State, shelf: &Shelf) -> Free {
                 state.is_tail_lost = true;
                 return Free::Lost(lost_segment(state, segment));
             }
+            // Somebody else removes it, or has.
+            Look::Lost if is_drained(state, Order::Lifo, at) => {}
             Look::Lost => {
-                let is_removed = is_drained(state, Order::Lifo, at);
                 unlink(state, at);
-                if !is_removed {
-                    return Free::Lost(lost_segment(state, segment));
-                }
+                return Free::Lost(lost_segment(state, segment));
             }
             Look::Here(content) => {
                 if let Some(ordinal) = record.last_free(content.count()) {

@@ -169,7 +169,8 @@ impl Engine {
             Some(content) => pass.add(state, number, &content, record.map_or(&[], |record| &record.taken)),
             None => {
                 let is_known = number == state.tail && state.is_tail_lost;
-                let is_removed = at.is_some_and(|at| plan::is_drained(state, self.order, at));
+                let is_removed =
+                    at.is_some_and(|at| plan::is_drained(state, self.order, at) && state.records[at].remover.is_some());
                 if is_known || is_removed {
                     pass.segments += 1;
                 } else {

@@ -7,4 +7,5 @@ mod handle;
 mod late;
 mod memcached;
 mod model;
+mod removal;
 pub(crate) mod support;

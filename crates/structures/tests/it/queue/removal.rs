@@ -1,0 +1,198 @@
+//! Who removes a segment that was used up, and what is told of one that is gone and that nobody removed.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Run, Store, StoreRef, Verb};
+use larder_store_memory::MemoryStore;
+use larder_structures::QueueOptions;
+
+use crate::queue::support::{BOTH, Kind, Line, key, small, text};
+
+/// What becomes of requests that remove by token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removals {
+    Pass,
+    /// They hang for ever, and are not delivered.
+    Hang,
+    /// They are not delivered, and nobody is told so.
+    Vanish,
+    /// They are delivered, and the reply is lost.
+    LoseTheReply,
+}
+
+/// Breaks removals by token.
+struct Breaking {
+    inner: StoreRef,
+    removals: Mutex<Removals>,
+}
+
+impl Breaking {
+    fn new(inner: &StoreRef) -> Arc<Breaking> {
+        Arc::new(Breaking { inner: inner.clone(), removals: Mutex::new(Removals::Pass) })
+    }
+
+    fn shared(self: &Arc<Self>) -> StoreRef {
+        self.clone()
+    }
+
+    fn set(&self, removals: Removals) {
+        *self.removals.lock().unwrap() = removals;
+    }
+}
+
+impl Store for Breaking {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        let removes = |op: &Op| matches!(op.verb, Verb::Delete { cas: Some(_) });
+        let removals = *self.removals.lock().unwrap();
+        if removals == Removals::Pass || !batch.iter().any(removes) {
+            return self.inner.run(ctx, batch);
+        }
+        let count = batch.len();
+        Run::pending(async move {
+            match removals {
+                Removals::Hang => std::future::pending().await,
+                Removals::LoseTheReply => _ = self.inner.run(ctx, batch).await,
+                Removals::Pass | Removals::Vanish => {}
+            }
+            let error = Error::new(ErrorKind::Unavailable, "no reply came").effect(Effect::Unknown);
+            (0..count).map(|_| Err(error.clone())).collect()
+        })
+    }
+}
+
+impl fmt::Debug for Breaking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Breaking")
+    }
+}
+
+/// All there is, and how often a loss was told.
+async fn all(line: &Line) -> (Vec<String>, usize) {
+    let (mut items, mut told) = (Vec::new(), 0);
+    loop {
+        match line.pop().await {
+            Ok(Some(item)) => items.push(text(&item)),
+            Ok(None) => return (items, told),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                told += 1;
+            }
+        }
+    }
+}
+
+/// A push goes to a segment that was passed, the server evicts that before anybody has seen it, and then the last of what else was in it is acknowledged.
+#[tokio::test]
+async fn a_late_push_to_a_used_up_segment_that_is_evicted_is_told_as_lost() {
+    // Looks at the tail are an eighth of a segment apart: a short push sees none.
+    let options = || QueueOptions::default().segment_bytes(64 * 1024);
+    for kind in BOTH {
+        for (is_evicted, by_another) in [(false, false), (true, false), (true, true)] {
+            let store: StoreRef = Arc::new(MemoryStore::new());
+            let one = Line::open(kind, &store, &options()).await;
+            let two = Line::open(kind, &store, &options()).await;
+            let mut late = None;
+            for segments in [2, 3] {
+                while one.stat().await.segments < segments {
+                    one.push([b'x'; 4_000]).await.unwrap();
+                }
+                // Takes segment 1 for the tail.
+                late.get_or_insert(Line::open(kind, &store, &options()).await);
+            }
+            let mut claims = Vec::new();
+            while let Some(claim) = one.claim(Duration::from_secs(600)).await.unwrap() {
+                claims.push(claim);
+            }
+            late.unwrap().push("late").await.unwrap();
+            if is_evicted {
+                let segment = Op::delete(key(kind, &store, Some(1)).await);
+                store.run(Ctx::default(), Batch::from_iter([segment])).await;
+            }
+            // Another has never read the segments.
+            let line = if by_another { &two } else { &one };
+            for claim in &claims {
+                line.ack(claim.id()).await.unwrap();
+            }
+            let (items, told) = all(line).await;
+            let expected: &[&str] = if is_evicted { &[] } else { &["late"] };
+            assert_eq!(
+                (&items[..], told),
+                (&expected.iter().map(|item| item.to_string()).collect::<Vec<_>>()[..], usize::from(is_evicted)),
+                "{kind:?}"
+            );
+            // Once.
+            assert_eq!(all(&one).await, (Vec::new(), 0), "{kind:?}");
+            assert_eq!(one.stat().await.segments_lost, u64::from(is_evicted), "{kind:?}");
+            assert_eq!(one.len().await.unwrap(), 0);
+        }
+    }
+}
+
+/// Removals whose replies are lost, or that are not delivered: no loss is told of what was removed, and others remove what was left.
+#[tokio::test]
+async fn a_removal_that_is_not_answered_is_no_loss_and_is_done_by_another() {
+    for kind in BOTH {
+        for removals in [Removals::Vanish, Removals::LoseTheReply] {
+            let memory = Arc::new(MemoryStore::new());
+            let store: StoreRef = memory.clone();
+            let breaking = Breaking::new(&store);
+            let one = Line::open(kind, &breaking.shared(), &small()).await;
+            let two = Line::open(kind, &store, &small()).await;
+            two.push_all((0..400).map(|n| format!("item {n:06}"))).await.unwrap();
+            breaking.set(removals);
+            let mut items = Vec::new();
+            for n in 0..400 {
+                let line = if n < 200 { &one } else { &two };
+                items.push(line.pop().await.unwrap().unwrap());
+            }
+            items.sort();
+            items.dedup();
+            assert_eq!(items.len(), 400, "{kind:?}, {removals:?}");
+            // It takes writes until another's removals are taken over.
+            for _ in 0..40 {
+                two.push("x").await.unwrap();
+                two.pop().await.unwrap().unwrap();
+            }
+            assert_eq!(all(&two).await, (Vec::new(), 0));
+            assert_eq!((two.stat().await.segments_lost, two.len().await.unwrap()), (0, 0), "{kind:?}, {removals:?}");
+            // The link of a stack's segment stays where nobody was told that the segment is gone.
+            let links = if (kind, removals) == (Kind::Stack, Removals::LoseTheReply) { 20 } else { 0 };
+            assert!(memory.stats().items <= 8 + links, "{} items, {kind:?}, {removals:?}", memory.stats().items);
+        }
+    }
+}
+
+/// A caller is dropped while its pop removes a segment, after its write has landed: what it took goes with it, and no item more.
+#[tokio::test]
+async fn a_caller_that_is_dropped_while_a_segment_is_removed_takes_one_item_along() {
+    for kind in BOTH {
+        let mut dropped = 0;
+        for before in 0..40 {
+            let store: StoreRef = Arc::new(MemoryStore::new());
+            let breaking = Breaking::new(&store);
+            let line = Line::open(kind, &breaking.shared(), &small()).await;
+            line.push_all((0..60).map(|n| format!("item {n:06}"))).await.unwrap();
+            let mut items = Vec::new();
+            for _ in 0..before {
+                items.push(text(&line.pop().await.unwrap().unwrap()));
+            }
+            breaking.set(Removals::Hang);
+            let given = tokio::time::timeout(Duration::from_millis(5), line.pop()).await;
+            breaking.set(Removals::Pass);
+            let is_gone = given.is_err();
+            items.extend(given.ok().map(|item| text(&item.unwrap().unwrap())));
+            items.extend(line.drain().await);
+            items.sort();
+            items.dedup();
+            assert_eq!(items.len(), 60 - usize::from(is_gone), "{kind:?}, after {before}");
+            dropped += usize::from(is_gone);
+        }
+        assert!(dropped > 0, "{kind:?}: nobody was dropped");
+    }
+}

@@ -191,11 +191,12 @@ impl Driver for Consumer {
         let tried = std::mem::take(&mut self.tried);
         if let Ok(outcomes) = &outcome {
             self.end_markers(tried);
-            if outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing))) {
-                self.engine.note_sight(self.sight());
-            }
+            let is_empty = outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing)));
             self.settled = Some(outcomes.clone());
             self.clear_up(Ctx { deadline: Some(deadline) }).await;
+            if is_empty {
+                self.engine.note_sight(self.sight());
+            }
             return outcome;
         }
         outcome.map_err(|error| {

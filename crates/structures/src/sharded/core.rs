@@ -500,7 +500,7 @@ impl Core {
     /// What is to be done about shards that cannot be used as they are: the map is read again. **Round trips: 1.**
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] for one that is missing though the map is the same.
+    /// [`ErrorKind::Lost`] for one that is missing though the map is the same, [`ErrorKind::RolledBack`] for one that is sealed then.
     pub(super) async fn look_again(&self, ctx: Ctx, before: &Plan, found: &Unusable, strikes: &mut u32) -> Result<()> {
         let now = self.refresh(ctx).await?;
         if now.version != before.version {
@@ -514,7 +514,12 @@ impl Core {
         match (*strikes < STRIKES_MAX, found.stuck, coming_from(before)) {
             (true, ..) => Ok(()),
             (false, Some(source), Some(from)) => Err(self.lost(&from, source)),
-            _ => Err(self.beaten()),
+            (false, ..) => Err(match (found.sealed, found.unfilled) {
+                (Some(shard), _) => self.went_back(before, shard).await?,
+                // The shard itself went back, to before it was filled; what it came from was removed since.
+                (None, Some(shard)) => self.lost(&before.map, shard),
+                (None, None) => self.beaten(),
+            }),
         }
     }
 }
@@ -524,8 +529,24 @@ impl Core {
 pub(super) struct Unusable {
     /// Shards of the map in force that are not there.
     pub(super) missing: Vec<u16>,
+    /// One that is sealed.
+    pub(super) sealed: Option<u16>,
+    /// One that is unfilled, though nothing comes to it any more.
+    pub(super) unfilled: Option<u16>,
     /// A shard of the map that elements come from which is not there, though something still comes from it.
     pub(super) stuck: Option<u16>,
+}
+
+impl Unusable {
+    /// Adds a shard of the map in force that is not live.
+    pub(super) fn add(&mut self, shard: u16, mark: Mark) {
+        match mark {
+            Mark::Missing => self.missing.push(shard),
+            Mark::Sealed => self.sealed = Some(shard),
+            Mark::Unfilled => self.unfilled = Some(shard),
+            Mark::Live => {}
+        }
+    }
 }
 
 /// An error of a call some of whose changes may have been made.

@@ -115,7 +115,7 @@ impl Core {
                     Some((now, _)) if now.mark == Mark::Unfilled && coming_from(plan).is_some() => unfilled.push(shard),
                     other => {
                         is_old = true;
-                        unusable.missing.extend(other.is_none().then_some(shard));
+                        unusable.add(shard, other.map_or(Mark::Missing, |(now, _)| now.mark));
                         left.push(shard);
                     }
                 }

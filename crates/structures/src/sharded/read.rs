@@ -56,20 +56,21 @@ impl Core {
                 groups => groups?,
             };
             todo.clear();
+            let from = coming_from(&plan);
             let (mut unusable, mut unfilled) = (Unusable::default(), Vec::new());
             for (shard, at, sight) in self.look_for(ctx, &plan.map, groups).await? {
                 match (sight.mark, sight.found) {
                     (Mark::Live, Found::Values(values)) => {
                         at.iter().zip(values).for_each(|(&at, value)| out[at] = (value, sight.seen))
                     }
-                    (Mark::Unfilled, _) => unfilled.extend(at),
+                    (Mark::Unfilled, _) if from.is_some() => unfilled.extend(at),
                     (mark, _) => {
-                        unusable.missing.extend((mark == Mark::Missing).then_some(shard));
+                        unusable.add(shard, mark);
                         todo.extend(at);
                     }
                 }
             }
-            if let (false, Some(from)) = (unfilled.is_empty(), coming_from(&plan)) {
+            if let (false, Some(from)) = (unfilled.is_empty(), from) {
                 let groups = self.grouped(&from, names, &unfilled)?;
                 unfilled.clear();
                 for (source, at, sight) in self.look_for(ctx, &from, groups).await? {
@@ -163,11 +164,12 @@ impl Core {
                 Mark::Unfilled => unfilled.push(shard),
                 mark => {
                     left.push(shard);
-                    unusable.missing.extend((mark == Mark::Missing).then_some(shard));
+                    unusable.add(shard, mark);
                 }
             }
         }
         let Some(from) = coming_from(plan) else {
+            unfilled.iter().for_each(|&shard| unusable.add(shard, Mark::Unfilled));
             left.extend(unfilled);
             return Ok((left, unusable));
         };

@@ -12,9 +12,10 @@
 
 use std::time::Duration;
 
+use larder_core::native::Collection;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Result, Ttl, Want};
 
-use super::core::{Core, coming_from};
+use super::core::{Ask, Core, coming_from};
 use super::layout::{Map, Mark, Phase, Plan};
 use super::{SHARDS_MAX, make};
 use crate::cell::Cell;
@@ -160,7 +161,7 @@ impl Core {
         if now == planned && self.write_plan(cas, &moving).await? {
             return Ok(Some(to.id));
         }
-        if now != planned {
+        if now != planned && now.map.id != to.id {
             self.remove(&to, 0..to.shards).await?;
         }
         Ok(None)
@@ -183,6 +184,52 @@ impl Core {
             self.remove(other, 0..other.shards).await?;
         }
         Ok(())
+    }
+
+    /// Goes on from a map that went back, by a failover, behind a resharding: shards of it are sealed for one that it does not tell of, so nobody could write to them ever
+    /// again. What was to come is put in force where it is still named, and there; else what was sealed is brought to new shards. The error tells of it, once.
+    pub(super) async fn went_back(&self, before: &Plan, shard: u16) -> Result<Error> {
+        runtime::current("resharding waits now and then")?;
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        for _ in 0..ROUNDS_MAX {
+            let (plan, cas) = self.read_plan().await?;
+            if plan.map.id != before.map.id {
+                let detail = format!(
+                    "the map of {} went back to version {}, by a failover: shard {shard} was sealed for a resharding that it does not tell of. What was written since that \
+                     began may be gone; it goes on from the rest",
+                    self.what(),
+                    before.version
+                );
+                return Ok(self.loss(Error::new(ErrorKind::RolledBack, detail).effect(Effect::NotApplied)));
+            }
+            match plan.phase {
+                Phase::Moving(from) => self.finish(&plan, &from, cas, &mut |_| {}).await?,
+                Phase::Planned(to) if self.are_made(&to).await? => {
+                    let moving = Plan { version: plan.version + 1, map: to, phase: Phase::Moving(plan.map) };
+                    _ = self.write_plan(cas, &moving).await?;
+                }
+                Phase::Planned(to) => self.clear(&plan, &to).await?,
+                Phase::Stable => {
+                    // They may tell of what is only in shards that nothing names any more: they are made again.
+                    if self.of == Collection::Sorted {
+                        let ends = self.ends_cell()?.key;
+                        for reply in self.run(self.ctx(), Batch::from_buf([Op::delete(ends)])).await {
+                            reply?;
+                        }
+                    }
+                    if self.begin(&plan, cas, plan.map.shards).await?.is_none() {
+                        tokio::time::sleep(backoff.next_pause()).await;
+                    }
+                }
+            }
+        }
+        Err(self.beaten())
+    }
+
+    /// True if all shards of a map are there.
+    async fn are_made(&self, map: &Map) -> Result<bool> {
+        let asks: Vec<(u16, Ask)> = (0..map.shards).map(|shard| (shard, Ask::Names(Vec::new()))).collect();
+        Ok(self.look(self.ctx(), map, &asks).await?.iter().all(|sight| sight.mark != Mark::Missing))
     }
 
     /// Steps 4 and 5.

@@ -495,7 +495,7 @@ fn judged(
             Tried::Refused(Mark::Unfilled) if coming_from(plan).is_some() => round.unfilled.push(shard),
             Tried::Refused(mark) => {
                 round.is_old = true;
-                round.unusable.missing.extend((mark == Mark::Missing).then_some(shard));
+                round.unusable.add(shard, mark);
             }
         }
         round.left.extend(group.into_iter().map(|(at, _)| at));

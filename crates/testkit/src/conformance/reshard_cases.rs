@@ -1,11 +1,13 @@
 //! Resharding of every sharded collection, on every store: whoever dies of it, and whoever works meanwhile.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_core::{Ctx, Result, StoreRef};
+use bytes::Bytes;
+use larder_core::{Batch, Ctx, ErrorKind, Key, Op, Profile, Result, Run, Store, StoreRef, Ttl, Verb, Want};
 use larder_structures::inspect::inspect;
 use larder_structures::{Name, ShardedHash, ShardedSet, ShardedSortedSet};
 
@@ -18,6 +20,7 @@ cases! {
     sorted_sets_lose_nothing_when_a_resharding_dies_at_the_nth_op [Cas];
     sharded_hashes_lose_nothing_under_eight_tasks_while_resharded [Cas];
     sorted_sets_lose_nothing_under_eight_tasks_while_resharded [Cas];
+    sharded_collections_go_on_where_a_resharding_was_undone_by_a_setback [Cas];
 }
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -131,6 +134,15 @@ impl Any {
             Any::SortedSet(set) => set.len().await,
         }
         .expect("a length")
+    }
+
+    /// Reads all there is.
+    async fn len_of_all(&self) -> Result<usize> {
+        Ok(match self {
+            Any::Hash(hash) => hash.entries().await?.len(),
+            Any::Set(set) => set.members().await?.len(),
+            Any::SortedSet(set) => set.entries().await?.len(),
+        })
     }
 
     async fn reshard(&self, shards: u16) -> Result<()> {
@@ -277,4 +289,102 @@ async fn under_eight_tasks(t: &Bench, of: Of) {
         assert_eq!(any.all("at the end").await, model);
         assert_eq!((any.len().await, other.shards()), (model.len() as u64, 4));
     }
+}
+
+/// Remembers what is written to items of the index 0: maps.
+struct Recording {
+    inner: StoreRef,
+    wrote: Mutex<Vec<(Key, Bytes)>>,
+}
+
+impl Store for Recording {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        for op in &batch {
+            if let (Verb::Put { value, .. }, true) = (&op.verb, op.key.as_bytes().ends_with(b".0")) {
+                self.wrote.lock().expect("no panic").push((op.key.clone(), value.clone()));
+            }
+        }
+        self.inner.run(ctx, batch)
+    }
+}
+
+impl fmt::Debug for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recording")
+    }
+}
+
+/// What the map item says of itself: nothing is under way, a map is to come, elements are being moved.
+const PHASES: [u8; 3] = [0, 1, 2];
+
+/// The map goes back, as by a failover of the server that it stands on, to before a resharding began, or was in force, and its shards do not: some are sealed.
+async fn sharded_collections_go_on_where_a_resharding_was_undone_by_a_setback(t: Bench) {
+    for of in [Of::Hash, Of::Set, Of::SortedSet] {
+        for phase in &PHASES[..2] {
+            let mut is_mended = false;
+            for nth in (2..).step_by(5) {
+                let when = format!("{of:?}, back to phase {phase} from op {nth}");
+                let Some(told) = undone(&t, of, *phase, nth, &when).await else { break };
+                is_mended |= told;
+            }
+            assert!(is_mended, "{of:?}, back to phase {phase}: no resharding was undone");
+        }
+    }
+}
+
+/// True if a resharding that died at this op was undone, and its shards went on; `None` if none died.
+async fn undone(t: &Bench, of: Of, phase: u8, nth: u64, when: &str) -> Option<bool> {
+    let name = t.name(&format!("{of:?}-{phase}-{nth}"));
+    let recording = Arc::new(Recording { inner: t.store.clone(), wrote: Mutex::default() });
+    let faulty = Faulty::new(recording.clone());
+    let dying = Any::open(of, &faulty.shared(), &name, 3).await;
+    let (map, stable) = recording.wrote.lock().expect("no panic")[0].clone();
+    let other = Any::open(of, &t.store, &name, 3).await;
+    let mut model = Model::new();
+    for n in 0..24 {
+        assert!(other.put(&format!("f{n}"), n).await);
+        model.insert(format!("f{n}"), other.as_found(n));
+    }
+    faulty.fail_nth(nth, Fault::NotSent);
+    let is_done = dying.reshard(5).await.is_ok();
+    if is_done && faulty.injected() == 0 {
+        return None;
+    }
+    faulty.heal();
+    let now = t.ok(Op::get(map.clone(), Want::VALUE)).await.into_item().expect("a map").value;
+    if now[1] != PHASES[2] {
+        return Some(false);
+    }
+    // Fills some of the new shards, and seals what they come from.
+    let other = Any::open(of, &t.store, &name, 3).await;
+    for n in [3, 40] {
+        other.put(&format!("f{n}"), 100 + n).await;
+        model.insert(format!("f{n}"), other.as_found(100 + n));
+    }
+    let wrote = recording.wrote.lock().expect("no panic").clone();
+    let planned = wrote.into_iter().rev().find(|(_, value)| value[1] == PHASES[1]).expect("a plan").1;
+    let back = if phase == 0 { stable } else { planned };
+    t.ok(Op::put(map.clone(), larder_core::PutMode::Set, back, Ttl::Never)).await;
+    let fresh = Any::open(of, &t.store, &name, 3).await;
+    match fresh.len_of_all().await {
+        Err(error) if error.kind() == ErrorKind::RolledBack => {}
+        // What was moved whole is removed where it came from.
+        Err(error) if error.kind() == ErrorKind::Lost => return Some(false),
+        other => panic!("{when}: {other:?}"),
+    }
+    let all = fresh.all(when).await;
+    for n in (0..24).filter(|n| *n != 3) {
+        assert_eq!(all.get(&format!("f{n}")), model.get(&format!("f{n}")), "{when}");
+    }
+    if phase == 1 {
+        assert_eq!(all, model, "{when}: what came since is still named");
+    }
+    assert!(fresh.put("new", 1).await, "{when}");
+    fresh.reshard(4).await.unwrap_or_else(|error| panic!("{when}: {error}"));
+    assert_eq!(fresh.all(when).await.len(), all.len() + 1, "{when}");
+    Some(true)
 }

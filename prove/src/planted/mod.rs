@@ -31,7 +31,7 @@ const PLANTS: &[Plant] = &[
     Plant { name: "a retried increment counts twice", seeds: 5, round: retried_increment },
     Plant {
         name: "an append that makes the key again hides an eviction",
-        seeds: 5,
+        seeds: 10,
         round: |seed, planted| {
             let scene = Scene { steals_one_in: Some(60), ..Scene::calm(seed) };
             scene.play(toys::set(flaw(Flaw::AppendCreates, planted)))
@@ -72,7 +72,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "a counter that was evicted reads as zero",
-        seeds: 5,
+        seeds: 10,
         round: |seed, planted| {
             let scene = Scene { steals_one_in: Some(60), ..Scene::calm(seed) };
             scene.play(toys::count(flaw(Flaw::LostReadsAsZero, planted)))
@@ -163,6 +163,22 @@ mod tests {
         for plant in PLANTS {
             assert!(caught(plant, 0).is_some(), "not caught in {} seeds: {}", plant.seeds, plant.name);
         }
+    }
+
+    /// Of many hunts none may miss by chance: each seed shows the bug, or one in so few that the budget is many times that.
+    #[test]
+    fn a_hunt_misses_less_than_once_in_ten_thousand() {
+        const SEEDS: u64 = 100;
+        let mut short = Vec::new();
+        for plant in PLANTS.iter().filter(|plant| plant.seeds <= 60) {
+            let shown = (1_000..1_000 + SEEDS).filter(|&seed| !(plant.round)(seed, true).is_empty()).count();
+            let misses = (1.0 - shown as f64 / SEEDS as f64).powi(plant.seeds as i32);
+            println!("{shown} of {SEEDS} seeds, a miss in {misses:.1e}: {}", plant.name);
+            if misses > 1e-4 {
+                short.push(format!("{shown} of {SEEDS} seeds show it, and {} are tried: {}", plant.seeds, plant.name));
+            }
+        }
+        assert!(short.is_empty(), "{short:#?}");
     }
 
     #[test]

@@ -21,8 +21,10 @@ pub(crate) enum Bug {
     Unsynced,
 }
 
-/// Batches between two restarts, about.
-const RESTARTS_ONE_IN: u64 = 25;
+/// Batches between two restarts, about, that take the writes of the last moment.
+const KILLS_ONE_IN: u64 = 25;
+/// The same of restarts that begin to count tokens anew: they must come between a read and the write that is conditional on it.
+const RESTARTS_ONE_IN: u64 = 6;
 /// Writes that a kill takes.
 const UNSYNCED: usize = 2;
 
@@ -54,7 +56,7 @@ impl Server {
 
     fn restart(&self) {
         let mut state = self.state();
-        if state.rng.u64(..RESTARTS_ONE_IN) > 0 {
+        if state.rng.u64(..if self.bug == Bug::Unsynced { KILLS_ONE_IN } else { RESTARTS_ONE_IN }) > 0 {
             return;
         }
         state.tokens.clear();

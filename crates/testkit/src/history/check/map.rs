@@ -110,8 +110,8 @@ pub struct Rules {
     /// A key may be missing in reads of all while it is put, though a get finds it: its entry is made before it is listed. Where the writer never came to
     /// the end, until somebody who read it has listed it.
     pub lists_behind: bool,
-    /// What a put wrote that was told to have come to nothing may be met by others while that put is under way, and not after it: its entry is made before
-    /// the list may refuse the key, and taken back then.
+    /// What a put wrote that was told to have come to nothing may be met by others while that put is under way, and not after it, unless the store was set back
+    /// to that moment: its entry is made before the list may refuse the key, and taken back then.
     pub takes_back: bool,
     /// A put whose outcome is unknown may have overwritten a value, and make the key once more after that was removed: it is sent as two writes, and the
     /// second may be held back. One that was acknowledged never does.
@@ -140,7 +140,7 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
     }
     for (key, calls) in &mut of_key {
         if rules.takes_back {
-            forgive_met(calls);
+            forgive_met(calls, rules.is_set_back);
         }
         bad.extend(invented(*key, calls, first));
         if rules.makes_again {
@@ -191,8 +191,8 @@ fn spread(
 }
 
 /// Takes out reads of a value beside the very put that wrote it and was told to have come to nothing. A remove beside such a put may have found its entry, and
-/// tells nothing.
-fn forgive_met(calls: &mut Vec<Call<MapOp, MapTold>>) {
+/// tells nothing. What was taken back may come back where the store was set back.
+fn forgive_met(calls: &mut Vec<Call<MapOp, MapTold>>, is_set_back: bool) {
     let taken_back: Vec<(i64, Moment, Moment)> = calls
         .iter()
         .filter_map(|call| match call.op {
@@ -201,7 +201,8 @@ fn forgive_met(calls: &mut Vec<Call<MapOp, MapTold>>) {
         })
         .collect();
     let met = |call: &Call<MapOp, MapTold>, of: Option<i64>| {
-        let is_beside = |invoked: Moment, returned: Moment| call.invoked < returned && invoked < call.returned;
+        let is_beside =
+            |invoked: Moment, returned: Moment| invoked < call.returned && (is_set_back || call.invoked < returned);
         taken_back.iter().any(|&(value, begun, ended)| of.is_none_or(|of| of == value) && is_beside(begun, ended))
     };
     calls.retain(|call| !matches!(call.ok(), Some(MapTold::Value(Some(value))) if met(call, Some(*value))));
@@ -360,6 +361,10 @@ mod tests {
         assert_eq!(beside(call(MapOp::Remove(1), 3, 4, MapTold::WasThere(true))), 0);
         assert_ne!(beside(call(MapOp::Get(1), 0, 1, value(7))), 0, "before it began");
         assert_ne!(beside(call(MapOp::Get(1), 7, 8, value(7))), 0, "after it was over");
+        let set_back =
+            |call: Call<MapOp, MapTold>| check(&[refused.clone(), call], Rules { is_set_back: true, ..rules() }).len();
+        assert_eq!(set_back(call(MapOp::Get(1), 7, 8, value(7))), 0, "the store went back to when it was there");
+        assert_ne!(set_back(call(MapOp::Get(1), 0, 1, value(7))), 0, "before it began");
         assert_ne!(beside(call(MapOp::Get(1), 3, 4, value(8))), 0, "another value");
         assert_ne!(beside(call(MapOp::Remove(1), 7, 8, MapTold::WasThere(true))), 0, "after it was over");
         assert_ne!(check(&[refused.clone(), call(MapOp::Get(1), 3, 4, value(7))], Rules::default()).len(), 0);

@@ -208,7 +208,7 @@ impl Driver for Consumer {
 
 impl Consumer {
     pub(super) fn new(engine: Arc<Engine>, view: View) -> Consumer {
-        let writer = random_id();
+        let (writer, may_evict) = (random_id(), engine.store.profile().may_evict());
         Consumer {
             engine,
             writer,
@@ -216,7 +216,7 @@ impl Consumer {
             view: Some(view),
             is_fresh: false,
             shelf: Shelf::default(),
-            removals: Removals::new(writer),
+            removals: Removals::new(writer, may_evict),
             expired: HashSet::new(),
             checked: HashSet::new(),
             ended: Vec::new(),
@@ -462,6 +462,11 @@ impl Consumer {
             }
         }
         Ok(())
+    }
+
+    /// Reads the state and segments again. **Round trips: 1.**
+    pub(super) async fn read_again(&mut self, ctx: Ctx, segments: &[u64]) -> Result<()> {
+        self.read(ctx, segments, Looks::Few).await
     }
 
     /// Adds a read of a segment; of its link, where its incarnation is not known.

@@ -20,10 +20,10 @@
 //! | a segment that was set back, by a failover or a restart from an older file | cannot be | the one consumer that finds it is told `Lost`, once; what was pushed since is delivered, what was taken just before what is gone perhaps again, and claims of it are void | |
 //! | a lost state | the same | `Lost`, to everybody | |
 //!
-//! A duplicate takes a lease that ran out, an item that was given back, or a fault. Two windows are left in which a loss is not
-//! seen. A process pushes to a segment which others have emptied, in the very moment when one of them removes it, the server evicts that segment in this moment too, and the
-//! one who removes it dies or gets no reply: what is gone then may have been removed, or not. And a restart of the server that also loses the manifest: then the structure is absent. A segment
-//! that was emptied and that is evicted before anybody was to remove it is told as lost, though perhaps nothing was in it. A request that the network held back makes nothing
+//! A duplicate takes a lease that ran out, an item that was given back, or a fault. One window is left in which a loss is not
+//! seen: a restart of the server that also loses the manifest, for then the structure is absent. A producer that has not noticed that its segment was closed may push to it when others have emptied it, and
+//! the server may evict it then: so on a store that may evict, a segment that was emptied and is gone is told as lost unless it is known that it was removed, though perhaps nothing was in it. It is not known
+//! where the reply to the removal was lost, or the one who removed it died right then. A request that the network held back makes nothing
 //! again that was removed: a segment's key is drawn for the one request that adds it.
 //!
 //! # Leases
@@ -40,7 +40,7 @@
 //! | of an opened handle | round trips |
 //! |---|---|
 //! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it |
-//! | claim, pop, ack, release | as below; once in a segment up to 3 more: for its link, and to remove it, of a stack with its link |
+//! | claim, pop, ack, release | as below; once in a segment up to 4 more: for its link, to remove it, of a stack with its link, and on a store that may evict to note that |
 //! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. Where there is nothing: 2 more for the one who removes what was used up |
 //! | `pop_within`, `claim_within` | as claim and pop, and 1 for each look while there is nothing; where the store tells of changes there is one more for each wait, of 2 s at the most, that ends as an item comes. Elsewhere the pauses between looks are drawn between 0 and a bound that doubles from 10 ms to 250 ms |
 //! | ack, release | 1 where the handle wrote the state last, else 2 |

@@ -189,9 +189,6 @@ pub(super) fn tidy(state: &mut State, order: Order, shelf: &Shelf, removals: &Re
         if !is_drained(state, order, at) {
             continue;
         }
-        if removals.is_refused(&state.records[at]) {
-            state.records[at].remover = None;
-        }
         let Some(seen) = shelf.get(state.records[at].segment).filter(|seen| seen.content.is_none()) else { continue };
         match removals.fate(state, &state.records[at], seen.seq == state.seq) {
             Fate::Removed => unlink(state, at),

@@ -10,24 +10,27 @@
 //! | nobody | evicted: told |
 //! | this writer, whose removal was answered | removed |
 //! | this writer, whose removal found nothing | evicted: told |
-//! | this writer, whose removal was not answered, or another's | removed, as far as anybody can tell; another's is given time for a number of writes |
+//! | this writer, whose removal was not answered, or another, for so many writes that he has probably ended | removed, on a store that never evicts; on others nobody knows: told |
+//!
+//! So on a store that may evict a removal is noted in the state as soon as it is answered.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Op, Reply, Result, ambient};
 
-use super::consume::Consumer;
+use super::consume::{Consumer, Step};
 use super::engine::View;
 use super::layout::{Content, Record, Remover, State};
 use super::plan::{self, Order, Shelf};
+use super::push::Answers;
 
 /// How many segments one writer is to remove at a time.
 const REMOVALS_MAX: usize = 16;
 /// After so many writes of the state another writer takes over a removal: who was to do it has probably ended.
 const WRITES_UNTIL_TAKEN_OVER: u64 = 16;
-/// How often one call writes the state to say what a removal met with.
-const NOTES_MAX: usize = 3;
+/// How often one call tries to remove, and to write into the state what that met with.
+const NOTES_MAX: usize = 8;
 
 /// What is known of a removal of this writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +38,7 @@ enum Removal {
     /// It was sent, and not answered.
     InDoubt,
     Removed,
-    /// The segment was not what was read: something was pushed to it.
+    /// The segment was not what was read, or the connection that its token was of has ended.
     Refused,
     /// It was not there.
     Missing,
@@ -55,13 +58,15 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Removals {
     pub(super) writer: u64,
+    /// True if what is gone may have been evicted.
+    may_evict: bool,
     /// By the incarnations of the segments.
     known: HashMap<u64, Removal>,
 }
 
 impl Removals {
-    pub(super) fn new(writer: u64) -> Removals {
-        Removals { writer, known: HashMap::new() }
+    pub(super) fn new(writer: u64, may_evict: bool) -> Removals {
+        Removals { writer, may_evict, known: HashMap::new() }
     }
 
     /// Forgets segments that are not on record any more.
@@ -71,27 +76,23 @@ impl Removals {
 
     /// What became of a drained segment that a read did not find. `is_of_now`: the state was this very one when it was sent.
     pub(super) fn fate(&self, state: &State, record: &Record, is_of_now: bool) -> Fate {
-        let by_the_state = |remover: Option<Remover>| match remover {
-            None => Fate::Evicted,
-            Some(remover) if remover.writer != self.writer && !is_old(state, remover) => Fate::Open,
-            Some(remover) if remover.writer == self.writer && !remover.is_second => Fate::Evicted,
-            Some(_) => Fate::Removed,
-        };
+        let Some(remover) = record.remover else { return if is_of_now { Fate::Evicted } else { Fate::Open } };
+        let is_own = remover.writer == self.writer;
         match self.known.get(&record.incarnation) {
             Some(Removal::Removed) => Fate::Removed,
-            Some(Removal::InDoubt) if record.remover.is_some() => Fate::Removed,
-            Some(Removal::Missing) if record.remover.is_some_and(|remover| remover.writer == self.writer) => {
-                Fate::Evicted
-            }
-            _ if is_of_now => by_the_state(record.remover),
+            Some(Removal::Missing) if is_own => Fate::Evicted,
+            Some(Removal::InDoubt) if is_own => self.in_doubt(),
+            _ if !is_of_now => Fate::Open,
+            // Never sent, or refused.
+            _ if is_own && !remover.is_second => Fate::Evicted,
+            _ if is_own || is_old(state, remover) => self.in_doubt(),
             _ => Fate::Open,
         }
     }
 
-    /// True if this writer's removal of it was refused.
-    pub(super) fn is_refused(&self, record: &Record) -> bool {
-        record.remover.is_some_and(|remover| remover.writer == self.writer)
-            && self.known.get(&record.incarnation) == Some(&Removal::Refused)
+    /// What became of a segment that may have been removed, or not.
+    fn in_doubt(&self) -> Fate {
+        if self.may_evict { Fate::Evicted } else { Fate::Removed }
     }
 
     /// Names this writer as the one that removes what is drained, and is as it was when it was taken whole, as far as was read.
@@ -113,7 +114,9 @@ impl Removals {
 
     /// The segments that this writer is to remove now.
     fn due<'a>(&'a self, state: &'a State, order: Order) -> impl Iterator<Item = (&'a Record, Remover)> {
-        let is_due = |record: &Record| matches!(self.known.get(&record.incarnation), None | Some(Removal::InDoubt));
+        let is_due = |record: &Record| {
+            matches!(self.known.get(&record.incarnation), None | Some(Removal::InDoubt | Removal::Refused))
+        };
         let drained =
             (0..state.records.len()).filter(move |&at| plan::is_drained(state, order, at)).map(|at| &state.records[at]);
         let own = drained
@@ -137,13 +140,31 @@ fn whole<'s>(record: &Record, shelf: &'s Shelf) -> Option<&'s Content> {
 struct Sent {
     segment: u64,
     incarnation: u64,
-    /// True if another request may have removed it: then it says nothing that it was not there.
-    is_shared: bool,
+    /// What is known of an earlier try.
+    before: Option<Removal>,
+    /// True if another was to remove it before.
+    is_second: bool,
+}
+
+impl Sent {
+    /// What the answer says.
+    fn answered(&self, answer: &Result<Reply>) -> Option<Removal> {
+        let is_in_doubt = self.is_second || self.before == Some(Removal::InDoubt);
+        match answer {
+            Ok(Reply::Deleted) => Some(Removal::Removed),
+            Ok(Reply::Miss) if is_in_doubt => Some(Removal::InDoubt),
+            Ok(Reply::Miss) => Some(Removal::Missing),
+            Ok(Reply::Exists) if self.before == Some(Removal::InDoubt) => Some(Removal::InDoubt),
+            Ok(Reply::Exists) => Some(Removal::Refused),
+            Err(error) if !error.is_unknown() => self.before,
+            _ => Some(Removal::InDoubt),
+        }
+    }
 }
 
 impl Consumer {
-    /// Removes what the state says that this handle removes, and says so in the state where it met with something else than was read. What fails is
-    /// done by a later call. **Round trips: 1** where there is something to remove, of a stack 2.
+    /// Removes what the state says that this handle removes, and says so in the state where others cannot tell what became of it. What fails is
+    /// done by a later call. **Round trips: 1** where there is something to remove, of a stack 2; 1 more on a store that may evict.
     pub(super) async fn clear_up(&mut self, ctx: Ctx) {
         // The caller's answer is known: it is not to come too late for this.
         let now = ambient::now();
@@ -152,19 +173,21 @@ impl Consumer {
         for _ in 0..NOTES_MAX {
             let Some(view) = self.view.clone() else { return };
             self.removals.forget_all_but(&view.state);
-            match self.remove(ctx, &view).await {
-                Ok(true) => {}
-                // Nothing to say, or nobody to say it to.
-                Ok(false) | Err(_) => return,
-            }
-            if !self.note_removals(ctx, view).await {
+            let Ok(left) = self.remove(ctx, &view).await else { return };
+            if !left.is_empty() && self.read_again(ctx, &left).await.is_err() {
                 return;
+            }
+            match self.note_removals(ctx).await {
+                // There is more to do only for what was not as it was read, and where others were first.
+                Ok(Some(Step::Done(_)) | None) if left.is_empty() => return,
+                Ok(_) => {}
+                Err(_) => return,
             }
         }
     }
 
-    /// Removes the segments that are due. True if the state must be told of one that was not as it was read. **Round trips: 1**, of a stack 2.
-    async fn remove(&mut self, ctx: Ctx, view: &View) -> Result<bool> {
+    /// Removes the segments that are due; the numbers of those that were not as they were read. **Round trips: 1**, of a stack 2.
+    async fn remove(&mut self, ctx: Ctx, view: &View) -> Result<Vec<u64>> {
         let (mut sent, mut batch) = (Vec::new(), Batch::default());
         for (record, remover) in self.removals.due(&view.state, self.engine.order) {
             let Some((content, cas)) = whole(record, &self.shelf).and_then(|content| Some((content, content.cas?)))
@@ -172,51 +195,43 @@ impl Consumer {
                 continue;
             };
             let (segment, incarnation) = (record.segment, content.incarnation);
-            let is_shared = remover.is_second || self.removals.known.contains_key(&incarnation);
+            let before = self.removals.known.get(&incarnation).copied();
             batch.push(Op::delete_if(self.engine.segment_key(incarnation)?, cas));
             if self.engine.order == Order::Fifo {
                 // A queue's segment stays on record until it is gone: nobody will need the link again.
                 batch.push(Op::delete(self.engine.link_key(segment)?));
             }
-            sent.push(Sent { segment, incarnation, is_shared });
+            sent.push(Sent { segment, incarnation, before, is_second: remover.is_second });
         }
         if sent.is_empty() {
-            return Ok(false);
+            return Ok(Vec::new());
         }
         // Whoever drops this future midway leaves removals that are in doubt.
         self.removals.known.extend(sent.iter().map(|sent| (sent.incarnation, Removal::InDoubt)));
         let known = self.known();
-        let mut answers = super::push::Answers::new(self.engine.store.run(ctx, batch).await);
-        let mut unlinked = Vec::new();
-        let mut must_note = false;
-        for Sent { segment, incarnation, is_shared } in sent {
+        let mut answers = Answers::new(self.engine.store.run(ctx, batch).await);
+        let (mut unlinked, mut left) = (Vec::new(), Vec::new());
+        for sent in sent {
             let answer = answers.next();
             if self.engine.order == Order::Fifo {
                 _ = answers.next();
             }
-            if answer.as_ref().is_err_and(|error| !error.is_unknown()) && !is_shared {
-                self.removals.known.remove(&incarnation);
-                continue;
+            match sent.answered(&answer) {
+                Some(removal) => _ = self.removals.known.insert(sent.incarnation, removal),
+                None => _ = self.removals.known.remove(&sent.incarnation),
             }
-            let removal = match answer {
-                Ok(Reply::Deleted) => Removal::Removed,
-                Ok(Reply::Miss) if is_shared => Removal::Removed,
-                Ok(Reply::Miss) => Removal::Missing,
-                Ok(Reply::Exists) => Removal::Refused,
-                _ => Removal::InDoubt,
-            };
-            self.removals.known.insert(incarnation, removal);
-            must_note |= matches!(removal, Removal::Missing | Removal::Refused);
-            match removal {
-                Removal::Removed | Removal::Missing => self.shelf.keep(segment, None, known.0, known.1),
-                Removal::Refused | Removal::InDoubt => self.shelf.forget(segment),
+            match answer {
+                Ok(Reply::Deleted | Reply::Miss) => self.shelf.keep(sent.segment, None, known.0, known.1),
+                _ => self.shelf.forget(sent.segment),
             }
-            if self.engine.order == Order::Lifo && removal == Removal::Removed {
-                unlinked.push(segment);
+            match answer {
+                Ok(Reply::Deleted) if self.engine.order == Order::Lifo => unlinked.push(sent.segment),
+                Ok(Reply::Exists) => left.push(sent.segment),
+                _ => {}
             }
         }
         self.remove_links(ctx, unlinked).await;
-        Ok(must_note)
+        Ok(left)
     }
 
     /// Removes the links of a stack's segments that are gone. While one may go off the record again its link must stay: so it is removed
@@ -229,15 +244,25 @@ impl Consumer {
         }
     }
 
-    /// Writes into the state what removals met with. False where that failed, or there was nothing to say. **Round trips: 1.**
-    async fn note_removals(&mut self, ctx: Ctx, view: View) -> bool {
-        let Ok(plan) = self.plan(&view.state, &[], None) else { return false };
-        if plan.state == view.state {
-            return false;
+    /// Writes into the state what removals met with; `None` where nobody has to know now. **Round trips: 1.**
+    async fn note_removals(&mut self, ctx: Ctx) -> Result<Option<Step>> {
+        let Some(view) = self.view.clone() else { return Ok(None) };
+        self.shelf.forget_unlinked(&view.state);
+        let must_note = |record: &Record| match self.removals.known.get(&record.incarnation) {
+            Some(Removal::Missing) => true,
+            Some(Removal::Removed | Removal::InDoubt) => self.removals.may_evict,
+            Some(Removal::Refused) | None => false,
+        };
+        if !view.state.records.iter().any(must_note) {
+            return Ok(None);
         }
-        match self.fitted(&view.state, &[], plan) {
-            Ok(Some((plan, value))) => self.write(ctx, view, plan, value).await.is_ok(),
-            _ => false,
+        let Ok(plan) = self.plan(&view.state, &[], None) else { return Ok(None) };
+        if plan.state == view.state {
+            return Ok(None);
+        }
+        match self.fitted(&view.state, &[], plan)? {
+            Some((plan, value)) => self.write(ctx, view, plan, value).await.map(Some),
+            None => Ok(None),
         }
     }
 }

@@ -40,7 +40,7 @@
 //! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
 //! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
-//! | remove and remove | one deletes; the other finds it gone and answers false |
+//! | remove and remove | one deletes; the other finds it gone and answers false. Where it came and went between the other's steps, the list tells that from a loss: as for readers, it is read again |
 //! | remove, then put by others, then the remove's **g** | names the old incarnation, and leaves the new one alone |
 //! | a reader misses the entry | it reads the list, the entry, the list: *leaving* is noted before the delete, so only what was lost is reported as lost |
 //!
@@ -72,7 +72,7 @@
 //! | get_many | 1 a node for each batch that the keys fill; where some are missing as above, for each 65,536 keys |
 //! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 4 where the entry is not listed yet |
 //! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |
-//! | remove | 3, and 2 behind the caller; of what is missing 2 |
+//! | remove | 3, and 2 behind the caller; of what is missing 2; 4 where others are removing it, of what is lost 5 |
 //! | keys | 1; 2 while entries are being removed, or lives end |
 //! | entries | as keys, and 1 a node |
 //! | open | 1 |
@@ -573,7 +573,8 @@ impl Table {
         Ok(seen.into_iter().map(value).collect())
     }
 
-    /// Removes an entry. True if this call removed it, or may have where a reply was lost and the entry is gone, or it was lost; false if there was none. **Round trips: 3**, 2 if there is none.
+    /// Removes an entry. True if this call removed it, or may have where a reply was lost and the entry is gone, or it was lost; false if there was none. **Round trips: 3**, 2 if there is none,
+    /// 4 where others are removing it, 5 where it was lost.
     ///
     /// Dropped midway, it has taken effect or not.
     ///

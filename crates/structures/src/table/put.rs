@@ -486,20 +486,29 @@ impl Inner {
         }
     }
 
-    /// Takes the key of an entry that is missing off the list. True if it was lost, `None` if there is one by now.
+    /// Takes the key of an entry that is missing off the list. True if it was lost, `None` if there is one by now. It was lost if the list
+    /// still names the incarnation of before the last look: a remove says `leaving` before it deletes.
     async fn remove_missing(self: &Arc<Self>, effort: &mut Effort, spot: &Spot, key: &[u8]) -> Result<Option<bool>> {
-        let says = self.ask(effort, &[(key, spot.shard)]).await?;
-        let (incarnation, is_lost) = match says.first() {
-            None | Some(Says::NotListed) => return Ok(Some(false)),
-            Some(&Says::Leaving { incarnation, .. }) => (incarnation, false),
-            Some(&Says::Mortal { incarnation, expiry_s }) => (incarnation, !self.may_be_over(expiry_s)),
-            Some(&Says::Listed { incarnation }) => (incarnation, true),
-        };
-        if self.read(effort, spot, key).await?.is_some() {
-            return Ok(None);
+        let mut suspect = None;
+        for _ in 0..ROUNDS_MAX {
+            let says = self.ask(effort, &[(key, spot.shard)]).await?;
+            let (incarnation, is_doubtful) = match says.first() {
+                None | Some(Says::NotListed) => return Ok(Some(false)),
+                Some(&Says::Leaving { incarnation, .. }) => (incarnation, false),
+                Some(&Says::Mortal { incarnation, expiry_s }) => (incarnation, !self.may_be_over(expiry_s)),
+                Some(&Says::Listed { incarnation }) => (incarnation, true),
+            };
+            let is_lost = is_doubtful && suspect.replace(incarnation) == Some(incarnation);
+            if !is_lost && self.read(effort, spot, key).await?.is_some() {
+                return Ok(None);
+            }
+            if is_lost || !is_doubtful {
+                self.note(effort.deadline, spot.shard, &[Note::Gone { incarnation }]).await?;
+                return Ok(Some(is_lost));
+            }
         }
-        self.note(effort.deadline, spot.shard, &[Note::Gone { incarnation }]).await?;
-        Ok(Some(is_lost))
+        let detail = "others put and removed the entry at each try to remove it";
+        Err(Error::new(ErrorKind::Conflict, detail))
     }
 
     /// Gives an entry another incarnation, beside the caller: the client that was removing it has died, and whoever puts it

@@ -85,6 +85,8 @@ pub struct Told {
     pub strange: Vec<String>,
     /// A call takes several round trips and is done with the last: one of them that is not sent leaves it open, too.
     pub ends_midway: bool,
+    /// Where a reply was lost, the structure tells what may be gone as lost, though it may not be.
+    pub tells_doubts: bool,
 }
 
 impl<O, R> Default for Recorder<O, R> {
@@ -180,13 +182,15 @@ impl Told {
     pub fn verdict(self, caused: &Caused) -> Verdict {
         let mut violations = self.strange;
         let first = self.first.unwrap_or_default();
-        if self.lost > 0 && !caused.may_have_lost() && !caused.may_have_set_back() {
+        let is_cut = !caused.never_open.load(Ordering::SeqCst);
+        let may_be_doubt = self.tells_doubts && is_cut;
+        if self.lost > 0 && !caused.may_have_lost() && !caused.may_have_set_back() && !may_be_doubt {
             violations.push(format!("{} losses were told, and nothing was lost: {first}", self.lost));
         }
         if self.rolled_back > 0 && !caused.may_have_lost() && !caused.may_have_set_back() {
             violations.push(format!("{} times an older state was told, and there was none: {first}", self.rolled_back));
         }
-        if self.unknown > 0 && !self.ends_midway && caused.never_open.load(Ordering::SeqCst) {
+        if self.unknown > 0 && !self.ends_midway && !is_cut {
             violations.push(format!("{} outcomes were unknown, and nothing was cut", self.unknown));
         }
         let losses_told = self.lost + self.rolled_back;
@@ -222,6 +226,10 @@ mod tests {
         caused.never_open.store(true, Ordering::SeqCst);
         assert_eq!(told.clone().verdict(&caused).violations.len(), 1);
         assert!(Told { ends_midway: true, ..told }.verdict(&caused).violations.is_empty());
+        let (_, lost) = one(Error::new(ErrorKind::Lost, "x"));
+        let doubtful = Told { tells_doubts: true, ..lost };
+        assert_eq!(doubtful.clone().verdict(&caused).violations.len(), 1, "nothing was cut");
+        assert!(doubtful.verdict(&Caused::default()).violations.is_empty());
         let verdict = one(unknown).1.verdict(&Caused::default());
         assert_eq!((verdict.unknown, verdict.violations.len()), (1, 0));
     }

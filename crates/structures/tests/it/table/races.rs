@@ -267,6 +267,25 @@ async fn a_remove_between_the_steps_of_a_reader_is_never_a_loss() {
     }
 }
 
+/// The one who removes has the hooks: at its first batch nothing is there, then somebody puts the entry, and removes it before a later one.
+#[tokio::test]
+async fn a_remove_of_what_comes_and_goes_between_its_steps_is_no_removal_of_its_own() {
+    for nth in 2..=6 {
+        let store = evicting();
+        let (table, hooked, removing) = two(&store).await;
+        let putting = table.clone();
+        hooked.at(1, |store, batch| async move {
+            let replies = store.run(Ctx::default(), batch).await;
+            putting.put("k", "v").await.unwrap();
+            replies
+        });
+        let other = table.clone();
+        before(&hooked, nth, move || async move { assert!(other.remove("k").await.unwrap()) });
+        assert!(!removing.remove("k").await.unwrap(), "{nth}");
+        is_gone_for_good(&table, "k").await;
+    }
+}
+
 /// Put after the first look, removed before the second, put anew before the list is read again.
 #[tokio::test]
 async fn a_key_that_changes_at_each_look_of_a_reader_is_never_a_loss() {

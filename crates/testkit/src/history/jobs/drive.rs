@@ -67,6 +67,8 @@ pub(super) struct Ended<H, O, R> {
     job: &'static str,
     /// See [`Told`].
     pub(super) ends_midway: bool,
+    /// See [`Told`].
+    pub(super) tells_doubts: bool,
 }
 
 /// What the checkers may excuse.
@@ -116,7 +118,7 @@ where
     }
     (arena.calm)().await;
     let fresh = try_to_open(&history, &open, &arena.quiet, Opening::Open).await;
-    Ended { fresh, history, caused: arena.caused, job, ends_midway: false }
+    Ended { fresh, history, caused: arena.caused, job, ends_midway: false, tells_doubts: false }
 }
 
 /// Faults meet opens, too. `None`: it is no use to try again, or something is gone, which is noted.
@@ -167,6 +169,7 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
     pub(super) fn judge(self, check: impl FnOnce(&[Call<O, R>], &Excuses) -> Vec<String>) -> Verdict {
         let (calls, mut told) = self.history.finish();
         told.ends_midway = self.ends_midway;
+        told.tells_doubts = self.tells_doubts;
         let excuses = excuses(&told, &self.caused);
         let mut verdict = told.verdict(&self.caused);
         verdict.violations.extend(check(&calls, &excuses));

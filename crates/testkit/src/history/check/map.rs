@@ -29,6 +29,8 @@ pub enum MapOp {
     Reshard(u16),
     /// Writes a value where there is none. Nobody asks for it: it is what is left of a put that was held back midway.
     Make(u64, i64),
+    /// Loses a value that was never listed. Nobody asks for it, either: it is what an eviction does to what an unknown put left midway.
+    Lose(u64),
 }
 
 /// What is told.
@@ -56,31 +58,41 @@ impl MapOp {
     /// The key that a call is about, if it is about one.
     pub fn key(self) -> Option<u64> {
         match self {
-            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Make(key, _) | MapOp::Remove(key) | MapOp::Get(key) => {
-                Some(key)
-            }
+            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Make(key, _) => Some(key),
+            MapOp::Remove(key) | MapOp::Get(key) | MapOp::Lose(key) => Some(key),
             MapOp::All | MapOp::Count | MapOp::Top(_) | MapOp::Bottom(_) | MapOp::Reshard(_) => None,
         }
     }
 }
 
-/// A key: nothing, or a number; and what unknown puts have written by then, since only these make it again.
+/// A key: nothing, or a number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Held {
+    value: Option<i64>,
+    /// A put that was acknowledged, or somebody's repair, has listed it: where it is lost, that is told.
+    is_listed: bool,
+    /// What unknown puts have written by then, since only these make it again.
+    landed: BTreeSet<i64>,
+}
+
 struct Register;
 
 impl Model for Register {
     type Op = MapOp;
     type Told = MapTold;
-    type State = (Option<i64>, BTreeSet<i64>);
+    type State = Held;
 
-    fn step(&self, (state, landed): &Self::State, op: &MapOp, told: Option<&MapTold>) -> Option<Self::State> {
+    fn step(&self, held: &Held, op: &MapOp, told: Option<&MapTold>) -> Option<Held> {
+        let (state, landed) = (held.value, &held.landed);
         let is_there = state.is_some();
         let after = match *op {
             MapOp::Put(_, value) => Some(value),
             MapOp::Make(_, value) if is_there || !landed.contains(&value) => return None,
             MapOp::Make(_, value) => Some(value),
             MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
-            MapOp::Remove(_) => None,
-            _ => *state,
+            MapOp::Lose(_) if held.is_listed => return None,
+            MapOp::Remove(_) | MapOp::Lose(_) => None,
+            _ => state,
         };
         let can_be = match told {
             None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_) | MapTold::Best(_)) => true,
@@ -96,7 +108,8 @@ impl Model for Register {
         if let (MapOp::Put(_, value), None) = (op, told) {
             landed.insert(*value);
         }
-        can_be.then_some((after, landed))
+        let lists = matches!(op, MapOp::Put(..)) && told.is_some();
+        can_be.then_some(Held { value: after, is_listed: after.is_some() && (held.is_listed || lists), landed })
     }
 }
 
@@ -116,7 +129,8 @@ pub struct Rules {
     /// A put whose outcome is unknown may have overwritten a value, and make the key once more after that was removed: it is sent as two writes, and the
     /// second may be held back. One that was acknowledged never does.
     pub makes_again: bool,
-    /// Entries may have gone by themselves, which is as good as a remove for what is made again.
+    /// Entries may have gone by themselves, which is as good as a remove for what is made again. Where they are listed behind, what an unknown put left may
+    /// have gone without a word, whoever read it.
     pub may_lose: bool,
 }
 
@@ -145,6 +159,9 @@ pub fn check(calls: &[Call<MapOp, MapTold>], rules: Rules) -> Vec<String> {
         bad.extend(invented(*key, calls, first));
         if rules.makes_again {
             make_again(calls, rules.may_lose);
+        }
+        if rules.lists_behind && rules.may_lose {
+            lose_unlisted(calls);
         }
         if !rules.is_set_back {
             bad.extend(explained(*key, calls, first));
@@ -227,6 +244,18 @@ fn make_again(calls: &mut Vec<Call<MapOp, MapTold>>, may_lose: bool) {
     calls.extend(seconds);
 }
 
+/// Adds losses of what unknown puts left unlisted.
+fn lose_unlisted(calls: &mut Vec<Call<MapOp, MapTold>>) {
+    let lost = |call: &Call<MapOp, MapTold>| match call.op {
+        MapOp::Put(key, _) | MapOp::Make(key, _) if call.is_unknown() => {
+            Some(Call { op: MapOp::Lose(key), ..call.clone() })
+        }
+        _ => None,
+    };
+    let losses: Vec<_> = calls.iter().filter_map(lost).collect();
+    calls.extend(losses);
+}
+
 /// Values that nobody wrote before they were read. Only where nobody adds: then values are as they were written.
 fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec<String> {
     if calls.iter().any(|call| matches!(call.op, MapOp::Add(..))) {
@@ -251,7 +280,7 @@ fn invented(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Vec
 
 fn explained(key: u64, calls: &[Call<MapOp, MapTold>], first: Option<i64>) -> Option<String> {
     let all: Vec<&Call<MapOp, MapTold>> = calls.iter().collect();
-    match search(&Register, (first, BTreeSet::new()), &all) {
+    match search(&Register, Held { value: first, ..Held::default() }, &all) {
         Found::Order => None,
         Found::None => Some(format!("no order explains what was told of key {key}: {}", shown(calls))),
         Found::Undecided => Some(format!("{} calls on key {key} are too many to be decided", calls.len())),
@@ -395,6 +424,19 @@ mod tests {
         let over = [unknown(MapOp::Put(1, 7), 0), get(2, value(7)), put_over, get(6, value(7))];
         assert_eq!(check(&over, again).len(), 1, "what is there is not made");
         assert_eq!(check(&over, Rules { may_lose: true, ..again }), [""; 0], "it may have gone in between");
+        // An entry that an unknown put made may go unlisted; one that was put for certain may not.
+        let gone = |put: Call<MapOp, MapTold>| {
+            vec![put, call(MapOp::Get(1), 3, 4, value(7)), call(MapOp::Get(1), 5, 6, MapTold::Value(None))]
+        };
+        let evicts = Rules { lists_behind: true, may_lose: true, ..Rules::default() };
+        assert_eq!(check(&gone(unknown(MapOp::Put(1, 7), 0)), evicts), [""; 0]);
+        for (put, rules) in [
+            (unknown(MapOp::Put(1, 7), 0), Rules { may_lose: false, ..evicts }),
+            (unknown(MapOp::Put(1, 7), 0), Rules { lists_behind: false, ..evicts }),
+            (call(MapOp::Put(1, 7), 0, 1, MapTold::Done), evicts),
+        ] {
+            assert_eq!(check(&gone(put), rules).len(), 1);
+        }
     }
 
     #[test]

@@ -114,6 +114,39 @@ async fn what_the_list_refuses_is_there_until_it_is_taken_back() {
     is_gone_for_good(&store, &table).await;
 }
 
+/// Of two puts of one handle the later makes the entry, so the earlier was overwritten before it came, and is done. Then the list refuses the later:
+/// took it its entry back, nothing would be left of the earlier.
+#[tokio::test]
+async fn what_overtook_a_put_that_is_done_is_not_taken_back_by_its_maker() {
+    let store = evicting();
+    let table = Table::options().ttl(true).open_or_create(&store, "t").await.unwrap();
+    let (putting, hooked) = other(&store).await;
+    let (made, is_made) = tokio::sync::oneshot::channel();
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    let (late, life) = (putting.clone(), Duration::from_secs(7200));
+    let (told, later) = tokio::sync::oneshot::channel();
+    // The later is refused, and is about to look what it can take back.
+    hooked.at(3, |_, batch| async move { refused(&batch) });
+    hooked.at(4, |store, batch| async move {
+        made.send(()).unwrap();
+        is_done.await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    hooked.at(1, move |store, batch| async move {
+        tokio::spawn(async move { told.send(late.put_for("k", "later", life).await) });
+        is_made.await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    putting.put_for("k", "earlier", life).await.unwrap();
+    done.send(()).unwrap();
+    let error = later.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::Unknown), "{error}");
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "later");
+    flagged(&store, "t", b"k").await;
+    lose(&store, "t", b"k").await;
+    assert_eq!(table.get("k").await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
 /// A reader found the entry, and lists it for its maker. The maker was refused meanwhile; took he it back now, it would be lost.
 #[tokio::test]
 async fn what_a_reader_lists_is_not_taken_back_by_its_maker() {

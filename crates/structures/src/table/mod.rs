@@ -48,7 +48,7 @@
 //! | | memory | memcached | the classic dialect (no delete by cas) |
 //! |---|---|---|---|
 //! | a put that was acknowledged | is listed, and read until it is overwritten, removed or over | the same, until the server evicts or ends | the same |
-//! | a put whose outcome is unknown | cannot be | the entry is looked into; where it is not there, `Unknown`: it counts at most once, now or later. `Unknown`, too, where it overwrote an entry and nothing tells whether its add has come as well: held back by the network, that makes the entry once more when it is removed. Whoever reads what it left lists it behind his answer: evicted before that, it is absent, for it was never acknowledged | the same |
+//! | a put whose outcome is unknown | cannot be | the entry is looked into; where it is not there, `Unknown`: it counts at most once, now or later. `Unknown`, too, where it overwrote an entry and nothing tells whether its add has come as well: held back by the network, that makes the entry once more when it is removed. Whoever reads what it left lists it behind his answer. An entry that is evicted before it is listed is absent, though somebody may have read it: its put was not acknowledged by then | the same |
 //! | a lost entry | only where it is built as a cache that evicts: `Lost` | [`Lost`](larder_core::ErrorKind::Lost), never absent | the same |
 //! | a lost shard of the list | the same | `Lost` to `keys` and to those who miss an entry; entries are read as before | the same |
 //! | a remove that meets a remove *and* a put of the same key | leaves the put | leaves the put | may delete the put's entry, whose key then is `Lost` |

@@ -29,8 +29,8 @@ pub enum MapOp {
     Reshard(u16),
     /// Writes a value where there is none. Nobody asks for it: it is what is left of a put that was held back midway.
     Make(u64, i64),
-    /// Loses a value that was never listed. Nobody asks for it, either: it is what an eviction does to what an unknown put left midway.
-    Lose(u64),
+    /// Loses this value, that is not listed yet. Nobody asks for it, either: it is what an eviction does to what a put left midway, or is about to list.
+    Lose(u64, i64),
 }
 
 /// What is told.
@@ -58,8 +58,8 @@ impl MapOp {
     /// The key that a call is about, if it is about one.
     pub fn key(self) -> Option<u64> {
         match self {
-            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Make(key, _) => Some(key),
-            MapOp::Remove(key) | MapOp::Get(key) | MapOp::Lose(key) => Some(key),
+            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Make(key, _) | MapOp::Lose(key, _) => Some(key),
+            MapOp::Remove(key) | MapOp::Get(key) => Some(key),
             MapOp::All | MapOp::Count | MapOp::Top(_) | MapOp::Bottom(_) | MapOp::Reshard(_) => None,
         }
     }
@@ -90,8 +90,9 @@ impl Model for Register {
             MapOp::Make(_, value) if is_there || !landed.contains(&value) => return None,
             MapOp::Make(_, value) => Some(value),
             MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
-            MapOp::Lose(_) if held.is_listed => return None,
-            MapOp::Remove(_) | MapOp::Lose(_) => None,
+            MapOp::Lose(..) if held.is_listed && told.is_none() => return None,
+            MapOp::Lose(_, value) if state != Some(value) => state,
+            MapOp::Remove(_) | MapOp::Lose(..) => None,
             _ => state,
         };
         let can_be = match told {
@@ -244,11 +245,15 @@ fn make_again(calls: &mut Vec<Call<MapOp, MapTold>>, may_lose: bool) {
     calls.extend(seconds);
 }
 
-/// Adds losses of what unknown puts left unlisted.
+/// Adds losses of what unknown puts left unlisted, and of what others met that was put later on.
 fn lose_unlisted(calls: &mut Vec<Call<MapOp, MapTold>>) {
+    let is_met = |put: &Call<MapOp, MapTold>, value: i64| {
+        let meets = |read: &Call<MapOp, MapTold>| read.ok() == Some(&MapTold::Value(Some(value)));
+        calls.iter().any(|read| meets(read) && read.invoked < put.returned)
+    };
     let lost = |call: &Call<MapOp, MapTold>| match call.op {
-        MapOp::Put(key, _) | MapOp::Make(key, _) if call.is_unknown() => {
-            Some(Call { op: MapOp::Lose(key), ..call.clone() })
+        MapOp::Put(key, value) | MapOp::Make(key, value) if call.may_count() && is_met(call, value) => {
+            Some(Call { op: MapOp::Lose(key, value), ..call.clone() })
         }
         _ => None,
     };
@@ -425,11 +430,13 @@ mod tests {
         assert_eq!(check(&over, again).len(), 1, "what is there is not made");
         assert_eq!(check(&over, Rules { may_lose: true, ..again }), [""; 0], "it may have gone in between");
         // An entry that an unknown put made may go unlisted; one that was put for certain may not.
+        let beside = call(MapOp::Put(1, 7), 0, 9, MapTold::Done);
         let gone = |put: Call<MapOp, MapTold>| {
             vec![put, call(MapOp::Get(1), 3, 4, value(7)), call(MapOp::Get(1), 5, 6, MapTold::Value(None))]
         };
         let evicts = Rules { lists_behind: true, may_lose: true, ..Rules::default() };
         assert_eq!(check(&gone(unknown(MapOp::Put(1, 7), 0)), evicts), [""; 0]);
+        assert_eq!(check(&gone(beside), evicts), [""; 0], "it went before it was listed");
         for (put, rules) in [
             (unknown(MapOp::Put(1, 7), 0), Rules { may_lose: false, ..evicts }),
             (unknown(MapOp::Put(1, 7), 0), Rules { lists_behind: false, ..evicts }),

@@ -210,7 +210,7 @@ Examples:
     )]
     ShardedSet(sharded::ShardedSetVerb),
     /// Members by scores, the highest and the lowest of which are one read; without a verb, a screen of what the store does
-    #[command(args_conflicts_with_subcommands = true, after_help = screen::SCREEN_HELP)]
+    #[command(after_help = screen::SCREEN_HELP)]
     Top(top::Top),
     /// Spread a sharded hash, set or sorted set over another number of shards, while it is used
     #[command(after_help = sharded::RESHARD_HELP)]

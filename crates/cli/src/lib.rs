@@ -161,7 +161,10 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Records(verb) => records::run(&session, verb).await.map(|exit| exit as u8),
         Command::Hash(verb) => sharded::hash(&session, verb).await.map(|exit| exit as u8),
         Command::ShardedSet(verb) => sharded::set_of_shards(&session, verb).await.map(|exit| exit as u8),
-        Command::Top(top::Top { verb: Some(verb), .. }) => top::top(&session, verb).await.map(|exit| exit as u8),
+        Command::Top(top::Top { verb: Some(verb), screen }) => {
+            screen.refuse()?;
+            top::top(&session, verb).await.map(|exit| exit as u8)
+        }
         Command::Top(top::Top { verb: None, screen }) => screen::run(&session, &screen).await,
         Command::Reshard(args) => sharded::reshard(&session, &args).await.map(|exit| exit as u8),
         Command::Table(verb) => table::run(&session, verb).await.map(|exit| exit as u8),

@@ -31,6 +31,10 @@ fn members_are_scored_ranked_and_removed_and_the_set_is_resharded() {
         assert_eq!((missing.code(), missing.text().as_str()), (1, "12\n"));
         on("reshard points --shards 20").exits(0);
         let stat = on("--json top stat points").json();
+        // Options of all commands stand anywhere; those of the screen do not stand with a verb.
+        assert_eq!(on("top --json stat points").json(), stat);
+        on("top --once stat points").fails(2, "--once");
+        on("top --interval 2s set points top 1").fails(2, "--interval");
         let figures = ["shards", "members", "kept"].map(|figure| stat[figure].clone());
         assert_eq!(figures, [json!(20), json!(6), json!(3)]);
         assert_eq!(on("top remove points ann zoe").exits(0), "1\n");

@@ -31,12 +31,28 @@ const STRUCTURES_WAIT: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
 pub(crate) struct ScreenArgs {
-    /// How long between two looks
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_time)]
-    interval: Duration,
+    /// How long between two looks [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = positive_time)]
+    interval: Option<Duration>,
     /// Print one sample, over one interval, and end; so it is with --json, and where standard output is no terminal
     #[arg(long)]
     once: bool,
+}
+
+impl ScreenArgs {
+    fn interval(&self) -> Duration {
+        self.interval.unwrap_or(Duration::from_secs(1))
+    }
+
+    /// # Errors
+    /// An option of the screen beside a verb, which has no use for it.
+    pub(crate) fn refuse(&self) -> Result<(), Failure> {
+        let given = [("--interval", self.interval.is_some()), ("--once", self.once)];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(Failure::usage(format!("{name} is the screen's, and cannot be used with a verb"))),
+            None => Ok(()),
+        }
+    }
 }
 
 pub(crate) const SCREEN_HELP: &str = "\
@@ -87,7 +103,7 @@ async fn show(
     let (counted, mut structures) = mpsc::channel(1);
     let counting = session.list.clone().map(|list| tokio::spawn(keep_counting(session.store.clone(), list, counted)));
     let mut known: Option<Structures> = None;
-    let mut ticks = tokio::time::interval(args.interval);
+    let mut ticks = tokio::time::interval(args.interval());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let code = loop {
         tokio::select! {
@@ -173,7 +189,7 @@ async fn count_structures(store: &StoreRef, list: &ListRef, ctx: Ctx) -> Result<
 
 async fn print_one(session: &Session, args: &ScreenArgs, sampler: &mut Sampler<'_>) -> Result<Exit, Failure> {
     sampler.look().await;
-    tokio::time::sleep(args.interval).await;
+    tokio::time::sleep(args.interval()).await;
     let mut sample = sampler.look().await;
     if let Some(list) = &session.list {
         sample.structures = count_structures(&session.store, list, Ctx::within(STRUCTURES_WAIT)).await.ok();

@@ -228,6 +228,15 @@ impl Manifest {
         name.data_key(self.kind.role(), self.generation, index)
     }
 
+    /// As [`data_key`](Manifest::data_key), of many at once.
+    pub(crate) fn data_keys<I: AsRef<str>>(
+        &self,
+        name: &Name,
+        indexes: impl ExactSizeIterator<Item = I>,
+    ) -> Result<Vec<Key>> {
+        name.data_keys(self.kind.role(), self.generation, indexes)
+    }
+
     /// The place of each copy of the data at `index`: the same key on servers of falling rank.
     pub(crate) fn cells(&self, name: &Name, index: u16) -> Result<Vec<Cell>> {
         let key = self.data_key(name, index)?;

@@ -131,19 +131,49 @@ impl Name {
     ///
     /// An index is a number, or letters, digits, `_` and `-`, and [`Name::INDEX_BYTES_MAX`] long at the most.
     pub(crate) fn data_key(&self, role: char, generation: u64, index: impl fmt::Display) -> Result<Key> {
-        let mut key = self.prefix();
-        _ = write!(key, "{role}.{generation:016x}.");
+        let mut key = self.stem(role, generation);
         let before = key.len();
         _ = write!(key, "{index}");
         debug_assert!(key.len() - before <= Name::INDEX_BYTES_MAX, "{key}");
         Key::new(key)
     }
 
+    /// The keys of many pieces of data at once, in one piece of memory.
+    pub(crate) fn data_keys<I: AsRef<str>>(
+        &self,
+        role: char,
+        generation: u64,
+        indexes: impl ExactSizeIterator<Item = I>,
+    ) -> Result<Vec<Key>> {
+        let stem = self.stem(role, generation);
+        let mut all = String::with_capacity(indexes.len() * (stem.len() + Name::INDEX_BYTES_MAX));
+        let ends = indexes.map(|index| {
+            all.push_str(&stem);
+            all.push_str(index.as_ref());
+            all.len()
+        });
+        let ends: Vec<usize> = ends.collect();
+        let (all, mut begin) = (Bytes::from(all), 0);
+        let key = |end| Key::new(all.slice(std::mem::replace(&mut begin, end)..end));
+        ends.into_iter().map(key).collect()
+    }
+
+    /// What a data key is before its index.
+    fn stem(&self, role: char, generation: u64) -> String {
+        let mut stem = self.prefix();
+        _ = write!(stem, "{role}.{generation:016x}.");
+        stem
+    }
+
     fn prefix(&self) -> String {
-        let mut key = String::with_capacity(2 + self.0.len() + 26);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        let escaped: usize = self.0.iter().map(|&byte| if is_plain(byte) { 1 } else { 3 }).sum();
+        // Room for a role, a generation and an index behind it.
+        let mut key =
+            String::with_capacity("L..".len() + escaped + "s.0123456789abcdef.".len() + Name::INDEX_BYTES_MAX);
         key.push_str("L.");
         for &byte in &self.0 {
-            if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {
+            if is_plain(byte) {
                 key.push(char::from(byte));
             } else {
                 _ = write!(key, "%{byte:02X}");
@@ -166,11 +196,28 @@ impl fmt::Debug for Name {
     }
 }
 
-/// The highest bits as letters that an index may have (base64url), 6 bits each. Frozen: keys are made of it.
-pub(crate) fn letters(bits: u128, count: u32) -> String {
+/// Letters that an index may have (base64url).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Letters<const COUNT: usize>([u8; COUNT]);
+
+/// The highest bits as letters, 6 bits each. Frozen: keys are made of it.
+pub(crate) fn letters<const COUNT: usize>(bits: u128) -> Letters<COUNT> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     // Each place is of 6 bits, so below 64.
-    (0..count).map(|at| char::from(LETTERS[(bits >> (122 - 6 * at)) as usize & 63])).collect()
+    Letters(std::array::from_fn(|at| LETTERS[(bits >> (122 - 6 * at)) as usize & 63]))
+}
+
+impl<const COUNT: usize> AsRef<str> for Letters<COUNT> {
+    fn as_ref(&self) -> &str {
+        // They are all of ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl<const COUNT: usize> fmt::Display for Letters<COUNT> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_ref())
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +231,17 @@ mod tests {
         let name = Name::new(b"a.b\xff_-Z").unwrap();
         assert_eq!(name.manifest_key().unwrap().as_bytes(), b"L.a%2Eb%FF_-Z.m");
         assert_eq!(name.data_key('s', 0xab, 65535).unwrap().as_bytes(), b"L.a%2Eb%FF_-Z.s.00000000000000ab.65535");
+    }
+
+    #[test]
+    fn keys_that_are_made_at_once_are_those_that_are_made_one_by_one() {
+        for bytes in [&b"a"[..], &[0xff; 64]] {
+            let name = Name::new(bytes).unwrap();
+            for indexes in [vec![], vec!["AB"], vec!["", "12345678901234567", "z"]] {
+                let one_by_one = indexes.iter().map(|index| name.data_key('t', 7, index).unwrap());
+                assert_eq!(name.data_keys('t', 7, indexes.iter()).unwrap(), one_by_one.collect::<Vec<Key>>());
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Arrays.
 
+use std::sync::LazyLock;
+
 use larder_core::StoreRef;
 use larder_structures::Array;
 
@@ -12,9 +14,12 @@ const PUSHES_MAX: usize = 1_000;
 /// Shards of the array whose changes go over several.
 const SHARDS: u16 = 4;
 
-/// Of one length, however far the changes have come.
-fn element(at: usize) -> String {
-    format!("element:{at:09}")
+/// Of one length, however far the changes have come, and made before anything is measured. An element comes back long after it has gone.
+static ELEMENTS: LazyLock<Vec<String>> =
+    LazyLock::new(|| (0..64 * MEMBERS).map(|at| format!("element:{at:09}")).collect());
+
+fn element(at: usize) -> &'static str {
+    &ELEMENTS[at % ELEMENTS.len()]
 }
 
 #[derive(Clone)]

@@ -25,14 +25,13 @@
 //! # Repeats
 //! A frame counts only if its sequence is above the last of its writer that counted. So a frame that is appended twice (its
 //! reply was lost, and the writer tried again) counts once, and one that comes later than a newer one of its writer never
-//! counts. A snapshot keeps the last sequences of the recent writers ([`kept`]).
+//! counts. A snapshot keeps the last sequences of the recent writers ([`Writers::kept`]).
 //!
 //! # Figures
 //! An element costs its bytes and 1 in a snapshot up to 127 bytes, 2 up to 16,383; in a frame 1 up to 63, 2 up to 8,191. A frame costs
 //! 14 bytes (15 from its writer's 128th on, 16 from the 16,384th), a value [`HEADER_BYTES`] + 1, a writer that is kept 13 to 15.
 
-use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use bytes::Bytes;
 use larder_core::{Ctx, Error, ErrorKind, Result};
@@ -40,6 +39,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::past::Trace;
 use super::shards::{Reading, Shards};
+use super::writers::{Last, WRITERS_MAX, Writers};
 
 const MAGIC: [u8; 4] = *b"LRA\x01";
 /// Where the snapshot begins.
@@ -52,13 +52,6 @@ const SECONDS_BYTES: usize = 4;
 const VARINT_BYTES_MAX: usize = 10;
 /// The elements of a shorter snapshot or frame are not counted before they are applied: a few steps of growth cost less.
 const EXPECT_BYTES_MIN: usize = 4096;
-
-/// The most writers whose last sequence a snapshot keeps.
-pub(crate) const WRITERS_MAX: usize = 128;
-/// Writers that were silent for longer are kept only as long as fewer than [`WRITERS_IDLE_MAX`] are kept in all.
-pub(crate) const WRITER_RECENT_S: u32 = 600;
-/// See [`WRITER_RECENT_S`].
-pub(crate) const WRITERS_IDLE_MAX: usize = 16;
 
 /// Room that a value needs beside its elements at the most: the header, the writers, one frame around the elements.
 pub(crate) const RESERVED_BYTES: usize = HEADER_BYTES
@@ -200,21 +193,11 @@ pub(crate) struct Value<'v> {
     log: &'v [u8],
 }
 
-/// The last that counted of a writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Last {
-    pub(crate) seq: u64,
-    /// When a compaction last saw it write; `None`: it wrote since.
-    seconds: Option<u32>,
-    /// Where its last frame begins in the log, to tell the newest.
-    at: usize,
-}
-
 /// A value whose operations were applied, in order and without repeats.
 #[derive(Debug)]
 pub(crate) struct Folded<S> {
     pub(crate) state: S,
-    pub(crate) writers: HashMap<u64, Last, crate::hash::State>,
+    pub(crate) writers: Writers,
     /// Removals in the log.
     pub(crate) removals: u64,
 }
@@ -321,7 +304,7 @@ impl<'v> Value<'v> {
 
     /// The same, noting what a handle checks its own past against.
     pub(crate) fn fold_traced<S: Fold<'v>>(&self, state: S, trace: &mut Trace) -> Result<Folded<S>> {
-        let mut folded = Folded { state, writers: HashMap::default(), removals: 0 };
+        let mut folded = Folded { state, writers: Writers::default(), removals: 0 };
         let mut rest = self.snapshot;
         folded.snapshot(&mut rest).ok_or_else(|| mismatch("the snapshot is malformed"))?;
         trace.begin(&folded.writers, self.check);
@@ -466,14 +449,14 @@ impl<'v, S: Fold<'v>> Folded<S> {
 
     /// The value as it would be, compacted, in bytes, where its elements take so many.
     pub(crate) fn live_bytes_with(&self, elements_bytes: usize, now_s: u32) -> usize {
-        let writers = kept(&self.writers, now_s);
+        let writers = self.writers.kept(now_s);
         let each = |(_, last): &(u64, Last)| WRITER_BYTES + varint_bytes(last.seq) + SECONDS_BYTES;
         HEADER_BYTES + varint_bytes(writers.len() as u64) + writers.iter().map(each).sum::<usize>() + elements_bytes
     }
 
     /// The last sequence of a writer that counted; 0 if none is known.
     pub(crate) fn last(&self, writer: u64) -> u64 {
-        self.writers.get(&writer).map_or(0, |last| last.seq)
+        self.writers.get(writer).map_or(0, |last| last.seq)
     }
 
     /// How many writers are known to have written.
@@ -485,11 +468,7 @@ impl<'v, S: Fold<'v>> Folded<S> {
 impl<S> Folded<S> {
     /// Forgets all writers but the newest.
     pub(crate) fn keep_writers(&mut self, max: usize) {
-        if self.writers.len() > max {
-            let mut all: Vec<(u64, Last)> = self.writers.drain().collect();
-            all.sort_unstable_by_key(|&(writer, last)| Reverse((last.at, last.seconds.unwrap_or(u32::MAX), writer)));
-            self.writers.extend(all.into_iter().take(max));
-        }
+        self.writers.keep(max);
     }
 }
 
@@ -505,7 +484,7 @@ impl<'v, S: Snapshot<'v>> Folded<S> {
     /// The value, compacted: the same elements and sequences, the next epoch, an empty log.
     pub(crate) fn compacted(&self, place: Place, epoch: u32, now_s: u32) -> Bytes {
         let mut snapshot = Vec::with_capacity(self.live_bytes(now_s));
-        let writers = kept(&self.writers, now_s);
+        let writers = self.writers.kept(now_s);
         put_varint(&mut snapshot, writers.len() as u64);
         for (writer, last) in writers {
             snapshot.extend_from_slice(&writer.to_le_bytes());
@@ -523,22 +502,6 @@ impl<'v, S: Snapshot<'v>> Folded<S> {
         self.state.made().for_each(|element| put(&element));
         finish(place, epoch.saturating_add(1), &snapshot)
     }
-}
-
-/// The writers that a snapshot keeps, the newest first: at most [`WRITERS_MAX`], and of those that were silent for more than
-/// [`WRITER_RECENT_S`] only as many as make [`WRITERS_IDLE_MAX`] together with the others.
-///
-/// What falls off: should a frame of such a writer arrive yet (delayed that long, or behind that many other writers), or its
-/// writer try it again, it counts once more.
-pub(crate) fn kept<H>(writers: &HashMap<u64, Last, H>, now_s: u32) -> Vec<(u64, Last)> {
-    let mut all: Vec<(u64, Last)> = writers.iter().map(|(&writer, &last)| (writer, last)).collect();
-    // Those who wrote since the last compaction come first, whatever the clocks of earlier compactors said.
-    all.sort_unstable_by_key(|&(writer, last)| Reverse((last.at, last.seconds.unwrap_or(now_s), writer)));
-    all.truncate(WRITERS_MAX);
-    let is_recent = |last: &Last| now_s.saturating_sub(last.seconds.unwrap_or(now_s)) <= WRITER_RECENT_S;
-    let recent = all.iter().take_while(|(_, last)| is_recent(last)).count();
-    all.truncate(recent.max(WRITERS_IDLE_MAX));
-    all
 }
 
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {

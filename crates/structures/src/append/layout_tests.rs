@@ -3,6 +3,7 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::append::writers::{WRITER_RECENT_S, WRITERS_IDLE_MAX};
 
 const PLACE: Place = Place { generation: 0x1122_3344_5566_7788, shard: 3 };
 const WRITER: u64 = 0x0102_0304_0506_0708;
@@ -149,7 +150,7 @@ fn the_last_128_writers_are_kept_and_of_the_idle_ones_16() {
     let busy = compact(&value(&frames), 10_000);
     let kept_of = |bytes: &[u8]| {
         let folded = Value::parse(bytes, PLACE).unwrap().fold(()).unwrap();
-        let mut writers: Vec<u64> = folded.writers.keys().copied().collect();
+        let mut writers: Vec<u64> = folded.writers.iter().map(|(writer, _)| writer).collect();
         writers.sort_unstable();
         writers
     };

@@ -28,12 +28,14 @@
 //! | [`layout`] | the bytes |
 //! | [`past`] | what a handle knows of a shard, and whether a value contradicts it |
 //! | [`shards`] | reading and compacting |
+//! | [`writers`] | who wrote a value, and the last of each |
 //! | [`writer`] | appending: one write under way, settled or given up within its deadline |
 
 pub(crate) mod layout;
 pub(crate) mod past;
 pub(crate) mod shards;
 pub(crate) mod writer;
+pub(crate) mod writers;
 
 pub(crate) use layout::{Action, Distinct, Elements, Fold, Snapshot};
 pub(crate) use shards::{LOOK_EVERY_DIRTY_BYTES, Shards, Tuning};

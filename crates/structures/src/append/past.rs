@@ -1,10 +1,7 @@
 //! What a handle knows of a shard's past: what it read, and which of its own writes were acknowledged. A store that was set back shows by it, also
 //! once others, or the handle itself, have written on.
 
-use std::collections::HashMap;
-
-use super::layout::{Last, WRITERS_IDLE_MAX};
-use crate::hash::State;
+use super::writers::{WRITERS_IDLE_MAX, Writers};
 
 /// Runs of own sequences that are remembered; of more the oldest are forgotten, and their loss is not noticed. Sequences of a shard have gaps only where
 /// an outcome was not known, so one run is the rule.
@@ -68,9 +65,9 @@ impl Trace {
         Trace { writer, bytes, ..Trace::default() }
     }
 
-    pub(super) fn begin(&mut self, writers: &HashMap<u64, Last, State>, snapshot_check: u32) {
+    pub(super) fn begin(&mut self, writers: &Writers, snapshot_check: u32) {
         self.digest = u64::from(snapshot_check);
-        self.known = writers.get(&self.writer).map(|last| last.seq);
+        self.known = writers.get(self.writer).map(|last| last.seq);
         // Once writers are forgotten, there are never fewer again.
         self.is_complete = writers.len() < WRITERS_IDLE_MAX;
     }

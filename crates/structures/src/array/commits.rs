@@ -62,15 +62,15 @@ pub(crate) struct Commits {
     chain: u64,
     /// From `base` + 1 on.
     winners: Vec<Winner>,
+    /// Of each winner, a bit a shard: all in one, since each change copies them.
+    touched: Vec<u8>,
 }
 
 /// Who won a number.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Winner {
     /// 0: nobody.
     id: u64,
-    /// A bit a shard.
-    touched: Vec<u8>,
     /// Of its number; it is not stored.
     chain: u64,
 }
@@ -105,7 +105,7 @@ pub(crate) enum Wants {
 
 impl Commits {
     pub(crate) fn new(generation: u64, shards: u16) -> Commits {
-        Commits { generation, shards, base: 0, token: 0, chain: generation, winners: Vec::new() }
+        Commits { generation, shards, base: 0, token: 0, chain: generation, winners: Vec::new(), touched: Vec::new() }
     }
 
     /// The last number that was given.
@@ -157,7 +157,7 @@ impl Commits {
     pub(crate) fn accepted(&self) -> Option<Commits> {
         let base = (self.era() + 1).checked_mul(ERA_NUMBERS)?;
         let chain = xxh3_64_with_seed(ERA_ENDS, self.tip());
-        Some(Commits { base, chain, winners: Vec::new(), ..*self })
+        Some(Commits { base, token: self.token, chain, ..Commits::new(self.generation, self.shards) })
     }
 
     /// How many numbers are remembered.
@@ -167,7 +167,11 @@ impl Commits {
 
     /// What one number takes, in bytes.
     pub(crate) fn winner_bytes(&self) -> usize {
-        8 + usize::from(self.shards).div_ceil(8)
+        8 + self.touched_bytes()
+    }
+
+    fn touched_bytes(&self) -> usize {
+        usize::from(self.shards).div_ceil(8)
     }
 
     /// True if the number went to this change.
@@ -175,9 +179,18 @@ impl Commits {
         id != 0 && self.winner(number).is_some_and(|winner| winner.id == id)
     }
 
+    /// Where a number's winner is.
+    fn place(&self, number: u64) -> Option<usize> {
+        usize::try_from(number.checked_sub(self.base)?.checked_sub(1)?).ok()
+    }
+
     fn winner(&self, number: u64) -> Option<&Winner> {
-        let at = number.checked_sub(self.base)?.checked_sub(1)?;
-        self.winners.get(usize::try_from(at).ok()?)
+        self.winners.get(self.place(number)?)
+    }
+
+    fn touches(&self, number: u64, shard: u16) -> bool {
+        let bits = self.place(number).and_then(|at| self.touched.chunks_exact(self.touched_bytes().max(1)).nth(at));
+        bits.and_then(|bits| bits.get(usize::from(shard / 8))).is_some_and(|bits| bits & 1 << (shard % 8) != 0)
     }
 
     pub(crate) fn fate(&self, number: u64, id: u64) -> Fate {
@@ -192,7 +205,7 @@ impl Commits {
 
     /// The next state: the next number goes to `id` (0: nobody), which touches these shards. Numbers up to `base` are settled.
     pub(crate) fn next(&self, id: u64, touched: impl IntoIterator<Item = u16>, token: u64, base: u64) -> Commits {
-        let mut bits = vec![0; usize::from(self.shards).div_ceil(8)];
+        let mut bits = vec![0; self.touched_bytes()];
         for shard in touched {
             bits[usize::from(shard / 8)] |= 1 << (shard % 8);
         }
@@ -200,9 +213,10 @@ impl Commits {
         // Not more than there are winners, which are counted in a usize.
         let settled = (base - self.base) as usize;
         let chain = self.chain_of(base).unwrap_or(self.chain);
-        let mut winners = self.winners[settled..].to_vec();
-        winners.push(Winner { id, touched: bits, chain: link(self.tip(), id) });
-        Commits { base, token: self.token.max(token), chain, winners, ..*self }
+        let winner = Winner { id, chain: link(self.tip(), id) };
+        let winners = [&self.winners[settled..], &[winner]].concat();
+        let touched = [&self.touched[settled * bits.len()..], &bits].concat();
+        Commits { base, token: self.token.max(token), chain, winners, touched, ..*self }
     }
 
     /// What a reader of a shard lacks. With nothing wanting, every shard shows the numbered changes up to the last, and no other:
@@ -217,11 +231,8 @@ impl Commits {
         if state.mark > 0 && self.chain_of(state.mark) != Some(state.chain) {
             return Wants::SamePast(state.mark);
         }
-        let touches = |number: &u64| {
-            let bits = self.winner(*number).and_then(|winner| winner.touched.get(usize::from(shard / 8)));
-            bits.is_some_and(|bits| bits & 1 << (shard % 8) != 0)
-        };
-        let missing = (state.mark..=self.last()).skip(1).filter(touches).find(|number| !state.found.contains(number));
+        let mut touching = (state.mark..=self.last()).skip(1).filter(|&number| self.touches(number, shard));
+        let missing = touching.find(|number| !state.found.contains(number));
         missing.map_or(Wants::Nothing, Wants::NewerShard)
     }
 
@@ -234,9 +245,9 @@ impl Commits {
         put_varint(&mut out, self.base);
         put_varint(&mut out, self.token);
         out.extend_from_slice(&self.chain.to_le_bytes());
-        for winner in &self.winners {
+        for (winner, touched) in self.winners.iter().zip(self.touched.chunks(self.touched_bytes().max(1))) {
             out.extend_from_slice(&winner.id.to_le_bytes());
-            out.extend_from_slice(&winner.touched);
+            out.extend_from_slice(touched);
         }
         let check = check(self.generation, &out[HEADER_BYTES..]);
         out[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&check.to_le_bytes());
@@ -266,10 +277,13 @@ impl Commits {
             commits.base = take_varint(&mut rest)?;
             commits.token = take_varint(&mut rest)?;
             commits.chain = take_u64(&mut rest)?;
+            let count = rest.len() / commits.winner_bytes();
+            commits.winners.reserve_exact(count);
+            commits.touched.reserve_exact(count * commits.touched_bytes());
             while !rest.is_empty() {
                 let id = take_u64(&mut rest)?;
-                let touched = take(&mut rest, usize::from(shards).div_ceil(8))?.to_vec();
-                commits.winners.push(Winner { id, touched, chain: link(commits.tip(), id) });
+                commits.touched.extend_from_slice(take(&mut rest, commits.touched_bytes())?);
+                commits.winners.push(Winner { id, chain: link(commits.tip(), id) });
             }
             commits.base.checked_add(commits.winners.len() as u64)
         })();

@@ -279,7 +279,8 @@ impl Keeper {
                 return Err(settled(self.outdated(token, commits.token), doubt.is_some()));
             }
             let next = commits.next(claim.id, claim.touched.iter().copied(), token, self.base(&commits));
-            let wrote = self.cell.write(&self.store, ctx, cas, next.encode(), Ttl::Never).await;
+            let encoded = next.encode();
+            let wrote = self.cell.write(&self.store, ctx, cas, encoded.clone(), Ttl::Never).await;
             let has_landed = matches!(wrote.landed, Ok(true));
             let cause = wrote.landed.as_ref().err().map(Error::kind);
             match wrote.landed {
@@ -289,20 +290,14 @@ impl Keeper {
                 Ok(false) => events::conflict(self.subject()),
             }
             if has_landed {
-                self.note(next);
+                self.landed(next, &encoded, wrote.now);
+                return Ok(Outcome::Won);
             }
             match wrote.now {
                 Ok(item) => {
-                    let taken = self.take_in(item, Some(&commits));
-                    _ = taken.map_err(|error| settled(error, doubt.is_some())).or_else(|error| {
-                        // It counts, whatever was found behind it.
-                        if has_landed { Ok(commits.clone()) } else { Err(error) }
-                    })?;
+                    _ = self.take_in(item, Some(&commits)).map_err(|error| settled(error, doubt.is_some()))?;
                 }
                 Err(_) => self.forget_token(),
-            }
-            if has_landed {
-                return Ok(Outcome::Won);
             }
             if ambient::now() >= deadline {
                 break;
@@ -333,29 +328,39 @@ impl Keeper {
         if *commits != *over {
             return Ok(false);
         }
-        let wrote = self.cell.write(&self.store, ctx, cas, next.encode(), Ttl::Never).await;
+        let encoded = next.encode();
+        let wrote = self.cell.write(&self.store, ctx, cas, encoded.clone(), Ttl::Never).await;
         self.forget_token();
         let has_landed = wrote.landed?;
         if has_landed {
-            self.note(next.clone());
-        }
-        if let Ok(item) = wrote.now {
-            // What it landed as stands, whatever was found behind it.
-            let taken = self.take_in(item, Some(if has_landed { &next } else { over }));
-            if !has_landed {
-                taken?;
-            }
+            self.landed(next, &encoded, wrote.now);
+        } else if let Ok(item) = wrote.now {
+            self.take_in(item, Some(over))?;
         }
         Ok(has_landed)
     }
 
-    /// What landed, where it could not be read back.
-    fn note(&self, commits: Commits) {
-        let mut known = self.lock();
-        if known.commits.as_ref().is_none_or(|now| now.last() < commits.last()) {
-            known.commits = Some(Arc::new(commits));
+    /// Takes in what was found behind commits that landed: they count, whatever it is.
+    fn landed(&self, commits: Commits, encoded: &[u8], found: Result<Option<Item>>) {
+        match found {
+            Ok(Some(item)) if item.value == encoded => self.know(commits, item.cas),
+            Ok(item) => {
+                self.know(commits.clone(), None);
+                _ = self.take_in(item, Some(&commits));
+            }
+            Err(_) => self.know(commits, None),
         }
-        known.cas = None;
+    }
+
+    /// What landed, with its token if it was read back.
+    fn know(&self, commits: Commits, cas: Option<Cas>) {
+        let mut known = self.lock();
+        if known.commits.as_ref().is_none_or(|now| now.last() <= commits.last()) {
+            known.commits = Some(Arc::new(commits));
+            known.cas = cas;
+        } else {
+            known.cas = None;
+        }
     }
 
     fn forget_token(&self) {

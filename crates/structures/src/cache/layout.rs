@@ -17,6 +17,7 @@ use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Result};
 
 use crate::append::layout::{put_varint, take_length, take_varint};
+use crate::name::{Letters, letters};
 
 /// The version of the layout, in the manifest.
 pub(super) const LAYOUT: u8 = 1;
@@ -95,8 +96,8 @@ impl Record {
 /// Where the entry of a key stands: 14 characters of the base64 alphabet of URLs, the upper 84 bits of XXH3-128, seed 0.
 ///
 /// Two keys that share an index share an entry: then each misses what the other wrote, and nobody is served another key's value.
-pub(super) fn index_of(key: &[u8]) -> String {
-    crate::name::letters(xxhash_rust::xxh3::xxh3_128(key), 14)
+pub(super) fn index_of(key: &[u8]) -> Letters<14> {
+    letters(xxhash_rust::xxh3::xxh3_128(key))
 }
 
 #[cfg(test)]
@@ -134,10 +135,10 @@ mod tests {
     #[test]
     fn indexes_have_golden_vectors() {
         // XXH3-128 of nothing is 99aa06d3014798d86001c324468d497f.
-        assert_eq!(index_of(b""), "maoG0wFHmNhgAc");
-        assert_eq!(index_of(b"key"), "pL305WRWTPi76g");
-        assert_eq!(index_of(b"k"), "BMN9mZPii-apIe");
-        assert_eq!(index_of(b"other"), "8aHe0YPt7vLKvR");
+        assert_eq!(index_of(b"").as_ref(), "maoG0wFHmNhgAc");
+        assert_eq!(index_of(b"key").as_ref(), "pL305WRWTPi76g");
+        assert_eq!(index_of(b"k").as_ref(), "BMN9mZPii-apIe");
+        assert_eq!(index_of(b"other").as_ref(), "8aHe0YPt7vLKvR");
     }
 
     #[test]

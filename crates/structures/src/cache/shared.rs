@@ -254,7 +254,7 @@ impl Shared {
         loop {
             let ctx = self.ctx();
             let life = self.life(ctx).await?;
-            let cell = Cell::new(life.manifest.data_key(&self.name, &index)?);
+            let cell = Cell::new(life.manifest.data_key(&self.name, index)?);
             let (mut replies, sight) = life.vigil.watch(ctx, Batch::from_iter([op(&cell)])).await;
             match sight {
                 // The next look at the life that is opened now is not due for a minute: this ends.

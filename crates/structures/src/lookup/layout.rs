@@ -32,7 +32,7 @@ use super::key::{Family, LookupKey};
 use super::model::{Decoder, Model};
 use super::rows::{put_bytes, take_bytes};
 use crate::append::layout::{put_varint, take, take_length, take_u64};
-use crate::name::letters;
+use crate::name::{Letters, letters};
 
 /// The version of the layout, as the manifest has it.
 pub(super) const LAYOUT: u8 = 2;
@@ -99,8 +99,8 @@ impl Version {
     }
 
     /// The highest 48 bits of the build.
-    fn key_part(&self) -> String {
-        letters(u128::from(self.build) << 64, 8)
+    fn key_part(&self) -> Letters<8> {
+        letters(u128::from(self.build) << 64)
     }
 }
 

@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use crate::append::layout::{self, FRAME_BYTES_MAX, Folded, HEADER_BYTES, Place, Value, put_element, put_varint};
 use crate::append::{Action, Elements, Fold, Snapshot};
-use crate::name::letters;
+use crate::name::{Letters, letters};
 
 /// The version of the layout, as the manifest records it.
 pub(crate) const LAYOUT: u8 = 1;
@@ -71,7 +71,7 @@ pub(crate) const LISTING_BYTES: usize = 2 * (LENGTH_BYTES_MAX + HEAD_BYTES);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     /// 14 characters of base64url: 84 bits of the hash.
-    pub(crate) index: String,
+    pub(crate) index: Letters<14>,
     /// Which shard of the list names it.
     pub(crate) shard: u16,
     mark: u64,
@@ -81,7 +81,7 @@ impl Spot {
     /// Frozen: it says where entries are.
     pub(crate) fn of(key: &[u8], shards: u16) -> Spot {
         let hash = xxh3_128(key);
-        let index = letters(hash, 14);
+        let index = letters(hash);
         // The low half: what the index has of it are its highest 20 bits, what the shard takes are the other 44.
         let product = u128::from((hash as u64) << 20) * u128::from(shards);
         Spot { index, shard: (product >> 64) as u16, mark: xxh3_64_with_seed(key, MARK_SEED) }

@@ -178,7 +178,7 @@ impl Inner {
     }
 
     pub(super) fn item_key(&self, spot: &Spot) -> Result<Key> {
-        self.manifest.data_key(&self.name, &spot.index)
+        self.manifest.data_key(&self.name, spot.index)
     }
 
     pub(super) fn stamp(&self) -> Stamp {

@@ -57,12 +57,7 @@ impl Inner {
     }
 
     async fn look_at(self: &Arc<Self>, effort: &mut Effort, keys: &[&[u8]]) -> Result<Vec<Seen>> {
-        let mut asked = Vec::with_capacity(keys.len());
-        for &key in keys {
-            let spot = self.spot(key);
-            let item_key = self.item_key(&spot)?;
-            asked.push(Asked { key, spot, item_key, seen: Seen::Absent, suspect: None });
-        }
+        let mut asked = self.asked(keys)?;
         let mut open = self.fetch(effort, &mut asked, (0..keys.len()).collect()).await?;
         for _ in 0..ROUNDS_MAX {
             if open.is_empty() || self.is_lossless {
@@ -78,6 +73,17 @@ impl Inner {
         let named = open.first().map_or(&b""[..], |&at| asked[at].key);
         let detail = format!("{} was removed and put at each of {ROUNDS_MAX} looks", Shown(named));
         Err(Error::new(ErrorKind::Conflict, detail))
+    }
+
+    fn asked<'k>(&self, keys: &[&'k [u8]]) -> Result<Vec<Asked<'k>>> {
+        let spots: Vec<Spot> = keys.iter().map(|key| self.spot(key)).collect();
+        let item_keys = match &spots[..] {
+            [spot] => vec![self.item_key(spot)?],
+            spots => self.manifest.data_keys(&self.name, spots.iter().map(|spot| spot.index))?,
+        };
+        let places = spots.into_iter().zip(item_keys);
+        let asked = |(&key, (spot, item_key))| Asked { key, spot, item_key, seen: Seen::Absent, suspect: None };
+        Ok(keys.iter().zip(places).map(asked).collect())
     }
 
     /// Gets entries; returns those that are missing.
@@ -226,12 +232,8 @@ impl Inner {
         doubtful: Vec<Doubtful>,
         keys: &mut Vec<(Bytes, u64)>,
     ) -> Result<()> {
-        let mut asked = Vec::with_capacity(doubtful.len());
-        for Doubtful { key, .. } in &doubtful {
-            let spot = self.spot(key);
-            let item_key = self.item_key(&spot)?;
-            asked.push(Asked { key, spot, item_key, seen: Seen::Absent, suspect: None });
-        }
+        let names: Vec<&[u8]> = doubtful.iter().map(|doubtful| &doubtful.key[..]).collect();
+        let mut asked = self.asked(&names)?;
         self.fetch(effort, &mut asked, (0..doubtful.len()).collect()).await?;
         let seen: Vec<Seen> = asked.into_iter().map(|asked| asked.seen).collect();
         for (Doubtful { key, incarnation, leaving_s }, seen) in doubtful.into_iter().zip(seen) {

@@ -237,7 +237,7 @@ async fn who_meets_another_change_or_a_compaction_tries_the_next_number() {
 async fn a_lost_reply_is_looked_into_and_an_outcome_that_stays_open_is_unknown() {
     let inner: StoreRef = Arc::new(MemoryStore::new());
     let hooked = Hooked::new(&inner);
-    let array = options().timeout(Duration::from_millis(300)).open_or_create(&hooked.shared(), "a").await.unwrap();
+    let array = options().timeout(Duration::from_millis(800)).open_or_create(&hooked.shared(), "a").await.unwrap();
     array.push(whole(0)).await.unwrap();
     hooked.lose_replies(3);
     array.change(whole(1), whole(0)).await.unwrap();
@@ -253,7 +253,7 @@ async fn a_lost_reply_is_looked_into_and_an_outcome_that_stays_open_is_unknown()
     assert_eq!(sorted(&fresh).await, whole(2));
     // The write of the commits was never sent: it is known that nothing counts.
     let hooked = Hooked::new(&inner);
-    let array = options().timeout(Duration::from_millis(300)).open(&hooked.shared(), "a").await.unwrap();
+    let array = options().timeout(Duration::from_millis(800)).open(&hooked.shared(), "a").await.unwrap();
     for nth in 3..200 {
         hooked.refuse(nth);
     }

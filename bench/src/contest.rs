@@ -25,6 +25,8 @@ pub(crate) enum Unit {
     Millis,
     /// Times as much as the least there could be: less is better.
     Times,
+    /// By what share of the truth a figure is off: less is better.
+    Error,
 }
 
 impl Unit {
@@ -38,6 +40,7 @@ impl Unit {
             Unit::WholeBytes => "bytes in all",
             Unit::Millis => "ms",
             Unit::Times => "times the least",
+            Unit::Error => "of the truth",
         }
     }
 
@@ -57,6 +60,7 @@ impl Unit {
             Unit::ElementBytes => format!("{figure:.2} B"),
             Unit::Millis => format!("{figure:.2} ms"),
             Unit::Times => format!("{figure:.2}x"),
+            Unit::Error => format!("{figure:.2e}"),
         }
     }
 }

@@ -28,8 +28,22 @@ fn runs(folder: &TempDir) -> Vec<BTreeSet<String>> {
 /// Every contest there is.
 fn all() -> BTreeSet<String> {
     const LOOKUP: [&str; 4] = ["memory", "loading", "a lookup", "a lookup, and the read in it"];
-    const VISITORS: [&str; 6] =
-        ["memory, compact", "loading", "one is added", "all are counted", "memory, near-exact", "a sketch"];
+    const VISITORS: [&str; 14] = [
+        "memory, compact",
+        "loading",
+        "one is added",
+        "all are counted",
+        "memory, near-exact",
+        "error, near-exact",
+        "memory, exact, numbers",
+        "memory, exact, any ids",
+        "a sketch",
+        "error, a sketch",
+        "memory of a tenth, compact",
+        "memory of a tenth, near-exact",
+        "memory of a tenth, exact, numbers",
+        "memory of a tenth, exact, any ids",
+    ];
     const LOCATIONS: [&str; 4] = ["memory", "loading", "one is looked up", "all are counted"];
     let stores = ["in the process", "in a folder", "on memcached", "on Redis"];
     let jobs = [("A, cities", &LOOKUP[..]), ("B, visitors", &VISITORS), ("C, locations", &LOCATIONS)];
@@ -40,8 +54,10 @@ fn all() -> BTreeSet<String> {
         .collect();
     all.insert("B, visitors, on Redis: ids from standard input".to_owned());
     for on in ["on memcached", "on Redis"] {
-        for what in ["the longest", "the slowest of 1,000"] {
-            all.insert(format!("resharding, {on}: {what} op meanwhile"));
+        for of in ["a set", "a hash", "a sorted set"] {
+            for what in ["the longest", "the slowest of 1,000"] {
+                all.insert(format!("resharding {of}, {on}: {what} op meanwhile"));
+            }
         }
     }
     all

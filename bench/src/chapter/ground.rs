@@ -1,12 +1,13 @@
 //! A store of its own for each layout, and what it holds.
 
+use std::ffi::OsStr;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use larder_core::list::{List, Listed};
 use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreExt, StoreRef, Ttl, Want};
-use larder_store_durable::{Options, Sync};
+use larder_store_durable::{DurableStore, Options, Sync};
 use larder_store_memcached::{Config as MemcachedConfig, MemcachedStore};
 use larder_store_memory::MemoryStore;
 use larder_store_redis::{Config as RedisConfig, RedisStore};
@@ -26,6 +27,8 @@ const WARM_BYTES: [usize; 12] = [10, 40, 70, 100, 140, 190, 250, 330, 430, 550, 
 const IDLE: std::time::Duration = std::time::Duration::from_secs(4);
 /// How many ops go out together.
 const BATCH_OPS: usize = 8_192;
+/// Of a folder that is read whole, how many items are read at once.
+const PAGE_ITEMS: usize = 64;
 
 /// What can be measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,11 @@ impl On {
             On::Redis => "on Redis",
         }
     }
+
+    /// Of a process that has a folder open nothing is asked: its cache takes what it is told to.
+    pub(super) fn resident_max(self, most: f64) -> Option<f64> {
+        (self != On::Folder).then_some(most)
+    }
 }
 
 /// A store, and what it stands in.
@@ -57,7 +65,7 @@ pub(super) struct Ground {
 
 enum At {
     Memory(Arc<MemoryStore>),
-    Folder(TempDir),
+    Folder(TempDir, Arc<DurableStore>),
     Memcached(Memcached),
     Redis(RedisServer),
 }
@@ -67,7 +75,7 @@ enum At {
 pub(super) struct Held {
     /// What it says itself: of memcached the chunks in use, of Redis without what connections hold, which is no data; what the files of a folder take.
     pub(super) live: u64,
-    /// What its process occupies; of a store in this process nothing is told here.
+    /// What its process occupies; of a store in this process, and of a folder that it has open, nothing is told here.
     pub(super) resident: Option<u64>,
 }
 
@@ -81,8 +89,8 @@ impl Ground {
             }
             On::Folder => {
                 let folder = tempfile::tempdir()?;
-                let store = Options::new(folder.path().join("store")).sync(Sync::Never).open()?;
-                Ground { store: Arc::new(store), at: At::Folder(folder) }
+                let store = Arc::new(Options::new(folder.path().join("store")).sync(Sync::Never).open()?);
+                Ground { store: store.clone(), at: At::Folder(folder, store) }
             }
             On::Memcached => {
                 let server = Memcached::start(plan.server, &["-m", "4096"]);
@@ -107,14 +115,14 @@ impl Ground {
         match &self.at {
             At::Redis(server) => Some(server.url()),
             At::Memcached(server) => Some(server.url()),
-            At::Memory(_) | At::Folder(_) => None,
+            At::Memory(_) | At::Folder(..) => None,
         }
     }
 
     /// The same store on a connection of its own, where it stands on a server.
     pub(super) async fn connect(&self) -> Result<StoreRef> {
         Ok(match &self.at {
-            At::Memory(_) | At::Folder(_) => self.store.clone(),
+            At::Memory(_) | At::Folder(..) => self.store.clone(),
             At::Memcached(server) => {
                 Arc::new(MemcachedStore::connect(MemcachedConfig::from_url(&server.url())?).await?)
             }
@@ -125,7 +133,7 @@ impl Ground {
     pub(super) fn held(&self) -> Result<Held> {
         Ok(match &self.at {
             At::Memory(memory) => Held { live: memory.stats().bytes as u64, resident: None },
-            At::Folder(folder) => Held { live: bytes_in(folder.path())?, resident: None },
+            At::Folder(folder, _) => Held { live: bytes_in(folder.path())?, resident: None },
             At::Memcached(server) => Held { live: server.used_chunk_bytes(), resident: Some(server.rss_bytes()) },
             At::Redis(server) => {
                 let of = |field| server.info("memory", field).parse::<u64>().unwrap_or(0);
@@ -135,14 +143,17 @@ impl Ground {
         })
     }
 
-    /// What has come since then, when what the loading's connections had for it is given back. What is in this process is copied into one that holds nothing else: loading has left room behind in this one.
+    /// What has come since then, when what the loading's connections had for it is given back, and a folder's tables are written. What is in this process is copied into one that holds nothing else: loading has left room behind in this one.
     pub(super) async fn since(&self, before: Held) -> Result<Held> {
-        if matches!(self.at, At::Redis(_)) {
-            tokio::time::sleep(IDLE).await;
+        match &self.at {
+            At::Redis(_) => tokio::time::sleep(IDLE).await,
+            At::Folder(_, store) => store.settle()?,
+            At::Memory(_) | At::Memcached(_) => (),
         }
         let now = self.held()?;
         let resident = match &self.at {
             At::Memory(memory) => Some(resident_of_a_copy(memory).await?),
+            At::Folder(folder, _) => Some(resident_of_a_folder(folder.path())?),
             _ => now.resident.zip(before.resident).map(|(now, before)| now.saturating_sub(before)),
         };
         Ok(Held { live: now.live.saturating_sub(before.live), resident })
@@ -194,25 +205,75 @@ async fn resident_of_a_copy(memory: &MemoryStore) -> Result<u64> {
         }
     }
     let file = file.into_inner().map_err(|error| error.into_error())?;
-    let child = std::process::Command::new(std::env::current_exe()?).arg("hold").arg(file.path()).output()?;
-    let text = String::from_utf8_lossy(&child.stdout).into_owned();
-    text.trim().parse().map_err(|_| format!("the process that holds a copy said {text:?}").into())
+    grown_by(file.path())
 }
 
-/// Fills a store from a file and prints by how much this process grew.
+/// What a process grows by that opens a copy of this folder and reads all of it once: the folder itself has one who has it open.
+fn resident_of_a_folder(folder: &Path) -> Result<u64> {
+    let copy = tempfile::tempdir()?;
+    copy_into(folder, copy.path())?;
+    grown_by(&copy.path().join("store"))
+}
+
+fn copy_into(folder: &Path, copy: &Path) -> Result<()> {
+    std::fs::create_dir_all(copy)?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), copy.join(entry.file_name()));
+        if from.is_dir() {
+            copy_into(&from, &to)?;
+        } else {
+            std::fs::copy(&from, &to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Has a process of its own hold what is there; by how much it grew.
+fn grown_by(path: &Path) -> Result<u64> {
+    let args = [OsStr::new("hold"), path.as_os_str()];
+    let child = std::process::Command::new(std::env::current_exe()?).args(args).output()?;
+    let (told, failed) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    told.trim().parse().map_err(|_| format!("the process that holds a copy said {told:?} {failed}").into())
+}
+
+/// Fills a store from a file, or reads the one of a folder whole, and prints by how much this process grew.
 pub(crate) fn hold(path: &Path) -> Result<()> {
+    let tell = |before: u64| println!("{}", rss_bytes().saturating_sub(before));
+    if path.is_dir() {
+        let before = rss_bytes();
+        let _open = read_whole(path)?;
+        tell(before);
+    } else {
+        let store = MemoryStore::new();
+        let before = rss_bytes();
+        fill(&store, path)?;
+        tell(before);
+    }
+    Ok(())
+}
+
+fn read_whole(folder: &Path) -> Result<DurableStore> {
+    let store = Options::new(folder).open()?;
+    let mut from = Vec::new();
+    loop {
+        let page = store.scan(&from, PAGE_ITEMS, Want::VALUE)?;
+        let Some((last, _)) = page.last() else { return Ok(store) };
+        from = last.as_bytes().to_vec();
+        from.push(0);
+    }
+}
+
+fn fill(store: &MemoryStore, path: &Path) -> Result<()> {
     let mut file = std::io::BufReader::new(std::fs::File::open(path)?);
-    let store = MemoryStore::new();
     let mut part = move || -> Option<Vec<u8>> {
         let mut len = [0; 4];
         file.read_exact(&mut len).ok()?;
         let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
         file.read_exact(&mut bytes).ok().map(|()| bytes)
     };
-    let before = rss_bytes();
     while let (Some(key), Some(value)) = (part(), part()) {
         store.direct().put(&key, PutMode::Set, &value, 0, Ttl::Never)?;
     }
-    println!("{}", rss_bytes().saturating_sub(before));
     Ok(())
 }

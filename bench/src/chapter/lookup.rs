@@ -11,7 +11,7 @@ use larder_structures::lookup::Rows;
 use larder_testkit::cities::{Cities, City};
 
 use super::ground::{Ground, Held, On, put, run};
-use super::{Bench, CHAPTER, LARDER, Laid, PLAIN, ROWS, Sizes};
+use super::{Bench, CHAPTER, LARDER, Laid, PLAIN, RESIDENT_MAX, ROWS, Sizes};
 use crate::Result;
 use crate::contest::{Contest, Goal, Limit};
 use crate::drive::Step;
@@ -20,9 +20,8 @@ use crate::drive::Step;
 const CHAPTER_FIELDS: u64 = 1_024;
 const LIMIT: (&str, &str) = ("hash-max-listpack-entries", "1024");
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What all rows may take, by the store, and how many times of it may be resident.
-const RESIDENT_MAX: f64 = 1.25;
 
+/// What all rows may take, by the store.
 fn bytes_max(on: On) -> Option<f64> {
     match on {
         On::Memory => Some(2.5e6),
@@ -107,7 +106,13 @@ pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes, found: &mut Vec<
     laid.push(with(bench.lay(on, (LARDER, "PackedTable"), None, sizes.rows, load)?, work));
     // The targets are of all rows.
     let most = bytes_max(on).map(|bytes| bytes / ROWS as f64);
-    found.push(bench.memory(&format!("{job}: memory"), sizes.rows, &laid, (most, RESIDENT_MAX), sizes));
+    found.push(bench.memory(
+        &format!("{job}: memory"),
+        sizes.rows,
+        &laid,
+        (most, on.resident_max(RESIDENT_MAX)),
+        sizes,
+    ));
     found.push(bench.loading(&format!("{job}: loading"), &laid));
     let goal = Goal { ours: LARDER, against: vec![PLAIN], limit: None };
     found.push(bench.ops(&format!("{job}: a lookup"), &laid, &[goal])?);

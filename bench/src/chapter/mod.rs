@@ -27,6 +27,8 @@ const LARDER: &str = "larder";
 /// The visitors and users of the chapter; its rows, and the members that are resharded, are shares of it.
 pub(crate) const ELEMENTS: u64 = 10_000_000;
 const ROWS: u64 = 370_000;
+/// How many times of what is live may be resident.
+const RESIDENT_MAX: f64 = 1.25;
 /// More rounds than this tell nothing more of ops that take a round trip.
 const ROUNDS_MAX: usize = 11;
 
@@ -82,7 +84,8 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress, keep: &mut dyn FnMut(Fin
     let (how, machine) = (how(&bench, sizes), Machine::read());
     let at_rest: [Job; 3] = [lookup::hold_all, visitors::hold_all, locations::hold_all];
     let jobs = On::ALL.into_iter().flat_map(|on| at_rest.map(|job| (job, on)));
-    let resharding = [On::Memcached, On::Redis].map(|on| (reshard::hold_all as Job, on));
+    let reshardings: [Job; 3] = [reshard::of_a_set, reshard::of_a_hash, reshard::of_a_sorted_set];
+    let resharding = [On::Memcached, On::Redis].into_iter().flat_map(|on| reshardings.map(|job| (job, on)));
     let mut failed: Vec<String> = Vec::new();
     for (job, on) in jobs.chain(resharding) {
         let mut contests = Vec::new();
@@ -101,7 +104,7 @@ fn how(bench: &Bench<'_>, sizes: Sizes) -> String {
     format!(
         "{} rows, {} visitors, {} users; memcached {:?} and {:?} without persistence, each layout on a server of its own that was in use; loaded once, in batches. Live: what the \
          server says it uses, of memcached the chunks in use, of a folder its files. Resident: by how much the process grew; of the store in the process, what one grows by that \
-         loads a copy of its items. Ops: one after the other, {} rounds of {:?} each.",
+         loads a copy of its items; of a folder, what one grows by that opens a copy of it and reads all of it once. Ops: one after the other, {} rounds of {:?} each.",
         sizes.rows,
         sizes.elements,
         sizes.elements,
@@ -152,13 +155,13 @@ impl Bench<'_> {
         contest::hold(self.progress, name, Unit::MicrosPerOp, self.rounds(), contestants.collect(), goals)
     }
 
-    /// What layouts take, an element: live, and resident. `most` is the goal of ours, live, and how many times of that may be resident.
+    /// What layouts take, an element: live, and resident. `most` is the goal of ours at full size, live, and how many times of that may be resident.
     fn memory<W>(
         &self,
         name: &str,
         elements: u64,
         laid: &[Laid<W>],
-        most: (Option<f64>, f64),
+        most: (Option<f64>, Option<f64>),
         sizes: Sizes,
     ) -> Contest {
         let each = |bytes: u64| bytes as f64 / elements as f64;
@@ -167,9 +170,9 @@ impl Bench<'_> {
             figures.push((laid.label, laid.detail.clone(), each(laid.held.live)));
             figures.extend(laid.held.resident.map(|bytes| (resident(laid.label), String::new(), each(bytes))));
         }
-        let live =
-            Goal { ours: LARDER, against: Vec::new(), limit: most.0.and_then(|most| sizes.goal(Limit::AtMost(most))) };
-        let resident = Goal { ours: resident(LARDER), against: vec![LARDER], limit: sizes.goal(Limit::AtMost(most.1)) };
+        let limit = |most: Option<f64>| most.and_then(|most| sizes.goal(Limit::AtMost(most)));
+        let live = Goal { ours: LARDER, against: Vec::new(), limit: limit(most.0) };
+        let resident = Goal { ours: resident(LARDER), against: vec![LARDER], limit: limit(most.1) };
         let mut goals = vec![live, resident];
         if laid.len() > 1 {
             goals.push(Goal { ours: LARDER, against: vec![CHAPTER, PLAIN], limit: None });

@@ -1,8 +1,6 @@
 //! Job B: how many different visitors came in a day, and who is new.
 
-use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,22 +8,32 @@ use bytes::Bytes;
 use larder_core::native::Native;
 use larder_core::{Ctx, Key, Op, PutMode, StoreExt, StoreRef, Ttl};
 use larder_structures::inspect::inspect;
+use larder_structures::unique::IdKind;
 use larder_structures::{Name, Novelty, Precision, UniqueVisitors};
 
 use super::ground::{Ground, Held, On, run};
-use super::{Bench, CHAPTER, ELEMENTS, LARDER, Laid, PLAIN, Sizes};
+use super::{Bench, CHAPTER, ELEMENTS, LARDER, Laid, PLAIN, RESIDENT_MAX, Sizes};
 use crate::Result;
 use crate::contest::{self, Contest, Contestant, Goal, Limit, Unit};
 use crate::drive::Step;
 
-/// How many ids go out together.
+/// How many ids go out together; of exact ones as many as a call takes, since what they take is all that is asked.
 const BATCH: u64 = 65_536;
+const BATCH_MAX: u64 = 1 << 20;
+/// What visitors take is measured with so many times fewer as well.
+const FEWER: u64 = 10;
+/// Numbers have so many bits: of those the server's sets keep 32.
+const NUMBER_BITS: u32 = 45;
 /// Members a shard, by the chapter, which makes twice as many shards as that takes.
 const CHAPTER_MEMBERS: u64 = 512;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How many times of what is live may be resident: sets of integers grow as they are filled.
-const RESIDENT_MAX: f64 = 1.25;
+/// How many times of what is live may be resident of sets of integers, which grow as they are filled.
 const RESIDENT_OF_SETS_MAX: f64 = 1.6;
+/// By so many of its standard errors a count may be off.
+const DEVIATIONS_MAX: f64 = 5.0;
+/// What is asked of a near-exact count, and of a sketch.
+const NEAR_ERROR_MAX: f64 = 1e-5;
+const SKETCH_ERROR_MAX: f64 = 0.0106 * DEVIATIONS_MAX;
 const SKETCH_BYTES_MAX: f64 = 3_000.0;
 /// Ids a second from standard input, on Redis.
 const RATE_MIN: f64 = 200_000.0;
@@ -33,6 +41,26 @@ const RATE_MIN: f64 = 200_000.0;
 const STDIN_IDS_MAX: u64 = 2_000_000;
 /// A process a round.
 const STDIN_ROUNDS_MAX: usize = 5;
+/// The command at a terminal of its own, where it shows its progress; what it prints goes into a file.
+const AT_A_TERMINAL: &str = r#""$LARDER" unique add "$SITE" --expected "$COUNT" - < "$IDS" > "$TOLD""#;
+/// A command that takes so long has shown how far it is.
+const SHOWN_AFTER: Duration = Duration::from_secs(2);
+
+/// How ids are kept.
+#[derive(Clone, Copy)]
+struct Kept {
+    what: &'static str,
+    precision: Precision,
+    ids: IdKind,
+    batch: u64,
+}
+
+const COMPACT: Kept = Kept { what: "compact", precision: Precision::Compact, ids: IdKind::Any, batch: BATCH };
+const NEAR: Kept = Kept { what: "near-exact", precision: Precision::NEAR_EXACT, ..COMPACT };
+const SKETCH: Kept = Kept { what: "a sketch", precision: Precision::SKETCH, ..COMPACT };
+const NUMBERS: Kept =
+    Kept { what: "exact, numbers", precision: Precision::Exact, ids: IdKind::Integer, batch: BATCH_MAX };
+const IDS: Kept = Kept { what: "exact, any ids", ids: IdKind::Any, ..NUMBERS };
 
 fn bytes_max(on: On, precision: Precision) -> Option<f64> {
     match (on, precision) {
@@ -51,6 +79,11 @@ fn visitor(nth: u64) -> String {
     let bits = fastrand::Rng::with_seed(nth).u128(..);
     let part = |from: u32, digits: usize| format!("{:0digits$x}", bits >> from & ((1 << (4 * digits)) - 1));
     format!("{}-{}-{}-{}-{}", part(96, 8), part(80, 4), part(64, 4), part(48, 4), part(0, 12))
+}
+
+/// The nth visitor, as a number: an odd factor takes no two to one.
+fn number(nth: u64) -> u64 {
+    nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << NUMBER_BITS) - 1)
 }
 
 /// Where visitors are added, each of them new.
@@ -104,41 +137,70 @@ pub(super) fn hold_all(bench: &Bench<'_>, on: On, sizes: Sizes, found: &mut Vec<
     if !bench.wants(&job) {
         return Ok(());
     }
-    let mut laid: Vec<Laid<Add>> = Vec::new();
-    if on == On::Redis {
-        let load = async |ground: &Ground| plain(ground, visitors, At::Set(ground.store.clone()), set_op).await;
-        laid.push(bench.lay(on, (PLAIN, "a set of UUIDs"), None, visitors, load)?);
-        let shards = (2 * visitors / CHAPTER_MEMBERS).max(1);
-        let load = async |ground: &Ground| {
-            plain(ground, visitors, At::Shards(ground.store.clone(), shards), |nth| shard_op(nth, shards)).await
-        };
-        laid.push(bench.lay(on, (CHAPTER, "sets of numbers"), None, visitors, load)?);
-    } else {
-        let load = async |ground: &Ground| plain(ground, visitors, At::Items(ground.store.clone()), item_op).await;
-        laid.push(bench.lay(on, (PLAIN, "an item a visitor"), None, visitors, load)?);
-    }
-    let unique = |precision: Precision, detail: &'static str| {
-        let load = async |ground: &Ground| unique(ground, visitors, precision).await;
-        bench.lay(on, (LARDER, detail), None, visitors, load)
+    let mut laid = plain_layouts(bench, on, visitors)?;
+    laid.push(unique_layout(bench, on, visitors, COMPACT)?);
+    let memory = |kept: Kept, laid: &[Laid<Add>]| {
+        let resident_max =
+            if (on, kept.what) == (On::Redis, COMPACT.what) { RESIDENT_OF_SETS_MAX } else { RESIDENT_MAX };
+        let resident_max = if kept.precision == Precision::Exact { None } else { on.resident_max(resident_max) };
+        let most = (bytes_max(on, kept.precision), resident_max);
+        bench.memory(&format!("{job}: memory, {}", kept.what), visitors, laid, most, sizes)
     };
-    laid.push(unique(Precision::Compact, "47 bits of a hash")?);
-    let resident_max = if on == On::Redis { RESIDENT_OF_SETS_MAX } else { RESIDENT_MAX };
-    let most = (bytes_max(on, Precision::Compact), resident_max);
-    found.push(bench.memory(&format!("{job}: memory, compact"), visitors, &laid, most, sizes));
+    found.push(memory(COMPACT, &laid));
     found.push(bench.loading(&format!("{job}: loading"), &laid));
     let goal = Goal { ours: LARDER, against: vec![CHAPTER, PLAIN], limit: None };
     found.push(bench.ops(&format!("{job}: one is added"), &laid, &[goal])?);
     found.push(counting(bench, &job, &laid)?);
     drop(laid);
-    let near = [unique(Precision::NEAR_EXACT, "a shorter hash")?];
-    let most = (bytes_max(on, Precision::NEAR_EXACT), RESIDENT_MAX);
-    found.push(bench.memory(&format!("{job}: memory, near-exact"), visitors, &near, most, sizes));
-    drop(near);
-    found.push(sketch(bench, &job, &unique(Precision::SKETCH, "a CPC sketch")?)?);
+    for kept in [NEAR, NUMBERS, IDS] {
+        let laid = [unique_layout(bench, on, visitors, kept)?];
+        found.push(memory(kept, &laid));
+        if kept.what == NEAR.what {
+            error(bench, &job, &laid[0], sizes.goal(Limit::AtMost(NEAR_ERROR_MAX)), visitors, found)?;
+        }
+    }
+    let laid = unique_layout(bench, on, visitors, SKETCH)?;
+    found.push(sketch(bench, &job, &laid)?);
+    error(bench, &job, &laid, sizes.goal(Limit::AtMost(SKETCH_ERROR_MAX)), visitors, found)?;
+    drop(laid);
+    of_fewer(bench, on, &job, sizes, found)?;
     if on == On::Redis {
         found.push(from_stdin(bench, &job, sizes)?);
     }
     Ok(())
+}
+
+/// What a tenth of the visitors take: nothing is asked of that.
+fn of_fewer(bench: &Bench<'_>, on: On, job: &str, sizes: Sizes, found: &mut Vec<Contest>) -> Result<()> {
+    let visitors = sizes.elements / FEWER;
+    let mut laid = plain_layouts(bench, on, visitors)?;
+    for kept in [COMPACT, NEAR, NUMBERS, IDS] {
+        laid.push(unique_layout(bench, on, visitors, kept)?);
+        let name = format!("{job}: memory of a tenth, {}", kept.what);
+        found.push(bench.memory(&name, visitors, &laid, (None, None), sizes));
+        laid.clear();
+    }
+    Ok(())
+}
+
+/// As one would at first, and where the server has sets as the chapter has it.
+fn plain_layouts(bench: &Bench<'_>, on: On, visitors: u64) -> Result<Vec<Laid<Add>>> {
+    if on != On::Redis {
+        let load = async |ground: &Ground| plain(ground, visitors, At::Items(ground.store.clone()), item_op).await;
+        return Ok(vec![bench.lay(on, (PLAIN, "an item a visitor"), None, visitors, load)?]);
+    }
+    let load = async |ground: &Ground| plain(ground, visitors, At::Set(ground.store.clone()), set_op).await;
+    let set = bench.lay(on, (PLAIN, "a set of UUIDs"), None, visitors, load)?;
+    let shards = (2 * visitors / CHAPTER_MEMBERS).max(1);
+    let load = async |ground: &Ground| {
+        plain(ground, visitors, At::Shards(ground.store.clone(), shards), |nth| shard_op(nth, shards)).await
+    };
+    Ok(vec![set, bench.lay(on, (CHAPTER, "sets of numbers"), None, visitors, load)?])
+}
+
+fn unique_layout(bench: &Bench<'_>, on: On, visitors: u64, kept: Kept) -> Result<Laid<Add>> {
+    let load = async |ground: &Ground| unique(ground, visitors, kept).await;
+    bench.lay(on, (LARDER, kept.what), None, visitors, load)
 }
 
 async fn plain(ground: &Ground, visitors: u64, at: At, op: impl Fn(u64) -> Result<Op>) -> Result<(Add, Held)> {
@@ -147,23 +209,52 @@ async fn plain(ground: &Ground, visitors: u64, at: At, op: impl Fn(u64) -> Resul
     Ok((Add { at, next: visitors }, before))
 }
 
-async fn unique(ground: &Ground, visitors: u64, precision: Precision) -> Result<(Add, Held)> {
+async fn unique(ground: &Ground, visitors: u64, kept: Kept) -> Result<(Add, Held)> {
     let before = ground.held()?;
-    let options = UniqueVisitors::options().precision(precision).expected(visitors).timeout(PATIENCE);
-    let site = options.open_or_create(&ground.store, "site").await?;
+    let options = UniqueVisitors::options().precision(kept.precision).ids(kept.ids).expected(visitors);
+    let site = options.timeout(PATIENCE).open_or_create(&ground.store, "site").await?;
     // A day of its own, also past midnight.
     let day = site.current()?;
     let mut known = 0;
-    for first in (0..visitors).step_by(BATCH as usize) {
-        let ids: Vec<String> = (first..visitors.min(first + BATCH)).map(visitor).collect();
-        let told = site.add_in(day, &ids).await?;
+    for first in (0..visitors).step_by(kept.batch as usize) {
+        let some = first..visitors.min(first + kept.batch);
+        let told = match kept.ids {
+            IdKind::Integer => site.add_in(day, some.map(number)).await?,
+            IdKind::Any => site.add_in(day, &some.map(visitor).collect::<Vec<_>>()).await?,
+        };
         known += told.iter().filter(|novelty| **novelty == Novelty::Known).count() as u64;
     }
     // All are different; of compact ones one in a million may be taken for another.
-    if precision == Precision::Compact && known > visitors / 100_000 {
+    let known_max = match kept.precision {
+        Precision::Exact => 0,
+        Precision::Compact => visitors / 100_000,
+        Precision::NearExact { .. } | Precision::Sketch { .. } => visitors,
+    };
+    if known > known_max {
         return Err(format!("{known} of {visitors} visitors were said to be known").into());
     }
     Ok((Add { at: At::Unique(site), next: visitors }, before))
+}
+
+/// By how much a count is off, beside what it says itself. More than some of its standard errors are a count that is wrong, or an error that is.
+fn error(
+    bench: &Bench<'_>,
+    job: &str,
+    laid: &Laid<Add>,
+    limit: Option<Limit>,
+    visitors: u64,
+    found: &mut Vec<Contest>,
+) -> Result<()> {
+    let At::Unique(site) = &laid.work.at else { return Err("no visitors".into()) };
+    let count = bench.runtime.block_on(site.count())?;
+    let off = count.visitors.abs_diff(visitors) as f64;
+    let detail = format!("{} of {visitors}, standard error {:.1}", count.visitors, count.standard_error);
+    let goal = Goal { ours: LARDER, against: Vec::new(), limit };
+    let name = format!("{job}: error, {}", laid.detail);
+    let figures = vec![(LARDER, detail.clone(), off / visitors as f64)];
+    found.push(contest::once(bench.progress, &name, Unit::Error, figures, &[goal]));
+    // Of few visitors the error is a part of one.
+    if off > DEVIATIONS_MAX * count.standard_error + 1.0 { Err(format!("{name}: {detail}").into()) } else { Ok(()) }
 }
 
 /// How long a count takes.
@@ -189,7 +280,7 @@ fn sketch(bench: &Bench<'_>, job: &str, laid: &Laid<Add>) -> Result<Contest> {
     Ok(contest::once(bench.progress, &format!("{job}: a sketch"), Unit::WholeBytes, figures, &[goal]))
 }
 
-/// The command, with ids on its standard input: a process a round, its start included.
+/// The command, with ids on its standard input: a process a round, its start included. It shows its progress, at a terminal that `script` makes, where there is that.
 fn from_stdin(bench: &Bench<'_>, job: &str, sizes: Sizes) -> Result<Contest> {
     let larder = &bench.plan.larder;
     if !larder.exists() {
@@ -207,31 +298,39 @@ fn from_stdin(bench: &Bench<'_>, job: &str, sizes: Sizes) -> Result<Contest> {
     drop(out);
     let ground = bench.runtime.block_on(Ground::start(On::Redis, bench.plan, None))?;
     let url = ground.url().ok_or("a server without an address")?;
+    let is_shown = Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success());
     let mut round = 0;
     let run = || {
         round += 1;
-        added(larder, &url, &format!("site{round}"), count, file.path())
+        let mut command = Command::new(if is_shown { "script" } else { "sh" });
+        command.args(if is_shown { ["-qefc", AT_A_TERMINAL, "/dev/null"].as_slice() } else { &["-c", AT_A_TERMINAL] });
+        command.env("LARDER", larder).env("LARDER_STORE", &url).env("SITE", format!("site{round}"));
+        added(command.env("IDS", file.path()), count, is_shown)
     };
     let limit = (sizes.elements >= ELEMENTS).then_some(Limit::AtLeast(RATE_MIN));
     let goal = Goal { ours: LARDER, against: Vec::new(), limit };
-    let contestants = vec![Contestant::new(LARDER, "unique add -".to_owned(), run)];
+    let detail = if is_shown { "unique add -, its progress shown" } else { "unique add -" };
+    let contestants = vec![Contestant::new(LARDER, detail.to_owned(), run)];
     let rounds = bench.plan.rounds.min(STDIN_ROUNDS_MAX);
     let name = format!("{job}: ids from standard input");
     contest::hold(bench.progress, &name, Unit::OpsPerSecond, rounds, contestants, &[goal])
 }
 
 /// Ids a second.
-fn added(larder: &Path, url: &str, name: &str, count: u64, ids: &Path) -> Result<f64> {
-    let mut command = Command::new(larder);
-    command.args(["unique", "add", name, "--expected", &count.to_string(), "-"]).env("LARDER_STORE", url);
-    command.stdin(File::open(ids)?).stdout(Stdio::piped());
+fn added(command: &mut Command, count: u64, is_shown: bool) -> Result<f64> {
+    let told = tempfile::NamedTempFile::new()?;
+    command.env("TOLD", told.path()).env("COUNT", count.to_string()).stdin(Stdio::null());
     let from = Instant::now();
     let output = command.output()?;
     let took = from.elapsed();
-    let told = String::from_utf8_lossy(&output.stdout).trim().parse::<u64>().unwrap_or(0);
+    let new = std::fs::read_to_string(told.path())?.trim().parse::<u64>().unwrap_or(0);
+    let said = String::from_utf8_lossy(&output.stdout);
     // One in some millions may be taken for another.
-    if !output.status.success() || told + count / 100_000 < count {
-        return Err(format!("of {count} ids {told} were said to be new").into());
+    if !output.status.success() || new + count / 100_000 < count {
+        return Err(format!("of {count} ids {new} were said to be new; {said}").into());
+    }
+    if is_shown && took > SHOWN_AFTER && said.trim().is_empty() {
+        return Err(format!("{count} ids took {took:?}, and no progress was shown").into());
     }
     Ok(count as f64 / took.as_secs_f64())
 }
@@ -245,5 +344,8 @@ mod tests {
         let all: std::collections::HashSet<String> = (0..10_000).map(visitor).collect();
         assert_eq!(all.len(), 10_000);
         assert!(all.iter().all(|id| id.len() == 36 && id.split('-').map(str::len).eq([8, 4, 4, 4, 12])));
+        let numbers: std::collections::HashSet<u64> = (0..10_000).map(number).collect();
+        assert_eq!(numbers.len(), 10_000);
+        assert!(numbers.iter().all(|number| *number < 1 << NUMBER_BITS));
     }
 }

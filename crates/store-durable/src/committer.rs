@@ -664,7 +664,7 @@ impl Committer {
 
     /// Moves all of it.
     fn move_all(&mut self) -> Result<(), Fault> {
-        while !self.moving.is_empty() || self.moving.is_sealed() {
+        while !self.moving.is_clear() {
             self.moving.seal(&self.shared);
             self.move_some(usize::MAX)?;
         }

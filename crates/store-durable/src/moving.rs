@@ -89,7 +89,7 @@ impl Moving {
     }
 
     pub(crate) fn how(&self, changes: usize, bytes: usize) -> How {
-        match (self.live.is_empty(), bytes > BYTES_MAX) {
+        match (self.is_clear(), bytes > BYTES_MAX) {
             (true, true) => How::ByItem,
             (true, false) if changes < CHANGES_MIN => How::ByItem,
             (false, true) => How::MovedFirst,
@@ -118,8 +118,10 @@ impl Moving {
         self.sealed.is_some()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.live.is_empty()
+    /// Nothing is in front. What the last sealed rounds left is there until it is forgotten, a step after the rounds have gone from the engine: readers would find that
+    /// before what was written behind it.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.live.is_empty() && self.sealed.is_none()
     }
 
     /// Seals what is open, if nothing is sealed.
@@ -163,5 +165,90 @@ impl Moving {
         shared.front.forget(&self.keys, sealed);
         (self.sealed, self.keys, self.moved) = (None, Vec::new(), 0);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use bytes::Bytes;
+    use larder_core::{Batch, Ctx, Key, Op, PutMode, Store, StoreExt, Ttl};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::committer::Request;
+    use crate::layout::RoundWriter;
+    use crate::ops::Change;
+    use crate::options::Sync;
+    use crate::{DurableStore, Options};
+
+    #[tokio::test]
+    async fn nothing_goes_past_what_is_in_front_until_that_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Options::new(folder.path()).open().unwrap();
+        let (shared, mut moving) = (store.shared(), Moving::default());
+        let both = |moving: &Moving| [moving.how(1, 1), moving.how(1, BYTES_MAX + 1)];
+        assert!(both(&moving) == [How::ByItem; 2]);
+        let mut writer = RoundWriter::new(7);
+        writer.add(b"k", Some(&Record { value: Bytes::from_static(b"v"), ..Record::default() }));
+        let (round, bytes) = writer.finish();
+        shared.front.put(&round);
+        moving.wrote(round.sequence, bytes.len());
+        assert!(both(&moving) == [How::AsRound, How::MovedFirst]);
+        moving.seal(shared);
+        assert!(moving.step(shared, 0).is_some() && moving.live.is_empty(), "its items and its end, in one step");
+        assert!(shared.front.get(b"k").is_some());
+        assert!(both(&moving) == [How::AsRound, How::MovedFirst]);
+        assert!(moving.step(shared, 0).is_none() && shared.front.get(b"k").is_none());
+        assert!(both(&moving) == [How::ByItem; 2]);
+    }
+
+    fn put(key: &str, mode: PutMode, value: &'static str) -> Op {
+        Op::put(Key::new(key.to_owned()).unwrap(), mode, value, Ttl::Never)
+    }
+
+    /// Has the committer stand still once it comes there, which the first tells, until the second is dropped.
+    async fn gate(store: &DurableStore) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
+        let ((entered, enters), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let alter = Box::new(move |_: Option<&Record>, _: &_| {
+            entered.send(()).unwrap();
+            _ = released.recv();
+            Ok(Change::Keep)
+        });
+        let key = Key::new("gate").unwrap();
+        assert!(store.ask(Request::Alter { key, alter, reply: oneshot::channel().0 }).await.is_ok());
+        (enters, release)
+    }
+
+    async fn ask(store: &DurableStore, op: Op) -> oneshot::Receiver<larder_core::Replies> {
+        let (reply, answer) = oneshot::channel();
+        let batch = Arc::new(Batch::from_iter([op]));
+        store.ask(Request::Run { batch, deadline: None, reply, _room: None }).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_write_between_the_end_of_the_last_round_and_its_being_forgotten_is_built_upon() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Options::new(folder.path()).sync(Sync::Never).open().unwrap();
+        let batch = (0..CHANGES_MIN).map(|number| put(&format!("k{number}"), PutMode::Set, "old")).collect();
+        assert!(store.run(Ctx::default(), batch).await.iter().all(Result::is_ok));
+        let (enters, release) = gate(&store).await;
+        enters.recv().unwrap();
+        store.ask(Request::Move { reply: None }).await.unwrap();
+        let (enters, last) = gate(&store).await;
+        drop(release);
+        // The rounds are sealed now; behind this gate one step moves all of it, and what waits then is taken before the next.
+        enters.recv().unwrap();
+        let set = ask(&store, put("k1", PutMode::Set, "new")).await;
+        // Ends the round, so that what follows looks for the item where readers do.
+        store.ask(Request::Sweep).await.unwrap();
+        let appended = ask(&store, put("k1", PutMode::Append, ", and more")).await;
+        drop(last);
+        assert!(set.await.unwrap()[0].is_ok() && appended.await.unwrap()[0].is_ok());
+        store.settle().unwrap();
+        let item = store.get(Key::new("k1").unwrap()).await.unwrap().unwrap();
+        assert_eq!(item.value, "new, and more");
     }
 }

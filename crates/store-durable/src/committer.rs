@@ -641,7 +641,7 @@ impl Committer {
         self.write(entries, is_synced)?;
         shared.front.put(&round);
         drop(turn);
-        self.moving.wrote(round.sequence, round_bytes.len());
+        self.moving.wrote(round.sequence, changes, round_bytes.len());
         if self.moving.is_full() {
             while self.moving.is_sealed() {
                 self.move_some(0)?;

@@ -35,6 +35,9 @@ struct Kept {
 
 type Shard = HashMap<ShortKey, Kept, RandomState>;
 
+/// What a change takes in memory besides its round's bytes, about: a place in a table that is two thirds full, and one in the list of what is sealed.
+pub(crate) const CHANGE_BYTES: usize = size_of::<(ShortKey, Kept)>() * 3 / 2 + size_of::<ShortKey>();
+
 /// The items that rounds have changed and the engine may not have.
 pub(crate) struct Front {
     shards: Vec<RwLock<Shard>>,

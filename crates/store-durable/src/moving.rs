@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use crate::committer::Shared;
 use crate::engine::{Engine, Entries};
 use crate::fault::Fault;
-use crate::front::ShortKey;
+use crate::front::{CHANGE_BYTES, ShortKey};
 use crate::layout::{self, Record, Round};
 
 /// Items that are moved between two rounds, at the least.
@@ -20,7 +20,7 @@ const STEP_BYTES: usize = 1 << 20;
 const CHANGES_MIN: usize = 8;
 /// And those whose changes have more bytes than that, all together.
 const BYTES_MAX: usize = 1 << 20;
-/// Sealed when it has so many bytes,
+/// Sealed when it has so many bytes, with what its changes take in front,
 const SEAL_BYTES: usize = 16 << 20;
 /// or rounds.
 const SEAL_ROUNDS: usize = 4096;
@@ -102,11 +102,11 @@ impl Moving {
         self.next_slot
     }
 
-    /// A round was written there.
-    pub(crate) fn wrote(&mut self, sequence: u64, bytes: usize) {
+    /// A round of so many changes was written there.
+    pub(crate) fn wrote(&mut self, sequence: u64, changes: usize, bytes: usize) {
         self.live.push_back(Live { slot: self.next_slot, sequence });
         self.next_slot = self.next_slot.wrapping_add(1);
-        self.open_bytes += bytes;
+        self.open_bytes += bytes + changes * CHANGE_BYTES;
         self.open_rounds += 1;
     }
 
@@ -194,7 +194,7 @@ mod tests {
         writer.add(b"k", Some(&Record { value: Bytes::from_static(b"v"), ..Record::default() }));
         let (round, bytes) = writer.finish();
         shared.front.put(&round);
-        moving.wrote(round.sequence, bytes.len());
+        moving.wrote(round.sequence, 1, bytes.len());
         assert!(both(&moving) == [How::AsRound, How::MovedFirst]);
         moving.seal(shared);
         assert!(moving.step(shared, 0).is_some() && moving.live.is_empty(), "its items and its end, in one step");
@@ -202,6 +202,16 @@ mod tests {
         assert!(both(&moving) == [How::AsRound, How::MovedFirst]);
         assert!(moving.step(shared, 0).is_none() && shared.front.get(b"k").is_none());
         assert!(both(&moving) == [How::ByItem; 2]);
+    }
+
+    #[test]
+    fn many_changes_of_few_bytes_are_sealed_for_what_they_take_in_front() {
+        let mut moving = Moving::default();
+        let changes = SEAL_BYTES.div_ceil(2 * CHANGE_BYTES);
+        moving.wrote(1, changes, 0);
+        assert!(!moving.is_full());
+        moving.wrote(2, changes, 0);
+        assert!(moving.is_full());
     }
 
     fn put(key: &str, mode: PutMode, value: &'static str) -> Op {

@@ -26,7 +26,7 @@ use crate::fault::{Fault, Harm};
 use crate::front::{Front, ShortKey};
 use crate::gather::Gather;
 use crate::journal::Newest;
-use crate::layout::{self, Commit, Generations, Record, RoundWriter};
+use crate::layout::{self, Commit, Generations, ITEM, Record, RoundWriter};
 use crate::moving::{How, Moving};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
@@ -44,6 +44,10 @@ const ROUND_BYTES_MAX: usize = 32 << 20;
 const CAS_STEP: u64 = 1 << 20;
 /// Tokens that are left when the next are set aside.
 const CAS_LEFT_MIN: u64 = 1 << 18;
+/// Items in front that a page of a listing looks at, if there are so many: some may be gone, or over.
+pub(crate) const PAGE_ITEMS_MIN: usize = 1024;
+/// Behind the engine keys of all items.
+pub(crate) const ITEMS_END: [u8; 1] = [ITEM + 1];
 
 /// What the store, the committer and the timer share.
 pub(crate) struct Shared {
@@ -172,7 +176,17 @@ impl Shared {
     /// This moment, of the engine entries from `from` on, before `to`.
     pub(crate) fn moment(&self, from: &[u8], to: &[u8]) -> Moment {
         let _turn = self.front.hold();
-        self.engine.moment(self.front.entries(from..to))
+        self.engine.moment(self.front.entries(from..to, usize::MAX))
+    }
+
+    /// This moment, of the items from an engine key on, for who looks at about so many: what stands in front is not copied further than that. The engine key behind the last item that is
+    /// known.
+    pub(crate) fn page(&self, from: &[u8], count: usize) -> (Moment, Vec<u8>) {
+        let most = count.max(PAGE_ITEMS_MIN);
+        let _turn = self.front.hold();
+        let mut front = self.front.entries(from..&ITEMS_END, most.saturating_add(1));
+        let first_unknown = if front.len() > most { front.pop_last() } else { None };
+        (self.engine.moment(front), first_unknown.map_or_else(|| ITEMS_END.to_vec(), |(key, _)| key))
     }
 
     /// How many items there are, about.

@@ -17,9 +17,9 @@ use larder_core::{Error, ErrorKind, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::hash::BuildHasher;
 
-use crate::committer::Request;
+use crate::committer::{ITEMS_END, Request};
 use crate::fault::Fault;
-use crate::layout::{self, ITEM, Record, Shown};
+use crate::layout::{self, Record, Shown};
 use crate::recent::Recent;
 use crate::store::DurableStore;
 
@@ -345,7 +345,8 @@ impl Direct {
         Ok(Poll::Pending)
     }
 
-    /// Shows up to `count` living items that are settled, in the order of their keys, from `from` on: where to go on, `None` at the end.
+    /// Shows up to `count` living items that are settled, in the order of their keys, from `from` on: where to go on, `None` at the end. There may be fewer of them, or none, and
+    /// more behind.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] where an item is damaged.
@@ -358,7 +359,7 @@ impl Direct {
     /// ```
     pub fn walk(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &DirectItem)) -> Result<Option<Vec<u8>>> {
         let shared = self.store.shared();
-        let moment = shared.moment(&layout::item_key(from), &[ITEM + 1]);
+        let (moment, to) = shared.page(&layout::item_key(from), count);
         let generation = moment.generations().map_err(|fault| self.named(&fault))?.current;
         let shows = Shown { now_ms: self.now_ms(), generation };
         let (mut shown, mut last, mut bad) = (0, None, None);
@@ -373,12 +374,13 @@ impl Direct {
             last = Some(key.to_vec());
             shown < count && bad.is_none()
         };
-        let scanned = moment.scan(&layout::item_key(from), &[ITEM + 1], &mut tell);
+        let scanned = moment.scan(&layout::item_key(from), &to, &mut tell);
         scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| self.named(&fault))?;
-        Ok(last.filter(|_| shown == count).map(|mut next| {
+        let behind = last.filter(|_| shown == count).map(|mut next| {
             next.push(0);
             next
-        }))
+        });
+        Ok(behind.or_else(|| (to != ITEMS_END).then(|| to[1..].to_vec())))
     }
 
     /// How many items there are, about: those that are over and not removed yet are counted.

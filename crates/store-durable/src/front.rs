@@ -122,30 +122,64 @@ impl Front {
         }
     }
 
-    /// Engine entries from `from` on, before `to`, as they will be: items, and the ends of their lives. To be called under [`hold`](Front::hold).
-    pub(crate) fn entries(&self, range: Range<&[u8]>) -> BTreeMap<Vec<u8>, Option<Bytes>> {
+    /// Engine entries from `from` on, before `to`, as they will be: items, and the ends of their lives; the first `most` of them. To be called under [`hold`](Front::hold).
+    pub(crate) fn entries(&self, range: Range<&[u8]>, most: usize) -> BTreeMap<Vec<u8>, Option<Bytes>> {
         let mut entries = BTreeMap::new();
         if self.items() == 0 {
             return entries;
         }
-        let mut add = |key: Vec<u8>, value: Option<Bytes>| {
-            if range.contains(&&key[..]) {
-                entries.insert(key, value);
+        let mut add = |key: &[u8], value: Option<Bytes>| {
+            let has_room = entries.len() < most;
+            if range.contains(&key) && (has_room || entries.last_key_value().is_some_and(|(last, _)| key < &last[..])) {
+                entries.insert(key.to_vec(), value);
+                if !has_room {
+                    entries.pop_last();
+                }
             }
         };
         let wants_lives = range.start < &[EXPIRY + 1][..];
         let wants_items = range.end > &[ITEM][..];
+        let mut engine_key = Vec::new();
         for shard in &self.shards {
             for (key, kept) in shard.read().iter() {
                 let expiry_ms = kept.value.as_ref().filter(|_| wants_lives).and_then(|value| Record::expiry_of(value));
                 if let Some(expiry_ms) = expiry_ms {
-                    add(layout::expiry_key(expiry_ms, key), Some(Bytes::new()));
+                    layout::put_expiry_key(expiry_ms, key, &mut engine_key);
+                    add(&engine_key, Some(Bytes::new()));
                 }
                 if wants_items {
-                    add(layout::item_key(key), kept.value.clone());
+                    layout::put_item_key(key, &mut engine_key);
+                    add(&engine_key, kept.value.clone());
                 }
             }
         }
         entries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::RoundWriter;
+
+    #[test]
+    fn a_page_has_the_first_entries_of_all() {
+        let front = Front::default();
+        let mut writer = RoundWriter::new(1);
+        for number in 0..500_u32 {
+            let life = (number % 3 == 0).then_some(u64::from(number));
+            let record = Record { expiry_ms: life, value: Bytes::from_static(b"v"), ..Record::default() };
+            let key = number.wrapping_mul(2_654_435_761).to_be_bytes();
+            writer.add(&key, (number % 5 != 0).then_some(&record));
+        }
+        front.put(&writer.finish().0);
+        let from = layout::item_key(&[80]);
+        for range in [&[EXPIRY][..]..&[ITEM + 1], &from..&[ITEM + 1], &[ITEM]..&from] {
+            let all = front.entries(range.clone(), usize::MAX);
+            assert!(all.len() > 100);
+            for most in [1, 2, 100, all.len(), all.len() + 1] {
+                assert!(front.entries(range.clone(), most).iter().eq(all.iter().take(most)), "{most} of {range:?}");
+            }
+        }
     }
 }

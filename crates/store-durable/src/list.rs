@@ -1,5 +1,6 @@
 //! Which keys the store holds, in their order.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -8,8 +9,10 @@ use bytes::Bytes;
 use larder_core::list::{List, Listed, Listing};
 use larder_core::{Ctx, Error, ErrorKind, Item, Key, Result, Want, text};
 
+use crate::committer::{ITEMS_END, PAGE_ITEMS_MIN, Shared};
+use crate::engine::Moment;
 use crate::fault::Fault;
-use crate::layout::{self, ITEM, Record, Shown};
+use crate::layout::{self, Record, Shown};
 use crate::ops;
 use crate::store::DurableStore;
 
@@ -99,29 +102,46 @@ impl DurableStore {
     /// # }
     /// ```
     pub fn scan(&self, from: &[u8], count: usize, want: Want) -> Result<Vec<(Key, Item)>> {
-        let shared = self.shared();
-        let (rules, moment) = (shared.rules(), shared.moment(&layout::item_key(from), &[ITEM + 1]));
-        let generation = moment.generations().map_err(|fault| fault.error(&shared.name))?.current;
-        let shown = Shown { now_ms: shared.time.now_ms(), generation };
-        let (mut items, mut bad) = (Vec::new(), None);
-        let mut tell = |engine_key: &[u8], bytes: Bytes| {
-            let key = &engine_key[1..];
-            match Record::decode(key, &bytes) {
-                Ok(record) if !shown.has(&record) => return true,
-                Ok(record) => match Key::new(key.to_vec()) {
-                    Ok(key) => items.push((key, ops::read(&record, want, &rules))),
-                    Err(_) => bad = Some(damaged(key, layout::Bad("its key has no valid length"))),
-                },
-                Err(fault) => bad = Some(damaged(key, fault)),
+        let (shared, from) = (self.shared(), layout::item_key(from));
+        let mut looks_at = count;
+        while count > 0 {
+            let (moment, to) = shared.page(&from, looks_at);
+            let items = page(shared, &moment, &from..&to, count, want).map_err(|fault| fault.error(&shared.name))?;
+            if items.len() == count || to == ITEMS_END {
+                return Ok(items);
             }
-            items.len() < count && bad.is_none()
-        };
-        if count > 0 {
-            let scanned = moment.scan(&layout::item_key(from), &[ITEM + 1], &mut tell);
-            scanned.and(bad.map_or(Ok(()), Err)).map_err(|fault| fault.error(&shared.name))?;
+            // Most of what stands in front is gone. All that is told is of one moment, so what was found is looked for again.
+            looks_at = looks_at.max(PAGE_ITEMS_MIN).saturating_mul(8);
         }
-        Ok(items)
+        Ok(Vec::new())
     }
+}
+
+/// The first items of a page.
+fn page(
+    shared: &Shared,
+    moment: &Moment,
+    range: Range<&[u8]>,
+    count: usize,
+    want: Want,
+) -> Result<Vec<(Key, Item)>, Fault> {
+    let rules = shared.rules();
+    let shown = Shown { now_ms: shared.time.now_ms(), generation: moment.generations()?.current };
+    let (mut items, mut bad) = (Vec::new(), None);
+    let mut tell = |engine_key: &[u8], bytes: Bytes| {
+        let key = &engine_key[1..];
+        match Record::decode(key, &bytes) {
+            Ok(record) if !shown.has(&record) => return true,
+            Ok(record) => match Key::new(key.to_vec()) {
+                Ok(key) => items.push((key, ops::read(&record, want, &rules))),
+                Err(_) => bad = Some(damaged(key, layout::Bad("its key has no valid length"))),
+            },
+            Err(fault) => bad = Some(damaged(key, fault)),
+        }
+        items.len() < count && bad.is_none()
+    };
+    moment.scan(range.start, range.end, &mut tell)?;
+    bad.map_or(Ok(items), Err)
 }
 
 pub(crate) fn damaged(key: &[u8], bad: layout::Bad) -> Fault {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use larder_core::list::{List, Listed};
 use larder_core::{Batch, Ctx, Key, Op, PutMode, Store, Ttl, Verb, Want};
-use larder_store_durable::{DurableStore, Options, Sync};
+use larder_store_durable::{Direct, DurableStore, Options, Sync};
 
 /// Changes of a batch: so many that they are written as a round.
 const CHANGES: usize = 20;
@@ -137,4 +137,44 @@ async fn lives_that_rounds_gave_end_and_what_is_over_is_reclaimed() {
     assert_eq!(common::get(&store, &name(1)).await, None);
     assert_eq!(store.reclaim_expired().await.unwrap(), CHANGES as u64);
     assert_eq!(store.check(&mut |_| ()).unwrap().items, 0);
+}
+
+#[tokio::test]
+async fn pages_hold_what_is_there_however_much_in_front_is_gone() {
+    const ITEMS: usize = 6_000;
+    let folder = tempfile::tempdir().unwrap();
+    let direct = Direct::new(open(folder.path()));
+    let store = direct.store();
+    let run = async |ops: Vec<Op>| {
+        for batch in ops.chunks(1_000) {
+            let batch: Batch = batch.iter().cloned().collect();
+            assert!(store.run(Ctx::default(), batch).await.iter().all(Result::is_ok));
+        }
+    };
+    let key = |number: usize| Key::new(format!("key{number:05}")).unwrap();
+    // In front two of three are gone that the engine has, and of its first half all; and others are there that it has not.
+    run((0..ITEMS).step_by(2).map(|number| Op::put(key(number), PutMode::Set, "engine", Ttl::Never)).collect()).await;
+    store.settle().unwrap();
+    let stays = |number: usize| number >= ITEMS / 2 && number.is_multiple_of(3);
+    run((0..ITEMS).step_by(2).filter(|&number| !stays(number)).map(|number| Op::delete(key(number))).collect()).await;
+    let is_put = |number: usize| number % 4 == 1;
+    run((0..ITEMS)
+        .filter(|&number| is_put(number))
+        .map(|number| Op::put(key(number), PutMode::Set, "front", Ttl::Never))
+        .collect())
+    .await;
+    let is_there = |number: &usize| if number % 2 == 0 { stays(*number) } else { is_put(*number) };
+    let all: Vec<Key> = (0..ITEMS).filter(is_there).map(key).collect();
+    for (from, count) in [(0, 1), (0, 100), (7, 2_000), (ITEMS / 2 + 1, 5), (0, ITEMS), (ITEMS - 1, 10), (0, 0)] {
+        let found = store.scan(key(from).as_bytes(), count, Want::empty()).unwrap();
+        let wanted = all.iter().filter(|&it| *it >= key(from)).take(count);
+        assert!(found.iter().map(|(key, _)| key).eq(wanted), "{count} from {from}");
+    }
+    for count in [17, 100, ITEMS] {
+        let (mut walked, mut from) = (Vec::new(), Some(Vec::new()));
+        while let Some(here) = from {
+            from = direct.walk(&here, count, &mut |key, _| walked.push(Key::new(key.to_vec()).unwrap())).unwrap();
+        }
+        assert!(walked == all, "by {count}: {} of {}", walked.len(), all.len());
+    }
 }

@@ -5,7 +5,8 @@
 //! written before. So, where each batch is synced, zeros are written over some of the hole before batches come there.
 //!
 //! The committer does so between two batches, when nobody else writes to the file, and only where there is a hole: what is in the file is
-//! the same after it. What fails is left: it was to save time. A file that was reopened has no hole, and gets none.
+//! the same after it. That there is one is for the file system to say, and it is not taken at its word: where anything but zeros is read, nothing is written, then and later. What fails is
+//! left: it was to save time. A file that was reopened has no hole, and gets none.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -32,7 +33,7 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// Of a file that others write to.
     pub(crate) fn of(path: &Path) -> Ahead {
-        Ahead { file: OpenOptions::new().write(true).open(path).ok(), ..Ahead::default() }
+        Ahead { file: OpenOptions::new().read(true).write(true).open(path).ok(), ..Ahead::default() }
     }
 
     /// So many bytes, at the most, will be written next.
@@ -57,10 +58,20 @@ impl Ahead {
         let file_bytes = file.metadata().ok()?.len();
         let hole = rustix::fs::seek(file, SeekFrom::Hole(self.end)).ok()?;
         let bytes = usize::try_from(file_bytes.checked_sub(hole)?).unwrap_or(usize::MAX).min(STEP_BYTES);
-        file.write_all_at(&ZEROS[..bytes], hole).ok()?;
+        fill(file, hole, bytes)?;
         self.end = hole + bytes as u64;
         (bytes > 0).then_some(bytes)
     }
+}
+
+/// Writes zeros where zeros are read.
+fn fill(file: &File, at: u64, bytes: usize) -> Option<()> {
+    let mut found = vec![0; bytes];
+    file.read_exact_at(&mut found, at).ok()?;
+    if found != ZEROS[..bytes] {
+        return None;
+    }
+    file.write_all_at(&ZEROS[..bytes], at).ok()
 }
 
 #[cfg(test)]
@@ -96,6 +107,20 @@ mod tests {
         assert_eq!(written.len() as u64, file_bytes);
         let (begin, end) = written.split_at(at as usize);
         assert!(begin.iter().all(|byte| *byte == 7) && end.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_is_no_hole_whatever_the_file_system_says_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.jnl");
+        let mut bytes = vec![0; 9000];
+        bytes[8191] = 7;
+        std::fs::write(&path, &bytes).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        assert_eq!(fill(&file, 4096, 4096), None);
+        assert_eq!(fill(&file, 8192, 808), Some(()));
+        assert_eq!(fill(&file, 8192, 809), None, "it is not made longer");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
     }
 
     #[test]

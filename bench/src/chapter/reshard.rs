@@ -19,8 +19,8 @@ const NAME: &str = "seen";
 /// Members a shard, before it and after it.
 const FROM: u64 = 125;
 const TO: u64 = 62;
-/// How long they work before it.
-const BEFORE: Duration = Duration::from_secs(5);
+/// How long they work before it: as long as so many rounds of others.
+const BEFORE_ROUNDS: u32 = 25;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many go out together.
 const BATCH: u64 = 10_000;
@@ -179,7 +179,7 @@ async fn reshard(
     }
     let user = Sharded::open(kind, &other, from).await?;
     let new = Arc::new(AtomicU64::new(0));
-    let before = under_load(&user, members, &new, pause()).await?;
+    let before = under_load(&user, members, &new, pause(bench.plan.window * BEFORE_ROUNDS)).await?;
     let start = Instant::now();
     let during = under_load(&user, members, &new, set.reshard(to)).await?;
     let took = start.elapsed();
@@ -191,8 +191,8 @@ async fn reshard(
 }
 
 /// Nothing goes on.
-async fn pause() -> Result<()> {
-    tokio::time::sleep(BEFORE).await;
+async fn pause(time: Duration) -> Result<()> {
+    tokio::time::sleep(time).await;
     Ok(())
 }
 

@@ -68,8 +68,10 @@ impl Core {
                     }
                     outcome => outcome?,
                 },
-                _ if plan.map.shards == shards || ours == Some(plan.map.id) => return Ok(()),
+                _ if ours == Some(plan.map.id) => return Ok(()),
+                // Also where there are as many already: what a dead one has left is gone afterwards.
                 Phase::Planned(other) => self.clear(&plan, &other).await?,
+                Phase::Stable if plan.map.shards == shards => return Ok(()),
                 Phase::Stable => match self.begin(&plan, cas, shards).await? {
                     Some(to) => ours = Some(to),
                     None => tokio::time::sleep(backoff.next_pause()).await,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{copy, get, incr, key, set, try_get};
+use common::{copy, ends, get, incr, key, set, try_get};
 use larder_core::list::{List, Listed};
 use larder_core::{Batch, Ctx, Op, PutMode, Store, StoreExt, Ttl, Want};
 use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Ticket};
@@ -95,12 +95,6 @@ async fn everything_goes_by_one_write_and_what_comes_after_it_stays() {
     Options::new(&elsewhere).restore(&backup[..], &mut |_| ()).unwrap();
     let restored = Options::new(&elsewhere).open().unwrap();
     assert_eq!(get(&restored, "k1").await.unwrap(), "new");
-}
-
-/// The ends of the batches of a journal.
-fn ends(journal: &[u8]) -> Vec<usize> {
-    let trailers = journal.windows(4).enumerate().filter(|(_, bytes)| bytes == b"FJL\x03");
-    trailers.map(|(at, _)| at + 4).collect()
 }
 
 #[tokio::test]

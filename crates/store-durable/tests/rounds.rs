@@ -3,7 +3,8 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use larder_core::list::{List, Listed};
 use larder_core::{Batch, Ctx, Key, Op, PutMode, Store, Ttl, Verb, Want};
@@ -11,7 +12,7 @@ use larder_store_durable::{Direct, DurableStore, Options, Sync};
 
 /// Changes of a batch: so many that they are written as a round.
 const CHANGES: usize = 20;
-const KEYS: usize = 60;
+const KEYS: usize = 300;
 
 type Model = BTreeMap<String, Vec<u8>>;
 
@@ -69,6 +70,14 @@ fn open(folder: &std::path::Path) -> DurableStore {
     Options::new(folder).sync(Sync::Never).open().unwrap()
 }
 
+/// A store that was opened has what it should, and what is changed then as well.
+async fn goes_on(store: DurableStore, folder: &std::path::Path, mut model: Model) {
+    agrees(&store, &model).await;
+    change(&store, &mut model).await;
+    drop(store);
+    agrees(&open(folder), &model).await;
+}
+
 #[tokio::test]
 async fn what_a_round_changed_is_read_before_and_after_it_is_moved_and_in_the_next_life() {
     for _ in 0..common::times("LARDER_ROUNDS", 4) {
@@ -86,12 +95,7 @@ async fn what_a_round_changed_is_read_before_and_after_it_is_moved_and_in_the_ne
                     // As a process that was killed leaves it.
                     let image = tempfile::tempdir().unwrap();
                     common::copy(folder.path(), image.path());
-                    let mut later = model.clone();
-                    let other = open(image.path());
-                    agrees(&other, &later).await;
-                    change(&other, &mut later).await;
-                    drop(other);
-                    agrees(&open(image.path()), &later).await;
+                    goes_on(open(image.path()), image.path(), model.clone()).await;
                 }
                 3 => {
                     let mut dump = Vec::new();
@@ -109,6 +113,82 @@ async fn what_a_round_changed_is_read_before_and_after_it_is_moved_and_in_the_ne
                 _ => {}
             }
             agrees(&store, &model).await;
+        }
+    }
+}
+
+/// What is there after each write, by the batches before it, and with it.
+struct Written {
+    models: Vec<(Range<u64>, Model)>,
+}
+
+impl Written {
+    async fn rounds(&mut self, store: &DurableStore, count: usize) {
+        for _ in 0..count {
+            let before = store.stats().unwrap().sequence;
+            let mut model = self.models.last().map_or_else(Model::new, |(_, model)| model.clone());
+            change(store, &mut model).await;
+            self.models.push((before..store.stats().unwrap().sequence, model));
+        }
+    }
+
+    /// What may be there after so many batches: items may be moved by a batch just before or behind a round's.
+    fn after(&self, batches: u64) -> &[(Range<u64>, Model)] {
+        let certain = self.models.iter().rposition(|(written, _)| written.end <= batches).unwrap();
+        let possible = self.models.iter().rposition(|(written, _)| written.start < batches).unwrap();
+        &self.models[certain..=certain.max(possible)]
+    }
+}
+
+/// Waits until what was written so far is moved: where the batches of that end.
+async fn moved(store: &DurableStore) -> u64 {
+    let sequence = || store.stats().unwrap().sequence;
+    let (written, until) = (sequence(), Instant::now() + Duration::from_secs(30));
+    let mut last = written;
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if last > written && sequence() == last {
+            return last;
+        }
+        last = sequence();
+        assert!(Instant::now() < until, "nothing is moved");
+    }
+}
+
+#[tokio::test]
+async fn a_crash_at_any_batch_leaves_the_rounds_before_it_whole() {
+    for sync in [Sync::Always, Sync::Never] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let store = Options::new(&path).sync(sync).open().unwrap();
+        let mut written = Written { models: vec![(0..1, Model::new())] };
+        // More items than are moved at once: moved while nobody writes, and by whoever closes the store.
+        written.rounds(&store, 15).await;
+        let moved_at = store.stats().unwrap().sequence..moved(&store).await;
+        // Where a disk is slow some of it was moved before.
+        let batches = moved_at.end - moved_at.start;
+        assert!(batches > 1 || sync == Sync::Always, "items and rounds go by several batches: {moved_at:?}");
+        written.rounds(&store, 8).await;
+        drop(store);
+        let journal = std::fs::read(path.join("engine/0.jnl")).unwrap();
+        let ends = common::ends(&journal);
+        assert!(ends.len() as u64 > moved_at.end + 8, "what closes the store moves the last, too");
+        for (batches, end) in (1..).zip(ends) {
+            let image = tempfile::tempdir().unwrap();
+            common::copy(&path, image.path());
+            // Noted at the end, and here it is not the end yet.
+            std::fs::remove_file(image.path().join("state")).unwrap();
+            std::fs::write(image.path().join("engine/0.jnl"), &journal[..end]).unwrap();
+            let store = open(image.path());
+            let mut found = Model::new();
+            for (key, item) in store.scan(b"", KEYS, Want::VALUE).unwrap() {
+                found.insert(String::from_utf8(key.as_bytes().to_vec()).unwrap(), item.value.to_vec());
+            }
+            assert!(written.after(batches).iter().any(|(_, model)| *model == found), "{sync}: after {batches} batches");
+            agrees(&store, &found).await;
+            if batches % 4 == 0 {
+                goes_on(store, image.path(), found).await;
+            }
         }
     }
 }

@@ -55,6 +55,12 @@ pub(crate) fn without_zeros(path: &Path) -> Vec<u8> {
     bytes
 }
 
+/// The ends of the batches of a journal.
+pub(crate) fn ends(journal: &[u8]) -> Vec<usize> {
+    let trailers = journal.windows(4).enumerate().filter(|(_, bytes)| bytes == b"FJL\x03");
+    trailers.map(|(at, _)| at + 4).collect()
+}
+
 /// Copies a folder, and of journals not the zeros at their ends.
 pub(crate) fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {

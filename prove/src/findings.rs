@@ -10,6 +10,9 @@ const TOLD_MAX: usize = 20;
 /// Of one history: a thing that went wrong shows in many calls, and the first few tell it.
 const TOLD_OF_A_HISTORY: usize = 2;
 
+/// What is counted of losses that nobody was told of.
+pub(crate) const SILENT_LOSSES: &str = "silent losses";
+
 /// What a run of a part found. Two runs of a part add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
@@ -22,11 +25,19 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Counts `times` more of something.
+    /// Counts `times` more of something. What was looked for and never came is counted, too: as 0.
     pub fn count(&mut self, what: &str, times: u64) {
-        if times > 0 {
-            *self.counts.entry(what.to_owned()).or_default() += times;
-        }
+        *self.counts.entry(what.to_owned()).or_default() += times;
+    }
+
+    /// How often something was counted.
+    pub fn counted(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+
+    /// Whether all is as the guarantees say: nothing is violated, and nothing lost in silence, whoever counted it.
+    pub fn is_good(&self) -> bool {
+        self.violations == 0 && self.counted(SILENT_LOSSES) == 0
     }
 
     /// Records what must not be.
@@ -77,6 +88,15 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_in_silence_is_a_failure_even_where_nobody_calls_it_a_violation() {
+        let mut found = Findings::default();
+        found.count(SILENT_LOSSES, 0);
+        assert!(found.is_good());
+        found.count(SILENT_LOSSES, 1);
+        assert!(!found.is_good());
+    }
+
+    #[test]
     fn findings_add_up_and_keep_no_more_than_the_first_violations() {
         let mut all = Findings::default();
         for seed in 0..30 {
@@ -86,7 +106,8 @@ mod tests {
             one.violation(seed, "lost");
             all.add(one);
         }
-        assert_eq!(all.counts, BTreeMap::from([("operations checked".to_owned(), 300)]));
+        let counts = [("losses told".to_owned(), 0), ("operations checked".to_owned(), 300)];
+        assert_eq!(all.counts, BTreeMap::from(counts));
         assert_eq!((all.violations, all.told.len(), all.told[0].as_str()), (30, TOLD_MAX, "seed 0: lost"));
     }
 }

@@ -18,6 +18,8 @@ mod stalls;
 mod virtual_time;
 
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
@@ -25,29 +27,46 @@ use tokio::task::JoinSet;
 pub use findings::Findings;
 
 /// What a run starts from and how long it may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Budget {
     /// Everything that a part draws comes from this, so that a run can be had again.
     pub seed: u64,
     /// No new round begins later than this; the one that runs is ended.
     pub until: Instant,
+    /// Nor more than so many, but for the first.
+    seeds_max: u64,
+    done: Arc<AtomicU64>,
 }
 
 impl Budget {
     /// From now on, for so long.
     pub fn new(seed: u64, time: Duration) -> Budget {
-        Budget { seed, until: Instant::now() + time }
+        Budget { seed, until: Instant::now() + time, seeds_max: u64::MAX, done: Arc::default() }
+    }
+
+    /// The same, of so many seeds at the most.
+    pub fn at_most(self, seeds_max: u64) -> Budget {
+        Budget { seeds_max, ..self }
     }
 
     /// The seeds of one round after the other, the budget's own first, until the time is over. There is always a first round.
-    pub fn seeds(self) -> impl Iterator<Item = u64> {
-        (0u64..)
-            .take_while(move |&round| round == 0 || Instant::now() < self.until)
-            .map(move |round| self.seed.wrapping_add(round))
+    pub fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
+        let Budget { seed, until, seeds_max, .. } = *self;
+        let done = self.done.clone();
+        let goes_on = move |round| round == 0 || (Instant::now() < until && round < seeds_max);
+        (0u64..).take_while(move |&round| goes_on(round)).map(move |round| {
+            done.store(round + 1, Ordering::SeqCst);
+            seed.wrapping_add(round)
+        })
+    }
+
+    /// How many seeds were given out.
+    pub fn seeds_done(&self) -> u64 {
+        self.done.load(Ordering::SeqCst)
     }
 
     /// Runs a round for each seed, `at_once` of them side by side, on threads of their own: for rounds that mostly wait.
-    pub(crate) fn side_by_side<F>(self, threads: usize, at_once: usize, round: impl Fn(u64) -> F) -> Findings
+    pub(crate) fn side_by_side<F>(&self, threads: usize, at_once: usize, round: impl Fn(u64) -> F) -> Findings
     where
         F: Future<Output = Findings> + Send + 'static,
     {
@@ -110,6 +129,22 @@ mod tests {
             Budget::new(u64::MAX, Duration::from_secs(3600)).seeds().take(3).collect::<Vec<_>>(),
             [u64::MAX, 0, 1]
         );
+    }
+
+    #[test]
+    fn a_budget_says_how_many_seeds_it_gave_out() {
+        let budget = Budget::new(7, Duration::from_secs(3600));
+        assert_eq!(budget.clone().seeds().take(3).count(), 3);
+        assert_eq!(budget.seeds_done(), 3);
+        let over = Budget::new(7, Duration::ZERO);
+        assert_eq!((over.seeds().count(), over.seeds_done()), (1, 1));
+    }
+
+    #[test]
+    fn a_budget_of_so_many_seeds_goes_no_further() {
+        let budget = |seeds_max| Budget::new(32, Duration::from_secs(3600)).at_most(seeds_max);
+        assert_eq!(budget(3).seeds().collect::<Vec<_>>(), [32, 33, 34]);
+        assert_eq!(budget(0).seeds().count(), 1, "there is always a first round");
     }
 
     #[test]

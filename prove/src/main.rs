@@ -17,6 +17,9 @@ struct Args {
     /// Runs the one seed of the part `simulation` and prints all that happens in it, instead of findings
     #[arg(long)]
     trace: bool,
+    /// Begin no more rounds than so many: others are done
+    #[arg(long, default_value_t = u64::MAX)]
+    seeds_max: u64,
     /// How long new rounds begin
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -55,10 +58,12 @@ fn main() -> ExitCode {
         return if simulated.verdict.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let start = Instant::now();
-    let findings = (part.run)(Budget::new(args.seed, Duration::from_secs(args.seconds)));
+    let budget = Budget::new(args.seed, Duration::from_secs(args.seconds)).at_most(args.seeds_max);
+    let findings = (part.run)(budget.clone());
     let line = serde_json::json!({
         "part": part.name,
         "seed": args.seed,
+        "seeds": budget.seeds_done(),
         "seconds": start.elapsed().as_secs(),
         "findings": findings,
     });
@@ -66,5 +71,5 @@ fn main() -> ExitCode {
     for told in &findings.told {
         eprintln!("violation: {told}");
     }
-    if findings.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if findings.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -49,6 +49,8 @@ struct Seen {
     rank_max: usize,
     stalls: u64,
     writes: u64,
+    /// Of them, and of the array's changes, those of a grant that others had overtaken.
+    stale: u64,
     refused: u64,
     refused_by_array: u64,
     changes: Vec<(usize, u64)>,
@@ -75,6 +77,7 @@ impl Seen {
         }
         let rank = self.granted.get(&token).copied().unwrap_or(0);
         if rank < self.rank_max {
+            self.stale += 1;
             self.wrong.push(format!("a stale write by token {token} landed after one by {}", self.token_max));
         }
         self.writes += 1;
@@ -115,6 +118,7 @@ fn round(seed: u64, findings: &mut Findings) {
     );
     findings.count("faults: holder stalled past its lease", seen.stalls);
     findings.count("fenced writes taken", seen.writes);
+    findings.count("stale fenced writes taken", seen.stale);
     findings.count("stale fenced writes refused", seen.refused + seen.refused_by_array);
     for wrong in &seen.wrong {
         findings.violation(seed, wrong);
@@ -184,7 +188,9 @@ async fn judge_array(array: &Array, seen: &Shared) {
         let wrong = format!("{} changes were acknowledged, and {} are there", ranks.len(), order.len());
         seen.wrong.push(wrong);
     }
-    if order.windows(2).any(|pair| pair[0] > pair[1]) {
+    let stale = order.windows(2).filter(|pair| pair[0] > pair[1]).count();
+    seen.stale += stale as u64;
+    if stale > 0 {
         seen.wrong.push("a change of an earlier grant stands behind one of a later".to_owned());
     }
 }
@@ -202,6 +208,7 @@ mod tests {
         assert_eq!(findings.violations, 0, "{:#?}", findings.told);
         assert!(findings.counts["faults: holder stalled past its lease"] > 400, "{:?}", findings.counts);
         assert!(findings.counts["stale fenced writes refused"] > 200, "{:?}", findings.counts);
+        assert_eq!(findings.counts["stale fenced writes taken"], 0, "it is said, not left out");
     }
 
     #[test]
@@ -218,6 +225,6 @@ mod tests {
         unordered.granted.extend([(9, 0), (8, 1)]);
         unordered.write(8);
         unordered.write(9);
-        assert_eq!(unordered.wrong.len(), 1, "a later token of an earlier grant");
+        assert_eq!((unordered.stale, unordered.wrong.len()), (1, 1), "a later token of an earlier grant");
     }
 }

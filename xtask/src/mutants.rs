@@ -1,10 +1,12 @@
 //! `cargo xtask mutants`: mutation testing by `cargo-mutants`, in shards. What it finds is recorded as a run of the proof, so that `cargo xtask prove --results` adds
 //! it up by commit.
 //!
-//! Each package's mutants are held against its own tests, those that need no server. One that survives is a violation, unless `docs/mutants.md` argues it.
+//! Each package's mutants are held against its own tests, those that need no server. One that survives fails the command, unless `docs/mutants.md` argues it: it is what the
+//! tests lack, not what the product does wrong, and the page of results lists it by itself.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -13,9 +15,12 @@ use anstream::println;
 use serde_json::{Value, json};
 
 use crate::command::{Context, Failure, Result, output};
-use crate::prove;
+use crate::prove::{self, Book, Extent};
 
 const ARGUED: &str = "docs/mutants.md";
+/// What cargo-mutants ends with where it tried the mutants: none was missed, some were, some never ended. Anything else is a wrong command line, a test that fails on the
+/// code as it is, or a fault of its own, and says nothing of any mutant.
+const TRIED: [i32; 3] = [0, 2, 3];
 
 /// What mutants are made of, and what they are held against.
 struct Subject {
@@ -66,7 +71,7 @@ pub(crate) struct Args {
     /// One part of so many of each subject's mutants, K/N, K from 0 on
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
-    /// Only mutants whose name matches; may be given again
+    /// Only mutants whose name matches, for a look: nothing is recorded; may be given again
     #[arg(long = "re", value_name = "REGEX")]
     names: Vec<String>,
 }
@@ -75,11 +80,15 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let mut cargo = Command::new(cargo());
     output(cargo.args(["mutants", "--version"]))
         .map_err(|_| Failure("cargo-mutants is missing: cargo install cargo-mutants --locked".to_owned()))?;
-    let mut survivors = 0;
-    for name in &args.subjects {
+    let shard = args.shard.as_deref().map_or(Ok((0, 1)), shard_of)?;
+    let known = |name: &String| {
+        let all = || SUBJECTS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
         let known = SUBJECTS.iter().find(|(known, _)| known == name);
-        let (name, subject) = known.ok_or_else(|| Failure(format!("no subject is called {name:?}")))?;
-        survivors += try_subject(root, args, name, subject)?;
+        known.ok_or_else(|| Failure(format!("no subject is called {name:?}; they are: {}", all())))
+    };
+    let mut survivors = 0;
+    for (name, subject) in args.subjects.iter().map(known).collect::<Result<Vec<_>>>()? {
+        survivors += try_subject(root, args, shard, name, subject)?;
     }
     if survivors == 0 {
         Ok(())
@@ -88,8 +97,17 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
 }
 
+/// A part of the mutants by its number, and how many parts there are.
+fn shard_of(words: &str) -> Result<(u64, u64)> {
+    let numbers = words.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
+    let odd = || Failure(format!("a shard is K/N, K from 0 on and less than N, not {words:?}"));
+    numbers.filter(|(at, of)| at < of).ok_or_else(odd)
+}
+
 /// Tries the mutants of a subject, and records what became of them: how many survive that are not argued.
-fn try_subject(root: &Path, args: &Args, name: &str, subject: &Subject) -> Result<u64> {
+fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subject: &Subject) -> Result<usize> {
+    let book = Book::open(root)?;
+    book.refuse(prove::MUTANTS, &Extent::Shard { subject: name.to_owned(), at, of })?;
     let folder = prove::target(root).join("mutants").join(name);
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
     let mut cargo = Command::new(cargo());
@@ -99,48 +117,74 @@ fn try_subject(root: &Path, args: &Args, name: &str, subject: &Subject) -> Resul
     args.shard.iter().for_each(|shard| _ = cargo.args(["--shard", shard, "--sharding", "round-robin"]));
     println!("\n\x1b[1m==> mutants of {name}\x1b[0m");
     let began = Instant::now();
-    // It fails where mutants survive; what they are it says in its file.
-    cargo.current_dir(root).status().context(|| "could not start cargo mutants".to_owned())?;
-    let file = folder.join("mutants.out/outcomes.json");
-    let text = fs::read_to_string(&file).context(|| format!("no outcome in {}", file.display()))?;
-    let outcomes = serde_json::from_str(&text).context(|| format!("{} cannot be read", file.display()))?;
+    let outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
     let argued = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
-    let found = found(name, &outcomes, &argued)?;
-    let shard = args.shard.as_deref().and_then(|shard| shard.split('/').next()?.parse().ok()).unwrap_or(0u64);
-    let run = json!({"part": "mutants", "seed": shard, "seconds": began.elapsed().as_secs(), "findings": found});
-    prove::record(root, &run)?;
-    Ok(found["violations"].as_u64().unwrap_or(0))
+    let found = found(&outcomes, &argued)?;
+    println!("    {}", found["counts"]);
+    if args.names.is_empty() {
+        let seconds = began.elapsed().as_secs();
+        let (part, findings) = (prove::MUTANTS, &found);
+        let run =
+            json!({"part": part, "subject": name, "shard": at, "shards": of, "seconds": seconds, "findings": findings});
+        book.record(root, run)?;
+    }
+    Ok(found["survivors"].as_array().map_or(0, Vec::len))
+}
+
+/// Runs cargo-mutants, and reads what it wrote into the file: of this run, and only if it tried the mutants.
+fn outcomes(cargo: &mut Command, file: &Path) -> Result<Value> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Failure(format!("could not remove {}: {error}", file.display())));
+        }
+        _ => {}
+    }
+    let status = cargo.status().context(|| "could not start cargo mutants".to_owned())?;
+    if !status.code().is_some_and(|code| TRIED.contains(&code)) {
+        return Err(Failure(format!("cargo mutants tried no mutants ({status}): its output says why")));
+    }
+    let text = fs::read_to_string(file).context(|| format!("no outcome in {}", file.display()))?;
+    serde_json::from_str(&text).context(|| format!("{} cannot be read", file.display()))
 }
 
 /// What became of the mutants, as a part of the proof has it.
-fn found(name: &str, outcomes: &Value, argued: &str) -> Result<Value> {
+fn found(outcomes: &Value, argued: &str) -> Result<Value> {
     let odd = || Failure("cargo-mutants' outcomes have an unexpected shape".to_owned());
     let argued: BTreeSet<&str> =
         argued.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next()).collect();
-    let (mut killed, mut timeouts, mut broken, mut excused, mut told) = (0u64, 0u64, 0u64, 0u64, Vec::new());
+    let (mut caught, mut timeouts, mut broken, mut excused, mut survivors) = (0u64, 0u64, 0u64, 0u64, Vec::new());
+    let mut is_sound = false;
     for outcome in outcomes["outcomes"].as_array().ok_or_else(odd)? {
-        let Some(mutant) = outcome["scenario"]["Mutant"]["name"].as_str() else { continue };
-        match outcome["summary"].as_str().ok_or_else(odd)? {
-            "CaughtMutant" => killed += 1,
+        let summary = outcome["summary"].as_str().ok_or_else(odd)?;
+        let Some(mutant) = outcome["scenario"]["Mutant"]["name"].as_str() else {
+            is_sound = summary == "Success";
+            continue;
+        };
+        match summary {
+            "CaughtMutant" => caught += 1,
             "Timeout" => timeouts += 1,
             "Unviable" => broken += 1,
             "MissedMutant" if argued.contains(&placeless(mutant)[..]) => excused += 1,
-            "MissedMutant" => told.push(mutant),
+            "MissedMutant" => survivors.push(mutant),
             _ => return Err(odd()),
         }
     }
-    let viable = killed + timeouts + excused + told.len() as u64;
+    if !is_sound {
+        return Err(Failure("the tests fail on the code as it is: that shows nothing of any mutant".to_owned()));
+    }
+    let killed = caught + timeouts;
     Ok(json!({
         "counts": {
-            (format!("mutants of {name}: viable")): viable,
-            (format!("mutants of {name}: killed")): killed,
-            (format!("mutants of {name}: never ended, found out by the clock")): timeouts,
-            (format!("mutants of {name}: survive, argued")): excused,
-            (format!("mutants of {name}: survive")): told.len(),
-            (format!("mutants of {name}: do not build")): broken,
+            "viable": killed + excused + survivors.len() as u64,
+            "killed": killed,
+            "killed by the clock": timeouts,
+            "argued": excused,
+            "survive": survivors.len(),
+            "do not build": broken,
         },
-        "violations": told.len(),
-        "told": told,
+        "violations": 0,
+        "told": [],
+        "survivors": survivors,
     }))
 }
 
@@ -161,9 +205,12 @@ fn cargo() -> std::ffi::OsString {
 mod tests {
     use super::*;
 
+    fn mutant(name: &str, summary: &str) -> Value {
+        json!({"scenario": {"Mutant": {"name": name}}, "summary": summary})
+    }
+
     #[test]
-    fn survivors_are_violations_unless_they_are_argued() {
-        let mutant = |name: &str, summary: &str| json!({"scenario": {"Mutant": {"name": name}}, "summary": summary});
+    fn survivors_are_told_unless_they_are_argued_and_are_no_violations() {
         let outcomes = json!({"outcomes": [
             {"scenario": "Baseline", "summary": "Success"},
             mutant("a.rs:1:2: replace x -> u8 with 0", "CaughtMutant"),
@@ -173,11 +220,50 @@ mod tests {
             mutant("a.rs:1:2: replace x -> u8 with Default::default()", "Unviable"),
         ]});
         let argued = "# Mutants\n\n- `a.rs: replace | with ^ in z`: the bits are disjoint.\n";
-        let found = found("core", &outcomes, argued).unwrap();
-        assert_eq!(found["violations"], 1);
-        assert_eq!(found["told"], json!(["a.rs:9:9: replace + with - in y"]));
-        let count = |what: &str| found["counts"][format!("mutants of core: {what}")].as_u64().unwrap();
-        assert_eq!(["viable", "killed", "survive, argued", "survive", "do not build"].map(count), [4, 1, 1, 1, 1]);
-        assert!(super::found("core", &json!({"outcomes": [mutant("a.rs:1:2: b", "Novel")]}), "").is_err());
+        let found = found(&outcomes, argued).unwrap();
+        assert_eq!(found["violations"], 0);
+        assert_eq!(found["survivors"], json!(["a.rs:9:9: replace + with - in y"]));
+        let count = |what: &str| found["counts"][what].as_u64().unwrap();
+        let whats = ["viable", "killed", "killed by the clock", "argued", "survive", "do not build"];
+        assert_eq!(whats.map(count), [4, 2, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn outcomes_that_show_nothing_are_refused() {
+        let outcomes = |all: &[Value]| super::found(&json!({"outcomes": all}), "");
+        let sound = json!({"scenario": "Baseline", "summary": "Success"});
+        let broken = json!({"scenario": "Baseline", "summary": "Failure"});
+        assert!(outcomes(&[sound.clone(), mutant("a.rs:1:2: b", "CaughtMutant")]).is_ok());
+        assert!(outcomes(&[sound, mutant("a.rs:1:2: b", "Novel")]).is_err());
+        assert!(outcomes(&[broken, mutant("a.rs:1:2: b", "CaughtMutant")]).is_err());
+        assert!(outcomes(&[mutant("a.rs:1:2: b", "CaughtMutant")]).is_err());
+    }
+
+    #[test]
+    fn only_a_run_that_tried_the_mutants_counts_and_none_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("outcomes.json");
+        let run = |says: &str| outcomes(Command::new("sh").args(["-c", says]).current_dir(folder.path()), &file);
+        for code in [0, 2, 3] {
+            assert!(run(&format!("echo '{{}}' > outcomes.json; exit {code}")).is_ok(), "{code}");
+        }
+        for code in [1, 4, 70] {
+            assert!(run(&format!("echo '{{}}' > outcomes.json; exit {code}")).is_err(), "{code}");
+        }
+        fs::write(&file, "{}").unwrap();
+        assert!(run("true").err().unwrap().0.contains("no outcome"), "what a run before it left");
+    }
+
+    #[test]
+    fn a_shard_is_one_of_its_number() {
+        assert_eq!(shard_of("3/40").unwrap(), (3, 40));
+        assert!(["3", "3/3", "4/3", "a/3", "/", "-1/3", "0/0"].iter().all(|words| shard_of(words).is_err()));
+    }
+
+    #[test]
+    fn subjects_that_the_page_asks_for_can_be_chosen() {
+        for name in ["core", "layouts", "structures"] {
+            assert!(SUBJECTS.iter().any(|(known, _)| *known == name), "{name}");
+        }
     }
 }

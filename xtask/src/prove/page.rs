@@ -1,0 +1,452 @@
+//! All that was found at a commit, as the page of results: what issue 8 asks for at its head, and what follows by part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::MUTANTS;
+use super::record::{Extent, Run};
+
+/// What is counted as a fault that was caused begins so.
+const FAULTS: &str = "faults: ";
+/// What is counted of one planted bug begins so, and goes on with its name and one of these.
+const PLANTED: &str = "planted: ";
+const PLANTED_WHAT: [&str; 3] = [": hunts", ": caught", ": seeds until caught"];
+/// What is counted of the shares of a work on the durable store begins so, and goes on with its setting and, behind these words, its number.
+const SHARES: &str = "crashed shares: ";
+const SHARES_WORK: &str = ", work ";
+/// A work that has so many was crashed at all its points.
+pub(super) const SHARES_OF_A_WORK: u64 = 16;
+/// Subjects of whose mutants so many of a hundred are to be killed.
+const KILLED_SUBJECTS: [&str; 3] = ["core", "layouts", "structures"];
+const KILLED_PERCENT_MIN: f64 = 95.0;
+
+/// The page.
+pub(super) fn page(runs: &[Run], commit: &str, machine: &str) -> String {
+    let (mutants, runs): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| run.part == MUTANTS);
+    let parts: BTreeSet<&str> = runs.iter().map(|run| run.part.as_str()).collect();
+    let mut page = format!(
+        "# What the proof found\n\n`cargo xtask prove` wrote this page: all runs of its parts at commit {commit}, added up. \
+         How it is run, and what each part does: [CONTRIBUTING.md](../CONTRIBUTING.md#the-proof).\n\nMachine: {machine}.\n"
+    );
+    page.push_str(&must_reach(&runs, &mutants));
+    page.push_str(&table_of_parts(&runs, &parts));
+    page.push_str(&moved(runs.iter().chain(&mutants)));
+    page.push_str(&table_of_planted(&runs));
+    page.push_str(&table_of_mutants(&mutants));
+    let is_done = |what: &str| ![FAULTS, PLANTED, SHARES].iter().any(|apart| what.starts_with(apart));
+    page.push_str(&counts(&runs, &parts, "What was done", is_done));
+    page.push_str(&counts(&runs, &parts, "Faults that were caused", |what| what.starts_with(FAULTS)));
+    page.push_str(&listed("Violations", runs.iter().flat_map(|run| &run.told)));
+    page.push_str(&listed("Mutants that survive", mutants.iter().flat_map(|run| &run.survivors)));
+    page
+}
+
+/// A target of issue 8, and how near it is.
+struct Target {
+    what: &'static str,
+    figure: String,
+    is_met: bool,
+}
+
+fn must_reach(runs: &[&Run], mutants: &[&Run]) -> String {
+    let mut table = "\n## Must reach\n\n| what | figure | met |\n|---|---|---|\n".to_owned();
+    for Target { what, figure, is_met } in targets(runs, mutants) {
+        // A string takes whatever is written.
+        let _ = writeln!(table, "| {what} | {figure} | {} |", if is_met { "yes" } else { "**no**" });
+    }
+    table
+}
+
+fn targets(runs: &[&Run], mutants: &[&Run]) -> Vec<Target> {
+    let of = |what: &str| -> u64 { runs.iter().map(|run| run.count(what)).sum() };
+    // Of the parts that count something, what they found that must not be.
+    let wrong = |what: &str| -> u64 {
+        let counting: BTreeSet<&str> =
+            runs.iter().filter(|run| run.counts.contains_key(what)).map(|run| run.part.as_str()).collect();
+        runs.iter().filter(|run| counting.contains(run.part.as_str())).map(|run| run.violations).sum()
+    };
+    let target = |what, figure, is_met| Target { what, figure, is_met };
+    let with = |what: &str, wrong: u64, name: &str| format!("{}; {} {name}", grouped(of(what)), grouped(wrong));
+    let ambiguous = wrong("ambiguous operations");
+    let violations = runs.iter().map(|run| run.violations).sum();
+    let silent = runs.iter().map(|run| run.silent_losses()).sum();
+    let (stalls, stale) = ("faults: holder stalled past its lease", of("stale fenced writes taken"));
+    vec![
+        target(
+            "operations checked ≥ 20,000,000, violations 0",
+            with("operations checked", violations, "violations, in all parts"),
+            of("operations checked") >= 20_000_000 && violations == 0,
+        ),
+        target(
+            "real servers killed and started again ≥ 2,000 times, losses in silence 0",
+            with("restart cycles", silent, "in silence"),
+            of("restart cycles") >= 2_000 && silent == 0,
+        ),
+        target(
+            "ambiguous operations ≥ 200,000, doubled or lost 0",
+            with("ambiguous operations", ambiguous, "violations by the checkers that would tell one"),
+            of("ambiguous operations") >= 200_000 && ambiguous == 0,
+        ),
+        target(
+            "holders stalled past their lease ≥ 20,000, stale fenced writes taken 0",
+            with(stalls, stale, "taken"),
+            of(stalls) >= 20_000 && stale == 0 && wrong(stalls) == 0,
+        ),
+        whole_works(runs),
+        target(
+            "simulation seeds ≥ 10,000",
+            grouped(of("simulation seeds")),
+            of("simulation seeds") >= 10_000 && wrong("simulation seeds") == 0,
+        ),
+        planted_caught(runs),
+        mutants_killed(mutants),
+    ]
+}
+
+/// Every crash point of the durable store's work: of each setting, the works of which all shares were done, by whatever runs.
+fn whole_works(runs: &[&Run]) -> Target {
+    let mut settings: BTreeMap<String, u64> = BTreeMap::new();
+    for (work, shares) in summed(runs, |what| what.strip_prefix(SHARES)) {
+        let setting = work.split(SHARES_WORK).next().unwrap_or_default();
+        *settings.entry(setting.to_owned()).or_default() += u64::from(shares == SHARES_OF_A_WORK);
+    }
+    let figures: Vec<String> = settings.iter().map(|(what, works)| format!("{what}: {}", grouped(*works))).collect();
+    let crashing = runs.iter().filter(|run| run.counts.keys().any(|what| what.starts_with(SHARES)));
+    let violations: u64 = crashing.map(|run| run.violations).sum();
+    Target {
+        what: "works on the durable store crashed at every point, of each setting",
+        figure: if figures.is_empty() { "0".to_owned() } else { figures.join("; ") },
+        is_met: !settings.is_empty() && settings.values().all(|works| *works > 0) && violations == 0,
+    }
+}
+
+fn planted_caught(runs: &[&Run]) -> Target {
+    let plants = plants(runs);
+    let caught = plants.values().filter(|[hunts, caught, _]| hunts == caught && *hunts > 0).count();
+    let hunts: u64 = plants.values().map(|[hunts, ..]| hunts).sum();
+    Target {
+        what: "every planted bug caught, in each hunt for it",
+        figure: format!("{caught} of {}, in {} hunts", plants.len(), grouped(hunts)),
+        is_met: !plants.is_empty() && caught == plants.len(),
+    }
+}
+
+fn mutants_killed(mutants: &[&Run]) -> Target {
+    let subjects = subjects(mutants);
+    let of = |subject: &str| subjects.get(subject).map_or(0.0, Killed::percent);
+    let figure = |subject: &&str| match subjects.get(subject) {
+        Some(killed) => format!("{subject} {:.1} % of {}", killed.percent(), grouped(killed.of("viable"))),
+        None => format!("{subject} 0"),
+    };
+    Target {
+        what: "viable mutants killed ≥ 95 % in core, layouts and structures",
+        figure: KILLED_SUBJECTS.iter().map(figure).collect::<Vec<_>>().join(", "),
+        is_met: KILLED_SUBJECTS.iter().all(|subject| of(subject) >= KILLED_PERCENT_MIN),
+    }
+}
+
+fn table_of_parts(runs: &[&Run], parts: &BTreeSet<&str>) -> String {
+    let mut table = "\n## Parts\n\n| part | runs | minutes | violations | seeds |\n|---|---|---|---|---|\n".to_owned();
+    for part in parts {
+        let its: Vec<&&Run> = runs.iter().filter(|run| run.part == **part).collect();
+        let violations = grouped(its.iter().map(|run| run.violations).sum());
+        let (count, minutes) = (its.len(), minutes(its.iter().map(|run| run.seconds)));
+        let _ = writeln!(table, "| {part} | {count} | {minutes} | {violations} | {} |", seeds(&its));
+    }
+    table
+}
+
+fn minutes(seconds: impl Iterator<Item = u64>) -> String {
+    format!("{:.1}", seconds.sum::<u64>() as f64 / 60.0)
+}
+
+/// The seeds of runs; those that went on from one another in one piece.
+fn seeds(runs: &[&&Run]) -> String {
+    let ranges = runs.iter().filter_map(|run| match run.extent {
+        Extent::Seeds { first, count } => Some((first, count)),
+        Extent::Shard { .. } => None,
+    });
+    let mut ranges: Vec<(u64, u64)> = ranges.collect();
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, before| {
+        let goes_on = before.0.saturating_add(before.1) == next.0;
+        before.1 += if goes_on { next.1 } else { 0 };
+        goes_on
+    });
+    let shown = ranges.into_iter().map(|(first, count)| Extent::Seeds { first, count }.to_string());
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// Runs during which the tree became another.
+fn moved<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
+    let moved = runs.filter_map(|run| Some(format!("{} {} ({})", run.part, run.extent, run.moved.as_ref()?)));
+    let moved: Vec<String> = moved.collect();
+    if moved.is_empty() {
+        return String::new();
+    }
+    format!("\nWhile these ran, the tree became another; what ran was of this commit: {}.\n", moved.join(", "))
+}
+
+/// Of each planted bug the hunts, those that caught it, and the seeds that these took.
+fn plants(runs: &[&Run]) -> BTreeMap<String, [u64; 3]> {
+    let mut plants: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+    for (at, what) in PLANTED_WHAT.iter().enumerate() {
+        for (name, times) in summed(runs, |key| key.strip_prefix(PLANTED)?.strip_suffix(what)) {
+            plants.entry(name).or_default()[at] = times;
+        }
+    }
+    plants
+}
+
+fn table_of_planted(runs: &[&Run]) -> String {
+    let plants = plants(runs);
+    if plants.is_empty() {
+        return String::new();
+    }
+    let mut table = "\n## Planted bugs\n\n| bug | hunts | caught | seeds a hunt |\n|---|---|---|---|\n".to_owned();
+    for (name, [hunts, caught, seeds]) in &plants {
+        let mean = *seeds as f64 / (*caught).max(1) as f64;
+        let _ = writeln!(table, "| {name} | {} | {} | {mean:.1} |", grouped(*hunts), grouped(*caught));
+    }
+    table
+}
+
+/// What became of a subject's mutants.
+#[derive(Default)]
+struct Killed {
+    runs: usize,
+    seconds: u64,
+    /// Of all its mutants, the part that was tried.
+    tried: f64,
+    counts: BTreeMap<String, u64>,
+}
+
+impl Killed {
+    fn of(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+
+    fn percent(&self) -> f64 {
+        100.0 * self.of("killed") as f64 / self.of("viable").max(1) as f64
+    }
+}
+
+fn subjects<'a>(mutants: &[&'a Run]) -> BTreeMap<&'a str, Killed> {
+    let mut subjects: BTreeMap<&str, Killed> = BTreeMap::new();
+    for run in mutants {
+        let Extent::Shard { subject, of, .. } = &run.extent else { continue };
+        let killed = subjects.entry(subject).or_default();
+        killed.runs += 1;
+        killed.seconds += run.seconds;
+        killed.tried += 1.0 / (*of).max(1) as f64;
+        for (what, times) in &run.counts {
+            *killed.counts.entry(what.clone()).or_default() += times;
+        }
+    }
+    subjects
+}
+
+fn table_of_mutants(mutants: &[&Run]) -> String {
+    let subjects = subjects(mutants);
+    if subjects.is_empty() {
+        return String::new();
+    }
+    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
+                     | subject | runs | minutes | tried | killed of viable | | argued | survive | do not build |\n\
+                     |---|---|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for (subject, killed) in &subjects {
+        let of = |what| grouped(killed.of(what));
+        let (runs, minutes, tried) = (killed.runs, minutes([killed.seconds].into_iter()), 100.0 * killed.tried);
+        let (share, viable) = (format!("{} of {}", of("killed"), of("viable")), killed.percent());
+        let rest = ["argued", "survive", "do not build"].map(of).join(" | ");
+        let _ = writeln!(table, "| {subject} | {runs} | {minutes} | {tried:.0} % | {share} | {viable:.1} % | {rest} |");
+    }
+    table
+}
+
+/// The sums of what is counted under names of which `name` makes something.
+fn summed<'a>(runs: &[&'a Run], name: impl Fn(&'a str) -> Option<&'a str>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (what, times) in runs.iter().flat_map(|run| &run.counts) {
+        if let Some(name) = name(what) {
+            *sums.entry(name.to_owned()).or_default() += times;
+        }
+    }
+    sums
+}
+
+/// A table of counts, a column a part and one for their sum; a part that counts no such thing has no figure there.
+fn counts(runs: &[&Run], parts: &BTreeSet<&str>, title: &str, wanted: impl Fn(&str) -> bool) -> String {
+    let whats: BTreeSet<&str> =
+        runs.iter().flat_map(|run| run.counts.keys()).map(String::as_str).filter(|what| wanted(what)).collect();
+    if whats.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = parts.iter().copied().collect();
+    let mut table =
+        format!("\n## {title}\n\n| what | all | {} |\n|---|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    for what in whats {
+        let of = |part: Option<&str>| -> Option<u64> {
+            let its = runs.iter().filter(|run| part.is_none_or(|part| run.part == part));
+            its.filter_map(|run| run.counts.get(what).copied()).reduce(|sum, times| sum + times)
+        };
+        let cell = |part| of(part).map(grouped).unwrap_or_default();
+        let cells: Vec<String> = parts.iter().map(|part| cell(Some(part))).collect();
+        let _ = writeln!(table, "| {} | {} | {} |", what.trim_start_matches(FAULTS), cell(None), cells.join(" | "));
+    }
+    table
+}
+
+fn listed<'a>(title: &str, lines: impl Iterator<Item = &'a String>) -> String {
+    let lines: Vec<String> = lines.map(|line| format!("- {}\n", line.replace('\n', " "))).collect();
+    if lines.is_empty() { String::new() } else { format!("\n## {title}\n\n{}", lines.concat()) }
+}
+
+/// A count as it is read: `1,234,567`.
+pub(super) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or("")).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parsed(run: Value) -> Run {
+        Run::parse(&run.to_string()).unwrap()
+    }
+
+    fn counted(part: &str, seed: u64, violations: u64, counts: Value) -> Run {
+        let told: &[&str] = if violations > 0 { &["seed 3: lost\nin silence"] } else { &[] };
+        let findings = json!({"counts": counts, "violations": violations, "told": told});
+        parsed(json!({"part": part, "seed": seed, "seeds": 10, "seconds": 90, "findings": findings}))
+    }
+
+    fn run(part: &str, seed: u64, violations: u64) -> Run {
+        counted(part, seed, violations, json!({"operations checked": 1_500_000, "faults: cut": 7}))
+    }
+
+    fn mutants(subject: &str, shard: u64, counts: [u64; 3], survivors: &[&str]) -> Run {
+        let [viable, killed, argued] = counts;
+        let survive = viable - killed - argued;
+        let counts =
+            json!({"viable": viable, "killed": killed, "argued": argued, "survive": survive, "do not build": 0});
+        let findings = json!({"counts": counts, "violations": 0, "told": [], "survivors": survivors});
+        parsed(
+            json!({"part": "mutants", "subject": subject, "shard": shard, "shards": 4, "seconds": 60, "findings": findings}),
+        )
+    }
+
+    fn page_of(runs: &[Run]) -> String {
+        page(runs, "abc", "a machine")
+    }
+
+    /// The line of a target.
+    fn target<'p>(page: &'p str, what: &str) -> &'p str {
+        page.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {page}"))
+    }
+
+    #[test]
+    fn runs_of_a_part_add_up_and_violations_are_told() {
+        let page = page_of(&[run("histories", 1, 0), run("histories", 40, 1), run("crashes", 3, 0)]);
+        assert!(page.contains("| histories | 2 | 3.0 | 1 | 1 to 10, 40 to 49 |"), "{page}");
+        assert!(page.contains("| operations checked | 4,500,000 | 1,500,000 | 3,000,000 |"), "{page}");
+        assert!(page.contains("| cut | 21 | 7 | 14 |"), "{page}");
+        assert!(page.contains("- seed 3: lost in silence"), "{page}");
+        let gone_on = page_of(&[run("histories", 11, 0), run("histories", 1, 0), run("histories", 30, 0)]);
+        assert!(gone_on.contains("| 0 | 1 to 20, 30 to 39 |"), "{gone_on}");
+    }
+
+    #[test]
+    fn a_zero_that_was_counted_is_shown_and_what_nobody_counted_is_not() {
+        let runs = [counted("restarts", 1, 0, json!({"silent losses": 0})), run("histories", 1, 0)];
+        let page = page_of(&runs);
+        assert!(page.contains("| silent losses | 0 |  | 0 |"), "{page}");
+        assert!(target(&page, "losses in silence 0").ends_with("| 0; 0 in silence | **no** |"), "{page}");
+    }
+
+    #[test]
+    fn what_must_be_reached_is_met_by_figures_without_a_fault() {
+        let all = |violations: u64, silent: u64, stale: u64| {
+            let histories = json!({"operations checked": 20_000_000, "ambiguous operations": 200_000});
+            let restarts = json!({"restart cycles": 2_000, "silent losses": silent});
+            let stalls = json!({"faults: holder stalled past its lease": 20_000, "stale fenced writes taken": stale});
+            page_of(&[
+                counted("histories", 1, violations, histories),
+                counted("restarts", 1, 0, restarts),
+                counted("stalls", 1, 0, stalls),
+                counted("simulation", 1, 0, json!({"simulation seeds": 10_000})),
+            ])
+        };
+        let whats = ["operations checked ≥", "killed and started", "ambiguous", "stalled past", "simulation seeds ≥"];
+        let is_met = |page: &str| whats.map(|what| target(page, what).ends_with("| yes |"));
+        assert_eq!(is_met(&all(0, 0, 0)), [true; 5]);
+        assert_eq!(is_met(&all(1, 0, 0)), [false, true, false, true, true]);
+        assert_eq!(is_met(&all(0, 1, 0)), [true, false, true, true, true]);
+        assert_eq!(is_met(&all(0, 0, 1)), [true, true, true, false, true]);
+        assert_eq!(is_met(&page_of(&[run("histories", 1, 0)])), [false; 5]);
+    }
+
+    #[test]
+    fn a_planted_bug_that_one_hunt_missed_is_not_caught() {
+        let hunted = |caught: u64| {
+            let counts = json!({
+                "planted: a: hunts": 3, "planted: a: caught": 3, "planted: a: seeds until caught": 6,
+                "planted: b: hunts": 3, "planted: b: caught": caught, "planted: b: seeds until caught": 3,
+            });
+            page_of(&[counted("planted", 1, 0, counts)])
+        };
+        assert!(target(&hunted(3), "every planted bug").ends_with("| 2 of 2, in 6 hunts | yes |"));
+        assert!(target(&hunted(2), "every planted bug").ends_with("| 1 of 2, in 6 hunts | **no** |"));
+        assert!(hunted(3).contains("| a | 3 | 3 | 2.0 |"));
+    }
+
+    #[test]
+    fn works_count_by_their_setting_once_all_their_shares_are_done_by_whatever_runs() {
+        let run = |seed: u64, always: u64, never: u64| {
+            let [first, next] = ["always, work 6", "always, work 7"].map(|work| format!("{SHARES}sync={work}"));
+            let counts = json!({first: always, next: 16, format!("{SHARES}sync=never, work 4"): never});
+            counted("crashes", seed, 0, counts)
+        };
+        let told = |runs: &[Run]| target(&page_of(runs), "crashed at every point").to_owned();
+        let row = told(&[run(0, 10, 16), counted("crashes", 99, 0, json!({"crashed shares: sync=always, work 6": 6}))]);
+        assert!(row.ends_with("| sync=always: 2; sync=never: 1 | yes |"), "{row}");
+        let row = told(&[run(0, 10, 15)]);
+        assert!(row.ends_with("| sync=always: 1; sync=never: 0 | **no** |"), "{row}");
+    }
+
+    #[test]
+    fn mutants_are_told_by_subject_and_survivors_are_no_violations() {
+        let mut all = vec![
+            mutants("core", 0, [100, 96, 3], &["a.rs: replace + with - in y"]),
+            mutants("core", 1, [100, 99, 1], &[]),
+            mutants("layouts", 0, [40, 38, 2], &[]),
+        ];
+        let page = page_of(&all);
+        assert!(page.contains("| core | 2 | 2.0 | 50 % | 195 of 200 | 97.5 % | 4 | 1 | 0 |"), "{page}");
+        assert!(page.contains("## Mutants that survive\n\n- a.rs: replace + with - in y"), "{page}");
+        assert!(!page.contains("## Violations"), "{page}");
+        let row = "| core 97.5 % of 200, layouts 95.0 % of 40, structures 0 | **no** |";
+        assert!(target(&page, "viable mutants killed").ends_with(row), "{page}");
+        all.push(mutants("structures", 0, [20, 19, 0], &[]));
+        assert!(target(&page_of(&all), "viable mutants killed").ends_with("| yes |"));
+    }
+
+    #[test]
+    fn a_tree_that_moved_is_told() {
+        let mut moved = run("histories", 1, 0);
+        moved.moved = Some("def-changed".to_owned());
+        let page = page_of(&[moved]);
+        assert!(page.contains("histories 1 to 10 (def-changed)"), "{page}");
+    }
+
+    #[test]
+    fn counts_are_grouped() {
+        assert_eq!([0, 7, 1_000, 12_345_678].map(grouped), ["0", "7", "1,000", "12,345,678"]);
+    }
+}

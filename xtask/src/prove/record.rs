@@ -1,0 +1,289 @@
+//! Runs as they are recorded, a line each, in `target/proofs/<commit>.jsonl`. Nothing counts twice: what a run did must be what no other at its commit did.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{RESULTS, target};
+use crate::command::{Context, Failure, Result, output};
+
+/// What is counted of losses that nobody was told of.
+const SILENT: &str = "silent losses";
+
+/// What of its part a run did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// So many seeds, from the first on.
+    Seeds { first: u64, count: u64 },
+    /// Of the mutants of a subject every `of`th, from the one `at` on.
+    Shard { subject: String, at: u64, of: u64 },
+}
+
+impl Extent {
+    /// Whether two runs of a part did some of the same.
+    fn meets(&self, other: &Extent) -> bool {
+        match (self, other) {
+            (Extent::Seeds { first, count }, Extent::Seeds { first: other, count: others }) => {
+                *first < other.saturating_add(*others) && *other < first.saturating_add(*count)
+            }
+            (Extent::Shard { subject, at, of }, Extent::Shard { subject: other, at: others, of: step }) => {
+                // There is a number with both remainders.
+                let common = divisor(*of, *step).max(1);
+                subject == other && at % common == others % common
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Extent::Seeds { first, count: 0 | 1 } => write!(f, "{first}"),
+            Extent::Seeds { first, count } => write!(f, "{first} to {}", first.saturating_add(count - 1)),
+            Extent::Shard { subject, at, of } => write!(f, "{subject} {at}/{of}"),
+        }
+    }
+}
+
+/// The greatest number that divides both.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// One run of a part.
+pub(crate) struct Run {
+    pub(crate) part: String,
+    pub(crate) extent: Extent,
+    pub(crate) seconds: u64,
+    pub(crate) counts: BTreeMap<String, u64>,
+    pub(crate) violations: u64,
+    pub(crate) told: Vec<String>,
+    /// Mutants that no test saw and nobody argued: what tests lack, no fault of the product.
+    pub(crate) survivors: Vec<String>,
+    /// What the tree was by the end, where that was no longer what it was at the beginning.
+    pub(crate) moved: Option<String>,
+}
+
+impl Run {
+    pub(crate) fn parse(line: &str) -> Result<Run> {
+        let value: Value = serde_json::from_str(line).context(|| format!("not a record of a run: {line}"))?;
+        let number = |value: &Value, name: &str| {
+            value[name].as_u64().ok_or_else(|| Failure(format!("a record of a run without {name}: {line}")))
+        };
+        let texts = |value: &Value| -> Vec<String> {
+            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let findings = &value["findings"];
+        let counts = findings["counts"].as_object().into_iter().flatten();
+        let extent = match value["subject"].as_str() {
+            Some(subject) => {
+                let (at, of) = (number(&value, "shard")?, number(&value, "shards")?);
+                Extent::Shard { subject: subject.to_owned(), at, of }
+            }
+            None => Extent::Seeds { first: number(&value, "seed")?, count: number(&value, "seeds")? },
+        };
+        Ok(Run {
+            part: value["part"].as_str().unwrap_or_default().to_owned(),
+            extent,
+            seconds: number(&value, "seconds")?,
+            counts: counts.map(|(what, times)| (what.clone(), times.as_u64().unwrap_or(0))).collect(),
+            violations: number(findings, "violations")?,
+            told: texts(&findings["told"]),
+            survivors: texts(&findings["survivors"]),
+            moved: value["moved"].as_str().map(str::to_owned),
+        })
+    }
+
+    pub(crate) fn count(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn silent_losses(&self) -> u64 {
+        self.count(SILENT)
+    }
+
+    /// Whether it showed what it should.
+    pub(crate) fn is_good(&self) -> bool {
+        self.violations == 0 && self.silent_losses() == 0
+    }
+}
+
+/// The runs at one commit: that of the tree as the book is opened, before anything runs.
+pub(crate) struct Book {
+    pub(crate) commit: String,
+    file: PathBuf,
+}
+
+impl Book {
+    pub(crate) fn open(root: &Path) -> Result<Book> {
+        let commit = commit(root)?;
+        let file = target(root).join("proofs").join(format!("{commit}.jsonl"));
+        Ok(Book { commit, file })
+    }
+
+    /// All that are recorded.
+    pub(crate) fn runs(&self) -> Result<Vec<Run>> {
+        if !self.file.exists() {
+            return Ok(Vec::new());
+        }
+        let lines = fs::read_to_string(&self.file).context(|| format!("could not read {}", self.file.display()))?;
+        lines.lines().map(Run::parse).collect()
+    }
+
+    /// Fails where some of this is recorded.
+    pub(crate) fn refuse(&self, part: &str, extent: &Extent) -> Result<()> {
+        match self.runs()?.iter().find(|run| run.part == part && run.extent.meets(extent)) {
+            Some(run) => {
+                let (commit, known) = (&self.commit, &run.extent);
+                Err(Failure(format!("{part} {extent} would count twice: {known} is recorded at {commit}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Where a part goes on: behind all that it did.
+    pub(crate) fn next_seed(&self, part: &str) -> Result<Option<u64>> {
+        let runs = self.runs()?;
+        let ends = runs.iter().filter(|run| run.part == part).filter_map(|run| match run.extent {
+            Extent::Seeds { first, count } => Some(first.saturating_add(count)),
+            Extent::Shard { .. } => None,
+        });
+        Ok(ends.max())
+    }
+
+    /// How many seeds from this one on no run of the part did.
+    pub(crate) fn room(&self, part: &str, seed: u64) -> Result<u64> {
+        self.refuse(part, &Extent::Seeds { first: seed, count: 1 })?;
+        let runs = self.runs()?;
+        let later = runs.iter().filter(|run| run.part == part).filter_map(|run| match run.extent {
+            Extent::Seeds { first, .. } if first > seed => Some(first - seed),
+            _ => None,
+        });
+        Ok(later.min().unwrap_or(u64::MAX))
+    }
+
+    /// Records a run that was begun as the book was opened: a part, its extent, its seconds and its findings.
+    pub(crate) fn record(&self, root: &Path, mut run: Value) -> Result<Run> {
+        let now = commit(root)?;
+        if now != self.commit {
+            run["moved"] = json!(now);
+        }
+        let line = run.to_string();
+        let run = Run::parse(&line)?;
+        self.refuse(&run.part, &run.extent)?;
+        fs::create_dir_all(self.file.parent().unwrap_or(root))
+            .context(|| "could not make the folder of the runs".to_owned())?;
+        let file = OpenOptions::new().create(true).append(true).open(&self.file);
+        let written = file.and_then(|mut file| writeln!(file, "{line}"));
+        written.context(|| format!("could not record in {}", self.file.display()))?;
+        Ok(run)
+    }
+
+    /// Fails where the tree is another by now.
+    pub(crate) fn expect_unmoved(&self, root: &Path, doing: &str) -> Result<()> {
+        let (then, now) = (&self.commit, commit(root)?);
+        if *then == now {
+            return Ok(());
+        }
+        Err(Failure(format!("the tree went from {then} to {now} {doing}: nothing says what ran")))
+    }
+}
+
+/// The commit, and whether the tree differs from it.
+fn commit(root: &Path) -> Result<String> {
+    let git = |args: &[&str]| output(Command::new("git").args(args).current_dir(root));
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    // The page that this task writes is no difference.
+    let changed = git(&["status", "--porcelain", "--", ".", &format!(":!{RESULTS}")])?;
+    Ok(format!("{}{}", commit.trim(), if changed.trim().is_empty() { "" } else { "-changed" }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seeds(first: u64, count: u64) -> Extent {
+        Extent::Seeds { first, count }
+    }
+
+    fn shard(subject: &str, at: u64, of: u64) -> Extent {
+        Extent::Shard { subject: subject.to_owned(), at, of }
+    }
+
+    #[test]
+    fn what_is_no_record_is_told() {
+        let told = |line: &str| Run::parse(line).err().unwrap().0;
+        assert!(told("Killed").contains("Killed"));
+        assert!(told(r#"{"part":"x","seed":1,"seeds":1,"seconds":2,"findings":{}}"#).contains("violations"));
+        assert!(told(r#"{"part":"x","seed":1,"seconds":2,"findings":{"violations":0}}"#).contains("seeds"));
+    }
+
+    #[test]
+    fn a_loss_that_nobody_was_told_of_is_bad_whatever_else_is_said() {
+        let run = |silent: u64| {
+            let findings = json!({"counts": {SILENT: silent}, "violations": 0});
+            Run::parse(&json!({"part": "x", "seed": 1, "seeds": 1, "seconds": 2, "findings": findings}).to_string())
+        };
+        assert!(run(0).unwrap().is_good() && !run(1).unwrap().is_good());
+    }
+
+    #[test]
+    fn runs_meet_in_their_seeds_and_in_the_mutants_of_their_shards() {
+        assert!(seeds(7, 3).meets(&seeds(9, 1)) && seeds(9, 1).meets(&seeds(7, 3)) && seeds(7, 3).meets(&seeds(0, 99)));
+        assert!(!seeds(7, 3).meets(&seeds(10, 5)) && !seeds(10, 5).meets(&seeds(7, 3)));
+        // The third of ten has the third and the eighth of twenty, and not the second of four.
+        assert!(shard("core", 3, 5).meets(&shard("core", 13, 20)) && shard("core", 0, 1).meets(&shard("core", 5, 7)));
+        assert!(!shard("core", 3, 10).meets(&shard("core", 2, 4)) && !shard("core", 3, 5).meets(&shard("core", 4, 5)));
+        assert!(!shard("core", 3, 5).meets(&shard("proto", 3, 5)));
+    }
+
+    /// A tree of its own with one commit, a book of it, and how to record a run of these seeds.
+    fn opened() -> (tempfile::TempDir, Book) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::write(root.join("code"), "first").unwrap();
+        let who = ["-c", "user.name=a", "-c", "user.email=a@b"];
+        for words in [&["init", "-q"][..], &["add", "code"], &["commit", "-q", "-m", "first"]] {
+            output(Command::new("git").args(who).args(words).current_dir(root)).unwrap();
+        }
+        let commit = commit(root).unwrap();
+        let file = root.join(".git").join("runs").join("proof.jsonl");
+        (folder, Book { commit, file })
+    }
+
+    fn record(book: &Book, root: &Path, seed: u64, count: u64) -> Result<Run> {
+        let findings = json!({"counts": {}, "violations": 0});
+        book.record(root, json!({"part": "x", "seed": seed, "seeds": count, "seconds": 1, "findings": findings}))
+    }
+
+    #[test]
+    fn a_seed_is_recorded_once_and_a_part_goes_on_behind_its_runs() {
+        let (folder, book) = opened();
+        assert_eq!((book.next_seed("x").unwrap(), book.room("x", 5).unwrap()), (None, u64::MAX));
+        record(&book, folder.path(), 20, 10).unwrap();
+        record(&book, folder.path(), 5, 2).unwrap();
+        assert!(record(&book, folder.path(), 29, 1).err().unwrap().0.contains("20 to 29 is recorded"));
+        assert_eq!(book.runs().unwrap().len(), 2);
+        assert_eq!((book.next_seed("x").unwrap(), book.next_seed("y").unwrap()), (Some(30), None));
+        assert_eq!(book.room("x", 7).unwrap(), 13, "up to the run at 20");
+        assert!(book.room("x", 6).is_err() && book.room("y", 6).is_ok());
+    }
+
+    #[test]
+    fn a_tree_that_moved_while_a_run_ran_is_marked() {
+        let (folder, book) = opened();
+        assert_eq!(record(&book, folder.path(), 1, 1).unwrap().moved, None);
+        book.expect_unmoved(folder.path(), "while it was built").unwrap();
+        fs::write(folder.path().join("code"), "second").unwrap();
+        let changed = format!("{}-changed", book.commit);
+        assert_eq!(record(&book, folder.path(), 2, 1).unwrap().moved, Some(changed));
+        assert!(book.expect_unmoved(folder.path(), "while it was built").is_err());
+        assert_eq!(book.runs().unwrap().len(), 2, "it is in the book that was opened first");
+    }
+}

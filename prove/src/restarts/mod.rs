@@ -19,6 +19,7 @@ use larder_testkit::servers::{Memcached, Version};
 use subjects::{Handle, Held, SORTS, Sort, Subject, VALUES_MAX};
 use tokio::task::block_in_place;
 
+use crate::findings::SILENT_LOSSES;
 use crate::{Budget, Findings, Part, served};
 
 /// Rounds at one time, each with a server of its own.
@@ -51,7 +52,8 @@ pub(crate) const PART: Part = Part {
 
 /// Runs rounds until the time is over.
 fn run(budget: Budget) -> Findings {
-    budget.side_by_side(4, ROUNDS_AT_ONCE, move |seed| round(seed, budget.until))
+    let until = budget.until;
+    budget.side_by_side(4, ROUNDS_AT_ONCE, move |seed| round(seed, until))
 }
 
 /// A server to be killed.
@@ -212,6 +214,7 @@ impl Round {
         self.kill(&mut witnesses).await;
         self.found.count("restart cycles", 1);
         self.found.count("faults: server killed (kill -9)", 1);
+        self.found.count(SILENT_LOSSES, 0);
         for witness in witnesses {
             let given = &witness.given;
             self.found.count("operations checked", (given.acked.len() + given.unknown.len()) as u64);
@@ -274,12 +277,12 @@ impl Round {
             // Whoever takes it makes it anew; what it promises are its tokens.
             return;
         }
-        if let Ok(fresh) = served(|| witness.subject.open(&self.stores[1], false)).await {
-            let said = served(|| fresh.read()).await;
-            self.hold(&witness, "to a fresh client, ", &said);
-        } else {
-            self.found.count("losses told", 1);
-        }
+        // An open that fails has to say that the data is gone, as a read has to.
+        let said = match served(|| witness.subject.open(&self.stores[1], false)).await {
+            Ok(fresh) => served(|| fresh.read()).await,
+            Err(error) => Err(error),
+        };
+        self.hold(&witness, "to a fresh client, ", &said);
         let mut second = match Witness::open(witness.subject.clone(), &self.stores[1], witness.next).await {
             Ok(second) => second,
             Err(error) => return self.wrong(sort, &format!("cannot be made anew: {error}")),
@@ -304,7 +307,7 @@ impl Round {
             Outcome::Whole => {}
             Outcome::Told => self.found.count("losses told", 1),
             Outcome::Silent(what) => {
-                self.found.count("silent losses", 1);
+                self.found.count(SILENT_LOSSES, 1);
                 self.wrong(witness.subject.sort, &format!("{when}{what}"));
             }
             Outcome::Wrong(what) => self.wrong(witness.subject.sort, &format!("{when}{what}")),

@@ -70,16 +70,43 @@ async fn holder(
 const CHUNKS: u64 = 4;
 const EVENTS: u64 = 200;
 
-/// The documents' log: chunks on a ring, each with a life of one round. A late event makes an old chunk anew, with a whole life, and shows
-/// when the ring comes round; with chunks by absolute numbers it does not.
+/// What is wrong with a log on a ring of chunks, each with a life of one round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ring {
+    /// Nothing: its chunks have absolute numbers.
+    Sound,
+    /// A chunk is known by its place alone: a late event makes an old one anew, with a whole life, and shows when the ring comes round.
+    ByPlace,
+    /// Places are read from the first up to the end of the ring and on to the last, also where the first is the last.
+    Wraps,
+}
+
+/// The documents' log, whose late events show in a new window.
 pub(super) fn late_event(seed: u64, is_planted: bool) -> Vec<String> {
+    log(seed, if is_planted { Ring::ByPlace } else { Ring::Sound })
+}
+
+/// The documents' log, whose windows of one chunk are the whole ring.
+pub(super) fn whole_ring(seed: u64, is_planted: bool) -> Vec<String> {
+    log(seed, if is_planted { Ring::Wraps } else { Ring::Sound })
+}
+
+/// The chunks that are read of a window that ends now: of each place the newest.
+fn chunks(ring: Ring, first: u64, now: u64) -> Vec<u64> {
+    let (from, to) = (first % CHUNKS, now % CHUNKS);
+    let goes_up = if ring == Ring::Wraps { from < to } else { from <= to };
+    let places: Vec<u64> = if goes_up { (from..=to).collect() } else { (from..CHUNKS).chain(0..=to).collect() };
+    places.into_iter().map(|place| now - (now + CHUNKS - place) % CHUNKS).collect()
+}
+
+fn log(seed: u64, ring: Ring) -> Vec<String> {
     virtual_time::run(seed, async {
         let clock = VirtualClock::shared();
         let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().expect("a store"));
         let mut rng = fastrand::Rng::with_seed(seed);
         let history = Recorder::<LogOp, LogTold>::default();
         let chunk_ms = 1_000;
-        let place = |chunk: u64| if is_planted { chunk % CHUNKS } else { chunk };
+        let place = |chunk: u64| if ring == Ring::ByPlace { chunk % CHUNKS } else { chunk };
         let key = |chunk: u64| Key::new(format!("chunk-{}", place(chunk))).expect("a key");
         for event in 0..EVENTS {
             let now = CHUNKS + clock.monotonic().as_millis() as u64 / chunk_ms;
@@ -97,13 +124,17 @@ pub(super) fn late_event(seed: u64, is_planted: bool) -> Vec<String> {
             history.call(0, LogOp::PutAt(event, chunk), put).await;
             tokio::time::sleep(Duration::from_millis(rng.u64(1..400))).await;
             let now = CHUNKS + clock.monotonic().as_millis() as u64 / chunk_ms;
+            let first = now - rng.u64(..2);
             let read = async {
-                let item = store.get(key(now)).await?;
-                let text = item.map(|item| String::from_utf8_lossy(&item.value).into_owned()).unwrap_or_default();
-                let events = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                let mut events = Vec::new();
+                for chunk in chunks(ring, first, now) {
+                    let item = store.get(key(chunk)).await?;
+                    let text = item.map(|item| String::from_utf8_lossy(&item.value).into_owned()).unwrap_or_default();
+                    events.extend(text.split_whitespace().filter_map(|word| word.parse::<u64>().ok()));
+                }
                 Ok(LogTold { events, ..LogTold::default() })
             };
-            history.call(0, LogOp::Window(now, now), read).await;
+            history.call(0, LogOp::Window(first, now), read).await;
         }
         check(&history.finish().0, false, Moment::MAX)
     })

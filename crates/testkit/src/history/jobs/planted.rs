@@ -36,10 +36,16 @@ pub enum Flaw {
     CountBesideSet,
     /// A reset reads the number and then writes a zero: what was added in between is in neither.
     ResetByPut,
+    /// An append that finds no key makes it, and where another was faster it is left at that: the element is nowhere.
+    NoSecondTry,
 }
 
 /// Turns of the others between a try and the next: some five calls.
 const RETRIED_AFTER_TURNS: usize = 20;
+/// Appends to a key that is made by whoever is first: the second finds it.
+const GROW_TRIES_MAX: usize = 3;
+/// The keys that a structure is made with.
+const MADE: &[(&str, &str)] = &[("all", "set "), ("count", "0")];
 
 /// A handle of any of them: two keys.
 #[derive(Clone)]
@@ -84,6 +90,21 @@ impl Toy {
         }
     }
 
+    /// Appends, or makes the key where there is none; who was overtaken in between appends after all.
+    async fn grow(&self, text: String) -> Result<()> {
+        for _ in 0..GROW_TRIES_MAX {
+            let append = |key| Op::put(key, PutMode::Append, text.clone(), Ttl::Never);
+            if self.run("all", append).await? != Reply::NotStored {
+                return Ok(());
+            }
+            let make = |key| Op::put(key, PutMode::Add, format!("set {text}"), Ttl::Never);
+            if self.run("all", make).await? != Reply::NotStored || self.flaw == Flaw::NoSecondTry {
+                return Ok(());
+            }
+        }
+        Err(Error::new(ErrorKind::Conflict, "neither there nor not there"))
+    }
+
     async fn number(&self) -> Result<i128> {
         match self.store.get(self.key("count")?).await? {
             Some(item) => Ok(number(&item.value)),
@@ -112,9 +133,13 @@ impl Toy {
 
     /// The words that were appended; the first says that there is anything.
     async fn words(&self) -> Result<Vec<String>> {
-        let item = self.store.get(self.key("all")?).await?.ok_or_else(|| lost("the list"))?;
-        let text = String::from_utf8_lossy(&item.value).into_owned();
-        Ok(text.split_whitespace().skip(1).map(str::to_owned).collect())
+        self.words_if_any().await?.ok_or_else(|| lost("the list"))
+    }
+
+    async fn words_if_any(&self) -> Result<Option<Vec<String>>> {
+        let item = self.store.get(self.key("all")?).await?;
+        let text = item.map(|item| String::from_utf8_lossy(&item.value).into_owned());
+        Ok(text.map(|text| text.split_whitespace().skip(1).map(str::to_owned).collect()))
     }
 }
 
@@ -129,14 +154,14 @@ fn stored(told: Result<Reply>) -> Result<()> {
     }
 }
 
-fn opener(flaw: Flaw, job: &str, run: Run) -> Opener<Toy> {
+fn opener(flaw: Flaw, job: &str, run: Run, made: &'static [(&str, &str)]) -> Opener<Toy> {
     let name = drive::name(job, run);
     Arc::new(move |store: StoreRef, how| {
         let toy = Toy { store, name: name.clone(), flaw };
         Box::pin(async move {
             if how == Opening::Make {
-                for (part, value) in [("all", "set "), ("count", "0")] {
-                    toy.run(part, |key| Op::put(key, PutMode::Add, value, Ttl::Never)).await?;
+                for (part, value) in made {
+                    toy.run(part, |key| Op::put(key, PutMode::Add, *value, Ttl::Never)).await?;
                 }
             }
             Ok(toy)
@@ -151,7 +176,7 @@ fn unsupported() -> Result<MapTold> {
 /// A set by appends.
 pub fn set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     move |arena, run| {
-        let open = opener(flaw, "planted set", run);
+        let open = opener(flaw, "planted set", run, MADE);
         let mix = Mix { put: 6, remove: 5, get: 5, all: 1, ..Mix::default() };
         Box::pin(map(arena, run, MapJob { name: "planted set", open, mix, apply: set_call, also: nothing_else }))
     }
@@ -160,7 +185,7 @@ pub fn set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
 /// The same set, of few members that all clients put, remove and, most of the time, look at: what comes back is seen.
 pub fn watched_set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     move |arena, run| {
-        let open = opener(flaw, "watched set", run);
+        let open = opener(flaw, "watched set", run, MADE);
         let mix = Mix { put: 2, remove: 2, get: 8, keys: Some(3), ..Mix::default() };
         Box::pin(map(arena, run, MapJob { name: "watched set", open, mix, apply: set_call, also: nothing_else }))
     }
@@ -175,21 +200,43 @@ fn set_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
                 let op = |name| Op::put(name, PutMode::Append, format!("-{key} "), Ttl::Never);
                 stored(toy.run("all", op).await).map(|()| MapTold::Done)
             }
-            MapOp::Get(_) | MapOp::All => {
-                let mut members = std::collections::BTreeSet::new();
-                for word in toy.words().await? {
-                    let Ok(key) = word[1..].parse::<u64>() else { continue };
-                    if word.starts_with('+') {
-                        members.insert(key)
-                    } else {
-                        members.remove(&key)
-                    };
-                }
-                Ok(match op {
-                    MapOp::Get(key) => MapTold::Value(members.contains(&key).then_some(1)),
-                    _ => MapTold::All(members.into_iter().map(|key| (key, 1)).collect()),
-                })
-            }
+            MapOp::Get(_) | MapOp::All => Ok(members(op, toy.words().await?)),
+            _ => unsupported(),
+        }
+    })
+}
+
+/// What a set's words come to: one member, or all.
+fn members(op: MapOp, words: Vec<String>) -> MapTold {
+    let mut members = std::collections::BTreeSet::new();
+    for word in words {
+        let Ok(key) = word[1..].parse::<u64>() else { continue };
+        if word.starts_with('+') {
+            members.insert(key)
+        } else {
+            members.remove(&key)
+        };
+    }
+    match op {
+        MapOp::Get(key) => MapTold::Value(members.contains(&key).then_some(1)),
+        _ => MapTold::All(members.into_iter().map(|key| (key, 1)).collect()),
+    }
+}
+
+/// A set whose key is made by whoever puts first, as all clients do at once; each member is put once, so that what is lost stays lost.
+pub fn grown_set(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
+    move |arena, run| {
+        let open = opener(flaw, "grown set", run, &[]);
+        let mix = Mix { put: 8, get: 4, all: 1, puts_once: true, ..Mix::default() };
+        Box::pin(map(arena, run, MapJob { name: "grown set", open, mix, apply: grown_call, also: nothing_else }))
+    }
+}
+
+fn grown_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
+    Box::pin(async move {
+        match op {
+            MapOp::Put(key, _) => toy.grow(format!("+{key} ")).await.map(|()| MapTold::Done),
+            MapOp::Get(_) | MapOp::All => Ok(members(op, toy.words_if_any().await?.unwrap_or_default())),
             _ => unsupported(),
         }
     })
@@ -198,7 +245,7 @@ fn set_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
 /// A table: an entry a key, and a list of keys.
 pub fn table(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     move |arena, run| {
-        let open = opener(flaw, "planted table", run);
+        let open = opener(flaw, "planted table", run, MADE);
         let mix = Mix { put: 6, get: 6, all: 1, has_values: true, is_table: true, ..Mix::default() };
         Box::pin(map(arena, run, MapJob { name: "planted table", open, mix, apply: table_call, also: nothing_else }))
     }
@@ -240,7 +287,7 @@ fn table_call(toy: Toy, op: MapOp) -> Boxed<Result<MapTold>> {
 /// Members under keys of their own, and their number beside them. A failed call is tried again, since members are there once anyway.
 pub fn unique(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     move |arena, run| {
-        let open = opener(flaw, "planted unique", run);
+        let open = opener(flaw, "planted unique", run, MADE);
         let mix = Mix { put: 10, count: 2, ..Mix::default() };
         Box::pin(map(arena, run, MapJob { name: "planted unique", open, mix, apply: unique_call, also: nothing_else }))
     }
@@ -284,7 +331,7 @@ fn number(digits: &[u8]) -> i128 {
 /// A number on the store's arithmetic.
 pub fn count(flaw: Flaw) -> impl Fn(Arena, Run) -> Boxed<Verdict> {
     move |arena, run| {
-        let open = opener(flaw, "planted number", run);
+        let open = opener(flaw, "planted number", run, MADE);
         let habits = Habits { resets: true, takes_twice: true, ..Habits::default() };
         Box::pin(counter("planted number", arena, run, open, habits, number_call))
     }

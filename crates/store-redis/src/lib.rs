@@ -8,6 +8,9 @@ mod cluster;
 mod codec;
 mod config;
 mod counters;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gather;
 mod handshake;
 mod layout;

@@ -9,6 +9,7 @@ mod durable;
 mod input;
 mod layouts;
 mod protocol;
+mod redis;
 mod server;
 mod url;
 
@@ -72,6 +73,7 @@ fn targets() -> Vec<Target> {
         url::targets,
         cli::targets,
         layouts::targets,
+        redis::targets,
     ];
     all.into_iter().flat_map(|some| some()).collect()
 }

@@ -41,7 +41,7 @@ struct Ballot {
 
 /// What a copy holds.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-struct Record {
+pub(super) struct Record {
     promised: Ballot,
     accepted: Ballot,
     slot: Slot,
@@ -78,7 +78,7 @@ pub(super) fn first_bytes(slot: &Slot) -> Bytes {
 }
 
 impl Record {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         for ballot in [self.promised, self.accepted] {
             out.put_u64_le(ballot.epoch);
@@ -88,7 +88,7 @@ impl Record {
         out.freeze()
     }
 
-    fn decode(bytes: &[u8]) -> Option<Record> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
         let (ballots, slot) = bytes.split_first_chunk::<BALLOTS_BYTES>()?;
         let mut numbers = ballots.chunks_exact(8).filter_map(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?)));
         let mut ballot = || Some(Ballot { epoch: numbers.next()?, draw: numbers.next()? });

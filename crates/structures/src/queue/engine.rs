@@ -26,7 +26,7 @@ use crate::wait::Watched;
 /// A segment is closed when it has so many items, or so many bytes as the manifest says.
 pub(super) const SEGMENT_ITEMS: usize = 1_000;
 /// The smallest and the largest size that segments can be made with.
-const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 256..=16 * 1024 * 1024;
+pub(super) const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 256..=16 * 1024 * 1024;
 const SEGMENT_BYTES_DEFAULT: u32 = 32 * 1024;
 const BYTES_MAX_DEFAULT: u64 = 1 << 30;
 /// Of fewer, one that is being filled and one that is being emptied leave no room for a next.
@@ -76,7 +76,7 @@ pub(super) struct View {
 }
 
 impl Params {
-    fn encode(self) -> Bytes {
+    pub(super) fn encode(self) -> Bytes {
         [&self.segment_bytes.to_le_bytes()[..], &self.bytes_max.to_le_bytes()].concat().into()
     }
 

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use larder_core::Item;
 
+use super::engine::{Params, SEGMENT_BYTES};
 use super::layout::{
     Below, Content, Mark, Open, Record, Remover, State, add, link, linked, note_frame, place, seal_state, segment,
 };
@@ -114,6 +115,12 @@ pub(crate) const CODECS: &[Codec] = &[
             let read = linked(bytes, GENERATION, NUMBER).ok();
             comes_back(read, |&incarnation| linked(&link(GENERATION, NUMBER, incarnation), GENERATION, NUMBER).ok())
         },
+        seal: crate::fuzzing::unsealed,
+    },
+    Codec {
+        name: "queue parameters",
+        draw: |rng| Params { segment_bytes: rng.u32(SEGMENT_BYTES), bytes_max: number(rng) }.encode().to_vec(),
+        read: |bytes| comes_back(Params::decode(bytes), |params| Params::decode(&params.encode())),
         seal: crate::fuzzing::unsealed,
     },
     Codec {

@@ -60,7 +60,10 @@ fn session(input: &mut Input) -> Vec<u8> {
             bytes.resize(bytes.len() + length, b'v');
             bytes.extend_from_slice(b"\r\n");
         }
-        1 => bytes.extend([&b"get "[..], &b"L ".repeat(input.rng.usize(1..600)), b"\r\n"].concat()),
+        1 => {
+            let verb = input.pick(&["get ", "gat 0 "]).as_bytes();
+            bytes.extend([verb, &b"L ".repeat(input.rng.usize(1..600)), b"\r\n"].concat());
+        }
         2 => bytes.extend(vec![b'x'; input.rng.usize(1..5_000)]),
         3..=9 => {
             let other = generator.meta().into_bytes();

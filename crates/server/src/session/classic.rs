@@ -27,37 +27,13 @@ pub(super) enum Wrote {
 
 impl Session {
     pub(super) fn get<E: Engine>(&mut self, env: &Env<E>, keys: Words<'_>, cas: bool, tally: &mut Tally) -> Step {
-        let all = keys.rest();
-        // A bad key anywhere makes the whole request bad; the check is made once, before the first value goes out.
-        if self.resume == 0 && keys.into_iter().any(|key| key.len() > KEY_BYTES_MAX) {
-            tally.add(Count::Errors, 1);
-            write::line(&mut self.out, BAD_FORMAT);
-            return DONE;
-        }
-        let mut keys = Words::of(all.get(self.resume..).unwrap_or_default());
-        let out = &mut self.out;
-        while let Some(key) = keys.next() {
+        self.each_key::<E>(keys, tally, |out, key, tally| {
             let put = |seen: Seen<'_>| write::value(out, key, seen.flags, seen.value, cas.then_some(seen.cas));
             let shown = env.engine.fetch(key, put);
             tally.add(Count::CmdGet, 1);
-            let hit = match shown {
-                Ok(shown) => shown.is_some(),
-                Err(error) => {
-                    // Values that were found stand; the error ends the reply in place of `END`.
-                    self.refused::<E>(&error, NO_ROOM, false, tally);
-                    self.resume = 0;
-                    return DONE;
-                }
-            };
-            tally.add(if hit { Count::GetHits } else { Count::GetMisses }, 1);
-            if out.len() >= OUT_BYTES_SOFT && { keys }.next().is_some() {
-                self.resume = all.len() - keys.rest().len();
-                return Step::Paused;
-            }
-        }
-        self.resume = 0;
-        self.out.extend_from_slice(b"END\r\n");
-        DONE
+            tally.add(if shown?.is_some() { Count::GetHits } else { Count::GetMisses }, 1);
+            Ok(())
+        })
     }
 
     pub(super) fn get_and_touch<E: Engine>(
@@ -68,14 +44,7 @@ impl Session {
         exptime: i32,
         tally: &mut Tally,
     ) -> Step {
-        if keys.into_iter().any(|key| key.len() > KEY_BYTES_MAX) {
-            tally.add(Count::Errors, 1);
-            write::line(&mut self.out, BAD_FORMAT);
-            return DONE;
-        }
-        let out = &mut self.out;
-        // The line has at most 2,048 bytes, so what it can ask for is bounded by a thousand values.
-        for key in keys {
+        self.each_key::<E>(keys, tally, |out, key, tally| {
             let expiry_ms = env.expiry_ms(exptime);
             let start = out.len();
             let mut hit = false;
@@ -87,13 +56,42 @@ impl Session {
                 same(&seen, expiry_ms, seen.marks | Marks::FETCHED)
             });
             tally.add(Count::CmdTouch, 1);
-            if let Err(error) = touched {
-                out.truncate(start);
+            touched.inspect_err(|_| out.truncate(start))?;
+            tally.add(if hit { Count::TouchHits } else { Count::TouchMisses }, 1);
+            Ok(())
+        })
+    }
+
+    /// Answers one key after the other, and pauses where the replies are enough for now: a line holds tens of thousands of keys, and each may stand for the
+    /// largest value.
+    #[inline]
+    fn each_key<E: Engine>(
+        &mut self,
+        keys: Words<'_>,
+        tally: &mut Tally,
+        mut answer: impl FnMut(&mut Vec<u8>, &[u8], &mut Tally) -> Result<()>,
+    ) -> Step {
+        let all = keys.rest();
+        // A bad key anywhere makes the whole request bad; the check is made once, before the first value goes out.
+        if self.resume == 0 && keys.into_iter().any(|key| key.len() > KEY_BYTES_MAX) {
+            tally.add(Count::Errors, 1);
+            write::line(&mut self.out, BAD_FORMAT);
+            return DONE;
+        }
+        let mut keys = Words::of(all.get(self.resume..).unwrap_or_default());
+        while let Some(key) = keys.next() {
+            if let Err(error) = answer(&mut self.out, key, tally) {
+                // Values that were found stand; the error ends the reply in place of `END`.
                 self.refused::<E>(&error, NO_ROOM, false, tally);
+                self.resume = 0;
                 return DONE;
             }
-            tally.add(if hit { Count::TouchHits } else { Count::TouchMisses }, 1);
+            if self.out.len() >= OUT_BYTES_SOFT && { keys }.next().is_some() {
+                self.resume = all.len() - keys.rest().len();
+                return Step::Paused;
+            }
         }
+        self.resume = 0;
         self.out.extend_from_slice(b"END\r\n");
         DONE
     }

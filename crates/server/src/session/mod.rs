@@ -50,7 +50,7 @@ pub(crate) struct Session {
     searched: usize,
     /// Bytes to pass over.
     swallow: usize,
-    /// Where in its words a `get` goes on that was paused.
+    /// Where in its words a `get` or `gat` goes on that was paused.
     resume: usize,
     /// A listing under way.
     dump: Option<admin::Dump>,

@@ -3,10 +3,9 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
 
 use clap::Args;
-use larder_server::{Args as ServerArgs, DurableEngine, MemoryEngine, Server};
+use larder_server::{Args as ServerArgs, DurableEngine, Inherited, MemoryEngine, Server};
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure};
@@ -112,7 +111,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     if let Some(everywhere) = args.everywhere.take().filter(|_| as_memcached) {
         args.config.listen = vec![everywhere];
     }
-    inherit(&mut args);
+    inherit(&mut args)?;
     args.config.signals = true;
     let server = start(&mut args, as_memcached)?;
     if let Some(path) = &args.pid_file {
@@ -150,14 +149,25 @@ fn start(args: &mut ServerArgs, as_memcached: bool) -> Result<Server, Failure> {
     Ok(Server::start(MemoryEngine::new(store.build()?), config)?)
 }
 
-/// Sockets that systemd opened for us are instead of our own.
-fn inherit(args: &mut ServerArgs) {
+/// Sockets that systemd opened for us are instead of our own. One that cannot be served is an error: whoever set it up would find nobody behind it.
+fn inherit(args: &mut ServerArgs) -> Result<(), Failure> {
     let mut passed = listenfd::ListenFd::from_env();
-    let tcp: Vec<_> = (0..passed.len()).filter_map(|at| passed.take_tcp_listener(at).ok().flatten()).collect();
-    if !tcp.is_empty() {
-        args.config.listen.clear();
-        args.config.inherited = tcp.into_iter().map(Arc::new).collect();
+    for at in 0..passed.len() {
+        let listener = match passed.take_tcp_listener(at) {
+            Ok(tcp) => tcp.map(|tcp| Inherited::Tcp(tcp.into())),
+            Err(_) => passed.take_unix_listener(at).map(|unix| unix.map(|unix| Inherited::Unix(unix.into()))).map_err(
+                |error| {
+                    let message = format!("a socket that was passed by systemd cannot be served: {error}");
+                    Failure::usage(message).hint("ListenStream= with an address or a path is served, and nothing else")
+                },
+            )?,
+        };
+        args.config.inherited.extend(listener);
     }
+    if !args.config.inherited.is_empty() {
+        args.config.listen.clear();
+    }
+    Ok(())
 }
 
 /// Begins this process anew as that user, with no group but the user's own: what root may is given up whole, before there are threads. Returns

@@ -5,7 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -204,8 +204,18 @@ fn as_memcached_it_serves_the_store_it_is_given_and_no_other() {
     assert_eq!(server.ask("get L.hits.m\r\n"), "END");
 }
 
+/// Runs `larder serve` with these two descriptors as systemd hands them over: from 3 on, and the process is told that they are meant.
+fn activated(descriptors: [OwnedFd; 2], options: &[&str]) -> Command {
+    let script = "exec 3<&0 4<&1 0</dev/null 1>/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$0\" serve \"$@\"";
+    let [first, second] = descriptors;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_larder")]).args(options);
+    command.stdin(first).stdout(second).stderr(std::process::Stdio::piped());
+    command
+}
+
 #[test]
-fn a_socket_of_systemd_is_served_and_systemd_is_told() {
+fn sockets_of_systemd_are_served_and_systemd_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let told = UnixDatagram::bind(folder.path().join("notify")).unwrap();
     told.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -214,20 +224,78 @@ fn a_socket_of_systemd_is_served_and_systemd_is_told() {
         let length = told.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
-    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = socket.local_addr().unwrap();
-    // As systemd hands it over: as descriptor 3, and the process is told that it is meant. On an address of its own it would find the port taken.
-    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" serve -p \"$1\"";
-    let mut command = Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_larder"), &addr.port().to_string()]);
-    command.env("NOTIFY_SOCKET", folder.path().join("notify")).stdin(OwnedFd::from(socket));
-    let mut child = command.spawn().unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = tcp.local_addr().unwrap();
+    let path = folder.path().join("socket");
+    let unix = UnixListener::bind(&path).unwrap();
+    // On an address of its own it would find the port taken.
+    let mut command = activated([tcp.into(), unix.into()], &["-p", &addr.port().to_string()]);
+    let mut child = command.env("NOTIFY_SOCKET", folder.path().join("notify")).spawn().unwrap();
+    // Its ends of them are the program's alone.
+    drop(command);
     assert_eq!(next(), "READY=1");
     on(&format!("memcached://{addr}"), "counter add hits").exits(0);
+    let by_path = format!("memcached+unix://{}", path.display());
+    assert_eq!(on(&by_path, "counter get hits").exits(0), "1\n");
     let id = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
     assert_eq!(next(), "STOPPING=1");
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_descriptor_of_systemd_that_cannot_be_served_is_an_error() {
+    let listener = || OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+    let (connection, _other) = UnixStream::pair().unwrap();
+    for (descriptor, said) in [
+        (OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()), "cannot be served"),
+        (OwnedFd::from(std::fs::File::open("/dev/null").unwrap()), "is not a socket"),
+        (OwnedFd::from(connection), "it is a connection, not a listener"),
+    ] {
+        finish(&mut activated([listener(), descriptor], &[])).fails(2, said);
+    }
+}
+
+/// The value of a line of a unit file.
+fn value_in<'a>(unit: &'a str, name: &str) -> &'a str {
+    unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_else(|| panic!("no {name}"))
+}
+
+#[test]
+fn the_unit_files_are_true_of_the_program() {
+    const SERVICE: &str = include_str!("../../../dist/larder.service");
+    const SOCKET: &str = include_str!("../../../dist/larder.socket");
+    let line = value_in(SERVICE, "ExecStart");
+    let mut words = line.split(' ');
+    let (program, verb) = (words.next().unwrap(), words.next());
+    assert!(program.ends_with("/larder") && verb == Some("serve"), "{line}");
+    let args = larder_server::Args::parse(words).unwrap();
+    assert!(args.ignored.is_empty(), "{:?}", args.ignored);
+    assert_eq!(args.store, None, "a store in a folder would need StateDirectory=");
+    let limits = &args.config.limits;
+    let seconds = |name| value_in(SERVICE, name).parse::<u64>().unwrap() * 1_000;
+    assert!(seconds("TimeoutStopSec") > limits.drain_timeout_ms, "systemd kills what drains");
+    let files = value_in(SERVICE, "LimitNOFILE").parse::<usize>().unwrap();
+    assert!(files > limits.connections_max + 64, "{files} files for {} connections", limits.connections_max);
+    assert_eq!((value_in(SERVICE, "Type"), value_in(SERVICE, "Requires")), ("notify", "larder.socket"));
+    assert_eq!(value_in(SOCKET, "ListenStream"), "127.0.0.1:11211", "where clients look first");
+    assert_eq!(value_in(SOCKET, "Backlog"), limits.backlog.to_string());
+    // systemd's own reading, where it is installed; of a program that is there.
+    let folder = tempfile::tempdir().unwrap();
+    let units = [("larder.service", SERVICE), ("larder.socket", SOCKET)].map(|(name, text)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text.replace(program, env!("CARGO_BIN_EXE_larder"))).unwrap();
+        path
+    });
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", "--man=no"]).args(units);
+    match verify.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn() {
+        Ok(child) => {
+            let done = wait(child);
+            assert_eq!((done.code(), &done.stderr[..]), (0, ""));
+        }
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a server is told.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -86,6 +87,23 @@ pub enum Listen {
     Unix(PathBuf, u32),
 }
 
+/// A listener that was opened by whoever started the server, systemd mostly.
+///
+/// ```
+/// use larder_server::{Config, Inherited};
+/// let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let config = Config { inherited: vec![Inherited::Tcp(socket.into())], ..Config::default() };
+/// assert!(config.listen.is_empty());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub enum Inherited {
+    /// A TCP socket.
+    Tcp(Arc<TcpListener>),
+    /// A unix socket. Who may connect is up to whoever made it.
+    Unix(Arc<UnixListener>),
+}
+
 /// TLS: who the server is, and who its clients must be. TLS 1.2 and 1.3; ciphers are those that `rustls` holds for safe.
 ///
 /// ```
@@ -159,7 +177,7 @@ pub struct Config {
     /// Where it listens.
     pub listen: Vec<Listen>,
     /// Listeners that were opened by whoever started it.
-    pub inherited: Vec<Arc<std::net::TcpListener>>,
+    pub inherited: Vec<Inherited>,
     /// Where it answers `/metrics` and `/healthz`, if anywhere.
     pub metrics: Option<SocketAddr>,
     /// Threads that serve connections (`-t`).

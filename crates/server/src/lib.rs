@@ -61,7 +61,7 @@ mod tls;
 
 pub use args::Args;
 pub use auth::AuthFile;
-pub use config::{ClientCerts, Config, Limits, Listen, Runtime, Tls};
+pub use config::{ClientCerts, Config, Inherited, Limits, Listen, Runtime, Tls};
 pub use engine::{DurableEngine, Engine, Figures, MemoryEngine, Promises, Walk};
 pub use larder_store_durable::{BackupParts, DurableStore, Options as DurableOptions};
 pub use larder_store_memory::MemoryStore;

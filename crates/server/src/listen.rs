@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::path::Path;
 use larder_core::{Error, ErrorKind, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
 
-use crate::config::{Config, Listen};
+use crate::config::{Config, Inherited, Listen};
 
 /// How often a port that the system chose is given up because it is taken on another address.
 const PORTS_TRIED_MAX: usize = 16;
@@ -34,11 +35,11 @@ impl Open {
             match listen {
                 Listen::Tcp(addr) => {
                     let listener = bind_tcp(*addr, backlog).map_err(|error| failed(addr, error))?;
-                    open.add_tcp(listener)?;
+                    open.add_tcp(listener).map_err(|error| failed(addr, error))?;
                 }
                 Listen::TcpAny(addrs) => {
                     for listener in bind_any(addrs, backlog)? {
-                        open.add_tcp(listener)?;
+                        open.add_tcp(listener).map_err(|error| failed(&"a port", error))?;
                     }
                 }
                 Listen::Unix(path, mode) => {
@@ -47,8 +48,8 @@ impl Open {
                 }
             }
         }
-        for listener in &config.inherited {
-            open.add_tcp(listener.try_clone().map_err(|error| failed(&"an inherited socket", error))?)?;
+        for inherited in &config.inherited {
+            open.add_inherited(inherited).map_err(|error| failed(&"an inherited socket", error))?;
         }
         if let Some(addr) = config.metrics {
             let listener = TcpListener::bind(addr).map_err(|error| failed(&addr, error))?;
@@ -58,12 +59,33 @@ impl Open {
         Ok(open)
     }
 
-    fn add_tcp(&mut self, listener: TcpListener) -> Result<()> {
-        let named = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
-        let addr =
-            named.map_err(|error| Error::new(ErrorKind::Config, format!("a listener: {error}")).source(error))?;
-        self.tcp.push((listener, format!("tcp:{addr}")));
+    fn add_tcp(&mut self, listener: TcpListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let name = format!("tcp:{}", listener.local_addr()?);
+        self.tcp.push((listener, name));
         Ok(())
+    }
+
+    fn add_inherited(&mut self, inherited: &Inherited) -> io::Result<()> {
+        let socket = match inherited {
+            Inherited::Tcp(listener) => listener.as_fd(),
+            Inherited::Unix(listener) => listener.as_fd(),
+        };
+        if !sockopt::socket_acceptconn(socket)? {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a connection, not a listener"));
+        }
+        match inherited {
+            Inherited::Tcp(listener) => self.add_tcp(listener.try_clone()?),
+            Inherited::Unix(listener) => {
+                let listener = listener.try_clone()?;
+                listener.set_nonblocking(true)?;
+                let addr = listener.local_addr()?;
+                let place =
+                    addr.as_pathname().map_or_else(|| "inherited".to_owned(), |path| path.display().to_string());
+                self.unix.push((listener, format!("unix:{place}")));
+                Ok(())
+            }
+        }
     }
 }
 

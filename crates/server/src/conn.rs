@@ -35,7 +35,6 @@ thread_local! {
 pub(crate) struct Connection<E: Engine, S> {
     env: Arc<Env<E>>,
     state: Arc<ConnState>,
-    worker: usize,
     stream: S,
     session: Session,
     /// A request that is not all there, or requests that wait until replies were taken.
@@ -49,10 +48,10 @@ pub(crate) struct Connection<E: Engine, S> {
 }
 
 impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
-    pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, worker: usize, stream: S) -> Connection<E, S> {
+    pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, stream: S) -> Connection<E, S> {
         let session = Session::new(env.auth.is_some());
         let pending = BytesMut::new();
-        Connection { env, state, worker, stream, session, pending, has_yielded: false, sent: 0, held: 0 }
+        Connection { env, state, stream, session, pending, has_yielded: false, sent: 0, held: 0 }
     }
 
     /// Waits until what the replies say is durable. Where it cannot be, they are not sent, and the connection ends: the outcome is unknown.
@@ -65,7 +64,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 return Poll::Pending;
             }
             ready!(self.env.engine.poll_settled(self.session.waits_for, cx)).map_err(std::io::Error::other)?;
-            self.session.settled(&self.env, self.worker);
+            self.session.settled(&self.env);
             self.has_yielded = false;
         }
         Poll::Ready(Ok(()))
@@ -81,7 +80,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 Poll::Ready(bytes) => {
                     self.sent += bytes;
                     wrote = true;
-                    self.env.counters.of(self.worker).add(Count::BytesWritten, bytes as u64);
+                    self.env.counters.mine().add(Count::BytesWritten, bytes as u64);
                     self.touch();
                 }
                 Poll::Pending => {
@@ -120,7 +119,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
 
     /// Takes requests from what is pending.
     fn feed_pending(&mut self) {
-        let taken = self.session.feed(&self.env, self.worker, &self.pending);
+        let taken = self.session.feed(&self.env, &self.pending);
         self.pending.advance(taken);
         if self.pending.is_empty() {
             self.pending = BytesMut::new();
@@ -132,7 +131,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
         // A large body is read to where it is gathered; all else goes by the thread's buffer, so that who has sent little holds little.
         let read = if self.pending.len() < READ_BYTES { self.poll_read_some(cx) } else { self.poll_read_body(cx) };
         let bytes = ready!(read)?;
-        self.env.counters.of(self.worker).add(Count::BytesRead, bytes as u64);
+        self.env.counters.mine().add(Count::BytesRead, bytes as u64);
         self.touch();
         Poll::Ready(Ok(bytes > 0))
     }
@@ -150,7 +149,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 self.feed_pending();
                 return Poll::Ready(Ok(read.len()));
             }
-            let taken = self.session.feed(&self.env, self.worker, read);
+            let taken = self.session.feed(&self.env, read);
             if taken < read.len() {
                 self.pending.extend_from_slice(&read[taken..]);
             }
@@ -227,7 +226,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Future for Connection<E, S> {
             }
             Poll::Pending if this.hold() => Poll::Pending,
             Poll::Pending => {
-                this.env.counters.of(this.worker).add(Count::HeldKicks, 1);
+                this.env.counters.mine().add(Count::HeldKicks, 1);
                 tracing::warn!(conn = this.state.id, held_bytes = this.held, "closed: connections hold too much");
                 Poll::Ready(())
             }

@@ -1,5 +1,6 @@
 //! Counts: gathered by a connection while it works, added up a batch, summed when somebody asks.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -79,7 +80,17 @@ impl Tally {
     }
 }
 
-/// The counts of one worker, on cache lines of its own.
+thread_local! {
+    /// Which counts are this thread's: the first for whoever is no worker.
+    static MINE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Has this thread, the worker of this number, count on cache lines of its own.
+pub(crate) fn count_apart(worker: usize) {
+    MINE.set(worker + 1);
+}
+
+/// The counts of one thread, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -162,6 +173,11 @@ impl Counters {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn has_read(&self) -> bool {
+        self.counts[Count::CmdGet as usize].load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn time(&self, class: Class, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (0..BUCKETS).find(|&bucket| ns <= bucket_bound_ns(bucket)).unwrap_or(BUCKETS);
@@ -171,10 +187,11 @@ impl Counters {
     }
 }
 
-/// The counts of all workers.
+/// The counts of all threads.
 #[derive(Debug)]
 pub(crate) struct AllCounters {
-    pub(crate) workers: Vec<Counters>,
+    /// The first are those of whoever is no worker: who accepts connections and keeps time.
+    pub(crate) all: Vec<Counters>,
     /// What the counts were when `stats reset` was last asked for.
     base: [AtomicU64; COUNTS],
     evicted_base: AtomicU64,
@@ -183,18 +200,20 @@ pub(crate) struct AllCounters {
 
 impl AllCounters {
     pub(crate) fn new(workers: usize) -> AllCounters {
-        let workers = (0..workers.max(1)).map(|_| Counters::new()).collect();
+        let all = (0..=workers).map(|_| Counters::new()).collect();
         let base = std::array::from_fn(|_| AtomicU64::new(0));
-        AllCounters { workers, base, evicted_base: AtomicU64::new(0), expired_base: AtomicU64::new(0) }
+        AllCounters { all, base, evicted_base: AtomicU64::new(0), expired_base: AtomicU64::new(0) }
     }
 
-    pub(crate) fn of(&self, worker: usize) -> &Counters {
-        &self.workers[worker % self.workers.len()]
+    /// Those of this thread. A connection may move to another between any two of its waits.
+    #[inline]
+    pub(crate) fn mine(&self) -> &Counters {
+        self.all.get(MINE.get()).unwrap_or(&self.all[0])
     }
 
     /// Since the start.
     pub(crate) fn sum(&self, count: Count) -> u64 {
-        self.workers.iter().map(|worker| worker.counts[count as usize].load(Ordering::Relaxed)).sum()
+        self.all.iter().map(|counters| counters.counts[count as usize].load(Ordering::Relaxed)).sum()
     }
 
     /// Since the last reset.
@@ -223,8 +242,8 @@ impl AllCounters {
 
     pub(crate) fn times(&self, class: Class) -> Times {
         let mut times = Times::default();
-        for worker in &self.workers {
-            let histogram = &worker.latency[class as usize];
+        for counters in &self.all {
+            let histogram = &counters.latency[class as usize];
             for (sum, bucket) in times.buckets.iter_mut().zip(&histogram.buckets) {
                 *sum += bucket.load(Ordering::Relaxed);
             }
@@ -239,26 +258,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_summed_over_workers_and_since_a_reset() {
+    fn counts_are_summed_over_threads_and_since_a_reset() {
         let all = AllCounters::new(2);
         let mut tally = Tally::new();
         tally.add(Count::CmdGet, 3);
-        all.of(0).absorb(&mut tally);
-        all.of(0).absorb(&mut tally);
-        all.of(3).add(Count::CmdGet, 4);
+        all.mine().absorb(&mut tally);
+        all.mine().absorb(&mut tally);
+        // The second of its two workers, and one of a server that has more.
+        for (worker, number) in [(1, 3), (7, 1)] {
+            let count = || {
+                count_apart(worker);
+                all.mine().add(Count::CmdGet, number);
+            };
+            std::thread::scope(|scope| scope.spawn(count).join().unwrap());
+        }
+        let of = |counters: &Counters| counters.counts[Count::CmdGet as usize].load(Ordering::Relaxed);
+        assert_eq!(all.all.iter().map(of).collect::<Vec<_>>(), [4, 0, 3]);
         assert_eq!((all.sum(Count::CmdGet), all.since_reset(Count::CmdGet)), (7, 7));
         all.reset(&Figures { evicted: 4, ..Figures::default() });
         assert_eq!(all.evicted_since_reset(&Figures { evicted: 6, ..Figures::default() }), 2);
-        all.of(1).add(Count::CmdGet, 1);
+        all.mine().add(Count::CmdGet, 1);
         assert_eq!((all.sum(Count::CmdGet), all.since_reset(Count::CmdGet)), (8, 1));
     }
 
     #[test]
     fn times_fall_into_the_bucket_that_bounds_them() {
         let all = AllCounters::new(1);
-        all.of(0).time(Class::Write, Duration::from_nanos(250));
-        all.of(0).time(Class::Write, Duration::from_nanos(251));
-        all.of(0).time(Class::Write, Duration::from_secs(3_600));
+        all.mine().time(Class::Write, Duration::from_nanos(250));
+        all.mine().time(Class::Write, Duration::from_nanos(251));
+        all.mine().time(Class::Write, Duration::from_secs(3_600));
         let times = all.times(Class::Write);
         assert_eq!((times.buckets[0], times.buckets[1], times.buckets[BUCKETS]), (1, 1, 1));
         assert_eq!(all.times(Class::Read), Times::default());

@@ -47,7 +47,7 @@ impl Wire {
         // It waits once a piece, and once for the end.
         let mut waits_left = pieces.len() + 2;
         let mut stream = Memory { pieces, is_due: false, replies: Vec::new(), taken_at_once: taken_at_once.max(1) };
-        let mut connection = Connection::new(self.env.clone(), state, 0, &mut stream);
+        let mut connection = Connection::new(self.env.clone(), state, &mut stream);
         let mut held_bytes_max = 0;
         // It is polled again whenever it waits: the next piece is there by then.
         while waits_left > 0 && Pin::new(&mut connection).poll(&mut Context::from_waker(Waker::noop())).is_pending() {

@@ -1,6 +1,6 @@
 //! Keys that are asked for most, by a sample of the requests.
 //!
-//! Each worker has a sketch of its own, [`COUNTERS`] keys at the most, whoever asks: Space-Saving (Metwally, Agrawal, El Abbadi, 2005). A key that is asked for more often than one in
+//! Each thread has a sketch of its own, [`COUNTERS`] keys at the most, whoever asks: Space-Saving (Metwally, Agrawal, El Abbadi, 2005). A key that is asked for more often than one in
 //! [`COUNTERS`] is in it. Counts fade, so that what was hot is forgotten.
 
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ pub(crate) struct HotKey {
     pub(crate) over: u64,
 }
 
-/// The sketch of one worker. The lock is that worker's: another one takes it only to read.
+/// The sketch of one thread. The lock is that thread's: another one takes it only to read.
 #[derive(Debug, Default)]
 pub(crate) struct HotKeys(Mutex<Sketch>);
 

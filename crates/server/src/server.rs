@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::{Config, Runtime};
 use crate::conn::Connection;
 use crate::conns::{ConnState, Phase};
-use crate::counters::Count;
+use crate::counters::{self, Count};
 use crate::engine::Engine;
 use crate::env::{Env, Settings};
 use crate::listen::Open;
@@ -250,10 +250,11 @@ impl<E: Engine> Workers<E> {
         for worker in 0..runtimes {
             let (queue, jobs) = mpsc::unbounded_channel();
             let mut builder = if is_shared { Builder::new_multi_thread() } else { Builder::new_current_thread() };
-            let numbers = AtomicUsize::new(0);
+            let (names, numbers) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let runtime = builder
                 .worker_threads(config.threads)
-                .thread_name_fn(move || format!("larder-{}", numbers.fetch_add(1, Ordering::Relaxed)))
+                .thread_name_fn(move || format!("larder-{}", names.fetch_add(1, Ordering::Relaxed)))
+                .on_thread_start(move || counters::count_apart(numbers.fetch_add(1, Ordering::Relaxed)))
                 .enable_all()
                 .build()
                 .map_err(cannot_start)?;
@@ -261,7 +262,13 @@ impl<E: Engine> Workers<E> {
             // Where the runtime has threads of its own, this one only hands connections to it.
             let name = if is_shared { "larder-serve".to_owned() } else { format!("larder-{worker}") };
             let thread = std::thread::Builder::new().name(name);
-            let serving = thread.spawn(move || runtime.block_on(work(env, worker, tls, jobs))).map_err(cannot_start)?;
+            let serving = thread.spawn(move || {
+                if !is_shared {
+                    counters::count_apart(worker);
+                }
+                runtime.block_on(work(env, tls, jobs));
+            });
+            let serving = serving.map_err(cannot_start)?;
             queues.push(queue);
             threads.push(serving);
         }
@@ -278,7 +285,6 @@ impl<E: Engine> Workers<E> {
 /// Starts a task for each connection that is given, until there are none to come and all are over.
 async fn work<E: Engine>(
     env: Arc<Env<E>>,
-    worker: usize,
     tls: Option<TlsAcceptor>,
     mut jobs: mpsc::UnboundedReceiver<(Accepted, Listed<E>)>,
 ) {
@@ -288,7 +294,7 @@ async fn work<E: Engine>(
             job = jobs.recv() => {
                 let Some((accepted, listed)) = job else { break };
                 let id = listed.state.id;
-                let abort = tasks.spawn(serve(env.clone(), worker, tls.clone(), accepted, listed));
+                let abort = tasks.spawn(serve(env.clone(), tls.clone(), accepted, listed));
                 env.conns.started(id, abort);
             }
             Some(_) = tasks.join_next() => {}
@@ -309,27 +315,21 @@ impl<E: Engine> Drop for Listed<E> {
     }
 }
 
-async fn serve<E: Engine>(
-    env: Arc<Env<E>>,
-    worker: usize,
-    tls: Option<TlsAcceptor>,
-    accepted: Accepted,
-    listed: Listed<E>,
-) {
+async fn serve<E: Engine>(env: Arc<Env<E>>, tls: Option<TlsAcceptor>, accepted: Accepted, listed: Listed<E>) {
     let state = listed.state.clone();
     match accepted {
         Accepted::Unix(stream) => {
             if let Ok(stream) = UnixStream::from_std(stream) {
-                Connection::new(env, state, worker, stream).await;
+                Connection::new(env, state, stream).await;
             }
         }
         Accepted::Tcp(stream) => {
             // Replies are gathered already; waiting for more would only delay them.
             let Ok(stream) = stream.set_nodelay(true).and_then(|()| TcpStream::from_std(stream)) else { return };
-            let Some(tls) = tls else { return Connection::new(env, state, worker, stream).await };
+            let Some(tls) = tls else { return Connection::new(env, state, stream).await };
             match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
-                Ok(Ok(stream)) => Connection::new(env, state, worker, stream).await,
-                _ => env.counters.of(worker).add(Count::TlsErrors, 1),
+                Ok(Ok(stream)) => Connection::new(env, state, stream).await,
+                _ => env.counters.mine().add(Count::TlsErrors, 1),
             }
         }
     }
@@ -403,7 +403,7 @@ fn keep_time<E: Engine>(env: &Env<E>) {
     let now_ms = env.coarse_ms.load(Ordering::Relaxed);
     let silent_ms = |conn: &ConnState| now_ms.saturating_sub(conn.last_ms.load(Ordering::Relaxed));
     let (idle_ms, slow_ms) = (env.limits.idle_timeout_ms, env.limits.slow_timeout_ms);
-    let counters = env.counters.of(0);
+    let counters = env.counters.mine();
     if slow_ms > 0 {
         let slow = env.conns.end(|conn| conn.phase() == Phase::Writing && silent_ms(conn) > slow_ms);
         counters.add(Count::SlowKicks, slow as u64);
@@ -475,7 +475,7 @@ fn admit<E: Engine>(env: &Arc<Env<E>>, peer: String, listener: &str) -> Option<L
     let now_ms = env.coarse_ms.load(Ordering::Relaxed);
     let state = env.conns.admit(env.limits.connections_max, peer, listener, now_ms);
     let count = if state.is_some() { Count::TotalConnections } else { Count::RejectedConnections };
-    env.counters.of(0).add(count, 1);
+    env.counters.mine().add(count, 1);
     state.map(|state| Listed { env: env.clone(), state })
 }
 
@@ -487,4 +487,51 @@ fn refuse(mut stream: impl std::io::Write) {
 async fn rest(error: &std::io::Error) {
     tracing::warn!(%error, "could not accept a connection");
     tokio::time::sleep(ACCEPT_REST).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::config::Limits;
+    use crate::engine::MemoryEngine;
+    use crate::session::TIMED_EVERY;
+
+    /// A thread of the runtime that all share once counted as the others did, on cache lines that all of them wrote.
+    #[test]
+    fn each_thread_counts_apart_whoever_runs_connections() {
+        const THREADS: usize = 2;
+        for runtime in [Runtime::Shared, Runtime::PerCore] {
+            let engine = MemoryEngine::new(larder_store_memory::MemoryStore::new());
+            let env = Env::new(engine, Limits::default(), THREADS, None, Settings::default());
+            let config = Config { threads: THREADS, runtime, ..Config::default() };
+            let mut workers = Workers::start(&env, &config, None).unwrap();
+            let mut clients: Vec<_> = (0..8)
+                .map(|_| {
+                    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+                    theirs.set_nonblocking(true).unwrap();
+                    let state = env.conns.admit(8, String::new(), "", 0).unwrap();
+                    workers.give(Accepted::Unix(theirs), Listed { env: env.clone(), state });
+                    ours
+                })
+                .collect();
+            let request = b"get none\r\n".repeat(4 * TIMED_EVERY as usize);
+            let mut reply = vec![0; b"END\r\n".len() * 4 * TIMED_EVERY as usize];
+            let (deadline, mut asked) = (Instant::now() + Duration::from_secs(20), 0);
+            let apart = || env.counters.all.iter().filter(|counters| counters.has_read()).count();
+            while apart() < THREADS {
+                assert!(Instant::now() < deadline, "{runtime:?}: {} of {THREADS} threads count", apart());
+                clients.iter_mut().for_each(|client| client.write_all(&request).unwrap());
+                clients.iter_mut().for_each(|client| client.read_exact(&mut reply).unwrap());
+                asked += clients.len() as u64 * 4 * u64::from(TIMED_EVERY);
+            }
+            assert!(!env.counters.all[0].has_read(), "{runtime:?}: that is for whoever is no worker");
+            assert_eq!(env.counters.sum(Count::CmdGet), asked, "{runtime:?}");
+            drop(clients);
+            workers.queues.clear();
+            workers.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    }
 }

@@ -79,7 +79,7 @@ impl Session {
 
     /// Takes requests off the front of `input`: how many bytes it is done with. The rest is to be given again, with more behind it, or,
     /// if the session is [`blocked`](Session::blocked), once the replies were sent.
-    pub(crate) fn feed<E: Engine>(&mut self, env: &Env<E>, worker: usize, input: &[u8]) -> usize {
+    pub(crate) fn feed<E: Engine>(&mut self, env: &Env<E>, input: &[u8]) -> usize {
         let mut tally = self.tally.take().unwrap_or_else(|| Box::new(Tally::new()));
         let mut at = 0;
         self.blocked = false;
@@ -102,18 +102,18 @@ impl Session {
                 at += passed;
                 continue;
             }
-            match self.take(env, worker, rest, &mut tally) {
+            match self.take(env, rest, &mut tally) {
                 Some(taken) => at += taken,
                 None => break,
             }
         }
-        env.counters.of(worker).absorb(&mut tally);
+        env.counters.mine().absorb(&mut tally);
         self.tally = Some(tally);
         if self.closing { input.len() } else { at }
     }
 
     /// Takes one request: its bytes, if it is done.
-    fn take<E: Engine>(&mut self, env: &Env<E>, worker: usize, rest: &[u8], tally: &mut Tally) -> Option<usize> {
+    fn take<E: Engine>(&mut self, env: &Env<E>, rest: &[u8], tally: &mut Tally) -> Option<usize> {
         if !self.begun {
             self.begun = true;
             // memcached's binary protocol is not spoken here.
@@ -148,11 +148,11 @@ impl Session {
             // It comes again, with its body or when there is room for more replies, and is the same request then.
             self.requests = self.requests.wrapping_sub(1);
         } else {
-            self.done(env, worker, class, timed, waits);
+            self.done(env, class, timed, waits);
             if self.look.is_over()
                 && let Some(key) = key(&command)
             {
-                env.counters.of(worker).hot.saw(key, env.coarse_ms.load(Ordering::Relaxed));
+                env.counters.mine().hot.saw(key, env.coarse_ms.load(Ordering::Relaxed));
             }
         }
         self.searched = 0;
@@ -203,10 +203,10 @@ impl Session {
     }
 
     /// Times a request, if it is one that is timed: now, or when what its reply waits for is durable.
-    fn done<E: Engine>(&mut self, env: &Env<E>, worker: usize, class: Class, began: Option<Instant>, waits: bool) {
+    fn done<E: Engine>(&mut self, env: &Env<E>, class: Class, began: Option<Instant>, waits: bool) {
         match began {
             Some(began) if waits => self.unsettled.push((class, began)),
-            Some(began) => env.counters.of(worker).time(class, began.elapsed()),
+            Some(began) => env.counters.mine().time(class, began.elapsed()),
             None => {}
         }
     }
@@ -219,10 +219,10 @@ impl Session {
     }
 
     /// What the replies waited for is durable: the timed requests among them took until now.
-    pub(crate) fn settled<E: Engine>(&mut self, env: &Env<E>, worker: usize) {
+    pub(crate) fn settled<E: Engine>(&mut self, env: &Env<E>) {
         self.waits_for = 0;
         for (class, began) in self.unsettled.drain(..) {
-            env.counters.of(worker).time(class, began.elapsed());
+            env.counters.mine().time(class, began.elapsed());
         }
     }
 

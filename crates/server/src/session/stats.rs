@@ -94,7 +94,7 @@ impl Session {
 
 /// Ours: the keys that are asked for most, the hottest first: `STAT <count> <by how much that may be too high> <key>`, the key escaped as in a listing.
 fn hot<E: Engine>(env: &Env<E>, out: &mut Vec<u8>) {
-    let sketches = env.counters.workers.iter().map(|worker| &worker.hot);
+    let sketches = env.counters.all.iter().map(|counters| &counters.hot);
     for HotKey { key, count, over } in HotKeys::top(sketches, env.coarse_ms.load(Ordering::Relaxed), HOT_MAX) {
         out.extend_from_slice(format!("STAT {count} {over} ").as_bytes());
         write::key_escaped(out, &key);

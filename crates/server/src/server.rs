@@ -345,8 +345,9 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
     for (listener, name) in open.unix {
         acceptors.spawn(accept_unix(env.clone(), listener, name, given.clone()));
     }
+    let mut watchers = tokio::task::JoinSet::new();
     if let Some(Ok(listener)) = open.metrics.map(TcpListener::from_std) {
-        acceptors.spawn(http::serve(env.clone(), listener));
+        watchers.spawn(http::serve(env.clone(), listener));
     }
     if signals {
         acceptors.spawn(stop_by_signal(env.stop.clone()));
@@ -375,6 +376,8 @@ async fn look_after<E: Engine>(env: Arc<Env<E>>, open: Open, mut workers: Worker
     // One that was accepted and given to nobody is no request under way.
     drop(accepted);
     drain(&env).await;
+    // Until here `/healthz` says that it ends.
+    watchers.shutdown().await;
     workers.queues.clear();
     for thread in workers.threads {
         // A worker that panicked has said so.

@@ -188,8 +188,9 @@ fn what_is_no_memcached_client_is_closed_and_disturbs_nobody() {
 
 #[test]
 fn an_end_lets_requests_under_way_finish() {
-    let server = start(Limits { drain_timeout_ms: 8_000, ..Limits::default() });
-    let addr = server.addrs()[0];
+    let (limits, metrics) = (Limits { drain_timeout_ms: 8_000, ..Limits::default() }, "127.0.0.1:0".parse().ok());
+    let server = start_with(Config { limits, metrics, ..Config::default() });
+    let (addr, http) = (server.addrs()[0], server.metrics_addr().unwrap());
     let (mut half, mut idle) = (connect(addr), connect(addr));
     ask(&mut idle, b"mn\r\n", b"MN\r\n");
     half.write_all(b"mn\r\nset k 0 0 5\r\nhel").unwrap();
@@ -197,10 +198,14 @@ fn an_end_lets_requests_under_way_finish() {
     let stopping = std::thread::spawn(move || server.stop());
     assert!(is_closed(&mut idle));
     assert!(TcpStream::connect_timeout(&addr, Duration::from_millis(500)).is_err(), "it takes no more connections");
+    // Whoever looks after it is told why.
+    let health = String::from_utf8(exchange(http, [&b"GET /healthz HTTP/1.0\r\n\r\n"[..]])).unwrap();
+    assert!(health.starts_with("HTTP/1.1 503 ") && health.ends_with("\r\n\r\nending\n"), "{health}");
     half.write_all(b"lo\r\n").unwrap();
     assert_eq!(read_until(&mut half, b"\n"), b"STORED\r\n");
     assert!(is_closed(&mut half));
     stopping.join().unwrap();
+    assert!(TcpStream::connect(http).is_err(), "it is over");
 }
 
 /// The end may come at any moment of a batch, before and after its reply: who was answered the first half of one gets the second.

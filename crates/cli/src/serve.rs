@@ -12,6 +12,8 @@ use crate::exit::{Exit, Failure};
 
 /// Tells a process in the background that it is there already.
 const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
+/// The most threads that nobody asked for.
+const THREADS_UNASKED_MAX: usize = 64;
 /// Where users are told.
 const USERS: &str = "/etc/passwd";
 
@@ -33,7 +35,7 @@ Options, memcached's own letters among them:
   -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]
   -m, --memory-limit MB                memory for items and their index [64]
   --evict                              drop items when full; without it writes are refused, since structures live here
-  -c N, -t N, -I SIZE                  connections [1024], threads [4], largest item [1m]
+  -c N, -t N, -I SIZE                  connections [1024], threads [one a core, to 64], largest item [1m]
   -Y FILE                              users and passwords, user:password a line
   -Z --tls-cert FILE --tls-key FILE    TLS on TCP; -o ssl_chain_cert=FILE,ssl_key=FILE is the same
   -o ssl_ca_cert=FILE,ssl_verify_mode=N  clients show certificates that these signed: if they have any (1), or all (2)
@@ -111,6 +113,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     if let Some(everywhere) = args.everywhere.take().filter(|_| as_memcached) {
         args.config.listen = vec![everywhere];
     }
+    args.config.threads = threads(&args, as_memcached, std::thread::available_parallelism().map_or(1, usize::from));
     inherit(&mut args)?;
     args.config.signals = true;
     let server = start(&mut args, as_memcached)?;
@@ -123,6 +126,12 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
         _ = std::fs::remove_file(path);
     }
     Ok(())
+}
+
+/// How many threads serve connections: as many as were asked for, else memcached's number in its place, and else one a core that this process may use.
+fn threads(args: &ServerArgs, as_memcached: bool, cores: usize) -> usize {
+    let unasked = if as_memcached { args.config.threads } else { cores.clamp(1, THREADS_UNASKED_MAX) };
+    args.threads.unwrap_or(unasked)
 }
 
 /// Starts a server over the store that is named.
@@ -224,4 +233,20 @@ fn log(verbosity: u32) {
     };
     // Somebody who set one before us keeps it.
     _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_as_many_as_are_asked_for_else_as_there_are_cores() {
+        let of = |words: &[&str], as_memcached, cores| {
+            threads(&ServerArgs::parse(words.iter().copied()).unwrap(), as_memcached, cores)
+        };
+        assert_eq!([1, 2, 64, 65, 1_000].map(|cores| of(&[], false, cores)), [1, 2, 64, 64, 64]);
+        assert_eq!([1, 16].map(|cores| of(&[], true, cores)), [4, 4]);
+        assert_eq!([(false, 8), (true, 8), (false, 1)].map(|(place, cores)| of(&["-t", "3"], place, cores)), [3; 3]);
+        assert_eq!(of(&["-t4"], false, 8), 4, "its own number may be asked for");
+    }
 }

@@ -32,6 +32,8 @@ pub struct Args {
     pub config: Config,
     /// The store to serve, by its URL, if it was named.
     pub store: Option<String>,
+    /// Threads, if that was said; the configuration has memcached's 4 otherwise.
+    pub threads: Option<usize>,
     /// Whether the store drops items when it is full, if that was said.
     pub evict: Option<bool>,
     /// The user to become where root starts it. Left to whoever starts the server.
@@ -130,6 +132,7 @@ impl Args {
         let mut args = Args {
             config: Config::default(),
             store: None,
+            threads: None,
             evict: None,
             user: None,
             daemon: false,
@@ -210,7 +213,10 @@ impl Args {
             "help" | "license" => self.help = true,
             "version" => self.version = true,
             "pidfile" => self.pid_file = path,
-            "threads" => self.config.threads = number(&name, &value)?,
+            "threads" => {
+                self.config.threads = number(&name, &value)?;
+                self.threads = Some(self.config.threads);
+            }
             "max-item-size" => limits.item_bytes_max = item_bytes(&name, &value)?,
             "disable-flush-all" => limits.flush_enabled = false,
             "disable-dumping" => limits.dump_enabled = false,

@@ -200,6 +200,10 @@ fn it_listens_everywhere_as_memcached_does_and_the_server_of_ours_does_not() {
         let v6 = TcpStream::connect((V6, peer.port)).is_ok();
         let everywhere = peer.name != "larder serve";
         assert_eq!((other, v6), (everywhere, everywhere && has_v6()), "{}", peer.name);
+        // Nor are its threads memcached's four: they are one a core.
+        let cores = std::thread::available_parallelism().unwrap().get() as u64;
+        let threads = if everywhere { 4 } else { cores.min(64) };
+        assert_eq!(peer.connect().stat("threads"), threads, "{}", peer.name);
     }
     // What a name stands for, and one address alone.
     for peer in

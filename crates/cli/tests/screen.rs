@@ -116,11 +116,38 @@ fn without_a_terminal_it_is_one_sample() {
     }
     for version in Version::ALL {
         let server = Memcached::start(version, &[]);
+        tells_what_it_does(&server.url(), "memcached 1.6.");
         let plain = on(&server.url(), "top --once --interval 200ms").exits(0);
         assert!(plain.starts_with("memcached 1.6.") && plain.contains("ops/s "), "{plain}");
         assert!(plain.contains("a get takes "), "{plain}");
     }
     on("redis://127.0.0.1:1", "top").fails(6, "127.0.0.1:1");
+}
+
+/// Holds what one sample says of a memcached to what was done there: one counter was made, and the look itself is a request.
+fn tells_what_it_does(url: &str, software: &str) {
+    on(url, "counter add hits").exits(0);
+    let sample = on(url, "--json top --interval 300ms").json();
+    let node = &sample["nodes"][0];
+    assert!(node["software"].as_str().unwrap().starts_with(software), "{sample}");
+    assert!(node["ops_per_second"].as_f64().unwrap() > 0.0, "{sample}");
+    assert!(node["used_bytes"].as_u64().unwrap() > 0, "{sample}");
+    assert_eq!(sample["structures"], serde_json::json!({"counter": 1}), "{sample}");
+    assert!(sample["round_trip_us"].as_f64().unwrap() > 0.0, "{sample}");
+}
+
+#[test]
+fn our_own_server_tells_what_it_does_over_memory_and_over_a_folder() {
+    for store in ["memory:", "file:store"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = larder(["serve", "--listen", "unix:socket", "--store", store]);
+        let mut serving = command.current_dir(folder.path()).spawn().unwrap();
+        let socket = folder.path().join("socket");
+        until("the server", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        tells_what_it_does(&format!("memcached+unix://{}", socket.display()), "larder ");
+        serving.kill().unwrap();
+        serving.wait().unwrap();
+    }
 }
 
 #[test]

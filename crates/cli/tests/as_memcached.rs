@@ -331,16 +331,40 @@ fn connections_threads_sockets_and_the_end_are_as_they_are_asked_for() {
 
 #[test]
 fn more_is_said_with_each_v() {
-    let lines = ["", "-v", "-vv"].map(|verbose| {
+    let [silent, serving, all] = ["", "-v", "-vv"].map(|verbose| {
         let options: Vec<&str> = ["-l", "127.0.0.1", verbose].into_iter().filter(|word| !word.is_empty()).collect();
         let mut peer = Peer::start("larder", ours(), &options);
         // The last of them may not be told yet when it is killed.
         for _ in 0..20 {
             assert_eq!(peer.ask("get none"), "END\r\n");
         }
-        peer.said().lines().count()
+        (peer.port, peer.said())
     });
-    assert!(lines[0] < lines[1] && lines[1] < lines[2], "{lines:?}");
+    assert_eq!(silent.1, "");
+    let started = |port: u16| format!("serving listeners=[\"tcp:127.0.0.1:{port}\"] threads=4");
+    let of = |said: &str, level: &str| said.lines().filter(|line| line.contains(level)).count();
+    assert!(serving.1.contains(&started(serving.0)), "{}", serving.1);
+    assert_eq!((of(&serving.1, " INFO "), of(&serving.1, " DEBUG ")), (serving.1.lines().count(), 0), "{}", serving.1);
+    assert!(all.1.contains(&started(all.0)), "{}", all.1);
+    // Each connection has a number and says whose it was.
+    for conn in 1..10 {
+        let closed = format!("closed conn={conn} peer=tcp:127.0.0.1:");
+        assert!(all.1.lines().any(|line| line.contains(" DEBUG ") && line.contains(&closed)), "{closed}: {}", all.1);
+    }
+}
+
+#[test]
+fn a_memory_limit_that_is_set_later_is_held() {
+    for peer in Peer::both(&["-m", "64", "-l", "127.0.0.1"]) {
+        let (name, mut talk) = (peer.name, peer.connect());
+        let too_small = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
+        assert_eq!(talk.ask("cache_memlimit 7"), too_small, "{name}");
+        assert_eq!(talk.ask("cache_memlimit 8"), "OK\r\n", "{name}");
+        assert_eq!(talk.stat("limit_maxbytes"), 8 << 20, "{name}");
+        assert_eq!(fill(&mut talk, ITEMS), (BTreeSet::new(), 0), "{name}: nothing is refused");
+        let (bytes, evicted) = (talk.stat("bytes"), talk.stat("evictions"));
+        assert!(bytes <= 8 << 20 && evicted > 0, "{name}: {bytes} bytes, {evicted} evicted");
+    }
 }
 
 /// What memcached takes, and does nothing here, is named; what it refuses is refused.

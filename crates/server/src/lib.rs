@@ -33,6 +33,7 @@
 //!   `SERVER_ERROR the store is ...`, which ends a `get` and a listing in place of `END`, never a miss;
 //! - who is full evicts by a clock, not by lists of use: of what nobody has asked for since the clock's hand last came by, the next goes; so nearly all of the newest stay, and what is asked for all the time,
 //!   but an item may go before one that is a little older;
+//! - `verbosity` changes what `stats settings` tells of it, and not what is logged: that is `-v`;
 //! - `stats slabs` and `stats items` tell of one class; `stats sizes` walks over all items, whether `track_sizes` was said or not; `stats reset` leaves `/metrics` and `stats latency` as they are;
 //! - a port that is taken in one family is an error, where memcached would listen in the other alone; `-p 0` is any free port, as `-p -1` is; `-l` takes no `notls:`, `proto[...]` or `tag[...]`;
 //! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took;

@@ -32,13 +32,18 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     !matches!(stream.read(&mut [0; 4096]), Ok(1..))
 }
 
+/// Half a megabyte, so that a few of them are more than the buffers of the system take.
+fn store_big(stream: &mut TcpStream) {
+    let value = vec![b'v'; 500_000];
+    ask(stream, &[&b"set big 0 0 500000\r\n"[..], &value, b"\r\n"].concat(), b"STORED\r\n");
+}
+
 #[test]
 fn a_reader_that_never_reads_is_dropped_and_counted_and_holds_little() {
     let server = start(Limits { slow_timeout_ms: 400, ..Limits::default() });
     let addr = server.addrs()[0];
     let mut other = connect(addr);
-    let value = vec![b'v'; 500_000];
-    ask(&mut other, &[&b"set big 0 0 500000\r\n"[..], &value, b"\r\n"].concat(), b"STORED\r\n");
+    store_big(&mut other);
     // A gigabyte, or a quarter of one in one line, is asked for, and none of it read.
     let many = b"get big big big big big big big big big big\r\n".repeat(200);
     let [get, gat] = ["get", "gat 0"].map(|verb| format!("{verb}{}\r\n", " big".repeat(500)).into_bytes());
@@ -243,12 +248,24 @@ fn an_end_comes_however_many_are_just_coming_in() {
 
 #[test]
 fn a_client_may_end_it_only_where_that_is_allowed() {
-    let server = start(Limits { shutdown_enabled: true, ..Limits::default() });
-    let addr = server.addrs()[0];
-    assert_eq!(exchange(addr, [&b"shutdown now\r\n"[..]]), b"CLIENT_ERROR invalid shutdown mode\r\n");
-    assert_eq!(exchange(addr, [&b"shutdown\r\n"[..]]), b"");
-    server.wait();
-    assert!(TcpStream::connect(addr).is_err());
+    // Graceful or not, who is in the middle of a request finishes it.
+    for shutdown in ["shutdown\r\n", "shutdown graceful\r\n"] {
+        let limits = Limits { shutdown_enabled: true, drain_timeout_ms: 8_000, ..Limits::default() };
+        let server = start(limits);
+        let addr = server.addrs()[0];
+        assert_eq!(exchange(addr, [&b"shutdown now\r\n"[..]]), b"CLIENT_ERROR invalid shutdown mode\r\n");
+        assert_eq!(exchange(addr, [&b"shutdown graceful now\r\n"[..]]), b"CLIENT_ERROR invalid shutdown mode\r\n");
+        let mut half = connect(addr);
+        half.write_all(b"mn\r\nset k 0 0 5\r\nhel").unwrap();
+        read_until(&mut half, b"MN\r\n");
+        assert_eq!(exchange(addr, [shutdown.as_bytes()]), b"", "{shutdown}");
+        eventually(|| TcpStream::connect(addr).is_err());
+        half.write_all(b"lo\r\n").unwrap();
+        assert_eq!(read_until(&mut half, b"\n"), b"STORED\r\n", "{shutdown}");
+        server.wait();
+    }
+    let server = start(Limits::default());
+    assert_eq!(exchange(server.addrs()[0], [&b"shutdown graceful\r\n"[..]]), b"SERVER_ERROR: shutdown not enabled\r\n");
 }
 
 #[test]
@@ -289,7 +306,8 @@ fn a_unix_socket_and_an_auth_file_let_in_whom_they_name() {
 #[test]
 fn metrics_and_health_are_told_over_http() {
     let metrics = Some("127.0.0.1:0".parse().unwrap());
-    let server = start_with(Config { metrics, ..Config::default() });
+    let limits = Limits { slow_timeout_ms: 300, ..Limits::default() };
+    let server = start_with(Config { metrics, limits, ..Config::default() });
     let (addr, http) = (server.addrs()[0], server.metrics_addr().unwrap());
     exchange(addr, [&b"set k 0 0 1\r\nx\r\nget k\r\nget l\r\n"[..], &b"get k\r\n".repeat(64)]);
     let ask = |request: &str| String::from_utf8(exchange(http, [request.as_bytes()])).unwrap();
@@ -297,16 +315,40 @@ fn metrics_and_health_are_told_over_http() {
     for line in [
         "larder_get_hits_total 65",
         "larder_get_misses_total 1",
+        "larder_slow_kicks_total 0",
         "larder_items 1",
         "# TYPE larder_request_seconds histogram",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
-    let timed = text.lines().find_map(|line| line.strip_prefix("larder_request_seconds_count{class=\"read\"} "));
-    assert!(timed.unwrap().parse::<u64>().unwrap() >= 4, "one request in 16 is timed");
+    let reads = histogram(&text, "read");
+    assert!(reads >= 4, "one request in 16 is timed: {text}");
+    assert!(histogram(&text, "write") + histogram(&text, "other") < reads, "{text}");
+    // One who asks for more than the buffers of the system take, and reads nothing, is counted.
+    let mut deaf = connect(addr);
+    store_big(&mut deaf);
+    deaf.write_all(&b"get big\r\n".repeat(200)).unwrap();
+    eventually(|| ask("GET /metrics HTTP/1.0\r\n\r\n").lines().any(|line| line == "larder_slow_kicks_total 1"));
     assert!(ask("GET /healthz HTTP/1.0\r\n\r\n").ends_with("\r\n\r\nok\n"));
     assert!(ask("GET /other HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(ask("DELETE /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 405"));
+}
+
+/// How many requests of a class were timed. Its buckets count all that took no longer than their bounds, the last of them all there are.
+fn histogram(text: &str, class: &str) -> u64 {
+    let buckets: Vec<(f64, u64)> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(&format!("larder_request_seconds_bucket{{class=\"{class}\",le=\"")))
+        .map(|bucket| bucket.split_once("\"} ").unwrap())
+        .map(|(bound, count)| (bound.parse().unwrap(), count.parse().unwrap()))
+        .collect();
+    assert!(buckets.len() > 20, "{text}");
+    assert!(buckets.is_sorted_by(|one, next| one.0 < next.0 && one.1 <= next.1), "{class}: {buckets:?}");
+    let count =
+        text.lines().find_map(|line| line.strip_prefix(&format!("larder_request_seconds_count{{class=\"{class}\"}} ")));
+    let count: u64 = count.unwrap().parse().unwrap();
+    assert_eq!(buckets.last(), Some(&(f64::INFINITY, count)), "{class}");
+    count
 }
 
 #[test]

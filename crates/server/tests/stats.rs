@@ -26,6 +26,23 @@ const OURS: [&str; 10] = [
 /// memcached's, where it speaks TLS.
 const WITH_TLS: &str = "ssl_handshake_errors";
 
+/// What monitors of memcached read: all of these are told.
+const WANTED: [(&str, &str); 2] = [
+    (
+        "stats",
+        "pid uptime time version pointer_size rusage_user rusage_system max_connections curr_connections total_connections rejected_connections \
+         connection_structures cmd_get cmd_set cmd_flush cmd_touch cmd_meta get_hits get_misses delete_hits delete_misses incr_hits incr_misses decr_hits \
+         decr_misses cas_hits cas_misses cas_badval touch_hits touch_misses store_too_large store_no_memory auth_cmds auth_errors idle_kicks bytes_read \
+         bytes_written read_buf_bytes limit_maxbytes accepting_conns threads bytes curr_items total_items evictions reclaimed",
+    ),
+    (
+        "stats settings",
+        "maxbytes maxconns tcpport udpport inter verbosity evictions domain_socket umask shutdown_command num_threads detail_enabled cas_enabled tcp_backlog \
+         binding_protocol auth_enabled_sasl auth_enabled_ascii item_size_max maxconns_fast flush_enabled dump_enabled idle_timeout track_sizes ssl_enabled \
+         client_flags_size",
+    ),
+];
+
 fn text(stream: &mut TcpStream, request: &str) -> String {
     let reply = ask(stream, format!("{request}\r\nmn\r\n").as_bytes(), b"MN\r\n");
     let reply = String::from_utf8(reply).unwrap();
@@ -62,6 +79,13 @@ fn what_is_told_has_memcacheds_names_and_shape() {
         assert!(!ours.is_empty(), "{what}");
         let strange: Vec<&String> = ours.difference(&theirs).collect();
         assert!(strange.is_empty(), "{what}: memcached has no {strange:?}");
+    }
+    for (what, wanted) in WANTED {
+        for (whose, stream) in [("memcached", &mut theirs), ("larder", &mut ours)] {
+            let told = names(&text(stream, what));
+            let missing: Vec<&str> = wanted.split_whitespace().filter(|name| !told.contains(*name)).collect();
+            assert!(missing.is_empty(), "{what} of {whose} has no {missing:?}");
+        }
     }
     // Where a name has one value, it is the same.
     for (what, wanted) in [

@@ -25,6 +25,8 @@ pub struct Wire {
 pub struct Talk {
     /// All that was answered.
     pub replies: Vec<u8>,
+    /// Writes that it was answered with.
+    pub writes: usize,
     /// Pieces that the server did not read, since it had closed.
     pub unread: usize,
     /// The most that the server held of it while it waited for the next piece, in bytes.
@@ -46,7 +48,8 @@ impl Wire {
         let pieces: VecDeque<Vec<u8>> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         // It waits once a piece, and once for the end.
         let mut waits_left = pieces.len() + 2;
-        let mut stream = Memory { pieces, is_due: false, replies: Vec::new(), taken_at_once: taken_at_once.max(1) };
+        let taken_at_once = taken_at_once.max(1);
+        let mut stream = Memory { pieces, is_due: false, replies: Vec::new(), writes: 0, taken_at_once };
         let mut connection = Connection::new(self.env.clone(), state, &mut stream);
         let mut held_bytes_max = 0;
         // It is polled again whenever it waits: the next piece is there by then.
@@ -55,7 +58,8 @@ impl Wire {
             waits_left -= 1;
         }
         drop(connection);
-        Talk { replies: stream.replies, unread: stream.pieces.len(), held_bytes_max, is_hung: waits_left == 0 }
+        let Memory { replies, writes, pieces, .. } = stream;
+        Talk { replies, writes, unread: pieces.len(), held_bytes_max, is_hung: waits_left == 0 }
     }
 
     /// Connections that the server still counts.
@@ -80,6 +84,7 @@ struct Memory {
     /// The reader has waited.
     is_due: bool,
     replies: Vec<u8>,
+    writes: usize,
     taken_at_once: usize,
 }
 
@@ -104,6 +109,7 @@ impl AsyncWrite for &mut Memory {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let taken = bytes.len().min(self.taken_at_once);
         self.replies.extend_from_slice(&bytes[..taken]);
+        self.writes += 1;
         Poll::Ready(Ok(taken))
     }
 

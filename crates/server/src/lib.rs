@@ -49,7 +49,7 @@ mod counters;
 mod engine;
 mod env;
 mod extended;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod hot;
@@ -59,6 +59,8 @@ mod notify;
 mod process;
 mod server;
 mod session;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 pub use args::Args;

@@ -1,0 +1,123 @@
+//! What requests cost, without a socket: allocations, copies of large values, writes.
+
+use std::sync::Arc;
+
+use allocation_counter::{AllocationInfo, measure};
+use larder_store_memory::MemoryStore;
+
+use crate::config::Limits;
+use crate::engine::MemoryEngine;
+use crate::env::{Env, Settings};
+use crate::fuzzing::Wire;
+use crate::session::Session;
+
+const LARGE_BYTES: usize = 1_000_000;
+/// What comes on top of a large value: its line, its header, rounding of allocations, what is read at once.
+const SLACK_BYTES: u64 = 128 << 10;
+
+fn engine() -> MemoryEngine {
+    MemoryEngine::new(MemoryStore::builder().bytes_max(64 << 20).value_bytes_max(1 << 20).build().unwrap())
+}
+
+fn env() -> Arc<Env<MemoryEngine>> {
+    Env::new(engine(), Limits::default(), 1, None, Settings::default())
+}
+
+/// What a request, which is there whole, takes of the allocator, and its reply.
+fn fed(env: &Env<MemoryEngine>, session: &mut Session, request: &[u8]) -> (AllocationInfo, Vec<u8>) {
+    let info = measure(|| assert_eq!(session.feed(env, request), request.len()));
+    let reply = session.out.clone();
+    session.out.clear();
+    (info, reply)
+}
+
+fn large_set() -> Vec<u8> {
+    [format!("set large 0 0 {LARGE_BYTES}\r\n").as_bytes(), &[b'v'; LARGE_BYTES], b"\r\n"].concat()
+}
+
+#[test]
+fn a_connection_that_is_warm_allocates_nothing_for_a_request() {
+    // So often that what a connection and a thread keep has grown, hot keys too, and numbers have the digits that they will have.
+    const WARM: usize = 4_000;
+    const MEASURED: usize = 1_000;
+    for (request, reply) in [
+        ("get k\r\n", "VALUE k 5 3\r\nabc\r\nEND\r\n"),
+        ("get k none k\r\n", "VALUE k 5 3\r\nabc\r\nVALUE k 5 3\r\nabc\r\nEND\r\n"),
+        ("gat 0 k\r\n", "VALUE k 5 3\r\nabc\r\nEND\r\n"),
+        ("mg k v f t\r\n", "VA 3 f5 t-1\r\nabc\r\n"),
+        ("mg bm9uZQ== b v k Oq\r\n", "EN kbm9uZQ== b Oq\r\n"),
+        ("set k 5 0 3\r\nabc\r\n", "STORED\r\n"),
+        ("ms k 3 T0 F5\r\nabc\r\n", "HD\r\n"),
+        ("touch k 0\r\n", "TOUCHED\r\n"),
+        ("delete none\r\n", "NOT_FOUND\r\n"),
+        ("ma n N0 J1\r\n", "HD\r\n"),
+        ("incr n 0\r\n", "7\r\n"),
+        ("set k 5 0 3 noreply\r\nabc\r\n", ""),
+    ] {
+        let (env, mut session) = (env(), Session::default());
+        fed(&env, &mut session, b"set k 5 0 3\r\nabc\r\nset n 0 0 1\r\n7\r\n");
+        for _ in 0..WARM {
+            fed(&env, &mut session, request.as_bytes());
+        }
+        let took: u64 = (0..MEASURED)
+            .map(|_| {
+                let (info, told) = fed(&env, &mut session, request.as_bytes());
+                assert_eq!(String::from_utf8(told).unwrap(), reply, "{request}");
+                info.count_total
+            })
+            .sum();
+        assert_eq!(took, 0, "allocations by {MEASURED} of {request}");
+    }
+}
+
+#[test]
+fn a_large_value_is_copied_once_from_where_it_was_gathered_and_once_into_its_reply() {
+    let (env, mut session) = (env(), Session::default());
+    let (info, reply) = fed(&env, &mut session, &large_set());
+    assert_eq!(reply, b"STORED\r\n");
+    let one = LARGE_BYTES as u64;
+    assert!((one..one + SLACK_BYTES).contains(&info.bytes_total), "{info:?}");
+    session.out = Vec::new();
+    let (info, reply) = fed(&env, &mut session, b"get large\r\n");
+    assert!(reply.len() > LARGE_BYTES);
+    assert!((one..one + SLACK_BYTES).contains(&info.bytes_total), "{info:?}");
+}
+
+/// Room for a body doubles as it comes: all of it together is less than twice the value, and the item is the value once.
+#[test]
+fn a_large_value_that_comes_in_pieces_is_gathered_where_it_is_taken_from() {
+    let wire = Wire::new(engine(), Limits::default());
+    let pieces: Vec<Vec<u8>> = large_set().chunks(100_000).map(<[u8]>::to_vec).collect();
+    // The buffers of the thread are there.
+    wire.talk([b"mn\r\n".to_vec()], usize::MAX);
+    let mut replies = Vec::new();
+    let info = measure(|| replies = wire.talk(pieces, usize::MAX).replies);
+    assert_eq!(replies, b"STORED\r\n");
+    assert!(info.bytes_total < 3 * LARGE_BYTES as u64 + SLACK_BYTES, "{info:?}");
+}
+
+#[test]
+fn requests_that_come_together_are_answered_with_one_write() {
+    let wire = Wire::new(engine(), Limits::default());
+    for (request, reply) in [("get none\r\n", "END\r\n"), ("mg none v\r\n", "EN\r\n"), ("ma n N0\r\n", "HD\r\n")] {
+        let talk = wire.talk([request.repeat(64).into_bytes()], usize::MAX);
+        assert_eq!((String::from_utf8(talk.replies).unwrap(), talk.writes), (reply.repeat(64), 1), "{request}");
+    }
+}
+
+/// The largest values that one read can ask for, 30 GB of them, are answered a part at a time.
+#[test]
+fn a_line_of_very_many_keys_gathers_no_more_than_one_value_too_many() {
+    let (env, mut session) = (env(), Session::default());
+    fed(&env, &mut session, &large_set().strip_prefix(b"set large").map(|rest| [b"set b", rest].concat()).unwrap());
+    for verb in ["get", "gets", "gat 0", "gats 0"] {
+        let request = format!("{verb}{}\r\n", " b".repeat(30_000)).into_bytes();
+        for part in 0..20 {
+            let info = measure(|| assert_eq!(session.feed(&env, &request), 0, "{verb}: it is done after part {part}"));
+            assert!(session.blocked && session.out.len() > LARGE_BYTES, "{verb}");
+            assert!(info.bytes_max < 2 * LARGE_BYTES as u64, "{verb}: {info:?}");
+            session.out.clear();
+        }
+        session = Session::default();
+    }
+}

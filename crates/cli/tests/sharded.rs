@@ -57,6 +57,31 @@ fn members_come_from_standard_input_and_who_is_new_is_counted() {
     });
 }
 
+/// A set that the server's limit pushes out of its packed form, all of it or a part.
+#[test]
+fn the_figures_tell_how_many_shards_are_not_packed() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let url = server.url();
+    let stat = |expected: u64, advises: bool| {
+        let found = on(&url, "--json sharded-set stat paid").json();
+        assert_eq!((&found["unpacked_shards"], found["advice"].is_string()), (&json!(expected), advises), "{found}");
+        let plain = on(&url, "sharded-set stat paid").exits(0);
+        assert!(plain.lines().any(|line| line == format!("unpacked_shards {expected}")), "{plain}");
+    };
+    // Shards of 100, 100 and 10.
+    let numbers: String = (0..210).map(|n| format!("{n}\n")).collect();
+    on_with_input(&url, "sharded-set add paid --dense 100 --shards 3 -", numbers.as_bytes()).exits(0);
+    stat(0, false);
+    server.command(&["CONFIG", "SET", "set-max-intset-entries", "50"]);
+    on(&url, "sharded-set remove paid 5 105").exits(0);
+    on(&url, "sharded-set add paid 5 105").exits(0);
+    stat(2, true);
+    let memcached = Memcached::start(Version::New, &[]);
+    on(&memcached.url(), "sharded-set add paid a").exits(0);
+    assert_eq!(on(&memcached.url(), "--json sharded-set stat paid").json()["unpacked_shards"], json!(null));
+    assert!(!on(&memcached.url(), "sharded-set stat paid").exits(0).contains("unpacked_shards"));
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let server = Memcached::start(Version::New, &[]);
@@ -90,6 +115,33 @@ fn add_members(url: &str, add: &str, members: std::ops::Range<u64>) -> u64 {
     new
 }
 
+/// How often a kill may come too late, for each that does not.
+const ATTEMPTS_A_KILL: u64 = 5;
+
+/// Reshards by a command that is killed at some moment of this time, with other shards each time, until so many were killed before they were done: how many it took. `look` is given how many
+/// there were before.
+fn reshard_and_kill(url: &str, kills: u64, within: Duration, shards: [&str; 2], mut look: impl FnMut(u64)) -> u64 {
+    let (mut landed, mut attempts) = (0, 0);
+    while landed < kills {
+        assert!(attempts < ATTEMPTS_A_KILL * kills, "only {landed} of {attempts} were killed before they were done");
+        let shards = shards[(attempts % 2) as usize];
+        let mut child = larder(["reshard", "seen", "--shards", shards]).env("LARDER_STORE", url).spawn().unwrap();
+        thread::sleep(within.mul_f64(fastrand::f64()));
+        child.kill().unwrap();
+        landed += u64::from(!child.wait().unwrap().success());
+        look(attempts);
+        attempts += 1;
+    }
+    attempts
+}
+
+/// How long a resharding takes that nobody kills, so that those that are killed are so at any moment of theirs.
+fn time_of_a_reshard(reshard: impl FnOnce()) -> Duration {
+    let from = Instant::now();
+    reshard();
+    from.elapsed()
+}
+
 /// Members are added while resharding is killed and begun anew; each is new once, and none is lost.
 #[test]
 fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
@@ -104,27 +156,16 @@ fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
         let add = format!("sharded-set add seen --shards {} -", shards(66));
         assert_eq!(add_members(url, &add, 0..members), members);
         let is_over = AtomicBool::new(false);
-        let mut landed = 0;
-        let (added, new, slowest) = thread::scope(|scope| {
+        let (attempts, (added, new, slowest)) = thread::scope(|scope| {
             let adder = scope.spawn(|| add_until(url, &is_over));
-            // Of one that nobody kills, so that those that are killed are so at any moment of theirs.
-            let from = Instant::now();
-            on(&format!("reshard seen --shards {}", shards(50))).exits(0);
-            let whole = from.elapsed();
-            for kill in 0..kills {
-                let shards = [shards(28), shards(133)][(kill % 2) as usize].clone();
-                let mut child =
-                    larder(["reshard", "seen", "--shards", &shards]).env("LARDER_STORE", url).spawn().unwrap();
-                thread::sleep(whole.mul_f64(fastrand::f64()));
-                child.kill().unwrap();
-                landed += u64::from(!child.wait().unwrap().success());
+            let whole = time_of_a_reshard(|| drop(on(&format!("reshard seen --shards {}", shards(50))).exits(0)));
+            let attempts = reshard_and_kill(url, kills, whole, [&shards(28), &shards(133)], |attempt| {
                 let len: u64 = on("sharded-set len seen").exits(0).trim().parse().unwrap();
-                assert!(len >= members, "{len} after kill {kill}");
-            }
-            assert!(landed > kills / 4, "only {landed} were killed before they were done");
+                assert!(len >= members, "{len} after attempt {attempt}");
+            });
             on(&format!("reshard seen --shards {}", shards(50))).exits(0);
             is_over.store(true, Ordering::Relaxed);
-            adder.join().unwrap()
+            (attempts, adder.join().unwrap())
         });
         assert_eq!(new, added, "each x is new once, and nothing else is");
         assert_eq!(on("sharded-set len seen").exits(0), format!("{}\n", members + added));
@@ -136,7 +177,7 @@ fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
         // The manifest, the map and the shards: what the dead have left is gone.
         assert_eq!(on("--json inspect seen").json()["keys"].to_string(), (members / 50 + 2).to_string());
         println!(
-            "{url}: {members} members and {added} more, {landed} of {kills} killed midway; the slowest add of 100, a process and all, {slowest:?}"
+            "{url}: {members} members and {added} more, {kills} of {attempts} killed midway; the slowest add of 100, a process and all, {slowest:?}"
         );
     });
 }
@@ -165,22 +206,16 @@ fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed() {
         for (group, all) in [("hash", "hash entries seen"), ("top", "top list seen --all")] {
             let set = format!("{group} set seen --shards 60 -");
             assert_eq!(on_with_input(url, &set, lines(0, ELEMENTS, 0).as_bytes()).exits(0), format!("{ELEMENTS}\n"));
-            let mut landed = 0;
-            for kill in 0..KILLS {
-                let shards = ["170", "40"][(kill % 2) as usize];
-                let mut child =
-                    larder(["reshard", "seen", "--shards", shards]).env("LARDER_STORE", url).spawn().unwrap();
-                thread::sleep(Duration::from_millis(fastrand_ms(kill)));
-                child.kill().unwrap();
-                landed += u64::from(!child.wait().unwrap().success());
+            let whole = time_of_a_reshard(|| drop(on(url, "reshard seen --shards 100").exits(0)));
+            let attempts = reshard_and_kill(url, KILLS, whole, ["170", "40"], |attempt| {
                 // Those of the first tenth get another value, and ten more come.
-                let more = ELEMENTS + 10 * kill;
-                let changed = lines(0, ELEMENTS / 10, kill + 1) + &lines(more, more + 10, 0);
-                assert_eq!(on_with_input(url, &set, changed.as_bytes()).exits(0), "10\n", "{group}, kill {kill}");
-            }
-            assert!(landed > 0, "{group}: none was killed before it was done");
+                let more = ELEMENTS + 10 * attempt;
+                let changed = lines(0, ELEMENTS / 10, attempt + 1) + &lines(more, more + 10, 0);
+                let told = on_with_input(url, &set, changed.as_bytes()).exits(0);
+                assert_eq!(told, "10\n", "{group}, attempt {attempt}");
+            });
             on(url, "reshard seen --shards 50").exits(0);
-            let mut expected = lines(0, ELEMENTS / 10, KILLS) + &lines(ELEMENTS / 10, ELEMENTS + 10 * KILLS, 0);
+            let mut expected = lines(0, ELEMENTS / 10, attempts) + &lines(ELEMENTS / 10, ELEMENTS + 10 * attempts, 0);
             expected.truncate(expected.len() - 1);
             let mut expected: Vec<&[u8]> = expected.split('\n').map(str::as_bytes).collect();
             expected.sort_unstable();
@@ -190,10 +225,4 @@ fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed() {
             on(url, "drop seen").exits(0);
         }
     });
-}
-
-/// From 0 to some 300 ms, spread over the kills, with some chance in it.
-fn fastrand_ms(kill: u64) -> u64 {
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
-    kill * 15 + u64::from(nanos) % 16
 }

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fs::File;
 use std::future::Future;
-use std::io::{self, BufRead, IsTerminal, Read};
+use std::io::{self, BufRead, IsTerminal, Read, Seek};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -125,10 +127,11 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    let mut turns = Turns { under_way: VecDeque::new(), take, done: 0, progress: progress(), start: Instant::now() };
+    let mut take = take;
     if let Source::Typed(elements) = source {
-        return (turns.take)(act(elements).await?);
+        return take(act(elements).await?);
     }
+    let mut turns = Turns { under_way: VecDeque::new(), take, done: Amount::default(), meter: Meter::new() };
     let mut batches = read_batches_of(size);
     let mut outcome = Ok(());
     while let Some(batch) = batches.recv().await {
@@ -136,7 +139,7 @@ where
             outcome = turns.take_one().await;
         }
         match batch {
-            Ok(batch) if outcome.is_ok() => turns.begin(batch.len(), act(batch)),
+            Ok(batch) if outcome.is_ok() => turns.begin(Amount::of(&batch), act(batch)),
             Ok(_) => break,
             Err(failure) => {
                 outcome = outcome.and(Err(failure));
@@ -148,34 +151,46 @@ where
         let next = turns.take_one().await;
         outcome = outcome.and(next);
     }
-    turns.progress.finish_and_clear();
-    let done = turns.done;
+    let done = turns.done.elements;
+    drop(turns);
     outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
 }
 
 /// Batches that are acted on, in the order in which they were read.
 struct Turns<T, K> {
-    under_way: VecDeque<(usize, AbortOnDropHandle<Result<T, Failure>>)>,
+    under_way: VecDeque<(Amount, AbortOnDropHandle<Result<T, Failure>>)>,
     take: K,
-    /// Elements.
-    done: u64,
-    progress: ProgressBar,
-    start: Instant,
+    done: Amount,
+    meter: Meter,
+}
+
+/// How much of standard input.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    elements: u64,
+    bytes: u64,
+}
+
+impl Amount {
+    /// With the ends of the lines.
+    fn of(batch: &Elements) -> Amount {
+        let bytes = batch.iter().map(|line| line.len() as u64 + 1).sum();
+        Amount { elements: batch.len() as u64, bytes }
+    }
 }
 
 impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
-    fn begin(&mut self, count: usize, action: impl Future<Output = Result<T, Failure>> + Send + 'static) {
-        self.under_way.push_back((count, AbortOnDropHandle::new(tokio::spawn(action))));
+    fn begin(&mut self, amount: Amount, action: impl Future<Output = Result<T, Failure>> + Send + 'static) {
+        self.under_way.push_back((amount, AbortOnDropHandle::new(tokio::spawn(action))));
     }
 
     /// Waits for the first of them and takes what came of it.
     async fn take_one(&mut self) -> Result<(), Failure> {
-        let Some((count, action)) = self.under_way.pop_front() else { return Ok(()) };
+        let Some((amount, action)) = self.under_way.pop_front() else { return Ok(()) };
         let outcome = action.await.map_err(io::Error::other)??;
-        self.done += count as u64;
-        if self.start.elapsed() > PROGRESS_AFTER {
-            self.progress.set_position(self.done);
-        }
+        self.done.elements += amount.elements;
+        self.done.bytes += amount.bytes;
+        self.meter.show(self.done);
         (self.take)(outcome)
     }
 }
@@ -246,6 +261,34 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+/// How far standard input is done: of a file its share, of what has no end yet the elements.
+struct Meter {
+    bar: ShareBar,
+    all_bytes: Option<u64>,
+}
+
+impl Meter {
+    fn new() -> Meter {
+        let all_bytes = bytes_of_a_file();
+        let count = || ShareBar { bar: progress(), start: Instant::now() };
+        Meter { bar: all_bytes.map_or_else(count, |_| share_bar("bytes of input")), all_bytes }
+    }
+
+    fn show(&self, done: Amount) {
+        match self.all_bytes {
+            Some(all) => self.bar.show(done.bytes.min(all), all),
+            None => self.bar.show(done.elements, done.elements),
+        }
+    }
+}
+
+/// How many bytes are to come on standard input, if that is a file.
+fn bytes_of_a_file() -> Option<u64> {
+    let mut file = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some(metadata.len().saturating_sub(file.stream_position().ok()?)).filter(|&bytes| bytes > 0)
+}
+
 /// A bar of what is done of how much, on standard error, if that is a terminal and it takes long; gone when dropped.
 pub(crate) struct ShareBar {
     bar: ProgressBar,
@@ -265,8 +308,11 @@ pub(crate) fn share_bar(what: &'static str) -> ShareBar {
 impl ShareBar {
     pub(crate) fn show(&self, done: u64, all: u64) {
         if self.start.elapsed() > PROGRESS_AFTER {
-            self.bar.set_length(all);
-            self.bar.set_position(done);
+            // Drawn once, with both.
+            self.bar.update(|state| {
+                state.set_len(all);
+                state.set_pos(done);
+            });
         }
     }
 }

@@ -131,7 +131,7 @@ Examples:
 }
 
 const STAT_HELP: &str = "\
-Elements and shards, the fullest shard, its encoding on a server that has several, and what to do where its limits have unpacked it.
+Elements and shards, the fullest shard; on a server that has several encodings that one's, how many shards are not packed, and what to do where its limits have unpacked them.
 
 Round trips: open 2, stat 1 for every 1,024 shards, and 1.
 
@@ -405,6 +405,7 @@ fn stat(session: &Session, named: &Named, stat: &ShardedStat) -> Result<(), Fail
     for (word, text) in [
         ("moving_from", stat.moving_from.map(|shards| shards.to_string())),
         ("encoding", stat.encoding.clone()),
+        ("unpacked_shards", stat.unpacked_shards.map(|shards| shards.to_string())),
         ("advice", stat.advice.clone()),
     ] {
         if let Some(text) = text {
@@ -414,7 +415,7 @@ fn stat(session: &Session, named: &Named, stat: &ShardedStat) -> Result<(), Fail
     let object = json!({
         "name": bytes(named.bytes()), "elements": stat.elements, "shards": stat.shards,
         "largest_shard": stat.largest_shard, "moving_from": stat.moving_from, "encoding": stat.encoding,
-        "advice": stat.advice,
+        "unpacked_shards": stat.unpacked_shards, "advice": stat.advice,
     });
     session.out.answer(&plain, &object)
 }

@@ -302,17 +302,22 @@ async fn count(session: &Session, args: &UniqueCountArgs) -> Result<(), Failure>
         ),
     };
     let plain = format!(
-        "visitors {}\nprecision {}\nperiod {day}\nexpected {}{}\nmissing, expected {:.2}\nstandard error {:.1}\nshards {}, the fullest of {} visitors{unpacked}",
+        "visitors {}\nprecision {}\nperiod {day}\nexpected {}{}\nmissing, expected {}\nstandard error {:.1}\nshards {}, the fullest of {} visitors{unpacked}",
         stat.count.visitors,
         site.precision().as_str(),
         stat.expected,
         if stat.is_outgrown() { ", and more came: it is right, and slower to write" } else { "" },
-        stat.count.missed,
+        few(stat.count.missed),
         stat.count.standard_error,
         stat.shards,
         stat.largest_shard
     );
     session.out.answer(&plain, &object)
+}
+
+/// How many are expected, also where that is a small part of one.
+fn few(expected: f64) -> String {
+    if expected > 0.0 && expected < 0.01 { format!("{expected:.1e}") } else { format!("{expected:.2}") }
 }
 
 fn figures(name: &[u8], day: u64, count: &UniqueCount) -> Value {

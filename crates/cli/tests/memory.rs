@@ -58,6 +58,25 @@ fn the_report_and_the_advice_name_the_limit_and_what_lifting_it_saves() {
     }
 }
 
+/// Beside settings, the advice names the sizes of shards: of what is too large to be packed whole, and of many small keys.
+#[test]
+fn the_advice_names_the_sizes_of_shards() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    for user in 0..5_000 {
+        let field = format!("user:{user}");
+        server.command(&["HSET", "logins", &field, "20260131"]);
+    }
+    let advice = on(&server.url(), "memory advise").exits(0);
+    assert!(advice.contains("larder hash: 79 shards of 64"), "{advice}");
+    let json = on(&server.url(), "--json memory advise").json();
+    let told = &json["advice"][0];
+    assert_eq!(
+        (&told["act"], &told["shards"], &told["elements_a_shard"]),
+        (&"shard".into(), &79.into(), &64.into()),
+        "{json}"
+    );
+}
+
 #[test]
 fn a_plot_is_a_picture_and_one_that_cannot_be_written_is_told() {
     let server = pushed_out(RedisVersion::Redis7);

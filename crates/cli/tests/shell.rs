@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{finish, larder, on, wait};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version, executable};
 use tempfile::TempDir;
 
@@ -141,15 +142,52 @@ fn standard_input_is_taken_as_it_comes_and_never_held_whole() {
     assert_eq!(stat["members"], LINES);
 }
 
-/// `script` of util-linux gives a command a terminal.
+/// What a line of a shell shows at a terminal, which `script` of util-linux gives it; `larder` in it is the command.
+fn at_a_terminal(url: Option<&str>, line: &str) -> String {
+    let line = format!("larder() {{ {} \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_larder"));
+    let mut command = Command::new("script");
+    command
+        .args(["-qec", &line, "/dev/null"])
+        .env("SHELL", "/bin/sh")
+        .env("TERM", "xterm-256color")
+        .env("COLUMNS", "120");
+    command.env_remove("NO_COLOR").env_remove("LARDER_STORE").envs(url.map(|url| ("LARDER_STORE", url)));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(command.spawn().expect("script, of util-linux")).exits(0)
+}
+
+/// Each takes longer than what nothing is shown of: by a pause in its input, by as much as it has to do, or since it shows itself at once.
+#[test]
+fn at_a_terminal_what_takes_long_shows_how_far_it_is() {
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let url = server.url();
+    let shows = |line: &str, parts: &[&str]| {
+        let shown = at_a_terminal(Some(&url), line);
+        assert!(parts.iter().all(|part| shown.contains(part)), "{line}: {shown:?} has not all of {parts:?}");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ids");
+    fs::write(&file, (0..400_000).map(|id| format!("{id}\n")).collect::<String>()).unwrap();
+    let ids = file.display();
+    shows("(seq 9; sleep 1; seq 10 30) | larder unique add site -", &[" 30 elements", "30\r\n"]);
+    let of_all = ["█", " of 2,688,890 bytes of input", "400000\r\n"];
+    shows(&format!("larder unique add day --expected 400000 - < {ids}"), &of_all);
+    // A part of a file that others have read from.
+    shows(&format!("(read one; read two; larder unique add rest - | cat) < {ids}"), &["of 2,688,886 bytes of input"]);
+    shows(
+        "seq 30000 | larder sharded-set add seen --shards 300 - && larder reshard seen --shards 800",
+        &["━", "of 800 shards"],
+    );
+    shows(
+        "(seq -f %g,a 0 9; sleep 1; seq -f %g,b 10 30) | larder lookup build names - --header id,name",
+        &["bytes read", "31 rows"],
+    );
+    shows("larder memory report", &["listed ", " keys", "measured "]);
+}
+
 #[test]
 fn at_a_terminal_the_demo_draws_a_bar_and_colours_its_table() {
-    let line = format!("exec {} demo --seconds 1", env!("CARGO_BIN_EXE_larder"));
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color").env("COLUMNS", "120");
-    command.env_remove("NO_COLOR").env_remove("LARDER_STORE");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let shown = wait(command.spawn().expect("script, of util-linux")).exits(0);
+    let shown = at_a_terminal(None, "larder demo --seconds 1");
     assert!(shown.contains('━') && shown.contains(" operations"), "no bar: {shown}");
     assert!(shown.contains("\x1b[") && shown.contains('✓'), "no colours: {shown}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Place;
 use crate::common::finish;
@@ -79,6 +79,9 @@ pub(crate) fn precisions(place: &Place) {
         assert_eq!(on("count SITE --day 12").exits(0), "0\n");
         let stat = on("--json count SITE --day 10 --stat").json();
         assert_eq!((&stat["precision"], &stat["expected"]), (&json!(precision), &json!(200)), "{asked}");
+        if asked == "compact" {
+            expects_to_miss(&stat, &on("count SITE --day 10 --stat").exits(0));
+        }
         let found = with("new SITE --day 10 -", &ids.iter().collect::<Vec<_>>());
         let (code, expected) = if tells { (0, lines(others.iter().copied())) } else { (1, Vec::new()) };
         assert!(found.code() == code && found.stdout == expected, "{asked}: ids come back whole, in their order");
@@ -95,6 +98,16 @@ pub(crate) fn precisions(place: &Place) {
     united(place);
     place.on("drop NAME.exact").exits(0);
     place.on("unique count NAME.exact").fails(3, "absent");
+}
+
+/// Of as many hashes of so many bits, how many ids are expected to be taken for another: the count says so, as does its line for people.
+fn expects_to_miss(stat: &Value, plain: &str) {
+    let (stored, bits) = (stat["stored"].as_f64().unwrap(), stat["bits"].as_f64().unwrap());
+    let expected = stored * stored / (bits + 1.0).exp2();
+    let missed = stat["missed"].as_f64().unwrap();
+    assert!((missed / expected - 1.0).abs() < 1e-3 && (30.0..50.0).contains(&bits), "{missed}, not {expected}: {stat}");
+    let line = format!("missing, expected {expected:.1e}");
+    assert!(plain.lines().any(|found| found == line), "no {line:?} in {plain}");
 }
 
 /// Of the command line: an id may have no bytes at all, or the end of a line in it.

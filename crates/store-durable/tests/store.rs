@@ -1,6 +1,9 @@
 //! What the store keeps over a restart, and what it refuses.
 
+use std::collections::VecDeque;
+use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -257,4 +260,65 @@ async fn a_store_that_syncs_now_and_then_does_so_though_nobody_writes_any_more()
         assert_eq!(is_on_disk(), is_synced, "{sync}: {:?}", store.stats());
         assert_eq!(store.stats().unwrap().sequence, written, "nobody wrote meanwhile");
     }
+}
+
+/// How long the disk and the system take at the worst, while another thread asks them: a file beside the store is synced again and again.
+struct Probe {
+    stops: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Duration>,
+}
+
+impl Probe {
+    fn start(path: std::path::PathBuf) -> Probe {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let stops = Arc::new(AtomicBool::new(false));
+        let stopped = stops.clone();
+        let work = move || {
+            let (mut file, mut worst) = (std::fs::File::create(path).unwrap(), Duration::ZERO);
+            while !stopped.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                std::thread::sleep(PAUSE);
+                file.write_all(&[7; 4096]).unwrap();
+                file.sync_data().unwrap();
+                worst = worst.max(begun.elapsed() - PAUSE);
+            }
+            worst
+        };
+        Probe { stops, thread: std::thread::spawn(work) }
+    }
+
+    fn worst(self) -> Duration {
+        self.stops.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_is_on_disk_after_the_interval_and_a_sync() {
+    const INTERVAL: Duration = Duration::from_millis(100);
+    const SLACK: Duration = Duration::from_millis(300);
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path().join("store")).sync(Sync::Every(INTERVAL)).open().unwrap();
+    let probe = Probe::start(folder.path().join("probe"));
+    // What was acknowledged and is not known to be on disk: since when, and the number of its batch.
+    let mut waiting = VecDeque::new();
+    let (mut oldest, mut syncs, mut synced) = (Duration::ZERO, 0, 0);
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        set(&store, "k", vec![7; fastrand::usize(..2_000)]).await.unwrap();
+        waiting.push_back((Instant::now(), store.stats().unwrap().sequence));
+        let now = Instant::now();
+        let found = store.stats().unwrap().synced;
+        syncs += u32::from(found != synced);
+        synced = found;
+        while waiting.front().is_some_and(|(_, number)| *number <= synced) {
+            waiting.pop_front();
+        }
+        oldest = oldest.max(waiting.front().map_or(Duration::ZERO, |(since, _)| now - *since));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Written while one sync was under way, it waits for that, for the interval, and for the next.
+    let most = INTERVAL + probe.worst() * 2 + SLACK;
+    assert!(oldest <= most, "{oldest:?} after it was acknowledged a write was not on disk; {most:?} is the most");
+    assert!(syncs > 3 && oldest > INTERVAL / 4, "{syncs} syncs, and {oldest:?}: they are not those of the timer");
 }

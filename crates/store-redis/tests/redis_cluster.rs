@@ -45,6 +45,19 @@ async fn number(store: &RedisClusterStore, key: &Key) -> u64 {
     }
 }
 
+/// Waits until a key is asked for where it is, without a redirection.
+async fn is_known_soon(store: &RedisClusterStore, key: &Key) {
+    for _ in 0..100 {
+        let before = store.stats().redirections;
+        assert!(store.get(key.clone()).await.unwrap().is_some());
+        if store.stats().redirections == before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the map was never read anew");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_is_one_round_trip_a_node() {
     let store = open(&shared_cluster(RedisVersion::Redis7).url()).await;
@@ -157,15 +170,7 @@ async fn a_slot_that_moves_is_followed_and_then_known() {
     assert_eq!(store.get(moved.clone()).await.unwrap().unwrap().value, "v2");
     assert_eq!(store.stats().redirections, before.redirections + 1);
     // The map is read anew meanwhile: soon there is no detour.
-    for _ in 0..100 {
-        let before = store.stats().redirections;
-        assert!(store.get(moved.clone()).await.unwrap().is_some());
-        if store.stats().redirections == before {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the map was never read anew");
+    is_known_soon(&store, &moved).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -216,15 +221,63 @@ async fn a_slot_that_nobody_serves_is_named() {
     for node in cluster.nodes() {
         node.command(&["CLUSTER", "DELSLOTS", &slot.to_string()]);
     }
+    let told = || cluster.nodes().iter().map(|node| node.calls("cluster|slots")).sum::<u64>();
+    let (start, before, told_before) = (Instant::now(), store.stats().maps_read, told());
     let error = store.put(gone, PutMode::Set, "v", Ttl::Never).await.unwrap_err();
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
     let said = error.to_string();
     for part in [&format!("slot {slot}"), "key \"gone\"", "redis-cli --cluster fix"] {
         assert!(said.contains(part), "{said}");
     }
+    // Each look asks one node, and all of the others no more than four times a second.
+    let others = cluster.nodes().len() as u64 - 1;
+    let (told, looks) = (told() - told_before, store.stats().maps_read + 1 - before);
+    let all_asked = 1 + start.elapsed().as_millis() as u64 / 250;
+    assert!(told <= looks + others * all_asked, "{told} maps told in {looks} looks");
     // The others are served.
     let others: Batch = keys("other", 50).into_iter().map(|key| Op::get(key, Want::VALUE)).collect();
     assert!(store.run(Ctx::default(), others).await.iter().all(Result::is_ok));
+}
+
+/// It goes on serving its slots, and knows of no others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_cut_off_from_the_others_does_not_hide_them() {
+    let options = RedisOptions::new().arg("cluster-require-full-coverage", "no");
+    let cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
+    let before = open(&cluster.url()).await;
+    let [cut_off, others @ ..] = cluster.nodes() else { unreachable!("a cluster has nodes") };
+    for other in others {
+        let id = other.command(&["CLUSTER", "MYID"]).text();
+        let said = cut_off.command(&["CLUSTER", "FORGET", &id]);
+        assert!(!said.is_error(), "{}", said.text());
+    }
+    assert!(cut_off.command(&["CLUSTER", "INFO"]).text().contains("cluster_slots_assigned:5461"));
+    // The first seed is the one that is cut off.
+    let fresh = open(&cluster.url()).await;
+    let keys = keys("known", 50);
+    for key in &keys {
+        assert_eq!(fresh.put(key.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap(), Reply::Stored);
+    }
+    // Who knows them all looks again and again for a slot that nobody serves, and asks the one that is cut off, too.
+    let is_of_others = |key: &&Key| cluster.primary_by(1, slot_of(&cluster, key)) != Some(0);
+    let gone = keys.iter().find(is_of_others).expect("they serve two thirds of the slots");
+    let slot = slot_of(&cluster, gone).to_string();
+    others.iter().for_each(|other| _ = other.command(&["CLUSTER", "DELSLOTS", &slot]));
+    let asked_before = cut_off.calls("cluster|slots");
+    let is_kept = |key: &&Key| slot_of(&cluster, key).to_string() != slot;
+    let kept: Vec<Key> = keys.iter().filter(is_kept).cloned().collect();
+    let get = Op::get(gone.clone(), Want::VALUE);
+    let gets = async {
+        for _ in 0..20 {
+            for key in &kept {
+                assert!(before.get(key.clone()).await.unwrap().is_some());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (refused, ()) = tokio::join!(before.run_one(Ctx::within(Duration::from_secs(2)), get), gets);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(cut_off.calls("cluster|slots") > asked_before, "it was never asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -258,9 +311,8 @@ async fn a_cluster_that_is_down_for_the_sake_of_another_slot_says_so() {
             assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
             let said = error.to_string();
             let there = format!("the slot {} of this key has its primary, but 1 of 16384 slots have none", slots[1]);
-            for part in
-                [&there[..], "cluster-require-full-coverage no", "CLUSTERDOWN", "key \"served\"", "--cluster fix"]
-            {
+            let mend = ["cluster-require-full-coverage no", "--cluster fix"];
+            for part in [&there[..], "CLUSTERDOWN", "key \"served\""].into_iter().chain(mend) {
                 assert!(said.contains(part), "{version:?}: {part:?} is not in: {said}");
             }
             assert!(!said.contains("does not serve the slot"), "{said}");
@@ -327,7 +379,8 @@ async fn a_watch_ends_when_its_slot_moves_or_its_primary_dies() {
     tokio::task::block_in_place(|| cluster.move_slot(slot, (cluster.primary_of(slot) + 1) % 3));
     assert_eq!(watch.await.unwrap(), [Reply::Changed], "its slot has moved");
 
-    // Watched where it is now.
+    // Watched where it is now: a watch by the map of before would end with the new one.
+    is_known_soon(&store, &keys[0]).await;
     let watch = watching(&store, &keys[..1]).await;
     let primary = cluster.primary_of(slot);
     cluster.node_mut(primary).kill9();

@@ -13,7 +13,7 @@ use crate::config::Config;
 /// Made from a URL by [`from_url`](ClusterConfig::from_url). Printing it masks the password.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// Nodes to ask for the others, tried in this order: any that are likely to be up, primaries or replicas.
+    /// Nodes to ask for the others, the first of them first: any that are likely to be up, primaries or replicas.
     pub seeds: Vec<(String, u16)>,
     /// How every node is treated; its address and database are not used.
     pub node: Config,

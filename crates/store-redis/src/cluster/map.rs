@@ -37,6 +37,8 @@ pub(crate) struct SlotMap {
     primaries: Vec<Place>,
     /// For each slot, a primary's index.
     owners: Box<[u16]>,
+    /// The cluster's epoch as the node knew it that told the map: it grows with each failover. 0 where it did not say.
+    epoch: u64,
 }
 
 impl std::fmt::Debug for SlotMap {
@@ -48,7 +50,7 @@ impl std::fmt::Debug for SlotMap {
 impl SlotMap {
     /// A map that knows nobody.
     pub(crate) fn empty() -> SlotMap {
-        SlotMap { primaries: Vec::new(), owners: vec![NOBODY; SLOTS].into() }
+        SlotMap { primaries: Vec::new(), owners: vec![NOBODY; SLOTS].into(), epoch: 0 }
     }
 
     /// Reads what `CLUSTER SLOTS` answered.
@@ -75,6 +77,13 @@ impl SlotMap {
         Ok(map)
     }
 
+    /// With the epoch of what `CLUSTER INFO` answered.
+    pub(crate) fn at_epoch(mut self, info: &str) -> SlotMap {
+        let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
+        self.epoch = epoch.and_then(|epoch| epoch.trim_end().parse().ok()).unwrap_or(0);
+        self
+    }
+
     /// The index of the primary that serves a slot; `None` for a slot that nobody serves.
     pub(crate) fn owner(&self, slot: Slot) -> Option<usize> {
         let owner = self.owners[slot.index()];
@@ -89,6 +98,16 @@ impl SlotMap {
     /// How many slots are served.
     pub(crate) fn served(&self) -> usize {
         self.owners.iter().filter(|&&owner| owner != NOBODY).count()
+    }
+
+    /// Whether every slot is served.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.served() == SLOTS
+    }
+
+    /// The greater, the better the map: first the slots that are served, then how new it is.
+    pub(crate) fn fullness(&self) -> (usize, u64) {
+        (self.served(), self.epoch)
     }
 }
 
@@ -143,6 +162,19 @@ mod tests {
         assert_eq!(map.primaries()[owner], Place { host: "b".into(), port: 7_001 });
         assert_eq!(map.primaries()[2], Place { host: "h".into(), port: 7_002 });
         assert_eq!(SlotMap::empty().owner(Slot::of(b"x")), None);
+    }
+
+    #[test]
+    fn the_fuller_map_is_better_and_of_equal_ones_the_newer() {
+        let map = |last, info| {
+            let answer = Value::Array(vec![range(0, last, bulk("a"), 7_000)]);
+            SlotMap::read(&answer, &here()).unwrap().at_epoch(info)
+        };
+        let older = map(99, "cluster_state:ok\r\ncluster_current_epoch:6\r\ncluster_my_epoch:2\r\n");
+        assert_eq!(older.fullness(), (100, 6));
+        assert!(map(99, "cluster_current_epoch:10").fullness() > older.fullness());
+        assert!(map(100, "").fullness() > older.fullness() && older.fullness() > map(99, "").fullness());
+        assert!(!map(16_382, "").is_whole() && map(16_383, "").is_whole());
     }
 
     #[test]

@@ -84,8 +84,8 @@ impl Drop for RedisClusterStore {
 }
 
 impl RedisClusterStore {
-    /// Asks the seeds, one after the other, who serves what, and connects to every primary, all at once. Runs on the tokio runtime it is called
-    /// on, and needs it for as long as it lives. **Round trips: 3** at the first seed, 2 at each other primary.
+    /// Asks the first seed who serves what, and all others at once if it does not tell, or knows of no node for some slots; connects to every primary, all at
+    /// once. Runs on the tokio runtime it is called on, and needs it for as long as it lives. **Round trips: 3** at the first seed, 2 at each other primary.
     ///
     /// A cluster of which some primaries are down connects: ops on their slots wait for the failover, as long as their deadline allows.
     ///

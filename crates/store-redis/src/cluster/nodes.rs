@@ -1,6 +1,6 @@
 //! The nodes of a cluster: which there are, who serves what, and the one task that finds it out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,13 @@ use parking_lot::{Mutex, RwLock};
 use redis::Value;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::config::ClusterConfig;
 use super::map::{PRIMARIES_MAX, Place, SlotMap};
 use crate::codec::refused;
 use crate::counters::{Counters, count};
+use crate::handshake::text;
 use crate::node::{Node, Role};
 use crate::replicas::Does;
 
@@ -26,6 +27,10 @@ const LOOKS: Backoff =
 const RETIRED: Duration = Duration::from_secs(30);
 /// Nodes that are known at once: primaries, seeds, those that redirections named, and retired ones.
 const NODES_MAX: usize = 2 * PRIMARIES_MAX;
+/// Between two times that all nodes are asked for the map, of a cluster that has slots which nobody serves.
+const ASK_ALL: Duration = Duration::from_millis(250);
+/// Nodes that are asked for one map.
+const ASKED_MAX: usize = 128;
 
 /// A node, and the task that keeps its connection.
 #[derive(Debug)]
@@ -61,6 +66,8 @@ pub(crate) struct Nodes {
     topology: RwLock<Arc<Topology>>,
     /// Every node that is known. A lock of its own: nodes come by redirections, too.
     known: Mutex<HashMap<Place, Known>>,
+    /// When all were last asked for the map.
+    asked_all: Mutex<Option<Instant>>,
     /// Wakes the refresher.
     asked: Notify,
     /// Wakes those who wait for a look to end.
@@ -75,6 +82,7 @@ impl Nodes {
             counters,
             topology: RwLock::new(Arc::new(empty)),
             known: Mutex::new(HashMap::new()),
+            asked_all: Mutex::new(None),
             asked: Notify::new(),
             looked: Notify::new(),
         }
@@ -140,54 +148,73 @@ impl Nodes {
         }
     }
 
-    /// Asks one node after the other until one tells the map: those that serve, in a random order, then the others, then the seeds.
+    /// Asks one node for the map, of those that serve a random one, and goes by it if it has every slot. One that was cut off from the others knows of its own slots
+    /// alone, and would never lead to them again: so what lacks slots, or no answer, has the others asked, too, and the fullest map is gone by.
+    ///
+    /// A cluster may have slots that nobody serves. Then the others are asked now and then, and between that a map as full as the one gone by will do.
     pub(crate) async fn look(&self) -> Result<()> {
-        let mut candidates = self.topology().members.clone();
-        fastrand::shuffle(&mut candidates);
-        let is_listed = |listed: &[Arc<Member>], place: &Place| listed.iter().any(|member| member.place == *place);
-        for member in self.known() {
-            if !is_listed(&candidates, &member.place) {
-                candidates.push(member);
+        let mut places = self.places().into_iter();
+        let no_seed = || Error::new(ErrorKind::Config, "there is no seed; name one node at least");
+        let first = self.at(&places.next().ok_or_else(no_seed)?)?;
+        let told = ask(first, self.patience()).await;
+        if let Ok(map) = &told {
+            // At once: another may hang.
+            let is_whole = map.is_whole();
+            if is_whole || map.fullness() >= self.topology().map.fullness() {
+                self.install(map.clone())?;
+            }
+            if is_whole || self.asked_all.lock().is_some_and(|before| before.elapsed() < ASK_ALL) {
+                return Ok(());
             }
         }
-        let mut last = None;
-        for member in candidates {
-            match self.ask(&member).await {
-                Ok(map) => return self.install(map),
-                Err(error) => last = Some(error),
-            }
-        }
-        for place in self.config.seeds() {
-            let member = self.at(&place)?;
-            match self.ask(&member).await {
-                Ok(map) => return self.install(map),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Config, "there is no seed; name one node at least")))
+        let fullest = self.fullest(told, places).await;
+        *self.asked_all.lock() = Some(Instant::now());
+        self.install(fullest?)
     }
 
-    /// **Round trips: 1.**
-    async fn ask(&self, member: &Member) -> Result<SlotMap> {
-        let named = |error: Error| error.store(member.node.name());
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
-        // A node that was just begun to be known is being dialled: that is waited for.
-        let deadline = Instant::now() + self.config.node.connect_timeout + self.config.node.timeout;
-        let answered = member.node.run(std::iter::once(&cmd), Does::Asks, deadline).await;
-        let mut values = answered.map_err(|fault| named(fault.error))?;
-        match values.pop() {
-            Some(Value::ServerError(error)) => Err(named(refused(&error))),
-            Some(value) => {
-                let map = SlotMap::read(&value, &member.place).map_err(named)?;
-                if map.primaries().is_empty() {
-                    let detail = "no slot is served as this node sees it: make the cluster (redis-cli --cluster create), or fix it";
-                    return Err(named(Error::new(ErrorKind::Unavailable, detail)));
-                }
-                Ok(map)
+    /// Whom to ask: first one that serves and is not known to be down, if there is one; then the seeds, which are never forgotten, and of all others some.
+    fn places(&self) -> Vec<Place> {
+        let mut serving = self.topology().members.clone();
+        serving.retain(|member| member.node.health.error().is_none());
+        let first = fastrand::choice(&serving).map(|member| member.place.clone());
+        let mut others: Vec<Place> = self.known().iter().map(|member| member.place.clone()).collect();
+        fastrand::shuffle(&mut others);
+        let mut listed = HashSet::new();
+        let all = first.into_iter().chain(self.config.seeds()).chain(others);
+        all.filter(|place| listed.insert(place.clone())).take(ASKED_MAX).collect()
+    }
+
+    /// The fullest of a map that is there and those that nodes tell, all asked at once; where no map is told, why. Ends with the first that is whole. A node that
+    /// hangs holds up what others told for no longer than an op.
+    async fn fullest(&self, told: Result<SlotMap>, places: impl Iterator<Item = Place>) -> Result<SlotMap> {
+        let mut asked = JoinSet::new();
+        let mut best = told;
+        for place in places {
+            match self.at(&place) {
+                Ok(member) => _ = asked.spawn(ask(member, self.patience())),
+                Err(error) => best = best.or(Err(error)),
             }
-            None => Err(named(larder_core::ext::no_reply())),
         }
+        let mut until = Instant::now() + self.patience();
+        while !best.as_ref().is_ok_and(SlotMap::is_whole) {
+            if best.is_ok() {
+                until = until.min(Instant::now() + self.config.node.timeout);
+            }
+            let Ok(Some(Ok(told))) = tokio::time::timeout_at(until.into(), asked.join_next()).await else { break };
+            best = match (best, told) {
+                (Ok(best), Ok(map)) => Ok(if map.fullness() > best.fullness() { map } else { best }),
+                (Ok(best), Err(_)) => Ok(best),
+                // A wrong setting is what is to be mended; that a node is down may pass.
+                (Err(before), Err(_)) if before.kind() == ErrorKind::Config => Err(before),
+                (Err(_), told) => told,
+            };
+        }
+        best
+    }
+
+    /// How long one node may take to tell the map: it may have to be dialled first.
+    fn patience(&self) -> Duration {
+        self.config.node.connect_timeout + self.config.node.timeout
     }
 
     /// Makes a map the one to go by, begins to know its nodes, and forgets those that have served nothing for a while.
@@ -195,18 +222,47 @@ impl Nodes {
         let members = map.primaries().iter().map(|place| self.at(place)).collect::<Result<Vec<_>>>()?;
         let now = Instant::now();
         let mut forgotten = Vec::new();
-        self.known.lock().retain(|place, (member, idle)| {
+        let mut known = self.known.lock();
+        // Who is missing from a map with holes may be the one who knows better.
+        let are_kept = !map.is_whole() && known.len() < PRIMARIES_MAX;
+        known.retain(|place, (member, idle)| {
             if members.iter().any(|serving| serving.place == *place) {
                 *idle = None;
                 return true;
             }
-            let is_over = now.duration_since(*idle.get_or_insert(now)) > RETIRED;
+            let is_over = !are_kept && now.duration_since(*idle.get_or_insert(now)) > RETIRED;
             if is_over {
                 forgotten.push(member.clone());
             }
             !is_over
         });
+        drop(known);
         *self.topology.write() = Arc::new(Topology { map, members });
         Ok(())
+    }
+}
+
+/// **Round trips: 1.**
+async fn ask(member: Arc<Member>, patience: Duration) -> Result<SlotMap> {
+    let named = |error: Error| error.store(member.node.name());
+    let [mut slots, mut info] = ["CLUSTER", "CLUSTER"].map(redis::cmd);
+    slots.arg("SLOTS");
+    info.arg("INFO");
+    // A node that was just begun to be known is being dialled: that is waited for.
+    let answered = member.node.run([&slots, &info].into_iter(), Does::Asks, Instant::now() + patience).await;
+    let mut values = answered.map_err(|fault| named(fault.error))?.into_iter();
+    match values.next() {
+        Some(Value::ServerError(error)) => Err(named(refused(&error))),
+        Some(value) => {
+            let map = SlotMap::read(&value, &member.place).map_err(named)?;
+            if map.primaries().is_empty() {
+                let detail =
+                    "no slot is served as this node sees it: make the cluster (redis-cli --cluster create), or fix it";
+                return Err(named(Error::new(ErrorKind::Unavailable, detail)));
+            }
+            // It only tells equally full maps apart, and may be forbidden.
+            Ok(map.at_epoch(&values.next().map(|info| text(&info)).unwrap_or_default()))
+        }
+        None => Err(named(larder_core::ext::no_reply())),
     }
 }

@@ -40,13 +40,14 @@ pub(super) enum Job {
     LogPut,
     ArrayPush,
     TablePut,
+    TablePutNew,
     QueuePush,
     QueueTake,
     StackTake,
 }
 
 impl Job {
-    pub(super) const ALL: [Job; 12] = [
+    pub(super) const ALL: [Job; 13] = [
         Job::LockCycle,
         Job::CounterAdd,
         Job::SetAdd,
@@ -56,6 +57,7 @@ impl Job {
         Job::LogPut,
         Job::ArrayPush,
         Job::TablePut,
+        Job::TablePutNew,
         Job::QueuePush,
         Job::QueueTake,
         Job::StackTake,
@@ -72,6 +74,7 @@ impl Job {
             Job::LogPut => "log put of 1 event",
             Job::ArrayPush => "array push of 1 element",
             Job::TablePut => "table put of an entry that is there",
+            Job::TablePutNew => "table put of a new entry, and its remove, all settled",
             Job::QueuePush => "queue push of 1 item",
             Job::QueueTake => "queue push, claim and ack",
             Job::StackTake => "stack push, claim and ack",
@@ -120,10 +123,10 @@ impl Job {
                 array.push((0..elements).map(member)).await?;
                 Work::ArrayPush(array, elements)
             }
-            Job::TablePut => {
+            Job::TablePut | Job::TablePutNew => {
                 let table = Table::options().shards(SHARDS).open_or_create(store, &name).await?;
                 all_at_once(elements, TABLE_TASKS, |at| put(table.clone(), at)).await?;
-                Work::TablePut(table, elements)
+                if self == Job::TablePut { Work::TablePut(table, elements) } else { Work::TablePutNew(table, elements) }
             }
             Job::QueuePush | Job::QueueTake => {
                 let queue = Queue::open_or_create(store, &name).await?;
@@ -203,6 +206,7 @@ pub(super) enum Work {
     LogPut(EventLog),
     ArrayPush(Array, usize),
     TablePut(Table, usize),
+    TablePutNew(Table, usize),
     QueuePush(Queue),
     QueueTake(Queue),
     StackTake(Stack),
@@ -233,6 +237,17 @@ impl Step for Work {
             Work::TablePut(table, elements) => {
                 let at = fastrand::usize(..HOT) * (*elements / HOT);
                 table.put(member(at), member(at)).await?;
+            }
+            // A new key each time, so that each shard of the list is appended to in turn. It goes again: the size stays what it is.
+            Work::TablePutNew(table, elements) => {
+                let key = member(*elements);
+                *elements += 1;
+                table.put(key, key).await?;
+                table.settle().await;
+                if !table.remove(key).await? {
+                    return Err("a table has lost an entry".into());
+                }
+                table.settle().await;
             }
             Work::QueuePush(queue) => queue.push(member(0)).await?,
             Work::QueueTake(queue) => {

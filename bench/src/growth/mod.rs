@@ -39,7 +39,8 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
     }
     let how = format!(
         "memcached {version} on loopback and one connection, a handle and a task; a structure of each size stands beside the \
-         others, and their ops take turns; {} rounds of {:?} each.",
+         others, and their ops take turns; {} rounds of {:?} each. Claim and ack are timed together with the push of the item that they \
+         take: so a queue and a stack keep their size.",
         plan.rounds, plan.window
     );
     Ok(Findings { section: Section::Growth, how, machine: Machine::read(), contests, pools: Vec::new() })

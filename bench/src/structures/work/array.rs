@@ -25,6 +25,8 @@ fn element(at: usize) -> &'static str {
 #[derive(Clone)]
 pub(in crate::structures) enum Work {
     Push(Array, usize),
+    /// The next element.
+    Remove(Array, usize),
     Elements(Array),
     /// So many elements leave, from this one on, and as many come.
     Change(Array, usize, usize),
@@ -38,6 +40,7 @@ pub(super) async fn begin(job: Job, store: &StoreRef, name: &str) -> Result<Work
     }
     array.push((0..MEMBERS).map(element)).await?;
     Ok(match job {
+        Job::ArrayRemove => Work::Remove(array, 0),
         Job::ArrayChange => Work::Change(array, 1, 0),
         Job::ArrayChangeShards => Work::Change(array, usize::from(SHARDS), 0),
         _ => Work::Elements(array),
@@ -54,6 +57,12 @@ impl Work {
                 if at.is_multiple_of(PUSHES_MAX) {
                     array.remove((0..MEMBERS).map(member)).await?;
                 }
+                Ok(true)
+            }
+            // Once round, none is there any more: a remove does not ask.
+            Work::Remove(array, at) => {
+                *at += 1;
+                array.remove([element(*at % MEMBERS)]).await?;
                 Ok(true)
             }
             Work::Elements(array) => Ok(array.elements().await?.len() == MEMBERS),

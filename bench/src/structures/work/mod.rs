@@ -59,16 +59,20 @@ impl Work {
             SetAdd | SetAddMany | SetRemove | SetMembers | SetHas | SetStat | SetCompact => {
                 Work::Set(set::begin(job, store, name).await?)
             }
-            ArrayPush | ArrayElements | ArrayChange | ArrayChangeShards => {
+            ArrayPush | ArrayRemove | ArrayElements | ArrayChange | ArrayChangeShards => {
                 Work::Array(array::begin(job, store, name).await?)
             }
-            CacheHit => Work::Cache(cache::begin(store, name).await?),
+            CacheHit | CacheRebuild => Work::Cache(cache::begin(job, store, name).await?),
             LogPut | LogFetch => Work::Log(log::begin(job, store, name).await?),
-            VisitorsHit | VisitorsHitNamed | VisitorsGet => Work::Visitors(visitors::begin(job, store, name).await?),
-            TablePut | TablePutNew | TableGet | TableHas | TableGetMany => {
+            VisitorsHit | VisitorsHitNamed | VisitorsGet | VisitorsInterpolated => {
+                Work::Visitors(visitors::begin(job, store, name).await?)
+            }
+            TablePut | TablePutNew | TableGet | TableHas | TableGetMany | TableKeys => {
                 Work::Table(table::begin(job, store, name).await?)
             }
-            QueuePush | QueueTake | StackPush | StackPop => Work::Queue(queue::begin(job, store, name).await?),
+            QueuePush | QueueTake | QueuePop | StackPush | StackTake | StackPop => {
+                Work::Queue(queue::begin(job, store, name).await?)
+            }
         };
         for _ in 0..3 {
             work.step().await?;

@@ -18,13 +18,14 @@ pub(in crate::structures) enum Work {
     Get(Table),
     Has(Table),
     GetMany(Table),
+    Keys(Table),
 }
 
 pub(super) async fn begin(job: Job, store: &StoreRef, name: &str) -> Result<Work> {
     let table = Table::open_or_create(store, name).await?;
     match job {
         Job::TablePutNew => {}
-        Job::TableGetMany => {
+        Job::TableGetMany | Job::TableKeys => {
             for at in 0..MEMBERS {
                 table.put(member(at), [b'v'; VALUE_BYTES]).await?;
             }
@@ -37,6 +38,7 @@ pub(super) async fn begin(job: Job, store: &StoreRef, name: &str) -> Result<Work
         Job::TablePutNew => Work::PutNew(table),
         Job::TableHas => Work::Has(table),
         Job::TableGetMany => Work::GetMany(table),
+        Job::TableKeys => Work::Keys(table),
         _ => Work::Get(table),
     })
 }
@@ -61,6 +63,10 @@ impl Work {
             Work::GetMany(table) => {
                 let values = table.get_many((0..MEMBERS).map(member)).await?;
                 Ok(values.iter().flatten().filter(|value| value.len() == VALUE_BYTES).count() == MEMBERS)
+            }
+            Work::Keys(table) => {
+                let keys = table.keys().await?;
+                Ok(keys.iter().filter(|key| key.starts_with(b"member:")).count() == MEMBERS)
             }
         }
     }

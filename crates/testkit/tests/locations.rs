@@ -40,6 +40,13 @@ async fn every_country_and_region_comes_back_in_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_country_and_region_comes_back_from_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file:{}", folder.path().join("store").display());
+    every_code_comes_back(&larder::open(&url).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_country_and_region_comes_back_from_servers() {
     let memcached = Memcached::start(Version::Old, &[]);
     every_code_comes_back(&larder::open(&memcached.url()).await.unwrap()).await;

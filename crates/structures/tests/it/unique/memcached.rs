@@ -39,7 +39,8 @@ async fn a_restarted_server_is_a_loss_and_never_a_zero() {
 /// Items that grew through size classes would leave pages of each behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shards_stay_in_one_size_class_and_take_what_is_documented() {
-    for precision in [Precision::Compact, Precision::NEAR_EXACT] {
+    // As many bytes a visitor, the chunks of its shards and all that stands beside them; at most so many were reckoned.
+    for (precision, bytes_max) in [(Precision::Compact, 3.8), (Precision::NEAR_EXACT, 2.8)] {
         let server = Memcached::start(Version::Old, &[]);
         let store = client(server.addr(), "").await;
         let site = options().precision(precision).open_or_create(&store, "site").await.unwrap();
@@ -56,5 +57,7 @@ async fn shards_stay_in_one_size_class_and_take_what_is_documented() {
         // 19 of 20 are within the class that they are made in.
         assert!(most >= stat.shards - stat.shards / 5, "{most} of {} shards share a class: {stats}", stat.shards);
         assert_eq!(server.stat("evictions"), 0);
+        let each = server.used_chunk_bytes() as f64 / 20_000.0;
+        assert!(each < bytes_max, "{precision:?}: {each} bytes a visitor");
     }
 }

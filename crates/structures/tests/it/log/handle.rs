@@ -7,6 +7,7 @@ use larder_structures::log::{Cursor, GapCause};
 use larder_structures::{EventLog, Name, Set, registry};
 
 use crate::log::support::*;
+use crate::support::hooked::Hooked;
 use crate::support::probe::Probe;
 
 async fn opened() -> (std::sync::Arc<Probe>, StoreRef, std::sync::Arc<larder_core::ManualClock>, EventLog) {
@@ -69,6 +70,32 @@ async fn round_trips_are_as_documented() {
     let name = Name::new("l").unwrap();
     registry::drop_structure(&store, Default::default(), &name).await.unwrap().unwrap();
     assert_eq!(probe.round_trips(), 5, "drop");
+}
+
+#[tokio::test]
+async fn a_further_part_takes_a_put_of_2_and_more_parts_than_a_batch_takes_a_fetch_of_more() {
+    let probe = Probe::new();
+    let clock = clock();
+    // Fails where a batch has more ops than the store takes.
+    let store = Hooked::with_batches_of(&probe.shared(), 4).shared();
+    let log = options(&clock).open_or_create(&store, "l").await.unwrap();
+    let event = "x".repeat(40_000);
+    let mut costs = Vec::new();
+    for _ in 0..6 {
+        probe.round_trips();
+        log.put(&event).await.unwrap();
+        costs.push(probe.round_trips());
+    }
+    // Two fill a part, which its maker lists before he answers.
+    assert_eq!(costs, [2, 1, 2, 1, 2, 1]);
+    assert_eq!(log.fetch(..).await.unwrap().whole().unwrap().len(), 6);
+    assert_eq!(probe.round_trips(), 2, "the list, and three parts");
+    for minutes in 1..4 {
+        log.put_at(START_MS - minutes * MINUTE_MS, "x").await.unwrap();
+    }
+    probe.round_trips();
+    assert_eq!(log.fetch(..).await.unwrap().whole().unwrap().len(), 9);
+    assert_eq!(probe.round_trips(), 3, "the list, four parts, and two");
 }
 
 #[tokio::test]

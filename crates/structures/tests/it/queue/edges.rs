@@ -301,3 +301,54 @@ async fn a_claim_of_an_item_that_is_not_there_yet_would_be_a_loss_to_the_others(
     store.put(segment, PutMode::Set, of_one_item, Ttl::Never).await.unwrap();
     assert_eq!(other.claim(LEASE).await.unwrap_err().kind(), ErrorKind::Lost);
 }
+
+/// Why the next segment is added first, and named in the state with another round trip: what one batch would leave of which only the naming arrived is what a loss looks like.
+#[tokio::test]
+async fn a_segment_that_is_named_before_it_is_added_would_be_a_loss() {
+    for kind in BOTH {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let line = Line::open(kind, &store, &small()).await;
+        let mut pushed = 0;
+        // The push that finds the first segment full lands there, and opens the second: nothing is in that yet.
+        while line.stat().await.segments < 2 {
+            line.push(format!("item {pushed:04}")).await.unwrap();
+            pushed += 1;
+        }
+        store.delete(key(kind, &store, Some(1)).await).await.unwrap();
+        let (mut taken, mut losses) = (0, 0);
+        loop {
+            match line.pop().await {
+                Ok(Some(_)) => taken += 1,
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Lost, "{kind:?}: {error}");
+                    losses += 1;
+                }
+            }
+        }
+        assert_eq!((taken, losses), (pushed, 1), "{kind:?}");
+    }
+}
+
+/// Why an acknowledgement is conditional on the state, which a handle has to read that has not written it last: what a blind write by what it knew would leave has forgotten the
+/// claims of others, whose items are given away again.
+#[tokio::test]
+async fn an_acknowledgement_that_does_not_look_would_give_the_items_of_others_away() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let (one, other) = (Queue::open_or_create(&store, "q").await.unwrap(), Queue::open(&store, "q").await.unwrap());
+    one.push_all(["a", "b"]).await.unwrap();
+    let first = one.claim(LEASE).await.unwrap().unwrap();
+    let state = key(Kind::Queue, &store, None).await;
+    let seen = store.get(state.clone()).await.unwrap().expect("the state").value;
+    let second = other.claim(LEASE).await.unwrap().unwrap();
+    assert_eq!((&first.item()[..], &second.item()[..]), (&b"a"[..], &b"b"[..]));
+    let of_both = store.get(state.clone()).await.unwrap().expect("the state").value;
+    store.put(state.clone(), PutMode::Set, seen, Ttl::Never).await.unwrap();
+    let third = Queue::open(&store, "q").await.unwrap().claim(LEASE).await.unwrap().unwrap();
+    assert_eq!(third.item(), second.item(), "two have it, and no lease has run out");
+    // As it is: both are done with, once.
+    store.put(state, PutMode::Set, of_both, Ttl::Never).await.unwrap();
+    first.ack().await.unwrap();
+    second.ack().await.unwrap();
+    assert_eq!(one.len().await.unwrap(), 0);
+}

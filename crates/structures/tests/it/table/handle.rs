@@ -9,6 +9,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::registry::{self, drop_structure};
 use larder_structures::{Name, Set, Table};
 
+use crate::support::hooked::Hooked;
 use crate::table::support::{
     cost, counting, entries, entry_key, eventually, evicting, flagged, is_flagged, list_key, lose, memory, sorted_keys,
 };
@@ -72,6 +73,23 @@ async fn round_trips_are_as_documented() {
     let (store, counting) = crate::table::support::counting(memory());
     let table = Table::open_or_create(&store, "t").await.unwrap();
     assert_eq!(cost(&counting, table.get("b")).await, 1);
+}
+
+/// What the third one is for: `a_listing_that_comes_after_the_list_forgot_that_the_entry_is_gone_is_taken_back`, in `races.rs`.
+#[tokio::test]
+async fn a_put_that_lists_its_new_entry_late_takes_one_more() {
+    let (store, counting) = counting(evicting());
+    Table::open_or_create(&store, "t").await.unwrap();
+    let hooked = Hooked::new(&store);
+    let table = Table::open(&hooked.shared(), "t").await.unwrap();
+    for (key, pause_ms, expected) in [("slow", 110, 3), ("quick", 0, 2)] {
+        hooked.at(2, move |store, batch| async move {
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            store.run(Ctx::default(), batch).await
+        });
+        assert_eq!(cost(&counting, table.put(key, "v")).await, expected, "{key}");
+        table.settle().await;
+    }
 }
 
 #[tokio::test]
@@ -228,7 +246,7 @@ async fn none_and_very_many_keys_in_one_call() {
     let table = Table::options().shards(4).open_or_create(&store, "t").await.unwrap();
     assert!(table.get_many([] as [&str; 0]).await.unwrap().is_empty());
     table.put(999_999u32.to_le_bytes(), "last").await.unwrap();
-    let small = crate::support::hooked::Hooked::with_batches_of(&store, 10_000).shared();
+    let small = Hooked::with_batches_of(&store, 10_000).shared();
     let table = Table::open(&small, "t").await.unwrap();
     let found = table.get_many((0..1_000_000u32).map(u32::to_le_bytes)).await.unwrap();
     assert_eq!(found.len(), 1_000_000);
@@ -326,7 +344,7 @@ async fn a_drop_removes_every_entry_and_open_handles_notice() {
             table.put(number.to_le_bytes(), "v").await.unwrap();
             keys.push(entry_key(&store, "t", &number.to_le_bytes()).await);
         }
-        let small = crate::support::hooked::Hooked::with_batches_of(&store, 16).shared();
+        let small = Hooked::with_batches_of(&store, 16).shared();
         assert!(drop_structure(&small, Ctx::default(), &Name::new("t").unwrap()).await.unwrap().is_some());
         for key in keys {
             assert!(store.get(key).await.unwrap().is_none());

@@ -391,6 +391,28 @@ async fn a_full_shard_compacts_its_repeats_and_then_says_so() {
     assert_eq!(site.get().await.unwrap(), counted + 1);
 }
 
+/// An append does not tell what the shard has: so it is read, and written by token.
+#[tokio::test]
+async fn a_hit_into_a_full_shard_takes_2_more() {
+    let clock = clock();
+    let inner = MemoryStore::builder().value_bytes_max(12_300).clock(clock.clone()).build().unwrap();
+    let probe = Probe::over(Arc::new(inner));
+    let store = probe.shared();
+    let open = async || options(&clock).shards(1).open_or_create(&store, NAME).await.unwrap();
+    let sites = [open().await, open().await];
+    let mut costs = BTreeSet::new();
+    for n in 0..1_000u32 {
+        for site in &sites {
+            probe.round_trips();
+            site.hit_visitor(n.to_le_bytes()).await.unwrap();
+            costs.insert(probe.round_trips());
+        }
+    }
+    // The first makes the shard; of those that find it full, one names who is in it already, and only looks.
+    assert!(costs.is_subset(&BTreeSet::from([1, 2, 3])) && costs.contains(&3), "{costs:?}");
+    assert_eq!(sites[0].current().await.unwrap(), 1_000);
+}
+
 #[tokio::test]
 async fn repeats_are_compacted_beside_a_reader() {
     let clock = clock();

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod looks;
+mod packed;
 mod place;
 mod shards;
 mod shared;
@@ -35,6 +36,8 @@ everywhere! {
     shared::stack;
     shared::cache;
     shards::dense;
+    packed::records;
+    packed::lookup;
     unique::precisions;
     unique::integers;
     unique::zones;

@@ -197,7 +197,7 @@ impl Sum {
 impl<H: Subject> Kept<H> {
     pub(crate) async fn new(store: &StoreRef, at: usize) -> Kept<H> {
         let name = format!("{}{at}", H::KIND);
-        let handle = H::open(store, &name, true).await.unwrap();
+        let handle = usable(&name, || H::open(store, &name, true)).await;
         let first = Checkpoint { span: Span::since(Instant::now()), found: 0 };
         let kept = Kept {
             name,

@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use larder::log::{Cursor, Tail};
 use larder::{
-    Arith, Array, Cache, Counter, Ctx, EventLog, Initial, Key, Lock, Op, PackedRecords, PackedTable, Queue, Result,
-    Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack, StoreExt, StoreRef, Table, Ttl, UniqueVisitors, Verb,
-    Visitors,
+    Arith, Array, Cache, Counter, Ctx, ErrorKind, EventLog, Initial, Key, Lock, Op, PackedRecords, PackedTable, Queue,
+    Result, Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack, StoreExt, StoreRef, Table, Ttl, UniqueVisitors,
+    Verb, Visitors,
 };
 use larder_testkit::redis::{RedisCluster, RedisVersion};
 
@@ -117,7 +117,8 @@ impl World {
         let logs = kept::<EventLog>(&store).await;
         let mut tails = Vec::new();
         for log in &logs {
-            tails.push(tokio::sync::Mutex::new(tailed(&store, &log.name).await.unwrap()));
+            let tail = usable(&log.name, || tailed(&store, &log.name)).await;
+            tails.push(tokio::sync::Mutex::new(tail));
         }
         World {
             keys: (0..KEYS).map(key).collect(),
@@ -326,7 +327,8 @@ pub(crate) async fn usable<T, F: Future<Output = Result<T>>>(what: &str, mut go:
 async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
     let ops: u64 = std::env::var(OPS_ENV).map_or(OPS, |ops| ops.parse().expect("a number of ops"));
     let mut cluster = RedisCluster::start(RedisVersion::Redis7);
-    let store = larder::open(&cluster.url()).await.unwrap();
+    let url = format!("{}?connect_timeout_ms=5000", cluster.url());
+    let store = usable("the store", || larder::open(&url)).await;
     let world = Arc::new(World::new(store).await);
     let next = Arc::new(AtomicU64::new(1));
     world.begin(&next).await;
@@ -362,14 +364,15 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
         }
     }
     world.signals.stop.store(true, Ordering::Relaxed);
-    let (cluster, broken) = breaker.await.unwrap();
+    // It lives until the end.
+    let (_cluster, broken) = breaker.await.unwrap();
     over.store(true, Ordering::Relaxed);
     for worker in workers {
         worker.await.unwrap();
     }
     let (done, took) = (done(), start.elapsed());
     assert!(done >= ops);
-    let store = larder::open(&cluster.url()).await.unwrap();
+    let store = usable("the store", || larder::open(&url)).await;
     let sums = settle(&world, &store).await;
     report(done, took, &broken, &sums);
 }
@@ -452,7 +455,10 @@ async fn settle(world: &World, store: &StoreRef) -> BTreeMap<&'static str, Sum> 
         let guard = usable(&kept.name, || fresh.acquire(Duration::from_secs(40))).await;
         let newest = locked(&world.tokens[at]).last().copied().unwrap_or_default();
         assert!(guard.fencing_token() > newest, "{}: a later holder has an older token", kept.name);
-        guard.release().await.unwrap();
+        // Once: what it is told on a busy machine, after the time of an op, is that nobody knows.
+        if let Err(error) = guard.release().await {
+            assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{}: {error}", kept.name);
+        }
         let acknowledged = locked(&world.tokens[at]).len() as u64;
         sums.entry(Lock::KIND)
             .or_default()

@@ -3,17 +3,20 @@
 //! It is made to forget the others, so that it heeds nothing they say, and its replica takes its place as an election would have it. To clients that know it as
 //! the primary it is one still, until the nodes meet again.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use larder::{Counter, ErrorKind, Lock, LockGuard, Result, Set, StoreRef};
-use larder_testkit::redis::{RedisCluster, RedisOptions, RedisVersion};
+use larder_testkit::redis::RedisCluster;
 
 use crate::handles::said;
-use crate::{PRIMARIES, wait_in_step};
+use crate::{PATIENCE, PRIMARIES, wait_in_step};
 
 /// Of each kind, so many that every primary has some.
-const EACH: usize = 16;
+const EACH: usize = 24;
 const CUT_OFF: usize = 0;
+/// A meeting of nodes that takes longer has failed.
+const MEETING: Duration = Duration::from_millis(1_500);
 /// What a handle adds while the primary is cut off.
 const ADDED: i64 = 5;
 
@@ -72,14 +75,23 @@ fn cut_off(cluster: &RedisCluster) {
 
 /// They meet again: it learns who serves its slots.
 fn heal(cluster: &RedisCluster) {
-    for other in cluster.nodes()[1..].iter().map(|node| node.addr()) {
-        let words = ["CLUSTER".to_owned(), "MEET".into(), other.ip().to_string(), other.port().to_string()];
-        let said = cluster.nodes()[CUT_OFF].command(&words);
-        assert!(!said.is_error(), "{}", said.text());
-    }
-    wait("it never learnt that it was replaced", || !cluster.is_primary(CUT_OFF));
-    let knows_all = || (0..PRIMARIES as u16).all(|third| cluster.primary_by(CUT_OFF, third * 5_500).is_some());
-    wait("it never learnt of the others", knows_all);
+    let meet = || {
+        for other in cluster.nodes()[1..].iter().map(|node| node.addr()) {
+            let words = ["CLUSTER".to_owned(), "MEET".into(), other.ip().to_string(), other.port().to_string()];
+            let said = cluster.nodes()[CUT_OFF].command(&words);
+            assert!(!said.is_error(), "{}", said.text());
+        }
+    };
+    let met = Cell::new(None::<Instant>);
+    let knows = |slot| cluster.primary_by(CUT_OFF, slot).is_some_and(|primary| primary != CUT_OFF);
+    wait("it never learnt that it was replaced, or of the others", || {
+        // On a busy machine a node may take a meeting for failed.
+        if met.get().is_none_or(|met| met.elapsed() > MEETING) {
+            meet();
+            met.set(Some(Instant::now()));
+        }
+        !cluster.is_primary(CUT_OFF) && (0..PRIMARIES as u16).all(|third| knows(third * 5_500))
+    });
 }
 
 /// How many tell that what was acknowledged is gone; all others have it.
@@ -114,9 +126,8 @@ async fn add_waiting(waiting: &Client) -> Vec<bool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_primary_that_is_cut_off_acknowledged_is_lost_and_every_handle_is_told() {
-    let options = RedisOptions::new().appendonly().arg("cluster-require-full-coverage", "no");
-    let cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
-    let url = format!("{}?timeout_ms=5000&connect_timeout_ms=5000", cluster.url());
+    let (cluster, _) = crate::cluster();
+    let url = format!("{}?{PATIENCE}", cluster.url());
     let store = larder::open(&url).await.unwrap();
     let old = Client::new(&store).await;
     let waits = larder::open(&format!("{url}&wait_replicas=1&wait_ms=300")).await.unwrap();
@@ -130,7 +141,7 @@ async fn what_a_primary_that_is_cut_off_acknowledged_is_lost_and_every_handle_is
     for lock in &old.locks {
         guards.push(lock.try_acquire().await.unwrap().expect("nobody has it"));
     }
-    let at_successor = format!("redis-cluster://{}?timeout_ms=5000", cluster.nodes()[CUT_OFF + PRIMARIES].addr());
+    let at_successor = format!("redis-cluster://{}?{PATIENCE}", cluster.nodes()[CUT_OFF + PRIMARIES].addr());
     let fresh = Client::new(&larder::open(&at_successor).await.unwrap()).await;
     let mut older = 0;
     for counter in &fresh.counters {

@@ -17,6 +17,8 @@ use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersio
 use crate::handles::{Handles, begin, older_numbers_and_members_go_unnoticed, said, silent_of, write};
 
 const PRIMARIES: usize = 3;
+/// Of every client: the machine may be busy.
+const PATIENCE: &str = "timeout_ms=5000&connect_timeout_ms=5000";
 
 /// Writes twice more, and takes the lock: what is lost.
 async fn two_more_rounds(store: &StoreRef, handles: &mut Handles) -> LockGuard {
@@ -36,7 +38,7 @@ async fn first_round(store: &StoreRef) -> Handles {
 }
 
 async fn open(server: &RedisServer) -> StoreRef {
-    larder::open(&format!("{}?timeout_ms=5000&connect_timeout_ms=5000", server.url())).await.unwrap()
+    larder::open(&format!("{}?{PATIENCE}", server.url())).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,6 +153,17 @@ async fn a_primary_that_restarts_without_its_data_takes_its_replicas_along_and_e
     }
 }
 
+/// A cluster in which nothing is lost that a replica has, and the URL of all its nodes: with every primary gone, a client must know whom else to ask.
+fn cluster() -> (RedisCluster, String) {
+    let options = RedisOptions::new().appendonly().arg("cluster-require-full-coverage", "no");
+    // Replicas take over when they are told to: on a busy machine a node that waits for its turn is not to seem dead.
+    let options = options.arg("cluster-node-timeout", "5000");
+    let cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
+    let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
+    let url = format!("redis-cluster://{}?{PATIENCE}", nodes.join(","));
+    (cluster, url)
+}
+
 /// Waits until a replica has, in its file, what its primary has.
 fn wait_in_step(cluster: &RedisCluster, primary: usize) {
     let (primary, replica) = (&cluster.nodes()[primary], &cluster.nodes()[primary + PRIMARIES]);
@@ -200,11 +213,7 @@ fn take_over(cluster: &mut RedisCluster, primaries: Range<usize>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
     let start = Instant::now();
-    let options = RedisOptions::new().appendonly().arg("cluster-require-full-coverage", "no");
-    let mut cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
-    // All nodes are named: with every primary gone, one must know whom else to ask.
-    let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
-    let url = format!("redis-cluster://{}?timeout_ms=5000&connect_timeout_ms=5000", nodes.join(","));
+    let (mut cluster, url) = cluster();
     let store = larder::open(&url).await.unwrap();
     let mut handles = first_round(&store).await;
     tokio::task::block_in_place(|| fall_behind(&mut cluster));
@@ -231,10 +240,7 @@ fn whole(number: u32) -> Vec<String> {
 /// Its shards lie on all primaries, and the one that holds its commits alone fails over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_array_whose_commits_alone_fail_over_is_told_and_goes_on_once_that_is_accepted() {
-    let options = RedisOptions::new().appendonly().arg("cluster-require-full-coverage", "no");
-    let mut cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
-    let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
-    let url = format!("redis-cluster://{}?timeout_ms=5000&connect_timeout_ms=5000", nodes.join(","));
+    let (mut cluster, url) = cluster();
     let store = larder::open(&url).await.unwrap();
     let options = || Array::options().shards(16).dirtiness(1 << 30).timeout(Duration::from_secs(20));
     let array = options().open_or_create(&store, "hosts").await.unwrap();

@@ -7,33 +7,37 @@
 mod cut_off;
 mod handles;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use larder::{Array, Counter, ErrorKind, EventLog, LockGuard, Set, StoreRef};
+use larder::{Array, Counter, ErrorKind, LockGuard, Set, StoreRef};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
+use tokio::task::JoinSet;
 
-use crate::handles::{Handles, begin, older_numbers_and_members_go_unnoticed, said, silent_of, write};
+use crate::handles::{
+    Handles, ROUNDS, Told, begin, each_is_older_or_newer, older_numbers_and_members_go_unnoticed, said, silent_of,
+    told_by, write,
+};
 
 const PRIMARIES: usize = 3;
+/// Structures of each kind, so many that every primary has something of one.
+const EACH: usize = 32;
 /// Of every client: the machine may be busy.
 const PATIENCE: &str = "timeout_ms=5000&connect_timeout_ms=5000";
 
 /// Writes twice more, and takes the lock: what is lost.
-async fn two_more_rounds(store: &StoreRef, handles: &mut Handles) -> LockGuard {
-    let log = EventLog::open(store, "log").await.unwrap();
-    for round in 2..=3 {
-        write(handles, &log, round).await.unwrap();
+async fn two_more_rounds(handles: &mut Handles) -> LockGuard {
+    for round in 2..=ROUNDS {
+        write(handles, round).await.unwrap();
     }
     handles.lock.acquire(Duration::from_secs(5)).await.unwrap()
 }
 
-/// Opens all, and writes once: what is kept.
-async fn first_round(store: &StoreRef) -> Handles {
-    let mut handles = begin(store).await.unwrap();
-    let log = EventLog::open(store, "log").await.unwrap();
-    write(&mut handles, &log, 1).await.unwrap();
+/// Opens all whose names end so, and writes once: what is kept.
+async fn first_round(store: &StoreRef, which: &str) -> Handles {
+    let mut handles = begin(store, which).await.unwrap();
+    write(&mut handles, 1).await.unwrap();
     handles
 }
 
@@ -46,8 +50,8 @@ async fn a_server_that_saved_nothing_is_a_loss_to_every_handle_and_absent_to_a_f
     for version in RedisVersion::ALL {
         let mut server = RedisServer::start(version, &RedisOptions::new());
         let store = open(&server).await;
-        let mut handles = first_round(&store).await;
-        let guard = two_more_rounds(&store, &mut handles).await;
+        let mut handles = first_round(&store, "").await;
+        let guard = two_more_rounds(&mut handles).await;
         server.restart();
         let silent = silent_of(&mut handles, &guard).await;
         assert!(silent.is_empty(), "{version:?}: {silent:#?}");
@@ -59,6 +63,7 @@ async fn a_server_that_saved_nothing_is_a_loss_to_every_handle_and_absent_to_a_f
         ] {
             assert_eq!(said.unwrap_err().kind(), ErrorKind::Lost, "{version:?}: {what}");
         }
+        assert!(said(|| numbers.cache.get("page")).await.unwrap().is_none(), "{version:?}");
         let fresh = open(&server).await;
         let error = Counter::open(&fresh, "counter").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Absent, "{error}");
@@ -71,9 +76,9 @@ async fn a_server_that_comes_back_from_an_older_snapshot_is_told_by_every_struct
     for version in RedisVersion::ALL {
         let mut server = RedisServer::start(version, &RedisOptions::new());
         let store = open(&server).await;
-        let mut handles = first_round(&store).await;
+        let mut handles = first_round(&store, "").await;
         assert_eq!(server.command(&["SAVE"]).text(), "OK");
-        let guard = two_more_rounds(&store, &mut handles).await;
+        let guard = two_more_rounds(&mut handles).await;
         server.restart();
         let silent = silent_of(&mut handles, &guard).await;
         assert!(silent.is_empty(), "{version:?}: {silent:#?}");
@@ -86,16 +91,16 @@ async fn a_server_that_writes_each_command_to_its_file_first_loses_nothing() {
     for version in RedisVersion::ALL {
         let mut server = RedisServer::start(version, &RedisOptions::new().appendonly());
         let store = open(&server).await;
-        let mut handles = first_round(&store).await;
-        let guard = two_more_rounds(&store, &mut handles).await;
+        let mut handles = first_round(&store, "").await;
+        let guard = two_more_rounds(&mut handles).await;
         server.restart();
         assert_eq!(said(|| handles.counter.get()).await.unwrap(), 15);
         assert_eq!(said(|| handles.silent.fast.get()).await.unwrap(), 15);
         assert_eq!(said(|| handles.table.keys()).await.unwrap().len(), 3);
         assert_eq!(said(|| handles.silent.set.members()).await.unwrap().len(), 3);
+        assert_eq!(said(|| handles.silent.cache.get("page")).await.unwrap().expect("a page").value, "3");
         said(|| guard.renew()).await.unwrap();
-        let log = EventLog::open(&store, "log").await.unwrap();
-        write(&mut handles, &log, 3).await.unwrap();
+        write(&mut handles, ROUNDS).await.unwrap();
     }
 }
 
@@ -105,7 +110,7 @@ async fn a_replica_that_was_behind_and_took_its_primarys_place_is_told_by_every_
         let mut primary = RedisServer::start(version, &RedisOptions::new().arg("repl-diskless-sync-delay", "0"));
         let mut replica = RedisServer::start(version, &RedisOptions::new().replica_of(primary.addr()));
         let store = open(&primary).await;
-        let mut handles = first_round(&store).await;
+        let mut handles = first_round(&store, "").await;
         let deadline = Instant::now() + Duration::from_secs(20);
         while replica.info("replication", "master_link_status") != "up"
             || replica.info("replication", "slave_repl_offset") != primary.info("replication", "master_repl_offset")
@@ -115,7 +120,7 @@ async fn a_replica_that_was_behind_and_took_its_primarys_place_is_told_by_every_
         }
         assert_eq!(replica.command(&["SAVE"]).text(), "OK");
         replica.kill9();
-        let guard = two_more_rounds(&store, &mut handles).await;
+        let guard = two_more_rounds(&mut handles).await;
         // It takes over the address, too, with all that it has: as behind a name that is pointed at it.
         primary.kill9();
         std::fs::copy(replica.folder().join("dump.rdb"), primary.folder().join("dump.rdb")).unwrap();
@@ -133,8 +138,8 @@ async fn a_primary_that_restarts_without_its_data_takes_its_replicas_along_and_e
         let mut primary = RedisServer::start(version, &RedisOptions::new().arg("repl-diskless-sync-delay", "0"));
         let replica = RedisServer::start(version, &RedisOptions::new().replica_of(primary.addr()));
         let store = open(&primary).await;
-        let mut handles = first_round(&store).await;
-        let guard = two_more_rounds(&store, &mut handles).await;
+        let mut handles = first_round(&store, "").await;
+        let guard = two_more_rounds(&mut handles).await;
         let level = |what: &str, keys: fn(i64) -> bool| {
             let deadline = Instant::now() + Duration::from_secs(20);
             while !keys(replica.command(&["DBSIZE"]).text().parse().expect("a number")) {
@@ -215,9 +220,9 @@ async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
     let start = Instant::now();
     let (mut cluster, url) = cluster();
     let store = larder::open(&url).await.unwrap();
-    let mut handles = first_round(&store).await;
+    let mut handles = first_round(&store, "").await;
     tokio::task::block_in_place(|| fall_behind(&mut cluster));
-    let guard = two_more_rounds(&store, &mut handles).await;
+    let guard = two_more_rounds(&mut handles).await;
     tokio::task::block_in_place(|| fail_over(&mut cluster));
     println!("failed over, {:?} after the start", start.elapsed());
     let silent = silent_of(&mut handles, &guard).await;
@@ -231,6 +236,44 @@ async fn every_structure_that_detects_a_loss_by_failover_tells_it() {
     let set = Set::open(&fresh, "set").await.unwrap();
     let members = said(|| set.members()).await.unwrap();
     assert_eq!(members.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&b"1"[..], b"after"]));
+}
+
+/// It takes along what it has of each structure, and nothing of those whose keys lie elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_of_one_primary_is_told_by_those_that_it_took_something_of_and_the_others_are_whole() {
+    let (mut cluster, url) = cluster();
+    let store = larder::open(&url).await.unwrap();
+    let mut first = JoinSet::new();
+    for at in 0..EACH {
+        let store = store.clone();
+        first.spawn(async move { first_round(&store, &at.to_string()).await });
+    }
+    let all = first.join_all().await;
+    tokio::task::block_in_place(|| fall_behind(&mut cluster));
+    let mut written = JoinSet::new();
+    for mut handles in all {
+        written.spawn(async move { (two_more_rounds(&mut handles).await, handles) });
+    }
+    let all = written.join_all().await;
+    tokio::task::block_in_place(|| take_over(&mut cluster, 0..1));
+    let mut asked = JoinSet::new();
+    for (guard, mut handles) in all {
+        asked.spawn(async move {
+            each_is_older_or_newer(&handles.silent).await;
+            told_by(&mut handles, &guard).await
+        });
+    }
+    let mut tell = BTreeMap::<&str, usize>::new();
+    for told in asked.join_all().await.iter().flatten() {
+        let Told { structure, said, .. } = told;
+        assert!(
+            told.is_loss() || matches!(said, Ok(true)),
+            "{structure} lacks what was acknowledged and says {said:?}"
+        );
+        *tell.entry(structure).or_default() += usize::from(told.is_loss());
+    }
+    println!("of {EACH} handles each tell a loss: {tell:?}");
+    assert!(tell.values().all(|&tell| tell > 0), "{tell:?}");
 }
 
 fn whole(number: u32) -> Vec<String> {

@@ -136,18 +136,61 @@ fn a_command_under_a_lock_uses_the_store_itself() {
 fn what_follows_lets_others_write() {
     let home = Home::new();
     run(&home, "log put audit first").exits(0);
-    let out = home.path().join("out");
-    let mut follower = at_home(&home, "log tail audit -f")
-        .stdout(std::fs::File::create(&out).unwrap())
-        .stderr(std::process::Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let seen = |event: &str| std::fs::read_to_string(&out).unwrap().contains(event);
-    until("the first event", || seen("first"));
+    let follower = Follower::of(&mut at_home(&home, "log tail audit -f"));
+    until("the first event", || follower.said().contains("first"));
     run(&home, "log put audit second").exits(0);
-    until("the second event", || seen("second"));
-    follower.kill().unwrap();
-    follower.wait().unwrap();
+    until("the second event", || follower.said().contains("second"));
+}
+
+/// A command that goes on until it is dropped.
+struct Follower {
+    child: std::process::Child,
+    out: tempfile::NamedTempFile,
+}
+
+impl Follower {
+    fn of(command: &mut Command) -> Follower {
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let child = command.stdout(out.reopen().unwrap()).stderr(std::process::Stdio::inherit()).spawn().unwrap();
+        Follower { child, out }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.out.path()).unwrap()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_follows_files_uses_them_in_turns_with_who_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file:{}?wait_ms=60000", folder.path().join("store").display());
+    let command = |line: &str| {
+        let mut command = larder(line.split_whitespace());
+        command.args(["--timeout", "60s"]).env("LARDER_STORE", &url);
+        command
+    };
+    let follow = |line: &str| Follower::of(&mut command(line));
+    let write = |line: &str| finish(&mut command(line)).exits(0);
+    write("log put audit event0");
+    write("visitors hit site --period 1h");
+    let followers = [follow("log tail audit -f"), follow("visitors watch site --every 500ms")];
+    let [events, figures] = &followers;
+    for number in 1..=5 {
+        write(&format!("log put audit event{number}"));
+        write("visitors hit site");
+        until("the event", || events.said().contains(&format!("event{number}")));
+        // An hour may end meanwhile: the last two columns are those before it and since.
+        let counts = |line: &str| line.split(' ').skip(2).map(|word| word.parse::<u64>().unwrap()).sum::<u64>();
+        let last = || figures.said().rsplit_once('\n').and_then(|(lines, _)| lines.lines().last().map(counts));
+        until("the hit", || last() == Some(number + 1));
+    }
 }
 
 #[test]
@@ -197,6 +240,23 @@ fn a_killed_server_is_followed_by_another_that_has_everything() {
         until("its end", || !home.is_served());
         assert_eq!(run(&home, "counter get hits").exits(0), format!("{round}\n"));
     }
+}
+
+#[test]
+fn another_process_is_waited_for_and_named_after_five_seconds_where_nothing_else_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let held = larder_store(&path);
+    let url = format!("file:{}", path.display());
+    let start = Instant::now();
+    on(&url, "counter add hits").fails(6, &format!("open in process {}", std::process::id()));
+    assert!((5..30).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| on(&url, "counter add hits"));
+        std::thread::sleep(Duration::from_secs(1));
+        drop(held);
+        waiting.join().unwrap().exits(0);
+    });
 }
 
 #[test]

@@ -19,7 +19,7 @@ from xxh3 import xxh3_64, xxh3_128
 
 KINDS = {  # name: (kind, role, version of the layout)
     "lock": (1, None, 1), "counter": (2, "s", 1), "fast-counter": (3, "n", 1), "set": (4, "p", 1), "visitors": (5, "v", 1),
-    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 4),
+    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 4), "stack": (10, "k", 4), "cache": (11, "c", 1),
 }
 THIRTY_DAYS_S = 30 * 24 * 3600
 TRIES = 100
@@ -146,8 +146,8 @@ class Server:
         answer = self.ask(f"{verb} {key} {by}")
         return None if answer == "NOT_FOUND" else int(answer)
 
-    def delete(self, key, token):
-        return self.ask(f"md {key} C{token}").startswith("HD")
+    def delete(self, key, token=None):
+        return self.ask(f"md {key}" + ("" if token is None else f" C{token}")).startswith("HD")
 
 
 def until(life_s):
@@ -156,6 +156,14 @@ def until(life_s):
 
 
 # Keys, and the manifest
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def letters(hash128):
+    """The upper 84 bits, six at a time."""
+    return "".join(LETTERS[hash128 >> 122 - 6 * n & 63] for n in range(14))
+
 
 def quoted(name):
     plain = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
@@ -727,7 +735,6 @@ def log_fetch(server, name, first_ms, last_ms):
 
 # Tables
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 ENTRY_SHARD = 0xFFFF
 
 
@@ -736,7 +743,7 @@ class Spot:
 
     def __init__(self, found, key):
         hashed = xxh3_128(key)
-        self.index = "".join(LETTERS[hashed >> 122 - 6 * n & 63] for n in range(14))
+        self.index = letters(hashed)
         self.shard = place((hashed & (1 << 44) - 1) << 20, found.shards)
         self.mark = xxh3_64(key, 0x4C41524445522D74)
 
@@ -845,7 +852,89 @@ def table_remove(server, name, key):
     raise OSError("others are faster")
 
 
-# Queues
+# Caches
+
+class Entry:
+    """What a key's item says, and how old it is by the server's clock."""
+
+    def __init__(self, item):
+        reader = Reader(item.value)
+        if reader.take(4) != b"LRC\x01":
+            raise Gone("this is no entry of a cache")
+        self.token, self.draw, _ = item.token, reader.u64(), reader.varint()
+        life_ms, fresh_ms, served_ms, lease_ms = [reader.varint() for _ in range(4)]
+        self.key, self.value = reader.take(reader.varint()), reader.rest()
+        age_ms = life_ms - item.life_s * 1000
+        self.is_fresh = age_ms < fresh_ms
+        # The server may count a second too many.
+        self.is_leased = max(age_ms - 1000, 0) < lease_ms
+        self.served_ms = max(served_ms - age_ms, 0)
+        if not self.served_ms:
+            self.value = None
+
+
+def entry_bytes(draw, key, life_s, fresh_ms, lease_ms, kept):
+    """`kept` is a value and how long it may be served, or none."""
+    value, served_ms = kept or (b"", 0)
+    numbers = (int(time.time() * 1000), life_s * 1000, fresh_ms, served_ms, lease_ms)
+    return b"LRC\x01" + u64(draw) + b"".join(map(varint, numbers)) + varint(len(key)) + key + value
+
+
+def whole_s(ms):
+    return -(-ms // 1000)
+
+
+def cache_create(server, name):
+    return create(server, "cache", name, b"\x01", lambda _: (), 0)
+
+
+def cache_entry(server, name, key):
+    """Where the entry stands, and the entry; none if another key has it."""
+    at = Structure(server, "cache", name).key(letters(xxh3_128(key)))
+    item = server.get(at)
+    found = Entry(item) if item else None
+    return at, item, found if found and found.key == key else None
+
+
+def cache_get(server, name, key):
+    """What is told to who asks: `fresh`, `stale` or `none`, whether somebody makes it anew, and the value."""
+    _, _, found = cache_entry(server, name, key)
+    value = found.value if found else None
+    return ["none" if value is None else "fresh" if found.is_fresh else "stale", bool(found and found.is_leased), value]
+
+
+def cache_lease(server, name, key, lease_ms):
+    """The draw of the lease to make the value; nothing if it is fresh, or somebody else's to make."""
+    at, item, found = cache_entry(server, name, key)
+    if found and (found.is_leased or found.value is not None and found.is_fresh):
+        return None
+    kept = (found.value, found.served_ms) if found and found.value is not None else None
+    life_s = whole_s(max(int(lease_ms) + 1000, kept[1] if kept else 0))
+    lease = draw()
+    value = entry_bytes(lease, key, life_s, 0, int(lease_ms), kept)
+    is_mine = server.cas(at, value, item.token, life_s=life_s) if item else server.add(at, value, life_s=life_s)
+    return str(lease) if is_mine else None
+
+
+def cache_finish(server, name, key, lease, value, ttl_ms, stale_ms="0"):
+    """False if the lease is gone: invalidated, evicted, or another's by now."""
+    at, _, found = cache_entry(server, name, key)
+    if not found or found.draw != int(lease):
+        return False
+    served_ms = int(ttl_ms) + int(stale_ms)
+    new = entry_bytes(found.draw, key, whole_s(served_ms), int(ttl_ms), 0, (value, served_ms))
+    return server.cas(at, new, found.token, life_s=whole_s(served_ms))
+
+
+def cache_invalidate(server, name, key):
+    at, _, _ = cache_entry(server, name, key)
+    return server.delete(at)
+
+
+# Queues and stacks
+
+SEGMENT_ITEMS = 1_000
+
 
 def distances(frames):
     """How many frames before the last those are whose digests a print has."""
@@ -860,8 +949,19 @@ def print_of(chain, end):
     return frames, (chain[frames - 1][1], [chain[frames - 1 - before][1] & 0xFFFFFFFF for before in distances(frames)])
 
 
+def take_note(reader):
+    """Where a stack goes on below a segment, the ranges of ordinals that were taken of it, and their print."""
+    below, end, taken = reader.varint(), 0, []
+    for _ in range(reader.varint()):
+        start = end + reader.varint()
+        end = start + reader.varint()
+        taken.append([start, end])
+    frames = reader.varint()
+    return below, taken, (frames, (reader.u64(), [number(reader.take(4)) for _ in distances(frames)]) if frames else None)
+
+
 class State:
-    """What was taken from a queue."""
+    """What was taken from a queue or a stack."""
 
     def __init__(self, value, generation):
         if value[:4] != b"LRQ\x03" or value[4:8] != low_half(xxh3_64(value[8:], generation)):
@@ -873,17 +973,18 @@ class State:
         self.marks = [(reader.u64(), reader.varint()) for _ in range(reader.varint())]
         self.records = []
         for _ in range(reader.varint()):
-            segment, incarnation, below, end, taken = reader.varint(), reader.u64(), reader.varint(), 0, []
-            for _ in range(reader.varint()):
-                start = end + reader.varint()
-                end = start + reader.varint()
-                taken.append([start, end])
-            frames = reader.varint()
-            digests = (reader.u64(), [number(reader.take(4)) for _ in distances(frames)]) if frames else None
+            segment, incarnation, (below, taken, told) = reader.varint(), reader.u64(), take_note(reader)
             named = reader.take(1)
             remover = named + (reader.take(8) + varint(reader.varint()) if named != b"\0" else b"")
-            self.records.append([segment, incarnation, below, taken, (frames, digests), remover])
+            self.records.append([segment, incarnation, below, taken, told, remover])
         self.claims = [[reader.varint(), reader.varint(), reader.u64(), reader.varint()] for _ in range(reader.varint())]
+
+    def written_by(self, writer):
+        self.sequence += 1
+        self.marks = ([(writer, 1)] + self.marks)[:16]
+
+    def record(self, which):
+        return next((record for record in self.records if record[0] == which), None)
 
     def encode(self, generation):
         body = varint(self.sequence) + varint(self.tail) + u64(self.incarnation) + self.tail_lost
@@ -905,28 +1006,41 @@ class State:
         return b"LRQ\x03" + low_half(xxh3_64(body, generation)) + body
 
 
-def queue_create(server, name, segment_bytes="65536", bytes_max="1073741824"):
+def line_create(server, what, name, segment_bytes="65536", bytes_max="1073741824"):
     def data(generation):
         incarnation = draw()
-        yield f"s{incarnation:016x}", empty_value(incarnation, 0)
+        yield f"s{incarnation:016x}", new_segment(what, 0, incarnation)
         body = varint(0) + varint(0) + u64(incarnation) + b"\0" + varint(1) + varint(0) * 4 + varint(0)
         body += varint(1) + varint(0) + u64(incarnation) + varint(0) * 3 + b"\0" + varint(0)
         yield 0, b"LRQ\x03" + low_half(xxh3_64(body, generation)) + body
 
-    return create(server, "queue", name, u32(int(segment_bytes)) + u64(int(bytes_max)), data, 1)
+    return create(server, what, name, u32(int(segment_bytes)) + u64(int(bytes_max)), data, 1)
+
+
+def new_segment(what, which, incarnation):
+    """An empty segment; a stack's notes that it lies on the one before it, if there is one."""
+    empty = empty_value(incarnation, which & 0xFFFF)
+    if what == "queue" or which == 0:
+        return empty
+    lies_on = varint(2 * which) + varint(0) * 2
+    return empty + frame(incarnation ^ which & 0xFFFF, draw(), 1, [(True, lies_on)])
 
 
 def segment_of(found, state, which):
     """The incarnation of a segment: as the tail, by its record, or by its link."""
     if which == state.tail:
         return state.incarnation
-    told = next((record[1] for record in state.records if record[0] == which), 0)
-    if told:
-        return told
-    link = found.item(f"n{which:x}").value
-    if link[:4] != low_half(xxh3_64(u64(which) + link[4:], found.generation)):
+    record = state.record(which)
+    if record and record[1]:
+        return record[1]
+    told = found.item(f"n{which:x}").value
+    if told != link(found, which, number(told[4:])):
         raise Gone("a link is damaged")
-    return number(link[4:])
+    return number(told[4:])
+
+
+def link(found, which, incarnation):
+    return low_half(xxh3_64(u64(which) + u64(incarnation), found.generation)) + u64(incarnation)
 
 
 def items_of(found, state, which):
@@ -934,58 +1048,105 @@ def items_of(found, state, which):
 
 
 def segment(found, state, which):
-    """The items of a segment, and the chain of its frames."""
+    """The items of a segment, the chain of its frames, and a stack's notes."""
     incarnation = segment_of(found, state, which)
     _, counted = operations(found.item(f"s{incarnation:016x}").value, incarnation, which & 0xFFFF)
-    items, chain, digest = [], [], incarnation
+    items, chain, notes, digest = [], [], [], incarnation
     for of_frame in counted:
+        notes += [take_note(Reader(element)) for is_removal, element in of_frame.operations if is_removal]
         added = [element for is_removal, element in of_frame.operations if not is_removal]
         if added:
             items += added
             digest = xxh3_64(u64(of_frame.writer) + u64(of_frame.sequence), digest)
             chain.append((len(items), digest))
-    return items, chain
+    return items, chain, notes
 
 
-def left_of(found, state, which, taken, told, remover):
-    """The items of a segment; none of one that was taken whole and that somebody was to remove, and has."""
+def left_of(found, state, which):
+    """The items of a segment that nobody has taken, each with its ordinal, and where a stack goes on below it."""
+    _, _, below, taken, told, remover = state.record(which) or (which, 0, 0, [], (0, None), b"\0")
     try:
-        items, chain = segment(found, state, which)
+        items, chain, notes = segment(found, state, which)
     except Gone:
+        # One that was taken whole, and that somebody was to remove, was removed.
         if len(taken) == 1 and taken[0][0] == 0 and remover != b"\0":
-            return []
+            return [], below
         raise
-    if taken and print_of(chain, taken[-1][1]) != told:
-        raise Gone("a segment was set back")
-    return items
+    gone = set()
+    for _, ranges, told in [(below, taken, told)] + notes:
+        if ranges and print_of(chain, ranges[-1][1]) != told:
+            raise Gone("a segment was set back")
+        gone.update(ordinal for start, end in ranges for ordinal in range(start, end))
+    below = min([note[0] for note in notes] + ([below] if state.record(which) else []), default=0)
+    return [(ordinal, item) for ordinal, item in enumerate(items) if ordinal not in gone], below
 
 
-def pending(found, state):
-    """What is to be had, in order: first what was claimed and came back, then what nobody has taken."""
-    for segment, ordinal, claim, _ in state.claims:
+def come_back(found, state):
+    """What was claimed and is to be had again, by segment and ordinal."""
+    for which, ordinal, claim, _ in sorted(state.claims):
         if claim == 0 or found.server.get(found.key(f"c{claim:016x}")) is None:
-            yield segment, ordinal, items_of(found, state, segment)[ordinal]
+            yield which, ordinal, items_of(found, state, which)[ordinal]
+
+
+def queue_pending(found, state):
+    """What is to be had, in order: first what was claimed and came back, then what nobody has taken."""
+    yield from come_back(found, state)
     last = state.records[-1][0]
     for which in [record[0] for record in state.records] + list(range(last + 1, state.tail + 1)):
-        taken, told, remover = next((record[3:] for record in state.records if record[0] == which), ([], (0, None), b"\0"))
-        for ordinal, item in enumerate(left_of(found, state, which, taken, told, remover)):
-            if not any(start <= ordinal < end for start, end in taken):
-                yield which, ordinal, item
+        yield from ((which, ordinal, item) for ordinal, item in left_of(found, state, which)[0])
 
 
-def queue_items(server, name):
-    found = Structure(server, "queue", name)
-    return [item for _, _, item in pending(found, State(found.item(0).value, found.generation))]
+def stack_pending(found, state):
+    """The same of a stack: from the top down, and what came back in its place."""
+    every, last = list(come_back(found, state)), state.records[-1][0]
+    on_record = [record[0] for record in state.records] + list(range(last + 1, state.tail + 1))
+    below = 0
+    for which in reversed(on_record):
+        left, below = left_of(found, state, which)
+        every += ((which, ordinal, item) for ordinal, item in left)
+    while below:
+        if below & 1:
+            raise Gone("a segment is lost, and what lies below it has to be looked for")
+        which = (below >> 1) - 1
+        left, below = left_of(found, state, which)
+        every += ((which, ordinal, item) for ordinal, item in left)
+    return sorted(every, reverse=True)
 
 
-def queue_push(server, name, *items):
-    found = Structure(server, "queue", name)
+PENDING = {"queue": queue_pending, "stack": stack_pending}
+
+
+def line_items(server, what, name):
+    found = Structure(server, what, name)
+    return [item for _, _, item in PENDING[what](found, State(found.item(0).value, found.generation))]
+
+
+def line_push(server, what, name, *items):
+    found = Structure(server, what, name)
     for _ in range(TRIES):
-        state = State(found.item(0).value, found.generation)
-        key, seed = found.key(f"s{state.incarnation:016x}"), state.incarnation ^ (state.tail & 0xFFFF)
-        if server.append(key, frame(seed, draw(), 1, [(False, item) for item in items])):
+        item = found.item(0)
+        state = State(item.value, found.generation)
+        at = f"s{state.incarnation:016x}"
+        if len(found.item(at).value) >= number(found.params[:4]) or len(items_of(found, state, state.tail)) >= SEGMENT_ITEMS:
+            open_next(found, what, state, item.token)
+        elif server.append(found.key(at), frame(state.incarnation ^ state.tail & 0xFFFF, draw(), 1, [(False, each) for each in items])):
             return None
     raise Gone("the tail is lost")
+
+
+def open_next(found, what, state, token):
+    """Adds a segment behind the tail, and then names it in the state; where somebody else did, that is as good."""
+    which, incarnation, record = state.tail + 1, draw(), state.record(state.tail)
+    assert found.server.add(found.key(f"s{incarnation:016x}"), new_segment(what, which, incarnation))
+    if what == "stack":
+        # Those below may stay on record: then no links and notes have to tell of them.
+        state.records.append([which, incarnation, 2 * which, [], (0, None), b"\0"])
+    elif not record or not record[1]:
+        found.server.add(found.key(f"n{state.tail:x}"), link(found, state.tail, state.incarnation))
+    state.tail, state.incarnation, state.live = which, incarnation, state.live + 1
+    state.written_by(draw())
+    if not found.server.cas(found.key(0), state.encode(found.generation), token):
+        found.server.delete(found.key(f"s{incarnation:016x}"))
 
 
 def queue_pop(server, name):
@@ -994,19 +1155,19 @@ def queue_pop(server, name):
     def change(value):
         nonlocal popped
         state = State(value, found.generation)
-        which, ordinal, popped = next(pending(found, state), (None, None, None))
+        which, ordinal, popped = next(queue_pending(found, state), (None, None, None))
         if popped is None:
             return None
         state.claims = [claim for claim in state.claims if claim[:2] != [which, ordinal]]
-        record = next((record for record in state.records if record[0] == which), None)
+        record = state.record(which)
         if record is None:
             record = [which, segment_of(found, state, which), 0, [], (0, None), b"\0"]
             state.records.append(record)
         record[3] = joined(record[3] + [[ordinal, ordinal + 1]])
         record[4] = print_of(segment(found, state, which)[1], record[3][-1][1])
         record[5] = b"\0"
-        state.sequence, state.done = state.sequence + 1, state.done + 1
-        state.marks = ([(writer, 1)] + state.marks)[:16]
+        state.done += 1
+        state.written_by(writer)
         return state.encode(found.generation)
 
     found.retry(0, change)
@@ -1023,6 +1184,10 @@ def joined(ranges):
     return out
 
 
+def of_line(what, verb):
+    return lambda server, *arguments: verb(server, what, *arguments)
+
+
 VERBS = {
     ("counter", "create"): counter_create, ("counter", "get"): counter_get, ("counter", "add"): counter_add,
     ("fast-counter", "create"): fast_create, ("fast-counter", "get"): fast_get, ("fast-counter", "add"): fast_add,
@@ -1034,7 +1199,12 @@ VERBS = {
     ("log", "create"): log_create, ("log", "put"): log_put, ("log", "fetch"): log_fetch,
     ("table", "create"): table_create, ("table", "get"): table_get, ("table", "keys"): table_keys, ("table", "put"): table_put,
     ("table", "remove"): table_remove,
-    ("queue", "create"): queue_create, ("queue", "items"): queue_items, ("queue", "push"): queue_push, ("queue", "pop"): queue_pop,
+    ("queue", "create"): of_line("queue", line_create), ("queue", "items"): of_line("queue", line_items),
+    ("queue", "push"): of_line("queue", line_push), ("queue", "pop"): queue_pop,
+    ("stack", "create"): of_line("stack", line_create), ("stack", "items"): of_line("stack", line_items),
+    ("stack", "push"): of_line("stack", line_push),
+    ("cache", "create"): cache_create, ("cache", "get"): cache_get, ("cache", "lease"): cache_lease,
+    ("cache", "finish"): cache_finish, ("cache", "invalidate"): cache_invalidate,
 }
 
 

@@ -7,10 +7,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use larder::cache::{Lookup, Rebuild, Source};
 use larder::{
-    Array, Counter, Ctx, ErrorKind, EventLog, Key, Lock, Name, Queue, Set, StoreExt, StoreRef, Table, Visitors,
+    Array, Cache, Counter, Ctx, Error, ErrorKind, EventLog, Key, Lock, Name, Queue, Set, Stack, StackOptions, StoreExt,
+    StoreRef, Table, Visitors,
 };
 use larder_testkit::servers::{Memcached, Version};
+
+const LEASE: Duration = Duration::from_secs(60);
 
 /// A server, a store on it, and the program.
 struct Shared {
@@ -358,4 +362,161 @@ async fn python_and_larder_work_at_one_queue() {
     assert_eq!(made.len().await.unwrap(), 0);
     let stat = made.stat().await.unwrap();
     assert_eq!(stat.acknowledged, 4);
+
+    // Several segments, opened by both.
+    shared.python(&["queue", "create", "long", "1024"]);
+    let long = Queue::open(&shared.store, "long").await.unwrap();
+    push_by_turns(&shared, "queue", "long", |item| long.push(item)).await;
+    assert!(long.stat().await.unwrap().segments > 4);
+    assert_eq!(shared.python(&["queue", "items", "long"]), json(by_turns()));
+    for item in by_turns() {
+        assert_eq!(long.pop().await.unwrap().unwrap(), item);
+    }
+    assert_eq!(long.pop().await.unwrap(), None);
+}
+
+/// What [`push_by_turns`] pushes, in its order.
+fn by_turns() -> Vec<String> {
+    (0..60).map(|n| format!("item {n:0100}")).collect()
+}
+
+/// Pushes five items by Python in one call, then five by Larder, and so on.
+async fn push_by_turns<F>(shared: &Shared, what: &str, name: &str, push: impl Fn(String) -> F)
+where
+    F: Future<Output = larder::Result<()>>,
+{
+    for (turn, items) in by_turns().chunks(5).enumerate() {
+        if turn % 2 == 0 {
+            let items = items.iter().map(String::as_str);
+            shared.python(&[what, "push", name].into_iter().chain(items).collect::<Vec<_>>());
+        } else {
+            for item in items {
+                push(item.clone()).await.unwrap();
+            }
+        }
+    }
+}
+
+/// The items of a stack, as a pop would bring them, are what Python reads.
+fn holds(shared: &Shared, name: &str, items: &[String]) {
+    assert_eq!(shared.python(&["stack", "items", name]), json(items.iter().rev()));
+}
+
+#[tokio::test]
+async fn python_and_larder_share_a_stack() {
+    let Some(shared) = Shared::start().await else { return };
+    let options = StackOptions::from(Queue::options().segment_bytes(1_024));
+    let stack = options.open_or_create(&shared.store, "s").await.unwrap();
+    holds(&shared, "s", &[]);
+    let mut items = by_turns();
+    for item in &items {
+        stack.push(item).await.unwrap();
+    }
+    assert!(stack.stat().await.unwrap().segments > 4);
+    holds(&shared, "s", &items);
+    // Down into a segment, and up again: it notes what was taken of it.
+    for _ in 0..25 {
+        assert_eq!(stack.pop().await.unwrap().unwrap(), items.pop().unwrap());
+    }
+    holds(&shared, "s", &items);
+    push_by_turns(&shared, "stack", "s", |item| stack.push(item)).await;
+    items.extend(by_turns());
+    holds(&shared, "s", &items);
+    // What is claimed is nobody else's, and what comes back has its place.
+    let claims = [stack.claim(LEASE).await.unwrap().unwrap(), stack.claim(LEASE).await.unwrap().unwrap()];
+    assert_eq!(*claims[1].item(), items[items.len() - 2]);
+    holds(&shared, "s", &items[..items.len() - 2]);
+    claims[1].release().await.unwrap();
+    claims[0].ack().await.unwrap();
+    items.pop();
+    holds(&shared, "s", &items);
+    while let Some(item) = items.pop() {
+        assert_eq!(stack.pop().await.unwrap().unwrap(), item);
+    }
+    assert_eq!(stack.pop().await.unwrap(), None);
+    assert_eq!(stack.len().await.unwrap(), 0);
+    holds(&shared, "s", &[]);
+
+    shared.python(&["stack", "create", "made", "1024"]);
+    let made = Stack::open(&shared.store, "made").await.unwrap();
+    push_by_turns(&shared, "stack", "made", |item| made.push(item)).await;
+    holds(&shared, "made", &by_turns());
+    for item in by_turns().into_iter().rev() {
+        assert_eq!(made.pop().await.unwrap().unwrap(), item);
+    }
+    assert_eq!(made.pop().await.unwrap(), None);
+}
+
+async fn lease(cache: &Cache, key: &str) -> Rebuild {
+    match cache.lookup(key).await.unwrap() {
+        Lookup::Rebuild(rebuild) => rebuild,
+        Lookup::Found(found) => panic!("{found:?}"),
+    }
+}
+
+#[tokio::test]
+async fn python_and_larder_share_a_cache() {
+    let Some(shared) = Shared::start().await else { return };
+    for made_by_python in [false, true] {
+        let name = format!("c{made_by_python}");
+        if made_by_python {
+            shared.python(&["cache", "create", &name]);
+        }
+        let python = |verb: &str, arguments: &[&str]| shared.python(&[&["cache", verb, &name], arguments].concat());
+        let cache = Cache::options().ttl(LEASE).lease(LEASE).open_or_create(&shared.store, &name).await.unwrap();
+        assert_eq!(python("get", &["k"]), r#"["none", false, null]"#);
+        cache.get_or_rebuild("k", async || Ok::<_, Error>(&b"v\xff"[..])).await.unwrap();
+        assert_eq!(python("get", &["k"]), r#"["fresh", false, "v\u00ff"]"#);
+        assert_eq!(python("lease", &["k", "60000"]), "null", "it is fresh");
+        // Larder makes it, Python knows; and an invalidation counts.
+        python("invalidate", &["k"]);
+        let rebuild = lease(&cache, "k").await;
+        assert_eq!(python("get", &["k"]), r#"["none", true, null]"#);
+        assert_eq!(python("lease", &["k", "60000"]), "null", "it is being made");
+        python("invalidate", &["k"]);
+        assert!(!rebuild.finish("too late").await.is_kept());
+        assert!(lease(&cache, "k").await.finish("w").await.is_kept());
+        assert_eq!(python("get", &["k"]), r#"["fresh", false, "w"]"#);
+        // Python makes it, and Larder waits.
+        python("invalidate", &["k"]);
+        let draw = python("lease", &["k", "60000"]).replace('"', "");
+        let waiting = cache.clone();
+        let waiting = tokio::spawn(async move {
+            waiting.get_or_rebuild("k", async || Err::<Vec<u8>, _>(Error::new(ErrorKind::Conflict, "not mine"))).await
+        });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!waiting.is_finished());
+        assert_eq!(python("finish", &["k", &draw, "by Python", "60000"]), "true");
+        let found = waiting.await.unwrap().unwrap();
+        assert_eq!(found.value, "by Python");
+        assert!(matches!(found.source, Source::Fresh), "{found:?}");
+        assert_eq!(python("finish", &["k", "1", "x", "60000"]), "false", "the lease is another's");
+    }
+}
+
+/// A value that was never fresh, and may be served for long.
+#[tokio::test]
+async fn python_and_larder_serve_one_stale_value_while_it_is_made_anew() {
+    let Some(shared) = Shared::start().await else { return };
+    let cache = Cache::options().ttl(LEASE).lease(LEASE).open_or_create(&shared.store, "c").await.unwrap();
+    let python = |verb: &str, arguments: &[&str]| shared.python(&[&["cache", verb, "c", "k"], arguments].concat());
+    let finish = |draw: &str, value: &str| {
+        assert_eq!(python("finish", &[&draw.replace('"', ""), value, "0", "600000"]), "true");
+    };
+    finish(&python("lease", &["60000"]), "old");
+    assert_eq!(python("get", &[]), r#"["stale", false, "old"]"#);
+    let rebuild = lease(&cache, "k").await;
+    assert_eq!(rebuild.stale().unwrap(), "old");
+    assert_eq!(python("get", &[]), r#"["stale", true, "old"]"#);
+    assert_eq!(python("lease", &["60000"]), "null");
+    assert!(rebuild.finish("new").await.is_kept());
+    assert_eq!(python("get", &[]), r#"["fresh", false, "new"]"#);
+    python("invalidate", &[]);
+    finish(&python("lease", &["60000"]), "older");
+    let draw = python("lease", &["60000"]);
+    let Lookup::Found(found) = cache.lookup("k").await.unwrap() else { panic!("Python makes it") };
+    assert_eq!(found.value, "older");
+    assert!(matches!(found.source, Source::Stale), "{found:?}");
+    finish(&draw, "newer");
+    assert_eq!(cache.get("k").await.unwrap().unwrap().value, "newer");
 }

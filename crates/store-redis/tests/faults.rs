@@ -11,6 +11,9 @@ use larder_store_redis::{Config, RedisStore};
 use larder_testkit::proxy::{Fault, Hold, Proxy, Rates, Then};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 
+/// Of clients that nothing happens to: the machine may be busy.
+const PATIENCE: &str = "timeout_ms=10000&connect_timeout_ms=5000";
+
 /// A server, a store that reaches it by a proxy, and one that reaches it directly: the truth.
 struct Scene {
     server: RedisServer,
@@ -24,7 +27,7 @@ impl Scene {
         let server = RedisServer::start(version, &RedisOptions::new());
         let proxy = Proxy::start(server.addr());
         let store = open(&format!("redis://{}?{options}", proxy.addr())).await;
-        let truth = open(&server.url()).await;
+        let truth = open(&format!("{}?{PATIENCE}", server.url())).await;
         Scene { server, proxy, store, truth }
     }
 
@@ -84,7 +87,7 @@ async fn a_cut_in_the_request_or_the_reply_is_told_honestly() {
 #[tokio::test]
 async fn lost_requests_lost_replies_and_late_deliveries_are_unknown_and_never_sent_again() {
     for version in RedisVersion::ALL {
-        let scene = Scene::new(version, "timeout_ms=150").await;
+        let scene = Scene::new(version, "timeout_ms=400").await;
         set(&scene.truth, "k", "").await;
         let faults = [
             Fault::LoseRequest(Then::Close),
@@ -317,7 +320,8 @@ async fn eight_tasks_over_two_clients_on_a_bad_network_count_honestly() {
 async fn of_eight_tasks_over_two_clients_one_swap_wins_each_round() {
     for version in RedisVersion::ALL {
         let server = RedisServer::start(version, &RedisOptions::new());
-        let stores = [Arc::new(open(&server.url()).await), Arc::new(open(&server.url()).await)];
+        let url = format!("{}?{PATIENCE}", server.url());
+        let stores = [Arc::new(open(&url).await), Arc::new(open(&url).await)];
         for round in 0..20 {
             set(&stores[0], "k", "same").await;
             let read = one(&stores[round % 2], Op::get(key("k"), Want::CAS)).await.unwrap();

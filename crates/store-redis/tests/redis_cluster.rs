@@ -45,6 +45,11 @@ async fn number(store: &RedisClusterStore, key: &Key) -> u64 {
     }
 }
 
+/// On a busy machine a node that waits for its turn is not to seem dead.
+fn patient() -> RedisOptions {
+    RedisOptions::new().arg("cluster-node-timeout", "5000")
+}
+
 /// Waits until a key is asked for where it is, without a redirection.
 async fn is_known_soon(store: &RedisClusterStore, key: &Key) {
     for _ in 0..100 {
@@ -116,7 +121,7 @@ async fn routes_share_a_slot_and_have_no_ranks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ops_on_one_key_keep_their_order_while_its_slot_moves() {
-    let cluster = RedisCluster::start(RedisVersion::Redis8);
+    let cluster = RedisCluster::start_with(RedisVersion::Redis8, &patient());
     let store = open(&cluster.url()).await;
     let many = key("many");
     let slot = slot_of(&cluster, &many);
@@ -140,7 +145,7 @@ async fn ops_on_one_key_keep_their_order_while_its_slot_moves() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_is_followed_and_then_known() {
-    let cluster = RedisCluster::start(RedisVersion::Valkey);
+    let cluster = RedisCluster::start_with(RedisVersion::Valkey, &patient());
     let store = open(&cluster.url()).await;
     let moved = key("moved");
     store.put(moved.clone(), PutMode::Set, "v", Ttl::Never).await.unwrap();
@@ -212,7 +217,7 @@ async fn error_of(url: &str) -> Error {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_nobody_serves_is_named() {
-    let options = RedisOptions::new().arg("cluster-require-full-coverage", "no");
+    let options = patient().arg("cluster-require-full-coverage", "no");
     let cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
     let config = ClusterConfig::from_url(&format!("{}?timeout_ms=400", cluster.url())).unwrap();
     let store = RedisClusterStore::connect(config).await.unwrap();
@@ -242,7 +247,7 @@ async fn a_slot_that_nobody_serves_is_named() {
 /// It goes on serving its slots, and knows of no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_cut_off_from_the_others_does_not_hide_them() {
-    let options = RedisOptions::new().arg("cluster-require-full-coverage", "no");
+    let options = patient().arg("cluster-require-full-coverage", "no");
     let cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
     let before = open(&cluster.url()).await;
     let [cut_off, others @ ..] = cluster.nodes() else { unreachable!("a cluster has nodes") };

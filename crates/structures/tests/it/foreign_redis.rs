@@ -10,7 +10,7 @@ use larder_structures::records::{Schema, Value as Field};
 use larder_structures::registry::drop_structure;
 use larder_structures::{
     Array, Cache, Counter, EventLog, IdKind, Lock, Name, Novelty, PackedRecords, PackedTable, Precision, Queue, Set,
-    ShardedHash, ShardedSet, Stack, Table, UniqueVisitors, UniqueVisitorsOptions, Visitors,
+    ShardedHash, ShardedSet, ShardedSortedSet, Stack, Table, UniqueVisitors, UniqueVisitorsOptions, Visitors,
 };
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, Value};
 
@@ -202,6 +202,7 @@ fn servers() -> Vec<Servers> {
 
 /// What each structure says of a name, opened and made.
 async fn said_of(store: &StoreRef, name: &str) -> Vec<(&'static str, Result<()>)> {
+    let schema = Schema::parse(["age:u9"]).unwrap();
     vec![
         ("lock", Lock::open(store, name).await.map(drop)),
         ("counter", Counter::open_or_create(store, name).await.map(drop)),
@@ -215,9 +216,11 @@ async fn said_of(store: &StoreRef, name: &str) -> Vec<(&'static str, Result<()>)
         ("cache", Cache::open_or_create(store, name).await.map(drop)),
         ("visitors", Visitors::open_or_create(store, name).await.map(drop)),
         ("unique visitors", UniqueVisitors::open_or_create(store, name).await.map(drop)),
+        ("packed records", PackedRecords::options().schema(schema).open_or_create(store, name).await.map(drop)),
         ("packed table", PackedTable::open_or_create(store, name).await.map(drop)),
         ("sharded hash", ShardedHash::open_or_create(store, name).await.map(drop)),
         ("sharded set", ShardedSet::open(store, name).await.map(drop)),
+        ("sharded sorted set", ShardedSortedSet::open_or_create(store, name).await.map(drop)),
     ]
 }
 

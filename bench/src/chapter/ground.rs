@@ -20,11 +20,17 @@ use crate::machine::rss_bytes;
 use crate::{Plan, Result};
 
 /// Before anything is measured a server has had so many items of each of these sizes, and lost them again: what it sets apart once, whatever it then holds (the first page
-/// of each slab class of small items, its hash table, its buffers, its code) is no part of what a layout takes.
+/// of slab classes, its hash table, its buffers, its code) is no part of what a layout takes.
 const WARM_ITEMS: usize = 500;
 const WARM_BYTES: [usize; 12] = [10, 40, 70, 100, 140, 190, 250, 330, 430, 550, 700, 900];
-/// Redis gives back the buffers of a connection that was idle for 2 s.
-const IDLE: std::time::Duration = std::time::Duration::from_secs(4);
+/// And one item of each of these: what grows by appends (a ledger of shards) passes through a class after the other, and the first page of each is set apart for whoever comes next.
+/// The classes in which shards stand, of 4,544 and 8,880 bytes, are not among them: their pages are counted, all of them.
+const WARM_ONCE_BYTES: [usize; 13] =
+    [1_100, 1_400, 1_750, 2_200, 2_800, 3_500, 5_500, 7_000, 11_000, 13_700, 17_200, 21_500, 27_000];
+/// Redis gives back the buffers of a connection that was idle for 2 s, and its allocator the pages that were freed after 10 s.
+const IDLE: std::time::Duration = std::time::Duration::from_secs(14);
+/// How often the copy of a folder is begun anew, whose tables are put together meanwhile.
+const COPIES_MAX: usize = 20;
 /// How many ops go out together.
 const BATCH_OPS: usize = 8_192;
 /// Of a folder that is read whole, how many items are read at once.
@@ -176,7 +182,10 @@ pub(super) async fn run(store: &StoreRef, ops: impl IntoIterator<Item = Result<O
 /// A server that was in use.
 async fn warm(store: &StoreRef) -> Result<()> {
     let key = |size: usize, at: usize| Key::new(format!("warm-{size}-{at}"));
-    let all = || WARM_BYTES.into_iter().flat_map(|size| (0..WARM_ITEMS).map(move |at| (size, at)));
+    let all = || {
+        let small = WARM_BYTES.into_iter().flat_map(|size| (0..WARM_ITEMS).map(move |at| (size, at)));
+        small.chain(WARM_ONCE_BYTES.map(|size| (size, 0)))
+    };
     run(store, all().map(|(size, at)| put(format!("warm-{size}-{at}"), vec![b'x'; size]))).await?;
     run(store, all().map(|(size, at)| Ok(Op::get(key(size, at)?, Want::VALUE)))).await?;
     run(store, all().map(|(size, at)| Ok(Op::delete(key(size, at)?)))).await
@@ -210,12 +219,19 @@ async fn resident_of_a_copy(memory: &MemoryStore) -> Result<u64> {
 
 /// What a process grows by that opens a copy of this folder and reads all of it once: the folder itself has one who has it open.
 fn resident_of_a_folder(folder: &Path) -> Result<u64> {
-    let copy = tempfile::tempdir()?;
-    copy_into(folder, copy.path())?;
-    grown_by(&copy.path().join("store"))
+    for _ in 0..COPIES_MAX {
+        let copy = tempfile::tempdir()?;
+        match copy_into(folder, copy.path()) {
+            Ok(()) => return grown_by(&copy.path().join("store")),
+            // A file was put together with others, and is gone.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::thread::sleep(IDLE / 10),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err("the folder never stood still for a copy".into())
 }
 
-fn copy_into(folder: &Path, copy: &Path) -> Result<()> {
+fn copy_into(folder: &Path, copy: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(copy)?;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;

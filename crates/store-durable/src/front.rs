@@ -167,10 +167,10 @@ mod tests {
         let front = Front::default();
         let mut writer = RoundWriter::new(1);
         for number in 0..500_u32 {
-            let life = (number % 3 == 0).then_some(u64::from(number));
+            let life = number.is_multiple_of(3).then_some(u64::from(number));
             let record = Record { expiry_ms: life, value: Bytes::from_static(b"v"), ..Record::default() };
             let key = number.wrapping_mul(2_654_435_761).to_be_bytes();
-            writer.add(&key, (number % 5 != 0).then_some(&record));
+            writer.add(&key, (!number.is_multiple_of(5)).then_some(&record));
         }
         front.put(&writer.finish().0);
         let from = layout::item_key(&[80]);

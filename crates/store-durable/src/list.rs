@@ -103,8 +103,11 @@ impl DurableStore {
     /// ```
     pub fn scan(&self, from: &[u8], count: usize, want: Want) -> Result<Vec<(Key, Item)>> {
         let (shared, from) = (self.shared(), layout::item_key(from));
+        if count == 0 {
+            return Ok(Vec::new());
+        }
         let mut looks_at = count;
-        while count > 0 {
+        loop {
             let (moment, to) = shared.page(&from, looks_at);
             let items = page(shared, &moment, &from..&to, count, want).map_err(|fault| fault.error(&shared.name))?;
             if items.len() == count || to == ITEMS_END {
@@ -113,7 +116,6 @@ impl DurableStore {
             // Most of what stands in front is gone. All that is told is of one moment, so what was found is looked for again.
             looks_at = looks_at.max(PAGE_ITEMS_MIN).saturating_mul(8);
         }
-        Ok(Vec::new())
     }
 }
 

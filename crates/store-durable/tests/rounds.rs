@@ -186,7 +186,7 @@ async fn a_crash_at_any_batch_leaves_the_rounds_before_it_whole() {
             }
             assert!(written.after(batches).iter().any(|(_, model)| *model == found), "{sync}: after {batches} batches");
             agrees(&store, &found).await;
-            if batches % 4 == 0 {
+            if batches.is_multiple_of(4) {
                 goes_on(store, image.path(), found).await;
             }
         }
@@ -243,7 +243,7 @@ async fn pages_hold_what_is_there_however_much_in_front_is_gone() {
         .map(|number| Op::put(key(number), PutMode::Set, "front", Ttl::Never))
         .collect())
     .await;
-    let is_there = |number: &usize| if number % 2 == 0 { stays(*number) } else { is_put(*number) };
+    let is_there = |number: &usize| if number.is_multiple_of(2) { stays(*number) } else { is_put(*number) };
     let all: Vec<Key> = (0..ITEMS).filter(is_there).map(key).collect();
     for (from, count) in [(0, 1), (0, 100), (7, 2_000), (ITEMS / 2 + 1, 5), (0, ITEMS), (ITEMS - 1, 10), (0, 0)] {
         let found = store.scan(key(from).as_bytes(), count, Want::empty()).unwrap();

@@ -221,12 +221,16 @@ impl RedisCluster {
         order.iter().for_each(|&node| self.slot_command(node, slot, "NODE", &self.members[to].id));
         let told = std::cell::Cell::new(Instant::now());
         self.wait_until("agreed", |cluster| {
-            let is_wrong = |node: &RedisServer| cluster.seen_by(node, slot) != Some(to);
+            // A failover that nobody asked for may depose the receiver meanwhile: then all agree on another.
+            let is_deposed = !cluster.is_primary(to);
+            let found = || cluster.alive().find_map(|node| cluster.seen_by(node, slot));
+            let Some(owner) = (if is_deposed { found() } else { Some(to) }) else { return false };
+            let is_wrong = |node: &RedisServer| cluster.seen_by(node, slot) != Some(owner);
             // A message under way, in which the old primary still claims the slot by a later epoch than the receiver knew to draw, has the receiver give the
-            // slot back, and then nobody serves it: who sees it so is told again.
-            if told.get().elapsed() > Duration::from_millis(NODE_TIMEOUT_MS) {
+            // slot back, and then nobody serves it: who sees it so is told again. One who sees the receiver deposed refuses.
+            if !is_deposed && told.get().elapsed() > Duration::from_millis(NODE_TIMEOUT_MS) {
                 let wrong = order.iter().filter(|&&node| is_wrong(&cluster.nodes[node]) && cluster.is_primary(node));
-                wrong.for_each(|&node| cluster.slot_command(node, slot, "NODE", &cluster.members[to].id));
+                wrong.for_each(|&node| _ = cluster.say_slot(node, slot, "NODE", &cluster.members[to].id));
                 told.set(Instant::now());
             }
             !cluster.alive().any(is_wrong)
@@ -240,8 +244,12 @@ impl RedisCluster {
     }
 
     fn slot_command(&self, node: usize, slot: u16, what: &str, id: &str) {
-        let said = self.nodes[node].command(&["CLUSTER", "SETSLOT", &slot.to_string(), what, id]);
+        let said = self.say_slot(node, slot, what, id);
         assert!(!said.is_error(), "node {node} refuses SETSLOT {slot} {what}: {}", said.text());
+    }
+
+    fn say_slot(&self, node: usize, slot: u16, what: &str, id: &str) -> Value {
+        self.nodes[node].command(&["CLUSTER", "SETSLOT", &slot.to_string(), what, id])
     }
 
     fn alive(&self) -> impl Iterator<Item = &RedisServer> {

@@ -27,7 +27,7 @@ use larder::{
     Result, Set, ShardedHash, ShardedSet, ShardedSortedSet, Stack, StoreExt, StoreRef, Table, Ttl, UniqueVisitors,
     Verb, Visitors,
 };
-use larder_testkit::redis::{RedisCluster, RedisVersion};
+use larder_testkit::redis::{RedisCluster, RedisOptions, RedisVersion};
 
 use crate::book::{Book, Checkpoint, Kept, Sum, Taken, is_loss, judge, locked};
 use crate::faults::{Done, Signals, break_things};
@@ -326,7 +326,9 @@ pub(crate) async fn usable<T, F: Future<Output = Result<T>>>(what: &str, mut go:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
     let ops: u64 = std::env::var(OPS_ENV).map_or(OPS, |ops| ops.parse().expect("a number of ops"));
-    let mut cluster = RedisCluster::start(RedisVersion::Redis7);
+    // Twice the testkit's own: a node that waits for its turn on a busy machine is not to seem dead, and the next election is not to come too late.
+    let options = RedisOptions::new().arg("cluster-node-timeout", "2000");
+    let mut cluster = RedisCluster::start_with(RedisVersion::Redis7, &options);
     let url = format!("{}?connect_timeout_ms=5000", cluster.url());
     let store = usable("the store", || larder::open(&url)).await;
     let world = Arc::new(World::new(store).await);

@@ -14,6 +14,7 @@ use larder::lock::Released;
 use larder::log::Cursor;
 use larder::lookup::Rows;
 use larder::records::{Schema, Value};
+use larder::typed::{Json, TypedEventLog, TypedQueue};
 use larder::{Error, ErrorKind, Kind, Name, Novelty, Result, StoreRef};
 use larder_testkit::servers::{Memcached, Version};
 
@@ -97,6 +98,45 @@ fn every_twin_does_what_it_stands_for() {
         assert_eq!(blocking::find(&store, &name).unwrap().unwrap().kind, Kind::Stack);
         assert!(blocking::drop_structure(&store, &name).unwrap().is_some());
         assert!(blocking::find(&store, &name).unwrap().is_none());
+    }
+}
+
+/// A typed handle has no twin: its calls are waited for, and what is untyped goes through the twin of the handle underneath.
+#[test]
+fn typed_handles_are_waited_for() {
+    for (_server, store) in stores() {
+        let raw = wait(larder::Queue::open_or_create(&store, "jobs")).unwrap();
+        let jobs: TypedQueue<(u32, String)> = TypedQueue::new(raw);
+        let job = |number: u32| (number, format!("job {number}"));
+        wait(jobs.push(&job(1))).unwrap();
+        wait(jobs.push_all([job(2), job(3)])).unwrap();
+        let claim = wait(jobs.claim(SOON)).unwrap().expect("a job");
+        assert_eq!(claim.item().unwrap(), job(1));
+        wait(claim.raw().ack()).unwrap();
+        assert_eq!(wait(jobs.pop()).unwrap(), Some(job(2)));
+        assert_eq!(wait(jobs.claim_within(SOON, SOON)).unwrap().expect("a job").item().unwrap(), job(3));
+        let twin = Queue::new(jobs.raw().clone());
+        assert_eq!(twin.len().unwrap(), 1);
+        twin.push("no job").unwrap();
+        assert_eq!(wait(jobs.pop()).unwrap_err().kind(), ErrorKind::LayoutMismatch);
+        assert_eq!(wait(jobs.pop_within(Duration::from_millis(20))).unwrap(), None);
+
+        let orders: TypedEventLog<(u32, String), Json> =
+            TypedEventLog::new(wait(larder::EventLog::open_or_create(&store, "orders")).unwrap());
+        let log = EventLog::new(orders.raw().clone());
+        let mut tail = log.tail_from_now().unwrap().every(Duration::from_millis(10));
+        let put = thread::spawn({
+            let orders = orders.clone();
+            move || wait(orders.put(&(7, "tea".to_owned())))
+        });
+        let told = tail.next().unwrap().whole().unwrap();
+        put.join().unwrap().unwrap();
+        let told: Vec<_> = told.into_iter().map(|event| orders.decode(event).unwrap().event).collect();
+        assert_eq!(told, [(7, "tea".to_owned())]);
+        log.put("no order").unwrap();
+        let [event] = &tail.poll().unwrap().whole().unwrap()[..] else { panic!("one event") };
+        assert_eq!(orders.decode(event.clone()).unwrap_err().kind(), ErrorKind::LayoutMismatch);
+        assert_eq!(wait(orders.fetch(..)).unwrap_err().kind(), ErrorKind::LayoutMismatch);
     }
 }
 

@@ -11,7 +11,7 @@ use larder_store_redis::{Config, RedisStore};
 use larder_testkit::proxy::{Fault, Hold, Proxy, Rates, Then};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 
-/// Of clients that nothing happens to: the machine may be busy.
+/// Of clients whose time is not to run out: the machine may be busy.
 const PATIENCE: &str = "timeout_ms=10000&connect_timeout_ms=5000";
 
 /// A server, a store that reaches it by a proxy, and one that reaches it directly: the truth.
@@ -62,7 +62,7 @@ async fn judge(scene: &Scene, before: usize, appended: &Result<Reply>, what: &st
 
 #[tokio::test]
 async fn a_cut_in_the_request_or_the_reply_is_told_honestly() {
-    let scene = Scene::new(RedisVersion::Redis7, "").await;
+    let scene = Scene::new(RedisVersion::Redis7, PATIENCE).await;
     set(&scene.truth, "k", "").await;
     let mut unknown = 0;
     for after_bytes in (0..110).step_by(5) {
@@ -113,7 +113,7 @@ async fn lost_requests_lost_replies_and_late_deliveries_are_unknown_and_never_se
 #[tokio::test]
 async fn a_write_whose_reply_is_cut_anywhere_says_that_the_connection_ended() {
     for version in RedisVersion::ALL {
-        let scene = Scene::new(version, "").await;
+        let scene = Scene::new(version, PATIENCE).await;
         set(&scene.truth, "k", "").await;
         for after_bytes in 0..(":1\r\n".len() as u64) {
             wait_until_up(&scene.store).await;
@@ -143,7 +143,7 @@ async fn a_greeting_that_is_cut_anywhere_is_no_other_server() {
 
 #[tokio::test]
 async fn a_read_that_is_cut_is_sent_again_once_and_a_write_is_not() {
-    let scene = Scene::new(RedisVersion::Valkey, "").await;
+    let scene = Scene::new(RedisVersion::Valkey, PATIENCE).await;
     set(&scene.truth, "k", "value").await;
     for after_bytes in 0..("$14\r\n\u{1}12345678value\r\n".len() as u64) {
         wait_until_up(&scene.store).await;
@@ -164,7 +164,8 @@ async fn a_read_that_is_cut_is_sent_again_once_and_a_write_is_not() {
 #[tokio::test]
 async fn a_server_that_hangs_times_out_and_the_connection_is_given_up() {
     let scene = Scene::new(RedisVersion::Redis8, "timeout_ms=100").await;
-    set(&scene.store, "k", "v").await;
+    set(&scene.truth, "k", "v").await;
+    wait_until_up(&scene.store).await;
     scene.server.stop();
     let start = Instant::now();
     let write = one(&scene.store, append()).await.unwrap_err();

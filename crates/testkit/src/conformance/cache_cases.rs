@@ -10,7 +10,7 @@ use larder_structures::cache::{Cached, Lookup, Rebuild, Source};
 use larder_structures::registry::drop_structure;
 use larder_structures::{Cache, CacheOptions, Name};
 
-use super::{Bench, cases};
+use super::{Bench, assert_too_large, cases, one_over};
 use crate::faulty::{Fault, Faulty};
 
 cases! {
@@ -79,6 +79,16 @@ async fn cache_keeps_keys_and_values_of_any_bytes(t: Bench) {
     for bytes in all {
         let cached = cache.get(bytes).await.expect("a get").expect("cached");
         assert_eq!(cached.value, bytes);
+    }
+    let limit = cache.value_bytes_max("new");
+    if let Some(value) = one_over(limit) {
+        let cached = cache.get_or_rebuild("new", async || Ok::<_, Error>(value.clone())).await.expect("the value");
+        assert_eq!(cached.value, value, "its maker has it");
+        let Source::Rebuilt(Err(error)) = cached.source else { panic!("{:?}", cached.source) };
+        assert_too_large(&error, limit);
+        assert!(cache.get("new").await.expect("a get").is_none(), "it was kept");
+        // Nobody waits for it.
+        assert!(made(&cache, "new", "small").await.is_kept());
     }
     let error = cache.get([b'x'; 8 * 1024 + 1]).await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");

@@ -9,7 +9,7 @@ use larder_structures::log::{Cursor, EventLogOptions, Events, GapCause};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{EventLog, Name};
 
-use super::{Bench, cases};
+use super::{Bench, assert_too_large, cases, one_over};
 use crate::faulty::{Fault, Faulty};
 
 cases! {
@@ -113,6 +113,12 @@ async fn log_keeps_events_of_any_bytes(t: Bench) {
     let all: [&[u8]; 6] = [b"", b" ", b"a\r\nb", b"END\r\n", b"\0\xff", &[b'x'; 100_000]];
     for event in all {
         log.put(event).await.expect("a put");
+    }
+    let limit = log.event_bytes_max();
+    if let Some(event) = one_over(limit) {
+        assert_too_large(&log.put(&event).await.expect_err("refused"), limit);
+        let beside = [(log.now_ms(), &b"beside it"[..]), (log.now_ms(), &event)];
+        assert_too_large(&log.put_all(beside).await.expect_err("refused"), limit);
     }
     assert_eq!(whole(log.fetch(..).await.expect("a fetch")), once(all));
 }

@@ -34,7 +34,10 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use larder_core::native::{Families, Native};
-use larder_core::{Ctx, Item, Key, Op, Profile, Ranges, Reply, Result, StoreExt, StoreRef, Ttl, TtlSupport, Want};
+use larder_core::{
+    Ctx, Effect, Error, ErrorKind, Item, Key, Op, Profile, Ranges, Reply, Result, StoreExt, StoreRef, Ttl, TtlSupport,
+    Want,
+};
 
 /// Makes the list of a suite's cases: the name of the function that is the body, and what it needs.
 macro_rules! cases {
@@ -171,6 +174,17 @@ impl Case {
     pub fn not_applicable(&self, profile: &Profile) -> Option<&'static str> {
         self.needs.iter().find(|need| !need.met_by(profile)).map(|need| need.missing())
     }
+}
+
+/// A byte more than what a store's items hold, where that is little enough to be tried.
+fn one_over(limit: usize) -> Option<Vec<u8>> {
+    (limit < 100_000_000).then(|| vec![b'z'; limit + 1])
+}
+
+/// Asserts that what is too large was refused, by a word that names the limit, before anything was written.
+fn assert_too_large(error: &Error, limit: usize) {
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains(&limit.to_string()), "{error} does not name the limit");
 }
 
 /// What a case works on: a store, keys of its own, and short ways to say things.

@@ -25,6 +25,7 @@ cases! {
     budget_queue_ack_release_and_renew_take_1 [Cas, DeleteCas, Ttl];
     budget_queue_len_takes_2 [Cas, DeleteCas, Ttl];
     budget_queue_push_that_opens_a_segment_takes_3 [Cas, DeleteCas, Ttl];
+    budget_stack_push_that_opens_a_segment_takes_3 [Cas, DeleteCas, Ttl];
     budget_stack_push_takes_1_claim_2_ack_1 [Cas, DeleteCas, Ttl];
     budget_of_an_empty_queue_takes_1 [Cas, DeleteCas, Ttl];
     budget_drop_of_a_queue_takes_5 [Cas, DeleteCas, Ttl];
@@ -217,10 +218,23 @@ async fn budget_queue_len_takes_2(t: Bench) {
 
 async fn budget_queue_push_that_opens_a_segment_takes_3(t: Bench) {
     let m = Metered::new(&t);
-    let queue = small().open_or_create(&m.store, &m.name).await.expect("a queue");
+    let queue = queue(&m.store, &m.name).await;
+    opens_a_segment_with_3(&m, |item| queue.push(item)).await;
+}
+
+async fn budget_stack_push_that_opens_a_segment_takes_3(t: Bench) {
+    let m = Metered::new(&t);
+    let stack = stack(&m.store, &m.name).await;
+    opens_a_segment_with_3(&m, |item| stack.push(item)).await;
+}
+
+async fn opens_a_segment_with_3<F>(m: &Metered, push: impl Fn(Bytes) -> F)
+where
+    F: Future<Output = larder_core::Result<()>>,
+{
     let mut costs = Vec::new();
     for item in numbered(40) {
-        costs.push(m.cost(queue.push(item)).await.0);
+        costs.push(m.cost(push(item)).await.0);
     }
     // The look at the tail travels with the push that finds it full; opening the next takes 2.
     assert!(costs.iter().all(|cost| [1, 3].contains(cost)), "{costs:?}");

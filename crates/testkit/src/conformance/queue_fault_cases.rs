@@ -9,7 +9,7 @@ use larder_core::{Ctx, Effect, ErrorKind, Key, Op};
 use larder_structures::registry::find;
 use larder_structures::{Name, QueueOptions};
 
-use super::{Bench, cases};
+use super::{Bench, assert_too_large, cases, one_over};
 use crate::faulty::{Fault, Faulty};
 use crate::lines::{Kind, LEASE, Line, SCRIPTED, script, small, text};
 use crate::queue_bytes::segment_key;
@@ -64,9 +64,16 @@ async fn stack_keeps_items_of_any_bytes(t: Bench) {
 
 async fn keeps_items_of_any_bytes(t: Bench, kind: Kind) {
     let line = Line::open_as(kind, &t.store, &t.name("a"), &QueueOptions::default()).await;
-    let largest = vec![b'x'; line.item_bytes_max().min(1 << 20)];
+    let limit = line.item_bytes_max();
+    let largest = vec![b'x'; limit.min(1 << 20)];
     let mut items: [&[u8]; 5] = [b"", b" \0\r\n\xff", &largest, b"\r\nEND\r\n", b"\0"];
     line.push_all(items).await.expect("a push");
+    if let Some(item) = one_over(limit) {
+        assert_too_large(&line.push(&item).await.expect_err("refused"), limit);
+        // One of them, and nothing is pushed.
+        assert_too_large(&line.push_all([b"small", &item[..]]).await.expect_err("refused"), limit);
+        assert_eq!(line.len().await.expect("a length"), items.len() as u64);
+    }
     if kind == Kind::Stack {
         items.reverse();
     }

@@ -138,7 +138,7 @@ impl Name {
         Key::new(key)
     }
 
-    /// The keys of many pieces of data at once, in one piece of memory.
+    /// The keys of many pieces of data at once, in one piece of memory: for as long as a call takes. Who keeps one of them keeps all, so what goes on behind a call makes its key anew.
     pub(crate) fn data_keys<I: AsRef<str>>(
         &self,
         role: char,

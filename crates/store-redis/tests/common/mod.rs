@@ -5,12 +5,21 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_core::{
-    Arith, Batch, Cas, Ctx, Error, Initial, Key, Op, PutMode, Replies, Reply, Result, Store, StoreExt, Ttl, Verb, Want,
+    Arith, Batch, Cas, Ctx, Error, ErrorKind, Initial, Key, Op, PutMode, Replies, Reply, Result, Store, StoreExt, Ttl,
+    Verb, Want,
 };
 use larder_store_redis::{Config, RedisStore};
 
+/// The server is there: a dial that a busy machine let wait too long is tried again.
 pub async fn open(url: &str) -> RedisStore {
-    try_open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match try_open(url).await {
+            Ok(store) => return store,
+            Err(error) if error.kind() == ErrorKind::Config || Instant::now() > deadline => panic!("{url}: {error}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
 
 pub async fn try_open(url: &str) -> Result<RedisStore> {

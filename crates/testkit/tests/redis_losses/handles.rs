@@ -58,10 +58,10 @@ pub(crate) struct Handles {
     /// The same, of unique visitors.
     day: u64,
     pub(crate) counter: Counter,
-    set: Set,
-    array: Array,
+    pub(crate) set: Set,
+    pub(crate) array: Array,
     pub(crate) table: Table,
-    queue: Queue,
+    pub(crate) queue: Queue,
     stack: Stack,
     log: EventLog,
     tail: Tail,

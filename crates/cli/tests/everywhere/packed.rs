@@ -55,7 +55,7 @@ pub(crate) fn lookup(place: &Place) {
     }
     // Networks of 256 addresses, with one between them that nobody has.
     let network = |n: u64| format!("10.{}.{}", n / 128, n % 128 * 2);
-    let row = |n: u64| format!("{0}.0,{0}.255,city {n},{1}", network(n), if n % 2 == 0 { "SE" } else { "NO" });
+    let row = |n: u64| format!("{0}.0,{0}.255,city {n},{1}", network(n), ["SE", "NO"][(n % 2) as usize]);
     let csv = format!("start,end,city,country\n{}", all(0..ROWS, row));
     let built = with("build NAME - --json", &csv).json();
     assert_eq!((&built["rows"], &built["version"]), (&json!(ROWS), &json!(1)), "{built}");

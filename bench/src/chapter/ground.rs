@@ -1,9 +1,11 @@
 //! A store of its own for each layout, and what it holds.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_core::list::{List, Listed};
 use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreExt, StoreRef, Ttl, Want};
@@ -27,10 +29,14 @@ const WARM_BYTES: [usize; 12] = [10, 40, 70, 100, 140, 190, 250, 330, 430, 550, 
 /// The classes in which shards stand, of 4,544 and 8,880 bytes, are not among them: their pages are counted, all of them.
 const WARM_ONCE_BYTES: [usize; 13] =
     [1_100, 1_400, 1_750, 2_200, 2_800, 3_500, 5_500, 7_000, 11_000, 13_700, 17_200, 21_500, 27_000];
-/// Redis gives back the buffers of a connection that was idle for 2 s, and its allocator the pages that were freed after 10 s.
-const IDLE: std::time::Duration = std::time::Duration::from_secs(14);
+/// Redis gives back the buffers of a connection that was idle for 2 s, and its allocator the pages that were freed after 10 s. By the round, of 0.2 s: a look with shorter ones has no figures that
+/// matter.
+const IDLE_ROUNDS: u32 = 70;
 /// How often the copy of a folder is begun anew, whose tables are put together meanwhile.
 const COPIES_MAX: usize = 20;
+/// A folder whose files are the same for so long is at rest.
+const REST: Duration = Duration::from_millis(500);
+const RESTS_MAX: usize = 240;
 /// How many ops go out together.
 const BATCH_OPS: usize = 8_192;
 /// Of a folder that is read whole, how many items are read at once.
@@ -66,6 +72,7 @@ impl On {
 /// A store, and what it stands in.
 pub(super) struct Ground {
     at: At,
+    idle: Duration,
     pub(super) store: StoreRef,
 }
 
@@ -88,27 +95,28 @@ pub(super) struct Held {
 impl Ground {
     /// `limit` is a setting of Redis's, with its value.
     pub(super) async fn start(on: On, plan: &Plan, limit: Option<(&str, &str)>) -> Result<Ground> {
+        let idle = plan.window * IDLE_ROUNDS;
         let ground = match on {
             On::Memory => {
                 let memory = Arc::new(MemoryStore::new());
-                Ground { store: memory.clone(), at: At::Memory(memory) }
+                Ground { store: memory.clone(), at: At::Memory(memory), idle }
             }
             On::Folder => {
                 let folder = tempfile::tempdir()?;
                 let store = Arc::new(Options::new(folder.path().join("store")).sync(Sync::Never).open()?);
-                Ground { store: store.clone(), at: At::Folder(folder, store) }
+                Ground { store: store.clone(), at: At::Folder(folder, store), idle }
             }
             On::Memcached => {
                 let server = Memcached::start(plan.server, &["-m", "4096"]);
                 let store = MemcachedStore::connect(MemcachedConfig::from_url(&server.url())?).await?;
-                Ground { store: Arc::new(store), at: At::Memcached(server) }
+                Ground { store: Arc::new(store), at: At::Memcached(server), idle }
             }
             On::Redis => {
                 let options = RedisOptions::new();
                 let options = limit.map_or(options.clone(), |(name, value)| options.arg(name, value));
                 let server = RedisServer::start(plan.redis, &options);
                 let store = RedisStore::connect(RedisConfig::from_url(&server.url())?).await?;
-                Ground { store: Arc::new(store), at: At::Redis(server) }
+                Ground { store: Arc::new(store), at: At::Redis(server), idle }
             }
         };
         if ground.url().is_some() {
@@ -152,14 +160,17 @@ impl Ground {
     /// What has come since then, when what the loading's connections had for it is given back, and a folder's tables are written. What is in this process is copied into one that holds nothing else: loading has left room behind in this one.
     pub(super) async fn since(&self, before: Held) -> Result<Held> {
         match &self.at {
-            At::Redis(_) => tokio::time::sleep(IDLE).await,
-            At::Folder(_, store) => store.settle()?,
+            At::Redis(_) => tokio::time::sleep(self.idle).await,
+            At::Folder(folder, store) => {
+                store.settle()?;
+                at_rest(folder.path()).await?;
+            }
             At::Memory(_) | At::Memcached(_) => (),
         }
         let now = self.held()?;
         let resident = match &self.at {
             At::Memory(memory) => Some(resident_of_a_copy(memory).await?),
-            At::Folder(folder, _) => Some(resident_of_a_folder(folder.path())?),
+            At::Folder(folder, _) => Some(resident_of_a_folder(folder.path()).await?),
             _ => now.resident.zip(before.resident).map(|(now, before)| now.saturating_sub(before)),
         };
         Ok(Held { live: now.live.saturating_sub(before.live), resident })
@@ -217,18 +228,48 @@ async fn resident_of_a_copy(memory: &MemoryStore) -> Result<u64> {
     grown_by(file.path())
 }
 
-/// What a process grows by that opens a copy of this folder and reads all of it once: the folder itself has one who has it open.
-fn resident_of_a_folder(folder: &Path) -> Result<u64> {
+/// What a process grows by that opens a copy of this folder and reads all of it once: the folder itself has one who has it open. A copy is of one moment if the same files are there after it
+/// as before.
+async fn resident_of_a_folder(folder: &Path) -> Result<u64> {
     for _ in 0..COPIES_MAX {
-        let copy = tempfile::tempdir()?;
-        match copy_into(folder, copy.path()) {
-            Ok(()) => return grown_by(&copy.path().join("store")),
-            // A file was put together with others, and is gone.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::thread::sleep(IDLE / 10),
-            Err(error) => return Err(error.into()),
+        let (before, copy) = (at_rest(folder).await?, tempfile::tempdir()?);
+        match copy_into(folder, copy.path()).and_then(|()| files(folder)) {
+            Ok(after) if after == before => return grown_by(&copy.path().join("store")),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(_) | Err(_) => (),
         }
     }
     Err("the folder never stood still for a copy".into())
+}
+
+/// Waits until the engine has put tables together, and removed those: the files that there are then.
+async fn at_rest(folder: &Path) -> Result<BTreeMap<PathBuf, u64>> {
+    let mut last = BTreeMap::new();
+    for _ in 0..RESTS_MAX {
+        tokio::time::sleep(REST).await;
+        match files(folder) {
+            Ok(now) if now == last => return Ok(now),
+            Ok(now) => last = now,
+            // One that goes while they are listed.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => last.clear(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err("the folder does not come to rest".into())
+}
+
+/// Files with how long they are.
+fn files(folder: &Path) -> std::io::Result<BTreeMap<PathBuf, u64>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder)? {
+        let (path, metadata) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
+        if metadata.is_dir() {
+            found.append(&mut files(&path)?);
+        } else {
+            found.insert(path, metadata.len());
+        }
+    }
+    Ok(found)
 }
 
 fn copy_into(folder: &Path, copy: &Path) -> std::io::Result<()> {

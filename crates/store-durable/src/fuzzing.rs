@@ -1,12 +1,15 @@
-//! Not for programs: stored bytes and journals, read, for the proof's fuzzing.
+//! Not for programs: stored bytes and journals, read, for the proof's fuzzing; and rounds that are left where they are, for tests of damage.
 
 use std::io::Cursor;
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::journal;
-use crate::layout::{COMMIT_KEY, Commit, Content, Generations, Record, item_key, split_expiry_key};
+use crate::layout::{COMMIT_KEY, Commit, Content, Generations, Record, Round, RoundWriter, item_key, split_expiry_key};
+use crate::moving::Moving;
 use crate::place::{Identity, Noted, check_line};
+use crate::store::DurableStore;
 
 /// An item as it is stored under `key`.
 pub fn record(key: &[u8], marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: &[u8]) -> Vec<u8> {
@@ -24,6 +27,44 @@ pub fn read_record(key: &[u8], bytes: &[u8]) -> Result<bool, String> {
     _ = (record.is_over(0), record.is_over(u64::MAX), split_expiry_key(bytes), Generations::decode(bytes));
     let again = Record::decode(key, &record.encode(key).into());
     if again.as_ref() == Ok(&record) { Ok(true) } else { Err(format!("{record:?} comes back as {again:?}")) }
+}
+
+/// A round of these items, those without bytes gone.
+pub fn round(sequence: u64, items: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
+    let mut writer = RoundWriter::new(sequence);
+    items.iter().for_each(|(key, value)| writer.add_bytes(key, value.as_deref()));
+    writer.finish().1.to_vec()
+}
+
+/// Such bytes, but for their last 8, with their check behind them.
+pub fn sealed_round(body: &[u8]) -> Vec<u8> {
+    [body, &xxh3_64(body).to_le_bytes()].concat()
+}
+
+/// Reads a round, and what it is written as again: whether it was taken.
+///
+/// # Errors
+/// It does not come back.
+pub fn read_round(bytes: &[u8]) -> Result<bool, String> {
+    let Ok(read) = Round::decode(&Bytes::copy_from_slice(bytes)) else { return Ok(false) };
+    let items: Vec<_> = read.items().map(|(key, value)| (key.to_vec(), value.map(|value| value.to_vec()))).collect();
+    if round(read.sequence, &items) == bytes { Ok(true) } else { Err(format!("{items:?} comes back as other bytes")) }
+}
+
+/// How many rounds are in a store's engine.
+///
+/// # Errors
+/// One is damaged.
+pub fn rounds(store: &DurableStore) -> larder_core::Result<usize> {
+    Moving::find(&store.shared().engine).map(|rounds| rounds.len()).map_err(|fault| fault.error("a store"))
+}
+
+/// Writes what is in memory to tables, as the engine does when it is full: rounds as rounds.
+///
+/// # Errors
+/// Those of a write.
+pub fn flush(store: &DurableStore) -> larder_core::Result<()> {
+    store.shared().engine.settle().map_err(|fault| fault.error("a store"))
 }
 
 /// A batch as the engine journals it, of these entries, and its commit record.

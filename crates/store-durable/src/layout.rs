@@ -176,8 +176,14 @@ impl RoundWriter {
 
     /// Adds what an item is; `None`: it is gone.
     pub(crate) fn add(&mut self, key: &[u8], record: Option<&Record>) {
+        let mut value = std::mem::take(&mut self.value);
+        self.add_bytes(key, record.map(|record| record.put(key, &mut value)));
+        self.value = value;
+    }
+
+    /// The same, by the bytes of an item's record.
+    pub(crate) fn add_bytes(&mut self, key: &[u8], value: Option<&[u8]>) {
         self.items += 1;
-        let value = record.map(|record| record.put(key, &mut self.value));
         self.bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
         self.bytes.extend_from_slice(&value.map_or(GONE, |value| value.len() as u32).to_le_bytes());
         self.bytes.extend_from_slice(key);
@@ -473,8 +479,26 @@ mod tests {
         assert_eq!(hex(&record.encode(b"k")), "1f0302010000090000000000000005000000070000000000000076d0324250");
         let generations = Generations { current: 2, swept: 1 };
         assert_eq!(hex(&generations.encode()), "10020000000100000087109a53cb0d2202");
+        let record = Record { cas: 7, value: Bytes::from_static(b"v"), ..Record::default() };
+        let (_, bytes) = round(3, &[(b"k", Some(&record)), (b"x", None)]);
+        assert_eq!(
+            hex(&bytes),
+            "10030000000000000002000000010000000e0000006b1007000000000000007610de0ef301000000ffffffff78b554241d1e630832"
+        );
+        assert_eq!(round_key(258), *b"\x03\x01\x02");
         assert_eq!(item_key(b"k"), b"\x02k");
         assert_eq!(expiry_key(258, b"k"), b"\x01\0\0\0\0\0\0\x01\x02k");
+    }
+
+    fn round(sequence: u64, items: &[(&[u8], Option<&Record>)]) -> (Round, Bytes) {
+        let mut writer = RoundWriter::new(sequence);
+        items.iter().for_each(|(key, record)| writer.add(key, *record));
+        writer.finish()
+    }
+
+    /// With a right check behind them.
+    fn sealed(body: &[u8]) -> Bytes {
+        [body, &xxh3_64(body).to_le_bytes()].concat().into()
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -482,6 +506,38 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_round_is_read_as_it_was_written_and_a_flip_or_a_cut_is_seen(
+            sequence: u64, items: Vec<(Vec<u8>, Option<Vec<u8>>)>, at: usize, bit in 0..8u8,
+        ) {
+            let record = |value: &Vec<u8>| Record { cas: sequence, value: value.clone().into(), ..Record::default() };
+            let records: Vec<_> = items.iter().map(|(key, value)| (&key[..], value.as_ref().map(record))).collect();
+            let written: Vec<_> = records.iter().map(|(key, record)| (*key, record.as_ref())).collect();
+            let (_, bytes) = round(sequence, &written);
+            let read = Round::decode(&bytes).map_err(|bad| TestCaseError::fail(bad.0))?;
+            prop_assert_eq!(read.sequence, sequence);
+            let decoded = |(key, value): (&[u8], Option<Bytes>)| (key.to_vec(), value.map(|value| Record::decode(key, &value).unwrap()));
+            let wanted = records.iter().map(|(key, record)| (key.to_vec(), record.clone()));
+            prop_assert!(read.items().map(decoded).eq(wanted));
+            let mut flipped = bytes.to_vec();
+            flipped[at % bytes.len()] ^= 1u8 << bit;
+            prop_assert!(Round::decode(&flipped.into()).is_err());
+            prop_assert!(Round::decode(&bytes.slice(..at % bytes.len())).is_err());
+            let body = &bytes[..at % (bytes.len() - 8)];
+            prop_assert!(Round::decode(&sealed(body)).is_err(), "{} of {} bytes, and a right check", body.len(), bytes.len());
+        }
+
+        #[test]
+        fn a_round_of_garbage_never_panics_also_where_its_check_is_right(mut bytes: Vec<u8>, head: bool) {
+            _ = Round::decode(&bytes.clone().into());
+            if head && !bytes.is_empty() {
+                bytes[0] = VERSION;
+            }
+            if let Ok(round) = Round::decode(&sealed(&bytes)) {
+                _ = round.items().count();
+            }
+        }
+
         #[test]
         fn what_is_written_is_read(
             marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: Vec<u8>, key: Vec<u8>, sequence: u64, items: u32, generation: u32,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use larder_core::{PutMode, StoreExt, Ttl};
-use larder_store_durable::{Checked, Options, Stats, Sync};
+use larder_store_durable::{Checked, DurableStore, Options, Stats, Sync};
 use tokio::runtime::Runtime;
 
 use super::work::{self, State, WRITERS, Work};
@@ -33,6 +33,7 @@ struct Known {
 #[derive(Clone, Debug)]
 pub(super) struct History {
     sync: Sync,
+    has_rounds: bool,
     states: Vec<Vec<State>>,
     writers: [Known; WRITERS],
     /// Which step was shown which cas token.
@@ -50,6 +51,7 @@ impl History {
     pub(super) fn new(work: &Work) -> History {
         History {
             sync: work.sync,
+            has_rounds: work.has_rounds(),
             states: (0..WRITERS).map(|writer| work.states(writer)).collect(),
             writers: [Known::default(); WRITERS],
             tokens: HashMap::new(),
@@ -123,18 +125,11 @@ impl History {
         let opened = Options::new(folder).reserve_bytes(0).cache_bytes(1 << 20).open();
         let store = opened.map_err(|error| format!("the store does not open: {error}"))?;
         runtime.block_on(async {
-            let mut items = 0;
-            for writer in 0..WRITERS {
-                let (held, _) = work::held(&store, writer).await.map_err(|error| format!("a read: {error}"))?;
-                if !self.may_be(writer, &held, crash) {
-                    return Err(self.tell(writer, &held));
-                }
-                items += held.len() as u64;
-            }
-            let Checked { items: there, damaged, first, .. } =
-                store.check(&mut |_| ()).map_err(|error| format!("a check: {error}"))?;
-            if damaged > 0 || there != items {
-                return Err(format!("{items} items should be there, {there} are, {damaged} damaged: {first:?}"));
+            self.hold(&store, crash).await?;
+            // What rounds have left is in front at first, and in the engine then.
+            if self.has_rounds {
+                store.settle().map_err(|error| format!("moving what rounds have left: {error}"))?;
+                self.hold(&store, crash).await?;
             }
             let key = work::key("after");
             let put = store.put(key.clone(), PutMode::Set, "the crash", Ttl::Never).await;
@@ -145,6 +140,24 @@ impl History {
                 None => store.stats().map(|Stats { torn_bytes, .. }| torn_bytes).map_err(|error| error.to_string()),
             }
         })
+    }
+
+    /// Holds what is read, and what a check finds, against what was said.
+    async fn hold(&self, store: &DurableStore, crash: Crash) -> Result<(), String> {
+        let mut items = 0;
+        for writer in 0..WRITERS {
+            let (held, _) = work::held(store, writer).await.map_err(|error| format!("a read: {error}"))?;
+            if !self.may_be(writer, &held, crash) {
+                return Err(self.tell(writer, &held));
+            }
+            items += held.len() as u64;
+        }
+        let Checked { items: there, damaged, first, .. } =
+            store.check(&mut |_| ()).map_err(|error| format!("a check: {error}"))?;
+        if damaged > 0 || there != items {
+            return Err(format!("{items} items should be there, {there} are, {damaged} damaged: {first:?}"));
+        }
+        Ok(())
     }
 
     fn tell(&self, writer: usize, held: &State) -> String {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use larder_core::{
-    Arith, Cas, Ctx, Initial, Item, Key, Op, PutMode, Remaining, Reply, Result, StoreExt, Ttl, Verb, Want,
+    Arith, Cas, Ctx, Initial, Item, Key, Op, PutMode, Remaining, Reply, Result, Store, StoreExt, Ttl, Verb, Want,
 };
 use larder_store_durable::{DurableStore, Options, Sync};
 
@@ -19,6 +19,10 @@ use super::calls;
 pub(super) const WRITERS: usize = 3;
 /// Keys of a writer, its counter left out.
 const KEYS: usize = 4;
+/// Keys of a writer that each step of a work of rounds changes besides: so many that the store writes the step as a round.
+const BESIDE: usize = 12;
+/// Bytes of their values at the last step before the store is settled: so many, together, that items and rounds are moved and removed by several batches.
+const BESIDE_BYTES: usize = 48 << 10;
 /// Steps of a writer from one opening of the store to the next.
 const STEPS: usize = 10;
 /// How often the store is opened.
@@ -72,6 +76,25 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// True if each step changes so many items that it is written as one round, at each setting of some works.
+    pub(super) fn has_rounds(&self) -> bool {
+        self.sizes == Sizes::Small && (self.seed % 2 == 1 || self.seed % 12 == 10)
+    }
+
+    /// What a step does besides.
+    fn beside(&self, writer: usize, number: usize) -> impl Iterator<Item = Step> {
+        let count = if self.has_rounds() { BESIDE } else { 0 };
+        (0..count).map(move |other| {
+            let key = beside(writer, other);
+            if (number + other).is_multiple_of(4) {
+                return Step::Delete { key };
+            }
+            let bytes = if number + 1 == STEPS { BESIDE_BYTES } else { 8 + other };
+            let value = number.to_le_bytes().into_iter().cycle().take(bytes).collect();
+            Step::Put { key, mode: Mode::Set, value, flags: 0, lives: (number + other).is_multiple_of(3) }
+        })
+    }
+
     /// All steps of a writer.
     pub(super) fn steps(&self, writer: usize) -> Vec<Step> {
         let mut rng = Rng::with_seed(self.seed ^ (writer as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -107,9 +130,10 @@ impl Work {
     /// What a writer's keys hold before its first step, and after each.
     pub(super) fn states(&self, writer: usize) -> Vec<State> {
         let mut states = vec![State::new()];
-        for step in self.steps(writer) {
+        for (number, step) in self.steps(writer).into_iter().enumerate() {
             let mut state = states[states.len() - 1].clone();
             step.apply(&mut state);
+            self.beside(writer, number).for_each(|step| step.apply(&mut state));
             states.push(state);
         }
         states
@@ -194,6 +218,10 @@ impl Step {
     }
 }
 
+fn beside(writer: usize, other: usize) -> String {
+    format!("w{writer}-beside{other}")
+}
+
 pub(super) fn key(name: &str) -> Key {
     Key::new(name.to_owned()).expect("a key")
 }
@@ -202,6 +230,7 @@ pub(super) fn key(name: &str) -> Key {
 pub(super) async fn held(store: &DurableStore, writer: usize) -> Result<(State, BTreeMap<String, u64>)> {
     let (mut state, mut tokens) = (State::new(), BTreeMap::new());
     let names = (0..KEYS).map(|number| format!("w{writer}-{number}")).chain([format!("w{writer}-n")]);
+    let names = names.chain((0..BESIDE).map(|other| beside(writer, other)));
     for name in names {
         let want = Want::VALUE | Want::CAS | Want::FLAGS | Want::TTL;
         let reply = store.run_one(Ctx::default(), Op::get(key(&name), want)).await?;
@@ -273,7 +302,8 @@ async fn write_one(work: &Work, store: &DurableStore, writer: usize, session: us
     say(&format!("resumed {writer} {first}"));
     let end = if session + 1 == SESSIONS { steps.len() } else { (first + STEPS).min(steps.len()) };
     for number in first..end {
-        match take(store, (writer, number), &steps[number], &states[number]).await {
+        let beside = work.beside(writer, number);
+        match take(store, (writer, number), &steps[number], beside, &states[number]).await {
             Ok(Some(reply)) => return say(&format!("bad {writer} step {number} was answered {reply:?}")),
             Ok(None) => say(&format!("ok {writer} {}", number + 1)),
             Err(error) if error.is_unknown() => {
@@ -288,11 +318,12 @@ async fn write_one(work: &Work, store: &DurableStore, writer: usize, session: us
     }
 }
 
-/// Takes a step: the reply, where it is not what it should be.
+/// Takes a step, and what is done besides, as one batch: a reply that is not what it should be.
 async fn take(
     store: &DurableStore,
     (writer, number): (usize, usize),
     step: &Step,
+    beside: impl Iterator<Item = Step>,
     before: &State,
 ) -> Result<Option<Reply>> {
     let seen = match step {
@@ -302,8 +333,13 @@ async fn take(
     if let Some(cas) = seen {
         say(&format!("token {writer} {number} {}", cas.token));
     }
-    let reply = store.run_one(Ctx::default(), step.op(seen)).await?;
-    Ok((reply != step.reply(before)).then_some(reply))
+    let (mut ops, mut wanted) = (vec![step.op(seen)], vec![step.reply(before)]);
+    for step in beside {
+        ops.push(step.op(None));
+        wanted.push(step.reply(before));
+    }
+    let replies = store.run(Ctx::default(), ops.into_iter().collect()).await.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(replies.into_iter().zip(wanted).find_map(|(reply, wanted)| (reply != wanted).then_some(reply)))
 }
 
 /// After a write that failed: no other is taken, reads go on.

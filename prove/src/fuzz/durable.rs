@@ -1,12 +1,15 @@
-//! What the durable store keeps: items, the journal's batches, the notes outside of its engine. What was written is read, a changed bit is told, and garbage is none.
+//! What the durable store keeps: items, rounds of them, the journal's batches, the notes outside of its engine. What was written is read, a changed bit is told, and garbage is none.
 
-use larder_store_durable::fuzzing::{batch, note, read_batches, read_note, read_record, record, sealed_note};
+use larder_store_durable::fuzzing::{
+    batch, note, read_batches, read_note, read_record, read_round, record, round, sealed_note, sealed_round,
+};
 
 use super::{Input, Target, bounded, shown};
 
 pub(super) fn targets() -> Vec<Target> {
     vec![
         Target::new("durable items", || items),
+        Target::new("durable rounds", || rounds),
         Target::new("durable journal", || journal),
         Target::new("durable notes", || notes),
     ]
@@ -26,6 +29,24 @@ fn items(input: &mut Input) -> Result<(), String> {
     // The check has 32 bits: of so many changes hardly one passes, and that one is no longer than it was.
     if is_read && bytes != whole && bytes.len() > whole.len() + 64 {
         return Err(format!("a changed item is read: {}", shown(&bytes)));
+    }
+    Ok(())
+}
+
+fn rounds(input: &mut Input) -> Result<(), String> {
+    let whole = round(input.number(), &entries(input));
+    if read_round(&whole) != Ok(true) {
+        return Err(format!("a round is not read as it was written: {}", shown(&whole)));
+    }
+    let mut bytes = whole[..whole.len() - 8].to_vec();
+    input.mutate(&mut bytes, &[b"\xff\xff\xff\xff"], &whole);
+    // With a check that is right, it is read as what it says or not at all.
+    let sealed = sealed_round(&bytes);
+    bounded("a round", sealed.len(), 8, || read_round(&sealed))??;
+    // With the one that it had, only as it was.
+    bytes.extend_from_slice(&whole[whole.len() - 8..]);
+    if bounded("a round", bytes.len(), 8, || read_round(&bytes))?? && bytes != whole {
+        return Err(format!("a changed round is read: {}", shown(&bytes)));
     }
     Ok(())
 }

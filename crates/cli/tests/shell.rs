@@ -144,7 +144,8 @@ fn standard_input_is_taken_as_it_comes_and_never_held_whole() {
 
 /// What a line of a shell shows at a terminal, which `script` of util-linux gives it; `larder` in it is the command.
 fn at_a_terminal(url: Option<&str>, line: &str) -> String {
-    let line = format!("larder() {{ {} \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_larder"));
+    // What is at stake is what is shown, and not how fast a busy machine is.
+    let line = format!("larder() {{ {} --timeout 60s \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_larder"));
     let mut command = Command::new("script");
     command
         .args(["-qec", &line, "/dev/null"])

@@ -218,7 +218,8 @@ impl RedisCluster {
         // The receiver first: a slot that its old primary gave up would have none until the gossip comes round.
         let others = (0..NODES).filter(|&node| node != to && node != from && self.is_primary(node));
         let order: Vec<usize> = [to, from].into_iter().chain(others).collect();
-        order.iter().for_each(|&node| self.slot_command(node, slot, "NODE", &self.members[to].id));
+        // One that a failover deposes meanwhile refuses, and hears of it from the others.
+        order.iter().for_each(|&node| _ = self.say_slot(node, slot, "NODE", &self.members[to].id));
         let told = std::cell::Cell::new(Instant::now());
         self.wait_until("agreed", |cluster| {
             // A failover that nobody asked for may depose the receiver meanwhile: then all agree on another.

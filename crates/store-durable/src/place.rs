@@ -71,10 +71,17 @@ const MADE: [(Made, &str); 3] = [(Made::Begun, "no"), (Made::Restoring, "restori
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: PathBuf,
-    /// Held, not read: closing it gives the lock back.
-    _lock: File,
+    /// Held, not read.
+    lock: File,
     /// True if the folder was empty.
     pub(crate) is_new: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // To close the file is not enough: a process that another thread starts at this moment has it, too, until it becomes another program.
+        _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
+    }
 }
 
 impl Place {
@@ -99,7 +106,7 @@ impl Place {
         written.map_err(|error| failed(&path, "cannot be written", error))?;
         // What was seen before the lock was ours may have changed since.
         let is_new = is_new && !folder.join(IDENTITY).exists();
-        Ok(Place { folder: folder.to_owned(), _lock: file, is_new })
+        Ok(Place { folder: folder.to_owned(), lock: file, is_new })
     }
 
     /// The engine's folder.
@@ -381,4 +388,21 @@ fn failed(path: &Path, what: &str, error: std::io::Error) -> Error {
 
 fn config(detail: String) -> Error {
     Error::new(ErrorKind::Config, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_started_meanwhile_does_not_keep_the_folder_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::lock(folder.path(), Duration::ZERO).unwrap();
+        assert!(Place::lock(folder.path(), Duration::ZERO).is_err());
+        // What it has of its parent's files until it becomes another program.
+        let inherited = place.lock.try_clone().unwrap();
+        drop(place);
+        Place::lock(folder.path(), Duration::ZERO).unwrap();
+        drop(inherited);
+    }
 }

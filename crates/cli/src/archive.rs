@@ -290,8 +290,15 @@ pub(crate) fn check(common: &Common) -> Result<Exit, Failure> {
         format!("{} items, {} bytes of values, {} damaged", checked.items, checked.value_bytes, checked.damaged);
     let object = json!({
         "items": checked.items, "value_bytes": checked.value_bytes, "damaged": checked.damaged, "torn_bytes": torn,
+        "unmatched": checked.unmatched.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
     });
     Out { json: common.json }.answer(&plain, &object)?;
+    for path in &checked.unmatched {
+        say(&format!(
+            "{} is sound in all its parts, and not what was noted of the whole file: a write of it came short, or the file is another store's",
+            path.display()
+        ));
+    }
     if checked.damaged == 0 {
         return Ok(Exit::Ok);
     }

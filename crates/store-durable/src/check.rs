@@ -1,5 +1,7 @@
 //! Reading all there is, and holding it against its checksums.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 use larder_core::{Error, Result};
 
@@ -30,6 +32,10 @@ pub struct Checked {
     pub damaged: u64,
     /// Some of those.
     pub first: Vec<Error>,
+    /// Files of tables whose parts all match their own checksums, so that nothing in them is damaged, and which do not match the one noted of the whole file. The
+    /// engine notes a wrong one where the system wrote less at once than it was given, as on a disk that was full for a moment; a file that somebody put there from another
+    /// store, by the same name, looks the same.
+    pub unmatched: Vec<PathBuf>,
 }
 
 impl DurableStore {
@@ -55,7 +61,8 @@ impl DurableStore {
             checked.table_bytes += bytes;
             tell(&checked);
         };
-        shared.engine.verify_tables(&mut read).map_err(named)?;
+        let unmatched = shared.engine.verify_tables(&mut read).map_err(named)?;
+        checked.unmatched = unmatched;
         let mut look = |engine_key: &[u8], bytes: Bytes| {
             let key = &engine_key[1..];
             let bad = match Record::decode(key, &bytes) {

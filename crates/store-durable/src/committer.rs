@@ -31,6 +31,7 @@ use crate::moving::{How, Moving};
 use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
 use crate::queue::Requests;
+use crate::recent::is_large;
 use crate::sweep::{Sweep, Swept};
 use crate::time::Timekeeper;
 
@@ -119,12 +120,6 @@ enum Answer {
     Alter { done: Result<()>, reply: oneshot::Sender<Result<()>> },
     Reclaim { done: Result<u64>, reply: oneshot::Sender<Result<u64>> },
     Sync { reply: oneshot::Sender<Result<()>> },
-}
-
-/// An item as the round has left it.
-struct Pending {
-    record: Option<Record>,
-    is_dirty: bool,
 }
 
 impl Shared {
@@ -249,10 +244,13 @@ pub(crate) struct Committer {
     moving: Moving,
     /// The cas token that was given out last.
     cas: u64,
-    overlay: HashMap<ShortKey, Pending, RandomState>,
+    /// Items as the round has left them so far.
+    overlay: HashMap<ShortKey, Option<Record>, RandomState>,
     answers: Vec<Answer>,
-    /// What a server decided, and this round writes: where, and by which ticket.
-    decided: Vec<(usize, Bytes, Ticket)>,
+    /// What a server decided, and this round writes behind what is in the overlay; a key may be there twice, and the last counts.
+    decided: Vec<(Bytes, Option<Record>)>,
+    /// Of that, what is large: its key's hash, and by which ticket.
+    large: Vec<(u64, Ticket)>,
     last_ticket: Ticket,
     /// Expiries whose time has come, to be removed with the round's batch.
     over: Vec<Vec<u8>>,
@@ -292,6 +290,7 @@ impl Committer {
             overlay: HashMap::default(),
             answers: Vec::new(),
             decided: Vec::new(),
+            large: Vec::new(),
             last_ticket: 0,
             over: Vec::new(),
             generations,
@@ -343,12 +342,15 @@ impl Committer {
     /// Takes in what a server has decided.
     fn take_decided(&mut self, write: Write) {
         match write.what {
-            What::Item { shard, key, record, cas } => {
+            What::Item { hash, key, record, cas } => {
                 self.ops += 1;
                 self.bytes += record.as_ref().map_or(0, |record| record.value.len());
                 self.cas = self.cas.max(cas);
-                self.put(&key, record);
-                self.decided.push((shard, key, write.ticket));
+                if is_large(&key, record.as_ref()) {
+                    self.large.push((hash, write.ticket));
+                }
+                let record = self.of_now(record);
+                self.decided.push((key, record));
             }
             What::Clear => {
                 self.end_round();
@@ -477,7 +479,7 @@ impl Committer {
         let name = &self.shared.name;
         let stored;
         let item = match self.overlay.get(key) {
-            Some(pending) => pending.record.as_ref(),
+            Some(record) => record.as_ref(),
             None if ops::depends(&op.verb) => {
                 stored = self.shared.stored(key).map_err(|fault| fault.error(name).op(op))?;
                 stored.as_ref()
@@ -506,8 +508,13 @@ impl Committer {
 
     /// This is what becomes of an item in this round.
     fn put(&mut self, key: &[u8], record: Option<Record>) {
-        let record = record.map(|record| Record { generation: self.generations.current, ..record });
-        self.overlay.insert(key.into(), Pending { record, is_dirty: true });
+        let record = self.of_now(record);
+        self.overlay.insert(key.into(), record);
+    }
+
+    /// An item of the current generation.
+    fn of_now(&self, record: Option<Record>) -> Option<Record> {
+        record.map(|record| Record { generation: self.generations.current, ..record })
     }
 
     fn may_write(&self, op: &Op) -> Result<()> {
@@ -528,7 +535,7 @@ impl Committer {
         let named = |fault: Fault| fault.error(&self.shared.name).key(key);
         self.shared.room.check().map_err(named)?;
         let stored = match self.overlay.get(key.as_bytes()) {
-            Some(pending) => pending.record.clone(),
+            Some(record) => record.clone(),
             None => self.shared.stored(key.as_bytes()).map_err(named)?,
         };
         let now_ms = self.now_ms();
@@ -569,7 +576,7 @@ impl Committer {
         let Some((_, key)) = layout::split_expiry_key(engine_key) else { return Ok(false) };
         let name = &self.shared.name;
         let is_over = match self.overlay.get(key) {
-            Some(pending) => pending.record.as_ref().is_some_and(|record| record.is_over(now_ms)),
+            Some(record) => record.as_ref().is_some_and(|record| record.is_over(now_ms)),
             None => {
                 let stored = self.shared.stored(key).map_err(|fault| fault.error(name))?;
                 stored.is_some_and(|record| record.is_over(now_ms))
@@ -591,17 +598,18 @@ impl Committer {
     fn end_round(&mut self) {
         let done = self.commit().and_then(|()| if self.must_sync { self.shared.sync_now() } else { Ok(()) });
         self.overlay.clear();
+        self.decided.clear();
         self.over.clear();
         if let Err(fault) = done {
             self.failed.get_or_insert(fault);
         }
         let done = self.failed.clone().map_or(Ok(()), Err);
-        let decided = std::mem::take(&mut self.decided);
+        let large = std::mem::take(&mut self.large);
         if let Some(unsettled) = self.shared.unsettled.get()
             && done.is_ok()
             && self.shared.failure().is_none()
         {
-            unsettled.settle(&decided, self.last_ticket);
+            unsettled.settle(&large, self.last_ticket);
         }
         if self.shared.sync == Sync::Always {
             self.gather.ended(self.answers.len(), self.requests.waiting());
@@ -613,17 +621,14 @@ impl Committer {
 
     /// Writes what the round changed, if it changed something.
     fn commit(&mut self) -> Result<(), Fault> {
-        let has_items = !self.over.is_empty() || self.overlay.values().any(|pending| pending.is_dirty);
-        if !has_items && !self.notes_generations {
+        let records = self.overlay.values().chain(self.decided.iter().map(|(_, record)| record));
+        let bytes = records.flatten().map(|record| record.value.len()).sum();
+        let changes = self.overlay.len() + self.decided.len();
+        if changes == 0 && self.over.is_empty() && !self.notes_generations {
             return Ok(());
         }
         if let Some(fault) = self.shared.failure() {
             return Err(fault);
-        }
-        let (mut changes, mut bytes) = (0, 0);
-        for pending in self.overlay.values().filter(|pending| pending.is_dirty) {
-            changes += 1;
-            bytes += pending.record.as_ref().map_or(0, |record| record.value.len());
         }
         let how = self.moving.how(changes, bytes);
         if how == How::MovedFirst {
@@ -633,13 +638,20 @@ impl Committer {
         for engine_key in self.over.drain(..) {
             entries.add(&engine_key, None);
         }
-        let mut writer = (how == How::AsRound).then(|| RoundWriter::new(self.commit.sequence + 1));
-        for (key, pending) in self.overlay.iter().filter(|(_, pending)| pending.is_dirty) {
-            match &mut writer {
-                Some(writer) => writer.add(key, pending.record.as_ref()),
-                None => entries.add_item(key, pending.record.as_ref()),
+        let mut writer = (how == How::AsRound).then(|| RoundWriter::new(self.commit.sequence + 1, changes, bytes));
+        if writer.is_none() {
+            // The engine has one of a key in a batch.
+            for (key, record) in self.decided.drain(..) {
+                self.overlay.insert(key[..].into(), record);
             }
-            if let Some(expiry_ms) = pending.record.as_ref().and_then(|record| record.expiry_ms) {
+        }
+        let overlay = self.overlay.iter().map(|(key, record)| (&key[..], record.as_ref()));
+        for (key, record) in overlay.chain(self.decided.iter().map(|(key, record)| (&key[..], record.as_ref()))) {
+            match &mut writer {
+                Some(writer) => writer.add(key, record),
+                None => entries.add_item(key, record),
+            }
+            if let Some(expiry_ms) = record.and_then(|record| record.expiry_ms) {
                 self.shared.expiry.note(expiry_ms);
             }
         }

@@ -119,7 +119,7 @@ pub(crate) struct Write {
 
 pub(crate) enum What {
     /// The item under a key is this, or gone; so far tokens were given out.
-    Item { shard: usize, key: Bytes, record: Option<Record>, cas: u64 },
+    Item { hash: u64, key: Bytes, record: Option<Record>, cas: u64 },
     /// Everything is gone.
     Clear,
 }
@@ -141,6 +141,11 @@ impl Unsettled {
         }
     }
 
+    /// By other bits than those that a shard places its items by.
+    fn shard(&self, hash: u64) -> &Mutex<Recent> {
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+
     /// What waits, for the committer.
     pub(crate) fn take(&self) -> Vec<Write> {
         let mut inbox = self.inbox.lock();
@@ -156,14 +161,20 @@ impl Unsettled {
         is_untold
     }
 
-    /// The items with these keys are where all look, up to this ticket.
-    pub(crate) fn settle(&self, items: &[(usize, Bytes, Ticket)], last: Ticket) {
+    /// All that was decided up to this ticket is where all look; what is large of it is forgotten.
+    pub(crate) fn settle(&self, large: &[(u64, Ticket)], last: Ticket) {
         // In this order: an item that was written after everything was removed is not forgotten while that removal seems to be under way.
         self.settled.fetch_max(last, Ordering::AcqRel);
-        for (shard, key, ticket) in items {
-            self.shards[*shard].lock().settle(key, *ticket);
+        for (hash, ticket) in large {
+            self.shard(*hash).lock().forget(*hash, *ticket);
         }
         self.wake(|ticket| ticket <= last);
+    }
+
+    /// Forgets what is settled and too much, where nobody decides who would.
+    pub(crate) fn trim(&self) {
+        let settled = self.settled.load(Ordering::Acquire);
+        self.shards.iter().for_each(|shard| shard.lock().trim(settled));
     }
 
     /// Nothing is settled any more; see [`Shared::failure`](crate::committer::Shared::failure).
@@ -172,15 +183,8 @@ impl Unsettled {
     }
 
     fn wake(&self, which: impl Fn(Ticket) -> bool) {
-        let mut woken = Vec::new();
-        self.waiters.lock().retain(|(ticket, waker)| {
-            let is_due = which(*ticket);
-            if is_due {
-                woken.push(waker.clone());
-            }
-            !is_due
-        });
-        woken.into_iter().for_each(Waker::wake);
+        let due: Vec<_> = self.waiters.lock().extract_if(.., |(ticket, _)| which(*ticket)).collect();
+        due.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 
@@ -234,8 +238,8 @@ impl Direct {
     /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn get(&self, key: &[u8]) -> Result<(Option<DirectItem>, Ticket)> {
-        let shard = self.shard(key).1;
-        let (record, ticket) = self.look(&shard, key);
+        let (hash, shard) = self.shard(key);
+        let (record, ticket) = self.look(&shard, hash, key);
         drop(shard);
         let record = match record {
             Some(record) => record,
@@ -259,8 +263,8 @@ impl Direct {
     /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn update(&self, key: &[u8], decide: impl FnOnce(Option<&DirectItem>, u64) -> DirectNext) -> Result<Ticket> {
-        let (at, mut shard) = self.shard(key);
-        let (record, seen) = self.look(&shard, key);
+        let (hash, shard) = self.shard(key);
+        let (record, seen) = self.look(&shard, hash, key);
         let record = match record {
             Some(record) => record,
             None => self.stored(key)?,
@@ -280,12 +284,53 @@ impl Direct {
             }
             DirectNext::Put(next) => Some(self.checked(key, next)?),
         };
+        self.decided((hash, shard), key, record, cas)
+    }
+
+    /// Changes the item under a key whatever it is: nobody looks, but for a removal. `decide` is given the token that a new item is to have.
+    ///
+    /// # Errors
+    /// As of [`update`](Direct::update). Nothing has changed then.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let direct = larder_store_durable::Direct::new(larder_store_durable::Options::new(folder.path()).open()?);
+    /// use larder_store_durable::{DirectItem, DirectNext};
+    /// let put = |cas| DirectNext::Put(DirectItem { value: "v".into(), flags: 0, marks: 0, cas, expiry_ms: None });
+    /// assert!(direct.overwrite(b"k", put)? > 0);
+    /// assert_eq!(direct.get(b"k")?.0.unwrap().value, "v");
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn overwrite(&self, key: &[u8], decide: impl FnOnce(u64) -> DirectNext) -> Result<Ticket> {
+        let shard = self.shard(key);
+        let cas = self.cas.fetch_add(1, Ordering::Relaxed) + 1;
+        let record = match decide(cas) {
+            DirectNext::Keep => return Ok(0),
+            DirectNext::Put(next) if next.expiry_ms.is_none_or(|expiry_ms| expiry_ms > self.now_ms()) => {
+                self.checked(key, next)?
+            }
+            // It ends before it begins, or at once: nothing is written where nothing is.
+            DirectNext::Put(_) | DirectNext::Remove => {
+                drop(shard);
+                return self.update(key, |_, _| DirectNext::Remove);
+            }
+        };
+        self.decided(shard, key, Some(record), cas)
+    }
+
+    /// This is what an item is from now on.
+    fn decided(
+        &self,
+        (hash, mut shard): (u64, MutexGuard<'_, Recent>),
+        key: &[u8],
+        record: Option<Record>,
+        cas: u64,
+    ) -> Result<Ticket> {
         self.may_write(record.is_some())?;
         let key = Bytes::copy_from_slice(key);
-        let what = What::Item { shard: at, key: key.clone(), record: record.clone(), cas };
-        // The shard is held until then, so that writes of a key go to the committer in their order.
-        let ticket = self.push(what);
-        shard.decide(key, record, ticket);
+        // The shard is held until the end, so that writes of a key go to the committer in their order.
+        let ticket = self.push(What::Item { hash, key: key.clone(), record: record.clone(), cas });
+        shard.decide(hash, key, record, ticket, self.unsettled.settled.load(Ordering::Acquire));
         Ok(ticket)
     }
 
@@ -395,14 +440,15 @@ impl Direct {
         self.store.shared().items_about()
     }
 
-    fn shard(&self, key: &[u8]) -> (usize, MutexGuard<'_, Recent>) {
-        let at = self.hasher.hash_one(key) as usize % SHARDS;
-        (at, self.unsettled.shards[at].lock())
+    /// A key's hash, and its shard.
+    fn shard(&self, key: &[u8]) -> (u64, MutexGuard<'_, Recent>) {
+        let hash = self.hasher.hash_one(key);
+        (hash, self.unsettled.shard(hash).lock())
     }
 
     /// What was decided of an item, where that is known here (`Some(None)`: it is gone), and what to wait for.
-    fn look(&self, shard: &Recent, key: &[u8]) -> (Option<Option<Record>>, Ticket) {
-        let decided = shard.get(key);
+    fn look(&self, shard: &Recent, hash: u64, key: &[u8]) -> (Option<Option<Record>>, Ticket) {
+        let decided = shard.get(hash, key);
         let settled = self.unsettled.settled.load(Ordering::Acquire);
         let cleared = self.unsettled.cleared.load(Ordering::Acquire);
         let is_clearing = cleared > settled;

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_page_has_the_first_entries_of_all() {
         let front = Front::default();
-        let mut writer = RoundWriter::new(1);
+        let mut writer = RoundWriter::new(1, 0, 0);
         for number in 0..500_u32 {
             let life = number.is_multiple_of(3).then_some(u64::from(number));
             let record = Record { expiry_ms: life, value: Bytes::from_static(b"v"), ..Record::default() };

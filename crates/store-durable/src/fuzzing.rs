@@ -1,6 +1,8 @@
 //! Not for programs: stored bytes and journals, read, for the proof's fuzzing; and rounds that are left where they are, for tests of damage.
 
-use std::io::Cursor;
+use std::fs::File;
+use std::io::{self, Cursor};
+use std::path::Path;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
@@ -10,6 +12,7 @@ use crate::layout::{COMMIT_KEY, Commit, Content, Generations, Record, Round, Rou
 use crate::moving::Moving;
 use crate::place::{Identity, Noted, check_line};
 use crate::store::DurableStore;
+use crate::tables::place_of_damage;
 
 /// An item as it is stored under `key`.
 pub fn record(key: &[u8], marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: &[u8]) -> Vec<u8> {
@@ -31,7 +34,7 @@ pub fn read_record(key: &[u8], bytes: &[u8]) -> Result<bool, String> {
 
 /// A round of these items, those without bytes gone.
 pub fn round(sequence: u64, items: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
-    let mut writer = RoundWriter::new(sequence);
+    let mut writer = RoundWriter::new(sequence, items.len(), 0);
     items.iter().for_each(|(key, value)| writer.add_bytes(key, value.as_deref()));
     writer.finish().1.to_vec()
 }
@@ -49,6 +52,14 @@ pub fn read_round(bytes: &[u8]) -> Result<bool, String> {
     let Ok(read) = Round::decode(&Bytes::copy_from_slice(bytes)) else { return Ok(false) };
     let items: Vec<_> = read.items().map(|(key, value)| (key.to_vec(), value.map(|value| value.to_vec()))).collect();
     if round(read.sequence, &items) == bytes { Ok(true) } else { Err(format!("{items:?} comes back as other bytes")) }
+}
+
+/// Whether a table's file matches every checksum in it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn table_is_sound(path: &Path) -> io::Result<bool> {
+    File::open(path).and_then(|file| place_of_damage(&file)).map(|place| place.is_none())
 }
 
 /// How many rounds are in a store's engine.

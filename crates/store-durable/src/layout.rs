@@ -164,10 +164,13 @@ pub(crate) struct RoundWriter {
 
 const GONE: u32 = u32::MAX;
 const ROUND_HEAD_BYTES: usize = 1 + 8 + 4;
+/// What a change takes in a round besides its value, about: lengths, a key of 40 bytes, what stands around an item.
+const CHANGE_BYTES: usize = 64;
 
 impl RoundWriter {
-    pub(crate) fn new(sequence: u64) -> RoundWriter {
-        let mut bytes = Vec::with_capacity(8192);
+    /// A round of about so many changes, whose values have so many bytes.
+    pub(crate) fn new(sequence: u64, changes: usize, value_bytes: usize) -> RoundWriter {
+        let mut bytes = Vec::with_capacity(value_bytes + changes * CHANGE_BYTES + ROUND_HEAD_BYTES);
         bytes.push(VERSION);
         bytes.extend_from_slice(&sequence.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
@@ -491,7 +494,7 @@ mod tests {
     }
 
     fn round(sequence: u64, items: &[(&[u8], Option<&Record>)]) -> (Round, Bytes) {
-        let mut writer = RoundWriter::new(sequence);
+        let mut writer = RoundWriter::new(sequence, items.len(), 0);
         items.iter().for_each(|(key, record)| writer.add(key, *record));
         writer.finish()
     }

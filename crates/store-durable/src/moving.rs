@@ -190,7 +190,7 @@ mod tests {
         let (shared, mut moving) = (store.shared(), Moving::default());
         let both = |moving: &Moving| [moving.how(1, 1), moving.how(1, BYTES_MAX + 1)];
         assert!(both(&moving) == [How::ByItem; 2]);
-        let mut writer = RoundWriter::new(7);
+        let mut writer = RoundWriter::new(7, 0, 0);
         writer.add(b"k", Some(&Record { value: Bytes::from_static(b"v"), ..Record::default() }));
         let (round, bytes) = writer.finish();
         shared.front.put(&round);

@@ -171,13 +171,15 @@ impl Place {
 
     /// The store is made to the end.
     pub(crate) fn finish(&self, identity: Identity) -> Result<()> {
-        // The engine syncs what it makes, but not all the names of its folders.
+        // The engine syncs what it makes, but not all the names of its folders. All names below are on disk before the store is told to be whole: those that no sync
+        // has held may reach the disk in any order.
         let engine = self.engine();
-        sync_folder(&engine.join("keyspaces")).and_then(|()| sync_folder(&engine))?;
-        self.write_identity(identity, Made::Whole)?;
-        let parent = self.folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or_else(|| Path::new("."));
-        sync_folder(parent)
+        for folder in [&engine.join("keyspaces"), &engine, &self.folder] {
+            sync_folder(folder)?;
+        }
+        // So are its own name and those above, of which any may be new: who opens a store that is whole syncs none of them.
+        sync_names_above(&self.folder)?;
+        self.write_identity(identity, Made::Whole)
     }
 
     /// Removes what was made so far, and the folder where it was not there before.
@@ -353,13 +355,27 @@ pub(crate) fn write_small(path: &Path, body: &str, sync: bool) -> Result<()> {
     };
     write().map_err(|error| failed(path, "cannot be written", error))?;
     match path.parent().filter(|_| sync) {
-        Some(folder) if folder.as_os_str().is_empty() => sync_folder(Path::new(".")),
         Some(folder) => sync_folder(folder),
         None => Ok(()),
     }
 }
 
+/// Syncs the folders that a folder's path goes through; but for those that we may not read.
+fn sync_names_above(folder: &Path) -> Result<()> {
+    // Where the whole path cannot be told, the part that was given.
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    for above in folder.ancestors().skip(1) {
+        match sync_folder(above) {
+            Err(error) if error.kind() != ErrorKind::Config => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn sync_folder(folder: &Path) -> Result<()> {
+    // What a relative path of one name is in.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|error| failed(folder, "cannot be synced", error))
 }

@@ -54,8 +54,11 @@ impl Timer {
                     continue;
                 }
                 chores_at = Instant::now() + CHORES_EVERY;
-                if shared.unsettled.get().is_some_and(|unsettled| unsettled.is_untold()) {
-                    _ = queue.try_send(Request::Inbox);
+                if let Some(unsettled) = shared.unsettled.get() {
+                    unsettled.trim();
+                    if unsettled.is_untold() {
+                        _ = queue.try_send(Request::Inbox);
+                    }
                 }
                 if shared.front.items() > 0 {
                     _ = queue.try_send(Request::Move { reply: None });

@@ -9,6 +9,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -70,20 +71,20 @@ fn is_possible(table: &File) -> std::io::Result<bool> {
     Ok(magic != CONTENTS || u64::from(u32::from_le_bytes([a, b, c, d])) <= end - place)
 }
 
-/// True if a table's contents match the checksum in its trailer.
-pub(crate) fn contents_are_whole(table: &File) -> std::io::Result<bool> {
+/// Where a table's list of its parts stands, which its trailer follows; `None` if it does not match the checksum there.
+pub(crate) fn contents(table: &File) -> std::io::Result<Option<Range<u64>>> {
     let length = table.metadata()?.len();
-    let Some(end) = length.checked_sub(TRAILER_BYTES) else { return Ok(false) };
+    let Some(end) = length.checked_sub(TRAILER_BYTES) else { return Ok(None) };
     let mut trailer = [0; TRAILER_BYTES as usize];
     table.read_exact_at(&mut trailer, end)?;
     let number = |from: usize| trailer[from..from + 8].try_into().map_or(u64::MAX, u64::from_le_bytes);
     let (place, bytes) = (number(22), number(30));
-    if !trailer.starts_with(TRAILER) || place.saturating_add(bytes) > end {
-        return Ok(false);
+    if !trailer.starts_with(TRAILER) || place.checked_add(bytes) != Some(end) {
+        return Ok(None);
     }
     let mut contents = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
     table.read_exact_at(&mut contents, place)?;
-    Ok(xxh3_128(&contents).to_le_bytes() == trailer[6..22])
+    Ok((xxh3_128(&contents).to_le_bytes() == trailer[6..22]).then_some(place..end))
 }
 
 fn verify_one(keyspace: &Path) -> Result<(), Fault> {

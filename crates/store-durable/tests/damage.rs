@@ -309,6 +309,84 @@ async fn a_check_finds_what_any_read_finds_in_every_kind_of_file() {
     }
 }
 
+/// As the engine does when a large write came short: the list of the newest tables notes a checksum that the file `table` never had, and is whole itself.
+fn note_another_checksum(folder: &Path, table: &Path) {
+    let keyspace = folder.join("engine/keyspaces/1");
+    let current = std::fs::read(keyspace.join("current")).unwrap();
+    let list = keyspace.join(format!("v{}", u64::from_le_bytes(current[..8].try_into().unwrap())));
+    let mut bytes = std::fs::read(&list).unwrap();
+    let noted = xxhash_rust::xxh3::xxh3_128(&std::fs::read(table).unwrap()).to_le_bytes();
+    let at = memchr::memmem::find(&bytes, &noted).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&list, &bytes).unwrap();
+    let check = xxhash_rust::xxh3::xxh3_128(&bytes).to_le_bytes();
+    std::fs::write(keyspace.join("current"), [&current[..8], &check, &current[24..]].concat()).unwrap();
+}
+
+#[tokio::test]
+async fn a_table_that_is_sound_under_a_wrong_checksum_is_not_called_damaged() {
+    let folder = store().await;
+    drop(open(folder.path()).unwrap());
+    let tables = files(&folder.path().join("engine/keyspaces/1/tables"));
+    let whole = open(folder.path()).unwrap().check(&mut |_| ()).unwrap();
+    assert_eq!(whole.unmatched, Vec::<PathBuf>::new());
+    note_another_checksum(folder.path(), &tables[0]);
+    assert_eq!(found(folder.path()).await, [None, None]);
+    let checked = open(folder.path()).unwrap().check(&mut |_| ()).unwrap();
+    assert_eq!(checked.unmatched, [&*tables[0]]);
+    // What is damaged in it is found all the same.
+    let mut bytes = std::fs::read(&tables[0]).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&tables[0], bytes).unwrap();
+    let [_, told] = found(folder.path()).await;
+    assert!(told.unwrap().contains("is damaged in the block at byte 0"));
+}
+
+/// Both are sound, and in each other's place.
+#[tokio::test]
+async fn tables_that_changed_places_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    for name in ["a", "b"] {
+        set(&store, name, name).await.unwrap();
+        store.settle().unwrap();
+    }
+    drop(store);
+    let tables = files(&folder.path().join("engine/keyspaces/1/tables"));
+    let [first, second, ..] = &tables[..] else { panic!("two tables: {tables:?}") };
+    let aside = folder.path().join("aside");
+    for (from, to) in [(first, &aside), (second, first), (&aside, second)] {
+        std::fs::rename(from, to).unwrap();
+    }
+    let error = open(folder.path()).and_then(|store| store.check(&mut |_| ())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("is another table, of number "), "{error}");
+}
+
+/// Under that wrong checksum, so that nothing but the checksums in the table can tell.
+#[tokio::test]
+async fn every_byte_of_a_table_is_under_a_checksum_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    set(&store, "k", "v").await.unwrap();
+    store.settle().unwrap();
+    fuzzing::flush(&store).unwrap();
+    drop(store);
+    let tables = files(&folder.path().join("engine/keyspaces/1/tables"));
+    let whole = std::fs::read(&tables[0]).unwrap();
+    assert!(fuzzing::table_is_sound(&tables[0]).unwrap());
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        std::fs::write(&tables[0], bytes).unwrap();
+        assert!(!fuzzing::table_is_sound(&tables[0]).unwrap(), "byte {at} of {}", whole.len());
+    }
+    for length in [0, 1, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&tables[0], &whole[..length]).unwrap();
+        assert!(!fuzzing::table_is_sound(&tables[0]).unwrap(), "{length} of {} bytes", whole.len());
+    }
+}
+
 /// The user that may do nothing of its own.
 const NOBODY: u32 = 65_534;
 

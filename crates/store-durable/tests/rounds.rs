@@ -4,11 +4,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use larder_core::list::{List, Listed};
 use larder_core::{Batch, Ctx, Key, Op, PutMode, Store, Ttl, Verb, Want};
-use larder_store_durable::{Direct, DurableStore, Options, Sync};
+use larder_store_durable::{Direct, DirectItem, DirectNext, DurableStore, Options, Sync, Ticket};
 
 /// Changes of a batch: so many that they are written as a round.
 const CHANGES: usize = 20;
@@ -217,6 +218,65 @@ async fn lives_that_rounds_gave_end_and_what_is_over_is_reclaimed() {
     assert_eq!(common::get(&store, &name(1)).await, None);
     assert_eq!(store.reclaim_expired().await.unwrap(), CHANGES as u64);
     assert_eq!(store.check(&mut |_| ()).unwrap().items, 0);
+}
+
+/// Waits until what a server decided is as durable as was asked.
+fn settle(direct: &Direct, ticket: Ticket) {
+    while direct.poll_settled(ticket, &mut Context::from_waker(Waker::noop())).unwrap().is_pending() {
+        std::thread::yield_now();
+    }
+}
+
+/// A server's writes are decided one by one and written together: of a key that a round has several times, the last counts, here, in an image of the folder and in the next life, whether
+/// the round is one entry, some items, or some items that are large.
+#[tokio::test]
+async fn of_a_key_that_a_server_writes_again_and_again_in_a_round_the_last_counts() {
+    for (keys, writes, bytes) in [(40, 400, 20), (2, 5, 20), (3, 9, 600_000), (40, 400, 5_000)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (direct, mut model) = (Direct::new(open(folder.path())), Model::new());
+        for _ in 0..3 {
+            let mut last = 0;
+            for _ in 0..writes {
+                let key = name(fastrand::usize(..keys));
+                let value: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(bytes).collect();
+                let next = |cas| match fastrand::u8(..4) {
+                    0 => DirectNext::Remove,
+                    _ => DirectNext::Put(DirectItem {
+                        value: value.clone().into(),
+                        flags: 0,
+                        marks: 0,
+                        cas,
+                        expiry_ms: None,
+                    }),
+                };
+                let before = model.get(&key).cloned();
+                let mut decide = |cas| {
+                    let next = next(cas);
+                    match &next {
+                        DirectNext::Put(item) => _ = model.insert(key.clone(), item.value.to_vec()),
+                        _ => _ = model.remove(&key),
+                    }
+                    next
+                };
+                let ticket = if fastrand::bool() {
+                    direct.overwrite(key.as_bytes(), decide)
+                } else {
+                    direct.update(key.as_bytes(), |there, cas| {
+                        assert_eq!(there.map(|item| &item.value[..]), before.as_deref(), "{key}");
+                        decide(cas)
+                    })
+                };
+                last = last.max(ticket.unwrap());
+            }
+            settle(&direct, last);
+            agrees(direct.store(), &model).await;
+            let image = tempfile::tempdir().unwrap();
+            common::copy(folder.path(), image.path());
+            agrees(&open(image.path()), &model).await;
+        }
+        drop(direct);
+        agrees(&open(folder.path()), &model).await;
+    }
 }
 
 #[tokio::test]

@@ -31,6 +31,8 @@ use work::{Sizes, Work};
 pub const SHARES: u64 = 16;
 /// Of a work with large values, only each so manyth of a share's points is taken.
 const LARGE: u64 = 12;
+/// Images of each moment while a store is being made: names of folders that are all new can reach a disk in many orders.
+const MAKING_IMAGES: usize = 16;
 /// Works that follow one another have each setting that there is.
 const SETTINGS: u64 = 6;
 
@@ -74,19 +76,21 @@ pub fn child(args: &[String]) {
 
 /// One share of a work's crash points: every `shares`th. `program` is the one that calls [`child`]; `planted` is a bug that is put into it.
 pub fn round(program: &Path, seed: u64, shares: u64, planted: Option<Planted>) -> Findings {
-    let work = work_of(seed / SHARES, planted);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let mut rng = Rng::with_seed(seed);
-    // Large works take their time: a sample of their points is enough.
-    let (shares, share) = match work.sizes {
-        Sizes::Small => (shares, seed % shares),
-        Sizes::Large => (shares * LARGE, seed % shares + shares * rng.u64(0..LARGE)),
-    };
-    let mut round = Round { program, seed, shares, share, work, runtime, rng, planted, findings: Findings::default() };
+    let mut round = Round::new(program, seed, shares, planted);
     round.power_cuts();
     if planted.is_none() {
         FAULTS.iter().for_each(|fault| round.faults(*fault));
     }
+    round.findings
+}
+
+/// The making of a store, cut off power after each of its calls, so many times each.
+pub fn making(program: &Path, seed: u64, images: usize) -> Findings {
+    let mut round = Round::new(program, seed, 1, None);
+    let folder = room();
+    let disk = Disk::new(folder.path());
+    let trace = round.live(folder.path(), None);
+    round.making(disk, &History::new(&round.work), &trace.events, images);
     round.findings
 }
 
@@ -129,7 +133,19 @@ struct Round<'a> {
     findings: Findings,
 }
 
-impl Round<'_> {
+impl<'a> Round<'a> {
+    fn new(program: &'a Path, seed: u64, shares: u64, planted: Option<Planted>) -> Round<'a> {
+        let work = work_of(seed / SHARES, planted);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let mut rng = Rng::with_seed(seed);
+        // Large works take their time: a sample of their points is enough.
+        let (shares, share) = match work.sizes {
+            Sizes::Small => (shares, seed % shares),
+            Sizes::Large => (shares * LARGE, seed % shares + shares * rng.u64(0..LARGE)),
+        };
+        Round { program, seed, shares, share, work, runtime, rng, planted, findings: Findings::default() }
+    }
+
     /// Runs the work in a folder, from whatever is in it.
     fn live(&self, folder: &Path, plan: Option<Plan>) -> Trace {
         let mut work = self.work;
@@ -156,6 +172,9 @@ impl Round<'_> {
         let skips = (self.planted == Some(Planted::NoSync)).then_some(Fault::SyncsDoNothing);
         let trace = self.live(folder.path(), skips.map(|fault| Plan { fault, among: Among::Syncs, at: 1 }));
         let history = History::new(&self.work);
+        if self.planted.is_none() {
+            self.making(disk.clone(), &history, &trace.events, MAKING_IMAGES);
+        }
         let (disk, history) = self.images((disk, history), &trace.events, 0);
         if let Some(difference) = disk.differs() {
             self.wrong("the tracer missed something", &difference);
@@ -165,6 +184,22 @@ impl Round<'_> {
         }
         self.findings.count("writes acknowledged", history.acknowledged);
         self.end(folder.path(), &history, "the process without a fault");
+    }
+
+    /// Cuts the power while the store is being made, before anything is said of it, again and again at each moment.
+    fn making(&mut self, mut disk: Disk, history: &History, events: &[Event], images: usize) {
+        for (number, event) in events.iter().enumerate() {
+            if matches!(event, Event::Said(_)) {
+                return;
+            }
+            disk.apply(event);
+            if self.is_mine(number as u64) {
+                for _ in 0..images {
+                    let what = format!("power cut in the making, after event {number}");
+                    self.cut((&disk, history), &what, Names::Loose, Keep::Some);
+                }
+            }
+        }
     }
 
     /// Goes through a life call by call, and cuts the power at those that are this round's, from the event `from` on.

@@ -184,6 +184,7 @@ fn our_own_server_tells_hot_keys_and_its_times() {
     serving.wait().unwrap();
     let node = &sample["nodes"][0];
     assert!(node["software"].as_str().unwrap().starts_with("larder "), "{sample}");
+    assert!(node["resident_bytes"].as_u64().unwrap() > 1 << 20, "of the whole process: {sample}");
     let hot: &Vec<Value> = node["hot"].as_array().unwrap();
     assert_eq!(hot[0]["key"], "hot%20key", "{sample}");
     let count = hot[0]["count"].as_u64().unwrap();

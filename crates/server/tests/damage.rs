@@ -124,6 +124,20 @@ async fn a_damaged_item_is_an_error_of_each_command_and_never_a_miss() {
     }
 }
 
+/// A plain set does not look what was there, and so it mends what is damaged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_takes_the_place_of_a_damaged_item() {
+    for (request, said) in [("set K 0 0 4\r\nnext", "STORED"), ("ms K 4\r\nnext", "HD")] {
+        let folder = tempfile::tempdir().unwrap();
+        damaged(folder.path()).await;
+        let server = common::start_in_folder(folder.path());
+        let key = name(DAMAGED);
+        assert!(answer(&server, &format!("get {key}")).starts_with("SERVER_ERROR the store is corrupt: "));
+        assert_eq!(answer(&server, &request.replace('K', &key)), format!("{said}\r\nMN\r\n"));
+        assert_eq!(answer(&server, &format!("get {key}")), format!("VALUE {key} 0 4\r\nnext\r\nEND\r\nMN\r\n"));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_takes_no_value_that_was_acknowledged() {
     let folder = tempfile::tempdir().unwrap();

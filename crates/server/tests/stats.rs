@@ -11,7 +11,7 @@ use larder_testkit::servers::{Memcached, Version};
 use larder_testkit::sessions::{ask, connect};
 
 /// Ours, in `stats` and `stats settings`: memcached has none of that name.
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     "slow_kicks",
     "held_kicks",
     "request_errors",
@@ -22,6 +22,7 @@ const OURS: [&str; 10] = [
     "held_bytes_max",
     "line_bytes_max",
     "track_access",
+    "resident_bytes",
 ];
 /// memcached's, where it speaks TLS.
 const WITH_TLS: &str = "ssl_handshake_errors";

@@ -191,8 +191,9 @@ fn understood(mut vitals: Vitals, answers: &[Lines]) -> Vitals {
     let (hits, misses) = (number("get_hits"), number("get_misses"));
     let (evicted, expired) = (number("evictions"), number("reclaimed"));
     let (in_bytes, out_bytes) = (number("bytes_read"), number("bytes_written"));
-    let resident: Option<u64> = malloced.map(|bytes: u64| bytes.saturating_add(hash));
-    vitals.resident_ratio = resident.zip(used.filter(|&used| used > 0)).map(|(all, used)| all as f64 / used as f64);
+    let held: Option<u64> = malloced.map(|bytes: u64| bytes.saturating_add(hash));
+    let resident = number("resident_bytes").or(held);
+    vitals.resident_ratio = held.zip(used.filter(|&used| used > 0)).map(|(all, used)| all as f64 / used as f64);
     (vitals.used_bytes, vitals.data_bytes, vitals.resident_bytes) = (used, used, resident);
     (vitals.limit_bytes, vitals.items, vitals.uptime_s) = (limit.filter(|&limit| limit > 0), items, uptime_s);
     (vitals.connections, vitals.ops, vitals.hits, vitals.misses) = (connections, ops, hits, misses);

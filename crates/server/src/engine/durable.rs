@@ -69,7 +69,7 @@ fn written(item: Option<&DirectItem>, next: Next<'_>, fresh: u64) -> DirectNext 
         Next::Used(marks) => return used(item, marks),
         Next::Write { value, flags, expiry_ms, marks, token } => (value, flags, expiry_ms, marks, token),
     };
-    let old = item.map(|item| item.value.clone());
+    let old = item.map(|item| &item.value);
     let joined = |first: &[u8], second: &[u8]| {
         let mut joined = BytesMut::with_capacity(first.len() + second.len());
         joined.extend_from_slice(first);
@@ -78,12 +78,13 @@ fn written(item: Option<&DirectItem>, next: Next<'_>, fresh: u64) -> DirectNext 
     };
     let bytes = match (value, old) {
         (Value::Same, None) => return DirectNext::Keep,
-        (Value::Same, Some(old)) => old,
+        // What was read may be a part of a block, which would stay in memory for it.
+        (Value::Same, Some(old)) => Bytes::copy_from_slice(old),
         (Value::Whole(bytes), _) | (Value::Append(bytes) | Value::Prepend(bytes), None) => {
             Bytes::copy_from_slice(bytes)
         }
-        (Value::Append(more), Some(old)) => joined(&old, more),
-        (Value::Prepend(more), Some(old)) => joined(more, &old),
+        (Value::Append(more), Some(old)) => joined(old, more),
+        (Value::Prepend(more), Some(old)) => joined(more, old),
         (Value::Padded { number, width }, _) => Bytes::from(format!("{number:<width$}")),
     };
     let keeps = !matches!(value, Value::Whole(_) | Value::Padded { .. });
@@ -105,7 +106,7 @@ fn written(item: Option<&DirectItem>, next: Next<'_>, fresh: u64) -> DirectNext 
 fn used(item: Option<&DirectItem>, marks: Marks) -> DirectNext {
     let marks = marks.bits() & !Marks::FETCHED.bits();
     match item.filter(|item| item.marks != marks) {
-        Some(item) => DirectNext::Put(DirectItem { marks, ..item.clone() }),
+        Some(item) => DirectNext::Put(DirectItem { marks, value: Bytes::copy_from_slice(&item.value), ..item.clone() }),
         None => DirectNext::Keep,
     }
 }
@@ -126,6 +127,19 @@ impl Engine for DurableEngine {
     fn update<'n>(&self, key: &[u8], mut decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
         let decided = |item: Option<&DirectItem>, fresh| written(item, decide(item.map(seen), fresh), fresh);
         touch(self.direct.update(key, decided)?);
+        Ok(())
+    }
+
+    fn write<'n>(
+        &self,
+        key: &[u8],
+        looks: bool,
+        mut decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>,
+    ) -> Result<()> {
+        if looks {
+            return self.update(key, decide);
+        }
+        touch(self.direct.overwrite(key, |fresh| written(None, decide(None, fresh), fresh))?);
         Ok(())
     }
 

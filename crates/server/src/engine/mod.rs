@@ -41,6 +41,14 @@ pub trait Engine: Send + Sync + 'static {
     /// No room. Nothing has changed then.
     fn update<'n>(&self, key: &[u8], decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()>;
 
+    /// The same as [`update`](Engine::update), for who may not need a look: unless it `looks`, the decision is the same whatever is there, and may be shown nothing though there is something.
+    ///
+    /// # Errors
+    /// As of [`update`](Engine::update).
+    fn write<'n>(&self, key: &[u8], _looks: bool, decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
+        self.update(key, decide)
+    }
+
     /// Removes all that is there.
     fn flush(&self);
 

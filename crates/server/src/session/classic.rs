@@ -114,7 +114,7 @@ impl Session {
         tally.add(Count::CmdSet, 1);
         let expiry_ms = if put.exptime == 0 { None } else { env.expiry_ms(put.exptime) };
         let mut wrote = Wrote::Stored;
-        let done = env.engine.update(put.key, |seen, _| {
+        let done = env.engine.write(put.key, put.verb != PutVerb::Set, |seen, _| {
             let (result, next) = classic_next(env, put, value, expiry_ms, seen);
             wrote = result;
             next

@@ -146,7 +146,8 @@ impl Session {
         };
         let expiry_ms = env.expiry_ms(exptime);
         let (mut wrote, mut cas, mut size) = (Wrote::Stored, 0, 0);
-        let done = env.engine.update(meta.key, |seen, fresh| {
+        let looks = mode != b'S' || meta.cas.is_some();
+        let done = env.engine.write(meta.key, looks, |seen, fresh| {
             size = value.len();
             let (result, next) = put_next(env, meta, mode, value, expiry_ms, seen);
             wrote = result;

@@ -100,7 +100,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "members and their number are two steps",
-        seeds: 5,
+        seeds: 20,
         round: |seed, planted| {
             if planted {
                 return on_toy(seed, &[Fault::NotSent], toys::unique(Flaw::CountBesideSet));

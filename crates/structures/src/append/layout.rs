@@ -52,6 +52,8 @@ const SECONDS_BYTES: usize = 4;
 const VARINT_BYTES_MAX: usize = 10;
 /// The elements of a shorter snapshot or frame are not counted before they are applied: a few steps of growth cost less.
 const EXPECT_BYTES_MIN: usize = 4096;
+/// The frames of a shorter log are not either.
+const FRAMES_BYTES_MIN: usize = 512;
 
 /// Room that a value needs beside its elements at the most: the header, the writers, one frame around the elements.
 pub(crate) const RESERVED_BYTES: usize = HEADER_BYTES
@@ -294,6 +296,13 @@ impl<'v> Value<'v> {
         self.bytes.len()
     }
 
+    /// The frame of a value that is nothing else: written once, and never compacted.
+    pub(crate) fn only_frame(&self) -> Option<Frame<'v>> {
+        let mut rest = self.log;
+        let frame = Frame::take(&mut rest, self.place)?;
+        (self.snapshot == [0] && rest.is_empty() && frame.seq > 0).then_some(frame)
+    }
+
     /// Applies the snapshot and the log to `state`.
     ///
     /// # Errors
@@ -309,6 +318,10 @@ impl<'v> Value<'v> {
         folded.snapshot(&mut rest).ok_or_else(|| mismatch("the snapshot is malformed"))?;
         trace.begin(&folded.writers, self.check);
         let mut rest = self.log;
+        if rest.len() >= FRAMES_BYTES_MIN {
+            // One element a frame, as where each was written by itself; a larger one tells its own number.
+            folded.state.expect(frames(rest));
+        }
         while !rest.is_empty() {
             let at = self.bytes.len() - rest.len();
             trace.reached(at);
@@ -358,6 +371,15 @@ fn count(mut elements: &[u8], length: impl Fn(u64) -> u64) -> Option<usize> {
         count += 1;
     }
     Some(count)
+}
+
+/// How many frames there are, by a pass over their lengths alone; up to the first that is not whole.
+fn frames(mut log: &[u8]) -> usize {
+    std::iter::from_fn(|| {
+        let length = take_length(&mut log)?;
+        take(&mut log, length.checked_add(CHECK_BYTES)?)
+    })
+    .count()
 }
 
 /// A frame by itself, for values that are nothing but frames behind a header of their own.
@@ -475,10 +497,15 @@ impl<S> Folded<S> {
 impl<'v, S: Snapshot<'v>> Folded<S> {
     /// The value as it would be, compacted, in bytes.
     pub(crate) fn live_bytes(&self, now_s: u32) -> usize {
+        self.live_bytes_with(self.elements_bytes(), now_s)
+    }
+
+    /// What the elements take in a snapshot.
+    pub(crate) fn elements_bytes(&self) -> usize {
         let head = self.state.head().map_or(0, |head| element_bytes(head.len()));
         let elements = self.state.elements().map(|element| element_bytes(element.len())).sum::<usize>();
         let made = self.state.made().map(|element| element_bytes(element.len())).sum::<usize>();
-        self.live_bytes_with(head + elements + made, now_s)
+        head + elements + made
     }
 
     /// The value, compacted: the same elements and sequences, the next epoch, an empty log.

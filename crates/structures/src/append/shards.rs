@@ -308,24 +308,15 @@ impl<E: Elements> Shards<E> {
         Ok((value, folded))
     }
 
-    /// The elements as a structure sees them, and the figures.
-    pub(crate) fn state<'v>(&self, reading: &'v Reading) -> Result<(Folded<E::State<'v>>, ShardStat)> {
-        self.state_in(reading, self.new_state())
+    /// The elements as a structure sees them.
+    pub(crate) fn state<'v>(&self, reading: &'v Reading) -> Result<Folded<E::State<'v>>> {
+        self.fold(reading, self.new_state())
     }
 
-    /// The same, in a state of the caller's.
-    pub(crate) fn state_in<'v>(
-        &self,
-        reading: &'v Reading,
-        state: E::State<'v>,
-    ) -> Result<(Folded<E::State<'v>>, ShardStat)> {
-        let folded = self.fold(reading, state)?;
-        let stat = self.stat_of(reading.item.value.len(), &folded);
-        Ok((folded, stat))
-    }
-
-    fn stat_of<'v>(&self, bytes: usize, folded: &Folded<E::State<'v>>) -> ShardStat {
+    /// The figures of a reading.
+    pub(crate) fn stat<'v>(&self, reading: &Reading, folded: &Folded<E::State<'v>>) -> ShardStat {
         use layout::Snapshot;
+        let bytes = reading.item.value.len();
         let live_bytes = folded.live_bytes(self.now_s());
         ShardStat { elements: folded.state.elements().count(), bytes, live_bytes, removals: folded.removals }
     }
@@ -382,12 +373,12 @@ impl<E: Elements> Shards<E> {
         Error::new(ErrorKind::Unsupported, detail).store(self.store.profile().store.clone())
     }
 
-    /// True if so much is stale that a compaction pays.
-    pub(crate) fn is_dirty(&self, stat: &ShardStat) -> bool {
-        self.is_stale(stat.bytes, stat.live_bytes)
+    /// True if so much of a value that was read is stale that a compaction pays.
+    pub(crate) fn is_dirty<'v, S: layout::Snapshot<'v>>(&self, reading: &Reading, folded: &Folded<S>) -> bool {
+        self.is_dirty_with(reading, folded, folded.elements_bytes())
     }
 
-    /// The same of a value that was read, whose elements would take `elements_bytes` in a snapshot.
+    /// The same, where the elements are known to take `elements_bytes` in a snapshot.
     pub(crate) fn is_dirty_with<'v, S: Fold<'v>>(
         &self,
         reading: &Reading,
@@ -407,7 +398,7 @@ impl<E: Elements> Shards<E> {
     fn plan(&self, reading: &Reading) -> Result<Plan> {
         use layout::Snapshot;
         let (value, folded) = self.fold_value(reading, self.new_state())?;
-        let now = self.stat_of(value.len(), &folded);
+        let now = self.stat(reading, &folded);
         let written = folded.compacted(self.place(reading.shard), value.epoch, self.now_s());
         let after = ShardStat { bytes: written.len(), live_bytes: written.len(), removals: 0, ..now };
         let is_whole = folded.state.is_whole(reading.shard);
@@ -546,7 +537,8 @@ impl<E: Elements> Shards<E> {
             let plan = self.plan(reading)?;
             let look_bytes = self.tuning.dirty_bytes.saturating_mul(LOOK_EVERY_DIRTY_BYTES);
             self.look_bytes.store(look_bytes.max(plan.now.live_bytes / 4), Ordering::Relaxed);
-            if let (true, Some(cas)) = (self.is_dirty(&plan.now), reading.item.cas) {
+            let is_dirty = self.is_stale(plan.now.bytes, plan.now.live_bytes);
+            if let (true, Some(cas)) = (is_dirty, reading.item.cas) {
                 let plan = self.settled(ctx, reading, plan).await?;
                 if !plan.is_whole {
                     met.push(reading.shard);
@@ -594,7 +586,7 @@ impl<E: Elements> Shards<E> {
         if !folded.state.is_whole(reading.shard) {
             return Ok(Room::Look);
         }
-        let before = self.stat_of(value.len(), &folded);
+        let before = self.stat(reading, &folded);
         folded.join(self.place(reading.shard), frame).map_err(|error| self.named(error, reading.shard))?;
         let written = folded.compacted(self.place(reading.shard), value.epoch, self.now_s());
         if written.len() > self.value_bytes_max {
@@ -611,7 +603,7 @@ impl<E: Elements> Shards<E> {
         let epoch = Value::parse(&reading.item.value, self.place(reading.shard))?.epoch;
         let written = folded.compacted(self.place(reading.shard), epoch, self.now_s());
         if written.len() > self.value_bytes_max {
-            let before = self.stat_of(reading.item.value.len(), folded);
+            let before = self.stat(reading, folded);
             return Err(self.full(reading.shard, before, written.len().saturating_sub(before.bytes), ""));
         }
         let cas = self.token(reading)?;

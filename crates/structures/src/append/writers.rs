@@ -20,35 +20,36 @@ pub(crate) struct Last {
     pub(super) at: usize,
 }
 
-/// The writers of a value. Most values have one: it takes no allocation to read them.
+/// The writers of a value. Most values have one: it takes no map to read them, nor a seed for one.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     first: Option<(u64, Last)>,
-    others: HashMap<u64, Last, crate::hash::State>,
+    others: Option<HashMap<u64, Last, crate::hash::State>>,
 }
 
 impl Writers {
     pub(crate) fn get(&self, writer: u64) -> Option<Last> {
         match self.first {
             Some((first, last)) if first == writer => Some(last),
-            _ => self.others.get(&writer).copied(),
+            _ => self.others.as_ref()?.get(&writer).copied(),
         }
     }
 
     pub(super) fn insert(&mut self, writer: u64, last: Last) {
         match &mut self.first {
             Some((first, of_first)) if *first == writer => *of_first = last,
-            Some(_) => _ = self.others.insert(writer, last),
+            Some(_) => _ = self.others.get_or_insert_default().insert(writer, last),
             empty => *empty = Some((writer, last)),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.len()
+        usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, HashMap::len)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Last)> {
-        self.first.into_iter().chain(self.others.iter().map(|(&writer, &last)| (writer, last)))
+        let others = self.others.iter().flatten();
+        self.first.into_iter().chain(others.map(|(&writer, &last)| (writer, last)))
     }
 
     /// Forgets all but the newest.

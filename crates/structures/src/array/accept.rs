@@ -72,7 +72,7 @@ impl Handle {
         };
         let mut newest = 0;
         for reading in &readings {
-            newest = newest.max(state_of(&self.shards, reading, Ordered::with(Some(commits.clone())))?.0.state.open);
+            newest = newest.max(state_of(&self.shards, reading, Ordered::with(Some(commits.clone())))?.state.open);
         }
         if commits.is_ended() {
             return Ok(false);
@@ -118,7 +118,7 @@ impl Handle {
         };
         let (mut batch, mut written) = (Batch::new(), Vec::new());
         for reading in &readings {
-            let (folded, _) = state_of(&self.shards, reading, Ordered::accepting(commits.clone()))?;
+            let folded = state_of(&self.shards, reading, Ordered::accepting(commits.clone()))?;
             if (folded.state.mark, folded.state.chain) == (next.base, next.tip()) {
                 continue;
             }

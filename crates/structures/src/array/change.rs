@@ -73,7 +73,7 @@ impl Handle {
         let unknown = |error: Error| error.effect(Effect::Unknown);
         let readings = self.shards.read(Ctx { deadline: Some(deadline) }, [0]).await.map_err(unknown)?;
         for reading in &readings {
-            let state = self.state(reading, &None).map_err(unknown)?.0.state;
+            let state = self.state(reading, &None).map_err(unknown)?.state;
             match state.fenced.iter().find(|(found, _)| *found == id) {
                 Some((_, true)) => {}
                 Some((_, false)) => return Err(outdated(&self.what, token, state.token)),

@@ -160,12 +160,13 @@ impl Handle {
         let mut elements = Vec::new();
         let mut dirty = Vec::new();
         for reading in readings {
-            let (folded, stat) = self.state(&reading, &commits)?;
+            let folded = self.state(&reading, &commits)?;
             let value = self.shards.value(&reading);
             elements.reserve(folded.state.len_max());
             elements.extend(folded.state.values().map(|element| value.slice_ref(element)));
+            let is_dirty = self.shards.is_dirty(&reading, &folded);
             drop(folded);
-            if self.shards.is_dirty(&stat) {
+            if is_dirty {
                 dirty.push(reading);
             }
         }
@@ -179,7 +180,8 @@ impl Handle {
         let (readings, commits) = self.read().await?;
         let mut stats = Vec::with_capacity(readings.len());
         for reading in &readings {
-            let (folded, stat) = self.state(reading, &commits)?;
+            let folded = self.state(reading, &commits)?;
+            let stat = self.shards.stat(reading, &folded);
             stats.push(ShardStat { elements: folded.state.values().count(), ..stat });
         }
         Ok(self.sum(&stats))
@@ -210,7 +212,7 @@ impl Handle {
         &self,
         reading: &'v Reading,
         commits: &Option<Arc<Commits>>,
-    ) -> Result<(Folded<Ordered<'v>>, ShardStat)> {
+    ) -> Result<Folded<Ordered<'v>>> {
         state_of(&self.shards, reading, Ordered::with(commits.clone()))
     }
 

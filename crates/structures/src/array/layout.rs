@@ -6,7 +6,7 @@
 //! | bytes | what | where |
 //! |---|---|---|
 //! | `00 01`, varint number, 8 bytes id, operations | a numbered change: counts if the commits say so ([`Commits`]) | log; a snapshot, while it is open |
-//! | `00 02`, varint mark, varint token; 8 bytes chain of the mark, unless that is 0 | numbered changes up to the mark are settled here; the highest token of a lock seen | first in a snapshot |
+//! | `00 02`, varint mark, varint token; 8 bytes chain of the mark, unless that is 0 | numbered changes up to the mark are settled here; the highest token of a lock seen | first in a snapshot; a shard with one anywhere else is not read |
 //! | `00 03`, varint token, 8 bytes id, operations | a change under a lock: counts unless a higher token was seen before | log |
 //!
 //! Operations are encoded as in a frame: length × 2, + 1 to remove; bytes of the stored element.
@@ -77,6 +77,8 @@ pub(crate) struct Ordered<'v> {
     items: Vec<&'v [u8]>,
     /// How many items there were when these were last removed.
     removed_at: HashMap<&'v [u8], usize, crate::hash::State>,
+    /// True once something was applied.
+    is_begun: bool,
     /// True where a loss is being accepted: see [`accepting`](Ordered::accepting).
     accepts: bool,
     /// Numbered changes up to this one had been settled when the snapshot was written.
@@ -132,6 +134,8 @@ impl<'v> Ordered<'v> {
         let mut rest = item.get(2..)?;
         let number = take_varint(&mut rest)?;
         match item[1] {
+            // Anywhere else nobody writes one: it would settle what stands before it, which nobody has settled.
+            HEAD if self.is_begun => return None,
             HEAD => {
                 self.token = self.token.max(take_varint(&mut rest)?);
                 if number > self.mark {
@@ -195,6 +199,7 @@ impl<'v> Fold<'v> for Ordered<'v> {
         } else if self.special(item).is_none() {
             self.open = u64::MAX;
         }
+        self.is_begun = true;
     }
 }
 

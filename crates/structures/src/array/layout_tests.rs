@@ -95,6 +95,21 @@ fn what_is_unknown_is_neither_read_nor_compacted_away() {
     }
 }
 
+/// Found by fuzzing: a head in the log, of which nobody writes one, was obeyed, and a compaction settled the change that stood open before it.
+#[test]
+fn a_head_that_does_not_stand_first_is_not_obeyed() {
+    let mut head = Vec::new();
+    put_element(&mut head, Put, b"\0\x02\x02\0\x08\x07\x06\x05\x04\x03\x02\x01");
+    let open = numbered(1, 11, &operations(&[(Put, b"a")]));
+    let seen =
+        |frames: &[Vec<u8>]| with_state(frames, None, |state| (state.is_readable(), state.mark, state.len_max()));
+    assert_eq!(seen(&[head.clone(), open.clone()]), (true, 2, 0), "first, it settles what comes late");
+    for before in [open, operations(&[(Put, b"a")]), operations(&[(Remove, b"a")]), head.clone()] {
+        let (is_readable, ..) = seen(&[before.clone(), head.clone()]);
+        assert!(!is_readable, "behind {before:?}");
+    }
+}
+
 #[test]
 fn removing_is_linear_in_what_is_removed() {
     // 200,000 of the same, removed and added again 2,000 times: a search a removal would look at 4 x 10^8 elements.

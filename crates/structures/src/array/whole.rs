@@ -9,7 +9,7 @@ use super::keeper::{ArrayElements, Keeper, item_of};
 use super::layout::Ordered;
 use crate::append::Shards;
 use crate::append::layout::Folded;
-use crate::append::shards::{Reading, ShardStat};
+use crate::append::shards::Reading;
 
 /// How often a read asks again for what is older than the rest of it.
 const READ_TRIES_MAX: usize = 32;
@@ -35,7 +35,7 @@ impl Keeper {
             let mut stale = Vec::new();
             let mut newest_mark = 0;
             for (at, reading) in readings.iter().enumerate() {
-                let (folded, _) = state_of(shards, reading, Ordered::with(Some(commits.clone())))?;
+                let folded = state_of(shards, reading, Ordered::with(Some(commits.clone())))?;
                 let known = known[at].as_deref();
                 let is_stale = match commits.wants(reading.shard, &folded.state) {
                     Wants::Nothing => {
@@ -96,11 +96,11 @@ pub(super) fn state_of<'v>(
     shards: &Shards<ArrayElements>,
     reading: &'v Reading,
     state: Ordered<'v>,
-) -> Result<(Folded<Ordered<'v>>, ShardStat)> {
-    let (folded, stat) = shards.state_in(reading, state)?;
+) -> Result<Folded<Ordered<'v>>> {
+    let folded = shards.fold(reading, state)?;
     if !folded.state.is_readable() {
         let detail = format!("{}: shard {} holds what this release does not know", shards.what(), reading.shard);
         return Err(Error::new(ErrorKind::LayoutMismatch, detail));
     }
-    Ok((folded, stat))
+    Ok(folded)
 }

@@ -105,10 +105,11 @@ impl Ledger {
             other => return Err(crate::manifest::unexpected(&self.read_op(), &other)),
         };
         let reading = self.shards.reading(0, item, before);
-        let (folded, stat) = self.shards.state(&reading)?;
+        let folded = self.shards.state(&reading)?;
         let list = List::of(&folded.state)?;
+        let is_dirty = self.shards.is_dirty(&reading, &folded);
         drop(folded);
-        if self.shards.is_dirty(&stat) {
+        if is_dirty {
             self.shards.compact_behind(vec![reading]);
         }
         Ok(list)

@@ -368,7 +368,8 @@ impl<'b> Block<'b> {
                 usize::try_from(bits::get(self.bytes, place_at, self.place_width)).ok()?
             }
         };
-        let mut at = self.rows_at().checked_add(place)?;
+        // A place behind the end is none; what is read from there on stays far from the largest number.
+        let mut at = self.rows_at().checked_add(place).filter(|&at| at <= self.bytes.len() * 8)?;
         let mut cursor: Cursor = decoder.cursor();
         for _ in stretch * STRETCH..=row {
             if !decoder.read(self.bytes, &mut at, &mut cursor) {

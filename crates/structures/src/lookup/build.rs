@@ -197,13 +197,22 @@ impl Inner {
             if !self.read_head(self.ctx()).await?.0.is_building(version) {
                 return Err(self.displaced());
             }
-            let detail = format!(
-                "{gone} of {all} blocks of packed table {} were gone when they were read back: the store has no room for it",
-                self.name
-            );
-            return Err(Error::new(ErrorKind::Full, detail).store(self.store.profile().store.clone()));
+            return Err(self.gone_again(gone, all));
         }
         Ok(())
+    }
+
+    /// The error for blocks that were acknowledged, and gone when they were read back.
+    fn gone_again(&self, gone: u64, all: u64) -> Error {
+        let (kind, why) = match self.store.profile().may_evict() {
+            true => (ErrorKind::Full, "the store has no room for it"),
+            // It refuses what it has no room for, so that it has none of these by a restart or a failover.
+            false => (ErrorKind::Lost, "a restart or a failover took them; build it again"),
+        };
+        let name = &self.name;
+        let detail = format!("{gone} of {all} blocks of packed table {name} were gone when they were read back: {why}");
+        let error = Error::new(kind, detail).store(self.store.profile().store.clone());
+        if kind == ErrorKind::Lost { events::loss(self.subject(), error) } else { error }
     }
 
     /// Writes items, and looks at the head in the same round trip. The same bytes under the same key: they may be sent again.

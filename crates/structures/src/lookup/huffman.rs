@@ -120,22 +120,38 @@ struct Level {
     shift: u8,
 }
 
+/// Codes of so many bits are looked up, and not searched for: nearly all symbols of a text have shorter ones.
+const SHORT_BITS: u8 = 6;
+/// Of an entry of a table of short codes: below it the symbol, above it how many bits its code has; 0 for none.
+const SHORT_SYMBOL_BITS: u32 = 12;
+
+/// Where one of many codes has what.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Of its levels, the first that is searched, and the end.
+    levels: (u32, u32),
+    symbols: (u32, u32),
+}
+
 /// Many codes, for decoding, in little room.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Codes {
     levels: Vec<Level>,
     symbols: Vec<u16>,
-    /// Where each code's levels, and its symbols, begin; and one for the end.
-    places: Vec<(u32, u32)>,
+    /// Of each code by the first bits of a window, all 0 where a code has fewer than two symbols, or symbols that are too large.
+    short: Vec<[u16; 1 << SHORT_BITS]>,
+    places: Vec<Place>,
 }
 
 impl Codes {
     /// Adds a code, of at most 2^16 symbols, and returns its number.
     pub(super) fn add(&mut self, lengths: &[u8]) -> usize {
-        if self.places.is_empty() {
-            self.places.push((0, 0));
-        }
         let symbols = ordered(lengths);
+        // There are fewer of all than 2^32.
+        let (first_level, first_symbol) = (self.levels.len() as u32, self.symbols.len() as u32);
+        let mut searched = first_level;
+        let mut short = [0u16; 1 << SHORT_BITS];
+        let has_short = symbols.len() > 1 && symbols.iter().all(|&symbol| symbol < 1 << SHORT_SYMBOL_BITS);
         if symbols.len() > 1 {
             let (mut next, mut at, mut length) = (0u64, 0usize, 0u8);
             while at < symbols.len() {
@@ -146,6 +162,14 @@ impl Codes {
                 let shift = 32 - of;
                 let first = next;
                 next += count as u64;
+                if has_short && of <= SHORT_BITS {
+                    let each = 1usize << (SHORT_BITS - of);
+                    for (place, &symbol) in symbols[at..at + count].iter().enumerate() {
+                        let from = (first as usize + place) * each;
+                        short[from..from + each].fill(u16::from(of) << SHORT_SYMBOL_BITS | symbol as u16);
+                    }
+                    searched += 1;
+                }
                 // A code has at most 24 bits, and there are at most 2^16 symbols.
                 let last = ((next << shift) - 1) as u32;
                 self.levels.push(Level { last, bias: at as i32 - first as i32, shift });
@@ -153,20 +177,29 @@ impl Codes {
             }
         }
         self.symbols.extend(symbols.iter().map(|&symbol| symbol as u16));
-        self.places.push((self.levels.len() as u32, self.symbols.len() as u32));
-        self.places.len() - 2
+        self.short.push(short);
+        self.places.push(Place {
+            levels: (searched, self.levels.len() as u32),
+            symbols: (first_symbol, self.symbols.len() as u32),
+        });
+        self.places.len() - 1
     }
 
     /// The symbol at bit `at`, which goes on behind it; `None` where the code has none.
     #[inline]
     pub(super) fn decode(&self, code: usize, bytes: &[u8], at: &mut usize) -> Option<u16> {
-        let (&(levels, symbols), &(levels_end, symbols_end)) = (self.places.get(code)?, self.places.get(code + 1)?);
-        let symbols = self.symbols.get(symbols as usize..symbols_end as usize)?;
-        if levels == levels_end {
+        let window = (super::bits::peek(bytes, *at) >> 32) as u32;
+        let entry = self.short.get(code)?[(window >> (32 - SHORT_BITS)) as usize];
+        if entry != 0 {
+            *at += usize::from(entry >> SHORT_SYMBOL_BITS);
+            return Some(entry & ((1 << SHORT_SYMBOL_BITS) - 1));
+        }
+        let place = self.places.get(code)?;
+        let symbols = self.symbols.get(place.symbols.0 as usize..place.symbols.1 as usize)?;
+        if symbols.len() < 2 {
             return symbols.first().copied();
         }
-        let window = (super::bits::peek(bytes, *at) >> 32) as u32;
-        for level in self.levels.get(levels as usize..levels_end as usize)? {
+        for level in self.levels.get(place.levels.0 as usize..place.levels.1 as usize)? {
             if window <= level.last {
                 *at += 32 - usize::from(level.shift);
                 let place = (window >> level.shift) as i32 + level.bias;
@@ -203,6 +236,28 @@ mod tests {
             let lengths = lengths(&counts, max);
             assert!(is_code(&lengths, max), "{lengths:?}");
             assert!(lengths.is_sorted_by(|rare, frequent| rare >= frequent), "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn symbols_too_large_for_a_table_of_short_codes_are_searched_for() {
+        // The largest ones have the shortest codes.
+        let counts: Vec<u64> = (0..5_000u64).map(|symbol| 1 + (symbol / 4_900) * 10_000).collect();
+        let lengths = lengths(&counts, 20);
+        assert!(lengths[4_999] < lengths[0] && lengths.iter().any(|&length| length > SHORT_BITS));
+        let few: Vec<u8> = super::lengths(&[8, 4, 2, 1, 1], 15);
+        let mut all = Codes::default();
+        let numbers = [all.add(&lengths), all.add(&few)];
+        let (codes, few) = (codes(&lengths), super::codes(&few));
+        let mut writer = Writer::default();
+        let put = [(0, 4_999), (1, 3), (0, 0), (0, 4_095), (1, 0), (0, 4_096), (0, 4_950)];
+        for (of, symbol) in put {
+            let (code, bits) = if of == 0 { codes[symbol] } else { few[symbol] };
+            writer.put(code, u32::from(bits));
+        }
+        let (bytes, mut at) = (writer.finish(), 0);
+        for (of, symbol) in put {
+            assert_eq!(all.decode(numbers[of], &bytes, &mut at), Some(symbol as u16));
         }
     }
 

@@ -136,6 +136,26 @@ proptest! {
     }
 }
 
+#[test]
+fn a_place_behind_the_end_of_a_block_is_none() {
+    let table = |city: &str, other: &str| {
+        let rows: Vec<Row> = (0..64u64)
+            .map(|id| (id.into(), id.into(), vec![Bytes::from(if id % 2 == 0 { city } else { other }.to_owned())]))
+            .collect();
+        pack(&build(&rows, 1), BUILD, &sizes(4000)).unwrap()
+    };
+    let packed = table("Toronto", "Lima");
+    let directory = Directory::decode(&packed.parts.concat(), &version(&packed)).expect("a directory");
+    for place in [0, u64::MAX, u64::MAX - 160, u64::MAX - 161, 1 << 40] {
+        // 16 keys that follow one another, and as many rows; their second stretch has its place in 64 bits.
+        let rest = [&[16, 0, 16, 0, 1, 0, 0, 64][..], &place.to_be_bytes(), &[0x55; 40]].concat();
+        let sum = (xxh3_64_with_seed(&rest, BUILD) as u32).to_le_bytes();
+        let bytes = [&sum[..], &rest].concat();
+        let block = Block::parse(&bytes, BUILD, 0, 0).expect("a block of a right check");
+        assert_eq!(block.row(15, &directory.decoder).is_some(), place == 0, "{place}");
+    }
+}
+
 proptest! {
     #[test]
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), keys in prop::collection::vec(any::<u64>(), 8)) {

@@ -36,7 +36,7 @@
 //! | open_or_create | 3 if it is there, 4 to make it |
 //!
 //! # Memory and limits
-//! A reader keeps the directory: some 100 KB for 370,000 rows of three columns. A builder keeps all rows, some 40 bytes each and their fields.
+//! A reader keeps the directory, and 128 bytes for each code of its texts: some 400 KB for 370,000 rows of three columns, and never more than a megabyte a column. A builder keeps all rows, some 40 bytes each and their fields.
 //! A row must fit an item of the store, packed. Keys are 32 or 128 bits of address, or numbers up to 2^128 - 1.
 
 mod bits;
@@ -147,12 +147,13 @@ impl PackedTableOptions {
         self
     }
 
-    /// Opens a table that is there, and reads its directory. **Round trips: 3**; 2 where nothing was built yet, one more for each further 1 MiB of directory.
+    /// Opens a table that is there, and reads its directory. **Round trips: 3**; 2 where nothing was built yet, one more for each further 1 MiB of directory. Where the directory
+    /// is gone or damaged, lookups say so until the table is built anew.
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a name of 0 or more than 64 bytes, a timeout of 0 and blocks of a size that the store's items do not have,
-    /// [`Absent`](ErrorKind::Absent) if there is none, [`LayoutMismatch`](ErrorKind::LayoutMismatch) for another structure, [`Lost`](ErrorKind::Lost) where the head or the
-    /// directory is gone, [`Unsupported`](ErrorKind::Unsupported) on a store without conditional writes.
+    /// [`Absent`](ErrorKind::Absent) if there is none, [`LayoutMismatch`](ErrorKind::LayoutMismatch) for another structure, [`Lost`](ErrorKind::Lost) where the head
+    /// is gone, [`Unsupported`](ErrorKind::Unsupported) on a store without conditional writes.
     ///
     /// ```
     /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
@@ -204,7 +205,13 @@ impl PackedTableOptions {
         };
         manifest.expect(name, Kind::PackedTable, LAYOUT)?;
         let inner = Inner::new(store, name, manifest, self.timeout, self.block_bytes)?;
-        inner.load(ctx).await?;
+        if let Err(error) = inner.load(ctx).await {
+            // A version whose directory is gone is told of by those who read it; a build takes its place.
+            let is_gone = matches!(error.kind(), ErrorKind::Lost | ErrorKind::Corrupt);
+            if !is_gone || inner.read_head(ctx).await.is_err() {
+                return Err(error);
+            }
+        }
         Ok(PackedTable(Arc::new(inner)))
     }
 }
@@ -292,9 +299,9 @@ impl PackedTable {
     /// Algorithm: two binary searches, one in the directory for the block and one in the block; at most 8 rows are decoded.
     ///
     /// # Errors
-    /// [`BadInput`](ErrorKind::BadInput) for a number where the table has addresses, [`Lost`](ErrorKind::Lost) where the block or the head is gone,
+    /// [`BadInput`](ErrorKind::BadInput) for a number where the table has addresses, [`Lost`](ErrorKind::Lost) where the block, the directory or the head is gone,
     /// [`RolledBack`](ErrorKind::RolledBack) where the version in force is older than one that this handle has seen, or another of its number,
-    /// [`Corrupt`](ErrorKind::Corrupt) for a block that is not as it was written, [`Conflict`](ErrorKind::Conflict) where others build anew all the time, those of the store.
+    /// [`Corrupt`](ErrorKind::Corrupt) for a block or a directory that is not as it was written, [`Conflict`](ErrorKind::Conflict) where others build anew all the time, those of the store.
     ///
     /// ```
     /// # use larder_structures::lookup::{CsvOptions, LookupKey, PackedTable};
@@ -390,7 +397,7 @@ impl PackedTable {
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput), with its number, for a row that does not fit an item of the store; [`Conflict`](ErrorKind::Conflict) where another build has begun
-    /// after this one; [`Full`](ErrorKind::Full) where the store has no room; [`Lost`](ErrorKind::Lost) where the table was dropped or its head is gone; [`RolledBack`](ErrorKind::RolledBack) as of [`get`](PackedTable::get); those of the store. The
+    /// after this one; [`Full`](ErrorKind::Full) where the store has no room; [`Lost`](ErrorKind::Lost) where it forgot meanwhile what it took, and evicts nothing, or where the table was dropped or its head is gone; [`RolledBack`](ErrorKind::RolledBack) as of [`get`](PackedTable::get); those of the store. The
     /// version before is in force then, but for errors with the effect [`Unknown`](larder_core::Effect): after those either may be.
     ///
     /// ```

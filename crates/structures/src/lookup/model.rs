@@ -345,6 +345,7 @@ enum Coded<'e> {
 #[derive(Clone, Debug)]
 pub(super) struct Decoder {
     groups: Vec<GroupDecoder>,
+    columns: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -356,8 +357,14 @@ enum GroupDecoder {
 /// A row under way: what each group has.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor {
-    places: Vec<usize>,
-    texts: Vec<Vec<u8>>,
+    parts: Vec<CursorPart>,
+}
+
+#[derive(Clone, Debug)]
+enum CursorPart {
+    /// One more than the place of the value; 0 before the first.
+    Palette(usize),
+    Text(Vec<u8>),
 }
 
 impl Decoder {
@@ -370,30 +377,33 @@ impl Decoder {
             }
             Group::Text(model) => GroupDecoder::Text(TextDecoder::new(&model)),
         };
-        Decoder { groups: model.groups.into_iter().map(group).collect() }
+        let columns = model.groups.iter().map(Group::columns).sum();
+        Decoder { groups: model.groups.into_iter().map(group).collect(), columns }
     }
 
     pub(super) fn cursor(&self) -> Cursor {
-        Cursor {
-            places: vec![0; self.groups.len()],
-            texts: self.groups.iter().map(|_| Vec::with_capacity(TEXT_CAPACITY)).collect(),
-        }
+        let part = |group: &GroupDecoder| match group {
+            GroupDecoder::Palette { .. } => CursorPart::Palette(0),
+            GroupDecoder::Text(_) => CursorPart::Text(Vec::with_capacity(TEXT_CAPACITY)),
+        };
+        Cursor { parts: self.groups.iter().map(part).collect() }
     }
 
     /// Reads the row at bit `at`, behind the one that the cursor has. False for bits that are none.
     pub(super) fn read(&self, bytes: &[u8], at: &mut usize, row: &mut Cursor) -> bool {
-        for (number, group) in self.groups.iter().enumerate() {
-            match group {
-                GroupDecoder::Palette { code, .. } => match code.decode(0, bytes, at) {
-                    Some(symbol) if usize::from(symbol) == SAME => {}
-                    Some(symbol) => row.places[number] = usize::from(symbol),
-                    None => return false,
-                },
-                GroupDecoder::Text(decoder) => {
-                    if !decoder.read(bytes, at, &mut row.texts[number]) {
-                        return false;
-                    }
+        for (group, part) in self.groups.iter().zip(&mut row.parts) {
+            let is_good = match (group, part) {
+                (GroupDecoder::Palette { code, .. }, CursorPart::Palette(place)) => {
+                    let symbol = code.decode(0, bytes, at).map(usize::from);
+                    *place = symbol.filter(|&symbol| symbol != SAME).unwrap_or(*place);
+                    symbol.is_some()
                 }
+                (GroupDecoder::Text(decoder), CursorPart::Text(text)) => decoder.read(bytes, at, text),
+                // Each part was made for its group.
+                _ => false,
+            };
+            if !is_good {
+                return false;
             }
         }
         *at <= bytes.len() * 8
@@ -401,16 +411,17 @@ impl Decoder {
 
     /// The fields of a row that was read; `None` where one has no value.
     pub(super) fn fields(&self, row: &Cursor) -> Option<Vec<bytes::Bytes>> {
-        let mut fields = Vec::new();
-        for (number, group) in self.groups.iter().enumerate() {
-            match group {
-                GroupDecoder::Palette { values, columns, .. } => {
-                    let mut value = &values.get(row.places[number].checked_sub(1)?)?[..];
+        let mut fields = Vec::with_capacity(self.columns);
+        for (group, part) in self.groups.iter().zip(&row.parts) {
+            match (group, part) {
+                (GroupDecoder::Palette { values, columns, .. }, CursorPart::Palette(place)) => {
+                    let mut value = &values.get(place.checked_sub(1)?)?[..];
                     for _ in 0..*columns {
                         fields.push(bytes::Bytes::copy_from_slice(take_bytes(&mut value)?));
                     }
                 }
-                GroupDecoder::Text(_) => fields.push(bytes::Bytes::copy_from_slice(&row.texts[number])),
+                (GroupDecoder::Text(_), CursorPart::Text(text)) => fields.push(bytes::Bytes::copy_from_slice(text)),
+                _ => return None,
             }
         }
         Some(fields)

@@ -1,7 +1,5 @@
 //! Looking up: the directory tells the block, one read brings it.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
 
@@ -49,6 +47,16 @@ enum Tried {
     Another,
 }
 
+/// What is looked for, a piece a block: none of them is empty.
+fn by_block(wanted: &[(usize, Spot)]) -> impl Iterator<Item = &[(usize, Spot)]> {
+    wanted.chunk_by(|(_, one), (_, next)| one.block == next.block)
+}
+
+/// How much of it, from the front on, is in so many blocks.
+fn of_blocks(wanted: &[(usize, Spot)], most: usize) -> usize {
+    by_block(wanted).take(most).map(<[_]>::len).sum()
+}
+
 impl Inner {
     /// The rows of keys, all of one version.
     pub(super) async fn get_many(&self, keys: &[LookupKey]) -> Result<Vec<Option<Found>>> {
@@ -79,8 +87,8 @@ impl Inner {
 
     async fn try_get(&self, ctx: Ctx, loaded: &Loaded, keys: &[LookupKey]) -> Result<Tried> {
         let mut found = vec![None; keys.len()];
-        // By block, which keys are in it.
-        let mut wanted: BTreeMap<u32, Vec<(usize, Spot)>> = BTreeMap::new();
+        // The keys that have a block, by block.
+        let mut wanted: Vec<(usize, Spot)> = Vec::with_capacity(keys.len());
         let mut looks = self.is_look_due();
         for (at, key) in keys.iter().enumerate() {
             let spot = match &loaded.version {
@@ -91,22 +99,24 @@ impl Inner {
                 None => None,
             };
             match spot {
-                Some(spot) => wanted.entry(spot.block).or_default().push((at, spot)),
+                Some(spot) => wanted.push((at, spot)),
                 // That no row has it, the version in force must say.
                 None => looks = true,
             }
         }
-        let wanted: Vec<(u32, Vec<(usize, Spot)>)> = wanted.into_iter().collect();
-        let mut chunks = wanted.chunks(self.ops_a_batch(BATCH_BYTES, self.sizes.block));
+        wanted.sort_unstable_by_key(|(at, spot)| (spot.block, *at));
+        let most = self.ops_a_batch(BATCH_BYTES, self.sizes.block);
+        let mut rest = &wanted[..];
         loop {
-            let some = chunks.next().unwrap_or_default();
+            let (some, behind) = rest.split_at(of_blocks(rest, most));
+            rest = behind;
             if some.is_empty() && !looks {
                 return Ok(Tried::Found(found));
             }
             let mut batch = Batch::new();
             if let Some((version, _)) = &loaded.version {
-                for (block, _) in some {
-                    batch.push(Op::get(self.block_key(version, *block)?, Want::VALUE));
+                for spots in by_block(some) {
+                    batch.push(Op::get(self.block_key(version, spots[0].1.block)?, Want::VALUE));
                 }
             }
             if looks {
@@ -121,27 +131,18 @@ impl Inner {
                 }
             }
             let Some((version, directory)) = &loaded.version else { return Ok(Tried::Found(found)) };
-            for ((block, spots), reply) in some.iter().zip(replies) {
-                let Some(item) = reply?.into_item() else {
-                    let missing = spots.first().map(|(_, spot)| Tried::Missing(*spot));
-                    return Ok(missing.unwrap_or(Tried::Another));
-                };
+            for (spots, reply) in by_block(some).zip(replies) {
+                let Some(item) = reply?.into_item() else { return Ok(Tried::Missing(spots[0].1)) };
                 for (at, spot) in spots {
-                    found[*at] = self.row(&item.value, version, directory, *block, spot)?;
+                    found[*at] = self.row(&item.value, version, directory, spot)?;
                 }
             }
         }
     }
 
     /// The row that a block has of a key.
-    fn row(
-        &self,
-        bytes: &[u8],
-        version: &Version,
-        directory: &Directory,
-        number: u32,
-        spot: &Spot,
-    ) -> Result<Option<Found>> {
+    fn row(&self, bytes: &[u8], version: &Version, directory: &Directory, spot: &Spot) -> Result<Option<Found>> {
+        let number = spot.block;
         let damaged = || {
             let detail =
                 format!("block {number} of version {} of packed table {} is damaged", version.number, self.name);

@@ -1,6 +1,7 @@
 //! Setting records, and getting some.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use larder_core::native::{BitField, GuardedBits, GuardedBitsAct, Native, NativeReply};
@@ -147,7 +148,7 @@ impl Inner {
                 ops.push((shard, Op::native(self.key(shard)?, Native::GuardedBits(guarded))));
             }
         }
-        let grows = end > self.highest.load(std::sync::atomic::Ordering::Relaxed);
+        let grows = end > self.highest.load(Ordering::Relaxed);
         let mut is_begun = false;
         let batches = ops.chunks(OPS_A_BATCH.min(self.store.profile().batch_ops_max.saturating_sub(2).max(1)));
         let last = batches.len().saturating_sub(1);
@@ -330,8 +331,12 @@ impl Inner {
         let deadline = self.deadline();
         let ctx = Ctx { deadline: Some(deadline) };
         if self.is_native() {
+            let knew = self.highest.load(Ordering::Relaxed);
             let mut replies = self.vigil().run(ctx, Batch::from_buf([self.highest_op()?])).await;
             let end = self.highest(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply())))?;
+            if end < knew {
+                return Err(self.set_back(end, knew)?);
+            }
             self.know_highest(end);
             return Ok(end);
         }

@@ -27,7 +27,7 @@
 //! | fields of one record in one set | change at once | change at once | change at once; over 1,000 of them in parts |
 //! | a set whose reply is lost | cannot be | `Unknown`, and never sent again | the same |
 //! | a lost shard | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost) for its ids, for good | the same |
-//! | highest id | never less than one that was acknowledged | the same | the same; lost with its key, which is `Lost` |
+//! | highest id | never less than one that was acknowledged | the same | the same; lost with its key, which is `Lost`. Set back alone, by a failover, it is `RolledBack` to handles that were told a higher one; to others it is the highest, and an aggregate leaves out what is above |
 //! | set_many | each shard by itself | the same | each shard, and each 1,000 numbers, by itself |
 //!
 //! An aggregate is no snapshot: each shard is read at one moment, one after the other.
@@ -533,7 +533,7 @@ impl PackedRecords {
     /// store has bit fields, else 2.
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost) where it, or the shard that tells it, is gone; those of the store.
+    /// [`Lost`](ErrorKind::Lost) where it, or the shard that tells it, is gone; [`RolledBack`](ErrorKind::RolledBack) where this handle was told a higher one, in the native layout; those of the store.
     ///
     /// ```
     /// # use larder_structures::records::{PackedRecords, Schema, Value};
@@ -555,7 +555,7 @@ impl PackedRecords {
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for a field that there is not, for fields of more than [`GROUP_BITS_MAX`] bits together, and for more than [`GROUPS_MAX`]
-    /// groups; [`Lost`](ErrorKind::Lost) where a shard is gone; those of the store.
+    /// groups; [`Lost`](ErrorKind::Lost) where a shard is gone; [`RolledBack`](ErrorKind::RolledBack) as of [`highest`](PackedRecords::highest); those of the store.
     ///
     /// ```
     /// # use larder_structures::records::{PackedRecords, Schema, Value};

@@ -356,6 +356,17 @@ impl Inner {
         }
     }
 
+    /// The error for a highest id below what the store had told: it only grows.
+    pub(super) fn set_back(&self, told: u64, knew: u64) -> Result<Error> {
+        let detail = format!(
+            "records {} went back: the highest id that is known was {} and is {}; what is above it is not counted",
+            self.name,
+            knew.saturating_sub(1),
+            told.checked_sub(1).map_or_else(|| "none".to_owned(), |id| id.to_string()),
+        );
+        Ok(self.loss(Error::new(ErrorKind::RolledBack, detail).key(&self.highest_key()?)))
+    }
+
     pub(super) fn know_highest(&self, end: u64) {
         self.highest.fetch_max(end, Ordering::Relaxed);
     }

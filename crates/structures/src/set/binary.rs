@@ -150,7 +150,7 @@ impl Binary {
     pub(super) async fn stat(&self) -> Result<SetStat> {
         let readings = self.read(0..self.shards.count()).await?;
         let stats: Result<Vec<ShardStat>> =
-            readings.iter().map(|reading| self.shards.state(reading).map(|(_, stat)| stat)).collect();
+            readings.iter().map(|reading| Ok(self.shards.stat(reading, &self.shards.state(reading)?))).collect();
         Ok(self.sum(&stats?))
     }
 

@@ -19,6 +19,7 @@
 //! | leaving | 1 + 8 + 4 | 1, incarnation, since when: an entry that is missing was removed, not lost |
 //! | gone | 1 + 8 | 2, incarnation: it is off the list, whatever of it comes later |
 
+use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
@@ -26,7 +27,9 @@ use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-use crate::append::layout::{self, FRAME_BYTES_MAX, Folded, HEADER_BYTES, Place, Value, put_element, put_varint};
+use crate::append::layout::{
+    self, FRAME_BYTES_MAX, Folded, Frame, HEADER_BYTES, Place, Value, put_element, put_varint, take_element,
+};
 use crate::append::{Action, Elements, Fold, Snapshot};
 use crate::name::{Letters, letters};
 
@@ -207,13 +210,16 @@ impl<'v> Entry<'v> {
     /// # Errors
     /// [`ErrorKind::LayoutMismatch`] for bytes that are no entry of this table.
     pub(crate) fn parse(bytes: &'v [u8], generation: u64) -> Result<Entry<'v>> {
-        let parsed = Value::parse(bytes, entry_place(generation))?;
+        Entry::of(&Value::parse(bytes, entry_place(generation))?, generation)
+    }
+
+    fn of(parsed: &Value<'v>, generation: u64) -> Result<Entry<'v>> {
         let folded = parsed.fold(EntryState::default())?;
         let (incarnation, expiry_s, key) = split_head(folded.state.head)
             .ok_or_else(|| Error::new(ErrorKind::LayoutMismatch, "the entry has no key"))?;
         let value = folded.state.value.and_then(|element| element.get(TAG + MARK_BYTES..));
         let value = value.ok_or_else(|| Error::new(ErrorKind::LayoutMismatch, "the entry has no value"))?;
-        Ok(Entry { incarnation, expiry_s, key, value, epoch: parsed.epoch, bytes: bytes.len(), generation, folded })
+        Ok(Entry { incarnation, expiry_s, key, value, epoch: parsed.epoch, bytes: parsed.len(), generation, folded })
     }
 
     /// # Errors
@@ -253,6 +259,30 @@ impl<'v> Entry<'v> {
         self.folded.join(entry_place(self.generation), frame)?;
         Ok(self.compacted(now_s))
     }
+}
+
+/// The value of an entry that a get brought. Most entries are as they were made, in one frame: then nothing is folded.
+///
+/// # Errors
+/// As [`Entry::parse`] and [`Entry::expect`].
+pub(crate) fn value_of<'v>(bytes: &'v [u8], generation: u64, spot: &Spot, key: &[u8]) -> Result<&'v [u8]> {
+    let parsed = Value::parse(bytes, entry_place(generation))?;
+    if let Some(value) = parsed.only_frame().and_then(|frame| made_value(frame, spot, key)) {
+        return Ok(value);
+    }
+    let entry = Entry::of(&parsed, generation)?;
+    entry.expect(key)?;
+    Ok(entry.value)
+}
+
+/// The value in a frame that made the entry of this key, and did nothing else.
+fn made_value<'v>(frame: Frame<'v>, spot: &Spot, key: &[u8]) -> Option<&'v [u8]> {
+    let mut elements = frame.elements;
+    let (Action::Put, head) = take_element(&mut elements)? else { return None };
+    let (Action::Put, element) = take_element(&mut elements)? else { return None };
+    let is_this = head.first() == Some(&0) && split_head(head)?.2 == key && elements.is_empty();
+    let (mark, value) = element.strip_prefix(&[1])?.split_first_chunk()?;
+    (is_this && *mark == spot.mark.to_le_bytes()).then_some(value)
 }
 
 /// How many bytes of an item of a table a compaction would save: of a shard of its list, or of an entry.
@@ -321,7 +351,8 @@ pub(crate) struct Listing<'v> {
     /// Only these keys, if only some are wanted.
     wanted: Option<HashSet<&'v [u8]>>,
     rows: Vec<Row<'v>>,
-    by_incarnation: HashMap<u64, usize, crate::hash::State>,
+    /// Made where it is first needed: most lists name each key once, and nothing that is leaving or gone.
+    by_incarnation: Option<Incarnations>,
     /// The last row of each key.
     by_key: HashMap<&'v [u8], usize, crate::hash::State>,
     /// The newest [`GONE_MAX`] that are gone. Those without an element were taken along by others.
@@ -329,11 +360,15 @@ pub(crate) struct Listing<'v> {
     is_gone: HashSet<u64, crate::hash::State>,
 }
 
+type Incarnations = HashMap<u64, usize, crate::hash::State>;
+
 #[derive(Debug)]
 struct Row<'v> {
     listed: &'v [u8],
     leaving: Option<&'v [u8]>,
     is_gone: bool,
+    /// True if there is a later row of the same key.
+    is_past: bool,
     /// The row of the same key before this one.
     before: Option<usize>,
 }
@@ -351,6 +386,16 @@ pub(crate) enum Says {
     Listed { incarnation: u64 },
 }
 
+impl Row<'_> {
+    fn says(&self) -> Says {
+        let Some((incarnation, expiry_s, _)) = split_head(self.listed) else { return Says::NotListed };
+        if let Some(since_s) = self.leaving.and_then(split_head).map(|(_, since_s, _)| since_s) {
+            return Says::Leaving { incarnation, since_s };
+        }
+        if expiry_s > 0 { Says::Mortal { incarnation, expiry_s } } else { Says::Listed { incarnation } }
+    }
+}
+
 impl<'v> Listing<'v> {
     /// One that looks at these keys only.
     pub(crate) fn of(keys: impl IntoIterator<Item = &'v [u8]>) -> Listing<'v> {
@@ -359,17 +404,17 @@ impl<'v> Listing<'v> {
 
     /// Every key that is listed, and what is said of it.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&'v [u8], Says)> {
-        self.by_key.keys().map(|key| (*key, self.says(key)))
+        let last = self.rows.iter().filter(|row| !row.is_gone && !row.is_past);
+        last.filter_map(|row| Some((split_head(row.listed)?.2, row.says())))
+    }
+
+    /// No more keys than this.
+    pub(crate) fn len_max(&self) -> usize {
+        self.rows.len()
     }
 
     pub(crate) fn says(&self, key: &[u8]) -> Says {
-        let Some(&at) = self.by_key.get(key) else { return Says::NotListed };
-        let row = &self.rows[at];
-        let Some((incarnation, expiry_s, _)) = split_head(row.listed) else { return Says::NotListed };
-        if let Some(since_s) = row.leaving.and_then(split_head).map(|(_, since_s, _)| since_s) {
-            return Says::Leaving { incarnation, since_s };
-        }
-        if expiry_s > 0 { Says::Mortal { incarnation, expiry_s } } else { Says::Listed { incarnation } }
+        self.by_key.get(key).map_or(Says::NotListed, |&at| self.rows[at].says())
     }
 
     /// True if it remembers as many that are gone as it can: others may have been, too.
@@ -379,13 +424,42 @@ impl<'v> Listing<'v> {
 
     fn list(&mut self, incarnation: u64, key: &'v [u8], element: &'v [u8]) {
         let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(key));
-        if !is_wanted || self.is_gone.contains(&incarnation) || self.by_incarnation.contains_key(&incarnation) {
+        if !is_wanted || self.is_gone.contains(&incarnation) {
             return;
         }
+        let row = Row { listed: element, leaving: None, is_gone: false, is_past: false, before: None };
+        if self.by_incarnation.is_none()
+            && let Slot::Vacant(vacant) = self.by_key.entry(key)
+        {
+            vacant.insert(self.rows.len());
+            return self.rows.push(row);
+        }
+        // It may be the same once more, or another incarnation of the key. That makes the rows anew where it was not known yet.
+        self.incarnations();
         let at = self.rows.len();
+        match self.incarnations().entry(incarnation) {
+            Slot::Occupied(_) => return,
+            Slot::Vacant(vacant) => _ = vacant.insert(at),
+        }
         let before = self.by_key.insert(key, at);
-        self.by_incarnation.insert(incarnation, at);
-        self.rows.push(Row { listed: element, leaving: None, is_gone: false, before });
+        if let Some(before) = before {
+            self.rows[before].is_past = true;
+        }
+        self.rows.push(Row { before, ..row });
+    }
+
+    /// The rows that are not gone, by their incarnations. Made of the rows so far: of different keys, none of which is leaving or gone.
+    fn incarnations(&mut self) -> &mut Incarnations {
+        if self.by_incarnation.is_none() {
+            self.by_incarnation = Some(Incarnations::default());
+            self.by_key.clear();
+            for row in std::mem::take(&mut self.rows) {
+                if let Some((incarnation, _, key)) = split_head(row.listed) {
+                    self.list(incarnation, key, row.listed);
+                }
+            }
+        }
+        self.by_incarnation.get_or_insert_default()
     }
 
     fn remember(&mut self, incarnation: u64, element: Option<&'v [u8]>) {
@@ -400,8 +474,9 @@ impl<'v> Listing<'v> {
     }
 
     fn go(&mut self, incarnation: u64, element: &'v [u8]) {
+        let last = self.incarnations().remove(&incarnation);
         self.remember(incarnation, Some(element));
-        let Some(last) = self.by_incarnation.remove(&incarnation) else { return };
+        let Some(last) = last else { return };
         let mut next = Some(last);
         while let Some(at) = next {
             let row = &mut self.rows[at];
@@ -410,7 +485,7 @@ impl<'v> Listing<'v> {
             if let Some((older, _, key)) = split_head(row.listed) {
                 // Whoever listed it first may not have come to that yet, and do so after this.
                 self.remember(older, None);
-                self.by_incarnation.remove(&older);
+                self.incarnations().remove(&older);
                 if self.by_key.get(key) == Some(&last) {
                     self.by_key.remove(key);
                 }
@@ -435,7 +510,6 @@ impl<'v> Fold<'v> for Listing<'v> {
     fn expect(&mut self, elements: usize) {
         if self.wanted.is_none() {
             self.rows.reserve(elements);
-            self.by_incarnation.reserve(elements);
             self.by_key.reserve(elements);
         }
     }
@@ -445,7 +519,7 @@ impl<'v> Fold<'v> for Listing<'v> {
         match (tag, split_head(element)) {
             (0, Some((incarnation, _, key))) => self.list(incarnation, key, element),
             (1, Some((incarnation, _, _))) => {
-                if let Some(&at) = self.by_incarnation.get(&incarnation) {
+                if let Some(&at) = self.incarnations().get(&incarnation) {
                     self.rows[at].leaving = Some(element);
                 }
             }

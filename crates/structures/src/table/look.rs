@@ -13,7 +13,7 @@ use bytes::Bytes;
 use larder_core::text::Shown;
 use larder_core::{Batch, Error, ErrorKind, Key, Op, Reply, Result, Want};
 
-use super::layout::{Says, Spot};
+use super::layout::{Says, Spot, value_of};
 use super::list::{Effort, Inner, ROUNDS_MAX};
 
 /// How many keys are looked for at a time: what is kept of each while it is looked for is some 300 bytes. Not less than a batch of any store takes.
@@ -130,13 +130,13 @@ impl Inner {
             match self.found(&asked.spot, asked.key, reply)? {
                 None => missing.push(at),
                 Some(found) => {
-                    let entry = self.entry(asked.key, &found.item)?;
-                    let value = found.item.value.slice_ref(entry.value);
+                    let bytes = &found.item.value;
+                    let value = value_of(bytes, self.manifest.generation, &asked.spot, asked.key)?;
+                    let value = bytes.slice_ref(value);
                     let beside = found.item.value.len() - value.len() - asked.key.len();
                     if !found.is_listed {
                         self.repair_behind(asked.key, None);
                     } else if beside > super::DIRTY_BYTES {
-                        drop(entry);
                         self.compact_behind(asked.key, &found);
                     }
                     asked.seen = Seen::There(value);
@@ -197,8 +197,9 @@ impl Inner {
         let mut effort = self.effort()?;
         let (mut keys, mut doubtful, mut dirty) = (Vec::new(), Vec::new(), Vec::new());
         for reading in self.read_list(&mut effort, shards).await? {
-            let (folded, stat) = self.shards.state(&reading)?;
+            let folded = self.shards.state(&reading)?;
             let value = self.shards.value(&reading);
+            keys.reserve(folded.state.len_max());
             for (key, says) in folded.state.keys() {
                 let key = value.slice_ref(key);
                 match says {
@@ -213,8 +214,9 @@ impl Inner {
                     Says::Mortal { incarnation, .. } | Says::Listed { incarnation } => keys.push((key, incarnation)),
                 }
             }
+            let is_dirty = self.shards.is_dirty(&reading, &folded);
             drop(folded);
-            if self.shards.is_dirty(&stat) {
+            if is_dirty {
                 dirty.push(reading);
             }
         }
@@ -232,6 +234,9 @@ impl Inner {
         doubtful: Vec<Doubtful>,
         keys: &mut Vec<(Bytes, u64)>,
     ) -> Result<()> {
+        if doubtful.is_empty() {
+            return Ok(());
+        }
         let names: Vec<&[u8]> = doubtful.iter().map(|doubtful| &doubtful.key[..]).collect();
         let mut asked = self.asked(&names)?;
         self.fetch(effort, &mut asked, (0..doubtful.len()).collect()).await?;

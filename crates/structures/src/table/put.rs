@@ -85,7 +85,7 @@ impl Inner {
                     return self.shards.vigil.check();
                 }
                 Tried::Open { error, .. } => return Err(error),
-                Tried::Joined(None) => return self.shards.vigil.check(),
+                Tried::Joined(None) => return self.gone_again(&mut effort, &put).await,
                 Tried::Joined(Some(found)) => return self.joined(&mut effort, &put, found).await,
             }
             if effort.is_over() {
@@ -348,13 +348,32 @@ impl Inner {
             return self.shards.vigil.check();
         }
         let since = ambient::now();
-        let found = self.read(effort, &put.spot, put.key).await.map_err(unknown)?;
-        let Some(found) = found.filter(|found| !found.is_listed) else { return self.shards.vigil.check() };
+        let Some(found) = self.read(effort, &put.spot, put.key).await.map_err(unknown)? else {
+            return self.gone_again(effort, put).await;
+        };
+        if found.is_listed {
+            return self.shards.vigil.check();
+        }
         let Entry { incarnation, expiry_s, .. } = self.entry(put.key, &found.item).map_err(unknown)?;
         let note = Note::Listed { incarnation, expiry_s, key: put.key };
         self.note(effort.deadline, put.spot.shard, &[note]).await.map_err(unknown)?;
         self.check_late(effort, &put.spot, put.key, incarnation, since).await.map_err(unknown)?;
         self.flag(effort, put.key, incarnation).await;
+        self.shards.vigil.check()
+    }
+
+    /// After a put joined an entry that is gone by now: removed, or lost. Where the list names the key, that is told to whoever misses it. **Round trips: 1**, 0 on a store that
+    /// cannot lose it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`], of unknown effect, where it may have been lost before it was listed: then nobody is told.
+    async fn gone_again(&self, effort: &mut Effort, put: &Put<'_>) -> Result<()> {
+        if !self.is_lossless {
+            let (says, _) = self.ask_of_one(effort, &put.spot, put.key).await.map_err(unknown)?;
+            if !matches!(says, Says::Listed { .. } | Says::Mortal { .. }) {
+                return Err(unknown(unlisted()));
+            }
+        }
         self.shards.vigil.check()
     }
 
@@ -402,8 +421,7 @@ impl Inner {
         if cannot_be_lost {
             return Ok(());
         }
-        let detail = "the entry was removed by others, or lost, before it was listed";
-        Err(unknown(Error::new(ErrorKind::Conflict, detail)))
+        Err(unknown(unlisted()))
     }
 
     /// Removes an entry; false if there was none.
@@ -574,6 +592,11 @@ fn phase(written: &Result<bool>) -> Phase {
 /// An error after which something has taken effect.
 fn unknown(error: Error) -> Error {
     error.effect(Effect::Unknown)
+}
+
+/// The error where nobody can tell what became of an entry, which the list does not name.
+fn unlisted() -> Error {
+    Error::new(ErrorKind::Conflict, "the entry was removed by others, or lost, before it was listed")
 }
 
 /// An error of a remove: once it is noted, a loss of the entry looks like it.

@@ -365,6 +365,31 @@ async fn a_string_of_another_program_is_no_shard_of_records() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_highest_id_that_went_back_is_told_to_those_who_were_told_a_higher_one() {
+    for servers in servers() {
+        let store = servers.store().await;
+        let known = records(&store, "records").await;
+        known.set(20, &[("age", Field::Uint(7))]).await.unwrap();
+        let highest = servers.keys_of("records", "zset").pop().unwrap();
+        let Value::Array(members) = servers.of(&highest).command(&["ZRANGE", &highest, "0", "-1"]) else {
+            panic!("no list of members")
+        };
+        let [Value::Bulk(member)] = &members[..] else { panic!("not one member: {members:?}") };
+        // As a failover leaves it whose replica had not heard of the set: 3 is the highest.
+        servers.of(&highest).command(&[b"ZADD", highest.as_bytes(), b"4", member]);
+        for told in [known.highest().await.map(drop), known.aggregate(&["age"]).await.map(drop)] {
+            let error = told.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
+            assert!(error.to_string().contains("was 20 and is 3"), "{error}");
+        }
+        let fresh = records(&store, "records").await;
+        assert_eq!(fresh.highest().await.unwrap(), Some(3), "it knows no better");
+        fresh.set(21, &[("age", Field::Uint(7))]).await.unwrap();
+        assert_eq!(known.highest().await.unwrap(), Some(21), "it has grown past what was known");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn collections_of_another_program_are_no_shards() {
     for servers in servers() {
         let store = servers.store().await;

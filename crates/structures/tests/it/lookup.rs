@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, PutMode, Reply, StoreExt, StoreRef, Ttl};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Reply, StoreExt, StoreRef, Ttl, Verb};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_store_memory::MemoryStore;
 use larder_structures::lookup::{CsvOptions, LookupKey, Progress, Rows, Step};
@@ -177,8 +177,28 @@ async fn a_store_that_went_back_is_told_to_who_saw_more() {
     assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
     assert!(error.to_string().contains("was at version 2 and is at 1"), "{error}");
     // A fresh process cannot know that there was more; it finds that what the head names is gone.
-    let fresh = PackedTable::open(&store, "t").await.unwrap_err();
-    assert!(fresh.kind() == ErrorKind::Lost && fresh.to_string().contains("directory of version 1"), "{fresh}");
+    let fresh = PackedTable::open(&store, "t").await.unwrap();
+    for told in [fresh.get(0u64).await.map(drop), fresh.stat().await.map(drop)] {
+        let error = told.unwrap_err();
+        assert!(error.kind() == ErrorKind::Lost && error.to_string().contains("directory of version 1"), "{error}");
+    }
+    fresh.build(rows("three", 30)).await.unwrap();
+    assert_eq!(version(&fresh, 30).await, "three");
+}
+
+#[tokio::test]
+async fn a_table_whose_directory_is_damaged_says_so_and_is_mended_by_a_build() {
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    open(&store).await.build(rows("one", 30)).await.unwrap();
+    let of_directory = |key: &&Vec<u8>| key.ends_with(b"-p0");
+    let key = contents(&memory).keys().find(of_directory).expect("a directory").clone();
+    store.put(Key::new(key).unwrap(), PutMode::Set, "other", Ttl::Never).await.unwrap();
+    let fresh = open(&store).await;
+    let error = fresh.get(0u64).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    fresh.build(rows("two", 30)).await.unwrap();
+    assert_eq!(version(&fresh, 30).await, "two");
 }
 
 /// Found by a simulation (`larder-prove simulation --seed 501347 --seconds 0`): a number is given twice, to two builds, and the blocks of one were read by the directory of
@@ -244,6 +264,36 @@ async fn a_builder_that_a_setback_overtakes_harms_no_version_of_the_same_number(
         ended += u64::from(built.is_err_and(|error| error.kind() == ErrorKind::Conflict));
     }
     assert!(ended > 5, "no builder was overtaken while it wrote: {ended}");
+}
+
+#[tokio::test]
+async fn blocks_that_are_gone_when_they_are_read_back_are_lost_where_nothing_is_evicted_and_else_had_no_room() {
+    for (evicts, expected) in [(false, ErrorKind::Lost), (true, ErrorKind::Full)] {
+        let memory = MemoryStore::builder().bytes_max(1 << 24).evict(evicts).build().unwrap();
+        let store: StoreRef = Arc::new(memory);
+        let mut is_told = false;
+        for nth in 1..20 {
+            open(&store).await.build(rows("one", 40)).await.unwrap();
+            let hooked = Hooked::with_batches_of(&store, BATCH_OPS);
+            let table = open(&hooked.shared()).await;
+            // As a failover does it: the blocks of this batch were acknowledged, and the replica has none of them.
+            hooked.at(nth, |store, batch| async move {
+                let is_block = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Set, .. });
+                let blocks: Vec<Key> = batch.iter().filter(|op| is_block(op)).map(|op| op.key.clone()).collect();
+                let replies = store.run(Ctx::default(), batch).await;
+                for key in blocks {
+                    store.delete(key).await.unwrap();
+                }
+                replies
+            });
+            let Err(error) = table.build(rows("two", 40)).await else { continue };
+            assert_eq!(error.kind(), expected, "batch {nth}: {error}");
+            assert_eq!(error.known_effect(), Effect::NotApplied, "batch {nth}: {error}");
+            assert_eq!(version(&open(&store).await, 40).await, "one", "batch {nth}: {error}");
+            is_told = true;
+        }
+        assert!(is_told, "no batch had blocks");
+    }
 }
 
 #[tokio::test]

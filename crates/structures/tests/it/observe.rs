@@ -51,8 +51,9 @@ fn seen() -> &'static Seen {
 
 /// What was told of a name since the last call.
 fn told(name: &str) -> Vec<String> {
-    let (of_name, rest) = seen().lock().unwrap().drain(..).partition(|(of, _)| of == name.as_bytes());
-    *seen().lock().unwrap() = rest;
+    let mut seen = seen().lock().unwrap();
+    let (of_name, rest) = seen.drain(..).partition(|(of, _)| of == name.as_bytes());
+    *seen = rest;
     Vec::from_iter::<Vec<(Vec<u8>, String)>>(of_name).into_iter().map(|(_, text)| text).collect()
 }
 
@@ -445,10 +446,11 @@ async fn a_queue_tells_retries_conflicts_and_waits() {
     assert!(told("q1").is_empty(), "there was no wait");
     assert!(queue.pop_within(SECOND / 5).await.unwrap().is_none());
     let all = told("q1");
-    assert!(matches!(wait_of(&all), (200..10_000, "busy")), "{all:?}");
+    // A wait begins behind the first look, and a machine that others share may take its time for that.
+    assert!(matches!(wait_of(&all), (100..10_000, "busy")), "{all:?}");
     assert!(tokio::time::timeout(SECOND / 5, queue.pop_within(LEASE)).await.is_err());
     let all = told("q1");
-    assert!(matches!(wait_of(&all), (190..10_000, "given up")), "{all:?}");
+    assert!(matches!(wait_of(&all), (100..10_000, "given up")), "{all:?}");
     let waiter = queue.clone();
     let waiter = tokio::spawn(async move { waiter.pop_within(SECOND * 60).await });
     tokio::time::sleep(SECOND / 5).await;

@@ -712,7 +712,7 @@ impl Metered {
         let options = || Table::options().shards(2).dirtiness(usize::MAX).ttl(has_lives);
         let table = options().open_or_create(&self.store, &self.name).await.expect("a table");
         table.put("k", "v").await.expect("a put");
-        self.rest().await;
+        table.settle().await;
         table
     }
 
@@ -730,17 +730,5 @@ impl Metered {
             counting.counts().since(&before).round_trips
         });
         alone.await.expect("no panic")
-    }
-
-    /// Waits until nothing is sent any more.
-    pub(super) async fn rest(&self) {
-        let mut before = self.counting.counts();
-        loop {
-            tokio::time::sleep(Duration::from_millis(25)).await;
-            let last = std::mem::replace(&mut before, self.counting.counts());
-            if before.since(&last).round_trips == 0 {
-                return;
-            }
-        }
     }
 }

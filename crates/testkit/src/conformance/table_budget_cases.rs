@@ -69,7 +69,7 @@ async fn table_get_many_of_a_hundred(m: Metered) -> u64 {
     for entry in 0..100u8 {
         table.put([entry], "v").await.expect("a put");
     }
-    m.rest().await;
+    table.settle().await;
     m.cost(table.get_many((0..100u8).map(|entry| [entry]))).await
 }
 

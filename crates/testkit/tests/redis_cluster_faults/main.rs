@@ -348,7 +348,7 @@ async fn with_primaries_killed_and_slots_moving_no_outcome_is_dishonest() {
         tokio::spawn(async move {
             loop {
                 let id = next.fetch_add(1, Ordering::Relaxed);
-                if id > ops && over.load(Ordering::Relaxed) {
+                if over.load(Ordering::Relaxed) {
                     return;
                 }
                 world.step(id).await;

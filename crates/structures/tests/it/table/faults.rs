@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Ctx, ErrorKind, StoreRef};
+use larder_core::{Ctx, ErrorKind, StoreExt, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 use larder_testkit::faulty::{Fault, Faulty};
@@ -359,4 +359,26 @@ async fn with_lives_a_put_that_a_later_one_overtook_outlives_that_one_taken_back
         }
     }
     assert!(refused > 0, "none was refused");
+}
+
+/// Found by the proof's histories (`larder-prove histories --seed 155636627 --seconds 0`).
+#[tokio::test]
+async fn a_put_whose_entry_is_lost_before_it_is_listed_is_unknown_and_where_nothing_can_be_lost_was_removed() {
+    for may_lose in [true, false] {
+        let memory = MemoryStore::builder().bytes_max(1 << 24).evict(may_lose).build().unwrap();
+        let store: StoreRef = Arc::new(memory);
+        let hooked = Hooked::new(&store);
+        let table = Table::open_or_create(&hooked.shared(), "t").await.unwrap();
+        // It is made, nobody knows; it is found; then it goes, before it is listed.
+        hooked.lose_replies(1);
+        hooked.at(3, |store, batch| async move {
+            store.delete(batch[0].key.clone()).await.unwrap();
+            store.run(Ctx::default(), batch).await
+        });
+        let put = table.put("k", "v").await;
+        assert_eq!(put.as_ref().is_err_and(larder_core::Error::is_unknown), may_lose, "{put:?}");
+        assert_eq!(table.get("k").await.unwrap(), None);
+        table.put("k", "w").await.unwrap();
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "w");
+    }
 }

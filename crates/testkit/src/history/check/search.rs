@@ -143,6 +143,10 @@ impl Search {
                 continue;
             }
             let after = model.step(&state, &calls[call].op, calls[call].ok()).filter(|after| {
+                // One that is unknown and would change nothing may as well never take effect.
+                if calls[call].ok().is_none() && *after == state {
+                    return false;
+                }
                 done[call / 64] |= 1 << (call % 64);
                 let is_new = seen.insert((done.clone(), after.clone()));
                 if !is_new {

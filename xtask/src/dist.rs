@@ -15,8 +15,9 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     let target = host_target()?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--package", "larder-cli", "--target", &target]).current_dir(root);
-    // The C library goes into the binary.
-    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    // The C library goes into the binary. There, randomness comes from the kernel's call: looked up at run time, as it is where libraries are
+    // loaded, it is not found, and the file taken instead is missing from an empty root folder.
+    cargo.env("RUSTFLAGS", r#"-C target-feature=+crt-static --cfg getrandom_backend="linux_getrandom""#);
     output(&mut cargo)?;
     let metadata =
         output(Command::new("cargo").args(["metadata", "--format-version", "1", "--no-deps"]).current_dir(root))?;

@@ -254,9 +254,10 @@ impl Bare {
             Job::SetRead => vec![one(&["SMEMBERS", key])],
             Job::UniqueAdd => vec![one(&["SADD", key, &at])],
             Job::UniqueCount => {
-                let mut trip = Pipeline::with_capacity(self.shards.len());
+                let mut trip = Pipeline::with_capacity(2 * self.shards.len());
                 for shard in &self.shards {
-                    trip.cmd("SCARD").arg(shard);
+                    // A mark tells a shard that is there from one that was lost.
+                    trip.cmd("SISMEMBER").arg(shard).arg("mark").cmd("SCARD").arg(shard);
                 }
                 vec![trip]
             }
@@ -275,6 +276,8 @@ impl Step for Bare {
                 (Job::UniqueCount, _) => {
                     let counts = values
                         .iter()
+                        .skip(1)
+                        .step_by(2)
                         .filter_map(|value| if let Value::Int(count) = value { Some(*count as u64) } else { None });
                     counts.sum::<u64>() == COUNTED
                 }

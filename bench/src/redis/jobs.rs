@@ -55,7 +55,7 @@ impl Job {
             Job::SetAdd => "SADD",
             Job::SetRead => "SMEMBERS",
             Job::UniqueAdd => "SADD",
-            Job::UniqueCount => "SCARD of as many sets",
+            Job::UniqueCount => "SISMEMBER and SCARD of as many sets",
         }
     }
 

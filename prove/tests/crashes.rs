@@ -35,6 +35,18 @@ fn a_store_that_is_cut_off_power_while_it_is_made_opens() {
     assert!(findings.counts["power-cut images"] > 300, "{:?}", findings.counts);
 }
 
+/// Found by a long run: a sync of the engine's own failed, and a batch was written and synced before the engine had taken note of it. It stood behind a hole when the power went.
+#[test]
+fn a_sync_that_fails_in_the_engine_is_heard_before_anything_is_acknowledged_behind_it() {
+    let mut heard = 0;
+    for work in [0, 1, 2, 3, 4, 6, 7, 13, 15] {
+        let findings = crashes::unheard(program(), work * SHARES);
+        assert_eq!(findings.violations, 0, "work {work}: {:#?}", findings.told);
+        heard += findings.counts.get("crash points").copied().unwrap_or_default();
+    }
+    assert!(heard >= 9, "{heard} syncs of the engine's own failed");
+}
+
 /// A bug that is planted must be found, and be told as what it is.
 fn is_found(planted: Planted) {
     let findings = slice(0, 16, Some(planted));

@@ -7,7 +7,7 @@
 //! Readers do not come here. They read the engine, which shows a batch only once it was written, and synced if that was asked for: nobody sees what
 //! a crash could still take back at `sync=always`. A reader may see a write a moment before its writer is told of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -334,8 +334,7 @@ impl Committer {
 
     fn end_full_round(&mut self) {
         if self.ops >= ROUND_OPS_MAX || self.bytes >= ROUND_BYTES_MAX {
-            self.end_round();
-            self.begin_round();
+            self.end_part();
         }
     }
 
@@ -378,7 +377,7 @@ impl Committer {
 
     /// Removes some of what earlier generations left, in a round of its own.
     fn sweep(&mut self) {
-        self.end_round_but_answers();
+        self.end_part();
         let found = match self.shared.failure() {
             // What stands before the engine and is of an earlier generation goes into it first, once; what stands there later is of this one.
             None if self.sweep.is_at_the_beginning() => self.move_all().and_then(|()| self.next_swept()),
@@ -402,7 +401,7 @@ impl Committer {
             self.notes_generations = true;
             self.shared.sweeps.store(false, Ordering::Release);
         }
-        self.end_round_but_answers();
+        self.end_part();
     }
 
     fn next_swept(&mut self) -> Result<Option<Swept>, Fault> {
@@ -445,7 +444,7 @@ impl Committer {
             }
             Request::Move { reply: None } => self.moving.seal(&self.shared),
             Request::Move { reply: Some(reply) } => {
-                self.end_round_but_answers();
+                self.end_part();
                 _ = reply.send(self.move_all());
             }
             Request::Inbox => {}
@@ -550,7 +549,7 @@ impl Committer {
         let (now_ms, shared) = (self.now_ms(), self.shared.clone());
         let mut removed = 0;
         if all {
-            self.end_round_but_answers();
+            self.end_part();
             self.move_all().map_err(|fault| fault.error(&shared.name))?;
         }
         loop {
@@ -567,7 +566,7 @@ impl Committer {
             if is_last || !all {
                 return Ok(removed);
             }
-            self.end_round_but_answers();
+            self.end_part();
         }
     }
 
@@ -588,10 +587,10 @@ impl Committer {
         Ok(is_over)
     }
 
-    fn end_round_but_answers(&mut self) {
-        let answers = std::mem::take(&mut self.answers);
+    /// Writes what came so far, answers, and goes on: what fails later is not told to those before it.
+    fn end_part(&mut self) {
         self.end_round();
-        self.answers = answers;
+        self.begin_round();
     }
 
     /// Writes the round's batch and answers.
@@ -659,7 +658,10 @@ impl Committer {
             entries.add(layout::GENERATION_KEY, Some(&self.generations.encode()));
         }
         let is_synced = self.shared.sync == Sync::Always;
-        let Some(writer) = writer else { return self.write(entries, is_synced) };
+        let Some(writer) = writer else {
+            let before = self.shared.engine.moment(BTreeMap::new());
+            return self.write(entries, is_synced).inspect_err(|_| self.hide(&before));
+        };
         let (round, round_bytes) = writer.finish();
         entries.add(&layout::round_key(self.moving.slot()), Some(&round_bytes));
         let shared = self.shared.clone();
@@ -669,12 +671,25 @@ impl Committer {
         drop(turn);
         self.moving.wrote(round.sequence, changes, round_bytes.len());
         if self.moving.is_full() {
-            while self.moving.is_sealed() {
-                self.move_some(0)?;
+            // The round is written: what fails here is told to whoever writes next.
+            while self.moving.is_sealed() && self.move_some(0).is_ok() {}
+            if !self.moving.is_sealed() {
+                self.moving.seal(&self.shared);
             }
-            self.moving.seal(&self.shared);
         }
         Ok(())
+    }
+
+    /// What a batch would have changed is seen as it was before. The engine shows a batch whose sync succeeded, also where an earlier sync is heard of then that did not: a crash could take it back.
+    fn hide(&self, before: &Moment) {
+        let mut writer = RoundWriter::new(self.commit.sequence + 1, self.overlay.len(), 0);
+        for key in self.overlay.keys() {
+            // What cannot be read is an error to whoever reads it.
+            let Ok(value) = before.get(&layout::item_key(key)) else { continue };
+            writer.add_bytes(key, value.as_deref());
+        }
+        let _turn = self.shared.front.change();
+        self.shared.front.put(&writer.finish().0);
     }
 
     /// Moves some of what stands before the engine into it, if something is sealed.
@@ -705,8 +720,10 @@ impl Committer {
         let begins_file = self.journal.has_next();
         if begins_file {
             // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
-            self.shared.sync_now()?;
             self.journal.advance();
+            self.shared.engine.follow(&self.journal.path()).inspect_err(|fault| self.shared.fail(fault))?;
+            self.shared.sync_now()?;
+            self.shared.engine.forget_earlier();
         }
         if self.shared.sync == Sync::Always {
             if begins_file {

@@ -2,7 +2,8 @@
 //!
 //! What is relied on (read in its source, 3.1.13): a batch is written to the journal, then synced if asked to, then put where readers see
 //! it, all under the journal's lock; so no reader sees a batch that is not yet as durable as was asked. Each block of a table has a checksum that
-//! every read verifies. After a write or a sync that failed the engine refuses all writes, and reads go on.
+//! every read verifies. After a write or a sync that failed the engine refuses all writes, and reads go on; but where one of its own threads met the failure, it does so a moment late
+//! ([`told`](crate::told)).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -19,6 +20,7 @@ use fjall::{
 use crate::fault::{Fault, Harm};
 use crate::layout::{self, COMMIT_KEY, Commit, Content, GENERATION_KEY, Generations, Record};
 use crate::tables::{self, Tables};
+use crate::told::Told;
 
 /// The keyspace's name.
 const KEYSPACE: &str = "larder";
@@ -34,6 +36,7 @@ pub(crate) struct Engine {
     keyspace: Keyspace,
     database: Database,
     tables: Arc<Tables>,
+    told: Told,
 }
 
 /// A moment of the engine, kept while others write.
@@ -74,7 +77,7 @@ impl Engine {
             if is_new {
                 database.persist(PersistMode::SyncAll)?;
             }
-            Ok(Some(Engine { keyspace, database, tables: Arc::default() }))
+            Ok(Some(Engine { keyspace, database, tables: Arc::default(), told: Told::default() }))
         };
         // It panics on some of what it does not expect in its folder.
         match catch_unwind(AssertUnwindSafe(open)) {
@@ -135,6 +138,16 @@ impl Engine {
         Entries { batch, keyspace, content, bytes: 0, key: Vec::new(), value: Vec::new() }
     }
 
+    /// What becomes of the writes of this journal file is heard from now on. To be called before what is written to it is not synced.
+    pub(crate) fn follow(&self, journal: &Path) -> Result<(), Fault> {
+        self.told.follow(journal)
+    }
+
+    /// Journal files but the one that was followed last are whole and on disk.
+    pub(crate) fn forget_earlier(&self) {
+        self.told.forget_earlier();
+    }
+
     /// Writes a batch and its commit record, synced or not. After an error it may have been written or not, and nothing can be written any more.
     pub(crate) fn commit(&self, entries: Entries, commit: Commit, sync: bool) -> Result<Commit, Fault> {
         let Entries { mut batch, keyspace, content, .. } = entries;
@@ -142,12 +155,16 @@ impl Engine {
         batch.insert(&keyspace, COMMIT_KEY, commit.encode());
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
         batch.durability(Some(mode)).commit().map_err(fault)?;
+        if sync {
+            self.told.check()?;
+        }
         Ok(commit)
     }
 
     /// Has all that was committed so far on disk.
     pub(crate) fn sync(&self) -> Result<(), Fault> {
-        self.database.persist(PersistMode::SyncData).map_err(fault)
+        self.database.persist(PersistMode::SyncData).map_err(fault)?;
+        self.told.check()
     }
 
     /// Writes what is in memory to tables and waits for it.

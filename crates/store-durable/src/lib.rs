@@ -47,6 +47,7 @@ mod sweep;
 mod tables;
 mod time;
 mod timer;
+mod told;
 mod versions;
 mod witness;
 

@@ -107,6 +107,7 @@ impl DurableStore {
         let shared = Arc::new(Shared::new(engine, parts, &last));
         let (queue, requests) = queue(QUEUE_REQUESTS_MAX);
         let journal = Newest::find(place.engine()).map_err(|fault| fault.error(&name))?;
+        shared.engine.follow(&journal.path()).map_err(|fault| fault.error(&name))?;
         let last = Commit { store: identity.incarnation, ..last };
         let rounds = Moving::find(&shared.engine).map_err(|fault| fault.error(&name))?;
         let moving = Moving::resume(&shared, &rounds);

@@ -11,6 +11,8 @@ pub(super) enum Sys {
     WriteAt,
     WriteMany,
     Sync,
+    /// `sync_file_range`, of which it is only followed what it says: whether a write of the file has failed that this descriptor was not told of.
+    Told,
     SetLen,
     Open,
     /// `rename`, `renameat`, `renameat2`: in which arguments the two paths are, and whether folders stand before them.
@@ -35,6 +37,7 @@ const NUMBERS: &[(i64, Sys)] = &[
     (20, Sys::WriteMany),
     (74, Sys::Sync),
     (75, Sys::Sync),
+    (277, Sys::Told),
     (77, Sys::SetLen),
     (257, Sys::Open),
     (82, Sys::Rename { at: false }),
@@ -56,7 +59,6 @@ const NUMBERS: &[(i64, Sys)] = &[
     (265, Sys::Strange), // linkat
     (266, Sys::Strange), // symlinkat
     (275, Sys::Strange), // splice
-    (277, Sys::Strange), // sync_file_range
     (285, Sys::Strange), // fallocate
     (296, Sys::Strange), // pwritev
     (326, Sys::Strange), // copy_file_range

@@ -46,6 +46,11 @@ const FAULTS: &[(Fault, Among, &str)] = &[
     (Fault::FailFromNow(Errno::ENOSPC), Among::Growing, "faults: disk full"),
     (Fault::Fails(Errno::EIO), Among::Writes, "faults: write failed (EIO)"),
     (Fault::Fails(Errno::EIO), Among::Syncs, "faults: sync failed (EIO)"),
+    (
+        Fault::FailsSlowly(Errno::EIO),
+        Among::SyncsOfEngine,
+        "faults: sync of the engine's own failed (EIO), and was heard of late",
+    ),
     (Fault::FailFromNow(Errno::EIO), Among::Syncs, "faults: all syncs failed (EIO)"),
 ];
 
@@ -81,6 +86,13 @@ pub fn round(program: &Path, seed: u64, shares: u64, planted: Option<Planted>) -
     if planted.is_none() {
         FAULTS.iter().for_each(|fault| round.faults(*fault));
     }
+    round.findings
+}
+
+/// Each sync of a work's first life fails once, and its thread stands still then, before anybody hears of it.
+pub fn unheard(program: &Path, seed: u64) -> Findings {
+    let mut round = Round::new(program, seed, 1, None);
+    FAULTS.iter().filter(|(fault, ..)| matches!(fault, Fault::FailsSlowly(_))).for_each(|fault| round.faults(*fault));
     round.findings
 }
 
@@ -264,7 +276,8 @@ impl<'a> Round<'a> {
     /// A fault at every call it can come at. The first life meets it; the next one begins with what that left, and in its beginning the power is cut, too.
     fn faults(&mut self, (fault, among, name): (Fault, Among, &str)) {
         // Syncs are few, and what comes after one that failed is where stores lie: a slice takes more of them.
-        let step = if among == Among::Syncs { self.shares.min(SHARES) } else { self.shares };
+        let step =
+            if matches!(among, Among::Syncs | Among::SyncsOfEngine) { self.shares.min(SHARES) } else { self.shares };
         let mut at = 1 + (self.share + step - 1) % step;
         loop {
             let folder = room();

@@ -4,12 +4,13 @@
 //! A thread that comes to such a call while another is in one waits, so that what is recorded is the order in which the disk saw it. What the process says
 //! on its standard output stands in the same order: so it is known what was acknowledged before each call.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
@@ -23,6 +24,10 @@ use super::calls::{self, Sys};
 const SECCOMP: i32 = 7;
 /// A path longer than this is none.
 const PATH_BYTES_MAX: usize = 4096;
+/// So long a thread stands still that met a [fault of that kind](Fault::FailsSlowly).
+const STILL: Duration = Duration::from_millis(10);
+/// How often it is looked whether that is over.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// Which calls are counted for a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub(super) enum Among {
     Growing,
     Writes,
     Syncs,
+    /// Syncs of the journal by the engine's own threads.
+    SyncsOfEngine,
 }
 
 /// What happens at the chosen call.
@@ -50,6 +57,9 @@ pub(super) enum Fault {
     ShortThenFull,
     /// The call fails, and does nothing. A sync that fails has the system forget what it should have written, as Linux does.
     Fails(Errno),
+    /// The same, and the thread stands still for a while, twice: before it hears of it, so that others come to wait for what it holds, and behind the next call that it makes. Where it let a lock go by
+    /// that one, others do what they can before anybody is told.
+    FailsSlowly(Errno),
     /// This call and all like it from now on.
     FailFromNow(Errno),
     /// This and every later sync does nothing, and says it did: a disk that lies, or a store that leaves its syncs out. To check the checker.
@@ -133,7 +143,9 @@ pub(super) fn run(command: &mut Command, folder: &Path, plan: Option<Plan>) -> T
     child.stdin.take().expect("a pipe").write_all(b"go\n").expect("a process that listens");
     let trace = Trace { events: Vec::new(), calls: 0, is_reached: false, reached_at: 0, code: None };
     let folder = folder.canonicalize().expect("a folder");
-    let tracer = Tracer { pid, folder, plan, trace, busy: None, waiting: VecDeque::new(), is_full: false };
+    let (busy, slow) = (None, None);
+    let (waiting, told) = (VecDeque::new(), HashMap::new());
+    let tracer = Tracer { pid, folder, plan, trace, busy, waiting, slow, told, is_full: false };
     let trace = tracer.watch();
     // The tracer has seen its end; nothing is left to wait for.
     _ = child.wait();
@@ -150,6 +162,25 @@ struct Begun {
     /// It does nothing: a fault saw to that.
     is_stopped: bool,
     then_kill: bool,
+    then_slow: bool,
+}
+
+/// A thread that is to stand still.
+struct Slow {
+    thread: Pid,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It stands still until then, and goes on to its next call.
+    Holds(Instant),
+    /// Until it comes to that.
+    Runs,
+    /// It is in that.
+    Calls,
+    /// It stands behind it, until then.
+    Stands(Instant),
 }
 
 struct Tracer {
@@ -160,6 +191,9 @@ struct Tracer {
     busy: Option<Begun>,
     /// Threads that wait until the one in a call is done.
     waiting: VecDeque<Pid>,
+    slow: Option<Slow>,
+    /// Files of which a sync failed, and the descriptors that were told of it: Linux tells each of them once.
+    told: HashMap<Inode, HashSet<u64>>,
     is_full: bool,
 }
 
@@ -167,8 +201,12 @@ impl Tracer {
     fn watch(mut self) -> Trace {
         let (any, flags) = (Pid::from_raw(-1), WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD);
         loop {
+            let stands = self.slow.as_ref().and_then(Slow::until);
+            let flags = if stands.is_some() { flags | WaitPidFlag::WNOHANG } else { flags };
             match waitpid(any, Some(flags)) {
+                Ok(WaitStatus::StillAlive) => self.look_at_slow(stands),
                 Ok(WaitStatus::PtraceEvent(thread, _, SECCOMP)) => self.arrives(thread),
+                Ok(WaitStatus::PtraceSyscall(thread)) if self.slows(thread) => {}
                 Ok(WaitStatus::PtraceSyscall(thread)) => self.leaves(thread),
                 Ok(WaitStatus::PtraceEvent(thread, _, _)) => _ = ptrace::cont(thread, None),
                 Ok(WaitStatus::Stopped(thread, signal)) => _ = ptrace::cont(thread, signal),
@@ -180,7 +218,38 @@ impl Tracer {
         }
     }
 
+    /// Goes on with a thread that is to stand still; false for any other.
+    fn slows(&mut self, thread: Pid) -> bool {
+        let Some(slow) = self.slow.as_mut().filter(|slow| slow.thread == thread) else { return false };
+        match slow.stage {
+            Stage::Runs => {
+                slow.stage = Stage::Calls;
+                _ = ptrace::syscall(thread, None);
+            }
+            Stage::Calls => slow.stage = Stage::Stands(Instant::now() + STILL),
+            Stage::Holds(_) | Stage::Stands(_) => return false,
+        }
+        true
+    }
+
+    /// Lets a thread go on that stood still for long enough.
+    fn look_at_slow(&mut self, stands: Option<Instant>) {
+        if stands.is_some_and(|until| Instant::now() < until) {
+            return std::thread::sleep(LOOK_EVERY);
+        }
+        let Some(slow) = &mut self.slow else { return };
+        if let Stage::Holds(_) = slow.stage {
+            slow.stage = Stage::Runs;
+            _ = ptrace::syscall(slow.thread, None);
+            return;
+        }
+        _ = ptrace::cont(slow.thread, None);
+        self.slow = None;
+    }
+
     fn arrives(&mut self, thread: Pid) {
+        // Its next call is one that changes a file: that is waited for by others, and so it must not stand still behind it.
+        self.slow.take_if(|slow| slow.thread == thread);
         if self.busy.is_some() {
             return self.waiting.push_back(thread);
         }
@@ -188,7 +257,8 @@ impl Tracer {
         let Ok(regs) = ptrace::getregs(thread) else { return };
         let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
         let sys = calls::named(regs.orig_rax).expect("a call that the filter names");
-        let begun = Begun { thread, sys, args, bytes: Vec::new(), is_stopped: false, then_kill: false };
+        let begun =
+            Begun { thread, sys, args, bytes: Vec::new(), is_stopped: false, then_kill: false, then_slow: false };
         let begun = self.begin(begun);
         let Some(begun) = begun else { return self.go_on(thread) };
         self.busy = Some(begun);
@@ -198,6 +268,10 @@ impl Tracer {
     /// Lets a thread go on that is in no call of interest, and the next one that waits.
     fn go_on(&mut self, thread: Pid) {
         _ = ptrace::cont(thread, None);
+        self.let_next_in();
+    }
+
+    fn let_next_in(&mut self) {
         if self.busy.is_none()
             && let Some(next) = self.waiting.pop_front()
         {
@@ -220,8 +294,21 @@ impl Tracer {
         } else if call.sys == Sys::WriteMany {
             call.bytes = self.vectors(call.args[1], call.args[2]);
         }
-        self.maybe_fault(&mut call);
+        if call.sys == Sys::Told {
+            self.tell(&mut call);
+        } else {
+            self.maybe_fault(&mut call);
+        }
         Some(call)
+    }
+
+    /// Tells a descriptor of a sync that failed, by whichever it was asked for, as Linux does: once.
+    fn tell(&mut self, call: &mut Begun) {
+        let descriptor = call.args[0];
+        let told = self.inode(descriptor).and_then(|inode| self.told.get_mut(&inode));
+        if told.is_some_and(|told| told.insert(descriptor)) {
+            stop(call, -(Errno::EIO as i64));
+        }
     }
 
     fn maybe_fault(&mut self, call: &mut Begun) {
@@ -232,7 +319,7 @@ impl Tracer {
         if self.is_full && is_among(call, Among::Growing) {
             return stop(call, -(Errno::ENOSPC as i64));
         }
-        if !is_among(call, plan.among) {
+        if !is_among(call, plan.among) || (plan.among == Among::SyncsOfEngine && !self.is_of_engine(call)) {
             return;
         }
         self.trace.calls += 1;
@@ -254,10 +341,21 @@ impl Tracer {
                 self.is_full = true;
             }
             Fault::Fails(errno) if is_due => stop(call, -(errno as i64)),
+            Fault::FailsSlowly(errno) if is_due => {
+                stop(call, -(errno as i64));
+                call.then_slow = true;
+            }
             Fault::FailFromNow(errno) if self.trace.is_reached => stop(call, -(errno as i64)),
             Fault::SyncsDoNothing if self.trace.is_reached => stop(call, 0),
             _ => {}
         }
+    }
+
+    /// True where a thread of the engine's own comes to the journal.
+    fn is_of_engine(&self, call: &Begun) -> bool {
+        let name = fs::read_to_string(format!("/proc/{}/task/{}/comm", self.pid, call.thread)).unwrap_or_default();
+        let path = self.open_path(call.args[0]).unwrap_or_default();
+        name.starts_with("fjall") && path.extension().is_some_and(|extension| extension == "jnl")
     }
 
     fn kill(&self) {
@@ -271,12 +369,20 @@ impl Tracer {
         };
         let done = ptrace::getregs(thread).map_or(-1, |regs| regs.rax as i64);
         if let Some(event) = self.event(&call, done) {
+            if let Event::SyncFailed { inode } = &event {
+                self.told.entry(*inode).or_default().insert(call.args[0]);
+            }
             self.trace.events.push(event);
         }
         if call.then_kill {
             self.kill();
         }
-        self.go_on(thread);
+        if call.then_slow {
+            self.slow = Some(Slow { thread, stage: Stage::Holds(Instant::now() + STILL) });
+        } else {
+            _ = ptrace::cont(thread, None);
+        }
+        self.let_next_in();
     }
 
     /// What a call that is done did.
@@ -311,7 +417,7 @@ impl Tracer {
                 let path = if at { self.path(Some(first), second)? } else { self.path(None, first)? };
                 Event::DirMade { inode: fs::metadata(&path).ok()?.ino(), path }
             }
-            Sys::Strange => return None,
+            Sys::Told | Sys::Strange => return None,
         })
     }
 
@@ -319,7 +425,7 @@ impl Tracer {
     fn is_ours(&self, call: &Begun) -> bool {
         let [first, second, ..] = call.args;
         let path = match call.sys {
-            Sys::Write | Sys::WriteAt | Sys::WriteMany | Sys::Sync | Sys::SetLen => self.open_path(first),
+            Sys::Write | Sys::WriteAt | Sys::WriteMany | Sys::Sync | Sys::Told | Sys::SetLen => self.open_path(first),
             Sys::Open | Sys::Rename { at: true } | Sys::Unlink { at: true } | Sys::MakeDir { at: true } => {
                 self.path(Some(first), second)
             }
@@ -375,12 +481,18 @@ impl Tracer {
     }
 }
 
+impl Slow {
+    fn until(&self) -> Option<Instant> {
+        if let Stage::Holds(until) | Stage::Stands(until) = self.stage { Some(until) } else { None }
+    }
+}
+
 fn is_among(call: &Begun, among: Among) -> bool {
     let writes = matches!(call.sys, Sys::Write | Sys::WriteAt | Sys::WriteMany);
     match among {
         Among::All => true,
         Among::Writes => writes,
-        Among::Syncs => call.sys == Sys::Sync,
+        Among::Syncs | Among::SyncsOfEngine => call.sys == Sys::Sync,
         Among::Growing => writes || matches!(call.sys, Sys::SetLen | Sys::Open | Sys::MakeDir { .. }),
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +28,8 @@ const BESIDE_BYTES: usize = 48 << 10;
 const STEPS: usize = 10;
 /// How often the store is opened.
 const SESSIONS: usize = 2;
+/// How often tables are written beside the writers of a later opening, at the most.
+const BESIDE_TABLES: usize = 16;
 /// A life that does not end while a test runs.
 const LIFE: Duration = Duration::from_secs(86_400);
 
@@ -275,9 +278,14 @@ pub(super) fn child(args: &[String]) {
     }
 }
 
-/// One opening's worth of steps of all writers, at the same time; tables are written in their middle.
+/// One opening's worth of steps of all writers, at the same time; tables are written when they are done, and, in later openings, beside them.
 async fn write(work: &Work, store: DurableStore, session: usize) {
     let store = std::sync::Arc::new(store);
+    let is_over = std::sync::Arc::new(AtomicBool::new(false));
+    let beside = (session > 0).then(|| {
+        let (store, is_over) = (store.clone(), is_over.clone());
+        std::thread::spawn(move || tables(&store, &is_over))
+    });
     let mut writers = Vec::new();
     for writer in 0..WRITERS {
         let (work, store) = (*work, store.clone());
@@ -286,10 +294,23 @@ async fn write(work: &Work, store: DurableStore, session: usize) {
     for writer in writers {
         writer.await.expect("a writer");
     }
+    is_over.store(true, Ordering::Release);
+    let is_settled = beside.map(|beside| beside.join().expect("a thread that settles"));
+    if is_settled == Some(false) {
+        say("unsettled");
+    }
     if session == 0 {
         say(if store.settle().is_ok() { "settled" } else { "unsettled" });
         say(if store.sync().await.is_ok() { "synced" } else { "unsynced" });
     }
+}
+
+/// Has tables written again and again: false where that fails.
+fn tables(store: &DurableStore, is_over: &AtomicBool) -> bool {
+    (0..BESIDE_TABLES).take_while(|_| !is_over.load(Ordering::Acquire)).all(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        store.settle().is_ok()
+    })
 }
 
 async fn write_one(work: &Work, store: &DurableStore, writer: usize, session: usize) {

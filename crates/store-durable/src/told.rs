@@ -1,0 +1,118 @@
+//! Whether a write of the journal has failed, asked by a descriptor of our own.
+//!
+//! The engine's threads sync the journal, too, when they write a table. Where such a sync fails, the engine lets its lock go before it notes that it writes nothing any more: a batch that gets in there
+//! is written, and synced, behind a hole. The system has told the engine's descriptor of the failure, once, and has forgotten the bytes; a later sync by the same descriptor succeeds.
+//!
+//! But Linux tells each open file of a failure once (`errseq_t`, since 4.13). So every journal file that may still fail is open here as well, from before the second batch is written to it, and is asked behind each sync that something is
+//! acknowledged for. The question is `sync_file_range` of the first byte: it waits for nothing to speak of, writes nothing, and answers as `fsync` would, where a sync of our own would flush the
+//! disk's cache once more. Tried on ext4 over a device that had no room left: the engine's way was told ENOSPC and then nothing, ours was told ENOSPC, once. Elsewhere than on Linux nothing is asked.
+//!
+//! This is the one module of the crate with `unsafe`: the call has no safe wrapper in the libraries that are kept.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::path::Path;
+
+use parking_lot::Mutex;
+
+use crate::fault::Fault;
+
+/// The journal's files that may still fail.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    // A lock of its own: the committer and the timer both ask, and what one of them was told the other must not miss.
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The newest last.
+    files: Vec<File>,
+    /// What was told. It is told once, and holds for ever.
+    failed: Option<Fault>,
+}
+
+impl Told {
+    /// Asks for this file, too, from now on.
+    pub(crate) fn follow(&self, path: &Path) -> Result<(), Fault> {
+        let file = File::open(path).map_err(|error| Fault::io("the journal cannot be opened once more", error))?;
+        self.inner.lock().files.push(file);
+        Ok(())
+    }
+
+    /// All files but the newest are whole and on disk: nothing is to be told of them.
+    pub(crate) fn forget_earlier(&self) {
+        let files = &mut self.inner.lock().files;
+        files.drain(..files.len().saturating_sub(1));
+    }
+
+    /// An error if a write of the journal has failed, whoever was told of it.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let inner = &mut *self.inner.lock();
+        if inner.failed.is_none() {
+            let told = inner.files.iter().find_map(|file| ask(file).err());
+            inner.failed = told.map(|error| Fault::io("the journal was not written by an earlier sync", error));
+        }
+        inner.failed.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// What the system has to tell of a file.
+#[cfg(target_os = "linux")]
+fn ask(file: &File) -> std::io::Result<()> {
+    use std::os::fd::AsRawFd;
+
+    // SAFETY: the call takes numbers alone, and touches no memory of ours; `file` keeps the descriptor open until it is back.
+    let done = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+    if done == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    // Any other says that the question cannot be asked here.
+    let is_told = matches!(error.raw_os_error(), Some(libc::EIO | libc::ENOSPC | libc::EDQUOT));
+    if is_told { Err(error) } else { Ok(()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask(_file: &File) -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Harm;
+
+    #[test]
+    fn what_is_written_without_a_failure_is_not_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = Told::default();
+        assert_eq!(told.check(), Ok(()), "there is no file yet");
+        for number in 0..3 {
+            let path = folder.path().join(format!("{number}.jnl"));
+            std::fs::write(&path, [7; 5000]).unwrap();
+            told.follow(&path).unwrap();
+            assert_eq!(told.check(), Ok(()));
+        }
+        told.forget_earlier();
+        assert_eq!(told.inner.lock().files.len(), 1);
+        assert_eq!(told.check(), Ok(()));
+        assert_eq!(told.follow(&folder.path().join("none")).unwrap_err().harm, Harm::Corrupt);
+    }
+
+    /// That a failure is told, and once to each who asks, is the proof's to show (`a_sync_that_fails_in_the_engine_is_heard_before_anything_is_acknowledged_behind_it`): a disk that fails is needed for it.
+    #[test]
+    fn what_was_told_once_holds() {
+        let told = Told::default();
+        let failed = Fault::io("the journal", std::io::Error::from_raw_os_error(libc::EIO));
+        told.inner.lock().failed = Some(failed.clone());
+        assert_eq!(told.check(), Err(failed.clone()));
+        assert_eq!(told.check(), Err(failed));
+    }
+
+    #[test]
+    fn where_the_question_cannot_be_asked_nothing_is_told() {
+        let (pipe, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(ask(&File::from(std::os::fd::OwnedFd::from(pipe))).is_ok());
+    }
+}

@@ -122,6 +122,10 @@ impl Ground {
         if ground.url().is_some() {
             warm(&ground.store).await?;
         }
+        if on == On::Redis {
+            // What it gives back of that only now would be taken off what comes.
+            tokio::time::sleep(idle).await;
+        }
         Ok(ground)
     }
 

@@ -128,10 +128,10 @@ async fn lives_and_flags_go_with_the_items() {
     let (from, to) = (MemoryStore::new(), MemoryStore::new());
     put(&from, "stays", "1", Ttl::Never).await;
     put(&from, "goes", "2", Ttl::After(Duration::from_secs(60))).await;
-    put(&from, "over", "3", Ttl::After(Duration::from_millis(200))).await;
+    put(&from, "over", "3", Ttl::After(Duration::from_millis(2_000))).await;
     let (bytes, out) = exported(&from).await;
     assert_eq!((out.totals.items, out.gone, out.foreign.count), (3, 0, 0));
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    tokio::time::sleep(Duration::from_millis(2_050)).await;
     let how = imported(&to, &bytes, Importing::default()).await.unwrap();
     assert_eq!((how.stored, how.kept, how.expired, how.refused.count), (2, 0, 1, 0));
     let ttl = async |key: &'static str| {

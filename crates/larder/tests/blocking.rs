@@ -24,7 +24,8 @@ const SOON: Duration = Duration::from_secs(30);
 fn stores() -> Vec<(Option<Memcached>, StoreRef)> {
     let servers = Version::ALL.into_iter().map(|version| {
         let server = Memcached::start(version, &[]);
-        let store = blocking::open(&server.url()).unwrap();
+        let url = format!("{}?timeout_ms=10000&connect_timeout_ms=10000", server.url());
+        let store = blocking::open(&url).unwrap();
         (Some(server), store)
     });
     servers.chain([(None, blocking::open("memory:").unwrap())]).collect()
@@ -233,12 +234,12 @@ fn an_array_that_a_later_holder_changed_is_closed_to_an_earlier_one() {
 #[test]
 fn a_lease_is_renewed_while_its_holder_computes() {
     for (_server, store) in stores() {
-        let lock = larder::Lock::options().lease(Duration::from_millis(1_200)).open(&store, "lock");
+        let lock = larder::Lock::options().lease(Duration::from_secs(3)).open(&store, "lock");
         let lock = Lock::new(wait(lock).unwrap());
         let guard = lock.acquire(SOON).unwrap();
         for _ in 0..8 {
             // No call of the library for much longer than the lease.
-            thread::sleep(Duration::from_millis(400));
+            thread::sleep(Duration::from_millis(900));
             assert!(guard.is_held());
         }
         assert!(lock.try_acquire().unwrap().is_none());

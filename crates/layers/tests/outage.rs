@@ -21,7 +21,8 @@ fn key(name: &'static str) -> Key {
 }
 
 async fn client(server: &Memcached) -> StoreRef {
-    let config = Config::from_url(&server.url()).unwrap();
+    let url = format!("{}?timeout_ms=10000&connect_timeout_ms=10000", server.url());
+    let config = Config::from_url(&url).unwrap();
     Arc::new(MemcachedStore::connect(config).await.unwrap())
 }
 

@@ -50,7 +50,8 @@ fn a_reader_that_never_reads_is_dropped_and_counted_and_holds_little() {
     for (kicks, request) in (1..).zip([many, get, gat]) {
         let mut deaf = connect(addr);
         deaf.write_all(&request).unwrap();
-        eventually(|| stat(addr, "read_buf_bytes") > 500_000);
+        // Where this thread had to wait, the kick may have come first.
+        eventually(|| stat(addr, "read_buf_bytes") > 500_000 || stat(addr, "slow_kicks") == kicks);
         assert!(stat(addr, "read_buf_bytes") < 3_000_000, "one value, and what the soft limit lets be gathered");
         assert_eq!(ask(&mut other, b"mn\r\n", b"MN\r\n"), b"MN\r\n");
         eventually(|| stat(addr, "slow_kicks") == kicks);
@@ -150,11 +151,11 @@ fn one_connection_too_many_is_told_so() {
 
 #[test]
 fn the_idle_are_closed_and_the_busy_are_not() {
-    let server = start(Limits { idle_timeout_ms: 500, ..Limits::default() });
+    let server = start(Limits { idle_timeout_ms: 2_000, ..Limits::default() });
     let addr = server.addrs()[0];
     let (mut idle, mut busy) = (connect(addr), connect(addr));
     ask(&mut idle, b"mn\r\n", b"MN\r\n");
-    let until = Instant::now() + Duration::from_millis(1_200);
+    let until = Instant::now() + Duration::from_millis(4_800);
     while Instant::now() < until {
         ask(&mut busy, b"mn\r\n", b"MN\r\n");
         std::thread::sleep(Duration::from_millis(50));

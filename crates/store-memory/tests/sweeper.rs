@@ -26,6 +26,13 @@ fn wait_for(count: usize) {
 
 #[test]
 fn the_thread_starts_with_the_first_life_and_ends_with_the_store() {
+    // It does not sleep its turn out. The best of five: on a busy machine it may wait for its core.
+    let quickest = (0..5).map(|_| from_the_first_life_to_the_end()).min().unwrap();
+    assert!(quickest < Duration::from_millis(400), "{quickest:?}");
+}
+
+/// How long the thread takes to end.
+fn from_the_first_life_to_the_end() -> Duration {
     let store = MemoryStore::new();
     store.direct().put(b"k", PutMode::Set, b"v", 0, Ttl::Never).unwrap();
     assert_eq!(sweepers(), 0);
@@ -36,6 +43,5 @@ fn the_thread_starts_with_the_first_life_and_ends_with_the_store() {
     let started = Instant::now();
     drop(store);
     wait_for(0);
-    // It does not sleep its turn out.
-    assert!(started.elapsed() < Duration::from_millis(400), "{:?}", started.elapsed());
+    started.elapsed()
 }

@@ -48,8 +48,11 @@ async fn every_country_and_region_comes_back_from_a_folder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_country_and_region_comes_back_from_servers() {
+    const PATIENT: &str = "timeout_ms=10000&connect_timeout_ms=10000";
     let memcached = Memcached::start(Version::Old, &[]);
-    every_code_comes_back(&larder::open(&memcached.url()).await.unwrap()).await;
+    let url = format!("{}?{PATIENT}", memcached.url());
+    every_code_comes_back(&larder::open(&url).await.unwrap()).await;
     let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
-    every_code_comes_back(&larder::open(&redis.url()).await.unwrap()).await;
+    let url = format!("{}?{PATIENT}", redis.url());
+    every_code_comes_back(&larder::open(&url).await.unwrap()).await;
 }

@@ -16,6 +16,8 @@ use crate::support::memcached::client;
 /// An eighth of 10 million, whose hashes have 3 bits less than 32: so gaps, and what they take, are the same. In the process they fill 33 shards.
 const VISITORS: u64 = 1_250_000;
 const PRECISION: Precision = Precision::NearExact { bits: 29 };
+/// Nothing here is about timing out.
+const PATIENT: &str = "timeout_ms=10000&connect_timeout_ms=10000";
 
 async fn redis(server: &RedisServer) -> StoreRef {
     let config = Config::from_url(&format!("{}?timeout_ms=20000&connect_timeout_ms=10000", server.url())).unwrap();
@@ -61,7 +63,7 @@ async fn near_exact_visitors_take_what_is_documented() {
     let on_redis = a_visitor(live(&server));
 
     let server = Memcached::start(Version::Old, &[]);
-    let store = client(server.addr(), "").await;
+    let store = client(server.addr(), PATIENT).await;
     fill(&store).await;
     let on_memcached = a_visitor(server.used_chunk_bytes());
 
@@ -108,7 +110,7 @@ async fn records_take_what_is_documented() {
     let on_redis = a_user(live(&server) - before, &users);
 
     let server = Memcached::start(Version::Old, &[]);
-    let store = client(server.addr(), "").await;
+    let store = client(server.addr(), PATIENT).await;
     let users = open(&store).await;
     let before = server.used_chunk_bytes();
     ten_more(&users).await;
@@ -175,7 +177,7 @@ async fn compact_visitors_take_less_the_more_a_server_packs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_packed_table_takes_whole_pages_of_one_class_of_memcached() {
     let server = Memcached::start(Version::Old, &[]);
-    let store = client(server.addr(), "").await;
+    let store = client(server.addr(), PATIENT).await;
     let table = PackedTable::open_or_create(&store, "cities").await.unwrap();
     let mut random = fastrand::Rng::with_seed(5);
     let mut rows = Rows::new(["a", "b"]).unwrap();

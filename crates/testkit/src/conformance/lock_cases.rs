@@ -174,9 +174,9 @@ async fn dead_holder(store: &StoreRef, name: &str, lease: Duration) -> u64 {
 async fn lock_of_a_dead_holder_is_taken_over(t: Bench) {
     let name = t.name("a");
     let lease = Duration::from_secs(1);
+    let started = std::time::Instant::now();
     let token = dead_holder(&t.store, &name, lease).await;
     let lock = Lock::options().lease(lease).open(&t.store, &name).await.expect("a lock");
-    let started = std::time::Instant::now();
     let guard = lock.acquire(Duration::from_secs(20)).await.expect("the holder is dead");
     assert!(started.elapsed() >= lease / 2, "it was taken from a holder that may live, after {:?}", started.elapsed());
     assert!(guard.fencing_token() > token);

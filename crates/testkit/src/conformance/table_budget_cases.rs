@@ -86,17 +86,17 @@ async fn table_put_of_an_existing_entry_by_another_handle(m: Metered) -> u64 {
 
 async fn table_put_of_a_new_entry(m: Metered) -> u64 {
     let table = m.table(false).await;
-    m.cost_to_caller(async move { table.put("l", "v").await }).await
+    m.cost_of_put(2, async move { table.put("l", "v").await }).await
 }
 
 async fn table_put_for_of_a_new_entry(m: Metered) -> u64 {
     let table = m.table(true).await;
-    m.cost_to_caller(async move { table.put_for("l", "v", Duration::from_secs(60)).await }).await
+    m.cost_of_put(2, async move { table.put_for("l", "v", Duration::from_secs(60)).await }).await
 }
 
 async fn table_put_for_of_an_existing_entry(m: Metered) -> u64 {
     let table = m.table(true).await;
-    m.cost_to_caller(async move { table.put_for("k", "v", Duration::from_secs(60)).await }).await
+    m.cost_of_put(3, async move { table.put_for("k", "v", Duration::from_secs(60)).await }).await
 }
 
 async fn table_remove(m: Metered) -> u64 {

@@ -11,10 +11,14 @@ use larder_structures::{Cache, CacheOptions};
 use larder_testkit::faulty::{Fault, Faulty};
 
 use crate::cache::support::{Truth, cached, churn, clocked, found, is_fresh, leased, options, secs, why_not};
+use crate::lock::support::memory;
 use crate::support::hooked::{Hooked, fail};
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
+
+/// A lease where time is paused. The store's sweeper goes by real time: so long no machine stands still.
+const LONG: Duration = Duration::from_secs(60);
 
 fn brief() -> CacheOptions {
     options().timeout(Duration::from_millis(400))
@@ -194,11 +198,11 @@ async fn a_store_that_does_not_answer_is_told_in_time_and_the_value_comes_back()
 }
 
 /// The store cannot be reached for more than a lease: another takes over, and the first is told why its value is not cached.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_could_not_be_renewed_is_followed_and_told() {
-    let inner: StoreRef = Arc::new(MemoryStore::new());
+    let (inner, clock) = memory();
     let faulty = Faulty::new(inner.clone());
-    let short = || brief().lease(Duration::from_millis(300)).wait(secs(20));
+    let short = || brief().lease(LONG).wait(LONG * 2).clock(clock.clone());
     let cache = short().open_or_create(&faulty.shared(), "c").await.unwrap();
     let other = short().open(&inner, "c").await.unwrap();
     let slow = cache.get_or_rebuild("k", async || {
@@ -216,18 +220,18 @@ async fn a_lease_that_could_not_be_renewed_is_followed_and_told() {
 }
 
 /// Whichever renewal breaks, in whatever way: the next one holds the lease, and the value is cached.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_fails_once_is_tried_again_before_the_lease_is_over() {
     for fault in FAULTS {
-        let inner: StoreRef = Arc::new(MemoryStore::new());
+        let (inner, clock) = memory();
         let faulty = Faulty::new(inner.clone());
-        let short = || brief().lease(Duration::from_millis(600)).wait(Duration::ZERO);
+        let short = || brief().lease(LONG).wait(Duration::ZERO).clock(clock.clone());
         let cache = short().open_or_create(&faulty.shared(), "c").await.unwrap();
         let other = short().open(&inner, "c").await.unwrap();
         let made = cache.get_or_rebuild("k", async || {
             for nth in 1..=2 {
                 faulty.fail_nth(nth, fault);
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                tokio::time::sleep(LONG * 5 / 6).await;
                 let error = other.lookup("k").await.expect_err("it is leased");
                 assert_eq!(error.kind(), ErrorKind::Timeout, "{fault:?}: {error}");
             }

@@ -13,10 +13,13 @@ use larder_structures::{Cache, Name, Set, registry};
 use crate::cache::support::{
     cached, clocked, entry_key, found, is_fresh, is_stale, leased, long_rebuild, options, secs, why_not,
 };
+use crate::lock::support::memory;
 use crate::support::probe::Probe;
 
 /// The index of the key `k`.
 const INDEX_OF_K: &str = "BMN9mZPii-apIe";
+/// A lease where time is paused. The store's sweeper goes by real time: so long no machine stands still.
+const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn round_trips_are_as_documented() {
@@ -94,60 +97,61 @@ async fn of_eight_clients_exactly_one_rebuilds_and_all_get_its_value() {
     assert_eq!((rebuilds.load(Ordering::SeqCst), by_source), (1, [7, 1]));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_rebuild_of_three_leases_is_made_once_by_four_clients() {
-    let store: StoreRef = Arc::new(MemoryStore::new());
-    let lease = secs(1);
+    let (store, clock) = memory();
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(options().lease(lease).open_or_create(&store, "c").await.unwrap());
+        let options = options().lease(LONG).wait(LONG * 10).clock(clock.clone());
+        clients.push(options.open_or_create(&store, "c").await.unwrap());
     }
-    let (rebuilds, got) = long_rebuild(clients, lease).await;
+    let (rebuilds, got) = long_rebuild(clients, LONG).await;
     assert_eq!(rebuilds, 1, "{got:?}");
     assert!(got.iter().all(|cached| cached.value == "0" && cached.is_kept()), "{got:?}");
 }
 
 /// The stale value travels with each renewal, and is not served for longer by it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_at_each_third_and_the_stale_value_does_not_live_longer_by_it() {
-    let probe = Probe::over(Arc::new(MemoryStore::new()));
-    let lease = Duration::from_millis(600);
-    let options = || options().ttl(Duration::from_millis(1)).stale(Duration::from_millis(1_200)).lease(lease);
-    let cache = options().open_or_create(&probe.shared(), "c").await.unwrap();
+    let (store, clock) = memory();
+    let probe = Probe::over(store);
+    let options = options().ttl(Duration::from_millis(1)).stale(LONG * 2).lease(LONG).clock(clock);
+    let cache = options.open_or_create(&probe.shared(), "c").await.unwrap();
     cached(&cache, "k", "old").await;
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    tokio::time::sleep(secs(1)).await;
     let rebuild = leased(&cache, "k").await;
     assert_eq!(rebuild.stale().unwrap(), "old");
     probe.round_trips();
     let rebuild = rebuild.renewing();
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    tokio::time::sleep(secs(70)).await;
     assert_eq!(probe.round_trips(), 3, "a third each");
     assert!(is_stale(&found(&cache, "k").await, "old"));
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    tokio::time::sleep(secs(65)).await;
     assert!(cache.get("k").await.unwrap().is_none(), "its window is over");
     probe.round_trips();
     assert!(rebuild.finish("new").await.is_kept());
     assert_eq!(probe.round_trips(), 1, "the token of the last renewal is known");
-    tokio::time::sleep(lease).await;
+    tokio::time::sleep(LONG).await;
     assert_eq!(probe.round_trips(), 0, "nobody renews what is finished");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_renewing_rebuild_that_is_dropped_or_invalidated_renews_no_more() {
-    let probe = Probe::over(Arc::new(MemoryStore::new()));
-    let cache = options().lease(Duration::from_millis(300)).open_or_create(&probe.shared(), "c").await.unwrap();
+    let (store, clock) = memory();
+    let probe = Probe::over(store);
+    let cache = options().lease(LONG).clock(clock).open_or_create(&probe.shared(), "c").await.unwrap();
     let rebuild = leased(&cache, "k").await.renewing();
     cache.invalidate("k").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(LONG * 2 / 3).await;
     probe.round_trips();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep(LONG).await;
     assert_eq!(probe.round_trips(), 0, "the renewal that found it gone was the last");
     assert!(cache.get("k").await.unwrap().is_none());
     probe.round_trips();
     assert_eq!(why_not(&rebuild.finish("v").await).kind(), ErrorKind::Conflict);
     assert_eq!(probe.round_trips(), 0, "it is known to be gone");
     drop(leased(&cache, "k").await.renewing());
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(LONG * 2).await;
     probe.round_trips();
     leased(&cache, "k").await.give_up().await;
     assert_eq!(probe.round_trips(), 3);
@@ -218,8 +222,8 @@ async fn a_rebuilder_that_dies_is_followed_after_its_lease_by_the_stores_clock()
 async fn a_waiting_client_takes_over_from_a_dead_rebuilder() {
     let store: StoreRef = Arc::new(MemoryStore::new());
     let cache = options().lease(Duration::from_millis(300)).open_or_create(&store, "c").await.unwrap();
-    std::mem::forget(leased(&cache, "k").await);
     let before = std::time::Instant::now();
+    std::mem::forget(leased(&cache, "k").await);
     let made = cached(&cache, "k", "v").await;
     assert!(matches!(made.source, Source::Rebuilt(Ok(()))));
     assert!(before.elapsed() >= Duration::from_millis(250), "{:?}", before.elapsed());

@@ -477,8 +477,8 @@ async fn a_tail_begins_with_a_log_that_is_too_large_for_one_timeout() {
         // No two of them fit into a part.
         log.put([b'x'; 4_000]).await.unwrap();
     }
-    let slow: StoreRef = Arc::new(Slow(store, Duration::from_millis(4)));
-    let log = options(&clock).timeout(Duration::from_millis(500)).open(&slow, "l").await.unwrap();
+    let slow: StoreRef = Arc::new(Slow(store, Duration::from_millis(12)));
+    let log = options(&clock).timeout(Duration::from_millis(2_000)).open(&slow, "l").await.unwrap();
     assert_eq!(log.fetch(..).await.unwrap_err().kind(), ErrorKind::Unavailable, "all at once is too much");
     let mut tail = log.tail(Cursor::default()).unwrap();
     let mut looks = Vec::new();

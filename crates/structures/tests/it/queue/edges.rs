@@ -125,9 +125,9 @@ async fn two_claims_at_once_after_a_lease_ran_out_are_settled_at_once() {
     let watched = Watched::new();
     let queue = Queue::open_or_create(&watched.shared(), "q").await.unwrap();
     queue.push_all(["a", "b"]).await.unwrap();
-    let a = queue.claim(Duration::from_millis(20)).await.unwrap().unwrap();
+    let a = queue.claim(Duration::from_millis(500)).await.unwrap().unwrap();
     let b = queue.claim(LEASE).await.unwrap().unwrap();
-    tokio::time::sleep(Duration::from_millis(80)).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
     watched.take_batches();
     let (acked, one, two) = tokio::join!(b.ack(), queue.claim(LEASE), queue.claim(LEASE));
     acked.unwrap();

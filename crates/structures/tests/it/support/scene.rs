@@ -58,9 +58,9 @@ impl Scene {
         Scene { proxy: Proxy::start(addr), column, addr, tongue, _server: server }
     }
 
-    /// A client of its own, with connections of its own, that sees the server directly.
+    /// A client of its own, with connections of its own, that sees the server directly, and is patient with it.
     pub(crate) async fn direct(&self) -> StoreRef {
-        self.client(self.addr, "").await
+        self.client(self.addr, "timeout_ms=10000&connect_timeout_ms=10000").await
     }
 
     /// Eight such clients, behind the proxy.

@@ -549,7 +549,7 @@ async fn a_late_repair_does_not_bring_a_key_back() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     });
     assert_eq!(reading.get("k").await.unwrap().unwrap(), "v");
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    reading.settle().await;
     is_gone_for_good(&table, "k").await;
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use larder_core::{ClockRef, StoreRef, SystemClock};
 use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
-use larder_testkit::history::{Arena, Caused, JOBS, Job, Run, Verdict, by_clock};
+use larder_testkit::history::{Arena, Caused, JOBS, Job, Run, Verdict, by_clocks};
 
 use self::stores::{Meeting, Thief};
 use crate::virtual_time::{self, VirtualClock};
@@ -158,7 +158,7 @@ async fn on(
             })
         }),
     };
-    let verdict = by_clock(clock, (job.run)(arena, run)).await;
+    let verdict = by_clocks(move || clock.clone(), (job.run)(arena, run)).await;
     (verdict, connections.iter().map(|(name, _, faulty)| (*name, faulty.injected())).collect())
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use larder_core::{Batch, Ctx, Profile, Run as StoreRun, Store, StoreRef, Verb};
 use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
-use larder_testkit::history::{Arena, Boxed, Caused, JOBS, Job, Run, Verdict, by_clock};
+use larder_testkit::history::{Arena, Boxed, Caused, JOBS, Job, Run, Verdict, by_clocks};
 
 use super::servers::{Bug, Server};
 use crate::histories::stores::{Meeting, Thief};
@@ -69,7 +69,7 @@ impl Scene {
                 }) as Boxed<()>
             });
             let arena = Arena { clients, quiet: store, caused, calm };
-            by_clock(clock, job(arena, Run { seed: self.seed, ops: OPS })).await.violations
+            by_clocks(move || clock.clone(), job(arena, Run { seed: self.seed, ops: OPS })).await.violations
         })
     }
 

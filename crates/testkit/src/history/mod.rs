@@ -75,18 +75,21 @@ impl Caused {
     }
 }
 
+/// Gives each handle the clock that it goes by.
+pub type Clocks = Arc<dyn Fn() -> ClockRef + Send + Sync>;
+
 tokio::task_local! {
-    static CLOCK: ClockRef;
+    static CLOCKS: Clocks;
 }
 
-/// Runs a job whose handles go by `clock`, and not by the system's.
-pub async fn by_clock<T>(clock: ClockRef, job: impl Future<Output = T>) -> T {
-    CLOCK.scope(clock, job).await
+/// Runs a job each of whose handles asks `clocks` for a clock of its own, and not for the system's.
+pub async fn by_clocks<T>(clocks: impl Fn() -> ClockRef + Send + Sync + 'static, job: impl Future<Output = T>) -> T {
+    CLOCKS.scope(Arc::new(clocks), job).await
 }
 
-/// The clock that handles of the job that asks go by.
+/// A clock for a handle that the job opens now. Machines have a clock each, and no two are set alike: never one for two handles.
 fn clock() -> ClockRef {
-    CLOCK.try_with(ClockRef::clone).unwrap_or_else(|_| SystemClock::shared())
+    CLOCKS.try_with(|clocks| clocks()).unwrap_or_else(|_| SystemClock::shared())
 }
 
 /// What a job draws from, and how much it does.

@@ -24,13 +24,13 @@ pub(super) enum Opening {
     Open,
 }
 
-/// The opener of anything that has options with `open` and `open_or_create`.
+/// The opener of anything that has options with `open` and `open_or_create`. The options are made for each handle: it goes by a clock of its own.
 macro_rules! opener {
     ($options:expr, $name:expr) => {{
-        let (options, name) = ($options, $name);
+        let name = $name;
         let open: $crate::history::jobs::drive::Opener<_> =
             std::sync::Arc::new(move |store: larder_core::StoreRef, how| {
-                let (options, name) = (options.clone(), name.clone());
+                let (options, name) = ($options, name.clone());
                 Box::pin(async move {
                     match how {
                         $crate::history::jobs::drive::Opening::Make => options.open_or_create(&store, &name).await,

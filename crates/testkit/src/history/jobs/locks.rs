@@ -45,9 +45,9 @@ impl Guarded {
 
 pub(super) fn lock(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let (options, name) = (Lock::options().lease(LEASE).clock(clock()), drive::name("lock", run));
+        let name = drive::name("lock", run);
         let open: drive::Opener<Lock> = Arc::new(move |store, _: Opening| {
-            let (options, name) = (options.clone(), name.clone());
+            let (options, name) = (Lock::options().lease(LEASE).clock(clock()), name.clone());
             Box::pin(async move { options.open(&store, &name).await })
         });
         let guarded = Arc::new(Mutex::new(Guarded::default()));

@@ -24,8 +24,8 @@ type Tails = Arc<Mutex<Vec<(usize, Tail)>>>;
 
 pub(super) fn log(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = EventLog::options().chunk(CHUNK).retention(RETENTION).clock(clock());
-        let open = opener!(options, drive::name("log", run));
+        let options = || EventLog::options().chunk(CHUNK).retention(RETENTION).clock(clock());
+        let open = opener!(options(), drive::name("log", run));
         let tails = Tails::default();
         let ended = play("event log", arena, run, open, |client| work(client, tails.clone())).await;
         let calm_from = ended.history.tick();

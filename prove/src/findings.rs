@@ -13,6 +13,9 @@ const TOLD_OF_A_HISTORY: usize = 2;
 /// What is counted of losses that nobody was told of.
 pub(crate) const SILENT_LOSSES: &str = "silent losses";
 
+/// What is counted of operations in whose history no check was left out.
+pub(crate) const FULLY_CHECKED: &str = "operations fully checked";
+
 /// What a run of a part found. Two runs of a part add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
@@ -51,6 +54,7 @@ impl Findings {
     /// Adds what the checkers say of a history of a job, and where it was played.
     pub fn verdict(&mut self, seed: u64, job: &str, place: &str, verdict: Verdict) {
         self.count("operations checked", verdict.operations);
+        self.count(FULLY_CHECKED, verdict.fully_checked);
         self.count(&format!("operations checked: {job}"), verdict.operations);
         self.count("ambiguous operations", verdict.unknown);
         self.count("losses told", verdict.losses_told);
@@ -79,12 +83,18 @@ mod tests {
     fn every_violation_of_a_history_counts_and_the_first_are_told() {
         let mut all = Findings::default();
         let violations = ["a", "b", "c"].map(str::to_owned).to_vec();
-        all.verdict(7, "set", "here", Verdict { operations: 5, unknown: 1, losses_told: 0, violations });
+        all.verdict(
+            7,
+            "set",
+            "here",
+            Verdict { operations: 5, fully_checked: 3, unknown: 1, losses_told: 0, violations },
+        );
         assert_eq!(
             (all.violations, &all.told[..]),
             (3, &["seed 7: a (here)".to_owned(), "seed 7: b (here)".to_owned()][..])
         );
         assert_eq!((all.counts["operations checked: set"], all.counts["ambiguous operations"]), (5, 1));
+        assert_eq!((all.counted("operations checked"), all.counted(FULLY_CHECKED)), (5, 3));
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod served;
 pub mod simulation;
 mod stalls;
 mod virtual_time;
+mod watched;
 
 use std::future::Future;
 use std::sync::Arc;

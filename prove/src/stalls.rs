@@ -14,6 +14,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::lock::LockGuard;
 use larder_structures::{Array, Lock};
 
+use crate::findings::FULLY_CHECKED;
 use crate::virtual_time::{self, VirtualClock};
 use crate::{Budget, Findings, Part};
 
@@ -112,10 +113,9 @@ fn round(seed: u64, findings: &mut Findings) {
         seen
     });
     let seen = std::mem::take(&mut *locked(&seen));
-    findings.count(
-        "operations checked",
-        seen.granted.len() as u64 + seen.writes + seen.refused + seen.changes.len() as u64,
-    );
+    let checked = seen.granted.len() as u64 + seen.writes + seen.refused + seen.changes.len() as u64;
+    findings.count("operations checked", checked);
+    findings.count(FULLY_CHECKED, checked);
     findings.count("faults: holder stalled past its lease", seen.stalls);
     findings.count("fenced writes taken", seen.writes);
     findings.count("stale fenced writes taken", seen.stale);

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_core::Clock;
@@ -9,16 +10,18 @@ use larder_core::Clock;
 /// A day in 2023, in no window's last minute.
 const WALL: Duration = Duration::from_secs(1_700_000_000);
 
-/// The clock of a runtime whose time is paused: it moves with the timers.
+/// The clock of a runtime whose time is paused: it moves with the timers. Its wall time is later by a microsecond each time it is asked for: on no machine is it the same
+/// before and after a round trip, and what is given by it, as tokens of a lock whose record was lost, must not be either.
 #[derive(Debug)]
 pub(crate) struct VirtualClock {
     start: tokio::time::Instant,
+    asked: AtomicU64,
 }
 
 impl VirtualClock {
     /// A clock that begins now. Within a runtime of [`run`].
     pub(crate) fn shared() -> Arc<VirtualClock> {
-        Arc::new(VirtualClock { start: tokio::time::Instant::now() })
+        Arc::new(VirtualClock { start: tokio::time::Instant::now(), asked: AtomicU64::new(0) })
     }
 }
 
@@ -29,7 +32,7 @@ impl Clock for VirtualClock {
     }
 
     fn wall(&self) -> Duration {
-        WALL + self.monotonic()
+        WALL + self.monotonic() + Duration::from_micros(self.asked.fetch_add(1, Ordering::SeqCst))
     }
 }
 

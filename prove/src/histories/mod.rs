@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering;
 use larder_core::{ClockRef, StoreRef, SystemClock};
 use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
-use larder_testkit::history::{Arena, Caused, JOBS, Job, Run, Verdict, by_clock};
+use larder_testkit::history::{Arena, Caused, JOBS, Job, Run, Verdict, by_clocks};
 
 use self::stores::{Meeting, Thief};
 use crate::virtual_time::{self, VirtualClock};
+use crate::watched::Watched;
 use crate::{Budget, Findings, Part};
 
 pub(crate) const PART: Part = Part {
@@ -137,17 +138,20 @@ async fn on(
         }
         connections.push((name, fault, faulty));
     }
-    let is_late = is_faulty && connections.iter().any(|(_, fault, _)| matches!(fault, Fault::Late(_)));
     let is_open = is_faulty && connections.iter().any(|(_, fault, _)| *fault != Fault::NotSent);
-    caused.never_late.store(!is_late, Ordering::SeqCst);
     // What was lost leaves open, too, whether it was written before.
     let may_lose = store.profile().may_evict();
     caused.never_open.store(!is_open && !may_lose, Ordering::SeqCst);
     let all: Vec<Faulty> = connections.iter().map(|(.., faulty)| faulty.clone()).collect();
+    // What a connection gives up that delivers late arrives; what others give up has arrived by then, or never does.
+    let client = |(_, fault, faulty): &(_, Fault, Faulty)| match fault {
+        Fault::Late(_) => Arc::new(Watched::new(faulty.shared(), caused.clone())) as StoreRef,
+        _ => faulty.shared(),
+    };
     let arena = Arena {
-        clients: all.iter().map(Faulty::shared).collect(),
+        clients: connections.iter().map(client).collect(),
         quiet: store,
-        caused,
+        caused: caused.clone(),
         calm: Arc::new(move || {
             let all = all.clone();
             Box::pin(async move {
@@ -158,7 +162,7 @@ async fn on(
             })
         }),
     };
-    let verdict = by_clock(clock, (job.run)(arena, run)).await;
+    let verdict = by_clocks(move || clock.clone(), (job.run)(arena, run)).await;
     (verdict, connections.iter().map(|(name, _, faulty)| (*name, faulty.injected())).collect())
 }
 

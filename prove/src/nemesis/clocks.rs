@@ -1,7 +1,7 @@
-//! Wall clocks of clients that are minutes off, and are set while they work. How fast time passes is right on all of them.
+//! Wall clocks of clients that are minutes off, each by as much as it likes, and are set while they work. How fast time passes is right on all of them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -11,14 +11,14 @@ use larder_testkit::history::Caused;
 
 /// Of so many rounds one has wrong clocks.
 const ONE_IN: u64 = 8;
-/// How often a clock is set in a round, at the most.
+/// How often a clock is set in a round, at the most; some are right.
 const JUMPS_MAX: usize = 3;
 /// The last jump comes within this time.
 const WITHIN_MS: u64 = 300;
 /// How far off a clock is: two hours, either way.
 const OFF_S_MAX: i64 = 7_200;
 /// The same where structures promise for five minutes between two clocks.
-const VISITORS_OFF_S_MAX: i64 = 140;
+const WINDOWS_OFF_S_MAX: i64 = 140;
 
 /// From when on a clock is off by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,26 +27,60 @@ pub(super) struct Jump {
     off_s: i64,
 }
 
-/// What a round's clock does: mostly nothing.
-pub(super) fn jumps(seed: u64, kind: Kind) -> Vec<Jump> {
-    let off_s_max = if matches!(kind, Kind::Visitors | Kind::UniqueVisitors) { VISITORS_OFF_S_MAX } else { OFF_S_MAX };
-    // Another stream than the round's.
-    let mut rng = Rng::with_seed(seed.rotate_left(32) ^ 0x636c_6f63_6b73);
-    if rng.u64(..ONE_IN) != 0 {
-        return Vec::new();
-    }
-    let mut jumps: Vec<Jump> = (0..rng.usize(1..=JUMPS_MAX))
-        .map(|_| Jump { at: Duration::from_millis(rng.u64(..=WITHIN_MS)), off_s: rng.i64(-off_s_max..=off_s_max) })
-        .collect();
-    jumps.sort_by_key(|jump| jump.at);
-    jumps
+/// The clocks of a round: one for each handle that asks.
+pub(super) struct Clocks {
+    seed: u64,
+    off_s_max: i64,
+    given: AtomicU64,
+    jumps: AtomicU64,
+    caused: Arc<Caused>,
 }
 
-/// The clock of a round, from now on.
-pub(super) fn set(caused: &Caused, jumps: &[Jump]) -> ClockRef {
-    caused.clock_jumps.fetch_add(jumps.len() as u64, Ordering::SeqCst);
-    let right = SystemClock::new();
-    Arc::new(Jumping { start: right.monotonic(), right, jumps: jumps.to_vec() })
+impl Clocks {
+    /// Those of a structure's round.
+    pub(super) fn of(seed: u64, kind: Kind, caused: Arc<Caused>) -> Clocks {
+        let goes_by_windows = matches!(kind, Kind::Visitors | Kind::UniqueVisitors | Kind::EventLog);
+        let off_s_max = if goes_by_windows { WINDOWS_OFF_S_MAX } else { OFF_S_MAX };
+        // Another stream than the round's.
+        let seed = seed.rotate_left(32) ^ 0x636c_6f63_6b73;
+        Clocks { seed, off_s_max, given: AtomicU64::new(0), jumps: AtomicU64::new(0), caused }
+    }
+
+    /// What gives one clock after the other, each from now on.
+    pub(super) fn giving(self: &Arc<Clocks>) -> impl Fn() -> ClockRef + Send + Sync + 'static {
+        let clocks = self.clone();
+        move || Arc::new(clocks.next())
+    }
+
+    /// How often the clocks that were given are set.
+    pub(super) fn jumps(&self) -> u64 {
+        self.jumps.load(Ordering::SeqCst)
+    }
+
+    fn next(&self) -> Jumping {
+        let jumps = self.draw(self.given.fetch_add(1, Ordering::SeqCst));
+        self.jumps.fetch_add(jumps.len() as u64, Ordering::SeqCst);
+        self.caused.clock_jumps.fetch_add(jumps.len() as u64, Ordering::SeqCst);
+        let right = SystemClock::new();
+        Jumping { start: right.monotonic(), right, jumps }
+    }
+
+    /// What a clock does: in most rounds nothing.
+    fn draw(&self, number: u64) -> Vec<Jump> {
+        let mut round = Rng::with_seed(self.seed);
+        if round.u64(..ONE_IN) != 0 {
+            return Vec::new();
+        }
+        let mut rng = Rng::with_seed(round.u64(..).wrapping_add(number));
+        let mut jumps: Vec<Jump> = (0..rng.usize(0..=JUMPS_MAX))
+            .map(|_| {
+                let at = Duration::from_millis(rng.u64(..=WITHIN_MS));
+                Jump { at, off_s: rng.i64(-self.off_s_max..=self.off_s_max) }
+            })
+            .collect();
+        jumps.sort_by_key(|jump| jump.at);
+        jumps
+    }
 }
 
 #[derive(Debug)]
@@ -74,26 +108,50 @@ impl Clock for Jumping {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_clock_is_right_until_its_first_jump_and_off_by_the_last() {
-        let caused = Caused::default();
-        let off = |off_s| Jump { at: Duration::ZERO, off_s };
-        let minutes = |jumps: &[Jump]| {
-            let wall = set(&caused, jumps).wall().as_secs_f64();
-            ((wall - SystemClock::new().wall().as_secs_f64()) / 60.0).round()
-        };
-        assert_eq!((minutes(&[]), minutes(&[off(600)]), minutes(&[off(600), off(-1_200)])), (0.0, 10.0, -20.0));
-        let later = Jump { at: Duration::from_secs(60), off_s: 600 };
-        assert_eq!(minutes(&[later]), 0.0);
-        assert_eq!(caused.clock_jumps.load(Ordering::SeqCst), 4);
+    fn clocks(seed: u64, kind: Kind) -> Clocks {
+        Clocks::of(seed, kind, Arc::default())
+    }
+
+    fn minutes_off(jumps: &[Jump]) -> f64 {
+        let right = SystemClock::new();
+        let wall = Jumping { start: right.monotonic(), right, jumps: jumps.to_vec() }.wall().as_secs_f64();
+        ((wall - right.wall().as_secs_f64()) / 60.0).round()
     }
 
     #[test]
-    fn one_round_of_eight_has_wrong_clocks() {
-        let wrong = (0..800).filter(|&seed| !jumps(seed, Kind::Lock).is_empty()).count();
-        assert!((60..150).contains(&wrong), "{wrong}");
-        assert_eq!(jumps(7, Kind::Set), jumps(7, Kind::Set));
-        let off = (0..800).flat_map(|seed| jumps(seed, Kind::Visitors)).map(|jump| jump.off_s.abs()).max();
-        assert!(off.is_some_and(|off| off <= VISITORS_OFF_S_MAX));
+    fn a_clock_is_right_until_its_first_jump_and_off_by_the_last() {
+        let off = |off_s| Jump { at: Duration::ZERO, off_s };
+        let offs = [minutes_off(&[]), minutes_off(&[off(600)]), minutes_off(&[off(600), off(-1_200)])];
+        assert_eq!(offs, [0.0, 10.0, -20.0]);
+        assert_eq!(minutes_off(&[Jump { at: Duration::from_secs(60), off_s: 600 }]), 0.0);
+    }
+
+    #[test]
+    fn one_round_of_eight_has_wrong_clocks_and_no_two_are_set_alike() {
+        let drawn = |seed, kind| -> Vec<Vec<Jump>> { (0..4).map(|number| clocks(seed, kind).draw(number)).collect() };
+        let is_wrong = |seed: &u64| drawn(*seed, Kind::Lock).iter().any(|jumps| !jumps.is_empty());
+        let wrong: Vec<u64> = (0..800).filter(is_wrong).collect();
+        assert!((60..150).contains(&wrong.len()), "{wrong:?}");
+        for &seed in &wrong {
+            let mut all = drawn(seed, Kind::Lock);
+            assert_eq!(all, drawn(seed, Kind::Lock), "a seed shows the same again");
+            all.retain(|jumps| !jumps.is_empty());
+            assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "seed {seed}: {all:?}");
+        }
+        for kind in [Kind::Visitors, Kind::UniqueVisitors, Kind::EventLog] {
+            let off = (0..800).flat_map(|seed| drawn(seed, kind)).flatten().map(|jump| jump.off_s.abs()).max();
+            assert!(off.is_some_and(|off| off <= WINDOWS_OFF_S_MAX), "two of them are up to five minutes apart");
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_a_cause() {
+        let seed = (0..).find(|&seed| !clocks(seed, Kind::Lock).draw(1).is_empty()).unwrap();
+        let clocks = Arc::new(clocks(seed, Kind::Lock));
+        let give = clocks.giving();
+        let given = [give(), give()];
+        let jumps = clocks.jumps();
+        assert!(jumps > 0 && given.len() == 2, "the second is set");
+        assert_eq!(clocks.caused.clock_jumps.load(Ordering::SeqCst), jumps);
     }
 }

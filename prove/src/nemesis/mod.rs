@@ -4,10 +4,12 @@ mod clocks;
 mod stages;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
+use clocks::Clocks;
 use fastrand::Rng;
-use larder_testkit::history::{JOBS, Job, Run, by_clock};
+use larder_testkit::history::{JOBS, Job, Run, by_clocks};
 use larder_testkit::proxy::Counts;
 use larder_testkit::redis::RedisVersion;
 use stages::{STAGES, Scene, Stage};
@@ -52,15 +54,14 @@ async fn round(seed: u64) -> Findings {
     let (job, stage, run) = cast(seed);
     let mut found = Findings::default();
     let Scene { arena, trouble, proxies } = stages::set(stage, job.kind, seed, DEEDS_WITHIN_MS).await;
-    let jumps = clocks::jumps(seed, job.kind);
-    let clock = clocks::set(&arena.caused, &jumps);
-    let playing = by_clock(clock, (job.run)(arena, run));
+    let clocks = Arc::new(Clocks::of(seed, job.kind, arena.caused.clone()));
+    let playing = by_clocks(clocks.giving(), (job.run)(arena, run));
     match within(playing).await {
         Some(verdict) => found.verdict(seed, job.name, &format!("on {stage:?}"), verdict),
         None => found.violation(seed, &format!("{}: not over after {ROUND_S_MAX} s (on {stage:?})", job.name)),
     }
     found.count("histories", 1);
-    found.count("faults: clock set off by minutes", jumps.len() as u64);
+    found.count("faults: clock set off by minutes", clocks.jumps());
     for (deed, times) in trouble.done() {
         found.count(&format!("faults: {}", deed.as_str()), times);
     }

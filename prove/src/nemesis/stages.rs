@@ -1,6 +1,7 @@
 //! Where a history is played: a real server, what is between it and its clients, and what befalls both.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -11,6 +12,7 @@ use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 
+use crate::watched::Watched;
 use crate::{served, simulation};
 
 /// Clients of a history.
@@ -89,13 +91,18 @@ pub(crate) async fn set(stage: Stage, kind: Kind, seed: u64, within_ms: u64) -> 
     let props = tokio::task::spawn_blocking(move || props(stage, seed, within_ms)).await.expect("a server");
     let mut rng = Rng::with_seed(seed);
     let mut clients = Vec::new();
+    let caused = Arc::new(Caused::default());
     for _ in 0..rng.usize(CLIENTS) {
-        clients.push(connect(&format!("{}{TIMEOUTS}", props.url)).await);
+        // What is given up may stand in a buffer, or with a server that was stopped, and be carried out later.
+        let client = connect(&format!("{}{TIMEOUTS}", props.url)).await;
+        clients.push(Arc::new(Watched::new(client, Arc::clone(&caused))) as StoreRef);
     }
     let quiet = connect(&format!("{}timeout_ms=10000&connect_timeout_ms=10000", props.quiet)).await;
-    let caused = Arc::new(Caused::default());
     for proxy in &props.proxies {
-        proxy.draw(seed, rates(&mut rng, stage, kind));
+        let rates = rates(&mut rng, stage, kind);
+        // A proxy tells nobody as it sends something twice.
+        caused.late.fetch_add(u64::from(rates.duplicate > 0.0), Ordering::SeqCst);
+        proxy.draw(seed, rates);
     }
     let trouble = (props.begin)(Arc::clone(&caused));
     let calm = calm(Arc::clone(&trouble), props.proxies.clone());

@@ -44,6 +44,20 @@ const PLANTS: &[Plant] = &[
         round: |seed, planted| on_server(seed, Bug::PlainSet, planted, "counter", &[Fault::Late(5), Fault::LostReply]),
     },
     Plant {
+        name: "a lock's record is written by a plain set",
+        seeds: 20,
+        round: |seed, planted| on_server(seed, Bug::PlainSet, planted, "lock", &[]),
+    },
+    Plant {
+        name: "a loss is told before anything is lost",
+        // What is lost later on excuses nothing: the clients say so as they look for the first time.
+        seeds: 10,
+        round: |seed, planted| {
+            let scene = Scene { steals_one_in: Some(60), ..Scene::calm(seed) };
+            scene.play(toys::set(flaw(Flaw::CriesLost, planted)))
+        },
+    },
+    Plant {
         name: "tokens are given again after a restart",
         seeds: 20,
         round: |seed, planted| on_server(seed, Bug::TokensReused, planted, "queue", &[]),

@@ -50,14 +50,15 @@ async fn holder(
         while store.run_one(Ctx::default(), take.clone()).await.expect("a store that works") != Reply::Stored {
             tokio::time::sleep(Duration::from_millis(rng.u64(1..40))).await;
         }
-        let from_ms = now_ms();
+        let from = now_ms();
         let token = store.run_one(Ctx::default(), Op::get(key.clone(), Want::CAS)).await.ok();
         let token = token.and_then(Reply::into_item).and_then(|item| item.cas);
         // Once in three turns longer than the lease.
         let work = if rng.u8(..3) == 0 { rng.u64(510..900) } else { rng.u64(10..300) };
         tokio::time::sleep(Duration::from_millis(work)).await;
-        let until_ms = now_ms().min(from_ms + LEASE.as_millis() as u64);
-        holds.lock().unwrap_or_else(PoisonError::into_inner).push(Hold { client, from_ms, until_ms });
+        let until = now_ms().min(from + LEASE.as_millis() as u64);
+        let hold = Hold { client, token: token.map_or(0, |token| token.token), from, until };
+        holds.lock().unwrap_or_else(PoisonError::into_inner).push(hold);
         let free = match token.filter(|_| !is_blind) {
             Some(token) => Op::delete_if(key.clone(), token),
             None => Op::delete(key.clone()),

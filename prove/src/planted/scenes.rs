@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use larder_core::{Batch, Ctx, Profile, Run as StoreRun, Store, StoreRef, Verb};
 use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
-use larder_testkit::history::{Arena, Boxed, Caused, JOBS, Job, Run, Verdict, by_clock};
+use larder_testkit::history::{Arena, Boxed, Caused, JOBS, Job, Run, Verdict, by_clocks};
 
 use super::servers::{Bug, Server};
 use crate::histories::stores::{Meeting, Thief};
 use crate::virtual_time::{self, VirtualClock};
+use crate::watched::Watched;
 
 const CLIENTS: u64 = 3;
 const OPS: usize = 240;
@@ -53,10 +54,12 @@ impl Scene {
                 None => Arc::new(Thief::new(memory, rng.fork(), caused.clone(), self.steals_one_in, false)),
             };
             let links: Vec<Faulty> = (0..CLIENTS).map(|number| self.link(&store, number, &mut rng)).collect();
-            caused.never_late.store(!self.faults.iter().any(|fault| matches!(fault, Fault::Late(_))), Ordering::SeqCst);
             caused.never_open.store(!may_evict && self.faults.is_empty(), Ordering::SeqCst);
-            let client = |link: &Faulty| {
-                if self.retries { Arc::new(Retrying(link.shared())) as StoreRef } else { link.shared() }
+            let is_late = self.faults.iter().any(|fault| matches!(fault, Fault::Late(_)));
+            let client = |link: &Faulty| match (self.retries, is_late) {
+                (true, _) => Arc::new(Retrying(link.shared())) as StoreRef,
+                (false, true) => Arc::new(Watched::new(link.shared(), caused.clone())),
+                (false, false) => link.shared(),
             };
             let clients = links.iter().map(client).collect();
             let calm = Arc::new(move || {
@@ -68,8 +71,8 @@ impl Scene {
                     }
                 }) as Boxed<()>
             });
-            let arena = Arena { clients, quiet: store, caused, calm };
-            by_clock(clock, job(arena, Run { seed: self.seed, ops: OPS })).await.violations
+            let arena = Arena { clients, quiet: store, caused: caused.clone(), calm };
+            by_clocks(move || clock.clone(), job(arena, Run { seed: self.seed, ops: OPS })).await.violations
         })
     }
 

@@ -19,7 +19,7 @@ use larder_testkit::servers::{Memcached, Version};
 use subjects::{Handle, Held, SORTS, Sort, Subject, VALUES_MAX};
 use tokio::task::block_in_place;
 
-use crate::findings::SILENT_LOSSES;
+use crate::findings::{FULLY_CHECKED, SILENT_LOSSES};
 use crate::{Budget, Findings, Part, served};
 
 /// Rounds at one time, each with a server of its own.
@@ -217,7 +217,10 @@ impl Round {
         self.found.count(SILENT_LOSSES, 0);
         for witness in witnesses {
             let given = &witness.given;
-            self.found.count("operations checked", (given.acked.len() + given.unknown.len()) as u64);
+            let given_out = (given.acked.len() + given.unknown.len()) as u64;
+            self.found.count("operations checked", given_out);
+            // Of what is gone with its server it is checked that this is told, and no more.
+            self.found.count(FULLY_CHECKED, if self.server.keeps() { given_out } else { 0 });
             self.found.count("ambiguous operations", given.unknown.len() as u64);
             if self.server.keeps() { self.is_whole(witness).await } else { self.is_told(witness).await }
         }

@@ -1,6 +1,7 @@
 //! What is between clients and the server: connections that delay, break at any op, lose requests and replies, deliver late, and are held up.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -299,6 +300,7 @@ impl Net {
         tokio::spawn(async move {
             net.arrival(&connection, Instant::now() + later).await;
             if net.server.life() == connection.life {
+                net.server.caused.late.fetch_add(1, Ordering::SeqCst);
                 let replies = net.server.apply(&ops, connection.number, false);
                 let (client, number) = (connection.client, connection.number);
                 net.trace.line(format_args!("c{client}#{number} arrives again: {ops:?}: {replies:?}"));
@@ -324,6 +326,9 @@ impl Net {
             }
             _ => request.ops.len(),
         };
+        if applied > 0 && connection.is_given_up(request.number) {
+            self.server.caused.late.fetch_add(1, Ordering::SeqCst);
+        }
         let is_full = request.fate == Fate::Full;
         let replies = self.server.apply(&request.ops[..applied], connection.number, is_full);
         self.trace.line(format_args!("{name} arrives, {applied} ops: {replies:?}"));
@@ -385,6 +390,12 @@ impl Connection {
         let mut state = self.lock();
         state.is_broken = true;
         state.waiting.clear();
+    }
+
+    /// Whether the client waits for the answer to a request no more.
+    fn is_given_up(&self, number: u64) -> bool {
+        let state = self.lock();
+        state.is_broken || state.waiting.get(&number).is_none_or(oneshot::Sender::is_closed)
     }
 
     /// True if what is sent on it is lost, and the client does not know.

@@ -121,9 +121,8 @@ async fn agrees_with_its_checker(job: &str, t: Bench) {
     let job = JOBS.iter().find(|known| known.name == job).expect("a job of the structure");
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    let caused = Caused { never_late: AtomicBool::new(true), ..Caused::default() };
     let clients = vec![t.store.clone(); CLIENTS];
-    let arena = Arena { clients, quiet: t.store.clone(), caused: Arc::new(caused), calm: calm() };
+    let arena = Arena { clients, quiet: t.store.clone(), caused: Arc::new(Caused::default()), calm: calm() };
     let verdict = (job.run)(arena, Run { seed, ops: 320 }).await;
     assert_eq!(verdict.violations, [""; 0], "seed {seed}");
     assert!(verdict.operations > 100 && verdict.losses_told == 0, "{verdict:?}, seed {seed}");

@@ -54,8 +54,8 @@ pub struct Caused {
     pub clock_jumps: AtomicU64,
     /// Set by a nemesis that leaves no write open: an unknown outcome is a violation there.
     pub never_open: AtomicBool,
-    /// Set by a nemesis that delivers nothing late and nothing twice: what only such deliveries can repeat is a violation there.
-    pub never_late: AtomicBool,
+    /// Requests arrived, or may arrive, after their client gave them up, or twice: what only such deliveries can repeat is a violation before the first.
+    pub late: AtomicU64,
 }
 
 impl Caused {
@@ -69,24 +69,37 @@ impl Caused {
         self.setbacks.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether anything may have been thrown away or put back.
+    pub fn may_have_harmed(&self) -> bool {
+        self.may_have_lost() || self.may_have_set_back()
+    }
+
+    /// Whether a request may have been carried out late or twice.
+    pub fn may_have_been_late(&self) -> bool {
+        self.late.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether a clock may be wrong.
     pub fn may_have_set_clocks(&self) -> bool {
         self.clock_jumps.load(Ordering::SeqCst) > 0
     }
 }
 
+/// Gives each handle the clock that it goes by.
+pub type Clocks = Arc<dyn Fn() -> ClockRef + Send + Sync>;
+
 tokio::task_local! {
-    static CLOCK: ClockRef;
+    static CLOCKS: Clocks;
 }
 
-/// Runs a job whose handles go by `clock`, and not by the system's.
-pub async fn by_clock<T>(clock: ClockRef, job: impl Future<Output = T>) -> T {
-    CLOCK.scope(clock, job).await
+/// Runs a job each of whose handles asks `clocks` for a clock of its own, and not for the system's.
+pub async fn by_clocks<T>(clocks: impl Fn() -> ClockRef + Send + Sync + 'static, job: impl Future<Output = T>) -> T {
+    CLOCKS.scope(Arc::new(clocks), job).await
 }
 
-/// The clock that handles of the job that asks go by.
+/// A clock for a handle that the job opens now. Machines have a clock each, and no two are set alike: never one for two handles.
 fn clock() -> ClockRef {
-    CLOCK.try_with(ClockRef::clone).unwrap_or_else(|_| SystemClock::shared())
+    CLOCKS.try_with(|clocks| clocks()).unwrap_or_else(|_| SystemClock::shared())
 }
 
 /// What a job draws from, and how much it does.
@@ -120,6 +133,8 @@ pub struct Job {
 pub struct Verdict {
     /// Calls whose outcome was held against the guarantees, the final reads among them.
     pub operations: u64,
+    /// Of those, calls of histories in which no check was left out; where the store was set back, say, most are.
+    pub fully_checked: u64,
     /// Of those, calls that were told to be unknown.
     pub unknown: u64,
     /// `Lost`, `Absent` and `RolledBack` told, and gaps.
@@ -132,6 +147,7 @@ impl Verdict {
     /// Adds another.
     pub fn add(&mut self, other: Verdict) {
         self.operations += other.operations;
+        self.fully_checked += other.fully_checked;
         self.unknown += other.unknown;
         self.losses_told += other.losses_told;
         self.violations.extend(other.violations);

@@ -1,8 +1,8 @@
 //! What clients did and were told, by one clock of their own that only orders.
 
 use std::future::Future;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use larder_core::{Error, ErrorKind, Result};
 
@@ -57,9 +57,10 @@ impl<O, R> Call<O, R> {
     }
 }
 
-/// Records the calls of all clients of one run.
+/// Records the calls of all clients of one run, and what the nemesis had caused by then.
 pub struct Recorder<O, R> {
     now: AtomicU64,
+    caused: Arc<Caused>,
     seen: Mutex<Seen<O, R>>,
 }
 
@@ -79,8 +80,16 @@ pub struct Told {
     pub lost: u64,
     /// `RolledBack`.
     pub rolled_back: u64,
+    /// Of `lost`, and of `rolled_back`, those that were told while nothing had been caused yet that takes data.
+    pub lost_early: u64,
+    /// See `lost_early`.
+    pub rolled_back_early: u64,
     /// The first of either, in words.
     pub first: Option<String>,
+    /// By this moment nothing had been lost or set back.
+    pub whole_until: Moment,
+    /// By this moment nothing had arrived late or twice.
+    pub on_time_until: Moment,
     /// Errors that no fault excuses.
     pub strange: Vec<String>,
     /// A call takes several round trips and is done with the last: one of them that is not sent leaves it open, too.
@@ -89,9 +98,18 @@ pub struct Told {
     pub tells_doubts: bool,
 }
 
+/// Of a run in which nothing is caused.
 impl<O, R> Default for Recorder<O, R> {
     fn default() -> Recorder<O, R> {
-        Recorder { now: AtomicU64::new(0), seen: Mutex::new(Seen { calls: Vec::new(), told: Told::default() }) }
+        Recorder::new(Arc::default())
+    }
+}
+
+impl<O, R> Recorder<O, R> {
+    /// Of a run in which this is caused.
+    pub fn new(caused: Arc<Caused>) -> Recorder<O, R> {
+        let seen = Mutex::new(Seen { calls: Vec::new(), told: Told::default() });
+        Recorder { now: AtomicU64::new(0), caused, seen }
     }
 }
 
@@ -116,8 +134,9 @@ impl<O, R: Clone> Recorder<O, R> {
         let returned = self.tick();
         let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         seen.told.calls += 1;
+        seen.told.watch(returned, &self.caused);
         if let Err(error) = &outcome {
-            seen.told.note(error);
+            seen.told.note(error, &self.caused);
         }
         let (outcome, returned) = match &outcome {
             Ok(told) => (Outcome::Ok(told.clone()), returned),
@@ -135,7 +154,7 @@ impl<O, R: Clone> Recorder<O, R> {
 
     /// Notes an error of something that is no call of the history: of an open, of a release.
     pub fn note(&self, error: &Error) {
-        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.note(error);
+        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.note(error, &self.caused);
     }
 
     /// Notes what must not be, seen by a job itself.
@@ -146,6 +165,7 @@ impl<O, R: Clone> Recorder<O, R> {
     /// All calls in the order in which they began, and what else was told.
     pub fn finish(&self) -> (Vec<Call<O, R>>, Told) {
         let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        seen.told.watch(Moment::MAX, &self.caused);
         let mut calls = std::mem::take(&mut seen.calls);
         calls.sort_by_key(|call| call.invoked);
         (calls, std::mem::take(&mut seen.told))
@@ -157,14 +177,31 @@ fn is_loss(error: &Error) -> bool {
 }
 
 impl Told {
-    fn note(&mut self, error: &Error) {
+    /// Looks at what was caused by now. A cause is counted before its harm is done: where there is none yet, nothing had come of one before either.
+    fn watch(&mut self, now: Moment, caused: &Caused) {
+        if !caused.may_have_harmed() {
+            self.whole_until = self.whole_until.max(now);
+        }
+        if !caused.may_have_been_late() {
+            self.on_time_until = self.on_time_until.max(now);
+        }
+    }
+
+    fn note(&mut self, error: &Error, caused: &Caused) {
         self.unknown += u64::from(error.is_unknown());
+        let is_early = u64::from(!caused.may_have_harmed());
         if is_loss(error) && self.first.is_none() {
             self.first = Some(error.to_string());
         }
         match error.kind() {
-            ErrorKind::Lost | ErrorKind::Absent => self.lost += 1,
-            ErrorKind::RolledBack => self.rolled_back += 1,
+            ErrorKind::Lost | ErrorKind::Absent => {
+                self.lost += 1;
+                self.lost_early += is_early;
+            }
+            ErrorKind::RolledBack => {
+                self.rolled_back += 1;
+                self.rolled_back_early += is_early;
+            }
             // The network and other clients do this. Whether a full store is one, its maker knows.
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict | ErrorKind::Full => {}
             // Leases end.
@@ -178,23 +215,24 @@ impl Told {
         self.lost + self.rolled_back > 0
     }
 
-    /// The verdict over what was told, apart from the checkers' own: nothing may be told that was not caused.
+    /// The verdict over what was told, apart from the checkers' own: nothing may be told that was not caused by then. What is caused later excuses nothing.
     pub fn verdict(self, caused: &Caused) -> Verdict {
         let mut violations = self.strange;
         let first = self.first.unwrap_or_default();
         let is_cut = !caused.never_open.load(Ordering::SeqCst);
         let may_be_doubt = self.tells_doubts && is_cut;
-        if self.lost > 0 && !caused.may_have_lost() && !caused.may_have_set_back() && !may_be_doubt {
-            violations.push(format!("{} losses were told, and nothing was lost: {first}", self.lost));
+        let (lost, back) = (self.lost_early, self.rolled_back_early);
+        if lost > 0 && !may_be_doubt {
+            violations.push(format!("{lost} losses were told, and nothing had been lost: {first}"));
         }
-        if self.rolled_back > 0 && !caused.may_have_lost() && !caused.may_have_set_back() {
-            violations.push(format!("{} times an older state was told, and there was none: {first}", self.rolled_back));
+        if back > 0 {
+            violations.push(format!("{back} times an older state was told, and there had been none: {first}"));
         }
         if self.unknown > 0 && !self.ends_midway && !is_cut {
             violations.push(format!("{} outcomes were unknown, and nothing was cut", self.unknown));
         }
         let losses_told = self.lost + self.rolled_back;
-        Verdict { operations: self.calls, unknown: self.unknown, losses_told, violations }
+        Verdict { operations: self.calls, fully_checked: self.calls, unknown: self.unknown, losses_told, violations }
     }
 }
 
@@ -232,5 +270,25 @@ mod tests {
         assert!(doubtful.verdict(&Caused::default()).violations.is_empty());
         let verdict = one(unknown).1.verdict(&Caused::default());
         assert_eq!((verdict.unknown, verdict.violations.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_loss_that_is_told_before_the_first_is_caused_is_a_violation_and_one_after_it_is_none() {
+        let caused = Arc::new(Caused::default());
+        let recorder = Recorder::<u8, u8>::new(caused.clone());
+        let tell = |kind| {
+            let at = recorder.tick();
+            _ = recorder.ended(0, 1, at, Err(Error::new(kind, "x")));
+        };
+        tell(ErrorKind::Lost);
+        caused.losses.fetch_add(1, Ordering::SeqCst);
+        let harmed = recorder.tick();
+        tell(ErrorKind::Lost);
+        tell(ErrorKind::RolledBack);
+        let (_, told) = recorder.finish();
+        assert!(told.whole_until < harmed && told.on_time_until == Moment::MAX, "{told:?}");
+        let verdict = told.verdict(&caused);
+        assert_eq!((verdict.losses_told, verdict.violations.len()), (3, 1));
+        assert!(verdict.violations[0].starts_with("1 losses"), "{:?}", verdict.violations);
     }
 }

@@ -7,9 +7,7 @@ use crate::history::recorder::{Call, Moment};
 /// What is asked of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOp {
-    /// Puts an event, which nobody else puts.
-    Put(u64),
-    /// Puts an event of this time.
+    /// Puts an event, which nobody else puts, of this time.
     PutAt(u64, u64),
     /// Reads the events from one time to another.
     Window(u64, u64),
@@ -44,8 +42,6 @@ pub fn check(calls: &[LogCall], is_set_back: bool, calm_from: Moment) -> Vec<Str
     for call in calls {
         if let LogOp::PutAt(event, time) = call.op {
             times.insert(event, time);
-        }
-        if let LogOp::Put(event) | LogOp::PutAt(event, _) = call.op {
             puts.insert(event, call);
             if call.ok().is_some() {
                 done.push((call.returned, event));
@@ -56,7 +52,7 @@ pub fn check(calls: &[LogCall], is_set_back: bool, calm_from: Moment) -> Vec<Str
     let mut bad = Vec::new();
     let mut tails: HashMap<usize, Tail> = HashMap::new();
     let mut there: Option<&LogCall> = None;
-    for call in calls.iter().filter(|call| !matches!(call.op, LogOp::Put(_) | LogOp::PutAt(..))) {
+    for call in calls.iter().filter(|call| !matches!(call.op, LogOp::PutAt(..))) {
         let Some(told) = call.ok() else { continue };
         bad.extend(invented(call, told, &puts));
         if let LogOp::Window(first, last) = call.op {
@@ -65,24 +61,13 @@ pub fn check(calls: &[LogCall], is_set_back: bool, calm_from: Moment) -> Vec<Str
             bad.extend(
                 strays.map(|event| format!("{event} was told in the window {first} to {last}, and is not of it")),
             );
+            let is_of_it = |event: &u64| times.get(event).is_some_and(|at| (first..=last).contains(at));
+            bad.extend(fetched(call, told, &done, is_set_back, is_of_it));
         } else if call.op == LogOp::Fetch {
             if call.invoked >= calm_from {
                 there = Some(call);
             }
-            let mut seen = HashSet::new();
-            bad.extend(
-                told.events
-                    .iter()
-                    .filter(|event| !seen.insert(**event))
-                    .map(|event| format!("a fetch tells {event} twice")),
-            );
-            if !told.gaps && !is_set_back {
-                let missing =
-                    done.iter().take_while(|(at, _)| *at < call.invoked).filter(|(_, event)| !seen.contains(event));
-                bad.extend(
-                    missing.map(|(_, event)| format!("a fetch at {} does not tell {event}, nor a gap", call.invoked)),
-                );
-            }
+            bad.extend(fetched(call, told, &done, is_set_back, |_| true));
         } else {
             let tail = tails.entry(call.client).or_default();
             bad.extend(tail.look(call, told, &done, is_set_back));
@@ -90,6 +75,29 @@ pub fn check(calls: &[LogCall], is_set_back: bool, calm_from: Moment) -> Vec<Str
                 bad.extend(tail.skipped(call, told, fetch));
             }
         }
+    }
+    bad
+}
+
+/// What a fetch tells twice, or not at all though it was put before and is of what was asked for.
+fn fetched(
+    call: &LogCall,
+    told: &LogTold,
+    done: &[(Moment, u64)],
+    is_set_back: bool,
+    is_of_it: impl Fn(&u64) -> bool,
+) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let twice = told.events.iter().filter(|event| !seen.insert(**event));
+    let mut bad: Vec<String> = twice.map(|event| format!("a fetch tells {event} twice")).collect();
+    if !told.gaps && !is_set_back {
+        let before = done.iter().take_while(|(at, _)| *at < call.invoked);
+        let missing = before.filter(|(_, event)| is_of_it(event) && !seen.contains(event));
+        bad.extend(
+            missing.map(|(_, event)| {
+                format!("a fetch at {} ({:?}) does not tell {event}, nor a gap", call.invoked, call.op)
+            }),
+        );
     }
     bad
 }
@@ -155,7 +163,7 @@ mod tests {
 
     fn put(event: u64, invoked: u64) -> LogCall {
         let outcome = Outcome::Ok(LogTold::default());
-        Call { client: 0, op: LogOp::Put(event), invoked, returned: invoked + 1, outcome }
+        Call { client: 0, op: LogOp::PutAt(event, 3), invoked, returned: invoked + 1, outcome }
     }
 
     fn read(op: LogOp, invoked: u64, events: &[u64]) -> LogCall {
@@ -177,10 +185,10 @@ mod tests {
         ] {
             assert!(!check(&bad, false, Moment::MAX).is_empty(), "{bad:?}");
         }
-        let outcome = Outcome::Ok(LogTold::default());
-        let put_at = Call { client: 0, op: LogOp::PutAt(1, 3), invoked: 0, returned: 1, outcome };
-        assert_eq!(check(&[put_at.clone(), read(LogOp::Window(2, 3), 2, &[1])], false, Moment::MAX), [""; 0]);
-        assert_eq!(check(&[put_at, read(LogOp::Window(4, 5), 2, &[1])], false, Moment::MAX).len(), 1);
+        let windows = |window, events: &[u64]| check(&[put(1, 0), read(window, 2, events)], false, Moment::MAX).len();
+        assert_eq!([windows(LogOp::Window(2, 3), &[1]), windows(LogOp::Window(4, 5), &[])], [0, 0]);
+        assert_eq!(windows(LogOp::Window(4, 5), &[1]), 1, "it is not of it");
+        assert_eq!([windows(LogOp::Window(2, 3), &[]), windows(LogOp::Window(3, 3), &[1, 1])], [1, 1]);
         let mut gap = read(Fetch, 2, &[]);
         gap.outcome = Outcome::Ok(LogTold { gaps: true, ..LogTold::default() });
         assert_eq!(check(&[put(1, 0), gap], false, Moment::MAX), [""; 0]);

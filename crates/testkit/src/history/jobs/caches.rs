@@ -20,13 +20,15 @@ type CacheClient = Client<Cache, CacheOp, CacheTold>;
 
 pub(super) fn cache(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = Cache::options()
-            .ttl(Duration::from_secs(3_600))
-            .stale(Duration::from_secs(60))
-            .lease(Duration::from_secs(2))
-            .wait(Duration::from_secs(4))
-            .clock(clock());
-        let open = opener!(options, drive::name("cache", run));
+        let options = || {
+            Cache::options()
+                .ttl(Duration::from_secs(3_600))
+                .stale(Duration::from_secs(60))
+                .lease(Duration::from_secs(2))
+                .wait(Duration::from_secs(4))
+                .clock(clock())
+        };
+        let open = opener!(options(), drive::name("cache", run));
         let made = Made::default();
         let shared = made.clone();
         let ended = play("cache", arena, run, open, move |client| work(client, shared.clone())).await;

@@ -68,8 +68,7 @@ const PERIOD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Visitors: hits, and visitors that come once, in one window.
 pub(super) fn visitors(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = Visitors::options().period(PERIOD).clock(clock());
-        let open = opener!(options, drive::name("visitors", run));
+        let open = opener!(Visitors::options().period(PERIOD).clock(clock()), drive::name("visitors", run));
         // The first of a shard stands in it before the shard is listed.
         let habits = Habits { ends_midway: true, ..Habits::default() };
         counter("visitors", arena, run, open, habits, |visitors, op, seen| {

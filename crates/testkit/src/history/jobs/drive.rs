@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_core::{Error, ErrorKind, Result, StoreRef};
 
-use crate::history::recorder::{Call, Recorder, Told};
+use crate::history::recorder::{Call, Moment, Recorder, Told};
 use crate::history::{Arena, Boxed, Caused, Run, Verdict};
 
 /// How often something is tried that a fault may meet: an open, a final read.
@@ -24,13 +24,13 @@ pub(super) enum Opening {
     Open,
 }
 
-/// The opener of anything that has options with `open` and `open_or_create`.
+/// The opener of anything that has options with `open` and `open_or_create`. The options are made for each handle: it goes by a clock of its own.
 macro_rules! opener {
     ($options:expr, $name:expr) => {{
-        let (options, name) = ($options, $name);
+        let name = $name;
         let open: $crate::history::jobs::drive::Opener<_> =
             std::sync::Arc::new(move |store: larder_core::StoreRef, how| {
-                let (options, name) = (options.clone(), name.clone());
+                let (options, name) = ($options, name.clone());
                 Box::pin(async move {
                     match how {
                         $crate::history::jobs::drive::Opening::Make => options.open_or_create(&store, &name).await,
@@ -69,6 +69,8 @@ pub(super) struct Ended<H, O, R> {
     pub(super) ends_midway: bool,
     /// See [`Told`].
     pub(super) tells_doubts: bool,
+    /// Checks are left out, too, where something was lost, and not only where the store was set back.
+    pub(super) stops_at_losses: bool,
 }
 
 /// What the checkers may excuse.
@@ -83,8 +85,12 @@ pub(super) struct Excuses {
     pub(super) late: bool,
     /// Replies may have been lost.
     pub(super) open: bool,
-    /// A clock may be wrong, or records be gone: leases mean little.
-    pub(super) leases: bool,
+    /// Clocks may be wrong.
+    pub(super) clocks: bool,
+    /// By this moment nothing was lost or set back.
+    pub(super) whole_until: Moment,
+    /// By this moment nothing was late.
+    pub(super) on_time_until: Moment,
 }
 
 /// Makes the structure, runs a task a client to their ends, calms the arena, and opens it again.
@@ -101,7 +107,7 @@ where
     R: Send + Clone + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let history = Arc::new(Recorder::default());
+    let history = Arc::new(Recorder::new(arena.caused.clone()));
     let ops = run.ops.div_ceil(arena.clients.len().max(1));
     let mut tasks = Vec::new();
     if try_to_open(&history, &open, &arena.quiet, Opening::Make).await.is_some() {
@@ -118,7 +124,8 @@ where
     }
     (arena.calm)().await;
     let fresh = try_to_open(&history, &open, &arena.quiet, Opening::Open).await;
-    Ended { fresh, history, caused: arena.caused, job, ends_midway: false, tells_doubts: false }
+    let caused = arena.caused;
+    Ended { fresh, history, caused, job, ends_midway: false, tells_doubts: false, stops_at_losses: false }
 }
 
 /// Faults meet opens, too. `None`: it is no use to try again, or something is gone, which is noted.
@@ -172,6 +179,9 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
         told.tells_doubts = self.tells_doubts;
         let excuses = excuses(&told, &self.caused);
         let mut verdict = told.verdict(&self.caused);
+        if excuses.set_back || self.stops_at_losses && excuses.lost {
+            verdict.fully_checked = 0;
+        }
         verdict.violations.extend(check(&calls, &excuses));
         for violation in &mut verdict.violations {
             violation.insert_str(0, &format!("{}: ", self.job));
@@ -185,8 +195,10 @@ fn excuses(told: &Told, caused: &Caused) -> Excuses {
         loss_told: told.is_loss(),
         lost: caused.may_have_lost(),
         set_back: caused.may_have_set_back(),
-        late: !caused.never_late.load(std::sync::atomic::Ordering::SeqCst),
+        late: caused.may_have_been_late(),
         open: !caused.never_open.load(std::sync::atomic::Ordering::SeqCst),
-        leases: caused.may_have_lost() || caused.may_have_set_back() || caused.may_have_set_clocks(),
+        clocks: caused.may_have_set_clocks(),
+        whole_until: told.whole_until,
+        on_time_until: told.on_time_until,
     }
 }

@@ -7,33 +7,26 @@ use larder_structures::Lock;
 use larder_structures::lock::LockGuard;
 
 use super::drive::{self, Client, Opening, play};
-use crate::history::check::grants::{LockOp, LockTold, check};
+use crate::history::check::grants::{Hold, LockOp, LockTold, Promise, check};
+use crate::history::recorder::{Moment, Recorder};
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 const LEASE: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(6);
 
-/// Who holds the lock as far as its own handle knows, and the highest token that wrote.
+/// Of so many holds one is for a while, in which others wait.
+const LONG_ONE_IN: u8 = 6;
+const LONG_MS_MAX: u64 = 40;
+
+/// What the lock guards, and who was seen to hold it.
 #[derive(Default)]
 struct Guarded {
-    held: Vec<(usize, Arc<LockGuard>)>,
     token_max: u64,
-    overlaps: Vec<String>,
+    holds: Vec<Hold>,
 }
 
 impl Guarded {
-    /// A client was granted the lock: nobody else's handle may say that it is still held, unless this one's says already that it is over.
-    fn granted(&mut self, client: usize, guard: &Arc<LockGuard>) {
-        for (other, held) in &self.held {
-            if held.is_held() && guard.is_held() {
-                let (one, two) = (held.fencing_token(), guard.fencing_token());
-                self.overlaps
-                    .push(format!("clients {other} and {client} hold the lock at once, by tokens {one} and {two}"));
-            }
-        }
-        self.held.push((client, guard.clone()));
-    }
-
+    /// A resource that knows tokens, and nothing of grants: it takes what is no older than the newest. Whether that is in the order of the grants the checker says.
     fn write(&mut self, token: u64) -> LockTold {
         if token < self.token_max {
             return None;
@@ -43,16 +36,26 @@ impl Guarded {
     }
 }
 
+type History = Recorder<LockOp, LockTold>;
+
+/// A moment at which the lock was held: the handle says so after it, and a lock that is lost does not come back.
+fn held_at(history: &History, guard: &LockGuard) -> Option<Moment> {
+    let now = history.tick();
+    guard.is_held().then_some(now)
+}
+
 pub(super) fn lock(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let (options, name) = (Lock::options().lease(LEASE).clock(clock()), drive::name("lock", run));
+        let name = drive::name("lock", run);
         let open: drive::Opener<Lock> = Arc::new(move |store, _: Opening| {
-            let (options, name) = (options.clone(), name.clone());
+            let (options, name) = (Lock::options().lease(LEASE).clock(clock()), name.clone());
             Box::pin(async move { options.open(&store, &name).await })
         });
         let guarded = Arc::new(Mutex::new(Guarded::default()));
         let shared = guarded.clone();
-        let ended = play("lock", arena, run, open, move |client| work(client, shared.clone())).await;
+        let mut ended = play("lock", arena, run, open, move |client| work(client, shared.clone())).await;
+        // Holds overlap then, and tokens follow the wall clocks.
+        ended.stops_at_losses = true;
         // Whatever became of it, it can be had again.
         ended
             .read(LockOp::Acquire, |lock| async move {
@@ -62,8 +65,12 @@ pub(super) fn lock(arena: Arena, run: Run) -> Boxed<Verdict> {
                 Ok(Some(token))
             })
             .await;
-        let overlaps = std::mem::take(&mut guarded.lock().unwrap_or_else(PoisonError::into_inner).overlaps);
-        ended.judge(|calls, excuses| if excuses.leases { Vec::new() } else { [check(calls), overlaps].concat() })
+        let holds = std::mem::take(&mut guarded.lock().unwrap_or_else(PoisonError::into_inner).holds);
+        ended.judge(|calls, excuses| {
+            // "A wall clock that goes back can make tokens fall after a loss of the record, at no other time."
+            let promise = Promise { whole_until: excuses.whole_until, grows_on: !excuses.clocks };
+            check(calls, &holds, promise)
+        })
     })
 }
 
@@ -78,29 +85,30 @@ async fn work(mut client: Client<Lock, LockOp, LockTold>, guarded: Arc<Mutex<Gua
             _ => client.handle.acquire(WAIT).await.map(Some),
         };
         let (told, guard) = match acquired {
-            Ok(guard) => (Ok(guard.as_ref().map(LockGuard::fencing_token)), guard.map(Arc::new)),
+            Ok(guard) => (Ok(guard.as_ref().map(LockGuard::fencing_token)), guard),
             Err(error) => (Err(error), None),
         };
-        // Before it is recorded: what is granted later must not be taken for one at the same time.
-        if let Some(guard) = &guard {
-            locked().granted(client.number, guard);
-        }
         _ = client.history.ended(client.number, LockOp::Acquire, invoked, told);
         let Some(guard) = guard else { continue };
-        let token = guard.fencing_token();
+        let (token, from) = (guard.fencing_token(), held_at(&client.history, &guard));
         for _ in 0..client.rng.u8(..3) {
             tokio::task::yield_now().await;
         }
+        if client.rng.u8(..LONG_ONE_IN) == 0 {
+            tokio::time::sleep(Duration::from_millis(client.rng.u64(..LONG_MS_MAX))).await;
+        }
+        // Without asking whether it is still held, as the worst of clients.
         let begun = client.history.tick();
         {
             let mut guarded = locked();
             let wrote = guarded.write(token);
             _ = client.history.ended(client.number, LockOp::Write(token), begun, Ok(wrote));
+            if let Some(from) = from {
+                let until = held_at(&client.history, &guard).unwrap_or(from);
+                guarded.holds.push(Hold { client: client.number, token, from, until });
+            }
         }
-        locked().held.retain(|(_, held)| !Arc::ptr_eq(held, &guard));
-        if let Some(guard) = Arc::into_inner(guard) {
-            let release = async { guard.release().await.map(|_| None) };
-            client.history.call(client.number, LockOp::Release(token), release).await;
-        }
+        let release = async { guard.release().await.map(|_| None) };
+        client.history.call(client.number, LockOp::Release(token), release).await;
     }
 }

@@ -24,8 +24,8 @@ type Tails = Arc<Mutex<Vec<(usize, Tail)>>>;
 
 pub(super) fn log(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = EventLog::options().chunk(CHUNK).retention(RETENTION).clock(clock());
-        let open = opener!(options, drive::name("log", run));
+        let options = || EventLog::options().chunk(CHUNK).retention(RETENTION).clock(clock());
+        let open = opener!(options(), drive::name("log", run));
         let tails = Tails::default();
         let ended = play("event log", arena, run, open, |client| work(client, tails.clone())).await;
         let calm_from = ended.history.tick();
@@ -100,6 +100,7 @@ async fn work(mut client: LogClient, tails: Tails) {
         let read = match client.rng.u8(..12) {
             0 => client.history.call(client.number, LogOp::Fetch, async { told(log.fetch(..).await?, false) }).await,
             1 | 2 => client.history.call(client.number, LogOp::Tail, look(&mut tail)).await,
+            3 => window(&mut client, &log).await,
             kind => {
                 put(&mut client, &log, call, kind).await;
                 None
@@ -118,13 +119,22 @@ async fn work(mut client: LogClient, tails: Tails) {
     tails.lock().unwrap_or_else(PoisonError::into_inner).push((client.number, tail));
 }
 
+/// Reads some of the time that events are put at, by a clock that others need not agree with.
+async fn window(client: &mut LogClient, log: &EventLog) -> Option<LogTold> {
+    let chunk_ms = CHUNK.as_millis() as u64;
+    let first = log.now_ms() - client.rng.u64(..5 * chunk_ms);
+    let last = first + client.rng.u64(..2 * chunk_ms);
+    let fetch = async { told(log.fetch(first..=last).await?, false) };
+    client.history.call(client.number, LogOp::Window(first, last), fetch).await
+}
+
 async fn put(client: &mut LogClient, log: &EventLog, call: u64, kind: u8) {
     let event = (client.number as u64) << 32 | call;
     let mut bytes = event.to_be_bytes().to_vec();
     // Some fill parts.
-    bytes.resize(if kind == 3 { 2_000.min(log.event_bytes_max()) } else { 8 + usize::from(kind) }, b'.');
+    bytes.resize(if kind == 4 { 2_000.min(log.event_bytes_max()) } else { 8 + usize::from(kind) }, b'.');
     let chunk_ms = CHUNK.as_millis() as u64;
     let time_ms = log.now_ms() - if client.rng.u8(..4) == 0 { chunk_ms * client.rng.u64(1..4) } else { 0 };
     let put = async { log.put_at(time_ms, &bytes).await.map(|()| LogTold::default()) };
-    client.history.call(client.number, LogOp::Put(event), put).await;
+    client.history.call(client.number, LogOp::PutAt(event, time_ms), put).await;
 }

@@ -194,7 +194,7 @@ pub(super) const MEMBERS: Mix = Mix {
 pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         // Few bytes of dirt: sets are compacted on the way.
-        let options = Set::options().shards(2).dirtiness(64).clock(clock());
+        let options = || Set::options().shards(2).dirtiness(64).clock(clock());
         let apply: Apply<Set> = |set, op| {
             Box::pin(async move {
                 match op {
@@ -206,14 +206,14 @@ pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
                 }
             })
         };
-        let open = opener!(options, drive::name("set", run));
+        let open = opener!(options(), drive::name("set", run));
         map(arena, run, MapJob { name: "set", open, mix: MEMBERS, apply, also: nothing_else }).await
     })
 }
 
 pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = Table::options().shards(2).dirtiness(64).clock(clock());
+        let options = || Table::options().shards(2).dirtiness(64).clock(clock());
         let apply: Apply<Table> = |table, op| {
             Box::pin(async move {
                 match op {
@@ -227,7 +227,7 @@ pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
                 }
             })
         };
-        let open = opener!(options, drive::name("table", run));
+        let open = opener!(options(), drive::name("table", run));
         let mix = Mix { has_values: true, is_table: true, ..MEMBERS };
         map(arena, run, MapJob { name: "table", open, mix, apply, also: nothing_else }).await
     })
@@ -252,7 +252,7 @@ const ELEMENTS: Mix = Mix {
 /// One shard, which keeps one order.
 pub(super) fn array(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = Array::options().shards(1).dirtiness(64).clock(clock());
+        let options = || Array::options().shards(1).dirtiness(64).clock(clock());
         let apply: Apply<Array> = |array, op| {
             Box::pin(async move {
                 match op {
@@ -263,7 +263,7 @@ pub(super) fn array(arena: Arena, run: Run) -> Boxed<Verdict> {
                 }
             })
         };
-        let open = opener!(options, drive::name("array", run));
+        let open = opener!(options(), drive::name("array", run));
         let also = |calls: &[MapCall], excuses: &Excuses| {
             if excuses.set_back { Vec::new() } else { order::check(calls) }
         };
@@ -277,7 +277,7 @@ const TWIN: u64 = 1 << 40;
 /// Changes over several shards, two elements each.
 pub(super) fn array_changes(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = Array::options().shards(3).dirtiness(64).clock(clock());
+        let options = || Array::options().shards(3).dirtiness(64).clock(clock());
         let apply: Apply<Array> = |array, op| {
             Box::pin(async move {
                 let none: [&str; 0] = [];
@@ -303,11 +303,11 @@ pub(super) fn array_changes(arena: Arena, run: Run) -> Boxed<Verdict> {
             })
         };
         let name = drive::name("array changes", run);
-        let (quiet, fresh) = (arena.quiet.clone(), options.clone());
-        let open = opener!(options, name.clone());
+        let quiet = arena.quiet.clone();
+        let open = opener!(options(), name.clone());
         let job = MapJob { name: "array changes", open, mix: ELEMENTS, apply, also: nothing_else };
         let mut verdict = map(arena, run, job).await;
-        if let Ok(array) = fresh.open(&quiet, &name).await {
+        if let Ok(array) = options().open(&quiet, &name).await {
             verdict.operations += 1;
             verdict.violations.extend(goes_on(&array).await.err().map(|why| format!("array changes: {why}")));
         }

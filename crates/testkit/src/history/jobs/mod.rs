@@ -42,3 +42,59 @@ pub const JOBS: &[Job] = &[
 const fn job(name: &'static str, kind: Kind, run: fn(Arena, Run) -> Boxed<Verdict>) -> Job {
     Job { name, kind, run }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use larder_core::{Clock, ClockRef, StoreRef, SystemClock};
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::history::{Caused, by_clocks, calm};
+
+    /// A clock that counts who asks it.
+    #[derive(Debug, Default)]
+    struct Asked {
+        times: AtomicU64,
+        right: SystemClock,
+    }
+
+    impl Clock for Asked {
+        fn monotonic(&self) -> Duration {
+            self.times.fetch_add(1, Ordering::SeqCst);
+            self.right.monotonic()
+        }
+
+        fn wall(&self) -> Duration {
+            self.times.fetch_add(1, Ordering::SeqCst);
+            self.right.wall()
+        }
+    }
+
+    /// Structures that are given no clock take the system's, of which a simulation has one for each handle, too.
+    const NO_CLOCK: [Kind; 5] =
+        [Kind::Records, Kind::ShardedHash, Kind::ShardedSet, Kind::ShardedSortedSet, Kind::PackedTable];
+
+    #[tokio::test]
+    async fn each_handle_of_a_job_goes_by_a_clock_of_its_own() {
+        for job in JOBS.iter().filter(|job| !NO_CLOCK.contains(&job.kind)) {
+            let given: Arc<Mutex<Vec<Arc<Asked>>>> = Arc::default();
+            let shared = given.clone();
+            let clocks = move || {
+                let clock = Arc::new(Asked::default());
+                shared.lock().unwrap().push(clock.clone());
+                clock as ClockRef
+            };
+            let store: StoreRef = Arc::new(MemoryStore::builder().build().unwrap());
+            let (clients, caused) = (vec![store.clone(); 3], Arc::new(Caused::default()));
+            let arena = Arena { clients, quiet: store, caused, calm: calm() };
+            let verdict = by_clocks(clocks, (job.run)(arena, Run { seed: 1, ops: 30 })).await;
+            assert_eq!(verdict.violations, [""; 0], "{}", job.name);
+            let asked = given.lock().unwrap().iter().filter(|clock| clock.times.load(Ordering::SeqCst) > 0).count();
+            assert!(asked >= 5, "{}: {asked} clocks for who makes it, three clients and who reads it last", job.name);
+        }
+    }
+}

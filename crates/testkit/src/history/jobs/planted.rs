@@ -4,6 +4,7 @@
 //! a store of keys.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use larder_core::{
     Arith, Batch, Ctx, Effect, Error, ErrorKind, Initial, Key, Op, PutMode, Reply, Result, StoreExt, StoreRef, Ttl,
@@ -38,6 +39,8 @@ pub enum Flaw {
     ResetByPut,
     /// An append that finds no key makes it, and where another was faster it is left at that: the element is nowhere.
     NoSecondTry,
+    /// The first look of a handle says that the list is lost, whatever is there.
+    CriesLost,
 }
 
 /// Turns of the others between a try and the next: some five calls.
@@ -53,6 +56,7 @@ struct Toy {
     store: StoreRef,
     name: String,
     flaw: Flaw,
+    has_looked: Arc<AtomicBool>,
 }
 
 impl Toy {
@@ -133,6 +137,9 @@ impl Toy {
 
     /// The words that were appended; the first says that there is anything.
     async fn words(&self) -> Result<Vec<String>> {
+        if !self.has_looked.swap(true, Ordering::SeqCst) && self.flaw == Flaw::CriesLost {
+            return Err(lost("the list"));
+        }
         self.words_if_any().await?.ok_or_else(|| lost("the list"))
     }
 
@@ -157,7 +164,7 @@ fn stored(told: Result<Reply>) -> Result<()> {
 fn opener(flaw: Flaw, job: &str, run: Run, made: &'static [(&str, &str)]) -> Opener<Toy> {
     let name = drive::name(job, run);
     Arc::new(move |store: StoreRef, how| {
-        let toy = Toy { store, name: name.clone(), flaw };
+        let toy = Toy { store, name: name.clone(), flaw, has_looked: Arc::default() };
         Box::pin(async move {
             if how == Opening::Make {
                 for (part, value) in made {

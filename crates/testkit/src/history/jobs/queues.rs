@@ -91,10 +91,14 @@ async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: dri
     let mut ended = play(job, arena, run, open, |client| work(client, habits)).await;
     // Whether a used up segment was evicted or removed, nobody knows where the reply is lost.
     ended.tells_doubts = may_evict;
+    ended.stops_at_losses = true;
     drain(&ended).await;
     ended.judge(|calls, excuses| {
         let is_lost = excuses.loss_told && excuses.lost;
-        let allowed = Allowed { loss: is_lost || excuses.set_back, repeats: excuses.late || excuses.set_back };
+        let late = excuses.late.then_some(excuses.on_time_until);
+        let back = excuses.set_back.then_some(excuses.whole_until);
+        let repeats_after = late.into_iter().chain(back).min();
+        let allowed = Allowed { loss: is_lost || excuses.set_back, repeats_after };
         check(calls, order, allowed, LAST)
     })
 }

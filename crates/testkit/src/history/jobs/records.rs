@@ -37,7 +37,8 @@ pub(super) fn records(arena: Arena, run: Run) -> Boxed<Verdict> {
                 }
             })
         };
-        let open = opener!(PackedRecords::options().schema(schema).shard_bytes(64), drive::name("records", run));
+        let open =
+            opener!(PackedRecords::options().schema(schema.clone()).shard_bytes(64), drive::name("records", run));
         let mix = Mix { put: 10, get: 8, has_values: true, first: Some(0), ..Mix::default() };
         // A value of 13 bits stands for one write: so many.
         let run = Run { ops: run.ops.min(2_000), ..run };
@@ -61,7 +62,8 @@ pub(super) fn highest(arena: Arena, run: Run) -> Boxed<Verdict> {
                 }
             })
         };
-        let open = opener!(PackedRecords::options().schema(schema).shard_bytes(64), drive::name("highest id", run));
+        let open =
+            opener!(PackedRecords::options().schema(schema.clone()).shard_bytes(64), drive::name("highest id", run));
         let mix = Mix { put: 3, all: 1, puts_once: true, ..Mix::default() };
         let also = |calls: &[Call<MapOp, MapTold>], excuses: &drive::Excuses| {
             if excuses.set_back { Vec::new() } else { highest_ids(calls) }
@@ -93,7 +95,8 @@ const PERIOD: Duration = Duration::from_secs(100 * 24 * 60 * 60);
 /// One period, told apart to the last visitor.
 pub(super) fn unique(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
-        let options = UniqueVisitors::options().period(PERIOD).precision(Precision::Exact).expected(64);
+        let options =
+            || UniqueVisitors::options().period(PERIOD).precision(Precision::Exact).expected(64).clock(clock());
         let apply: Apply<UniqueVisitors> = |visitors, op| {
             Box::pin(async move {
                 let period = visitors.current()?;
@@ -114,7 +117,7 @@ pub(super) fn unique(arena: Arena, run: Run) -> Boxed<Verdict> {
                 }
             })
         };
-        let open = opener!(options.clock(clock()), drive::name("unique visitors", run));
+        let open = opener!(options(), drive::name("unique visitors", run));
         let mix = Mix { put: 10, get: 6, count: 1, ..Mix::default() };
         map(arena, run, MapJob { name: "unique visitors", open, mix, apply, also: nothing_else }).await
     })

@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::collections::HashSet;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Child;
 
-use common::{Done, finish, larder, on, on_with_input};
-use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+use common::{Done, finish, larder, on, on_with_input, until};
+use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, Value};
 use larder_testkit::servers::{Memcached, Version};
 
 /// Runs a command on a store, with a path behind it.
@@ -17,39 +20,190 @@ fn file_store(folder: &Path, name: &str) -> String {
     format!("file:{}", folder.join(name).display())
 }
 
-/// Something of most kinds.
-const MADE: [&str; 8] = [
+/// Something of each kind, and of those that a Redis keeps natively with each of their parameters.
+const MADE: [&str; 33] = [
+    "lock run nightly -- true",
     "counter add hits 5",
+    "counter add views 100 --fast",
+    "counter add views -- -107",
     "set add tags red green",
+    "visitors hit now --period 30d --visitor ann --visitor bob",
+    "log put audit signed-in",
     "array push jobs sweep cook",
     "table put prices apple 3.20",
     "table put quotes pear 2 --ttl 1h",
     "queue push work one two",
-    "log put audit signed-in",
+    "stack push undo one two",
+    "cache get pages /index --ttl 1h --else echo rendered",
     "unique add site ann bob",
+    "unique add kept ann bob --keep 30d",
+    "unique add ids --precision exact --ids-are integer 7 70000000000 18446744073709551615",
+    "unique add exact --precision exact ann bob",
+    "unique add near --precision near ann bob",
+    "unique add rough --precision sketch ann bob",
+    "records define users place:CA|US visits:u7 paid:bit delta:i9 tag:bytes2",
+    "records set users 17 place=US visits=100 paid=1 delta=-16 tag=00ff",
+    "records set users 200000 visits=3",
+    "records define none visits:u7",
+    "hash set cities 17 Lund 18 Umeå -- -2147483648 mark",
+    "hash set dense --dense 64 --expected 1000 17 Lund 999 last",
+    "hash remove dense 17",
+    "sharded-set add seen a b -- -2147483646 -5",
+    "sharded-set add paid --dense 500 --expected 1000 17 999",
+    "reshard seen --shards 7",
+    "top set scores ann 3.5 bob -2",
+    "top add scores ann 1",
+    "unique add 2%days --day 20000 ann",
+    "unique add 2%days --day 20001 ann bob",
 ];
 
 /// How those are asked for, and what they answer.
-const ASKED: [(&str, &str); 8] = [
+const ASKED: [(&str, &str); 37] = [
+    ("lock status nightly", "free, "),
     ("counter get hits", "5\n"),
+    ("counter get views", "-7\n"),
     ("set has tags red", ""),
+    ("visitors get now --current", "2\n"),
+    ("log fetch audit --since 1h", "signed-in"),
     ("array get jobs", "sweep\ncook\n"),
     ("table get prices apple", "3.20\n"),
     ("table get quotes pear", "2\n"),
     ("queue len work", "2\n"),
-    ("log fetch audit --since 1h", "signed-in"),
+    ("stack len undo", "2\n"),
+    ("cache get pages /index --ttl 1h --else echo made anew", "rendered\n"),
     ("unique count site", "2\n"),
+    ("unique new site ann cy", "cy\n"),
+    ("unique count kept", "2\n"),
+    ("unique count ids", "3\n"),
+    ("unique new ids 7 8 70000000000 18446744073709551615", "8\n"),
+    ("unique count exact", "2\n"),
+    ("unique count near", "2\n"),
+    ("unique count rough", "2\n"),
+    ("unique union 2%days --day 20001 --days 2", "2\n"),
+    ("unique count 2%days --day 20000", "1\n"),
+    ("records get users 17", "17\tplace=US\tvisits=100\tpaid=1\tdelta=-16\ttag=00ff\n"),
+    ("records get users 200000 --field visits", "3\n"),
+    ("records max users", "200000\n"),
+    ("records aggregate users place", "\tUS\n"),
+    ("records aggregate none", "0\n"),
+    ("hash len cities", "3\n"),
+    ("hash get cities 17 18 -- -2147483648", "Lund\nUmeå\nmark\n"),
+    ("hash entries dense", "999\tlast\n"),
+    ("sharded-set len seen", "4\n"),
+    ("sharded-set has seen a b -- -2147483646 -5", "true\ntrue\ntrue\ntrue\n"),
+    ("sharded-set has paid 17 999", "true\ntrue\n"),
+    ("top list scores", "ann\t4.5\nbob\t-2\n"),
+    ("top get scores ann", "4.5\n"),
+    ("lookup get net 192.0.2.7", "city=Lund"),
+    ("ls", "packed table\tnet\n"),
 ];
+
+/// Every kind there is, as `larder ls` names it.
+const KINDS: usize = 17;
 
 fn make(store: &str) {
     MADE.iter().for_each(|line| _ = on(store, line).exits(0));
+    on_with_input(store, "lookup build net -", b"start,end,city\n192.0.2.0,192.0.2.255,Lund\n").exits(0);
+    let listed = on(store, "ls").exits(0);
+    let kinds: HashSet<&str> = listed.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert_eq!(kinds.len(), KINDS, "{kinds:?}");
 }
 
 fn assert_made(store: &str) {
-    for (line, answer) in ASKED {
+    assert_asked(store, |_| true);
+}
+
+fn assert_asked(store: &str, is_asked: impl Fn(&str) -> bool) {
+    for (line, answer) in ASKED.into_iter().filter(|(line, _)| is_asked(line)) {
+        let done = on(store, line);
+        assert!(done.text().contains(answer), "{line} on {store}: {done:?}");
+    }
+}
+
+/// Verbs of which something is made where that is enough.
+const SOME: [&str; 6] = ["counter ", "set ", "array ", "table ", "queue ", "log "];
+
+fn is_some(line: &str) -> bool {
+    SOME.iter().any(|verb| line.starts_with(verb))
+}
+
+fn make_some(store: &str) {
+    MADE.iter().filter(|line| is_some(line)).for_each(|line| _ = on(store, line).exits(0));
+}
+
+fn assert_some(store: &str) {
+    assert_asked(store, is_some);
+}
+
+/// Changes what is kept natively somewhere: it is no mere picture of itself.
+fn change(store: &str) {
+    let lines = [
+        ("counter add views 7", ""),
+        ("unique add site bob cy", "1\n"),
+        ("unique add ids 8 7", "1\n"),
+        ("records set users 200001 visits=5", ""),
+        ("hash set cities 17 Malmö", ""),
+        ("hash remove cities 18", "1\n"),
+        ("sharded-set add seen b c", "1\n"),
+        ("reshard seen --shards 20", ""),
+        ("sharded-set remove paid 17 18", "1\n"),
+    ];
+    for (line, answer) in lines {
         let said = on(store, line).exits(0);
         assert!(said.contains(answer), "{line} on {store}: {said:?}");
     }
+    for (line, answer) in [
+        ("counter get views", "0\n"),
+        ("unique count site", "3\n"),
+        ("unique count ids", "4\n"),
+        ("records max users", "200001\n"),
+        ("records aggregate users", "200002\n"),
+        ("hash get cities 17", "Malmö\n"),
+        ("hash len cities", "2\n"),
+        ("sharded-set len seen", "5\n"),
+        ("sharded-set members paid", "999\n"),
+    ] {
+        assert_eq!(on(store, line).exits(0), answer, "{line} on {store}");
+    }
+}
+
+/// A server of the memory store, on a socket in a folder; killed when it is dropped.
+struct Memory(Child, String);
+
+impl Memory {
+    fn start(folder: &Path) -> Memory {
+        let socket = folder.join("memory.socket");
+        let child = larder(["serve", "-s"]).arg(&socket).spawn().unwrap();
+        until("the server", || UnixStream::connect(&socket).is_ok());
+        Memory(child, format!("memcached+unix://{}", socket.display()))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// Moves all of one store to others, one after the other, and asks for it in each.
+fn moves_along(folder: &Path, first: &str, others: &[String]) {
+    make(first);
+    assert_made(first);
+    let mut from = first.to_owned();
+    for (step, to) in others.iter().enumerate() {
+        let dump = folder.join(format!("{step}.dump"));
+        let said = on_file(&from, "export", &dump).exits(0);
+        assert!(said.contains(" items, "), "{said}");
+        let said = on_file(to, "import", &dump).exits(0);
+        assert!(said.contains(" 0 there already, 0 over, 0 refused"), "{said}");
+        assert_made(to);
+        let again = on_file(to, "import", &dump).exits(0);
+        assert!(again.starts_with("0 written, "), "what is there stays: {again}");
+        from = to.clone();
+    }
+    assert_made(first);
+    others.iter().for_each(|other| change(other));
 }
 
 #[test]
@@ -57,34 +211,143 @@ fn every_structure_moves_from_store_to_store() {
     let folder = tempfile::tempdir().unwrap();
     let memcached = Memcached::start(Version::New, &[]);
     let redis = RedisServer::start(RedisVersion::Redis8, &RedisOptions::new());
-    let first = file_store(folder.path(), "first");
-    make(&first);
-    let mut from = first.clone();
-    let on_the_way = [memcached.url(), redis.url(), file_store(folder.path(), "last")];
-    for (step, to) in on_the_way.into_iter().enumerate() {
-        let dump = folder.path().join(format!("{step}.dump"));
-        let said = on_file(&from, "export", &dump).exits(0);
-        assert!(said.contains(" items, "), "{said}");
-        let said = on_file(&to, "import", &dump).exits(0);
-        assert!(said.contains(" 0 there already, 0 over, 0 refused"), "{said}");
-        assert_made(&to);
-        let again = on_file(&to, "import", &dump).exits(0);
-        assert!(again.starts_with("0 written, "), "what is there stays: {again}");
-        from = to;
+    let others = [memcached.url(), redis.url(), file_store(folder.path(), "last")];
+    moves_along(folder.path(), &file_store(folder.path(), "first"), &others);
+}
+
+#[test]
+fn every_structure_moves_from_a_redis_that_keeps_it_natively() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let (other, memcached) =
+        (RedisServer::start(RedisVersion::Valkey, &RedisOptions::new()), Memcached::start(Version::New, &[]));
+    let memory = Memory::start(folder.path());
+    let others = [memory.1.clone(), other.url(), file_store(folder.path(), "last"), memcached.url()];
+    moves_along(folder.path(), &from.url(), &others);
+    change(&from.url());
+}
+
+#[test]
+fn a_native_structure_is_gone_on_with_where_its_export_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(RedisVersion::Redis8, &RedisOptions::new());
+    let value = "x".repeat(20_000);
+    let fields: String = (0..2_000).map(|n| format!("{n}\t{n}{value}\n")).collect();
+    on_with_input(&redis.url(), "hash set large -", fields.as_bytes()).exits(0);
+    on(&redis.url(), "counter add views 100 --fast").exits(0);
+    let dump = folder.path().join("all.dump");
+    let mut child = larder(["export"]).arg(&dump).env("LARDER_STORE", redis.url()).spawn().unwrap();
+    until("some of the dump", || std::fs::metadata(&dump).is_ok_and(|file| file.len() > 1 << 20));
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "it was done before it was killed");
+    let said = finish(larder(["--json", "export", "--resume"]).arg(&dump).env("LARDER_STORE", redis.url())).json();
+    assert!(said["known"].as_u64() > Some(0), "{said}");
+    let to = file_store(folder.path(), "to");
+    on_file(&to, "import", &dump).exits(0);
+    assert_eq!(on(&to, "hash len large").exits(0), "2000\n");
+    for n in [0, 999, 1_999] {
+        assert_eq!(on(&to, &format!("hash get large {n}")).exits(0), format!("{n}{value}\n"));
     }
-    assert_made(&first);
+    assert_eq!(on(&to, "counter get views").exits(0), "100\n");
+}
+
+/// The only key of a Redis that this pattern fits.
+fn key_of(redis: &RedisServer, pattern: &str) -> Vec<u8> {
+    match redis.command(&["KEYS", pattern]) {
+        Value::Array(keys) => match &keys[..] {
+            [Value::Bulk(key)] => key.to_vec(),
+            keys => panic!("{pattern}: {keys:?}"),
+        },
+        other => panic!("{pattern}: {other:?}"),
+    }
+}
+
+#[test]
+fn what_a_native_structure_has_lost_is_told_and_never_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(RedisVersion::Redis8, &RedisOptions::new());
+    for line in [
+        "counter add views 100 --fast",
+        "counter add gone 100 --fast",
+        "sharded-set add seen --dense 1000 --expected 1000 1 2",
+        "hash set cities --dense 1000 --expected 1000 1 Lund",
+        "unique add site ann --expected 10",
+        "records bits active 3 --on",
+        "records bits other 3 --on",
+        "counter add whole 7 --fast",
+    ] {
+        on(&redis.url(), line).exits(0);
+    }
+    redis.command(&[b"SET".to_vec(), key_of(&redis, "L.views.n.*"), b"text".to_vec()]);
+    redis.command(&[b"DEL".to_vec(), key_of(&redis, "L.gone.n.*")]);
+    redis.command(&[b"SREM".to_vec(), key_of(&redis, "L.seen.d.*-0"), b"-2147483648".to_vec()]);
+    redis.command(&[b"HDEL".to_vec(), key_of(&redis, "L.cities.h.*-0"), b"-2147483648".to_vec()]);
+    redis.command(&[b"SREM".to_vec(), key_of(&redis, "L.site.u.*-0"), b"-2147483648".to_vec()]);
+    redis.command(&[b"DEL".to_vec(), key_of(&redis, "L.active.r.*.highest")]);
+    redis.command(&[b"SETRANGE".to_vec(), key_of(&redis, "L.other.r.*.s0"), b"0".to_vec(), vec![1]]);
+    let dump = folder.path().join("all.dump");
+    let done = on_file(&redis.url(), "export", &dump);
+    done.exits(8);
+    // Of `other` only the incarnation is another: that is told by its own list, there as here.
+    assert!(done.stderr.contains("5 keys were left out"), "{}", done.stderr);
+    for told in ["views", "seen", "cities", "site", "active"] {
+        assert!(done.stderr.contains(&format!("{told:?}: this is not what ")), "{told}: {}", done.stderr);
+    }
+    let to = file_store(folder.path(), "to");
+    on_file(&to, "import", &dump).exits(0);
+    for line in [
+        "counter get views",
+        "counter get gone",
+        "sharded-set members seen",
+        "hash entries cities",
+        "unique count site",
+        "records bits active 3",
+        "records bits other 3",
+    ] {
+        on(&to, line).fails(4, "lost");
+    }
+    assert_eq!(on(&to, "counter get whole").exits(0), "7\n");
+}
+
+#[test]
+fn a_number_that_begins_as_an_item_does_is_told_from_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let item = |value: &[u8]| [b"\xc1\0\0\0\0\0\0\0\x01", value].concat();
+    let generation = 0xc102_0304_0506_0708_u64;
+    for (name, layout) in [("native", 3), ("digits", 1)] {
+        let manifest = [&b"LRD\x01\x03"[..], &[layout, 1, 0], &generation.to_le_bytes(), &[1]].concat();
+        let key = |rest: &str| format!("L.{name}.{rest}").into_bytes();
+        redis.command(&[b"SET".to_vec(), key("m"), item(&manifest)]);
+        let number = (1u64 << 62) + 42;
+        let value = match layout {
+            3 => [generation.to_be_bytes(), number.to_be_bytes()].concat(),
+            _ => item(number.to_string().as_bytes()),
+        };
+        redis.command(&[b"SET".to_vec(), key(&format!("n.{generation:016x}.0")), value]);
+        assert_eq!(on(&redis.url(), &format!("counter get {name}")).exits(0), "42\n");
+    }
+    let dump = folder.path().join("all.dump");
+    let done = on_file(&redis.url(), "--json --trace export", &dump);
+    done.exits(0);
+    assert_eq!(done.round_trips(), 3, "the items, the manifests of what may be native, and what is");
+    let to = file_store(folder.path(), "to");
+    on_file(&to, "import", &dump).exits(0);
+    for name in ["native", "digits"] {
+        assert_eq!(on(&to, &format!("counter get {name}")).exits(0), "42\n", "{name}");
+    }
 }
 
 #[test]
 fn a_pipe_carries_a_store() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (file_store(folder.path(), "from"), file_store(folder.path(), "to"));
-    make(&from);
+    make_some(&from);
     let done = on(&from, "export -");
     assert_eq!(done.code(), 0);
     let said = on_with_input(&to, "--json import -", &done.stdout).json();
     assert_eq!(said["kept"], 0);
-    assert_made(&to);
+    assert_some(&to);
     let cut = &done.stdout[..done.stdout.len() - 3];
     let failed = on_with_input(&to, "import -", cut);
     failed.fails(4, "it was cut short");
@@ -95,7 +358,7 @@ fn a_pipe_carries_a_store() {
 fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let (store, dump) = (file_store(folder.path(), "store"), folder.path().join("all.dump"));
-    make(&store);
+    make_some(&store);
     on_file(&store, "export", &dump).exits(0);
     on_file(&store, "export", &dump).fails(2, "is there already");
     on_file(&store, "export --resume", &dump).fails(2, "is whole");
@@ -104,7 +367,7 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     on_file(&store, "export --resume", &dump).exits(0);
     let to = file_store(folder.path(), "to");
     on_file(&to, "import", &dump).exits(0);
-    assert_made(&to);
+    assert_some(&to);
     on_file(&store, "import", &folder.path().join("none")).fails(2, "cannot be opened");
     std::fs::write(&dump, "hello").unwrap();
     on_file(&store, "import", &dump).fails(4, "is no dump");
@@ -114,7 +377,7 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
 fn items_that_the_store_does_not_take_are_named_and_the_others_go() {
     let folder = tempfile::tempdir().unwrap();
     let (store, dump) = (file_store(folder.path(), "store"), folder.path().join("all.dump"));
-    make(&store);
+    make_some(&store);
     let put = larder(["table", "put", "large", "key"]).arg("x".repeat(100_000)).env("LARDER_STORE", &store).status();
     assert!(put.unwrap().success());
     on_file(&store, "export", &dump).exits(0);
@@ -123,7 +386,7 @@ fn items_that_the_store_does_not_take_are_named_and_the_others_go() {
     let said = done.exits(8);
     assert!(said.contains(", 1 refused"), "{said}");
     assert!(done.stderr.contains("65536") || done.stderr.contains("limit"), "{}", done.stderr);
-    assert_made(&server.url());
+    assert_some(&server.url());
 }
 
 #[test]
@@ -147,13 +410,13 @@ fn a_backup_is_restored_and_checked() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (file_store(folder.path(), "from"), file_store(folder.path(), "to"));
     let dump = folder.path().join("monday.dump");
-    make(&from);
+    make_some(&from);
     on_file(&from, "backup", &dump).exits(0);
     on_file(&from, "backup", &dump).fails(2, "is there already");
     assert!(!folder.path().join("monday.dump.new").exists());
     on_file(&to, "restore", &dump).exits(0);
     on_file(&to, "restore", &dump).fails(2, "holds a store");
-    assert_made(&to);
+    assert_some(&to);
     let checked = on(&to, "--json check").json();
     assert_eq!(checked["damaged"], 0);
     assert!(checked["items"].as_u64().unwrap() > 8);
@@ -165,7 +428,7 @@ fn a_backup_is_restored_and_checked() {
 fn damage_is_told_by_a_check() {
     let folder = tempfile::tempdir().unwrap();
     let store = file_store(folder.path(), "store");
-    make(&store);
+    make_some(&store);
     let journals = std::fs::read_dir(folder.path().join("store").join("engine")).unwrap();
     let journal =
         journals.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some_and(|it| it == "jnl"));

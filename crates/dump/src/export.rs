@@ -29,7 +29,7 @@ const NAMED_MAX: usize = 20;
 pub struct Exported {
     /// What the dump holds, in all.
     pub totals: Totals,
-    /// Items that were listed, and gone when they were asked for.
+    /// Keys that were listed, and had no item when they were asked for: it is gone, or what it says stands in others.
     pub gone: u64,
     /// Keys that were in the dump already, where it was gone on with.
     pub known: u64,
@@ -37,7 +37,8 @@ pub struct Exported {
     pub foreign: Foreign,
 }
 
-/// Keys that were left out, since what they hold cannot be moved: other programs' values on Redis, and those of its own types.
+/// Keys that were left out, since what they hold is no item: other programs' values on Redis, and its own types. Structures that are kept in those are read as items by
+/// `Portable` of `larder-structures`.
 ///
 /// ```
 /// assert!(larder_dump::Foreign::default().first.is_empty());

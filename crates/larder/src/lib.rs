@@ -92,10 +92,10 @@ pub use larder_store_redis as redis;
 #[doc(inline)]
 pub use larder_structures::{
     Array, ArrayOptions, ArrayStat, Cache, CacheOptions, Counter, CounterOptions, EventLog, EventLogOptions, IdKind,
-    Kind, Lock, Manifest, Name, Novelty, PackedRecords, PackedTable, PackedTableOptions, PackedTableStat, Precision,
-    Queue, QueueOptions, QueueStat, RecordsOptions, Set, SetOptions, SetStat, ShardedHash, ShardedOptions, ShardedSet,
-    ShardedSortedSet, ShardedStat, Stack, StackOptions, Table, TableEntries, TableOptions, UniqueCount, UniqueStat,
-    UniqueVisitors, UniqueVisitorsOptions, VisitorId, Visitors, VisitorsOptions, array, cache, counter,
+    Kind, Lock, Manifest, Name, Novelty, PackedRecords, PackedTable, PackedTableOptions, PackedTableStat, Portable,
+    Precision, Queue, QueueOptions, QueueStat, RecordsOptions, Set, SetOptions, SetStat, ShardedHash, ShardedOptions,
+    ShardedSet, ShardedSortedSet, ShardedStat, Stack, StackOptions, Table, TableEntries, TableOptions, UniqueCount,
+    UniqueStat, UniqueVisitors, UniqueVisitorsOptions, VisitorId, Visitors, VisitorsOptions, array, cache, counter,
     inspect::{self, Inspection},
     lock::{self, LockGuard, LockOptions, LockStatus},
     log, lookup, queue, records,

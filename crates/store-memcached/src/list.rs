@@ -1,4 +1,4 @@
-//! Which keys the servers hold: `lru_crawler metadump all`, on a connection of its own.
+//! Which keys the servers hold: `lru_crawler metadump`, on a connection of its own.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub(crate) const BUSY_TRIES_MAX: u32 = 600;
 
 /// Every server is asked, one after the other, on a connection of its own that is closed afterwards; the connections of ops are not disturbed.
 ///
-/// - It lists what the server's crawler sees: each item of the LRU lists that stands there when the crawler comes by. An item that is moved between lists meanwhile may be
-///   missed or told twice.
+/// - It lists what the server's crawler sees on its way through the server's hash table, which waits to grow until it has passed: an item that is there all along is told. A server that cannot
+///   do that, or whose table is just growing, has its LRU lists walked; there an item that is moved between lists meanwhile, as one that was read twice is, may be missed or told twice.
 /// - The crawler takes a thread of the server and looks at each item: on a large server it is slow (hundreds of thousands of items a second), and it
 ///   looks at all items whatever the prefix.
 /// - One listing at a time runs on a server; a second waits.
@@ -42,7 +42,9 @@ impl List for MemcachedStore {
     }
 }
 
-/// What makes a server list its items.
+/// What makes a server list its items by its hash table. While that grows, the listing has its end at once.
+const METADUMP_HASH: &[u8] = b"lru_crawler metadump hash\r\n";
+/// What makes a server list its items by its LRU lists.
 pub(crate) const METADUMP: &[u8] = b"lru_crawler metadump all\r\n";
 
 /// What a server says next of its items.
@@ -107,8 +109,17 @@ impl Walk<'_> {
 
     /// Lists one server; false if it is busy with another listing.
     async fn dump(&mut self, node: &Node) -> Result<bool> {
+        let before = self.looked_at;
+        match self.dump_by(node, METADUMP_HASH).await {
+            Ok(true) if self.looked_at == before => self.dump_by(node, METADUMP).await,
+            Err(error) if error.kind() == ErrorKind::Unsupported => self.dump_by(node, METADUMP).await,
+            dumped => dumped,
+        }
+    }
+
+    async fn dump_by(&mut self, node: &Node, how: &[u8]) -> Result<bool> {
         let mut exchange = node.exchange().await?;
-        exchange.send(METADUMP).await?;
+        exchange.send(how).await?;
         loop {
             match dumped(&mut exchange).await? {
                 Dumped::Item { key, .. } => {

@@ -12,6 +12,7 @@
 //! | [`log`] | [`EventLog`]: events by time, put in one round trip, fetched and followed, what was lost told as gaps |
 //! | [`mod@inspect`] | what a structure of whatever kind is, takes and promises |
 //! | [`lookup`] | [`PackedTable`]: rows by ranges of addresses or by ids, built once and read in one round trip |
+//! | [`portable`] | [`Portable`]: a store read as if all structures in it were kept in items |
 //! | [`queue`] | [`Queue`] and [`Stack`]: pushed in one round trip, claimed with a lease, acknowledged |
 //! | [`records`] | [`PackedRecords`]: a few bits for each of many dense ids |
 //! | [`registry`] | finding out what a name holds, and dropping it with all its keys |
@@ -58,6 +59,7 @@ pub mod lookup;
 pub mod manifest;
 pub mod name;
 mod owned;
+pub mod portable;
 pub mod queue;
 pub mod records;
 pub mod registry;
@@ -82,6 +84,7 @@ pub use log::{EventLog, EventLogOptions};
 pub use lookup::{PackedTable, PackedTableOptions, PackedTableStat};
 pub use manifest::{Kind, Manifest};
 pub use name::Name;
+pub use portable::Portable;
 pub use queue::{Claim, Queue, QueueOptions, QueueStat, Stack, StackOptions};
 pub use records::{PackedRecords, RecordsOptions};
 pub use set::{Set, SetOptions, SetStat};

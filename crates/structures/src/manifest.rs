@@ -92,6 +92,10 @@ impl Kind {
         Row { kind: Kind::PackedTable, byte: 28, name: "packed table", role: 'b' },
     ];
 
+    /// The kinds that some stores keep otherwise than in items.
+    pub(crate) const NATIVE: [Kind; 5] =
+        [Kind::FastCounter, Kind::UniqueVisitors, Kind::Records, Kind::ShardedHash, Kind::ShardedSet];
+
     /// The kind's name, for people.
     ///
     /// ```
@@ -101,7 +105,7 @@ impl Kind {
         self.row().name
     }
 
-    fn with_article(self) -> String {
+    pub(crate) fn with_article(self) -> String {
         let name = self.as_str();
         // Many of them.
         if matches!(self, Kind::Visitors | Kind::UniqueVisitors | Kind::Records) {
@@ -116,7 +120,7 @@ impl Kind {
     }
 
     /// What the data keys of this kind are called within the name: `s` for slots, `p` for pieces, …
-    fn role(self) -> char {
+    pub(crate) fn role(self) -> char {
         self.row().role
     }
 

@@ -113,6 +113,11 @@ impl Name {
     /// assert!(Name::of_key(b"user:7").is_none());
     /// ```
     pub fn of_key(key: &[u8]) -> Option<(Name, Option<u64>)> {
+        Name::parts_of_key(key).map(|(name, data)| (name, data.map(|data| data.life)))
+    }
+
+    /// The name that a key belongs to, and of a data key the rest; `None` in all for a key that is no structure's.
+    pub(crate) fn parts_of_key(key: &[u8]) -> Option<(Name, Option<DataKey<'_>>)> {
         let end = key.strip_prefix(Name::MANIFESTS)?.iter().position(|&byte| byte == b'.')? + Name::MANIFESTS.len();
         let (escaped, rest) = key.split_at(end);
         let name = Name::of_manifest_key(&[escaped, b".m"].concat())?;
@@ -120,11 +125,12 @@ impl Name {
             return Some((name, None));
         }
         // A dot, the role, a dot, 16 digits, a dot.
-        let [b'.', _, b'.', digits @ ..] = rest else { return None };
-        let digits = digits.get(..16).filter(|_| digits.get(16) == Some(&b'.'))?;
+        let [b'.', role, b'.', rest @ ..] = rest else { return None };
+        let (digits, index) = rest.split_at_checked(16)?;
+        let index = std::str::from_utf8(index.strip_prefix(b".")?).ok()?;
         let is_plain = digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let life = u64::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| is_plain)?, 16).ok()?;
-        Some((name, Some(life)))
+        Some((name, Some(DataKey { role: char::from(*role), life, index })))
     }
 
     /// The key of a piece of data: `role` says what it is, `index` which one.
@@ -182,6 +188,14 @@ impl Name {
         key.push('.');
         key
     }
+}
+
+/// A data key, taken apart, but for the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataKey<'k> {
+    pub(crate) role: char,
+    pub(crate) life: u64,
+    pub(crate) index: &'k str,
 }
 
 impl fmt::Display for Name {

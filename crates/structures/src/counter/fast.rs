@@ -188,10 +188,8 @@ impl Fast {
         }
     }
 
-    /// Reads the number and a byte behind it: what has more is none.
     fn look_op(&self) -> Op {
-        let len_bytes = NATIVE_BYTES as u64 + 1;
-        Op::native(self.key.clone(), Native::BitsRead { offset_bytes: 0, len_bytes })
+        number_op(self.key.clone())
     }
 
     fn strange(&self, op: &Op, reply: Option<NativeReply>) -> Error {
@@ -226,6 +224,39 @@ fn number(mark: &[u8], bytes: &[u8]) -> Option<u64> {
     (number >> NUMBER_BITS == 0).then_some(number)
 }
 
+/// What a manifest says where the number is an item.
+pub(crate) fn portable_manifest(manifest: &Manifest) -> Manifest {
+    Manifest { layout: LAYOUT, ..manifest.clone() }
+}
+
+/// The op that reads a number that is no item, and a byte behind it: what has more is none.
+pub(crate) fn number_op(key: Key) -> Op {
+    Op::native(key, Native::BitsRead { offset_bytes: 0, len_bytes: NATIVE_BYTES as u64 + 1 })
+}
+
+/// What stands in an item of the same number; `None` for bytes that are none.
+pub(crate) fn portable_number(manifest: &Manifest, bytes: &[u8]) -> Option<Bytes> {
+    let number = number(&mark(manifest)?, bytes)?;
+    Some(Bytes::from(number.to_string()))
+}
+
 fn unbiased(number: u64) -> i128 {
     i128::from(number) - i128::from(BIAS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_native_number_has_golden_bytes_as_an_item() {
+        let native = Manifest { generation: 0xab, ..Manifest::new(Kind::FastCounter, LAYOUT_NATIVE, 1, Bytes::new()) };
+        let bytes = b"\0\0\0\0\0\0\0\xab\x3f\xff\xff\xff\xff\xff\xff\xff";
+        assert_eq!(portable_number(&native, bytes).unwrap(), "4611686018427387903", "-1");
+        for wrong in [&b""[..], b"5", &bytes[..15], b"\0\0\0\0\0\0\0\xac\x40\0\0\0\0\0\0\0"] {
+            assert_eq!(portable_number(&native, wrong), None, "{wrong:?}");
+        }
+        let said = portable_manifest(&native);
+        assert_eq!((said.layout, portable_number(&said, bytes)), (1, None));
+    }
 }

@@ -66,7 +66,7 @@ use larder_core::{Effect, Error, ErrorKind, Result, StoreRef};
 
 use self::exact::Slots;
 use self::fast::Fast;
-pub(crate) use self::fast::{is_native, mark};
+pub(crate) use self::fast::{is_native, mark, number_op, portable_manifest, portable_number};
 pub use self::options::CounterOptions;
 use self::writer::Writer;
 use crate::combine::Combiner;

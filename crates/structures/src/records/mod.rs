@@ -53,6 +53,7 @@
 mod aggregate;
 mod change;
 pub(crate) mod layout;
+pub(crate) mod portable;
 mod schema;
 mod shared;
 

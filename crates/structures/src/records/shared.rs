@@ -27,7 +27,7 @@ use crate::vigil::Vigil;
 /// Fewer stale bytes of the ledger than this are let be.
 const LEDGER_DIRTY_BYTES: usize = 4096;
 /// The index of the key that holds the highest id, where it has one of its own.
-const HIGHEST: &str = "highest";
+pub(super) const HIGHEST: &str = "highest";
 /// How many writers of one handle can be at different shards at once, in the portable layout.
 const GATES: usize = 64;
 
@@ -335,7 +335,7 @@ impl Inner {
     }
 
     pub(super) fn highest_op(&self) -> Result<Op> {
-        Ok(Op::native(self.highest_key()?, Native::SortedScores { members: vec![member(&self.manifest)] }))
+        highest_op(&self.name, &self.manifest)
     }
 
     /// The highest id plus 1 that a reply to [`highest_op`](Inner::highest_op) tells.
@@ -375,6 +375,12 @@ impl Inner {
 /// The op that makes the key of the highest id.
 pub(super) fn make_highest_op(name: &Name, manifest: &Manifest) -> Result<Op> {
     Ok(owned::make_op(highest_key(name, manifest)?, Collection::Sorted, member(manifest), None))
+}
+
+/// The op that reads the highest id.
+pub(super) fn highest_op(name: &Name, manifest: &Manifest) -> Result<Op> {
+    let read = Native::SortedScores { members: vec![member(manifest)] };
+    Ok(Op::native(highest_key(name, manifest)?, read))
 }
 
 /// The key of the highest id.

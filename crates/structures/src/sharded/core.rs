@@ -81,6 +81,9 @@ pub(super) enum Found {
     Count(u64),
 }
 
+/// A native shard's mark, and its elements as they are named there.
+pub(super) type Whole = (Mark, Vec<(Bytes, Bytes)>);
+
 /// An element's shard, and what it is called there.
 pub(super) type Place = (u16, Bytes);
 
@@ -295,12 +298,7 @@ impl Core {
 
     /// Reads all of a native shard, with its mark.
     pub(super) fn all_op(&self, key: Key) -> Op {
-        let all = match self.of {
-            Collection::Hash => Native::HashAll,
-            Collection::Set => Native::SetAll,
-            Collection::Sorted => Native::SortedRange(Ranks { first: 0, last: -1, from_top: false }),
-        };
-        Op::native(key, all)
+        all_op(self.of, key)
     }
 
     /// Reads marks, and elements, of a native shard.
@@ -397,30 +395,8 @@ impl Core {
     }
 
     /// The mark, and all elements, of a native shard.
-    pub(super) fn all(&self, reply: Reply) -> Result<(Mark, Vec<(Bytes, Bytes)>)> {
-        let pairs: Vec<(Bytes, Bytes)> = match reply.into_native() {
-            Some(NativeReply::Pairs(pairs)) => pairs,
-            Some(NativeReply::Members(members)) => members.into_iter().map(|member| (member, Bytes::new())).collect(),
-            other => return Err(self.strange(&other)),
-        };
-        let mut mark = Mark::Missing;
-        let all = pairs.into_iter().filter(|(name, _)| match &name[..] {
-            LIVE => {
-                mark = Mark::Live;
-                false
-            }
-            SEALED => {
-                mark = Mark::Sealed;
-                false
-            }
-            UNFILLED => {
-                mark = Mark::Unfilled;
-                false
-            }
-            _ => true,
-        });
-        let all = all.collect();
-        Ok((mark, all))
+    pub(super) fn all(&self, reply: Reply) -> Result<Whole> {
+        all(reply.into_native()).map_err(|other| self.strange(&other))
     }
 
     /// The longest value that fits into a shard, with nothing else in it.
@@ -564,6 +540,43 @@ pub(super) fn coming_from(plan: &Plan) -> Option<Map> {
 
 pub(super) fn shard_key(name: &Name, manifest: &Manifest, map: &Map, shard: u16) -> Result<Key> {
     manifest.data_key(name, format_args!("{:08x}-{shard}", map.id))
+}
+
+/// Reads all of a native shard, with its mark.
+pub(super) fn all_op(of: Collection, key: Key) -> Op {
+    let all = match of {
+        Collection::Hash => Native::HashAll,
+        Collection::Set => Native::SetAll,
+        Collection::Sorted => Native::SortedRange(Ranks { first: 0, last: -1, from_top: false }),
+    };
+    Op::native(key, all)
+}
+
+/// The mark, and all elements, of a native shard; what was answered where that is something else.
+pub(super) fn all(reply: Option<NativeReply>) -> std::result::Result<Whole, Option<NativeReply>> {
+    let pairs: Vec<(Bytes, Bytes)> = match reply {
+        Some(NativeReply::Pairs(pairs)) => pairs,
+        Some(NativeReply::Members(members)) => members.into_iter().map(|member| (member, Bytes::new())).collect(),
+        other => return Err(other),
+    };
+    let mut mark = Mark::Missing;
+    let all = pairs.into_iter().filter(|(name, _)| match &name[..] {
+        LIVE => {
+            mark = Mark::Live;
+            false
+        }
+        SEALED => {
+            mark = Mark::Sealed;
+            false
+        }
+        UNFILLED => {
+            mark = Mark::Unfilled;
+            false
+        }
+        _ => true,
+    });
+    let all = all.collect();
+    Ok((mark, all))
 }
 
 /// What the shards of a kind are natively.

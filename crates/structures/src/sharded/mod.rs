@@ -87,6 +87,7 @@ mod hash;
 mod keeper;
 pub(crate) mod layout;
 mod make;
+pub(crate) mod portable;
 mod read;
 mod reshard;
 mod set;

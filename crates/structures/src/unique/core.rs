@@ -132,20 +132,16 @@ impl Core {
     }
 
     fn kept_until_ms(&self, period: u64) -> u64 {
-        match self.params.keep_ms {
-            0 => u64::MAX,
-            keep_ms => self.params.begin_ms(period.saturating_add(1)).saturating_add(keep_ms),
-        }
+        kept_until_ms(&self.params, period)
     }
 
     /// The life of what is made, or written anew, in a period now: it ends when the period is no longer kept, whenever it began, and for
     /// clocks that are behind this one as much later as they may be.
     pub(super) fn life(&self, period: u64) -> Ttl {
-        if self.params.keep_ms == 0 {
-            return Ttl::Never;
+        match end_ms(&self.params, period) {
+            None => Ttl::Never,
+            Some(end_ms) => Ttl::After(Duration::from_millis(end_ms.saturating_sub(self.now_ms()).max(1_000))),
         }
-        let end_ms = self.kept_until_ms(period).saturating_add(as_ms(CLOCKS_APART_MAX) + GRAIN_MS);
-        Ttl::After(Duration::from_millis(end_ms.saturating_sub(self.now_ms()).max(1_000)))
     }
 
     /// A period that is there; `None` for one that nobody came in. **Round trips: 0** for one that is known, else 1.
@@ -294,6 +290,19 @@ impl Day {
         let number = self.period | u64::from(self.head.shards) << PERIOD_BITS;
         Piece { number, part: PLANNED, incarnation: self.head.incarnation }
     }
+}
+
+fn kept_until_ms(params: &Params, period: u64) -> u64 {
+    match params.keep_ms {
+        0 => u64::MAX,
+        keep_ms => params.begin_ms(period.saturating_add(1)).saturating_add(keep_ms),
+    }
+}
+
+/// When the life of what a period has ends, in milliseconds since 1970; `None`: never.
+pub(super) fn end_ms(params: &Params, period: u64) -> Option<u64> {
+    let end_ms = || kept_until_ms(params, period).saturating_add(as_ms(CLOCKS_APART_MAX) + GRAIN_MS);
+    (params.keep_ms > 0).then(end_ms)
 }
 
 /// The period that an entry is of.

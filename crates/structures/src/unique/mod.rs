@@ -89,6 +89,7 @@ mod layout;
 mod make;
 mod native;
 mod options;
+pub(crate) mod portable;
 mod rice;
 mod sizing;
 mod sketch;

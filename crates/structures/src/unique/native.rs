@@ -28,7 +28,7 @@ use super::Novelty;
 use super::add::Told;
 use super::core::{Core, Day, as_ms};
 use super::id::{Hash, Rounds};
-use super::layout::{Head, Precision, Shape, Spot};
+use super::layout::{Head, Params, Precision, Shape, Spot};
 use crate::events;
 use crate::owned::{self, Owned};
 use crate::retry::Backoff;
@@ -342,43 +342,58 @@ impl Core {
 
     /// The hashes of shards, each sorted, as numbers of as many bits as the head says. **Round trips: 1.**
     pub(super) async fn set_hashes(&self, ctx: Ctx, day: &Day, shards: &[u32]) -> Result<Vec<Vec<u64>>> {
-        let ops = shards.iter().map(|&shard| Ok(Op::native(self.shard_key(&day.head, shard)?, Native::SetAll)));
+        let ops = shards.iter().map(|&shard| Ok(set_op(self.shard_key(&day.head, shard)?)));
         let replies = self.vigil().run(ctx, ops.collect::<Result<Batch>>()?).await;
         let rounds = Rounds::new(self.params.seed);
         let mut all = Vec::with_capacity(shards.len());
         for (&shard, reply) in shards.iter().zip(replies) {
             let Some(NativeReply::Members(members)) = reply?.into_native() else { return Err(strange()) };
-            let (mut hashes, mut is_marked) = (Vec::with_capacity(members.len()), false);
-            for found in members {
-                match offset(&found)? {
-                    None => is_marked = true,
-                    Some(offset) => hashes.push(self.hash_at(&day.head, shard, offset, &rounds)?),
-                }
+            match hashes(&self.params, &day.head, shard, members, &rounds)? {
+                Some(hashes) => all.push(hashes),
+                None => return Err(self.lost_shard(day, shard)),
             }
-            if !is_marked {
-                return Err(self.lost_shard(day, shard));
-            }
-            hashes.sort_unstable();
-            all.push(hashes);
         }
         Ok(all)
     }
+}
 
-    fn hash_at(&self, head: &Head, shard: u32, offset: u64, rounds: &Rounds) -> Result<u64> {
-        if self.params.precision == Precision::Exact {
-            let hash = rounds.hash(exact_id(head, shard, offset, rounds));
-            return if exact_spot(head, hash) == (Spot { shard, offset, low: 0 }) {
-                Ok(hash.high)
-            } else {
-                Err(strange())
-            };
+/// The hashes of a set's members, sorted, as numbers of as many bits as the head says; `None` for a set without its mark.
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] where a member is none of this shard's.
+pub(super) fn hashes(
+    params: &Params,
+    head: &Head,
+    shard: u32,
+    members: Vec<Bytes>,
+    rounds: &Rounds,
+) -> Result<Option<Vec<u64>>> {
+    let (mut hashes, mut is_marked) = (Vec::with_capacity(members.len()), false);
+    for found in members {
+        match offset(&found)? {
+            None => is_marked = true,
+            Some(offset) => hashes.push(hash_at(params, head, shard, offset, rounds)?),
         }
-        if offset >= head.span(shard) {
-            return Err(strange());
-        }
-        // Below 2^bits, so it fits.
-        Ok((head.first(shard) + u128::from(offset)) as u64)
     }
+    hashes.sort_unstable();
+    Ok(is_marked.then_some(hashes))
+}
+
+fn hash_at(params: &Params, head: &Head, shard: u32, offset: u64, rounds: &Rounds) -> Result<u64> {
+    if params.precision == Precision::Exact {
+        let hash = rounds.hash(exact_id(head, shard, offset, rounds));
+        return if exact_spot(head, hash) == (Spot { shard, offset, low: 0 }) { Ok(hash.high) } else { Err(strange()) };
+    }
+    if offset >= head.span(shard) {
+        return Err(strange());
+    }
+    // Below 2^bits, so it fits.
+    Ok((head.first(shard) + u128::from(offset)) as u64)
+}
+
+/// The op that reads all of a set.
+pub(super) fn set_op(key: Key) -> Op {
+    Op::native(key, Native::SetAll)
 }
 
 impl One {

@@ -29,9 +29,10 @@ const WARM_BYTES: [usize; 12] = [10, 40, 70, 100, 140, 190, 250, 330, 430, 550, 
 /// The classes in which shards stand, of 4,544 and 8,880 bytes, are not among them: their pages are counted, all of them.
 const WARM_ONCE_BYTES: [usize; 13] =
     [1_100, 1_400, 1_750, 2_200, 2_800, 3_500, 5_500, 7_000, 11_000, 13_700, 17_200, 21_500, 27_000];
-/// Redis gives back the buffers of a connection that was idle for 2 s, and its allocator the pages that were freed after 10 s. By the round, of 0.2 s: a look with shorter ones has no figures that
-/// matter.
-const IDLE_ROUNDS: u32 = 70;
+/// Redis gives back the buffers of a connection that was idle for 2 s, and its allocator the pages that were freed after 10 s.
+const IDLE: Duration = Duration::from_secs(14);
+/// A look with shorter rounds has no figures that matter, and waits for none.
+const ROUND_MIN: Duration = Duration::from_millis(100);
 /// How often the copy of a folder is begun anew, whose tables are put together meanwhile.
 const COPIES_MAX: usize = 20;
 /// A folder whose files are the same for so long is at rest.
@@ -95,7 +96,7 @@ pub(super) struct Held {
 impl Ground {
     /// `limit` is a setting of Redis's, with its value.
     pub(super) async fn start(on: On, plan: &Plan, limit: Option<(&str, &str)>) -> Result<Ground> {
-        let idle = plan.window * IDLE_ROUNDS;
+        let idle = if plan.window < ROUND_MIN { Duration::ZERO } else { IDLE };
         let ground = match on {
             On::Memory => {
                 let memory = Arc::new(MemoryStore::new());

@@ -15,6 +15,7 @@ use rslock::LockManager;
 
 use super::clients;
 use super::jobs::Job;
+use super::natives::{self, Native, command};
 use crate::Result;
 use crate::drive::Step;
 
@@ -39,6 +40,7 @@ pub(super) enum Hand {
     SetRead(Set),
     UniqueAdd(UniqueVisitors, u64),
     UniqueCount(UniqueVisitors),
+    Native(Native),
     Rslock(LockManager, String),
     DistkitLock(Arc<Mutex>),
     DistkitCounter(Arc<StrictCounter>, DistkitRedisKey),
@@ -49,7 +51,7 @@ fn member(at: u64) -> String {
 }
 
 /// Tasks draw from ranges of their own.
-fn first_of(task: usize) -> u64 {
+pub(super) fn first_of(task: usize) -> u64 {
     task as u64 * 1_000_000_000
 }
 
@@ -88,6 +90,10 @@ impl Hand {
                     _ => Hand::UniqueCount(visitors.clone()),
                 };
                 hands.extend((0..tasks).map(hand));
+            }
+            _ => {
+                let natives = Native::ours(store, job, stem, tasks).await?;
+                hands.extend(natives.ok_or("a job that nobody does")?.into_iter().map(Hand::Native));
             }
         }
         Ok(hands)
@@ -147,6 +153,7 @@ impl Step for Hand {
                 visitors.add([*at]).await?.len() == 1
             }
             Hand::UniqueCount(visitors) => visitors.count().await?.visitors >= COUNTED - 1,
+            Hand::Native(native) => native.step().await?,
             Hand::Rslock(manager, resource) => {
                 let lock = manager.lock(resource.as_str(), LEASE).await?;
                 manager.unlock(&lock).await;
@@ -162,16 +169,27 @@ impl Step for Hand {
     }
 }
 
+/// What the bare commands must be about so that they do no less than ours.
+#[derive(Clone, Copy)]
+pub(super) struct Likeness {
+    /// Over how many sets is spread what is counted.
+    shards: u32,
+    /// How long is what a lookup reads.
+    block_bytes: usize,
+}
+
 impl Hand {
-    /// Over how many shards is spread what it counts.
-    pub(super) async fn shards(&self) -> Result<u32> {
+    pub(super) async fn likeness(&self) -> Result<Likeness> {
+        let mut likeness = Likeness { shards: 1, block_bytes: 0 };
         match self {
             Hand::UniqueCount(visitors) => {
                 let today = visitors.period_of(std::time::SystemTime::now())?;
-                Ok(visitors.stat(today).await?.ok_or("nobody came today")?.shards)
+                likeness.shards = visitors.stat(today).await?.ok_or("nobody came today")?.shards;
             }
-            _ => Ok(1),
+            Hand::Native(native) => likeness.block_bytes = native.block_bytes().await?,
+            _ => {}
         }
+        Ok(likeness)
     }
 }
 
@@ -185,16 +203,18 @@ pub(super) struct Bare {
     swap: String,
     /// The keys that a count asks.
     shards: Vec<String>,
+    /// Between two round trips it starts a task that does nothing.
+    starts_a_task: bool,
 }
 
 impl Bare {
-    /// One a task. What is counted is spread over as many `shards` as ours is.
+    /// One a task.
     pub(super) async fn all(
         mut conn: MultiplexedConnection,
         job: Job,
         stem: &str,
         tasks: usize,
-        shards: u32,
+        likeness: Likeness,
     ) -> Result<Vec<Bare>> {
         let unlock: String = redis::cmd("SCRIPT").arg("LOAD").arg(UNLOCK).query_async(&mut conn).await?;
         let swap: String = redis::cmd("SCRIPT").arg("LOAD").arg(SWAP).query_async(&mut conn).await?;
@@ -202,7 +222,7 @@ impl Bare {
             Job::LockCycle | Job::CounterAdd => format!("bare-{stem}-{task}"),
             _ => format!("bare-{stem}"),
         };
-        let shards: Vec<String> = (0..shards).map(|shard| format!("bare-{stem}-{shard}")).collect();
+        let shards: Vec<String> = (0..likeness.shards).map(|shard| format!("bare-{stem}-{shard}")).collect();
         let filled: Vec<(String, String)> = match job {
             Job::SetRead => (0..MEMBERS).map(|at| (key(0), member(at))).collect(),
             Job::UniqueCount => {
@@ -212,6 +232,9 @@ impl Bare {
         };
         for (key, member) in filled {
             redis::cmd("SADD").arg(key).arg(member).exec_async(&mut conn).await?;
+        }
+        for trip in natives::filling(job, &key(0), likeness.block_bytes) {
+            trip.exec_async(&mut conn).await?;
         }
         if job == Job::CounterAdd {
             for task in 0..tasks {
@@ -226,33 +249,33 @@ impl Bare {
             unlock: unlock.clone(),
             swap: swap.clone(),
             shards: shards.clone(),
+            starts_a_task: false,
         };
         Ok((0..tasks).map(bare).collect())
     }
 
+    pub(super) fn starting_a_task(self) -> Bare {
+        Bare { starts_a_task: true, ..self }
+    }
+
     /// The commands of a step: a pipeline a round trip.
     fn trips(&self) -> Vec<Pipeline> {
-        let one = |words: &[&str]| {
-            let mut trip = Pipeline::with_capacity(1);
-            trip.cmd(words[0]);
-            for word in &words[1..] {
-                trip.arg(*word);
-            }
-            trip
-        };
         let (key, at) = (self.key.as_str(), self.at.to_string());
         match self.job {
             Job::LockCycle => {
-                vec![one(&["SET", key, &at, "NX", "PX", "3600000"]), one(&["EVALSHA", &self.unlock, "1", key, &at])]
+                vec![
+                    command(&["SET", key, &at, "NX", "PX", "3600000"]),
+                    command(&["EVALSHA", &self.unlock, "1", key, &at]),
+                ]
             }
             Job::CounterAdd => {
                 let before = (self.at - 1).to_string();
-                vec![one(&["EVALSHA", &self.swap, "1", key, &before, &at])]
+                vec![command(&["EVALSHA", &self.swap, "1", key, &before, &at])]
             }
-            Job::FastAdd => vec![one(&["INCRBY", key, "1"])],
-            Job::SetAdd => vec![one(&["SADD", key, &member(self.at)])],
-            Job::SetRead => vec![one(&["SMEMBERS", key])],
-            Job::UniqueAdd => vec![one(&["SADD", key, &at])],
+            Job::FastAdd => vec![command(&["INCRBY", key, "1"])],
+            Job::SetAdd => vec![command(&["SADD", key, &member(self.at)])],
+            Job::SetRead => vec![command(&["SMEMBERS", key])],
+            Job::UniqueAdd => vec![command(&["SADD", key, &at])],
             Job::UniqueCount => {
                 let mut trip = Pipeline::with_capacity(2 * self.shards.len());
                 for shard in &self.shards {
@@ -261,6 +284,7 @@ impl Bare {
                 }
                 vec![trip]
             }
+            job => natives::trip(job, key, self.at).into_iter().collect(),
         }
     }
 }
@@ -268,7 +292,10 @@ impl Bare {
 impl Step for Bare {
     async fn step(&mut self) -> Result<()> {
         self.at += 1;
-        for trip in self.trips() {
+        for (at, trip) in self.trips().into_iter().enumerate() {
+            if self.starts_a_task && at > 0 {
+                tokio::spawn(async {});
+            }
             let values: Vec<Value> = trip.query_async(&mut self.conn).await?;
             let is_right = match (self.job, values.first()) {
                 (_, None | Some(Value::ServerError(_) | Value::Nil)) => false,
@@ -282,7 +309,8 @@ impl Step for Bare {
                     counts.sum::<u64>() == COUNTED
                 }
                 (Job::LockCycle | Job::CounterAdd, Some(Value::Int(done))) => *done == 1,
-                _ => true,
+                (Job::LockCycle | Job::FastAdd | Job::SetAdd | Job::SetRead | Job::UniqueAdd, _) => true,
+                (job, Some(answer)) => natives::is_right(job, self.at, answer),
             };
             if !is_right {
                 return Err(format!("{values:?} to {:?}", self.job).into());

@@ -8,6 +8,8 @@ use crate::contest::{self, Contest, Contestant, Goal, Limit, Unit};
 use crate::drive::drive_tasks;
 
 const BARE: &str = "bare commands";
+/// The same by a task that starts another between two commands, as peers do which renew what they hold.
+const BARE_AND_TASK: &str = "bare commands, a task started between";
 const RSLOCK: &str = "rslock";
 const DISTKIT: &str = "distkit";
 const POTTERY: &str = "pottery (Python)";
@@ -28,11 +30,39 @@ pub(super) enum Job {
     SetRead,
     UniqueAdd,
     UniqueCount,
+    /// Of a sharded hash, one field.
+    HashSet,
+    HashGet,
+    /// Of a sharded set, a member that is new.
+    MemberAdd,
+    MemberHas,
+    /// Of a sharded sorted set, a member that is there.
+    ScoreSet,
+    /// Of packed records, one of 9 bits.
+    RecordSet,
+    RecordGet,
+    /// Of a packed table, by number.
+    Lookup,
 }
 
 impl Job {
-    const ALL: [Job; 7] =
-        [Job::LockCycle, Job::CounterAdd, Job::FastAdd, Job::SetAdd, Job::SetRead, Job::UniqueAdd, Job::UniqueCount];
+    const ALL: [Job; 15] = [
+        Job::LockCycle,
+        Job::CounterAdd,
+        Job::FastAdd,
+        Job::SetAdd,
+        Job::SetRead,
+        Job::UniqueAdd,
+        Job::UniqueCount,
+        Job::HashSet,
+        Job::HashGet,
+        Job::MemberAdd,
+        Job::MemberHas,
+        Job::ScoreSet,
+        Job::RecordSet,
+        Job::RecordGet,
+        Job::Lookup,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -43,6 +73,14 @@ impl Job {
             Job::SetRead => "set read (100 members)",
             Job::UniqueAdd => "unique visitors, add 1",
             Job::UniqueCount => "unique visitors, count",
+            Job::HashSet => "sharded hash, set of 1 field",
+            Job::HashGet => "sharded hash, get of 1 field",
+            Job::MemberAdd => "sharded set, add of 1 member",
+            Job::MemberHas => "sharded set, has 1 member",
+            Job::ScoreSet => "sharded sorted set, score of 1 member",
+            Job::RecordSet => "packed records, set of 1",
+            Job::RecordGet => "packed records, get of 1",
+            Job::Lookup => "packed table, get of 1 row",
         }
     }
 
@@ -56,6 +94,14 @@ impl Job {
             Job::SetRead => "SMEMBERS",
             Job::UniqueAdd => "SADD",
             Job::UniqueCount => "SISMEMBER and SCARD of as many sets",
+            Job::HashSet => "HSET",
+            Job::HashGet => "HGET",
+            Job::MemberAdd => "SADD",
+            Job::MemberHas => "SISMEMBER",
+            Job::ScoreSet => "ZADD",
+            Job::RecordSet => "BITFIELD SET",
+            Job::RecordGet => "BITFIELD GET",
+            Job::Lookup => "GET of as many bytes",
         }
     }
 
@@ -68,7 +114,7 @@ impl Job {
             (Job::SetRead, _) => "set_read",
             (Job::UniqueAdd, _) => "unique_add",
             (Job::UniqueCount, _) => "unique_count",
-            (Job::CounterAdd, _) => return None,
+            _ => return None,
         })
     }
 }
@@ -79,7 +125,9 @@ pub(super) fn hold_all(ground: &Ground<'_>, python: &Python) -> Result<Vec<Conte
     for tasks in [1, 64] {
         for job in Job::ALL {
             let name = if tasks == 1 { job.name().to_owned() } else { format!("{}, {tasks} tasks", job.name()) };
-            if ground.plan.wants(&name) {
+            // Of many counts of thousands of commands each, no window sees enough.
+            let fits = tasks == 1 || job != Job::UniqueCount;
+            if fits && ground.plan.wants(&name) {
                 contests.push(hold(ground, python, &name, job, tasks)?);
             }
         }
@@ -91,13 +139,18 @@ fn hold(ground: &Ground<'_>, python: &Python, name: &str, job: Job, tasks: usize
     let runtime = &ground.runtime;
     let stem = format!("{job:?}-{tasks}");
     let ours = runtime.block_on(Hand::ours(&ground.store, job, &stem, tasks))?;
-    let bare = runtime.block_on(async {
-        let shards = ours.first().ok_or("nobody works")?.shards().await?;
-        Bare::all(clients::multiplexed(&ground.url).await?, job, &stem, tasks, shards).await
-    })?;
-    let mut contestants =
-        vec![contestant(ground, OURS, String::new(), ours), contestant(ground, BARE, job.bare().to_owned(), bare)];
+    let likeness = runtime.block_on(ours.first().ok_or("nobody works")?.likeness())?;
+    let bare = |stem: &str| {
+        let bare = async { Bare::all(clients::multiplexed(&ground.url).await?, job, stem, tasks, likeness).await };
+        runtime.block_on(bare)
+    };
+    let mut contestants = vec![
+        contestant(ground, OURS, String::new(), ours),
+        contestant(ground, BARE, job.bare().to_owned(), bare(&stem)?),
+    ];
     if job == Job::LockCycle {
+        let bare = bare(&format!("{stem}-task"))?.into_iter().map(Bare::starting_a_task).collect();
+        contestants.push(contestant(ground, BARE_AND_TASK, String::new(), bare));
         let locks = runtime.block_on(Hand::rslock(&ground.url, &stem, tasks))?;
         contestants.push(contestant(ground, RSLOCK, String::new(), locks));
     }

@@ -4,6 +4,7 @@
 mod clients;
 mod hands;
 mod jobs;
+mod natives;
 mod python;
 
 use std::sync::Arc;

@@ -659,14 +659,13 @@ impl Committer {
         }
         let is_synced = self.shared.sync == Sync::Always;
         let Some(writer) = writer else {
-            let before = self.shared.engine.moment(BTreeMap::new());
-            return self.write(entries, is_synced).inspect_err(|_| self.hide(&before));
+            return self.write(entries, is_synced, Seen::AtOnce);
         };
         let (round, round_bytes) = writer.finish();
         entries.add(&layout::round_key(self.moving.slot()), Some(&round_bytes));
         let shared = self.shared.clone();
         let turn = shared.front.change();
-        self.write(entries, is_synced)?;
+        self.write(entries, is_synced, Seen::Later)?;
         shared.front.put(&round);
         drop(turn);
         self.moving.wrote(round.sequence, changes, round_bytes.len());
@@ -698,7 +697,7 @@ impl Committer {
             return Err(fault);
         }
         match self.moving.step(&self.shared, least) {
-            Some(entries) => self.write(entries, false),
+            Some(entries) => self.write(entries, false, Seen::Later),
             None => Ok(()),
         }
     }
@@ -713,7 +712,7 @@ impl Committer {
     }
 
     /// Writes entries as one batch, and its commit record.
-    fn write(&mut self, entries: Entries, is_synced: bool) -> Result<(), Fault> {
+    fn write(&mut self, entries: Entries, is_synced: bool, seen: Seen) -> Result<(), Fault> {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
         let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
@@ -739,9 +738,12 @@ impl Committer {
             time_ms: self.now_ms(),
             ..self.commit
         };
+        let before = (is_synced && seen == Seen::AtOnce).then(|| self.shared.engine.moment(BTreeMap::new()));
         let from = Instant::now();
-        self.commit =
-            self.shared.engine.commit(entries, next, is_synced).inspect_err(|fault| self.shared.fail(fault))?;
+        self.commit = self.shared.engine.commit(entries, next, is_synced).inspect_err(|fault| {
+            self.shared.fail(fault);
+            before.iter().for_each(|before| self.hide(before));
+        })?;
         if is_synced {
             self.gather.synced(from.elapsed());
         }
@@ -753,6 +755,15 @@ impl Committer {
         self.shared.room.wrote(bytes);
         Ok(())
     }
+}
+
+/// When readers see what a batch changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// As soon as the engine has it, and before it is synced.
+    AtOnce,
+    /// Only when it is put in front, or never: it changes no item.
+    Later,
 }
 
 impl Shared {

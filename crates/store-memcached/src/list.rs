@@ -15,9 +15,9 @@ use crate::probe::Exchange;
 /// Items between two words of progress.
 const PROGRESS_EVERY: u64 = 10_000;
 /// The pause before a server is asked again that is busy with another's listing.
-pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(100);
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// How often it is asked, where there is no deadline.
-pub(crate) const BUSY_TRIES_MAX: u32 = 600;
+const BUSY_TRIES_MAX: u32 = 600;
 
 /// Every server is asked, one after the other, on a connection of its own that is closed afterwards; the connections of ops are not disturbed.
 ///
@@ -32,11 +32,26 @@ pub(crate) const BUSY_TRIES_MAX: u32 = 600;
 impl List for MemcachedStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
         Box::pin(async move {
-            let mut walk = Walk { prefix, tell, looked_at: 0, deadline: ctx.deadline.map(Instant::from_std) };
+            let mut looked_at = 0;
             for node in self.nodes() {
-                walk.node(node).await.map_err(|error| error.store(&node.server.name))?;
+                let mut each = |key: &[u8], _: &[u8]| {
+                    if key.starts_with(prefix) {
+                        tell(Listed::Key(key));
+                    }
+                    looked_at += 1;
+                    if looked_at % PROGRESS_EVERY == 0 {
+                        tell(Listed::LookedAt(looked_at));
+                    }
+                    Duration::ZERO
+                };
+                let listed = match ctx.deadline.map(Instant::from_std) {
+                    Some(deadline) => tokio::time::timeout_at(deadline, items(node, &mut each)).await.ok(),
+                    None => Some(items(node, &mut each).await),
+                };
+                let late = || Err(Error::new(ErrorKind::Timeout, format!("the deadline came after {looked_at} items")));
+                listed.unwrap_or_else(late).map_err(|error| error.store(&node.server.name))?;
             }
-            (walk.tell)(Listed::LookedAt(walk.looked_at));
+            tell(Listed::LookedAt(looked_at));
             Ok(())
         })
     }
@@ -45,10 +60,10 @@ impl List for MemcachedStore {
 /// What makes a server list its items by its hash table. While that grows, the listing has its end at once.
 const METADUMP_HASH: &[u8] = b"lru_crawler metadump hash\r\n";
 /// What makes a server list its items by its LRU lists.
-pub(crate) const METADUMP: &[u8] = b"lru_crawler metadump all\r\n";
+const METADUMP: &[u8] = b"lru_crawler metadump all\r\n";
 
 /// What a server says next of its items.
-pub(crate) enum Dumped {
+enum Dumped {
     /// An item: its key, and the line.
     Item { key: Vec<u8>, line: BytesMut },
     /// There are no more.
@@ -57,11 +72,11 @@ pub(crate) enum Dumped {
     Busy,
 }
 
-/// The next word of a server that was asked by [`METADUMP`].
+/// The next word of a server that was asked for its items.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where it does not list its items; [`ErrorKind::Corrupt`] where it met damage before the end.
-pub(crate) async fn dumped(exchange: &mut Exchange) -> Result<Dumped> {
+async fn dumped(exchange: &mut Exchange) -> Result<Dumped> {
     loop {
         let line = exchange.bare_line().await?;
         match parse(&line) {
@@ -81,63 +96,44 @@ pub(crate) async fn dumped(exchange: &mut Exchange) -> Result<Dumped> {
     }
 }
 
-/// A listing over all servers.
-struct Walk<'a> {
-    prefix: &'a [u8],
-    tell: &'a mut (dyn FnMut(Listed<'_>) + Send),
-    looked_at: u64,
-    deadline: Option<Instant>,
+/// What takes an item, by its key and its line, and says for how long nothing is read behind it.
+pub(crate) type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Duration + Send + 'a;
+
+/// Lists one server, by its hash table where it can; where it is busy with another listing, after that.
+pub(crate) async fn items(node: &Node, each: &mut Each<'_>) -> Result<()> {
+    for _ in 0..BUSY_TRIES_MAX {
+        let mut told = 0u64;
+        let mut counted = |key: &[u8], line: &[u8]| {
+            told += 1;
+            each(key, line)
+        };
+        let is_done = match dump(node, METADUMP_HASH, &mut counted).await {
+            Ok(true) if told == 0 => dump(node, METADUMP, each).await?,
+            Err(error) if error.kind() == ErrorKind::Unsupported => dump(node, METADUMP, each).await?,
+            dumped => dumped?,
+        };
+        if is_done {
+            return Ok(());
+        }
+        tokio::time::sleep(BUSY_PAUSE).await;
+    }
+    Err(Error::new(ErrorKind::Unavailable, "the server is busy with other listings"))
 }
 
-impl Walk<'_> {
-    async fn node(&mut self, node: &Node) -> Result<()> {
-        for _ in 0..BUSY_TRIES_MAX {
-            let dumped = match self.deadline {
-                Some(deadline) => match tokio::time::timeout_at(deadline, self.dump(node)).await {
-                    Ok(dumped) => dumped?,
-                    Err(_) => return Err(self.late()),
-                },
-                None => self.dump(node).await?,
-            };
-            if dumped {
-                return Ok(());
-            }
-            tokio::time::sleep(BUSY_PAUSE).await;
-        }
-        Err(Error::new(ErrorKind::Unavailable, "the server is busy with other listings"))
-    }
-
-    /// Lists one server; false if it is busy with another listing.
-    async fn dump(&mut self, node: &Node) -> Result<bool> {
-        let before = self.looked_at;
-        match self.dump_by(node, METADUMP_HASH).await {
-            Ok(true) if self.looked_at == before => self.dump_by(node, METADUMP).await,
-            Err(error) if error.kind() == ErrorKind::Unsupported => self.dump_by(node, METADUMP).await,
-            dumped => dumped,
-        }
-    }
-
-    async fn dump_by(&mut self, node: &Node, how: &[u8]) -> Result<bool> {
-        let mut exchange = node.exchange().await?;
-        exchange.send(how).await?;
-        loop {
-            match dumped(&mut exchange).await? {
-                Dumped::Item { key, .. } => {
-                    if key.starts_with(self.prefix) {
-                        (self.tell)(Listed::Key(&key));
-                    }
-                    self.looked_at += 1;
-                    if self.looked_at.is_multiple_of(PROGRESS_EVERY) {
-                        (self.tell)(Listed::LookedAt(self.looked_at));
-                    }
+/// Lists one server; false if it is busy with another listing.
+async fn dump(node: &Node, how: &[u8], each: &mut Each<'_>) -> Result<bool> {
+    let mut exchange = node.exchange().await?;
+    exchange.send(how).await?;
+    loop {
+        match dumped(&mut exchange).await? {
+            Dumped::Item { key, line } => {
+                let pause = each(&key, &line);
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
                 }
-                Dumped::End => return Ok(true),
-                Dumped::Busy => return Ok(false),
             }
+            Dumped::End => return Ok(true),
+            Dumped::Busy => return Ok(false),
         }
-    }
-
-    fn late(&self) -> Error {
-        Error::new(ErrorKind::Timeout, format!("the deadline came after {} items", self.looked_at))
     }
 }

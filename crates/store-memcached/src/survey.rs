@@ -10,7 +10,7 @@ use larder_proto::metadump::{details, unescaped};
 use tokio::time::Instant;
 
 use crate::MemcachedStore;
-use crate::list::{BUSY_PAUSE, BUSY_TRIES_MAX, Dumped, METADUMP, dumped};
+use crate::list::items;
 use crate::node::Node;
 use crate::probe::Exchange;
 
@@ -21,8 +21,8 @@ const TOPICS: [&str; 4] = ["", "settings", "slabs", "items"];
 /// What is asked of Larder's own server beside.
 const OUR_TOPICS: [&str; 2] = ["latency", "hot"];
 
-/// `lru_crawler metadump` on a connection of its own, as for a list; a pause is made by not reading, and the crawler waits. Its lines tell all there is to an item, so that
-/// nothing is left to measure. What is set apart for an item is the chunk of its slab class. **Round trips: 1** a server, after a handshake.
+/// The server's listing on a connection of its own, as for a list; a pause is made by not reading, and the crawler waits, as does the growth of the server's hash table. Its lines tell all there is to an item, so that
+/// nothing is left to measure. What is set apart for an item is the chunk of its slab class. **Round trips: 2** a server, each after a handshake; 3 where its table grows just then.
 impl Survey for MemcachedStore {
     fn vitals(&self, ctx: Ctx) -> Surveying<'_, Vec<Result<Vitals>>> {
         Box::pin(async move {
@@ -75,35 +75,19 @@ impl Walk<'_> {
         let slabs = exchange.stat_lines("slabs").await?;
         let chunks: BTreeMap<u32, u64> =
             classes(&slabs, &[]).into_iter().map(|class| (class.id, class.chunk_bytes)).collect();
-        for _ in 0..BUSY_TRIES_MAX {
-            if self.dump(&mut exchange, &chunks).await? {
-                return Ok(());
-            }
-            tokio::time::sleep(BUSY_PAUSE).await;
-        }
-        Err(Error::new(ErrorKind::Unavailable, "the server is busy with other listings"))
-    }
-
-    /// Walks one server; false if it is busy with another listing.
-    async fn dump(&mut self, exchange: &mut Exchange, chunks: &BTreeMap<u32, u64>) -> Result<bool> {
-        exchange.send(METADUMP).await?;
         self.piece_begun = Instant::now();
-        loop {
-            match dumped(exchange).await? {
-                Dumped::Item { key, line } => {
-                    self.item(&key, &line, chunks);
-                    if self.looked_at.is_multiple_of(PIECE) {
-                        (self.tell)(Told::LookedAt(self.looked_at));
-                        // Lines come of themselves: what they took says nothing of how busy the server is, only how long was not waited yet.
-                        let pause = self.pace.pause(PIECE as usize, Duration::ZERO);
-                        tokio::time::sleep(pause.saturating_sub(self.piece_begun.elapsed())).await;
-                        self.piece_begun = Instant::now();
-                    }
-                }
-                Dumped::End => return Ok(true),
-                Dumped::Busy => return Ok(false),
+        items(node, &mut |key, line| {
+            self.item(key, line, &chunks);
+            if !self.looked_at.is_multiple_of(PIECE) {
+                return Duration::ZERO;
             }
-        }
+            (self.tell)(Told::LookedAt(self.looked_at));
+            // Lines come of themselves: what they took says nothing of how busy the server is, only how long was not waited yet.
+            let pause = self.pace.pause(PIECE as usize, Duration::ZERO).saturating_sub(self.piece_begun.elapsed());
+            self.piece_begun = Instant::now() + pause;
+            pause
+        })
+        .await
     }
 
     fn item(&mut self, key: &[u8], line: &[u8], chunks: &BTreeMap<u32, u64>) {

@@ -7,10 +7,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use redis::{Cmd, Pipeline};
+use redis::Pipeline;
 use tokio::sync::oneshot;
 
-use crate::link::{Fault, Values};
+use crate::link::{Fault, Lines, Values};
 
 /// From so many callers under way on, those who come share pipelines.
 const CROWD: usize = 8;
@@ -66,16 +66,11 @@ impl Gather {
     }
 
     /// Adds a caller's commands to the party that leaves next.
-    pub(crate) fn join<'a>(
-        &self,
-        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
-    ) -> (Joined, oneshot::Receiver<Result<Values, Fault>>) {
+    pub(crate) fn join(&self, lines: Lines<'_>) -> (Joined, oneshot::Receiver<Result<Values, Fault>>) {
         let (told, tells) = oneshot::channel();
-        let ops = cmds.len();
+        let ops = lines.len();
         let mut party = self.next.lock();
-        for cmd in cmds {
-            party.pipeline.add_command(cmd.clone());
-        }
+        lines.add_to(&mut party.pipeline);
         party.riders.push(Rider { ops, told });
         let joined = match party.riders.len() {
             1 => Joined::First,
@@ -116,9 +111,9 @@ mod tests {
     fn everybody_gets_the_replies_to_their_own_commands() {
         let gather = Gather::default();
         let (one, two) = (cmd("GET"), cmd("SET"));
-        let (first, mut a) = gather.join([&one].into_iter());
-        let (second, b) = gather.join([&two, &one].into_iter());
-        let (_, mut c) = gather.join([&one].into_iter());
+        let (first, mut a) = gather.join(Lines::Some(&[&one]));
+        let (second, b) = gather.join(Lines::Some(&[&two, &one]));
+        let (_, mut c) = gather.join(Lines::Some(&[&one]));
         assert!(matches!((first, second), (Joined::First, Joined::Rides)));
         // One who left costs nobody else a reply.
         drop(b);
@@ -133,7 +128,7 @@ mod tests {
     #[test]
     fn a_full_party_leaves_at_once_and_the_next_has_a_first() {
         let (gather, get) = (Gather::default(), cmd("GET"));
-        let joined: Vec<_> = (0..=RIDERS_MAX).map(|_| gather.join([&get].into_iter()).0).collect();
+        let joined: Vec<_> = (0..=RIDERS_MAX).map(|_| gather.join(Lines::Some(&[&get])).0).collect();
         assert!(matches!(&joined[RIDERS_MAX - 1], Joined::Full(party) if party.pipeline.len() == RIDERS_MAX));
         assert!(matches!((&joined[0], &joined[RIDERS_MAX]), (Joined::First, Joined::First)));
         assert!(joined[1..RIDERS_MAX - 1].iter().all(|joined| matches!(joined, Joined::Rides)));

@@ -21,6 +21,7 @@ mod place;
 mod profile;
 mod replicas;
 mod scripts;
+mod slices;
 mod store;
 mod survey;
 mod traffic;

@@ -18,6 +18,38 @@ use crate::traffic::Traffic;
 /// One reply a command.
 pub(crate) type Values = SmallVec<[Value; 1]>;
 
+/// Commands to be sent together.
+#[derive(Clone, Copy)]
+pub(crate) enum Lines<'a> {
+    One(&'a Cmd),
+    Some(&'a [&'a Cmd]),
+    /// As they are sent: of so many a copy would be felt.
+    All(&'a Pipeline),
+    /// The same, behind others of its batch that it does not wait for: no round trip of their own.
+    Rest(&'a Pipeline),
+}
+
+impl Lines<'_> {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Lines::One(_) => 1,
+            Lines::Some(cmds) => cmds.len(),
+            Lines::All(pipeline) | Lines::Rest(pipeline) => pipeline.len(),
+        }
+    }
+
+    /// Adds a copy of each.
+    pub(crate) fn add_to(self, pipeline: &mut Pipeline) {
+        match self {
+            Lines::One(cmd) => _ = pipeline.add_command(cmd.clone()),
+            Lines::Some(cmds) => cmds.iter().for_each(|&cmd| _ = pipeline.add_command(cmd.clone())),
+            Lines::All(cmds) | Lines::Rest(cmds) => {
+                cmds.cmd_iter().for_each(|cmd| _ = pipeline.add_command(cmd.clone()))
+            }
+        }
+    }
+}
+
 /// A connection that lives until its task ends.
 pub(crate) struct Link {
     pub(crate) conn: MultiplexedConnection,
@@ -98,22 +130,20 @@ impl Link {
     /// The client crate fails alike what it never sent and what was not answered; whether anything was written to the socket since the
     /// commands were handed over tells which. A caller who stops waiting, by the deadline or by dropping this, leaves the replies to the
     /// connection's task: it stays in step.
-    pub(crate) async fn run<'a>(
+    pub(crate) async fn run(
         self: &Arc<Self>,
-        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
+        lines: Lines<'_>,
         does: Does,
         deadline: Instant,
     ) -> Result<Values, Fault> {
         let Some((confirmed, waiting)) = self.confirmed.as_ref().and_then(|of| Some((of, of.begin(does)?))) else {
-            return self.exchange(cmds, deadline).await;
+            return self.exchange(lines, deadline).await;
         };
-        let wait = confirmed.command();
-        let mut followed = SmallVec::<[&Cmd; 4]>::with_capacity(cmds.len() + 1);
-        for cmd in cmds {
-            followed.push(cmd);
-        }
-        followed.push(&wait);
-        let answered = self.exchange(followed.into_iter(), deadline).await;
+        let mut followed = Pipeline::with_capacity(lines.len() + 1);
+        lines.add_to(&mut followed);
+        followed.add_command(confirmed.command());
+        let followed = if matches!(lines, Lines::Rest(_)) { Lines::Rest(&followed) } else { Lines::All(&followed) };
+        let answered = self.exchange(followed, deadline).await;
         if answered.as_ref().is_err_and(Fault::is_unanswered) {
             confirmed.unanswered();
         }
@@ -122,12 +152,8 @@ impl Link {
         Ok(values)
     }
 
-    async fn exchange<'a>(
-        self: &Arc<Self>,
-        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
-        deadline: Instant,
-    ) -> Result<Values, Fault> {
-        let ops = cmds.len();
+    async fn exchange(self: &Arc<Self>, lines: Lines<'_>, deadline: Instant) -> Result<Values, Fault> {
+        let ops = lines.len();
         if self.is_closed() {
             return Err(self.cut(Effect::NotApplied, "the connection has ended"));
         }
@@ -135,11 +161,11 @@ impl Link {
             return Err(late(Effect::NotApplied, "the deadline had passed before the op was sent"));
         }
         count(&self.counters.ops, ops as u64);
-        count(&self.counters.round_trips, 1);
+        count(&self.counters.round_trips, u64::from(!matches!(lines, Lines::Rest(_))));
         let (_here, is_shared) = self.gather.enter(ops);
         let answered = match is_shared {
-            true => tokio::time::timeout_at(deadline.into(), self.ride(cmds)).await,
-            false => tokio::time::timeout_at(deadline.into(), self.send(cmds)).await,
+            true => tokio::time::timeout_at(deadline.into(), self.ride(lines)).await,
+            false => tokio::time::timeout_at(deadline.into(), self.send(lines)).await,
         };
         answered.unwrap_or_else(|_| {
             count(&self.counters.timeouts, ops as u64);
@@ -148,8 +174,8 @@ impl Link {
     }
 
     /// Sends commands with those of others. They go on without a caller who stops waiting.
-    async fn ride<'a>(self: &Arc<Self>, cmds: impl ExactSizeIterator<Item = &'a Cmd>) -> Result<Values, Fault> {
-        let (joined, told) = self.gather.join(cmds);
+    async fn ride(self: &Arc<Self>, lines: Lines<'_>) -> Result<Values, Fault> {
+        let (joined, told) = self.gather.join(lines);
         match joined {
             Joined::First => {
                 let link = self.clone();
@@ -176,19 +202,20 @@ impl Link {
         }
     }
 
-    async fn send<'a>(&self, mut cmds: impl ExactSizeIterator<Item = &'a Cmd>) -> Result<Values, Fault> {
-        let ops = cmds.len();
-        let first = cmds.next();
-        if let (1, Some(cmd)) = (ops, first) {
-            let writes = self.traffic.writes();
-            let answered = self.conn.clone().send_packed_command(cmd).await;
-            return self.judged(writes, ops, answered.map(|value| Values::from_iter([value])));
+    async fn send(&self, lines: Lines<'_>) -> Result<Values, Fault> {
+        match lines {
+            Lines::One(cmd) | Lines::Some(&[cmd]) => {
+                let writes = self.traffic.writes();
+                let answered = self.conn.clone().send_packed_command(cmd).await;
+                self.judged(writes, 1, answered.map(|value| Values::from_iter([value])))
+            }
+            Lines::Some(cmds) => {
+                let mut pipeline = Pipeline::with_capacity(cmds.len());
+                lines.add_to(&mut pipeline);
+                self.pipe(&pipeline).await
+            }
+            Lines::All(pipeline) | Lines::Rest(pipeline) => self.pipe(pipeline).await,
         }
-        let mut pipeline = Pipeline::with_capacity(ops);
-        for cmd in first.into_iter().chain(cmds) {
-            pipeline.add_command(cmd.clone());
-        }
-        self.pipe(&pipeline).await
     }
 
     async fn pipe(&self, pipeline: &Pipeline) -> Result<Values, Fault> {

@@ -7,6 +7,7 @@ use larder_core::{Ctx, Error, ErrorKind, Result};
 use redis::Value;
 
 use crate::codec::refused;
+use crate::link::Lines;
 use crate::node::Node;
 use crate::place::{escaped, logical};
 use crate::replicas::Does;
@@ -66,7 +67,7 @@ async fn scan(node: &Node, ctx: Ctx, cursor: &[u8], prefix: &[u8]) -> Result<(Ve
     }
     // Each piece has the timeout of an op, all together the deadline.
     let deadline = ctx.at_most(node.config.timeout).deadline.unwrap_or_else(Instant::now);
-    let answered = node.run(std::iter::once(&cmd), Does::Asks, deadline).await;
+    let answered = node.run(Lines::One(&cmd), Does::Asks, deadline).await;
     let mut values = answered.map_err(|fault| fault.error)?;
     match values.pop() {
         Some(Value::Array(parts)) => match <[Value; 2]>::try_from(parts) {

@@ -8,7 +8,7 @@ use larder_core::{Effect, Error, ErrorKind, Result};
 use larder_net::{Backoff, Connector, Health};
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
 use crate::gather::Gather;
 use crate::handshake::{ServerInfo, questions, understood};
-use crate::link::{Fault, Link, Values, Why};
+use crate::link::{Fault, Lines, Link, Values, Why};
 use crate::replicas::{Confirmed, Does};
 use crate::traffic::{Counted, Traffic};
 use crate::watch::Watcher;
@@ -95,12 +95,7 @@ impl Node {
     }
 
     /// Runs commands on the connection, one round trip; waits for a dial that is under way.
-    pub(crate) async fn run<'a>(
-        &self,
-        cmds: impl ExactSizeIterator<Item = &'a Cmd>,
-        does: Does,
-        deadline: Instant,
-    ) -> Result<Values, Fault> {
+    pub(crate) async fn run(&self, lines: Lines<'_>, does: Does, deadline: Instant) -> Result<Values, Fault> {
         let link = match self.link() {
             Some(link) => link,
             None => self.link_by(deadline).await.map_err(|error| Fault {
@@ -109,7 +104,7 @@ impl Node {
                 why: Why::Late,
             })?,
         };
-        let answered = link.run(cmds, does, deadline).await;
+        let answered = link.run(lines, does, deadline).await;
         if answered.as_ref().is_err_and(|fault| fault.is_unanswered()) {
             self.is_silent.store(true, Ordering::Relaxed);
             self.look.notify_one();

@@ -63,11 +63,6 @@ impl Script {
         }
     }
 
-    /// The script of a hash.
-    pub(crate) fn of_sha(sha: &[u8]) -> Option<Script> {
-        Script::ALL.into_iter().find(|script| script.sha().as_bytes() == sha)
-    }
-
     /// The commands that it may call.
     pub(crate) fn calls(self) -> Vec<&'static str> {
         COMMANDS.into_iter().filter(|command| self.source().contains(&format!("'{command}'"))).collect()

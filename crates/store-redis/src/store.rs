@@ -6,7 +6,7 @@ use std::time::Instant;
 use larder_core::ext::answered_at_once;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 
@@ -14,11 +14,12 @@ use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, reads_back
 use crate::config::Config;
 use crate::counters::{Counters, Stats, count};
 use crate::handshake::{ServerInfo, load};
-use crate::link::{Fault, Values};
+use crate::link::{Fault, Lines, Values};
 use crate::node::{Node, Role};
 use crate::profile::{BATCH_OPS_MAX, item_bytes_max, profile};
 use crate::replicas::Does;
 use crate::scripts::Script;
+use crate::slices::SLICE_OPS;
 use crate::watch::{Watched, is_watch};
 
 /// A store on one Redis or Valkey server.
@@ -27,7 +28,8 @@ use crate::watch::{Watched, is_watch};
 /// - A batch is one pipeline on one connection, which all callers share: **round trips: 1**. One more after the server has
 ///   forgotten the scripts (`SCRIPT FLUSH`): they are loaded again.
 /// - An error with [`Effect::NotApplied`](larder_core::Effect) is a promise: the server said no, or nothing of the batch was written to the socket. A write
-///   that was sent and not answered is [`Effect::Unknown`](larder_core::Effect), and never sent again. A batch of reads is sent again once.
+///   that was sent and not answered is [`Effect::Unknown`](larder_core::Effect), and never sent again. A batch of reads is sent again once, one of more
+///   than 1,024 ops twice.
 /// - A cas token is the version that the item's writer drew, with the item's length. It outlives connections, and restarts of a
 ///   server that keeps its data; it matches no item but the one that it was read from.
 /// - A key of another Redis type, and a string that another program wrote, are never overwritten, appended to or deleted:
@@ -115,7 +117,7 @@ impl RedisStore {
         &self.node
     }
 
-    fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         let value_bytes_max = self.node.config.value_bytes_max;
         let item_bytes_max = match self.node.info() {
             Some(info) => item_bytes_max(&info, value_bytes_max),
@@ -126,34 +128,22 @@ impl RedisStore {
 
     async fn run_batch(&self, ctx: Ctx, batch: Batch) -> Replies {
         let deadline = ctx.deadline.unwrap_or(Instant::now() + self.node.config.timeout);
-        let limits = self.limits();
-        let mut replies = Replies::with_capacity(batch.len());
-        let mut sent: SmallVec<[(usize, Command); 1]> = SmallVec::with_capacity(batch.len());
-        for (place, op) in batch.iter().enumerate() {
-            // A command's place is filled in below.
-            replies.push(Ok(Reply::Miss));
-            if sent.last().is_some_and(|(before, command)| before + command.ops() > place) {
-                continue;
-            }
-            match self.encoded(op, batch.get(place + 1), limits) {
-                Ok(Encoded::Command(command)) => sent.push((place, command)),
-                Ok(Encoded::Known(reply)) => replies[place] = Ok(reply),
-                Err(error) => replies[place] = Err(error.op(op).store(self.node.name())),
-            }
+        if batch.len() > SLICE_OPS
+            && batch.iter().all(Op::is_read)
+            && let Some(replies) = Box::pin(self.run_slices(&batch, deadline)).await
+        {
+            return replies;
         }
+        let mut replies = nothing_yet(batch.len());
+        let mut sent = self.commands(&batch, self.limits(), &mut replies);
         if sent.is_empty() {
             return replies;
         }
-        let mut settle = |(place, command): &(usize, Command), answer: Result<Value, Fault>| {
-            let outcome = match answer {
-                Ok(value) => decode(value, command),
-                Err(fault) => command.failed(fault.error.clone().effect(fault.effect_on(&batch[*place]))),
-            };
-            outcome.put(*place, &batch, &mut replies, |error| error.store(self.node.name()));
-        };
-        match self.asked(&sent, &batch, deadline).await {
+        let mut settle = |sent: &(usize, Command), answer| self.settle(sent, answer, &batch, &mut replies);
+        let packed = Packed::of(&mut sent);
+        match self.asked(&packed, Does::of(sent.iter().map(|(place, _)| &batch[*place])), deadline).await {
             Ok(values) if values.iter().any(is_no_script) => {
-                let answers = Box::pin(self.reload(&sent, &batch, values, deadline)).await;
+                let answers = Box::pin(self.reload(&packed, &sent, &batch, values, deadline)).await;
                 sent.iter().zip(answers).for_each(|(sent, answer)| settle(sent, answer));
             }
             Ok(values) => sent.iter().zip(values).for_each(|(sent, value)| settle(sent, Ok(value))),
@@ -172,6 +162,37 @@ impl RedisStore {
         }
     }
 
+    /// The commands of ops, each with the place of the first op that it answers; what is known without asking goes into `replies`.
+    pub(crate) fn commands(&self, ops: &[Op], limits: Limits, replies: &mut [Result<Reply>]) -> Sent {
+        let mut sent = Sent::with_capacity(ops.len());
+        for (place, op) in ops.iter().enumerate() {
+            if sent.last().is_some_and(|(before, command)| before + command.ops() > place) {
+                continue;
+            }
+            match self.encoded(op, ops.get(place + 1), limits) {
+                Ok(Encoded::Command(command)) => sent.push((place, command)),
+                Ok(Encoded::Known(reply)) => replies[place] = Ok(reply),
+                Err(error) => replies[place] = Err(error.op(op).store(self.node.name())),
+            }
+        }
+        sent
+    }
+
+    /// Puts what a command answered where it belongs among the replies to `ops`.
+    pub(crate) fn settle(
+        &self,
+        (place, command): &(usize, Command),
+        answer: Result<Value, Fault>,
+        ops: &[Op],
+        replies: &mut [Result<Reply>],
+    ) {
+        let outcome = match answer {
+            Ok(value) => decode(value, command),
+            Err(fault) => command.failed(fault.error.clone().effect(fault.effect_on(&ops[*place]))),
+        };
+        outcome.put(*place, ops, replies, |error| error.store(self.node.name()));
+    }
+
     fn encoded(&self, op: &Op, next: Option<&Op>, limits: Limits) -> Result<Encoded> {
         if op.route.rank > 0 {
             let detail = format!("a route has rank {}; the limit is 0: there is one server", op.route.rank);
@@ -181,12 +202,10 @@ impl RedisStore {
     }
 
     /// Sends commands; where the connection ended and all of them only read, once more.
-    async fn asked(&self, sent: &[(usize, Command)], batch: &Batch, deadline: Instant) -> Result<Values, Fault> {
-        let cmds = || sent.iter().map(|(_, command)| &command.cmd);
-        let does = Does::of(sent.iter().map(|(place, _)| &batch[*place]));
-        let answered = self.node.run(cmds(), does, deadline).await;
+    async fn asked(&self, packed: &Packed, does: Does, deadline: Instant) -> Result<Values, Fault> {
+        let answered = self.node.run(packed.lines(), does, deadline).await;
         match answered {
-            Err(fault) if fault.is_cut() && does == Does::Reads => self.node.run(cmds(), does, deadline).await,
+            Err(fault) if fault.is_cut() && does == Does::Reads => self.node.run(packed.lines(), does, deadline).await,
             answered => answered,
         }
     }
@@ -195,6 +214,7 @@ impl RedisStore {
     /// on the same key did run: the order of a key's ops is kept, and the refusal stands.
     async fn reload(
         &self,
+        packed: &Packed,
         sent: &[(usize, Command)],
         batch: &Batch,
         values: Values,
@@ -207,9 +227,10 @@ impl RedisStore {
             |at: usize| (at + 1..sent.len()).any(|later| key(later) == key(at) && !is_no_script(&values[later]));
         let again: Vec<usize> = refused.iter().copied().filter(|&at| !ran_after(at)).collect();
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
-        let cmds: Vec<&Cmd> = loads.iter().chain(again.iter().map(|&at| &sent[at].1.cmd)).collect();
+        let cmds = packed.cmds();
+        let cmds: Vec<&Cmd> = loads.iter().chain(again.iter().map(|&at| cmds[at])).collect();
         let does = Does::of(again.iter().map(|&at| &batch[sent[at].0]));
-        let answered = self.node.run(cmds.into_iter(), does, deadline).await;
+        let answered = self.node.run(Lines::Some(&cmds), does, deadline).await;
         let mut values: Vec<Result<Value, Fault>> = values.into_iter().map(Ok).collect();
         match answered {
             Ok(answers) => {
@@ -227,7 +248,50 @@ impl RedisStore {
     }
 }
 
-fn is_no_script(value: &Value) -> bool {
+/// The commands of a batch, taken out of what is known of them: of thousands, a copy would cost more than to send them.
+pub(crate) enum Packed {
+    One(Cmd),
+    Many(Pipeline),
+}
+
+impl Packed {
+    pub(crate) fn of(sent: &mut [(usize, Command)]) -> Packed {
+        if let [(_, command)] = sent {
+            return Packed::One(std::mem::take(&mut command.cmd));
+        }
+        let mut pipeline = Pipeline::with_capacity(sent.len());
+        sent.iter_mut().for_each(|(_, command)| _ = pipeline.add_command(std::mem::take(&mut command.cmd)));
+        Packed::Many(pipeline)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Packed::Many(pipeline) if pipeline.is_empty())
+    }
+
+    pub(crate) fn lines(&self) -> Lines<'_> {
+        match self {
+            Packed::One(cmd) => Lines::One(cmd),
+            Packed::Many(pipeline) => Lines::All(pipeline),
+        }
+    }
+
+    fn cmds(&self) -> Vec<&Cmd> {
+        match self {
+            Packed::One(cmd) => vec![cmd],
+            Packed::Many(pipeline) => pipeline.cmd_iter().collect(),
+        }
+    }
+}
+
+/// Commands, each with the place of the first op that it answers.
+pub(crate) type Sent = SmallVec<[(usize, Command); 1]>;
+
+/// Places for so many replies, to be filled in.
+pub(crate) fn nothing_yet(ops: usize) -> Replies {
+    (0..ops).map(|_| Ok(Reply::Miss)).collect()
+}
+
+pub(crate) fn is_no_script(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if Refusal::is_no_script(error))
 }
 

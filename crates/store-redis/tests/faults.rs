@@ -161,6 +161,48 @@ async fn a_read_that_is_cut_is_sent_again_once_and_a_write_is_not() {
     assert_eq!(scene.store.stats().ops, before + 2);
 }
 
+/// Enough for several slices, and a read by a script in each.
+const MANY: usize = 2_600;
+
+async fn read_many(store: &RedisStore, what: &str) {
+    let want = |at: usize| if at % 100 == 1 { Want::TTL } else { Want::VALUE };
+    let replies = all(store, (0..MANY).map(|at| Op::get(key(format!("k{at}")), want(at)))).await;
+    assert_eq!(replies.len(), MANY);
+    for (at, reply) in replies.into_iter().enumerate() {
+        let found = reply.unwrap_or_else(|error| panic!("{what}: {error}")).into_item().map(|item| item.value);
+        let value = if at % 100 == 1 { String::new() } else { format!("value {at}") };
+        assert_eq!(found, (at % 3 != 0).then(|| value.into()), "{what}: {at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_reads_leave_in_slices_and_are_one_round_trip_whatever_happens_to_one() {
+    let scene = Scene::new(RedisVersion::Redis7, PATIENCE).await;
+    let there = (0..MANY).filter(|at| at % 3 != 0);
+    all(&scene.truth, there.map(|at| put(&format!("k{at}"), PutMode::Set, format!("value {at}")))).await;
+    wait_until_up(&scene.store).await;
+    let trips = scene.store.stats().round_trips;
+    read_many(&scene.store, "in peace").await;
+    assert_eq!(scene.store.stats().round_trips - trips, 1);
+    scene.server.command(&["SCRIPT", "FLUSH"]);
+    read_many(&scene.store, "without scripts").await;
+    assert_eq!(scene.store.stats().scripts_reloaded, 1);
+    for after_bytes in [0, 7, 5_000, 14_000, 30_000] {
+        wait_until_up(&scene.store).await;
+        scene.proxy.next(Fault::CutReply { after_bytes });
+        read_many(&scene.store, &format!("cut after {after_bytes}")).await;
+    }
+    // A batch that writes is not cut, and its write is done once.
+    wait_until_up(&scene.store).await;
+    let trips = scene.store.stats().round_trips;
+    set(&scene.truth, "k", "").await;
+    let reads = (0..MANY).map(|_| Op::get(key("k"), Want::VALUE));
+    let replies = all(&scene.store, std::iter::once(append()).chain(reads)).await;
+    let value = |reply: Result<Reply>| reply.unwrap().into_item().map(|item| item.value);
+    assert!(replies.into_iter().skip(1).all(|reply| value(reply).is_some_and(|value| value == "x")));
+    assert_eq!(scene.store.stats().round_trips - trips, 1);
+}
+
 #[tokio::test]
 async fn a_server_that_hangs_times_out_and_the_connection_is_given_up() {
     let scene = Scene::new(RedisVersion::Redis8, "timeout_ms=100").await;

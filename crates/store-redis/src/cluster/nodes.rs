@@ -17,6 +17,7 @@ use super::map::{PRIMARIES_MAX, Place, SlotMap};
 use crate::codec::refused;
 use crate::counters::{Counters, count};
 use crate::handshake::text;
+use crate::link::Lines;
 use crate::node::{Node, Role};
 use crate::replicas::Does;
 
@@ -249,7 +250,7 @@ async fn ask(member: Arc<Member>, patience: Duration) -> Result<SlotMap> {
     slots.arg("SLOTS");
     info.arg("INFO");
     // A node that was just begun to be known is being dialled: that is waited for.
-    let answered = member.node.run([&slots, &info].into_iter(), Does::Asks, Instant::now() + patience).await;
+    let answered = member.node.run(Lines::Some(&[&slots, &info]), Does::Asks, Instant::now() + patience).await;
     let mut values = answered.map_err(|fault| named(fault.error))?.into_iter();
     match values.next() {
         Some(Value::ServerError(error)) => Err(named(refused(&error))),

@@ -18,7 +18,7 @@ use super::slot::{SLOTS, Slot};
 use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, reads_back, refused_to};
 use crate::counters::count;
 use crate::handshake::load;
-use crate::link::{Fault, Values};
+use crate::link::{Fault, Lines, Values};
 use crate::place::physical;
 use crate::replicas::Does;
 use crate::scripts::Script;
@@ -185,7 +185,7 @@ impl<'a> Run<'a> {
     async fn sent(&self, part: &Part) -> Result<Values, Fault> {
         let node = &part.member.node;
         let asking = redis::cmd("ASKING");
-        let answered = node.run(self.commands(part, &asking).into_iter(), self.does(part), self.deadline).await;
+        let answered = node.run(Lines::Some(&self.commands(part, &asking)), self.does(part), self.deadline).await;
         let mut values = without_asking(answered?, part);
         if !values.iter().any(is_no_script) {
             return Ok(values);
@@ -204,7 +204,7 @@ impl<'a> Run<'a> {
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
         let cmds: Vec<&Cmd> = loads.iter().chain(self.commands(&rest, &asking)).collect();
         // What ran in the first place stays answered; the rest did not run, and is refused still if this fails unsent.
-        match node.run(cmds.into_iter(), self.does(&rest), self.deadline).await {
+        match node.run(Lines::Some(&cmds), self.does(&rest), self.deadline).await {
             Ok(answers) => {
                 let answers = without_asking(answers.into_iter().skip(loads.len()).collect(), &rest);
                 for (at, answer) in again.into_iter().zip(answers) {

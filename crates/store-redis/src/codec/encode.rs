@@ -194,7 +194,7 @@ fn arithmetic(key: &[u8], arith: Arith, initial: Option<Initial>) -> Result<Comm
 fn script(script: Script, key: &[u8], expect: Expect) -> Command {
     let mut cmd = Cmd::with_capacity(8, 64 + key.len());
     cmd.arg("EVALSHA").arg(script.sha()).arg(1).arg(key);
-    Command::new(cmd, expect)
+    Command { script: Some(script), ..Command::new(cmd, expect) }
 }
 
 /// A life in milliseconds, a part of one rounded up; 0 for ever.

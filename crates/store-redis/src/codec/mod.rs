@@ -6,11 +6,11 @@ mod native;
 mod refusal;
 
 use larder_core::native::Families;
-use larder_core::{Batch, Effect, Error, Replies, Reply, Result, Want};
+use larder_core::{Effect, Error, Op, Reply, Result, Want};
 
 pub(crate) use decode::decode;
 pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode, reads_back};
-use redis::{Arg, ServerError};
+use redis::ServerError;
 use refusal::{Asked, refused_as};
 pub(crate) use refusal::{Refusal, refused};
 
@@ -22,6 +22,8 @@ pub(crate) struct Command {
     pub(crate) cmd: redis::Cmd,
     /// What it answers.
     pub(crate) expect: Expect,
+    /// The script that it calls, if it calls one.
+    pub(crate) script: Option<Script>,
     /// Where it answers the next op, too, a read of the item that it writes.
     pub(crate) read_back: Option<Box<ReadBack>>,
 }
@@ -44,7 +46,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// Puts it where it belongs among the replies to a batch, in which the command's first op is at `at`. Errors name their op, and what else `say` adds.
-    pub(crate) fn put(self, at: usize, batch: &Batch, replies: &mut Replies, say: impl Fn(Error) -> Error) {
+    pub(crate) fn put(self, at: usize, batch: &[Op], replies: &mut [Result<Reply>], say: impl Fn(Error) -> Error) {
         replies[at] = self.first.map_err(|error| say(error.op(&batch[at])));
         if let Some(read) = self.read {
             replies[at + 1] = read.map_err(|error| say(error.op(&batch[at + 1])));
@@ -54,7 +56,7 @@ impl Outcome {
 
 impl Command {
     fn new(cmd: redis::Cmd, expect: Expect) -> Command {
-        Command { cmd, expect, read_back: None }
+        Command { cmd, expect, script: None, read_back: None }
     }
 
     /// How many ops of a batch it answers.
@@ -98,11 +100,7 @@ pub(crate) enum Expect {
 
 /// What a server says no with to a command.
 pub(crate) fn refused_to(error: &ServerError, command: &Command) -> Error {
-    // `EVALSHA` and the hash.
-    let script = command.cmd.args_iter().nth(1).and_then(|arg| match arg {
-        Arg::Simple(sha) => Script::of_sha(sha),
-        _ => None,
-    });
+    let script = command.script;
     match command.expect {
         Expect::Native(_, family) => native::no(error, &Asked { holds: native::holds(family), script }),
         _ => refused_as(error, &Asked { holds: "string", script }),

@@ -14,6 +14,13 @@ use super::refusal::{Asked, refused_as};
 use super::{Command, Expect};
 use crate::scripts::Script;
 
+/// Arguments that most commands have no more of.
+const ARGS_MANY: usize = 8;
+/// Bytes of what most commands have beside key and values: their name, and numbers.
+const WORDS_BYTES_MANY: usize = 24;
+/// The same of most calls of a script, with its hash.
+const SCRIPT_BYTES_MANY: usize = 96;
+
 /// What a native command answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -25,6 +32,8 @@ pub(crate) enum Shape {
     Number,
     Values,
     Flags,
+    /// 1 or 0, where one was asked of what may be many.
+    FlagOfOne,
     /// One for each change, or nil without the mark.
     Guarded,
     /// 1 or 0, or nil without the mark.
@@ -52,7 +61,10 @@ pub(crate) enum Shape {
 pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<Command, NativeReply>> {
     native.check()?;
     use Native::*;
-    let mut line = Line { cmd: Cmd::new(), key };
+    // What grows as it is written is copied each time.
+    let words_bytes = if matches!(native, Guarded(_) | GuardedBits(_)) { SCRIPT_BYTES_MANY } else { WORDS_BYTES_MANY };
+    let cmd = Cmd::with_capacity(ARGS_MANY, key.len() + native.bytes() + words_bytes);
+    let mut line = Line { cmd, key, script: None };
     let shape = match native {
         HashGet { fields } => line.with("HMGET", fields, Shape::Values),
         HashSet { entries } => line.pairs("HSET", entries, Shape::Count),
@@ -67,7 +79,11 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         HashScan(scan) => line.scan("HSCAN", *scan),
         SetAdd { members } => line.with("SADD", members, Shape::Count),
         SetRemove { members } => line.with("SREM", members, Shape::Count),
-        SetHas { members } => line.with("SMISMEMBER", members, Shape::Flags),
+        SetHas { members } => match &members[..] {
+            // An answer without a list around it is less to write and to read.
+            [member] => line.with("SISMEMBER", [member], Shape::FlagOfOne),
+            members => line.with("SMISMEMBER", members, Shape::Flags),
+        },
         SetAll => line.bare("SMEMBERS", Shape::Members),
         SetLen => line.bare("SCARD", Shape::Count),
         SetScan(scan) => line.scan("SSCAN", *scan),
@@ -117,18 +133,25 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         }
         _ => return Err(Error::new(ErrorKind::Unsupported, format!("the store has no {}", native.name()))),
     };
-    Ok(Ok(Command::new(line.cmd, Expect::Native(shape, native.family()))))
+    let expect = Expect::Native(shape, native.family());
+    Ok(Ok(Command { script: line.script, ..Command::new(line.cmd, expect) }))
 }
 
 /// A command being written.
 struct Line<'a> {
     cmd: Cmd,
     key: &'a [u8],
+    script: Option<Script>,
 }
 
 impl Line<'_> {
     fn begin(&mut self, name: &str) -> &mut Cmd {
         self.cmd.arg(name).arg(self.key)
+    }
+
+    fn call(&mut self, script: Script) -> &mut Cmd {
+        self.script = Some(script);
+        self.cmd.arg("EVALSHA").arg(script.sha()).arg(1).arg(self.key)
     }
 
     fn bare(&mut self, name: &str, shape: Shape) -> Shape {
@@ -169,7 +192,7 @@ impl Line<'_> {
             Collection::Set => "set",
             Collection::Sorted => "sorted",
         };
-        self.cmd.arg("EVALSHA").arg(Script::Guarded.sha()).arg(1).arg(self.key).arg(of);
+        self.call(Script::Guarded).arg(of);
         let act = match guarded.act {
             GuardedAct::Remove { .. } => "remove",
             GuardedAct::Put { .. } => "put",
@@ -203,7 +226,7 @@ impl Line<'_> {
     }
 
     fn guarded_bits(&mut self, guarded: &GuardedBits) -> Shape {
-        self.cmd.arg("EVALSHA").arg(Script::GuardedBits.sha()).arg(1).arg(self.key).arg(&guarded.mark[..]);
+        self.call(Script::GuardedBits).arg(&guarded.mark[..]);
         match &guarded.act {
             GuardedBitsAct::Put { numbers } => {
                 self.cmd.arg("put");
@@ -291,14 +314,13 @@ fn id(id: StreamId) -> String {
 
 /// The outcome that a reply tells.
 pub(super) fn decode(value: Value, shape: Shape) -> Result<Reply> {
-    let shown = format!("{shape:?}");
     let reply = match (shape, value) {
         (Shape::Removed, Value::Int(gone)) => return Ok(if gone > 0 { Reply::Deleted } else { Reply::Miss }),
         (Shape::Touched, Value::Int(done)) => return Ok(if done > 0 { Reply::Touched } else { Reply::Miss }),
         (shape, value) => read(shape, value),
     };
     reply.map(Reply::from).ok_or_else(|| {
-        Error::new(ErrorKind::Protocol, format!("the server answered something else than {shown}"))
+        Error::new(ErrorKind::Protocol, format!("the server answered something else than {shape:?}"))
             .effect(Effect::Unknown)
     })
 }
@@ -320,6 +342,7 @@ fn read(shape: Shape, value: Value) -> Option<NativeReply> {
         Shape::Flags => {
             NativeReply::Flags(parts(value)?.iter().map(|value| Some(count(value)? > 0)).collect::<Option<_>>()?)
         }
+        Shape::FlagOfOne => NativeReply::Flags(vec![count(&value)? > 0]),
         Shape::Guarded | Shape::GuardedFlag | Shape::GuardedNumber(..) if value == Value::Nil => NativeReply::Unmarked,
         Shape::Guarded => return read(Shape::Flags, value),
         Shape::GuardedFlag => return read(Shape::Flag, value),
@@ -514,6 +537,10 @@ mod tests {
             "*15 $8 BITFIELD $1 k $8 OVERFLOW $4 FAIL $3 GET $3 u63 $1 1 $3 SET $2 u9 $3 128 $3 511 $6 INCRBY $2 u1 $1 7 $2 -1 "
         );
         assert_eq!(line(Native::SortedRange(Ranks::top(2))), "*6 $6 ZRANGE $1 k $1 0 $1 1 $3 REV $10 WITHSCORES ");
+        let has =
+            |members: &[&'static str]| Native::SetHas { members: members.iter().map(|&name| name.into()).collect() };
+        assert_eq!(line(has(&["m"])), "*3 $9 SISMEMBER $1 k $1 m ");
+        assert_eq!(line(has(&["m", "n"])), "*4 $10 SMISMEMBER $1 k $1 m $1 n ");
         let number = BitField::incr(63, 65, -7);
         let incr = Native::GuardedBits(GuardedBits { mark: "m".into(), act: GuardedBitsAct::Incr { number } });
         let said = line(incr);
@@ -547,6 +574,9 @@ mod tests {
         }
         assert_eq!(read(shape, Value::Int(0)), Some(NativeReply::Numbers(vec![None])));
         assert_eq!(read(shape, Value::Nil), Some(NativeReply::Unmarked));
+        for (value, is_there) in [(Value::Int(1), true), (Value::Int(0), false), (Value::Boolean(true), true)] {
+            assert_eq!(read(Shape::FlagOfOne, value), Some(NativeReply::Flags(vec![is_there])));
+        }
         let page = Value::Array(vec![bulk("0"), Value::Array(vec![bulk("m")])]);
         assert_eq!(read(Shape::Page, page), Some(NativeReply::Page { next: None, found: vec!["m".into()] }));
     }

@@ -9,6 +9,7 @@ use redis::{Cmd, Value};
 
 use super::{allowed, bytes};
 use crate::handshake::{encodings, text};
+use crate::link::Lines;
 use crate::node::Node;
 use crate::replicas::Does;
 
@@ -37,7 +38,8 @@ pub(super) async fn ask(node: &Node, ctx: Ctx) -> Result<Vitals> {
         cmds.push(cmd(&["MEMORY", "MALLOC-STATS"]));
     }
     let deadline = ctx.at_most(node.config.timeout).deadline.unwrap_or_else(Instant::now);
-    let answered = node.run(cmds.iter(), Does::Asks, deadline).await;
+    let lines: Vec<&Cmd> = cmds.iter().collect();
+    let answered = node.run(Lines::Some(&lines), Does::Asks, deadline).await;
     let mut answers = answered.map_err(|fault| fault.error)?.into_iter();
     let info = text(&allowed("INFO", answers.next().unwrap_or(Value::Nil))?);
     if info.is_empty() {

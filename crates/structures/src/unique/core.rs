@@ -108,6 +108,11 @@ impl Core {
         self.manifest.data_key(&self.name, head.index(shard))
     }
 
+    /// As [`shard_key`](Core::shard_key), of many at once, for as long as a call takes.
+    pub(super) fn shard_keys(&self, head: &Head, shards: impl ExactSizeIterator<Item = u32>) -> Result<Vec<Key>> {
+        self.manifest.data_keys(&self.name, shards.map(|shard| head.index(shard)))
+    }
+
     /// # Errors
     /// [`ErrorKind::BadInput`] for a period that is over, too far ahead, or has no number.
     pub(super) fn expect_kept(&self, period: u64) -> Result<()> {

@@ -303,19 +303,45 @@ impl Head {
     }
 
     /// A shard as the index in its key: 15 bytes at the most.
-    pub(super) fn index(&self, shard: u32) -> impl fmt::Display + use<> {
-        ShardIndex { tag: self.incarnation as u32, shard }
+    pub(super) fn index(&self, shard: u32) -> ShardIndex {
+        ShardIndex::new(self.incarnation as u32, shard)
     }
 }
 
-struct ShardIndex {
-    tag: u32,
-    shard: u32,
+/// Two numbers in base 16, a dash between them. Written by hand: a count makes one for each of thousands of shards.
+pub(super) struct ShardIndex {
+    text: [u8; 17],
+    len: usize,
+}
+
+impl ShardIndex {
+    fn new(tag: u32, shard: u32) -> ShardIndex {
+        let mut index = ShardIndex { text: [b'-'; 17], len: 0 };
+        index.push(tag);
+        index.len += 1;
+        index.push(shard);
+        index
+    }
+
+    fn push(&mut self, number: u32) {
+        let digits = number.max(1).ilog2() / 4 + 1;
+        for at in (0..digits).rev() {
+            self.text[self.len] = b"0123456789abcdef"[(number >> (4 * at)) as usize & 15];
+            self.len += 1;
+        }
+    }
+}
+
+impl AsRef<str> for ShardIndex {
+    fn as_ref(&self) -> &str {
+        // They are all of ASCII.
+        std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
+    }
 }
 
 impl fmt::Display for ShardIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}-{:x}", self.tag, self.shard)
+        f.write_str(self.as_ref())
     }
 }
 

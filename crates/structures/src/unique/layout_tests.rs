@@ -28,6 +28,14 @@ fn golden_bytes() {
     let bytes = b"LRU\x01\x18\x17\x16\x15\x14\x13\x12\x11\x07\0\0\0\0\0\0\0\x03\0\0\0\x28\x09\0\0\0";
     assert_eq!(head.encode(), &bytes[..]);
     assert_eq!((head.index(255).to_string(), head_index(20_000).to_string()), ("15161718-ff".into(), "h4e20".into()));
+    for (incarnation, shard, index) in [
+        (0, 0, "0-0"),
+        (0x10, 0xf, "10-f"),
+        (u64::MAX, SHARDS_MAX, "ffffffff-400000"),
+        (1 << 32, u32::MAX, "0-ffffffff"),
+    ] {
+        assert_eq!(Head { incarnation, ..head }.index(shard).to_string(), index);
+    }
     let members = Members { offsets: vec![1, 5, 42], lows: Vec::new() };
     // A mean gap of 11 has parameter 2.
     let blob = members.encode(44, 0x0a0b_0c0d, 0);

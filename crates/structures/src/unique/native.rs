@@ -298,10 +298,9 @@ impl Core {
         let mut sizes = Vec::with_capacity(shards.len());
         let a_batch = self.ops_a_batch().min(self.store.profile().batch_ops_max.saturating_sub(1) / 2).max(1);
         for part in shards.chunks(a_batch) {
-            let mut ops = Batch::new();
-            for &shard in part {
-                let key = self.shard_key(&day.head, shard)?;
-                ops.push(has_op(key.clone(), Vec::new()));
+            let mut ops = Batch::with_capacity(2 * part.len() + 1);
+            for key in self.shard_keys(&day.head, part.iter().copied())? {
+                ops.push(Op::native(key.clone(), Native::SetHas { members: vec![Bytes::from_static(MARK)] }));
                 ops.push(Op::native(key, Native::SetLen));
             }
             let mut replies = self.vigil().run(ctx, ops).await.into_iter();
@@ -325,8 +324,9 @@ impl Core {
         let shards: Vec<u32> = (0..day.head.shards).collect();
         let mut unpacked = 0;
         for part in shards.chunks(self.ops_a_batch().min(self.store.profile().batch_ops_max.saturating_sub(1)).max(1)) {
-            let ops = part.iter().map(|&shard| Ok(Op::native(self.shard_key(&day.head, shard)?, Native::Encoding)));
-            let replies = self.vigil().run(ctx, ops.collect::<Result<Batch>>()?).await;
+            let keys = self.shard_keys(&day.head, part.iter().copied())?;
+            let ops: Batch = keys.into_iter().map(|key| Op::native(key, Native::Encoding)).collect();
+            let replies = self.vigil().run(ctx, ops).await;
             for (&shard, reply) in part.iter().zip(replies) {
                 match reply?.into_native() {
                     Some(NativeReply::Text(Some(encoding))) => {
@@ -342,8 +342,8 @@ impl Core {
 
     /// The hashes of shards, each sorted, as numbers of as many bits as the head says. **Round trips: 1.**
     pub(super) async fn set_hashes(&self, ctx: Ctx, day: &Day, shards: &[u32]) -> Result<Vec<Vec<u64>>> {
-        let ops = shards.iter().map(|&shard| Ok(set_op(self.shard_key(&day.head, shard)?)));
-        let replies = self.vigil().run(ctx, ops.collect::<Result<Batch>>()?).await;
+        let keys = self.shard_keys(&day.head, shards.iter().copied())?;
+        let replies = self.vigil().run(ctx, keys.into_iter().map(set_op).collect()).await;
         let rounds = Rounds::new(self.params.seed);
         let mut all = Vec::with_capacity(shards.len());
         for (&shard, reply) in shards.iter().zip(replies) {

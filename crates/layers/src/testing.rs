@@ -80,6 +80,7 @@ enum Plan {
     #[default]
     Pass,
     Nth(u64, Fault),
+    From(u64, Fault),
     Random {
         rng: fastrand::Rng,
         one_in: u64,
@@ -142,6 +143,26 @@ impl Faulty {
     pub fn fail_nth(&self, nth: u64, fault: Fault) {
         let mut state = self.lock();
         state.plan = Plan::Nth(state.ops + nth, fault);
+    }
+
+    /// Breaks at the nth op from now (1 is the next one) and at every one behind it: a server that goes away midway.
+    ///
+    /// ```
+    /// # use larder_core::{Key, PutMode, Result, StoreExt, Ttl};
+    /// # use larder_layers::testing::{Fault, Faulty};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// # let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    /// # let key = Key::new("k")?;
+    /// let store = Faulty::new(memory);
+    /// store.fail_from(2, Fault::NotSent);
+    /// assert!(store.get(key.clone()).await.is_ok());
+    /// assert!(store.get(key.clone()).await.is_err());
+    /// assert!(store.get(key).await.is_err());
+    /// # Ok(()) }
+    /// ```
+    pub fn fail_from(&self, nth: u64, fault: Fault) {
+        let mut state = self.lock();
+        state.plan = Plan::From(state.ops + nth, fault);
     }
 
     /// Breaks at one op in `one_in` on average, from a seed that the test prints.
@@ -323,6 +344,7 @@ impl State {
         let broken = match &mut self.plan {
             Plan::Pass => None,
             Plan::Nth(nth, fault) => (first..first + ops).contains(nth).then(|| (*nth - first, *fault)),
+            Plan::From(nth, fault) => (first + ops > *nth).then(|| (nth.saturating_sub(first), *fault)),
             Plan::Always(fault) => Some((0, *fault)),
             Plan::Random { rng, one_in, faults } => {
                 (0..ops).find(|_| rng.u64(..*one_in) == 0).and_then(|at| Some((at, *rng.choice(faults.iter())?)))

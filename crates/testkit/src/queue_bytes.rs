@@ -33,7 +33,7 @@ fn of_state(state: &[u8], number: u64) -> Option<u64> {
         return Some(incarnation);
     }
     rest = &rest[1..];
-    for _ in 0..5 {
+    for _ in 0..6 {
         varint(&mut rest);
     }
     for _ in 0..varint(&mut rest) {

@@ -56,14 +56,26 @@ pub(super) enum What {
     Release {
         id: u64,
     },
+    /// Notes that a caller has heard of so many losses: nobody else is to be told of them.
+    Heard {
+        losses: u64,
+    },
 }
 
 /// What a caller gets.
 #[derive(Clone, Debug)]
 pub(super) enum Given {
-    Item { bytes: Bytes, attempts: u32 },
+    Item {
+        bytes: Bytes,
+        attempts: u32,
+    },
     Nothing,
     Done,
+    /// The losses that the state counts, so many, are to be told: this is the last of them.
+    Loss {
+        what: String,
+        losses: u64,
+    },
 }
 
 pub(super) type Outcomes = Arc<HashMap<u64, Result<Given>>>;
@@ -80,6 +92,8 @@ pub(super) struct Consumer {
     is_fresh: bool,
     pub(super) shelf: Shelf,
     pub(super) removals: Removals,
+    /// Losses that callers of this handle have heard of.
+    heard: u64,
     /// Claims whose markers are gone.
     expired: HashSet<u64>,
     /// Claims whose markers were looked for in this call.
@@ -110,6 +124,8 @@ pub(super) struct Plan {
     claims: Vec<(u64, Duration)>,
     /// Claims that it ends.
     ended: Vec<u64>,
+    /// How many of the losses that the state counts need not be told by it any more.
+    told: u64,
     /// True if somebody is told no: that takes a state that was read in this call.
     is_no: bool,
     /// True if somebody is told that there is nothing: that takes a look at every claim's marker.
@@ -185,6 +201,11 @@ impl Driver for Consumer {
         }
         self.is_fresh = false;
         self.checked.clear();
+        for change in changes {
+            if let What::Heard { losses } = change.what {
+                self.heard = self.heard.max(losses);
+            }
+        }
         self.shelf.begin(self.view.as_ref().map(|view| &view.state));
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let outcome = self.settle(changes, deadline).await;
@@ -217,6 +238,7 @@ impl Consumer {
             is_fresh: false,
             shelf: Shelf::default(),
             removals: Removals::new(writer, may_evict),
+            heard: 0,
             expired: HashSet::new(),
             checked: HashSet::new(),
             ended: Vec::new(),
@@ -379,6 +401,7 @@ impl Consumer {
             outcomes: HashMap::with_capacity(changes.len()),
             claims: Vec::new(),
             ended: Vec::new(),
+            told: self.heard,
             is_no: false,
             is_empty: false,
         };
@@ -400,6 +423,10 @@ impl Consumer {
                     outcome
                 }
                 What::Pop => self.next(&mut plan, None)?,
+                What::Heard { losses } => {
+                    plan.state.told = plan.state.told.max(losses.min(plan.state.found));
+                    Ok(Given::Done)
+                }
             };
             let outcome = outcome.map_err(|(kind, detail)| self.engine.named(kind, &detail));
             plan.outcomes.insert(change.ticket, outcome);
@@ -418,9 +445,15 @@ impl Consumer {
                 format!("{} claims are open; the limit is {CLAIMS_MAX}: acknowledge some first", state.opens.len());
             return Ok(Err((ErrorKind::Full, detail)));
         }
-        Ok(match plan::pick(self.engine.order, state, &self.shelf, &self.expired) {
+        let found = state.found;
+        Ok(match plan::pick(self.engine.order, state, &self.shelf, &self.expired, plan.told) {
             Pick::Read(segments) => return Err(segments),
-            Pick::Lost(what) => Err((ErrorKind::Lost, what)),
+            Pick::Lost(what) => {
+                plan.told = state.found;
+                // What was found before may have been told by another since.
+                plan.is_no |= state.found == found;
+                Ok(Given::Loss { what, losses: state.found })
+            }
             Pick::Nothing => {
                 (plan.is_no, plan.is_empty) = (true, true);
                 Ok(Given::Nothing)

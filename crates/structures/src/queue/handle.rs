@@ -135,13 +135,27 @@ impl Shared {
         let ticket = random_id();
         let outcomes = self.consumer.submit_within(Change { ticket, what, deadline }, self.engine.timeout).await?;
         self.engine.vigil.check()?;
-        outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))
+        match outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))? {
+            Given::Loss { what, losses } => {
+                self.heard(losses, deadline).await;
+                Err(self.engine.named(ErrorKind::Lost, &what))
+            }
+            given => Ok(given),
+        }
+    }
+
+    /// Notes that a caller is about to hear of losses. Should this fail, others are told as well. **Round trips: 1.**
+    async fn heard(&self, losses: u64, deadline: Instant) {
+        // The caller's answer is known: it is not to come too late for this.
+        let left = deadline.saturating_duration_since(ambient::now()) / 2;
+        let change = Change { ticket: random_id(), what: What::Heard { losses }, deadline: ambient::now() + left };
+        _ = self.consumer.submit_within(change, left).await;
     }
 
     async fn pop(&self, wait: Duration) -> Result<Option<Bytes>> {
         Ok(match self.take_within(wait, || What::Pop).await? {
             Given::Item { bytes, .. } => Some(bytes),
-            Given::Nothing | Given::Done => None,
+            Given::Nothing | Given::Done | Given::Loss { .. } => None,
         })
     }
 
@@ -156,7 +170,7 @@ impl Shared {
             Given::Item { bytes, attempts } => {
                 Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease })
             }
-            Given::Nothing | Given::Done => None,
+            Given::Nothing | Given::Done | Given::Loss { .. } => None,
         })
     }
 
@@ -414,7 +428,7 @@ macro_rules! handle {
             /// Takes an item for good: at most once. `None` if there is none. **Round trips: 2**, 1 in a row on the handle that wrote last.
             #[doc = example!(stringify!($name); "jobs.push_all([\"a\", \"b\"]).await?;", concat!("assert_eq!(jobs.pop().await?.as_deref(), Some(&b\"", $newest, "\"[..]));"))]
             /// # Errors
-            /// [`Lost`](ErrorKind::Lost), once, where a segment with items is gone: try again, to go on behind it. With an effect that is
+            /// [`Lost`](ErrorKind::Lost), once, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it. With an effect that is
             /// unknown, an item may have been taken, and is lost then.
             pub async fn pop(&self) -> Result<Option<Bytes>> {
                 self.0.pop(Duration::ZERO).await
@@ -447,7 +461,7 @@ macro_rules! handle {
                 "}")]
             /// # Errors
             /// [`BadInput`](ErrorKind::BadInput) for a lease that is too short or too long, [`Full`](ErrorKind::Full) with 1,024 claims
-            /// open, [`Lost`](ErrorKind::Lost), once, where a segment with items is gone: try again, to go on behind it.
+            /// open, [`Lost`](ErrorKind::Lost), once, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it.
             pub async fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
                 self.0.claim(lease, Duration::ZERO).await
             }

@@ -12,13 +12,13 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | `LRQ` and the version, 3 |
+//! | 4 | `LRQ` and the version, 4 |
 //! | 4 | check of what follows: the low half of XXH3-64, seeded with the generation |
 //! | varint | sequence: rises by 1 with each write |
 //! | varint, 8 | the tail's number, and its incarnation |
 //! | 1 | 1 if the tail is known to be lost, else 0 |
 //! | varint | segments that are live |
-//! | varint × 4 | totals: items acknowledged, segments lost, items lost while claimed, losses that no consumer was told of |
+//! | varint × 5 | totals: items acknowledged, segments lost, items lost while claimed, losses found, and how many of these a consumer is known to have heard of |
 //! | varint | how many marks follow |
 //! | 8 + varint each | marks: a writer of the state, and the last of its sequences; the newest first |
 //! | varint | how many records follow |
@@ -40,9 +40,9 @@ use super::past::{Chain, Print};
 use crate::append::layout::{self, Place, Value};
 use crate::append::{Action, Fold};
 
-const MAGIC: [u8; 4] = *b"LRQ\x03";
+const MAGIC: [u8; 4] = *b"LRQ\x04";
 /// The version of the layout, in the manifest.
-pub(super) const LAYOUT: u8 = 4;
+pub(super) const LAYOUT: u8 = 5;
 /// How many writers of the state are remembered.
 pub(super) const MARKS_MAX: usize = 16;
 /// How many claims may be open at a time.
@@ -59,8 +59,10 @@ pub(super) struct State {
     pub(super) acked: u64,
     pub(super) lost_segments: u64,
     pub(super) lost_items: u64,
-    /// Losses that no consumer was told of yet.
-    pub(super) untold: u64,
+    /// Losses that were found.
+    pub(super) found: u64,
+    /// Of these, the first so many were told to a consumer that is known to have heard of them.
+    pub(super) told: u64,
     pub(super) marks: Vec<Mark>,
     /// Of segments that are partly taken, by rising number. A queue's last one is where it takes from.
     pub(super) records: Vec<Record>,
@@ -211,6 +213,11 @@ impl State {
         State { incarnation, live: 1, records, ..State::default() }
     }
 
+    /// Losses that no consumer is known to have heard of.
+    pub(super) fn untold(&self) -> u64 {
+        self.found.saturating_sub(self.told)
+    }
+
     /// The last write of a writer that is remembered.
     pub(super) fn last_of(&self, writer: u64) -> Option<u64> {
         self.marks.iter().find(|mark| mark.writer == writer).map(|mark| mark.seq)
@@ -250,7 +257,7 @@ impl State {
         layout::put_varint(&mut out, self.tail);
         out.extend_from_slice(&self.incarnation.to_le_bytes());
         out.push(u8::from(self.is_tail_lost));
-        for number in [self.live, self.acked, self.lost_segments, self.lost_items, self.untold] {
+        for number in [self.live, self.acked, self.lost_segments, self.lost_items, self.found, self.told] {
             layout::put_varint(&mut out, number);
         }
         layout::put_varint(&mut out, self.marks.len() as u64);
@@ -298,11 +305,11 @@ impl State {
         let incarnation = layout::take_u64(rest)?;
         let (&lost, tail_of) = rest.split_first()?;
         *rest = tail_of;
-        let mut totals = [0; 5];
+        let mut totals = [0; 6];
         for total in &mut totals {
             *total = layout::take_varint(rest)?;
         }
-        let [live, acked, lost_segments, lost_items, untold] = totals;
+        let [live, acked, lost_segments, lost_items, found, told] = totals;
         let mut marks = Vec::new();
         for _ in 0..layout::take_varint(rest)? {
             marks.push(Mark { writer: layout::take_u64(rest)?, seq: layout::take_varint(rest)? });
@@ -325,7 +332,7 @@ impl State {
             });
         }
         let is_tail_lost = lost != 0;
-        let totals = State { live, acked, lost_segments, lost_items, untold, ..State::default() };
+        let totals = State { live, acked, lost_segments, lost_items, found, told, ..State::default() };
         Some(State { seq, tail, incarnation, is_tail_lost, marks, records, opens, ..totals })
     }
 }

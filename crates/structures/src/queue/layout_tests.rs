@@ -12,7 +12,8 @@ fn sample() -> State {
         acked: 4,
         lost_segments: 5,
         lost_items: 6,
-        untold: 7,
+        found: 7,
+        told: 2,
         marks: vec![Mark { writer: 9, seq: 1 }],
         records: vec![
             Record {
@@ -35,7 +36,7 @@ fn sample() -> State {
 #[test]
 fn a_state_has_golden_bytes() {
     let bytes = sample().encode(0x42);
-    let golden = b"LRQ\x03\xac\x02\x02\x88\x77\x66\x55\x44\x33\x22\x11\x01\x03\x04\x05\x06\x07\
+    let golden = b"LRQ\x04\xac\x02\x02\x88\x77\x66\x55\x44\x33\x22\x11\x01\x03\x04\x05\x06\x07\x02\
         \x01\x09\0\0\0\0\0\0\0\x01\
         \x02\x01\x08\0\0\0\0\0\0\0\x03\x02\0\x02\x03\x01\x03\xf4\x83\x2f\x9c\x9a\x59\xcf\xd4\xac\x23\xa9\xcf\x1b\x5e\xca\xa4\0\
         \x02\x07\0\0\0\0\0\0\0\0\0\0\x02\x99\0\0\0\0\0\0\0\xac\x02\

@@ -16,8 +16,8 @@
 //! | an item that is claimed | is given to nobody else before the lease ends by the store's clock, or it is given back | the same, but for a marker that was evicted: then early | |
 //! | an item that was acknowledged | never delivered again | never delivered again | |
 //! | order | of the items of a handle that pushes alone: the order of their pushes; of several see below | the same | |
-//! | a lost segment | only where it is built as a cache that evicts | the one consumer that finds it is told [`Lost`](larder_core::ErrorKind::Lost), once; then taking goes on behind it | |
-//! | a segment that was set back, by a failover or a restart from an older file | cannot be | the one consumer that finds it is told `Lost`, once; what was pushed since is delivered, what was taken just before what is gone perhaps again, and claims of it are void | |
+//! | a lost segment | only where it is built as a cache that evicts | a consumer is told [`Lost`](larder_core::ErrorKind::Lost): the one that finds it, or, where that one gave up before it heard so, the next; then taking goes on behind it. One alone, unless others take just then, or a reply is lost | |
+//! | a segment that was set back, by a failover or a restart from an older file | cannot be | a consumer is told `Lost`, as of a lost segment; what was pushed since is delivered, what was taken just before what is gone perhaps again, and claims of it are void | |
 //! | a lost state | the same | `Lost`, to everybody | |
 //!
 //! A duplicate takes a lease that ran out, an item that was given back, or a fault. One window is left in which a loss is not
@@ -145,7 +145,7 @@ pub struct QueueStat {
     pub bytes: u64,
     /// Of these, what items take that were acknowledged: it goes with their segments.
     pub stale_bytes: u64,
-    /// Segments that are gone, or were set back, and that no consumer was told of yet.
+    /// Segments that are gone, or were set back, and other losses that were found, of which no consumer is known to have heard yet.
     pub segments_missing: u64,
     /// Segments that were lost, or set back, since it was made, as far as consumers have come.
     pub segments_lost: u64,

@@ -63,7 +63,7 @@ pub(super) enum Pick {
     Item { bytes: Bytes, segment: u64, ordinal: u32, attempts: u32 },
     /// These segments must be read first.
     Read(Vec<u64>),
-    /// A loss was found; the state says so now.
+    /// A loss, found now or before, that nobody is known to have heard of; the state counts it.
     Lost(String),
     /// There is nothing to take.
     Nothing,
@@ -195,7 +195,7 @@ pub(super) fn tidy(state: &mut State, order: Order, shelf: &Shelf, removals: &Re
             Fate::Evicted => {
                 unlink(state, at);
                 state.lost_segments += 1;
-                state.untold += 1;
+                state.found += 1;
             }
             Fate::Open => {}
         }
@@ -211,15 +211,24 @@ fn unlink(state: &mut State, at: usize) {
     }
 }
 
-/// Takes the next item: the state says afterwards that it was taken. It is not open yet.
-pub(super) fn pick(order: Order, state: &mut State, shelf: &Shelf, expired: &HashSet<u64>) -> Pick {
-    if state.untold > 0 {
-        let told = state.untold;
-        state.untold = 0;
+/// Takes the next item: the state says afterwards that it was taken. It is not open yet. Or finds a loss: the state counts it afterwards, and has it told to
+/// every consumer until one has heard of it. Of the losses that the state counts, the first `told` are not told again.
+pub(super) fn pick(order: Order, state: &mut State, shelf: &Shelf, expired: &HashSet<u64>, told: u64) -> Pick {
+    let untold = state.found.saturating_sub(told.max(state.told));
+    if untold > 0 {
         return Pick::Lost(format!(
-            "{told} segments were found to be gone: what was in them, or was pushed to them late, is lost"
+            "{untold} losses were found: segments are gone, or went back, and what was in them, or was pushed to them late, is lost"
         ));
     }
+    let pick = next(order, state, shelf, expired);
+    if matches!(pick, Pick::Lost(_)) {
+        state.found += 1;
+    }
+    pick
+}
+
+/// What comes next: of a loss, the state says what it takes to go on behind it.
+fn next(order: Order, state: &mut State, shelf: &Shelf, expired: &HashSet<u64>) -> Pick {
     let is_waiting = |open: &&Open| open.claim == GIVEN_BACK || expired.contains(&open.claim);
     let waiting = state.opens.iter().filter(is_waiting);
     let returned = match order {

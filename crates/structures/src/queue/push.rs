@@ -540,7 +540,7 @@ impl Pusher {
                 below = state.records.remove(at).below;
                 if !state.is_tail_lost {
                     state.lost_segments += 1;
-                    state.untold += 1;
+                    state.found += 1;
                 }
             }
             // A queue that has not got there yet finds the loss by itself.

@@ -64,7 +64,7 @@ impl Engine {
                 segments: pass.segments,
                 bytes: pass.bytes,
                 stale_bytes: pass.stale_bytes,
-                segments_missing: pass.missing + state.untold,
+                segments_missing: pass.missing + state.untold(),
                 segments_lost: state.lost_segments,
                 items_lost: state.lost_items,
             });
@@ -77,7 +77,7 @@ impl Engine {
         let stat = self.stat().await?;
         if stat.segments_missing > 0 {
             let detail = format!(
-                "{} segments are gone, or went back: evicted, or lost in a restart or a failover; a consumer is told of it once, and goes on behind them",
+                "{} segments are gone, or went back: evicted, or lost in a restart or a failover; a consumer is told of it, and goes on behind them",
                 stat.segments_missing
             );
             return Err(self.named(ErrorKind::Lost, &detail));

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Effect, StoreRef};
+use larder_core::{Effect, ErrorKind, StoreExt, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 use larder_testkit::faulty::{Fault, Faulty};
 
-use crate::queue::support::{BOTH, Kind, LEASE, Line, SCRIPTED, script, small, text};
+use crate::queue::support::{BOTH, Kind, LEASE, Line, SCRIPTED, key, script, small, text};
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -116,6 +116,51 @@ async fn a_pop_or_claim_that_is_given_up_says_so_and_a_claim_comes_back() {
         };
         assert_eq!(text(again.item()), "a", "{kind:?} after {error}");
         again.ack().await.unwrap();
+    }
+}
+
+/// Who finds a loss notes it, and may never hear that: it gives up first, or the reply does not come. The next one is told then.
+#[tokio::test]
+async fn a_loss_whose_finder_gives_up_is_told_to_the_next() {
+    for kind in BOTH {
+        for fault in [Fault::NotSent, Fault::LostRequest, Fault::LostReply] {
+            let mut untold = 0;
+            for nth in 1..=24 {
+                let store: StoreRef = Arc::new(MemoryStore::new());
+                let faulty = Faulty::new(store.clone());
+                let patient = Line::open(kind, &store, &small()).await;
+                while patient.stat().await.segments < 2 {
+                    patient.push("gone").await.unwrap();
+                }
+                let hasty = small().timeout(Duration::from_millis(40));
+                let finder = Line::open(kind, &faulty.shared(), &hasty).await;
+                store.delete(key(kind, &store, Some(0)).await).await.unwrap();
+                faulty.fail_from(nth, fault);
+                let found = finder.pop().await;
+                let heard = u32::from(found.is_err_and(|error| error.kind() == ErrorKind::Lost));
+                untold += u32::from(heard == 0 && patient.stat().await.segments_lost == 1);
+                let times = heard + told(&patient).await;
+                assert!((1..=2).contains(&times), "{kind:?}, {fault:?} from op {nth}: told {times} times");
+                assert_eq!(patient.len().await.unwrap(), 0, "{kind:?}, {fault:?} from op {nth}");
+            }
+            // Only where the reply is lost is it noted, and not heard of.
+            assert_eq!(untold > 0, fault == Fault::LostReply, "{kind:?}, {fault:?}: {untold} times");
+        }
+    }
+}
+
+/// Takes all there is; how often a loss was told.
+async fn told(line: &Line) -> u32 {
+    let mut told = 0;
+    loop {
+        match line.pop().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return told,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                told += 1;
+            }
+        }
     }
 }
 

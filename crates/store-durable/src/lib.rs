@@ -18,6 +18,7 @@
 
 mod ahead;
 mod alter;
+mod answer;
 mod backup;
 mod check;
 mod committer;

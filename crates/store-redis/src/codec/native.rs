@@ -61,10 +61,7 @@ pub(crate) enum Shape {
 pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<Command, NativeReply>> {
     native.check()?;
     use Native::*;
-    // What grows as it is written is copied each time.
-    let words_bytes = if matches!(native, Guarded(_) | GuardedBits(_)) { SCRIPT_BYTES_MANY } else { WORDS_BYTES_MANY };
-    let cmd = Cmd::with_capacity(ARGS_MANY, key.len() + native.bytes() + words_bytes);
-    let mut line = Line { cmd, key, script: None };
+    let mut line = Line::new(key, native);
     let shape = match native {
         HashGet { fields } => line.with("HMGET", fields, Shape::Values),
         HashSet { entries } => line.pairs("HSET", entries, Shape::Count),
@@ -79,11 +76,9 @@ pub(super) fn encode(key: &[u8], native: &Native) -> Result<std::result::Result<
         HashScan(scan) => line.scan("HSCAN", *scan),
         SetAdd { members } => line.with("SADD", members, Shape::Count),
         SetRemove { members } => line.with("SREM", members, Shape::Count),
-        SetHas { members } => match &members[..] {
-            // An answer without a list around it is less to write and to read.
-            [member] => line.with("SISMEMBER", [member], Shape::FlagOfOne),
-            members => line.with("SMISMEMBER", members, Shape::Flags),
-        },
+        // An answer without a list around it is less to write and to read.
+        SetHas { members } if members.len() == 1 => line.with("SISMEMBER", members, Shape::FlagOfOne),
+        SetHas { members } => line.with("SMISMEMBER", members, Shape::Flags),
         SetAll => line.bare("SMEMBERS", Shape::Members),
         SetLen => line.bare("SCARD", Shape::Count),
         SetScan(scan) => line.scan("SSCAN", *scan),
@@ -145,6 +140,13 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
+    /// With room for all of it: what grows as it is written is copied each time.
+    fn new<'a>(key: &'a [u8], native: &Native) -> Line<'a> {
+        let is_script = matches!(native, Native::Guarded(_) | Native::GuardedBits(_));
+        let words_bytes = if is_script { SCRIPT_BYTES_MANY } else { WORDS_BYTES_MANY };
+        Line { cmd: Cmd::with_capacity(ARGS_MANY, key.len() + native.bytes() + words_bytes), key, script: None }
+    }
+
     fn begin(&mut self, name: &str) -> &mut Cmd {
         self.cmd.arg(name).arg(self.key)
     }

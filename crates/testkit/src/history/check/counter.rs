@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::search::{Found, Model, search_within};
 use crate::history::recorder::{Call, Moment};
 
 /// What is asked of a counter.
@@ -25,6 +26,8 @@ pub struct Rules {
     pub may_drop: bool,
     /// Two resets at once may take the same, and leave less than nothing, so that a further one adds.
     pub takes_twice: bool,
+    /// It is one number, read and written at one moment: where nothing is reset, an order of all calls explains what was told.
+    pub is_one_number: bool,
 }
 
 /// What is wrong with a counter's history, in n log n. A read tells every add that had returned before it began, none that began after it
@@ -46,7 +49,45 @@ pub fn check(calls: &[CounterCall], rules: Rules) -> Vec<String> {
     if !rules.may_drop {
         bad.extend(last_read(calls));
     }
+    if bad.is_empty() && rules.is_one_number && !resets && !rules.may_drop {
+        bad.extend(unexplained(calls));
+    }
     bad
+}
+
+/// A counter that is one number.
+struct OneNumber;
+
+impl Model for OneNumber {
+    type Op = CounterOp;
+    type Told = i128;
+    type State = i128;
+
+    fn step(&self, number: &i128, op: &CounterOp, told: Option<&i128>) -> Option<i128> {
+        match op {
+            CounterOp::Add(by) => Some(number + i128::from(*by)),
+            CounterOp::Read => told.is_none_or(|told| told == number).then_some(*number),
+            // Not a call of one moment.
+            CounterOp::Reset => None,
+        }
+    }
+}
+
+/// Steps of a search for an order. Of many adds that are unknown any choice may be tried: beyond, the bounds must do.
+const STEPS_MAX: usize = 20_000;
+
+/// The search for linearizability: stricter than all bounds, since it holds reads against each other.
+fn unexplained(calls: &[CounterCall]) -> Option<String> {
+    let calls: Vec<&CounterCall> = calls.iter().filter(|call| call.op != CounterOp::Reset).collect();
+    let is_none = search_within(STEPS_MAX, &OneNumber, 0, &calls) == Found::None;
+    is_none.then(|| format!("no order of its {} adds and reads explains what was told: {}", calls.len(), shown(&calls)))
+}
+
+/// What was read, in short, for a message.
+fn shown(calls: &[&CounterCall]) -> String {
+    let reads = calls.iter().filter(|call| call.op == CounterOp::Read);
+    let reads = reads.filter_map(|call| Some(format!("{} at {}..{}", call.ok()?, call.invoked, call.returned)));
+    reads.collect::<Vec<_>>().join(", ")
 }
 
 /// A sum by moment: what had happened before one.
@@ -273,5 +314,24 @@ mod tests {
         }
         let below = [add(5, 0, 1), reset(5, 2, 6), reset(5, 3, 5), read(-5, 7, 8)];
         assert_eq!(found(&below), [""; 0], "on a fast counter both may take the same");
+    }
+
+    #[test]
+    fn of_one_number_reads_are_held_against_each_other() {
+        let one =
+            |calls: &[Call<CounterOp, i128>]| check(calls, Rules { is_one_number: true, ..Rules::default() }).len();
+        // Each read lies within all bounds, and they go one way; but the first has seen the one add without the other, and the second the other way around.
+        let torn = [add(2, 0, 100), add(3, 1, 100), read(2, 10, 11), read(3, 20, 21), read(5, 200, 201)];
+        assert_eq!((found(&torn).len(), one(&torn)), (0, 1));
+        let down = [add(2, 0, 100), add(-2, 1, 100), read(2, 10, 11), read(0, 20, 21), read(0, 200, 201)];
+        assert_eq!(one(&down), 0);
+        let late = [unknown(4, 0), add(1, 2, 3), read(1, 5, 6), read(5, 9, 10), add(1, 11, 12), read(6, 13, 14)];
+        assert_eq!(one(&late), 0);
+        let back = [unknown(4, 0), add(-4, 2, 30), read(4, 5, 6), read(0, 9, 10), read(4, 13, 14)];
+        assert_eq!((found(&back).len(), one(&back)), (0, 1), "the add that is unknown counts once");
+        // More choices than are tried: the bounds have said all.
+        let many: Vec<_> =
+            (0..40).map(|n| unknown(1 << n, n as u64)).chain([read(6, 50, 51), read(7, 60, 61)]).collect();
+        assert_eq!((found(&many).len(), one(&many)), (0, 0));
     }
 }

@@ -38,8 +38,13 @@ const END: usize = usize::MAX;
 /// Whether the calls have an order in which each takes effect between its invocation and its return, unknown ones at any time after their
 /// invocation or never, such that the model explains what was told. Calls that were not applied are passed over.
 pub fn search<M: Model>(model: &M, first: M::State, calls: &[&Call<M::Op, M::Told>]) -> Found {
+    search_within(STEPS_MAX, model, first, calls)
+}
+
+/// The same, given up after so many steps.
+pub fn search_within<M: Model>(steps: usize, model: &M, first: M::State, calls: &[&Call<M::Op, M::Told>]) -> Found {
     let calls: Vec<&Call<M::Op, M::Told>> = calls.iter().copied().filter(|call| call.may_count()).collect();
-    Search::new(&calls).run(model, first, &calls)
+    Search::new(&calls).run(steps, model, first, &calls)
 }
 
 /// Invocations and returns in the order of time, as a list that calls are taken out of and put back into.
@@ -122,13 +127,13 @@ impl Search {
         self.put_back(begin);
     }
 
-    fn run<M: Model>(mut self, model: &M, first: M::State, calls: &[&Call<M::Op, M::Told>]) -> Found {
+    fn run<M: Model>(mut self, steps: usize, model: &M, first: M::State, calls: &[&Call<M::Op, M::Told>]) -> Found {
         let mut seen: HashSet<(Vec<u64>, M::State)> = HashSet::new();
         let mut done = vec![0u64; calls.len().div_ceil(64)];
         let mut path: Vec<(usize, M::State)> = Vec::new();
         let mut state = first;
         let mut entry = self.head;
-        for _ in 0..STEPS_MAX {
+        for _ in 0..steps {
             if self.returns == 0 {
                 return Found::Order;
             }

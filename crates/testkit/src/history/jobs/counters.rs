@@ -30,6 +30,8 @@ pub(super) struct Habits {
     pub(super) resets: bool,
     /// As of the checker's [`Rules`].
     pub(super) takes_twice: bool,
+    /// As of the checker's rules, too.
+    pub(super) is_one_number: bool,
     /// A call may take several round trips: one of them that is not sent leaves it open.
     pub(super) ends_midway: bool,
 }
@@ -47,7 +49,8 @@ pub(super) fn exact(arena: Arena, run: Run) -> Boxed<Verdict> {
 pub(super) fn fast(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let open = opener!(Counter::options().fast().clock(clock()), drive::name("fast counter", run));
-        let habits = Habits { both_signs: true, resets: true, takes_twice: true, ..Habits::default() };
+        let habits =
+            Habits { both_signs: true, resets: true, takes_twice: true, is_one_number: true, ..Habits::default() };
         counter("fast counter", arena, run, open, habits, on_counter).await
     })
 }
@@ -101,7 +104,8 @@ pub(super) async fn counter<H: Clone + Send + 'static>(
     let mut ended = play(job, arena, run, open, |client| work(client, habits, at, apply)).await;
     ended.ends_midway = habits.ends_midway;
     ended.read(CounterOp::Read, |handle| apply(handle, CounterOp::Read, Seen { at, visitor: 0 })).await;
-    ended.judge(|calls, excuses| check(calls, Rules { may_drop: excuses.set_back, takes_twice: habits.takes_twice }))
+    let Habits { takes_twice, is_one_number, .. } = habits;
+    ended.judge(|calls, excuses| check(calls, Rules { may_drop: excuses.set_back, takes_twice, is_one_number }))
 }
 
 async fn work<H: Clone>(mut client: Client<H, CounterOp, i128>, habits: Habits, at: SystemTime, apply: Apply<H>) {

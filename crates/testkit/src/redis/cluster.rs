@@ -77,6 +77,11 @@ impl RedisCluster {
         &mut self.nodes[node]
     }
 
+    /// What a node is called among nodes.
+    pub(super) fn id(&self, node: usize) -> &str {
+        &self.members[node].id
+    }
+
     /// The node that is the primary of a slot, in the eyes of the first living node that knows one.
     ///
     /// # Panics
@@ -123,7 +128,7 @@ impl RedisCluster {
         });
     }
 
-    fn wait_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(super) fn wait_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let deadline = Deadline::after_ms(READY_MS_MAX);
         while !done(self) {
             assert!(!deadline.passed(), "the cluster is not {what} after {READY_MS_MAX} ms: {}", self.state());

@@ -4,6 +4,7 @@
 //! things over a second, private unix socket ([`RedisServer::command`]), whatever it listens on for the store under test.
 
 mod cluster;
+mod cut_off;
 mod nodes;
 mod options;
 mod resp;

@@ -1,22 +1,14 @@
-//! A primary that is cut off from the other nodes while clients still reach it.
-//!
-//! It is made to forget the others, so that it heeds nothing they say, and its replica takes its place as an election would have it. To clients that know it as
-//! the primary it is one still, until the nodes meet again.
+//! A primary that is cut off from the other nodes while clients still reach it: what it acknowledges then is lost, and told.
 
-use std::cell::Cell;
-use std::time::{Duration, Instant};
-
-use larder::{Counter, ErrorKind, Lock, LockGuard, Result, Set, StoreRef};
-use larder_testkit::redis::RedisCluster;
+use std::time::Duration;
 
 use crate::handles::said;
 use crate::{PATIENCE, PRIMARIES, wait_in_step};
+use larder::{Counter, ErrorKind, Lock, LockGuard, Result, Set, StoreRef};
 
 /// Of each kind, so many that every primary has some.
 const EACH: usize = 24;
 const CUT_OFF: usize = 0;
-/// A meeting of nodes that takes longer has failed.
-const MEETING: Duration = Duration::from_millis(1_500);
 /// What a handle adds while the primary is cut off.
 const ADDED: i64 = 5;
 
@@ -45,53 +37,6 @@ impl Client {
             set.add([member]).await.unwrap();
         }
     }
-}
-
-fn wait(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The others go on without it, and it without them.
-fn cut_off(cluster: &RedisCluster) {
-    let (nodes, successor) = (cluster.nodes(), CUT_OFF + PRIMARIES);
-    (0..PRIMARIES).for_each(|primary| wait_in_step(cluster, primary));
-    let slot = (0..PRIMARIES as u16).map(|third| third * 5_500).find(|&slot| cluster.primary_of(slot) == CUT_OFF);
-    let slot = slot.expect("it serves one of them");
-    for other in (0..nodes.len()).filter(|&node| node != CUT_OFF) {
-        let id = nodes[other].command(&["CLUSTER", "MYID"]).text();
-        let said = nodes[CUT_OFF].command(&["CLUSTER", "FORGET", &id]);
-        assert!(!said.is_error(), "{}", said.text());
-    }
-    let said = nodes[successor].command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
-    assert!(!said.is_error(), "{}", said.text());
-    let others = || (1..PRIMARIES).chain([successor]);
-    wait("its replica never took over", || others().all(|node| cluster.primary_by(node, slot) == Some(successor)));
-    assert!(cluster.is_primary(CUT_OFF), "it has heard of it");
-}
-
-/// They meet again: it learns who serves its slots.
-fn heal(cluster: &RedisCluster) {
-    let meet = || {
-        for other in cluster.nodes()[1..].iter().map(|node| node.addr()) {
-            let words = ["CLUSTER".to_owned(), "MEET".into(), other.ip().to_string(), other.port().to_string()];
-            let said = cluster.nodes()[CUT_OFF].command(&words);
-            assert!(!said.is_error(), "{}", said.text());
-        }
-    };
-    let met = Cell::new(None::<Instant>);
-    let knows = |slot| cluster.primary_by(CUT_OFF, slot).is_some_and(|primary| primary != CUT_OFF);
-    wait("it never learnt that it was replaced, or of the others", || {
-        // On a busy machine a node may take a meeting for failed.
-        if met.get().is_none_or(|met| met.elapsed() > MEETING) {
-            meet();
-            met.set(Some(Instant::now()));
-        }
-        !cluster.is_primary(CUT_OFF) && (0..PRIMARIES as u16).all(|third| knows(third * 5_500))
-    });
 }
 
 /// How many tell that what was acknowledged is gone; all others have it.
@@ -133,7 +78,11 @@ async fn what_a_primary_that_is_cut_off_acknowledged_is_lost_and_every_handle_is
     let waits = larder::open(&format!("{url}&wait_replicas=1&wait_ms=300")).await.unwrap();
     let waiting = Client::new(&waits).await;
     old.write(1, "before").await;
-    tokio::task::block_in_place(|| cut_off(&cluster));
+    let successor = tokio::task::block_in_place(|| {
+        (0..PRIMARIES).for_each(|primary| wait_in_step(&cluster, primary));
+        cluster.cut_off(CUT_OFF)
+    });
+    assert!(cluster.is_primary(CUT_OFF), "it has heard of it");
 
     // Who knows it as the primary goes on with it; who comes now goes to its successor.
     old.write(ADDED, "lost").await;
@@ -141,7 +90,7 @@ async fn what_a_primary_that_is_cut_off_acknowledged_is_lost_and_every_handle_is
     for lock in &old.locks {
         guards.push(lock.try_acquire().await.unwrap().expect("nobody has it"));
     }
-    let at_successor = format!("redis-cluster://{}?{PATIENCE}", cluster.nodes()[CUT_OFF + PRIMARIES].addr());
+    let at_successor = format!("redis-cluster://{}?{PATIENCE}", cluster.nodes()[successor].addr());
     let fresh = Client::new(&larder::open(&at_successor).await.unwrap()).await;
     let mut older = 0;
     for counter in &fresh.counters {
@@ -151,7 +100,7 @@ async fn what_a_primary_that_is_cut_off_acknowledged_is_lost_and_every_handle_is
     }
     assert!((1..EACH).contains(&older), "{older} counters of the primary that is cut off");
     let added = add_waiting(&waiting).await;
-    tokio::task::block_in_place(|| heal(&cluster));
+    tokio::task::block_in_place(|| cluster.meet_again(CUT_OFF));
 
     let gone = &[ErrorKind::RolledBack, ErrorKind::Lost][..];
     let (mut counters, mut sets, mut renewed) = (Vec::new(), Vec::new(), Vec::new());

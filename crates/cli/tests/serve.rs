@@ -55,6 +55,13 @@ impl Served {
         line.trim_end().to_owned()
     }
 
+    /// By SIGTERM.
+    fn end(mut self) {
+        let id = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        until("its end", || self.child.try_wait().unwrap().is_some());
+    }
+
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -141,12 +148,8 @@ fn structures_outlive_the_server() {
         reply.lines().find(|line| line.starts_with("STAT incarnation ")).unwrap().to_owned()
     };
     let before = incarnation(&server);
-    // SIGTERM: it drains and closes.
-    let id = rustix::process::Pid::from_raw(server.child.id() as i32).unwrap();
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
-    let mut server = server;
-    until("its end", || server.child.try_wait().unwrap().is_some());
-    drop(server);
+    // It drains and closes.
+    server.end();
     let server = Served::start(folder.path(), &words(&options));
     assert_eq!(incarnation(&server), before);
     assert_eq!(on(&server.url(), "counter get hits").exits(0), "5\n");
@@ -154,6 +157,33 @@ fn structures_outlive_the_server() {
     // While it serves, nobody else may have the folder.
     let url = format!("file:{}?wait_ms=50", folder.path().join("store").display());
     on(&url, "counter get hits").fails(6, &format!("open in process {}", server.child.id()));
+}
+
+/// How many batches the store has noted to be on disk: once it is closed.
+fn synced(folder: &Path) -> u64 {
+    let noted = std::fs::read_to_string(folder.join("store/state")).unwrap_or_default();
+    noted.lines().find_map(|line| line.strip_prefix("sequence ")).map_or(0, |sequence| sequence.parse().unwrap())
+}
+
+/// At `sync=never` nothing is synced while it serves; SIGTERM does that before it ends, and SIGKILL cannot.
+#[test]
+fn what_was_answered_is_on_disk_when_a_server_that_is_told_to_end_has_ended() {
+    const WRITES: u64 = 200;
+    for is_told in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = format!("file:{}?sync=never", folder.path().join("store").display());
+        let server = Served::start(folder.path(), &["--store", &store]);
+        for n in 0..WRITES {
+            assert_eq!(server.ask(&format!("set k{n} 0 0 1\r\nx\r\n")), "STORED");
+        }
+        assert!(synced(folder.path()) < WRITES, "nobody asked for it");
+        if is_told {
+            server.end()
+        } else {
+            server.kill()
+        }
+        assert_eq!(synced(folder.path()) >= WRITES, is_told);
+    }
 }
 
 #[test]

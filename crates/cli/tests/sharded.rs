@@ -196,18 +196,18 @@ fn add_until(url: &str, is_over: &AtomicBool) -> (u64, u64, Duration) {
     (added, new, slowest)
 }
 
-/// The same of the other two, with fewer kills: what is put again and again has the value that was put last.
+/// The same of the other two, with fewer kills in the suite: what is put again and again has the value that was put last.
 #[test]
 fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed() {
-    const KILLS: u64 = 6;
     const ELEMENTS: u64 = 4_000;
+    let kills = asked("LARDER_RESHARD_KILLS", 6);
     let lines = |from: u64, to: u64, value: u64| -> String { (from..to).map(|n| format!("e{n}\t{value}\n")).collect() };
     each_server(|url| {
         for (group, all) in [("hash", "hash entries seen"), ("top", "top list seen --all")] {
             let set = format!("{group} set seen --shards 60 -");
             assert_eq!(on_with_input(url, &set, lines(0, ELEMENTS, 0).as_bytes()).exits(0), format!("{ELEMENTS}\n"));
             let whole = time_of_a_reshard(|| drop(on(url, "reshard seen --shards 100").exits(0)));
-            let attempts = reshard_and_kill(url, KILLS, whole, ["170", "40"], |attempt| {
+            let attempts = reshard_and_kill(url, kills, whole, ["170", "40"], |attempt| {
                 // Those of the first tenth get another value, and ten more come.
                 let more = ELEMENTS + 10 * attempt;
                 let changed = lines(0, ELEMENTS / 10, attempt + 1) + &lines(more, more + 10, 0);

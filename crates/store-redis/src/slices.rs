@@ -27,9 +27,12 @@ struct Slice<F> {
 
 impl RedisStore {
     /// Runs a batch that only reads. `None` where it must be run as a whole: a slice has met a connection that ended, or a server that has forgotten the scripts. Were that
-    /// slice alone asked again, a read in it could be newer than one behind it in the batch.
+    /// slice alone asked again, a read in it could be newer than one behind it in the batch; and were a slice answered by the connection that took the place of another's,
+    /// by a server that was set back meanwhile, older than one before it.
     pub(crate) async fn run_slices(&self, batch: &Batch, deadline: Instant) -> Option<Replies> {
         let (limits, mut replies) = (self.limits(), nothing_yet(batch.len()));
+        let connections = || self.stats().connections;
+        let before = connections();
         let mut under_way = Vec::with_capacity(batch.len().div_ceil(SLICE_OPS));
         for (ops, replies) in batch.chunks(SLICE_OPS).zip(replies.chunks_mut(SLICE_OPS)) {
             let mut sent = self.commands(ops, limits, replies);
@@ -58,7 +61,7 @@ impl RedisStore {
                 Err(fault) => sent.iter().for_each(|sent| self.settle(sent, Err(fault.clone()), ops, replies)),
             }
         }
-        Some(replies)
+        (connections() == before).then_some(replies)
     }
 
     async fn exchange(&self, packed: Packed, is_first: bool, deadline: Instant) -> Result<Values, Fault> {

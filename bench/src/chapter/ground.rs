@@ -29,8 +29,8 @@ const WARM_BYTES: [usize; 12] = [10, 40, 70, 100, 140, 190, 250, 330, 430, 550, 
 /// The classes in which shards stand, of 4,544 and 8,880 bytes, are not among them: their pages are counted, all of them.
 const WARM_ONCE_BYTES: [usize; 13] =
     [1_100, 1_400, 1_750, 2_200, 2_800, 3_500, 5_500, 7_000, 11_000, 13_700, 17_200, 21_500, 27_000];
-/// Redis gives back the buffers of a connection that was idle for 2 s, and its allocator the pages that were freed after 10 s.
-const IDLE: Duration = Duration::from_secs(14);
+/// Redis gives back the buffers of a connection that was idle for 2 s, a connection at a time.
+const IDLE: Duration = Duration::from_secs(5);
 /// A look with shorter rounds has no figures that matter, and waits for none.
 const ROUND_MIN: Duration = Duration::from_millis(100);
 /// How often the copy of a folder is begun anew, whose tables are put together meanwhile.
@@ -155,6 +155,8 @@ impl Ground {
             At::Folder(folder, _) => Held { live: bytes_in(folder.path())?, resident: None },
             At::Memcached(server) => Held { live: server.used_chunk_bytes(), resident: Some(server.rss_bytes()) },
             At::Redis(server) => {
+                // Its allocator gives free pages back as it is used, and one that rests is not: pages of the warming-up would be taken off what comes.
+                server.command(&["MEMORY", "PURGE"]);
                 let of = |field| server.info("memory", field).parse::<u64>().unwrap_or(0);
                 let live = of("used_memory").saturating_sub(of("mem_clients_normal"));
                 Held { live, resident: Some(server.rss_bytes()) }

@@ -222,8 +222,8 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn get_op(key: &Key) -> Op {
-        Op::get(key.clone(), Want::VALUE | Want::CAS | Want::FLAGS)
+    pub(super) fn get_op(key: Key) -> Op {
+        Op::get(key, Want::VALUE | Want::CAS | Want::FLAGS)
     }
 
     /// Runs a batch, with a look at the manifest where one is due. **Round trips: 1.**
@@ -623,7 +623,7 @@ impl Inner {
 
     /// A reply that does not belong to its op.
     pub(super) fn strange(key: &Key, reply: &Reply) -> Error {
-        unexpected(&Inner::get_op(key), reply)
+        unexpected(&Inner::get_op(key.clone()), reply)
     }
 
     /// The keys of all entries that a table's list names, for dropping it. Shards that are gone name none.

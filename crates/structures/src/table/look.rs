@@ -31,7 +31,6 @@ pub(super) enum Seen {
 struct Asked<'k> {
     key: &'k [u8],
     spot: Spot,
-    item_key: Key,
     seen: Seen,
     /// The incarnation that the list named while the entry was missing.
     suspect: Option<u64>,
@@ -57,7 +56,7 @@ impl Inner {
     }
 
     async fn look_at(self: &Arc<Self>, effort: &mut Effort, keys: &[&[u8]]) -> Result<Vec<Seen>> {
-        let mut asked = self.asked(keys)?;
+        let mut asked = self.asked(keys);
         let mut open = self.fetch(effort, &mut asked, (0..keys.len()).collect()).await?;
         for _ in 0..ROUNDS_MAX {
             if open.is_empty() || self.is_lossless {
@@ -75,15 +74,17 @@ impl Inner {
         Err(Error::new(ErrorKind::Conflict, detail))
     }
 
-    fn asked<'k>(&self, keys: &[&'k [u8]]) -> Result<Vec<Asked<'k>>> {
-        let spots: Vec<Spot> = keys.iter().map(|key| self.spot(key)).collect();
-        let item_keys = match &spots[..] {
-            [spot] => vec![self.item_key(spot)?],
-            spots => self.manifest.data_keys(&self.name, spots.iter().map(|spot| spot.index))?,
-        };
-        let places = spots.into_iter().zip(item_keys);
-        let asked = |(&key, (spot, item_key))| Asked { key, spot, item_key, seen: Seen::Absent, suspect: None };
-        Ok(keys.iter().zip(places).map(asked).collect())
+    fn asked<'k>(&self, keys: &[&'k [u8]]) -> Vec<Asked<'k>> {
+        let asked = |&key: &&'k [u8]| Asked { key, spot: self.spot(key), seen: Seen::Absent, suspect: None };
+        keys.iter().map(asked).collect()
+    }
+
+    /// The keys of entries, made in one piece.
+    fn item_keys(&self, asked: &[Asked<'_>], part: &[usize]) -> Result<Vec<Key>> {
+        match part {
+            [at] => Ok(vec![self.item_key(&asked[*at].spot)?]),
+            part => self.manifest.data_keys(&self.name, part.iter().map(|&at| asked[at].spot.index)),
+        }
     }
 
     /// Gets entries; returns those that are missing.
@@ -113,7 +114,7 @@ impl Inner {
         asked: &mut [Asked<'_>],
         part: &[usize],
     ) -> Result<Vec<usize>> {
-        let mut batch: Batch = part.iter().map(|&at| Inner::get_op(&asked[at].item_key)).collect();
+        let mut batch: Batch = self.item_keys(asked, part)?.into_iter().map(Inner::get_op).collect();
         // On a store that cannot lose an entry, what is missing is absent, unless the whole table was dropped.
         let mut shards: Vec<u16> = Vec::new();
         if self.is_lossless {
@@ -238,7 +239,7 @@ impl Inner {
             return Ok(());
         }
         let names: Vec<&[u8]> = doubtful.iter().map(|doubtful| &doubtful.key[..]).collect();
-        let mut asked = self.asked(&names)?;
+        let mut asked = self.asked(&names);
         self.fetch(effort, &mut asked, (0..doubtful.len()).collect()).await?;
         let seen: Vec<Seen> = asked.into_iter().map(|asked| asked.seen).collect();
         for (Doubtful { key, incarnation, leaving_s }, seen) in doubtful.into_iter().zip(seen) {

@@ -174,7 +174,7 @@ impl Inner {
     /// of each.
     async fn try_put_for(self: &Arc<Self>, effort: &mut Effort, put: &Put<'_>) -> Result<Tried> {
         let (since, made) = (ambient::now(), random_id());
-        let batch = Batch::from_iter([self.add_op(put, made), Inner::get_op(&put.item_key)]);
+        let batch = Batch::from_iter([self.add_op(put, made), Inner::get_op(put.item_key.clone())]);
         let mut replies = self.run(effort.ctx(), batch).await.into_iter();
         match next(&mut replies)? {
             Reply::Stored => return Ok(Tried::Made(made)),
@@ -227,7 +227,7 @@ impl Inner {
         }
         // None: it is about to be over, and no maker is so late.
         if let Some(sign) = self.sign_op(&put.spot, &found, entry)? {
-            let batch = Batch::from_iter([sign, Inner::get_op(&put.item_key)]);
+            let batch = Batch::from_iter([sign, Inner::get_op(put.item_key.clone())]);
             let mut replies = self.run(effort.ctx(), batch).await.into_iter();
             if next(&mut replies)? != Reply::Stored {
                 return Ok(None);

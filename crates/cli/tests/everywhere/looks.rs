@@ -142,7 +142,7 @@ fn all_of_it(place: &Place, told: &Told, found: &Value) {
 /// What the inspection of each tells.
 fn every_one(place: &Place, found: &Value, kind: &str) {
     let layout = match kind {
-        "queue" | "stack" => 4,
+        "queue" | "stack" => 5,
         _ if found["parameters"]["kept in"] == "a native bit field" => 3,
         _ => 1,
     };

@@ -19,7 +19,7 @@ from xxh3 import xxh3_64, xxh3_128
 
 KINDS = {  # name: (kind, role, version of the layout)
     "lock": (1, None, 1), "counter": (2, "s", 1), "fast-counter": (3, "n", 1), "set": (4, "p", 1), "visitors": (5, "v", 1),
-    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 4), "stack": (10, "k", 4), "cache": (11, "c", 1),
+    "log": (6, "e", 1), "array": (7, "a", 1), "table": (8, "t", 1), "queue": (9, "q", 5), "stack": (10, "k", 5), "cache": (11, "c", 1),
 }
 THIRTY_DAYS_S = 30 * 24 * 3600
 TRIES = 100
@@ -964,12 +964,12 @@ class State:
     """What was taken from a queue or a stack."""
 
     def __init__(self, value, generation):
-        if value[:4] != b"LRQ\x03" or value[4:8] != low_half(xxh3_64(value[8:], generation)):
+        if value[:4] != b"LRQ\x04" or value[4:8] != low_half(xxh3_64(value[8:], generation)):
             raise Gone("the state is damaged")
         reader = Reader(value[8:])
         self.sequence, self.tail, self.incarnation = reader.varint(), reader.varint(), reader.u64()
         self.tail_lost = reader.take(1)
-        self.live, self.done, *self.losses = [reader.varint() for _ in range(5)]
+        self.live, self.done, *self.losses = [reader.varint() for _ in range(6)]
         self.marks = [(reader.u64(), reader.varint()) for _ in range(reader.varint())]
         self.records = []
         for _ in range(reader.varint()):
@@ -1003,16 +1003,16 @@ class State:
             body += remover
         body += varint(len(self.claims))
         body += b"".join(varint(segment) + varint(ordinal) + u64(claim) + varint(tries) for segment, ordinal, claim, tries in self.claims)
-        return b"LRQ\x03" + low_half(xxh3_64(body, generation)) + body
+        return b"LRQ\x04" + low_half(xxh3_64(body, generation)) + body
 
 
 def line_create(server, what, name, segment_bytes="65536", bytes_max="1073741824"):
     def data(generation):
         incarnation = draw()
         yield f"s{incarnation:016x}", new_segment(what, 0, incarnation)
-        body = varint(0) + varint(0) + u64(incarnation) + b"\0" + varint(1) + varint(0) * 4 + varint(0)
+        body = varint(0) + varint(0) + u64(incarnation) + b"\0" + varint(1) + varint(0) * 5 + varint(0)
         body += varint(1) + varint(0) + u64(incarnation) + varint(0) * 3 + b"\0" + varint(0)
-        yield 0, b"LRQ\x03" + low_half(xxh3_64(body, generation)) + body
+        yield 0, b"LRQ\x04" + low_half(xxh3_64(body, generation)) + body
 
     return create(server, what, name, u32(int(segment_bytes)) + u64(int(bytes_max)), data, 1)
 

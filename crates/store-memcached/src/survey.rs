@@ -22,7 +22,7 @@ const TOPICS: [&str; 4] = ["", "settings", "slabs", "items"];
 const OUR_TOPICS: [&str; 2] = ["latency", "hot"];
 
 /// The server's listing on a connection of its own, as for a list; a pause is made by not reading, and the crawler waits, as does the growth of the server's hash table. Its lines tell all there is to an item, so that
-/// nothing is left to measure. What is set apart for an item is the chunk of its slab class. **Round trips: 2** a server, each after a handshake; 3 where its table grows just then.
+/// nothing is left to measure. What is set apart for an item is the chunk of its slab class. **Round trips: 2** a server, each after a handshake; 3 where it is empty, or its table grows just then.
 impl Survey for MemcachedStore {
     fn vitals(&self, ctx: Ctx) -> Surveying<'_, Vec<Result<Vitals>>> {
         Box::pin(async move {

@@ -9,11 +9,12 @@ use std::task::Poll;
 use std::time::Instant;
 
 use larder_core::{Batch, Replies};
+use redis::Pipeline;
 
 use crate::RedisStore;
 use crate::link::{Fault, Lines, Values};
 use crate::replicas::Does;
-use crate::store::{Packed, Sent, is_no_script, nothing_yet};
+use crate::store::{Sent, is_no_script, nothing_yet, piped};
 
 /// Ops of a slice. Encoding so many takes as long as some twenty system calls.
 pub(crate) const SLICE_OPS: usize = 1024;
@@ -25,6 +26,19 @@ struct Slice<F> {
     answered: Option<Result<Values, Fault>>,
 }
 
+impl<F: Future<Output = Result<Values, Fault>>> Slice<F> {
+    /// Goes on with it as far as that goes without waiting; the time that a task may take of its runtime at once does not count, or it could stop before its commands are handed over.
+    async fn go_on(&mut self) {
+        if self.answered.is_none() {
+            let polled = poll_fn(|cx| Poll::Ready(self.exchange.as_mut().poll(cx)));
+            self.answered = match tokio::task::unconstrained(polled).await {
+                Poll::Ready(answered) => Some(answered),
+                Poll::Pending => None,
+            };
+        }
+    }
+}
+
 impl RedisStore {
     /// Runs a batch that only reads. `None` where it must be run as a whole: a slice has met a connection that ended, or a server that has forgotten the scripts. Were that
     /// slice alone asked again, a read in it could be newer than one behind it in the batch; and were a slice answered by the connection that took the place of another's,
@@ -33,17 +47,19 @@ impl RedisStore {
         let (limits, mut replies) = (self.limits(), nothing_yet(batch.len()));
         let connections = || self.stats().connections;
         let before = connections();
-        let mut under_way = Vec::with_capacity(batch.len().div_ceil(SLICE_OPS));
+        let mut under_way: Vec<Slice<_>> = Vec::with_capacity(batch.len().div_ceil(SLICE_OPS));
+        let mut is_begun = false;
         for (ops, replies) in batch.chunks(SLICE_OPS).zip(replies.chunks_mut(SLICE_OPS)) {
             let mut sent = self.commands(ops, limits, replies);
-            let is_first = under_way.is_empty();
-            let mut exchange = Box::pin(self.exchange(Packed::of(&mut sent), is_first, deadline));
-            // Polled once, it has handed its commands over, in the order of the slices; the connection's task sends them while this one lets others go first.
-            let answered = match poll_fn(|cx| Poll::Ready(exchange.as_mut().poll(cx))).await {
-                Poll::Ready(answered) => Some(answered),
-                Poll::Pending => None,
-            };
-            under_way.push(Slice { sent, exchange, answered });
+            let pipeline = piped(&mut sent);
+            let is_first = !is_begun && !pipeline.is_empty();
+            is_begun |= is_first;
+            let exchange = Box::pin(self.exchange(pipeline, is_first, deadline));
+            under_way.push(Slice { sent, exchange, answered: None });
+            // They hand their commands over in the order of the slices, also where the connection was full; its task sends them while this one lets others go first.
+            for slice in &mut under_way {
+                slice.go_on().await;
+            }
             tokio::task::yield_now().await;
         }
         let slices = batch.chunks(SLICE_OPS).zip(replies.chunks_mut(SLICE_OPS)).zip(under_way);
@@ -64,11 +80,11 @@ impl RedisStore {
         (connections() == before).then_some(replies)
     }
 
-    async fn exchange(&self, packed: Packed, is_first: bool, deadline: Instant) -> Result<Values, Fault> {
-        let lines = match &packed {
-            Packed::Many(pipeline) if !is_first => Lines::Rest(pipeline),
-            packed => packed.lines(),
-        };
-        if packed.is_empty() { Ok(Values::new()) } else { self.node().run(lines, Does::Reads, deadline).await }
+    async fn exchange(&self, pipeline: Pipeline, is_first: bool, deadline: Instant) -> Result<Values, Fault> {
+        if pipeline.is_empty() {
+            return Ok(Values::new());
+        }
+        let lines = if is_first { Lines::All(&pipeline) } else { Lines::Rest(&pipeline) };
+        self.node().run(lines, Does::Reads, deadline).await
     }
 }

@@ -248,27 +248,28 @@ impl RedisStore {
     }
 }
 
-/// The commands of a batch, taken out of what is known of them: of thousands, a copy would cost more than to send them.
-pub(crate) enum Packed {
+/// Commands taken out of what is known of them: of thousands, a copy would cost more than to send them.
+pub(crate) fn piped(sent: &mut [(usize, Command)]) -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(sent.len());
+    sent.iter_mut().for_each(|(_, command)| _ = pipeline.add_command(std::mem::take(&mut command.cmd)));
+    pipeline
+}
+
+/// The commands of a batch, taken out likewise.
+enum Packed {
     One(Cmd),
     Many(Pipeline),
 }
 
 impl Packed {
-    pub(crate) fn of(sent: &mut [(usize, Command)]) -> Packed {
+    fn of(sent: &mut [(usize, Command)]) -> Packed {
         if let [(_, command)] = sent {
             return Packed::One(std::mem::take(&mut command.cmd));
         }
-        let mut pipeline = Pipeline::with_capacity(sent.len());
-        sent.iter_mut().for_each(|(_, command)| _ = pipeline.add_command(std::mem::take(&mut command.cmd)));
-        Packed::Many(pipeline)
+        Packed::Many(piped(sent))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        matches!(self, Packed::Many(pipeline) if pipeline.is_empty())
-    }
-
-    pub(crate) fn lines(&self) -> Lines<'_> {
+    fn lines(&self) -> Lines<'_> {
         match self {
             Packed::One(cmd) => Lines::One(cmd),
             Packed::Many(pipeline) => Lines::All(pipeline),

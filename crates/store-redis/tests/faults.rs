@@ -184,6 +184,9 @@ async fn many_reads_leave_in_slices_and_are_one_round_trip_whatever_happens_to_o
     let trips = scene.store.stats().round_trips;
     read_many(&scene.store, "in peace").await;
     assert_eq!(scene.store.stats().round_trips - trips, 1);
+    // The last slice has one read.
+    all(&scene.store, (0..1_025).map(|at| Op::get(key(format!("k{at}")), Want::VALUE))).await;
+    assert_eq!(scene.store.stats().round_trips - trips, 2);
     scene.server.command(&["SCRIPT", "FLUSH"]);
     read_many(&scene.store, "without scripts").await;
     assert_eq!(scene.store.stats().scripts_reloaded, 1);

@@ -92,8 +92,6 @@ pub(super) struct Consumer {
     is_fresh: bool,
     pub(super) shelf: Shelf,
     pub(super) removals: Removals,
-    /// Losses that callers of this handle have heard of.
-    heard: u64,
     /// Claims whose markers are gone.
     expired: HashSet<u64>,
     /// Claims whose markers were looked for in this call.
@@ -201,11 +199,6 @@ impl Driver for Consumer {
         }
         self.is_fresh = false;
         self.checked.clear();
-        for change in changes {
-            if let What::Heard { losses } = change.what {
-                self.heard = self.heard.max(losses);
-            }
-        }
         self.shelf.begin(self.view.as_ref().map(|view| &view.state));
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
         let outcome = self.settle(changes, deadline).await;
@@ -238,7 +231,6 @@ impl Consumer {
             is_fresh: false,
             shelf: Shelf::default(),
             removals: Removals::new(writer, may_evict),
-            heard: 0,
             expired: HashSet::new(),
             checked: HashSet::new(),
             ended: Vec::new(),
@@ -401,7 +393,7 @@ impl Consumer {
             outcomes: HashMap::with_capacity(changes.len()),
             claims: Vec::new(),
             ended: Vec::new(),
-            told: self.heard,
+            told: self.engine.heard(),
             is_no: false,
             is_empty: false,
         };
@@ -450,6 +442,12 @@ impl Consumer {
             Pick::Read(segments) => return Err(segments),
             Pick::Lost(what) => {
                 plan.told = state.found;
+                // Whoever hears of this one hears of all before it: those it was told to with this write may have given up.
+                let all = state.found.saturating_sub(self.engine.heard().max(state.told));
+                let what = match all {
+                    0 | 1 => what,
+                    all => format!("{what}; with it, {all} losses were found that nobody is known to have heard of"),
+                };
                 // What was found before may have been told by another since.
                 plan.is_no |= state.found == found;
                 Ok(Given::Loss { what, losses: state.found })

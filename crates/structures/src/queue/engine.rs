@@ -63,6 +63,8 @@ pub(super) struct Engine {
     pub(super) value_bytes_max: usize,
     /// The highest sequence of the state that was read: a lower one is a rollback.
     newest: AtomicU64,
+    /// Losses that callers of this handle have heard of: not told again by it.
+    heard: AtomicU64,
     pub(super) clock: ClockRef,
     /// What was seen when there was nothing to take: something has come only once one of them changes. Held for a load or a store.
     sight: Mutex<Vec<Watched>>,
@@ -139,6 +141,7 @@ impl Engine {
             cell,
             value_bytes_max: value_bytes_max(&store.profile(), key_bytes),
             newest: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             store: store.clone(),
         })
     }
@@ -221,6 +224,15 @@ impl Engine {
         self.newest.load(Ordering::Acquire)
     }
 
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    /// A caller is being told of so many losses, this very moment.
+    pub(super) fn note_heard(&self, losses: u64) {
+        self.heard.fetch_max(losses, Ordering::AcqRel);
+    }
+
     /// Takes in the reply to a read of the state.
     ///
     /// # Errors
@@ -231,6 +243,8 @@ impl Engine {
         };
         let state = State::decode(&item.value, self.generation()).map_err(|error| error.key(&self.cell.key))?;
         if state.seq < newest {
+            // Losses are counted anew from there.
+            self.heard.store(0, Ordering::Release);
             let detail = format!("its state is at sequence {}; this handle saw {newest}", state.seq);
             return Err(self.named(ErrorKind::RolledBack, &detail));
         }

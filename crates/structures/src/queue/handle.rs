@@ -137,7 +137,8 @@ impl Shared {
         self.engine.vigil.check()?;
         match outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))? {
             Given::Loss { what, losses } => {
-                self.heard(losses, deadline).await;
+                self.note_told(losses, deadline).await;
+                self.engine.note_heard(losses);
                 Err(self.engine.named(ErrorKind::Lost, &what))
             }
             given => Ok(given),
@@ -145,7 +146,7 @@ impl Shared {
     }
 
     /// Notes that a caller is about to hear of losses. Should this fail, others are told as well. **Round trips: 1.**
-    async fn heard(&self, losses: u64, deadline: Instant) {
+    async fn note_told(&self, losses: u64, deadline: Instant) {
         // The caller's answer is known: it is not to come too late for this.
         let left = deadline.saturating_duration_since(ambient::now()) / 2;
         let change = Change { ticket: random_id(), what: What::Heard { losses }, deadline: ambient::now() + left };

@@ -45,9 +45,7 @@ pub enum Deed {
     Fill,
     /// Its replica, which had fallen behind, takes its place.
     FailOver,
-    /// It stands still until another node has taken its place, and goes on.
-    Outlast,
-    /// It is cut off from the other nodes, one of which takes its place while clients reach both, and meets them again.
+    /// It is cut off from the other nodes until one has taken its place, and comes back.
     Partition,
 }
 
@@ -65,8 +63,7 @@ impl Deed {
             Self::FlushLater => "server flushed, with a delay",
             Self::Fill => "memory filled by others",
             Self::FailOver => "failover to a replica behind",
-            Self::Outlast => "primary stopped until its replica took over",
-            Self::Partition => "primary cut off from its cluster, and not from clients",
+            Self::Partition => "primary cut off until its replica took over",
         }
     }
 }

@@ -429,7 +429,7 @@ macro_rules! handle {
             /// Takes an item for good: at most once. `None` if there is none. **Round trips: 2**, 1 in a row on the handle that wrote last.
             #[doc = example!(stringify!($name); "jobs.push_all([\"a\", \"b\"]).await?;", concat!("assert_eq!(jobs.pop().await?.as_deref(), Some(&b\"", $newest, "\"[..]));"))]
             /// # Errors
-            /// [`Lost`](ErrorKind::Lost), once, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it. With an effect that is
+            /// [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it. With an effect that is
             /// unknown, an item may have been taken, and is lost then.
             pub async fn pop(&self) -> Result<Option<Bytes>> {
                 self.0.pop(Duration::ZERO).await
@@ -462,7 +462,7 @@ macro_rules! handle {
                 "}")]
             /// # Errors
             /// [`BadInput`](ErrorKind::BadInput) for a lease that is too short or too long, [`Full`](ErrorKind::Full) with 1,024 claims
-            /// open, [`Lost`](ErrorKind::Lost), once, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it.
+            /// open, [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it.
             pub async fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
                 self.0.claim(lease, Duration::ZERO).await
             }

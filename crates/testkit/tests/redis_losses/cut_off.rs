@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use larder::{Counter, ErrorKind, Lock, LockGuard, Result, Set, StoreRef};
+
 use crate::handles::said;
 use crate::{PATIENCE, PRIMARIES, wait_in_step};
-use larder::{Counter, ErrorKind, Lock, LockGuard, Result, Set, StoreRef};
 
 /// Of each kind, so many that every primary has some.
 const EACH: usize = 24;

@@ -9,6 +9,8 @@
 //!   batch stands behind it that says the missing one was on disk: then the file is damaged, and nothing is changed.
 //! - What is there, and was not known to be on disk, is written again and synced before anybody sees it: a system whose sync failed shows what it never wrote,
 //!   and says of the next sync that all is well; and after a crash of the process alone nobody has synced it.
+//! - Where the newest file ends too early, and the tables go further, a sync of it had failed before the power was cut: what the tables hold is whole up to their last batch, and a new journal is begun
+//!   ([`begin_anew`]).
 //! - The first batch of a file is on disk before the second is written ([`Newest`]), at every setting: where the first cannot be read and others
 //!   follow, the file is damaged.
 //!
@@ -36,6 +38,8 @@ const TYPE_REMOVED: u8 = 1;
 const KEYSPACE_ID: u64 = 1;
 /// Batches whose engine number is that far beyond the last one's are not believed.
 const NUMBER_STEP_MAX: u64 = 1 << 32;
+/// A file that is longer is followed by another when the engine writes its next table.
+const FULL_BYTES: u64 = 64_000_000;
 /// How much is read and searched at once behind a bad record.
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -50,6 +54,8 @@ pub(crate) struct Found {
     pub(crate) torn_bytes: u64,
     /// The newest file's number.
     pub(crate) newest: u64,
+    /// Where the last batch of the newest file ends.
+    newest_end: u64,
     /// The last batch that is known to be on disk.
     on_disk: u64,
 }
@@ -80,6 +86,14 @@ impl Newest {
     /// Goes on to the one that was begun.
     pub(crate) fn advance(&mut self) {
         self.number += 1;
+    }
+}
+
+impl Found {
+    /// True if all that the journal may lack at its end is what a sync that failed, and a power cut behind it, took from its newest file. One that is so long that the engine would have begun the
+    /// next may lack that, with whatever was in it.
+    pub(crate) fn lacks_no_file(&self) -> bool {
+        self.newest_end <= FULL_BYTES
     }
 }
 
@@ -141,6 +155,21 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Fault> {
     Ok(files)
 }
 
+/// Puts a new journal in the place of one of which nothing is needed: the tables have all that is in it, and more. A crash at any moment leaves what is found the same way again.
+pub(crate) fn begin_anew(folder: &Path, newest: u64) -> Result<(), Fault> {
+    let failed = |error| Fault::io(&format!("cannot begin a new journal in {}", folder.display()), error);
+    let sync_names = || File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed);
+    let old = files(folder)?;
+    let path = folder.join(format!("{}.jnl", newest + 1));
+    File::create_new(path).and_then(|file| file.sync_all()).map_err(failed)?;
+    // Its name is on disk before the others' are gone, and they are gone before a batch is in it, which would not count on from theirs.
+    sync_names()?;
+    for (_, path) in old {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    sync_names()
+}
+
 fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> Result<(), Fault> {
     let failed = |error| Fault::io(&format!("cannot read {}", path.display()), error);
     let file = File::open(path).map_err(failed)?;
@@ -149,6 +178,7 @@ fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> R
     let mut doubtful = Doubtful::default();
     loop {
         let start = reader.at;
+        found.newest_end = start;
         let why = match read_batch(&mut reader) {
             Ok(frame) => match follows(&frame, found) {
                 Ok(()) => {

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
 use crate::engine::Engine;
 use crate::fault::Fault;
-use crate::journal::{self, Newest};
+use crate::journal::{self, Found, Newest};
 use crate::layout::Commit;
 use crate::moving::Moving;
 use crate::ops::{self, TTL_MAX};
@@ -383,11 +383,47 @@ fn create(place: &Place, name: &str, options: &Options) -> Result<Opened> {
 
 /// Opens an engine, and only one that holds all that it is known to have held.
 fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened> {
-    place.look_over_engine()?;
     let folder = place.engine();
     let plain = |fault: Fault| fault.error("").clone();
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
     let noted = place.noted().filter(|noted| noted.identity == identity);
+    let seen = look_over(place, identity, noted)?;
+    let opened = Engine::open(&folder, false, options.cache_bytes);
+    let engine = opened.map_err(|fault| plain(tables::named_in(&folder, fault)))?;
+    let Some(last) = engine.last_commit().map_err(plain)? else {
+        return corrupt(format!("the engine in {} holds no commit record", folder.display()));
+    };
+    if let Some(noted) = noted.filter(|noted| noted.sequence > last.sequence) {
+        return corrupt(shorter(last.sequence, noted.sequence, &folder));
+    }
+    if let Some((commit, number)) = seen.last.filter(|(commit, _)| *commit != last) {
+        // The engine writes its memtables to tables in their order, so tables that go further than the journal hold all that is in it.
+        let is_ahead = last.sequence > commit.sequence && last.store == commit.store && seen.lacks_no_file();
+        if !is_ahead || engine.commit_in_tables(number + 1).map_err(plain)?.is_some() {
+            let (journal, tables) = (commit.sequence, last.sequence);
+            return corrupt(format!("the journal ends with batch {journal}, the tables with {tables}"));
+        }
+        drop(engine);
+        journal::begin_anew(&folder, seen.newest).map_err(plain)?;
+        return Ok(Opened { torn_bytes: seen.torn_bytes, ..reopen(place, identity, options)? });
+    }
+    if let Some((first, number)) = seen.first {
+        let in_tables = engine.commit_in_tables(number).map_err(plain)?;
+        let before = in_tables.map(|commit| commit.map_or(0, |commit| commit.sequence));
+        if let Some(before) = before.filter(|before| before + 1 < first.sequence) {
+            let gap = format!("the tables end with batch {before}, and the journal begins with {}", first.sequence);
+            return corrupt(format!("{gap}: part of the journal is gone"));
+        }
+    }
+    Ok(Opened { engine, identity, last, torn_bytes: seen.torn_bytes })
+}
+
+/// Looks at the engine's files before it opens them, and mends the journal's end where a crash cut it short.
+fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<Found> {
+    place.look_over_engine()?;
+    let folder = place.engine();
+    let plain = |fault: Fault| fault.error("").clone();
+    let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
     let seen = journal::verify(&folder, false, 0).map_err(plain)?;
     if let Some(noted) = noted.filter(|noted| noted.journal > seen.newest) {
         return corrupt(format!("the journal {}.jnl is gone: part of the store was deleted", noted.journal));
@@ -403,32 +439,7 @@ fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened
     }
     versions::verify(&folder).map_err(plain)?;
     journal::verify(&folder, true, noted.map_or(0, |noted| noted.sequence)).map_err(plain)?;
-    let opened = Engine::open(&folder, false, options.cache_bytes);
-    let engine = opened.map_err(|fault| plain(tables::named_in(&folder, fault)))?;
-    let Some(last) = engine.last_commit().map_err(plain)? else {
-        return corrupt(format!("the engine in {} holds no commit record", folder.display()));
-    };
-    match seen.last {
-        Some((commit, _)) if commit != last => {
-            return corrupt(format!(
-                "the journal ends with batch {}, the tables with {}",
-                commit.sequence, last.sequence
-            ));
-        }
-        _ => {}
-    }
-    if let Some((first, number)) = seen.first {
-        let in_tables = engine.commit_in_tables(number).map_err(plain)?;
-        let before = in_tables.map(|commit| commit.map_or(0, |commit| commit.sequence));
-        if let Some(before) = before.filter(|before| before + 1 < first.sequence) {
-            let gap = format!("the tables end with batch {before}, and the journal begins with {}", first.sequence);
-            return corrupt(format!("{gap}: part of the journal is gone"));
-        }
-    }
-    if let Some(noted) = noted.filter(|noted| noted.sequence > last.sequence) {
-        return corrupt(shorter(last.sequence, noted.sequence, &folder));
-    }
-    Ok(Opened { engine, identity, last, torn_bytes: seen.torn_bytes })
+    Ok(seen)
 }
 
 fn shorter(sequence: u64, noted: u64, folder: &Path) -> String {

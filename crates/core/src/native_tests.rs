@@ -52,3 +52,11 @@ fn what_every_store_would_refuse_is_named() {
         field.check().unwrap();
     }
 }
+
+#[test]
+fn a_number_that_is_added_to_ends_within_the_longest_mark() {
+    let incr = |offset| bits("m", GuardedBitsAct::Incr { number: BitField::incr(63, offset, 1) });
+    incr(8 * 1_024 - 63).check().unwrap();
+    let error = incr(8 * 1_024 - 62).check().unwrap_err();
+    assert!(error.detail().contains("ends in byte 1025; the limit is 1024"), "{error}");
+}

@@ -247,6 +247,7 @@ impl Ttl {
     /// use std::time::Duration;
     /// let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3_600));
     /// assert_eq!(Ttl::After(second).within(hour)?, Some(second));
+    /// assert_eq!(Ttl::After(hour).within(hour)?, Some(hour));
     /// assert_eq!(Ttl::Never.within(hour)?, None);
     /// let error = Ttl::After(hour).within(second).unwrap_err();
     /// assert_eq!(error.detail(), "a ttl is 3600s; the limit is 1s");

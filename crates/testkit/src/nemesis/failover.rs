@@ -18,6 +18,8 @@ use crate::servers::{Deadline, READY_MS_MAX};
 const BEHIND_MS_MAX: u64 = 30;
 /// Less than the silence after which a node of a cluster counts as failed.
 const BLINK_MS_MAX: u64 = 150;
+/// How long a primary is cut off at the most, beside what it takes to replace it.
+const APART_MS_MAX: u64 = 200;
 const PRIMARIES: usize = 3;
 /// A slot of each third.
 const SLOTS: [u16; PRIMARIES] = [0, 6_000, 12_000];
@@ -110,6 +112,15 @@ impl Partitioned {
         self.cluster.wait_ok();
     }
 
+    /// For a while there are two primaries, and clients that know either.
+    fn part(&self, rng: &mut Rng) {
+        let primary = self.cluster.primary_of(SLOTS[rng.usize(..PRIMARIES)]);
+        self.cluster.cut_off(primary);
+        sleep(Duration::from_millis(rng.u64(..=APART_MS_MAX)));
+        self.cluster.meet_again(primary);
+        self.cluster.wait_ok();
+    }
+
     /// Asks the nodes that answer: one that stands still does not.
     fn wait_failover(&self, slot: u16, from: usize) {
         let others = (0..2 * PRIMARIES).filter(|&node| node != from);
@@ -129,7 +140,7 @@ impl Victim for Partitioned {
     }
 
     fn grave(&self) -> Vec<Deed> {
-        vec![Deed::Partition, Deed::Kill]
+        vec![Deed::Partition, Deed::Outlast, Deed::Kill]
     }
 
     fn suffer(&mut self, deed: Deed, rng: &mut Rng, caused: &Caused) {
@@ -142,7 +153,8 @@ impl Victim for Partitioned {
         caused.setbacks.fetch_add(1, Ordering::SeqCst);
         caused.losses.fetch_add(1, Ordering::SeqCst);
         match deed {
-            Deed::Partition => self.replaced(rng, |node| node.stop(), |node| node.cont()),
+            Deed::Partition => self.part(rng),
+            Deed::Outlast => self.replaced(rng, |node| node.stop(), |node| node.cont()),
             Deed::Kill => self.replaced(rng, RedisServer::kill9, RedisServer::restart),
             other => panic!("a cluster does not suffer {other:?}"),
         }

@@ -45,7 +45,9 @@ pub enum Deed {
     Fill,
     /// Its replica, which had fallen behind, takes its place.
     FailOver,
-    /// It is cut off from the other nodes until one has taken its place, and comes back.
+    /// It stands still until another node has taken its place, and goes on.
+    Outlast,
+    /// It is cut off from the other nodes, one of which takes its place while clients reach both, and meets them again.
     Partition,
 }
 
@@ -63,7 +65,8 @@ impl Deed {
             Self::FlushLater => "server flushed, with a delay",
             Self::Fill => "memory filled by others",
             Self::FailOver => "failover to a replica behind",
-            Self::Partition => "primary cut off until its replica took over",
+            Self::Outlast => "primary stopped until its replica took over",
+            Self::Partition => "primary cut off from its cluster, and not from clients",
         }
     }
 }

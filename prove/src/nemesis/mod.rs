@@ -14,6 +14,7 @@ use larder_testkit::proxy::Counts;
 use larder_testkit::redis::RedisVersion;
 use stages::{STAGES, Scene, Stage};
 
+use crate::simulation::mixed;
 use crate::{Budget, Findings, Part};
 
 /// Rounds at one time: they wait most of the time, for leases, timeouts and servers that stand still.
@@ -39,9 +40,24 @@ fn run(budget: Budget) -> Findings {
     budget.side_by_side(2, ROUNDS_AT_ONCE, round)
 }
 
+/// What is drawn from a round's seed, each from numbers of its own: drawn from the same, what happens on a stage would hang on how rare that is.
+#[derive(Clone, Copy)]
+enum Drawn {
+    Cast = 1,
+    Stage,
+    Deeds,
+    Clocks,
+}
+
+impl Drawn {
+    fn of(self, seed: u64) -> u64 {
+        mixed(seed ^ self as u64)
+    }
+}
+
 /// What a round plays, and where.
 fn cast(seed: u64) -> (&'static Job, Stage, Run) {
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(Drawn::Cast.of(seed));
     let job = &JOBS[(seed % JOBS.len() as u64) as usize];
     let stage = match rng.u64(..CLUSTER_EVERY) {
         0 => Stage::Cluster([RedisVersion::Redis7, RedisVersion::Redis8, RedisVersion::Valkey][rng.usize(..3)]),
@@ -54,7 +70,7 @@ async fn round(seed: u64) -> Findings {
     let (job, stage, run) = cast(seed);
     let mut found = Findings::default();
     let Scene { arena, trouble, proxies } = stages::set(stage, job.kind, seed, DEEDS_WITHIN_MS).await;
-    let clocks = Arc::new(Clocks::of(seed, job.kind, arena.caused.clone()));
+    let clocks = Arc::new(Clocks::of(Drawn::Clocks.of(seed), job.kind, arena.caused.clone()));
     let playing = by_clocks(clocks.giving(), (job.run)(arena, run));
     match within(playing).await {
         Some(verdict) => found.verdict(seed, job.name, &format!("on {stage:?}"), verdict),
@@ -91,5 +107,26 @@ fn count_network(found: &mut Findings, counts: &Counts) {
         ("request delayed", counts.delays),
     ] {
         found.count(&format!("faults: {what}"), times);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use larder_testkit::nemesis::{Deed, Partitioned, draw};
+
+    use super::*;
+
+    #[test]
+    fn every_deed_befalls_a_cluster_however_rare_that_is() {
+        let on_clusters = (0..4_000).filter(|&seed| matches!(cast(seed).1, Stage::Cluster(_)));
+        let plans: Vec<_> = on_clusters
+            .map(|seed| draw(Drawn::Deeds.of(seed), Partitioned::MILD, Partitioned::GRAVE, DEEDS_WITHIN_MS))
+            .collect();
+        let seen: BTreeSet<Deed> = plans.iter().flatten().map(|step| step.deed).collect();
+        assert_eq!(seen, Partitioned::MILD.iter().chain(Partitioned::GRAVE).copied().collect());
+        let several = plans.iter().filter(|plan| plan.len() > 1).count();
+        assert!(plans.len() > 50 && several * 3 > plans.len(), "{several} of {} have more than one deed", plans.len());
     }
 }

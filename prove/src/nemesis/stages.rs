@@ -12,6 +12,7 @@ use larder_testkit::proxy::{Proxy, Rates};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 
+use super::Drawn;
 use crate::watched::Watched;
 use crate::{served, simulation};
 
@@ -89,7 +90,7 @@ struct Props {
 /// When a server does not come up: nothing can be shown then.
 pub(crate) async fn set(stage: Stage, kind: Kind, seed: u64, within_ms: u64) -> Scene {
     let props = tokio::task::spawn_blocking(move || props(stage, seed, within_ms)).await.expect("a server");
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(Drawn::Stage.of(seed));
     let mut clients = Vec::new();
     let caused = Arc::new(Caused::default());
     for _ in 0..rng.usize(CLIENTS) {
@@ -251,6 +252,6 @@ impl Plan {
     }
 
     fn begin<V: Victim + 'static>(self, victim: V) -> Box<dyn FnOnce(Arc<Caused>) -> Arc<dyn Trouble> + Send> {
-        Box::new(move |caused| Arc::new(Nemesis::begin(victim, self.seed, self.within_ms, caused)))
+        Box::new(move |caused| Arc::new(Nemesis::begin(victim, Drawn::Deeds.of(self.seed), self.within_ms, caused)))
     }
 }

@@ -165,7 +165,7 @@ fn broken(what: String) -> Verdict {
 }
 
 /// Neighbouring seeds must not have neighbouring draws.
-fn mixed(seed: u64) -> u64 {
+pub(crate) fn mixed(seed: u64) -> u64 {
     fastrand::Rng::with_seed(seed).u64(..)
 }
 

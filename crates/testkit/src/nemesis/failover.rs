@@ -97,6 +97,11 @@ pub struct Partitioned {
 }
 
 impl Partitioned {
+    /// What takes nothing that was acknowledged.
+    pub const MILD: &[Deed] = &[Deed::Stop];
+    /// What takes data.
+    pub const GRAVE: &[Deed] = &[Deed::Partition, Deed::Outlast, Deed::Kill];
+
     /// A cluster that is whole.
     pub fn new(cluster: RedisCluster) -> Self {
         Self { cluster }
@@ -136,11 +141,11 @@ impl Partitioned {
 
 impl Victim for Partitioned {
     fn mild(&self) -> Vec<Deed> {
-        vec![Deed::Stop]
+        Self::MILD.to_vec()
     }
 
     fn grave(&self) -> Vec<Deed> {
-        vec![Deed::Partition, Deed::Outlast, Deed::Kill]
+        Self::GRAVE.to_vec()
     }
 
     fn suffer(&mut self, deed: Deed, rng: &mut Rng, caused: &Caused) {

@@ -201,6 +201,13 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_held_by_its_owner_until_it_is_freed() {
+        let (record, owner) = (record(), record().owner);
+        assert!(record.is_held_by(owner) && record.renewed(9).is_held_by(owner));
+        assert!(!record.is_held_by(owner + 1) && !record.freed().is_held_by(owner));
+    }
+
+    #[test]
     fn golden_bytes() {
         let held = b"LRD\x01\x01\x01\x00\x00\x88\x77\x66\x55\x44\x33\x22\x11\x01\
             \x01\x08\x07\x06\x05\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21\

@@ -118,3 +118,21 @@ proptest! {
         prop_assert_eq!(part.frames(0).unwrap()[0].is_marked, is_marked);
     }
 }
+
+#[test]
+fn what_does_not_count_is_weighed() {
+    let mut elements = Vec::new();
+    put_event(&mut elements, 0, b"first");
+    put_event(&mut elements, 1, b"second");
+    let frame = |seq| AT.frame(GENERATION, WRITER, seq, &elements, false);
+    let part = [&AT.header(GENERATION, 7)[..], &frame(1), &frame(2), &frame(1)].concat();
+    let mut counted = HashSet::new();
+    assert_eq!(
+        weigh(&part, GENERATION, &mut counted).unwrap(),
+        (frame(1).len(), 4),
+        "a frame that came twice counts once"
+    );
+    assert_eq!(counted, HashSet::from([(AT.chunk, WRITER, 1), (AT.chunk, WRITER, 2)]));
+    let all = 2 * frame(1).len() + frame(2).len();
+    assert_eq!(weigh(&part, GENERATION, &mut counted).unwrap(), (all, 0));
+}

@@ -379,3 +379,28 @@ impl<'b> Block<'b> {
         decoder.fields(&cursor)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stretch_but_the_first_has_a_place() {
+        let bits = |rows| Taken { rows, bits: 1_000 }.all_bits();
+        assert_eq!(
+            [bits(0), bits(1), bits(STRETCH), bits(STRETCH + 1), bits(2 * STRETCH + 1)],
+            [1_000, 1_000, 1_000, 1_010, 1_020]
+        );
+    }
+
+    #[test]
+    fn a_block_has_a_key() {
+        let block = |keys: u8| {
+            let rest = [keys, 0, 1, 0, 0, 0, 8, 0];
+            let mut bytes = check(&rest, 7, 3).to_vec();
+            bytes.extend_from_slice(&rest);
+            Block::parse(&bytes, 7, 3, 0).map(|block| block.keys)
+        };
+        assert_eq!((block(0), block(1)), (None, Some(1)));
+    }
+}

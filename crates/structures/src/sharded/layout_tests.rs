@@ -123,3 +123,15 @@ proptest! {
         prop_assert_eq!(Shard::decode(&shard.encode(Collection::Hash), Collection::Hash), Some(shard));
     }
 }
+
+#[test]
+fn lengths_of_any_size_come_back() {
+    for len in [0, 1, 127, 128, 300, 16_383, 16_384, 70_000] {
+        let (mut out, bytes) = (BytesMut::new(), vec![7; len]);
+        put_bytes(&mut out, &bytes);
+        let (encoded, mut at) = (out.freeze(), 0);
+        assert_eq!(take_bytes(&encoded, &mut at).as_deref(), Some(&bytes[..]), "{len}");
+        assert_eq!(at, encoded.len());
+        assert_eq!(take_bytes(&encoded.slice(..at - 1), &mut 0), None, "{len}: cut short");
+    }
+}

@@ -171,6 +171,13 @@ mod tests {
     }
 
     #[test]
+    fn a_gap_of_more_than_64_bits_is_none() {
+        // Two zeros over 63 bits are 2^64.
+        assert_eq!(decode(&[0b100, 0, 0, 0, 0, 0, 0, 0, 0], 1, 1, 63, u64::MAX), None);
+        assert_eq!(decode(&[0b10, 0, 0, 0, 0, 0, 0, 0, 0], 1, 1, 63, u64::MAX), Some(vec![1 << 63]));
+    }
+
+    #[test]
     fn the_edges_of_64_bits_come_back() {
         for parameter in [0, 1, 31, 32, 33, 56, 57, 62, 63] {
             for numbers in [&[][..], &[0], &[0, 1, 2], &[5, 99, 700]] {

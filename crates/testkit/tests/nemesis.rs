@@ -134,7 +134,7 @@ fn a_pair_fails_over_to_a_replica_that_fell_behind() {
 
 #[test]
 fn a_primary_that_is_stopped_or_cut_off_is_replaced_and_comes_back_as_a_replica() {
-    let mut victim = Partitioned::new(RedisCluster::start(RedisVersion::Redis7));
+    let mut victim = Partitioned::new(RedisCluster::start(RedisVersion::Redis7), RedisVersion::Redis7);
     assert_eq!(suffer(&mut victim, Deed::Stop), (0, 0));
     // A failover is seen once more at the end: by the roles.
     assert_eq!(suffer(&mut victim, Deed::Outlast), (2, 2));

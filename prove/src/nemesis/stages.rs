@@ -211,7 +211,12 @@ fn props(stage: Stage, seed: u64, within_ms: u64) -> Props {
             let cluster = RedisCluster::start_with(version, &options);
             let nodes: Vec<String> = cluster.nodes().iter().map(|node| node.addr().to_string()).collect();
             let url = format!("redis-cluster://{}?", nodes.join(","));
-            Props { url: url.clone(), quiet: url, proxies: Vec::new(), begin: plan.begin(Partitioned::new(cluster)) }
+            Props {
+                url: url.clone(),
+                quiet: url,
+                proxies: Vec::new(),
+                begin: plan.begin(Partitioned::new(cluster, version)),
+            }
         }
         Stage::OwnMemory | Stage::OwnDurable => {
             let program = served::start(stage == Stage::OwnDurable);

@@ -94,17 +94,24 @@ impl Victim for Pair {
 /// A cluster one of whose primaries is killed, stopped or cut off.
 pub struct Partitioned {
     cluster: RedisCluster,
+    grave: &'static [Deed],
 }
 
 impl Partitioned {
     /// What takes nothing that was acknowledged.
     pub const MILD: &[Deed] = &[Deed::Stop];
-    /// What takes data.
-    pub const GRAVE: &[Deed] = &[Deed::Partition, Deed::Outlast, Deed::Kill];
 
-    /// A cluster that is whole.
-    pub fn new(cluster: RedisCluster) -> Self {
-        Self { cluster }
+    /// A cluster that is whole, of a release.
+    pub fn new(cluster: RedisCluster, version: RedisVersion) -> Self {
+        Self { cluster, grave: Self::grave_of(version) }
+    }
+
+    /// What takes data. A node is cut off where `CLUSTER FORGET` is the node's own affair: Redis from 7.2 on, and Valkey, have the others forget as well, until nobody knows anybody.
+    pub fn grave_of(version: RedisVersion) -> &'static [Deed] {
+        match version {
+            RedisVersion::Redis7 => &[Deed::Partition, Deed::Outlast, Deed::Kill],
+            _ => &[Deed::Outlast, Deed::Kill],
+        }
     }
 
     /// A primary goes, by whatever `go` does, and `back` brings it back once its replica has taken its place.
@@ -145,7 +152,7 @@ impl Victim for Partitioned {
     }
 
     fn grave(&self) -> Vec<Deed> {
-        Self::GRAVE.to_vec()
+        self.grave.to_vec()
     }
 
     fn suffer(&mut self, deed: Deed, rng: &mut Rng, caused: &Caused) {

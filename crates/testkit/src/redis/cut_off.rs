@@ -13,7 +13,7 @@ use super::nodes::{self, NODES, PRIMARIES};
 const MEETING: Duration = Duration::from_millis(1_500);
 
 impl RedisCluster {
-    /// Cuts a primary off: the others go on without it, and it without them. Returns who takes its place; what its replica did not have yet is lost.
+    /// Cuts a primary off, of a Redis before 7.2 (what a later one forgets it has the others forget as well): the others go on without it, and it without them. Returns who takes its place; what its replica did not have yet is lost.
     ///
     /// # Panics
     /// When a node refuses, or the replica does not take over within 20 s.

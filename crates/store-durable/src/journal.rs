@@ -9,8 +9,8 @@
 //!   batch stands behind it that says the missing one was on disk: then the file is damaged, and nothing is changed.
 //! - What is there, and was not known to be on disk, is written again and synced before anybody sees it: a system whose sync failed shows what it never wrote,
 //!   and says of the next sync that all is well; and after a crash of the process alone nobody has synced it.
-//! - Where the newest file ends too early, and the tables go further, a sync of it had failed before the power was cut: what the tables hold is whole up to their last batch, and a new journal is begun
-//!   ([`begin_anew`]).
+//! - Where the newest file ends before the tables, and holds all that those know to have been on disk, it is taken for one of which a sync had failed before the power was cut: what the tables hold is
+//!   whole up to their last batch, and a new journal is begun ([`begin_anew`]).
 //! - The first batch of a file is on disk before the second is written ([`Newest`]), at every setting: where the first cannot be read and others
 //!   follow, the file is damaged.
 //!
@@ -27,6 +27,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::fault::Fault;
 use crate::layout::{COMMIT_KEY, Commit, Content};
+use crate::versions::KEYSPACES;
 
 const TAG_BATCH: u8 = 1;
 const TAG_ENTRY: u8 = 2;
@@ -90,8 +91,7 @@ impl Newest {
 }
 
 impl Found {
-    /// True if all that the journal may lack at its end is what a sync that failed, and a power cut behind it, took from its newest file. One that is so long that the engine would have begun the
-    /// next may lack that, with whatever was in it.
+    /// False if a whole file may be missing behind the newest: one that is so long that the engine would have begun the next.
     pub(crate) fn lacks_no_file(&self) -> bool {
         self.newest_end <= FULL_BYTES
     }
@@ -158,16 +158,19 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Fault> {
 /// Puts a new journal in the place of one of which nothing is needed: the tables have all that is in it, and more. A crash at any moment leaves what is found the same way again.
 pub(crate) fn begin_anew(folder: &Path, newest: u64) -> Result<(), Fault> {
     let failed = |error| Fault::io(&format!("cannot begin a new journal in {}", folder.display()), error);
-    let sync_names = || File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed);
+    let sync_names = |folder: &Path| File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed);
+    // The list of the tables that it is done for: who wrote it may have been killed before its name was on disk.
+    KEYSPACES.iter().try_for_each(|name| sync_names(&folder.join("keyspaces").join(name)))?;
     let old = files(folder)?;
     let path = folder.join(format!("{}.jnl", newest + 1));
     File::create_new(path).and_then(|file| file.sync_all()).map_err(failed)?;
-    // Its name is on disk before the others' are gone, and they are gone before a batch is in it, which would not count on from theirs.
-    sync_names()?;
+    // Its name is on disk before the others' are gone; they go one after the other, the oldest first; and they are gone before a batch is in it, which would not count on from theirs.
+    sync_names(folder)?;
     for (_, path) in old {
         std::fs::remove_file(path).map_err(failed)?;
+        sync_names(folder)?;
     }
-    sync_names()
+    Ok(())
 }
 
 fn read_file(path: &Path, is_newest: bool, repair: bool, found: &mut Found) -> Result<(), Fault> {

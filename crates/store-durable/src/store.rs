@@ -358,7 +358,7 @@ fn open_engine(place: &Place, name: &str, options: &Options, witness: Option<&Wi
     let named = |error: Error| error.store(name);
     match place.identity().map_err(named)? {
         Some(identity) => {
-            let opened = reopen(place, identity, options).map_err(named)?;
+            let opened = reopen(place, identity, options, witness).map_err(named)?;
             witness.map_or(Ok(()), |witness| witness.agrees(identity, opened.last.sequence)).map_err(named)?;
             Ok(opened)
         }
@@ -382,7 +382,7 @@ fn create(place: &Place, name: &str, options: &Options) -> Result<Opened> {
 }
 
 /// Opens an engine, and only one that holds all that it is known to have held.
-fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened> {
+fn reopen(place: &Place, identity: Identity, options: &Options, witness: Option<&Witness>) -> Result<Opened> {
     let folder = place.engine();
     let plain = |fault: Fault| fault.error("").clone();
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
@@ -397,15 +397,18 @@ fn reopen(place: &Place, identity: Identity, options: &Options) -> Result<Opened
         return corrupt(shorter(last.sequence, noted.sequence, &folder));
     }
     if let Some((commit, number)) = seen.last.filter(|(commit, _)| *commit != last) {
-        // The engine writes its memtables to tables in their order, so tables that go further than the journal hold all that is in it.
-        let is_ahead = last.sequence > commit.sequence && last.store == commit.store && seen.lacks_no_file();
-        if !is_ahead || engine.commit_in_tables(number + 1).map_err(plain)?.is_some() {
+        // The engine writes its memtables to tables in their order, so tables that go further than the journal hold all that is in it. What they know to have been on disk, the journal has, but
+        // for what a sync that failed has taken.
+        let is_ahead = last.sequence > commit.sequence && last.synced <= commit.sequence && last.store == commit.store;
+        let is_whole = is_ahead && seen.lacks_no_file();
+        if !is_whole || engine.commit_in_tables(number + 1).map_err(plain)?.is_some() {
             let (journal, tables) = (commit.sequence, last.sequence);
             return corrupt(format!("the journal ends with batch {journal}, the tables with {tables}"));
         }
+        witness.map_or(Ok(()), |witness| witness.agrees(identity, last.sequence))?;
         drop(engine);
         journal::begin_anew(&folder, seen.newest).map_err(plain)?;
-        return Ok(Opened { torn_bytes: seen.torn_bytes, ..reopen(place, identity, options)? });
+        return Ok(Opened { torn_bytes: seen.torn_bytes, ..reopen(place, identity, options, witness)? });
     }
     if let Some((first, number)) = seen.first {
         let in_tables = engine.commit_in_tables(number).map_err(plain)?;

@@ -409,23 +409,24 @@ async fn a_power_cut_in_a_journal_s_later_file_takes_only_an_end_of_what_was_nev
     take_ends(&record_on(folder, store, WRITES).await, WRITES).await;
 }
 
-/// A store of ten values in tables, and as many behind them in the journal alone, of which nothing is known to be on disk; the journal's last `lost` batches are lost, and those in tables with them
-/// where there are more than ten.
-async fn tables_ahead(lost: usize) -> tempfile::TempDir {
-    let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let store = Options::new(folder.path()).sync(Sync::Never).open().unwrap();
+/// A store of ten values in tables, and as many behind them in the journal alone; the journal's last `lost` batches are lost, also where the tables have them, and nothing beside the engine says how much
+/// there was.
+async fn tables_ahead(sync: Sync, lost: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(sync).open().unwrap();
     for number in 0..20 {
         if number == 10 {
             store.settle().unwrap();
         }
         set(&store, &format!("v{number}"), number.to_string()).await.unwrap();
     }
-    common::copy(folder.path(), image.path());
-    let journal = newest_journal(image.path());
-    let bytes = std::fs::read(&journal).unwrap();
+    let journal = newest_journal(folder.path());
+    let bytes = common::without_zeros(&journal);
+    drop(store);
     let ends = common::ends(&bytes);
     std::fs::write(&journal, &bytes[..ends[ends.len() - 1 - lost]]).unwrap();
-    image
+    std::fs::remove_file(folder.path().join("state")).unwrap();
+    folder
 }
 
 /// Opens it: it has its first `count` values and no other, takes another, and has that in its next life.
@@ -443,10 +444,10 @@ async fn has_first(image: &Path, count: usize) {
 /// What a sync that failed leaves, where another thread of the engine wrote a table all the same, and the power was cut.
 #[tokio::test]
 async fn a_journal_that_lost_what_the_tables_have_is_begun_anew() {
-    has_first(tables_ahead(5).await.path(), 15).await;
-    has_first(tables_ahead(10).await.path(), 10).await;
+    has_first(tables_ahead(Sync::Never, 5).await.path(), 15).await;
+    has_first(tables_ahead(Sync::Never, 10).await.path(), 10).await;
     for lost in [11, 15] {
-        let image = tables_ahead(lost).await;
+        let image = tables_ahead(Sync::Never, lost).await;
         let old = newest_journal(image.path());
         has_first(image.path(), 10).await;
         assert!(!old.exists(), "nothing counts on from what the old journal ends with");
@@ -456,7 +457,7 @@ async fn a_journal_that_lost_what_the_tables_have_is_begun_anew() {
 
 #[tokio::test]
 async fn a_journal_that_is_begun_anew_is_so_again_where_a_crash_came_between() {
-    let image = tables_ahead(12).await;
+    let image = tables_ahead(Sync::Never, 12).await;
     let old = newest_journal(image.path());
     let number: u64 = old.file_stem().unwrap().to_str().unwrap().parse().unwrap();
     // The new one is there, and the old not yet gone.
@@ -467,9 +468,23 @@ async fn a_journal_that_is_begun_anew_is_so_again_where_a_crash_came_between() {
     assert_eq!(journals, [old.with_file_name(format!("{}.jnl", number + 2))]);
 }
 
+/// Each write was on disk when it was acknowledged, and the tables say so of those before their last.
+#[tokio::test]
+async fn a_journal_that_lost_what_was_on_disk_is_not_begun_anew() {
+    has_first(tables_ahead(Sync::Always, 11).await.path(), 10).await;
+    for lost in [12, 15] {
+        let folder = tables_ahead(Sync::Always, lost).await;
+        for _ in 0..2 {
+            let error = Options::new(folder.path()).open().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.to_string().contains("the journal ends with batch"), "{error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_journal_that_may_lack_a_whole_file_is_not_begun_anew() {
-    let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
     let store = Options::new(folder.path()).sync(Sync::Never).open().unwrap();
     for _ in 0..65 {
         set(&store, "large", vec![7; 1_000_000]).await.unwrap();
@@ -478,14 +493,14 @@ async fn a_journal_that_may_lack_a_whole_file_is_not_begun_anew() {
     let bytes = common::without_zeros(&old);
     // The engine writes tables of all of it, and begins another file.
     store.settle().unwrap();
-    common::copy(folder.path(), image.path());
-    let newer = newest_journal(image.path());
-    assert_ne!(newer.file_name(), old.file_name());
+    drop(store);
+    let newer = newest_journal(folder.path());
+    assert_ne!(newer, old);
     std::fs::remove_file(newer).unwrap();
     let ends = common::ends(&bytes);
-    std::fs::write(image.path().join("engine").join(old.file_name().unwrap()), &bytes[..ends[ends.len() - 2]]).unwrap();
-    _ = std::fs::remove_file(image.path().join("state"));
-    let error = Options::new(image.path()).open().unwrap_err();
+    std::fs::write(old, &bytes[..ends[ends.len() - 2]]).unwrap();
+    std::fs::remove_file(folder.path().join("state")).unwrap();
+    let error = Options::new(folder.path()).open().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("the journal ends with batch"), "{error}");
 }

@@ -126,6 +126,8 @@ impl Partitioned {
 
     /// For a while there are two primaries, and clients that know either.
     fn part(&self, rng: &mut Rng) {
+        // A node that stood still may have been replaced.
+        self.cluster.wait_ok();
         let primary = self.cluster.primary_of(SLOTS[rng.usize(..PRIMARIES)]);
         self.cluster.cut_off(primary);
         sleep(Duration::from_millis(rng.u64(..=APART_MS_MAX)));

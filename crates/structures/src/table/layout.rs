@@ -238,6 +238,16 @@ impl<'v> Entry<'v> {
         self.folded.last(writer)
     }
 
+    /// The last write of each writer that is in it.
+    pub(crate) fn writes(&self) -> Vec<(u64, u64)> {
+        self.folded.writers.iter().map(|(writer, last)| (writer, last.seq)).collect()
+    }
+
+    /// True if one of these writes is in it, and nothing later of its writer: then it is what they were in, written anew in its place, and nobody has removed that in between.
+    pub(crate) fn goes_on_from(&self, writes: &[(u64, u64)]) -> bool {
+        writes.iter().any(|&(writer, seq)| self.last(writer) == seq)
+    }
+
     /// True if all that is in it is of this writer, and the last of it is this write.
     pub(crate) fn is_all_of(&self, writer: u64, seq: u64) -> bool {
         self.folded.writers() == 1 && self.last(writer) == seq

@@ -428,19 +428,21 @@ impl Inner {
     pub(super) async fn remove(self: &Arc<Self>, key: &[u8]) -> Result<bool> {
         let mut effort = self.effort()?;
         let spot = self.spot(key);
-        // The incarnation that the list says is leaving, by this call.
-        let mut leaving = None;
-        let mut is_in_doubt = false;
+        // The incarnation that the list says is leaving, by this call, and the writes that were in it.
+        let mut leaving: Option<(u64, Vec<(u64, u64)>)> = None;
+        let (mut is_begun, mut is_in_doubt) = (false, false);
         for _ in 0..ROUNDS_MAX {
-            let found = self.read(&mut effort, &spot, key).await.map_err(|error| begun(error, leaving))?;
-            let incarnation = match &found {
-                Some(found) => Some(self.entry(key, &found.item)?.incarnation),
-                None => None,
-            };
-            if let Some(before) = leaving.filter(|before| Some(*before) != incarnation) {
-                // Deleted by a try whose reply was lost, or by others.
+            let found = self.read(&mut effort, &spot, key).await.map_err(|error| begun(error, is_begun))?;
+            let entry = found.as_ref().map(|found| self.entry(key, &found.item)).transpose()?;
+            let incarnation = entry.as_ref().map(|entry| entry.incarnation);
+            if let Some((before, writes)) = leaving.take_if(|(before, _)| Some(*before) != incarnation) {
                 self.tidy_behind(key, before);
-                return Ok(is_in_doubt);
+                if !entry.is_some_and(|entry| entry.goes_on_from(&writes)) {
+                    // Deleted by a try whose reply was lost, or by others.
+                    return Ok(is_in_doubt);
+                }
+                // It is the same under another name, so no try has deleted it, and none can by the token of before.
+                is_in_doubt = false;
             }
             let (Some(found), Some(incarnation)) = (found, incarnation) else {
                 match self.remove_missing(&mut effort, &spot, key).await? {
@@ -448,9 +450,13 @@ impl Inner {
                     None => continue,
                 }
             };
-            if leaving.is_none() {
-                self.note_leaving(&effort, &spot, key, &found).await?;
-                leaving = Some(incarnation);
+            let writes = self.entry(key, &found.item)?.writes();
+            if let Some((_, seen)) = &mut leaving {
+                *seen = writes;
+            } else {
+                let noted = self.note_leaving(&effort, &spot, key, &found).await;
+                noted.map_err(|error| begun(error, is_begun))?;
+                (leaving, is_begun) = (Some((incarnation, writes)), true);
             }
             match self.delete(&effort, &spot, &found).await {
                 Ok(true) => {
@@ -477,7 +483,7 @@ impl Inner {
             }
         }
         let detail = "others wrote the entry at each try to remove it";
-        Err(begun(Error::new(ErrorKind::Conflict, detail), leaving))
+        Err(begun(Error::new(ErrorKind::Conflict, detail), is_begun))
     }
 
     /// Says in the list that an entry is about to be removed. **Round trips: 1.**
@@ -600,6 +606,6 @@ fn unlisted() -> Error {
 }
 
 /// An error of a remove: once it is noted, a loss of the entry looks like it.
-fn begun(error: Error, leaving: Option<u64>) -> Error {
-    if leaving.is_some() { unknown(error) } else { error }
+fn begun(error: Error, is_begun: bool) -> Error {
+    if is_begun { unknown(error) } else { error }
 }

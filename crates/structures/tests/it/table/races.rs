@@ -772,6 +772,31 @@ async fn a_put_that_a_renewal_by_its_handle_overtook_is_read() {
     }
 }
 
+/// A reader gives the entry a new incarnation between the steps of a remove: the entry is no other for that, and is removed. Found by the proof's simulation (seed 770807178).
+#[tokio::test]
+async fn a_remove_that_a_renewal_comes_between_removes() {
+    for (nth, loses_reply) in [(1, false), (2, false), (3, false), (3, true)] {
+        let store = evicting();
+        let (table, hooked, dying) = two(&store).await;
+        dying.put("k", "v").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        dead_at(&hooked, 3, remove(&dying, "k")).await;
+        let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let reader = Table::options().clock(far_off).open(&store, "t").await.unwrap();
+        let hooked = Hooked::new(&store);
+        let removing = Table::open(&hooked.shared(), "t").await.unwrap();
+        hooked.at(nth, move |store, batch| async move {
+            assert_eq!(sorted_keys(&reader).await, ["k"]);
+            reader.settle().await;
+            let replies = store.run(Ctx::default(), batch.clone()).await;
+            if loses_reply { fail(&batch, Effect::Unknown) } else { replies }
+        });
+        assert!(removing.remove("k").await.unwrap(), "before batch {nth}");
+        removing.settle().await;
+        is_gone_for_good(&table, "k").await;
+    }
+}
+
 /// Nobody knows whether the earlier one landed before the later one, or may land yet: after a remove, say.
 #[tokio::test]
 async fn a_put_whose_reply_is_lost_is_not_known_by_a_later_one_of_its_handle() {

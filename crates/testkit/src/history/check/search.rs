@@ -31,7 +31,7 @@ pub enum Found {
 }
 
 /// Steps of a search before it is given up.
-const STEPS_MAX: usize = 2_000_000;
+const STEPS_MAX: usize = 20_000_000;
 /// The end of the list.
 const END: usize = usize::MAX;
 

@@ -5,4 +5,5 @@ mod handle;
 mod memcached;
 mod order;
 mod races;
+mod renewals;
 pub(crate) mod support;

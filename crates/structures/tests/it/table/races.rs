@@ -13,7 +13,7 @@ use crate::table::support::{
 };
 
 /// A table, and a handle of another client, on which the test decides what becomes of chosen batches.
-async fn two(store: &StoreRef) -> (Table, Arc<Hooked>, Table) {
+pub(super) async fn two(store: &StoreRef) -> (Table, Arc<Hooked>, Table) {
     let table = Table::open_or_create(store, "t").await.unwrap();
     let hooked = Hooked::new(store);
     let other = Table::options().timeout(Duration::from_secs(2)).open(&hooked.shared(), "t").await.unwrap();
@@ -28,7 +28,7 @@ fn die_at(hooked: &Arc<Hooked>, nth: u64) {
 }
 
 /// Runs a call of a client that dies at its nth batch from now.
-async fn dead_at<T: Send + 'static>(
+pub(super) async fn dead_at<T: Send + 'static>(
     hooked: &Arc<Hooked>,
     nth: u64,
     call: impl Future<Output = larder_core::Result<T>> + Send + 'static,
@@ -39,18 +39,22 @@ async fn dead_at<T: Send + 'static>(
     call.abort();
 }
 
-fn put(table: &Table, key: &'static str, value: &'static str) -> impl Future<Output = larder_core::Result<()>> + use<> {
+pub(super) fn put(
+    table: &Table,
+    key: &'static str,
+    value: &'static str,
+) -> impl Future<Output = larder_core::Result<()>> + use<> {
     let table = table.clone();
     async move { table.put(key, value).await }
 }
 
-fn remove(table: &Table, key: &'static str) -> impl Future<Output = larder_core::Result<bool>> + use<> {
+pub(super) fn remove(table: &Table, key: &'static str) -> impl Future<Output = larder_core::Result<bool>> + use<> {
     let table = table.clone();
     async move { table.remove(key).await }
 }
 
 /// Does this with the store behind, then lets the batch through.
-fn before<F>(hooked: &Hooked, nth: u64, act: impl FnOnce() -> F + Send + 'static)
+pub(super) fn before<F>(hooked: &Hooked, nth: u64, act: impl FnOnce() -> F + Send + 'static)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -61,14 +65,14 @@ where
 }
 
 /// A loss of the key is told: it is listed for good.
-async fn is_listed_for_good(store: &StoreRef, table: &Table, key: &str) {
+pub(super) async fn is_listed_for_good(store: &StoreRef, table: &Table, key: &str) {
     flagged(store, "t", key.as_bytes()).await;
     assert_eq!(sorted_keys(table).await, [key.to_owned()]);
     lose(store, "t", key.as_bytes()).await;
     assert_eq!(table.get(key).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
-async fn is_gone_for_good(table: &Table, key: &str) {
+pub(super) async fn is_gone_for_good(table: &Table, key: &str) {
     let fresh = table.clone();
     assert_eq!(fresh.get(key).await.unwrap(), None);
     assert!(sorted_keys(table).await.is_empty());
@@ -422,37 +426,6 @@ async fn a_listing_that_comes_too_late_does_not_outlive_a_newer_entry() {
     is_listed_for_good(&store, &table, "k").await;
 }
 
-/// A reader renews what a dead client left leaving; others remove it before that is listed, and the list forgets it.
-#[tokio::test]
-async fn a_renewal_that_is_listed_too_late_does_not_bring_the_key_back() {
-    let store = evicting();
-    let (table, hooked, dying) = two(&store).await;
-    for number in 0..1100u32 {
-        table.put(number.to_le_bytes(), "v").await.unwrap();
-    }
-    dying.put("k", "v").await.unwrap();
-    table.settle().await;
-    flagged(&store, "t", b"k").await;
-    dead_at(&hooked, 3, remove(&dying, "k")).await;
-    let hooked = Hooked::new(&store);
-    let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
-    let reader = Table::options().clock(far_off).open(&hooked.shared(), "t").await.unwrap();
-    let others = table.clone();
-    // The list, the entry; the entry again, its rewriting, and the note.
-    before(&hooked, 5, move || async move {
-        assert!(others.remove("k").await.unwrap());
-        for number in 0..1100u32 {
-            others.settle().await;
-            assert!(others.remove(number.to_le_bytes()).await.unwrap());
-        }
-        others.settle().await;
-        tokio::time::sleep(Duration::from_millis(110)).await;
-    });
-    assert!(reader.keys().await.unwrap().contains(&"k".into()));
-    reader.settle().await;
-    is_gone_for_good(&table, "k").await;
-}
-
 /// A list that forgets nothing tells an entry that was lost from one that was removed.
 #[tokio::test]
 async fn an_entry_that_is_lost_before_it_is_listed_late_is_lost() {
@@ -744,56 +717,6 @@ async fn with_lives_a_put_that_a_later_one_of_its_handle_overtook_is_overwritten
         is_gone_for_good(&table, "k").await;
         table.put("k", "w").await.unwrap();
         is_listed_for_good(&store, &table, "k").await;
-    }
-}
-
-/// A reader gives the entry a new incarnation while a put of the same handle is on its way: that is no put, and overtakes none.
-#[tokio::test]
-async fn a_put_that_a_renewal_by_its_handle_overtook_is_read() {
-    for has_lives in [false, true] {
-        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
-        let store = evicting();
-        Table::options().ttl(has_lives).open_or_create(&store, "t").await.unwrap();
-        let (table, hooked, dying) = two(&store).await;
-        dying.put("k", "v").await.unwrap();
-        flagged(&store, "t", b"k").await;
-        dead_at(&hooked, 3, remove(&dying, "k")).await;
-        let hooked = Hooked::new(&store);
-        let handle = Table::options().clock(clock).open(&hooked.shared(), "t").await.unwrap();
-        let reader = handle.clone();
-        before(&hooked, 1, move || async move {
-            assert_eq!(sorted_keys(&reader).await, ["k"]);
-            reader.settle().await;
-        });
-        handle.put("k", "w").await.unwrap();
-        handle.settle().await;
-        assert_eq!(table.get("k").await.unwrap().unwrap(), "w", "lives: {has_lives}");
-        is_listed_for_good(&store, &table, "k").await;
-    }
-}
-
-/// A reader gives the entry a new incarnation between the steps of a remove: the entry is no other for that, and is removed. Found by the proof's simulation (seed 770807178).
-#[tokio::test]
-async fn a_remove_that_a_renewal_comes_between_removes() {
-    for (nth, loses_reply) in [(1, false), (2, false), (3, false), (3, true)] {
-        let store = evicting();
-        let (table, hooked, dying) = two(&store).await;
-        dying.put("k", "v").await.unwrap();
-        flagged(&store, "t", b"k").await;
-        dead_at(&hooked, 3, remove(&dying, "k")).await;
-        let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
-        let reader = Table::options().clock(far_off).open(&store, "t").await.unwrap();
-        let hooked = Hooked::new(&store);
-        let removing = Table::open(&hooked.shared(), "t").await.unwrap();
-        hooked.at(nth, move |store, batch| async move {
-            assert_eq!(sorted_keys(&reader).await, ["k"]);
-            reader.settle().await;
-            let replies = store.run(Ctx::default(), batch.clone()).await;
-            if loses_reply { fail(&batch, Effect::Unknown) } else { replies }
-        });
-        assert!(removing.remove("k").await.unwrap(), "before batch {nth}");
-        removing.settle().await;
-        is_gone_for_good(&table, "k").await;
     }
 }
 

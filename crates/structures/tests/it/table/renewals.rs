@@ -1,0 +1,92 @@
+//! A table's entries that get a new incarnation in their place: what others do meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Ctx, Effect, ManualClock};
+use larder_structures::Table;
+
+use super::races::{before, dead_at, is_gone_for_good, is_listed_for_good, remove, two};
+use crate::support::hooked::{Hooked, fail};
+use crate::table::support::{evicting, flagged, sorted_keys};
+
+/// A reader renews what a dead client left leaving; others remove it before that is listed, and the list forgets it.
+#[tokio::test]
+async fn a_renewal_that_is_listed_too_late_does_not_bring_the_key_back() {
+    let store = evicting();
+    let (table, hooked, dying) = two(&store).await;
+    for number in 0..1100u32 {
+        table.put(number.to_le_bytes(), "v").await.unwrap();
+    }
+    dying.put("k", "v").await.unwrap();
+    table.settle().await;
+    flagged(&store, "t", b"k").await;
+    dead_at(&hooked, 3, remove(&dying, "k")).await;
+    let hooked = Hooked::new(&store);
+    let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let reader = Table::options().clock(far_off).open(&hooked.shared(), "t").await.unwrap();
+    let others = table.clone();
+    // The list, the entry; the entry again, its rewriting, and the note.
+    before(&hooked, 5, move || async move {
+        assert!(others.remove("k").await.unwrap());
+        for number in 0..1100u32 {
+            others.settle().await;
+            assert!(others.remove(number.to_le_bytes()).await.unwrap());
+        }
+        others.settle().await;
+        tokio::time::sleep(Duration::from_millis(110)).await;
+    });
+    assert!(reader.keys().await.unwrap().contains(&"k".into()));
+    reader.settle().await;
+    is_gone_for_good(&table, "k").await;
+}
+
+/// A reader gives the entry a new incarnation while a put of the same handle is on its way: that is no put, and overtakes none.
+#[tokio::test]
+async fn a_put_that_a_renewal_by_its_handle_overtook_is_read() {
+    for has_lives in [false, true] {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let store = evicting();
+        Table::options().ttl(has_lives).open_or_create(&store, "t").await.unwrap();
+        let (table, hooked, dying) = two(&store).await;
+        dying.put("k", "v").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        dead_at(&hooked, 3, remove(&dying, "k")).await;
+        let hooked = Hooked::new(&store);
+        let handle = Table::options().clock(clock).open(&hooked.shared(), "t").await.unwrap();
+        let reader = handle.clone();
+        before(&hooked, 1, move || async move {
+            assert_eq!(sorted_keys(&reader).await, ["k"]);
+            reader.settle().await;
+        });
+        handle.put("k", "w").await.unwrap();
+        handle.settle().await;
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "w", "lives: {has_lives}");
+        is_listed_for_good(&store, &table, "k").await;
+    }
+}
+
+/// A reader gives the entry a new incarnation between the steps of a remove: the entry is no other for that, and is removed. Found by the proof's simulation (seed 770807178).
+#[tokio::test]
+async fn a_remove_that_a_renewal_comes_between_removes() {
+    for (nth, loses_reply) in [(1, false), (2, false), (3, false), (3, true)] {
+        let store = evicting();
+        let (table, hooked, dying) = two(&store).await;
+        dying.put("k", "v").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        dead_at(&hooked, 3, remove(&dying, "k")).await;
+        let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let reader = Table::options().clock(far_off).open(&store, "t").await.unwrap();
+        let hooked = Hooked::new(&store);
+        let removing = Table::open(&hooked.shared(), "t").await.unwrap();
+        hooked.at(nth, move |store, batch| async move {
+            assert_eq!(sorted_keys(&reader).await, ["k"]);
+            reader.settle().await;
+            let replies = store.run(Ctx::default(), batch.clone()).await;
+            if loses_reply { fail(&batch, Effect::Unknown) } else { replies }
+        });
+        assert!(removing.remove("k").await.unwrap(), "before batch {nth}");
+        removing.settle().await;
+        is_gone_for_good(&table, "k").await;
+    }
+}

@@ -92,6 +92,11 @@ impl Climate {
         self
     }
 
+    /// Whether items go while the server lives on.
+    pub(super) fn takes_items(&self) -> bool {
+        !matches!(self.harm, Harm::None | Harm::SetBack)
+    }
+
     /// What the clients are told of the server, which is a memory store.
     pub(super) fn profile(&self, memory: &Profile) -> Profile {
         let is_network = self.dialect != Dialect::Embedded;

@@ -90,7 +90,7 @@ fn run_here(seed: u64, job: &'static Job, is_traced: bool) -> Simulated {
     let runtime = runtime.expect("a runtime");
     let mut random = fastrand::Rng::with_seed(mixed(seed ^ 2));
     let mut climate = Climate::draw(&mut random);
-    if bears_twice(job.kind) {
+    if bears_twice(job.kind, climate.takes_items()) {
         climate = climate.with_requests_twice(&mut fastrand::Rng::with_seed(mixed(seed ^ 4)));
     }
     let machine = Rc::new({
@@ -105,9 +105,14 @@ fn run_here(seed: u64, job: &'static Job, is_traced: bool) -> Simulated {
 }
 
 /// Whether a request that was answered may be carried out a second time, as a router between may do: what is written by token, or appended by writer and
-/// sequence, to items that are made once and stay.
-pub(crate) fn bears_twice(kind: Kind) -> bool {
-    matches!(kind, Kind::Lock | Kind::Counter | Kind::Set | Kind::Array | Kind::EventLog | Kind::Records)
+/// sequence, to items that are made once and stay. Logs and records make items as they go: where `items_are_taken`, the making that comes again behind a loss brings back
+/// the item as it was made, with its incarnation and without what others wrote to it since.
+pub(crate) fn bears_twice(kind: Kind, items_are_taken: bool) -> bool {
+    match kind {
+        Kind::Lock | Kind::Counter | Kind::Set | Kind::Array => true,
+        Kind::EventLog | Kind::Records => !items_are_taken,
+        _ => false,
+    }
 }
 
 async fn run_in(

@@ -262,7 +262,11 @@ impl Bid {
 
     /// Writes this bid's record over what was seen: the guard, or what is there instead.
     async fn take(&mut self, ctx: Ctx, view: Option<Found>) -> Result<Result<LockGuard, Option<Found>>> {
-        let record = self.record(view.as_ref())?;
+        let wall_us = match &view {
+            Some(_) => self.shared().wall_us(),
+            None => self.shared().next_wall_us().await,
+        };
+        let record = self.record(view.as_ref(), wall_us)?;
         let is_takeover = view.as_ref().is_some_and(|found| found.record.held && found.record.owner != self.owner);
         let was_open = self.open;
         self.open = true;
@@ -302,9 +306,8 @@ impl Bid {
     }
 
     /// The record that makes this bid the holder.
-    fn record(&mut self, before: Option<&Found>) -> Result<Record> {
+    fn record(&mut self, before: Option<&Found>, wall_us: u64) -> Result<Record> {
         let shared = &self.lock.shared;
-        let wall_us = u64::try_from(shared.clock.wall().as_micros()).unwrap_or(u64::MAX);
         let token_before = before.map_or(0, |found| found.record.token).max(shared.sight().token_max());
         let next = token_before.checked_add(1).ok_or_else(|| {
             let detail =

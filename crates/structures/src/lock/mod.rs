@@ -23,7 +23,7 @@
 //! conditional on the record as it was read, and is read back in the same round trip; none is blind, so nobody frees another's lock.
 //! The record outlives its holders: a release keeps it, so that tokens grow. The store forgets it 30 days after its last write.
 //!
-//! - **Taking** writes the next token: max(previous + 1, wall clock in microseconds).
+//! - **Taking** writes the next token: max(previous + 1, wall clock in microseconds); where there is no record, the wall clock once it has gone on.
 //! - **Renewing**: a third of a lease after the last confirmed write, in the background. A lease ends, for its holder, at the time
 //!   its last confirmed write was *sent*, plus the lease, less a margin (a tenth, at most 1 s). The deadline is judged by the
 //!   clock at each question, so it holds after the process stood still, too.

@@ -36,6 +36,12 @@ pub(super) struct Shared {
     pub(super) freed: tokio::sync::Notify,
 }
 
+/// How often the wall clock is asked whether it went on, before that is left to a pause. One that shows microseconds has within as many readings.
+const TICK_READINGS: usize = 64;
+/// How many pauses it gets. A clock that stands still for longer is a test's.
+const TICK_PAUSES: usize = 4;
+const TICK_PAUSE: Duration = Duration::from_millis(1);
+
 /// What is known after a write.
 pub(super) struct Put {
     /// As in [`Wrote`].
@@ -75,6 +81,28 @@ impl Shared {
 
     pub(super) fn ctx(&self) -> Ctx {
         Ctx::within(self.timeout)
+    }
+
+    /// The wall clock, in microseconds since the Unix epoch.
+    pub(super) fn wall_us(&self) -> u64 {
+        u64::try_from(self.clock.wall().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The wall clock once it has gone on. Whoever finds no record takes its token from it alone: one that was lost a moment ago may have been written at the very
+    /// time that the clock shows now, with that time for its token, and two holders must not have the same.
+    pub(super) async fn next_wall_us(&self) -> u64 {
+        let first = self.wall_us();
+        let has_gone_on = |wall_us: &u64| *wall_us > first;
+        if let Some(wall_us) = (0..TICK_READINGS).map(|_| self.wall_us()).find(has_gone_on) {
+            return wall_us;
+        }
+        for _ in 0..TICK_PAUSES {
+            tokio::time::sleep(TICK_PAUSE).await;
+            if let Some(wall_us) = Some(self.wall_us()).filter(has_gone_on) {
+                return wall_us;
+            }
+        }
+        first
     }
 
     pub(super) fn sight(&self) -> MutexGuard<'_, Sight> {

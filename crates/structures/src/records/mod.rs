@@ -38,7 +38,7 @@
 //! | get | 1 | 1 |
 //! | set | 2 | 1 |
 //! | get_many, set_many | 1 and 2 for every 2 MiB of the shards they touch | 1 for 64 × 1,024 numbers |
-//! | the first set in a shard | 3 more | 3 more |
+//! | the first set in a shard | 4 more | 4 more |
 //! | the first time a handle meets a shard that others made | 1 more | 1 more |
 //! | highest | 2 | 1 |
 //! | aggregate | 3, and 1 for every 2 MiB | 2, and 1 for every 2 MiB |

@@ -137,17 +137,16 @@ impl Inner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&shard).copied()
     }
 
-    fn learn(&self, shard: u32, incarnation: u64) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, incarnation);
-    }
-
-    /// Reads the ledger, and learns all it lists. **Round trips: 1.**
+    /// Reads the ledger, and learns all it lists, but for what was lost and made again. **Round trips: 1.**
     pub(super) async fn look(&self, deadline: Instant) -> Result<List> {
         let list = self.ledger.read(Ctx { deadline: Some(deadline) }).await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for piece in list.pieces() {
-            if let Ok(shard) = u32::try_from(piece.number) {
-                known.insert(shard, piece.incarnation);
+        for of_shard in list.pieces().chunk_by(|one, next| one.number == next.number) {
+            let Ok(shard) = u32::try_from(of_shard[0].number) else { continue };
+            match of_shard {
+                [piece] => _ = known.insert(shard, piece.incarnation),
+                // Whoever knew one of them would go on with it and never hear of the loss.
+                _ => _ = known.remove(&shard),
             }
         }
         drop(known);
@@ -202,7 +201,7 @@ impl Inner {
     }
 
     /// Sees to it that shards are there and listed; only then may anything in them be acknowledged. **Round trips: 0** for
-    /// those that are known, else 1, and 2 more to make them.
+    /// those that are known, else 1, and 3 more to make them.
     pub(super) async fn ensure(&self, deadline: Instant, shards: impl Iterator<Item = u32>) -> Result<()> {
         let mut missing: Vec<u32> = shards.filter(|&shard| self.known(shard).is_none()).collect();
         if missing.is_empty() {
@@ -264,10 +263,9 @@ impl Inner {
         }
         let listed = self.ledger.register(deadline, &pieces).await;
         listed.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
-        for piece in pieces {
-            self.learn(piece.number as u32, piece.incarnation);
-        }
-        Ok(())
+        // Others may have made one, written to it and lost it since the look that missed it: whoever wrote to it had listed it before, so it stands beside this one by now.
+        let list = self.look(deadline).await.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
+        shards.iter().try_for_each(|&shard| self.said(&list, shard).map(|_| ()))
     }
 
     /// The op that reads what a shard says of itself.

@@ -17,6 +17,7 @@ mod lookup;
 mod observe;
 mod overtaken;
 mod queue;
+mod records;
 mod registry;
 mod replicas_redis;
 mod set;

@@ -9,7 +9,8 @@ use larder_store_memory::MemoryStore;
 use larder_structures::{Array, ArrayOptions};
 use larder_testkit::faulty::{Fault, Faulty};
 
-use crate::array::support::{NOTHING, Scattered, Twice, generation_of, sorted, whole};
+use crate::array::support::{NOTHING, Scattered, generation_of, sorted, whole};
+use crate::support::twice::Twice;
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];

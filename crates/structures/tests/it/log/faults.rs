@@ -17,6 +17,7 @@ use larder_testkit::faulty::{Fault, Faulty};
 use crate::log::support::*;
 use crate::support::hooked::Hooked;
 use crate::support::probe::Probe;
+use crate::support::twice::Twice;
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -583,4 +584,49 @@ async fn a_part_that_grew_again_to_the_very_byte_that_was_read_is_rolled_back() 
         log.put("behind").await.unwrap();
         assert_eq!(texts(tail.poll().await.unwrap()), ["behind"]);
     }
+}
+
+/// No connection does that; a router may that repeats what it has not seen answered.
+#[tokio::test]
+async fn requests_that_are_delivered_twice_count_once_while_nothing_is_lost() {
+    for _ in 0..12 {
+        let (clock, inner): (_, StoreRef) = (clock(), Arc::new(MemoryStore::new()));
+        let store: StoreRef = Arc::new(Twice(inner));
+        let one = options(&clock).open_or_create(&store, "l").await.unwrap();
+        let two = options(&clock).open(&store, "l").await.unwrap();
+        let mut tail = one.tail(Cursor::default()).unwrap();
+        let mut told = Vec::new();
+        let mut put = Vec::new();
+        for number in 0..40u64 {
+            let (log, event) = (if number % 2 == 0 { &one } else { &two }, format!("{number:02}"));
+            log.put_at(now_ms(&clock) + number, &event).await.unwrap();
+            put.push(event);
+            if number % 8 == 0 {
+                told.extend(texts(tail.poll().await.unwrap()));
+            }
+        }
+        told.extend(texts(tail.poll().await.unwrap()));
+        assert_eq!(told, put);
+        assert_eq!(texts(one.fetch(..).await.unwrap()), put);
+    }
+}
+
+/// The limit of that: the making of a part is the same request, and so makes the same part, whenever it comes.
+#[tokio::test]
+async fn a_making_that_is_delivered_again_behind_its_loss_hides_what_others_had_put() {
+    let (clock, store): (_, StoreRef) = (clock(), Arc::new(MemoryStore::new()));
+    let hooked = Hooked::new(&store);
+    let log = options(&clock).open_or_create(&hooked.shared(), "l").await.unwrap();
+    let making = Arc::new(std::sync::Mutex::new(Batch::new()));
+    let kept = making.clone();
+    hooked.at(1, |store, batch| async move {
+        *kept.lock().unwrap() = batch.clone();
+        store.run(Ctx::default(), batch).await
+    });
+    log.put("first").await.unwrap();
+    log.put("hidden").await.unwrap();
+    evict(&store, "l", START_MS, 0).await;
+    let making = std::mem::take(&mut *making.lock().unwrap());
+    store.run(Ctx::default(), making).await;
+    assert_eq!(texts(log.fetch(..).await.unwrap()), ["first"]);
 }

@@ -5,3 +5,4 @@ pub(crate) mod memcached;
 pub(crate) mod peak;
 pub(crate) mod probe;
 pub(crate) mod scene;
+pub(crate) mod twice;

@@ -24,6 +24,8 @@ use crate::told::Told;
 
 /// The keyspace's name.
 const KEYSPACE: &str = "larder";
+/// Where the engine has its tables.
+const KEYSPACE_FOLDER: &str = "1";
 /// Threads that write tables and merge them.
 const WORKERS: usize = 2;
 
@@ -107,13 +109,20 @@ impl Engine {
     /// The commit record as the tables have it, without what the journal has beyond them: `None` where the tables go at least up to
     /// the batch that the engine numbered `before`.
     pub(crate) fn commit_in_tables(&self, before: u64) -> Result<Option<Option<Commit>>, Fault> {
-        let tree = &self.keyspace.tree;
-        if tree.get_highest_persisted_seqno().is_some_and(|highest| highest >= before) {
-            return Ok(None);
+        commit_in_tables(&self.keyspace.tree, before)
+    }
+
+    /// The same of the tables in a folder that no engine has open: its workers write to them as soon as one has.
+    pub(crate) fn commit_in_closed_tables(folder: &Path, before: u64) -> Result<Option<Option<Commit>>, Fault> {
+        let open = || {
+            let numbers = lsm_tree::SequenceNumberCounter::default();
+            lsm_tree::Config::new(folder.join("keyspaces").join(KEYSPACE_FOLDER), numbers.clone(), numbers).open()
+        };
+        match catch_unwind(AssertUnwindSafe(open)) {
+            Ok(Ok(tree)) => commit_in_tables(&tree, before),
+            Ok(Err(error)) => Err(fault(error.into())),
+            Err(_) => Err(Fault::corrupt("the engine cannot make sense of its tables (it panicked on opening them)")),
         }
-        let bytes = tree.get(COMMIT_KEY, before).map_err(|error| fault(error.into()))?;
-        let commit = bytes.map(|bytes| Commit::decode(&bytes)).transpose().map_err(|bad| Fault::corrupt(bad.0))?;
-        Ok(Some(commit))
     }
 
     /// Calls `tell` with the entries from `from` on (and with it), before `to`, in order, until it says no.
@@ -302,6 +311,15 @@ impl Entries {
         }
         (self.key, self.value) = (engine_key, value);
     }
+}
+
+fn commit_in_tables(tree: &impl AbstractTree, before: u64) -> Result<Option<Option<Commit>>, Fault> {
+    if tree.get_highest_persisted_seqno().is_some_and(|highest| highest >= before) {
+        return Ok(None);
+    }
+    let bytes = tree.get(COMMIT_KEY, before).map_err(|error| fault(error.into()))?;
+    let commit = bytes.map(|bytes| Commit::decode(&bytes)).transpose().map_err(|bad| Fault::corrupt(bad.0))?;
+    Ok(Some(commit))
 }
 
 fn options() -> KeyspaceCreateOptions {

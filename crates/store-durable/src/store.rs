@@ -388,6 +388,11 @@ fn reopen(place: &Place, identity: Identity, options: &Options, witness: Option<
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
     let noted = place.noted().filter(|noted| noted.identity == identity);
     let seen = look_over(place, identity, noted)?;
+    if journal::files(&folder).map_err(plain)?.len() > 1 {
+        // The engine writes all but the newest to tables as it opens them, and then nobody sees any more what was missing.
+        let in_tables = |number| Engine::commit_in_closed_tables(&folder, number);
+        begins_where_tables_end(&seen, |number| in_tables(number).map_err(|fault| tables::named_in(&folder, fault)))?;
+    }
     let opened = Engine::open(&folder, false, options.cache_bytes);
     let engine = opened.map_err(|fault| plain(tables::named_in(&folder, fault)))?;
     let Some(last) = engine.last_commit().map_err(plain)? else {
@@ -410,15 +415,25 @@ fn reopen(place: &Place, identity: Identity, options: &Options, witness: Option<
         journal::begin_anew(&folder, seen.newest).map_err(plain)?;
         return Ok(Opened { torn_bytes: seen.torn_bytes, ..reopen(place, identity, options, witness)? });
     }
-    if let Some((first, number)) = seen.first {
-        let in_tables = engine.commit_in_tables(number).map_err(plain)?;
-        let before = in_tables.map(|commit| commit.map_or(0, |commit| commit.sequence));
-        if let Some(before) = before.filter(|before| before + 1 < first.sequence) {
-            let gap = format!("the tables end with batch {before}, and the journal begins with {}", first.sequence);
-            return corrupt(format!("{gap}: part of the journal is gone"));
-        }
-    }
+    begins_where_tables_end(&seen, |number| engine.commit_in_tables(number))?;
     Ok(Opened { engine, identity, last, torn_bytes: seen.torn_bytes })
+}
+
+/// Fails where batches are missing between the tables, as they are without the journal, and the journal's first one.
+fn begins_where_tables_end(
+    seen: &Found,
+    in_tables: impl FnOnce(u64) -> Result<Option<Option<Commit>>, Fault>,
+) -> Result<()> {
+    let Some((first, number)) = seen.first else { return Ok(()) };
+    let in_tables = in_tables(number).map_err(|fault| fault.error("").clone())?;
+    let before = in_tables.map(|commit| commit.map_or(0, |commit| commit.sequence));
+    match before.filter(|before| before + 1 < first.sequence) {
+        Some(before) => {
+            let gap = format!("the tables end with batch {before}, and the journal begins with {}", first.sequence);
+            Err(Error::new(ErrorKind::Corrupt, format!("{gap}: part of the journal is gone")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Looks at the engine's files before it opens them, and mends the journal's end where a crash cut it short.

@@ -539,3 +539,40 @@ async fn take_ends(recording: &Recording, writes: usize) {
     }
     assert!(taken > 0, "no cut took anything");
 }
+
+/// A store of ten values in tables, and thirty behind them in three files of the journal, as a kill leaves while the engine writes its second table and the third fills.
+async fn three_journals() -> (tempfile::TempDir, [PathBuf; 3]) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    for number in 0..40 {
+        if number == 10 {
+            store.settle().unwrap();
+        }
+        set(&store, &format!("v{number}"), number.to_string()).await.unwrap();
+    }
+    let journal = newest_journal(folder.path());
+    let bytes = common::without_zeros(&journal);
+    drop(store);
+    let ends = common::ends(&bytes);
+    let cuts = [0, ends[ends.len() - 21], ends[ends.len() - 11], ends[ends.len() - 1]];
+    let paths = [0, 1, 2].map(|number| journal.with_file_name(format!("{number}.jnl")));
+    for (number, path) in paths.iter().enumerate() {
+        std::fs::write(path, &bytes[cuts[number]..cuts[number + 1]]).unwrap();
+    }
+    (folder, paths)
+}
+
+/// The engine writes what stands behind the gap to tables as soon as it opens: the gap is found before.
+#[tokio::test]
+async fn a_journal_that_is_gone_from_between_the_tables_and_the_others_is_missed_at_every_open() {
+    has_first(three_journals().await.0.path(), 40).await;
+    for (gone, told) in [(0, "part of the journal is gone"), (1, "does not count on from the one before it")] {
+        let (folder, paths) = three_journals().await;
+        std::fs::remove_file(&paths[gone]).unwrap();
+        for _ in 0..5 {
+            let error = Options::new(folder.path()).open().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains(told), "{error}");
+        }
+    }
+}

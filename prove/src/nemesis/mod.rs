@@ -51,6 +51,7 @@ enum Drawn {
     Stage,
     Deeds,
     Clocks,
+    Networks,
 }
 
 impl Drawn {

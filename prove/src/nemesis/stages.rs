@@ -99,11 +99,11 @@ pub(crate) async fn set(stage: Stage, kind: Kind, seed: u64, within_ms: u64) -> 
         clients.push(Arc::new(Watched::new(client, Arc::clone(&caused))) as StoreRef);
     }
     let quiet = connect(&format!("{}timeout_ms=10000&connect_timeout_ms=10000", props.quiet)).await;
-    for proxy in &props.proxies {
+    for (proxy, number) in props.proxies.iter().zip(0..) {
         let rates = rates(&mut rng, stage, kind);
         // A proxy tells nobody as it sends something twice.
         caused.late.fetch_add(u64::from(rates.duplicate > 0.0), Ordering::SeqCst);
-        proxy.draw(seed, rates);
+        proxy.draw(simulation::mixed(Drawn::Networks.of(seed) ^ number), rates);
     }
     let trouble = (props.begin)(Arc::clone(&caused));
     let calm = calm(Arc::clone(&trouble), props.proxies.clone());

@@ -41,6 +41,8 @@ pub(crate) const HASH_XXH3: u8 = 1;
 const ENTRY_SHARD: u16 = u16::MAX;
 /// Seeds the mark, so that it tells keys apart that share an index.
 const MARK_SEED: u64 = 0x4c41_5244_4552_2d74;
+/// Of the writers of renewals.
+const RENEWER_SEED: u64 = u64::from_le_bytes(*b"renewal.");
 /// The bit of an entry's client flags that says it is listed. The other 31 are of the key's mark.
 const FLAG_LISTED: u32 = 1;
 /// How many writers' last sequences an entry remembers when it is rewritten.
@@ -155,6 +157,11 @@ pub(crate) fn whole_frame(
     layout::frame(entry_place(stamp.generation), stamp.writer, stamp.seq, &elements)
 }
 
+/// The writer of a renewal: whoever knew the entry by the incarnation of before knows it again by this.
+pub(crate) fn renewer(stale: u64) -> u64 {
+    xxh3_64_with_seed(&stale.to_le_bytes(), RENEWER_SEED)
+}
+
 /// The item of a new entry.
 pub(crate) fn new_entry(generation: u64, frame: &[u8]) -> Bytes {
     let empty = layout::empty(entry_place(generation));
@@ -243,9 +250,10 @@ impl<'v> Entry<'v> {
         self.folded.writers.iter().map(|(writer, last)| (writer, last.seq)).collect()
     }
 
-    /// True if one of these writes is in it, and nothing later of its writer: then it is what they were in, written anew in its place, and nobody has removed that in between.
-    pub(crate) fn goes_on_from(&self, writes: &[(u64, u64)]) -> bool {
-        writes.iter().any(|&(writer, seq)| self.last(writer) == seq)
+    /// True if it is what had this incarnation and these writes, under a new incarnation in its place: nobody has removed that in between. It has the mark of who renewed it, or one of the writes and
+    /// nothing later of its writer.
+    pub(crate) fn goes_on_from(&self, incarnation: u64, writes: &[(u64, u64)]) -> bool {
+        self.last(renewer(incarnation)) > 0 || writes.iter().any(|&(writer, seq)| self.last(writer) == seq)
     }
 
     /// True if all that is in it is of this writer, and the last of it is this write.

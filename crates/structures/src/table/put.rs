@@ -437,20 +437,20 @@ impl Inner {
             let incarnation = entry.as_ref().map(|entry| entry.incarnation);
             if let Some((before, writes)) = leaving.take_if(|(before, _)| Some(*before) != incarnation) {
                 self.tidy_behind(key, before);
-                if !entry.is_some_and(|entry| entry.goes_on_from(&writes)) {
+                if !entry.as_ref().is_some_and(|entry| entry.goes_on_from(before, &writes)) {
                     // Deleted by a try whose reply was lost, or by others.
                     return Ok(is_in_doubt);
                 }
                 // It is the same under another name, so no try has deleted it, and none can by the token of before.
                 is_in_doubt = false;
             }
-            let (Some(found), Some(incarnation)) = (found, incarnation) else {
+            let writes = entry.map(|entry| entry.writes());
+            let (Some(found), Some(incarnation), Some(writes)) = (found, incarnation, writes) else {
                 match self.remove_missing(&mut effort, &spot, key).await? {
                     Some(was_listed) => return Ok(was_listed),
                     None => continue,
                 }
             };
-            let writes = self.entry(key, &found.item)?.writes();
             if let Some((_, seen)) = &mut leaving {
                 *seen = writes;
             } else {
@@ -564,7 +564,7 @@ impl Inner {
             let item_key = self.item_key(&spot)?;
             let flags = spot.flags(false);
             // Another writer each time: a put of this handle that began before is to count after it.
-            let stamp = Stamp { generation: self.manifest.generation, writer: random_id(), seq: 1 };
+            let stamp = Stamp { generation: self.manifest.generation, writer: layout::renewer(stale), seq: 1 };
             let put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
             if !found.is_listed {
                 self.list_replaced(effort, &put, &entry).await?;

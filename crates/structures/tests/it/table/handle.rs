@@ -266,7 +266,7 @@ async fn an_entry_that_is_put_over_is_compacted_behind() {
     for round in 0..500u32 {
         // Without a pause: no other task comes in between.
         table.put("k", round.to_string()).await.unwrap();
-        assert!(bytes().await < 2_500, "{} bytes after {round} puts", bytes().await);
+        assert!(bytes().await < 6_000, "{} bytes after {round} puts", bytes().await);
     }
     eventually("a reader compacts it", || async {
         assert_eq!(table.get("k").await.unwrap().unwrap(), "499");
@@ -295,7 +295,7 @@ async fn a_compaction_by_those_who_put_takes_no_round_trip_of_its_own() {
         times_compacted += u32::from(is < was);
         longest = longest.max(is);
     }
-    assert!(times_compacted > 5 && longest < 2_500, "compacted {times_compacted} times, up to {longest} bytes");
+    assert!(times_compacted > 5 && longest < 6_000, "compacted {times_compacted} times, up to {longest} bytes");
     // What waits for another put is done by who waits for the table to settle.
     table.settle().await;
     assert_eq!(table.get("k").await.unwrap().unwrap(), "399");

@@ -90,3 +90,28 @@ async fn a_remove_that_a_renewal_comes_between_removes() {
         is_gone_for_good(&table, "k").await;
     }
 }
+
+/// The same, and all who had written to the entry put it again before the remove looks: nothing tells whether it is the same entry. It is there, so it is removed; it was taken for removed by others.
+#[tokio::test]
+async fn a_remove_that_a_renewal_and_puts_of_all_earlier_writers_come_between_removes() {
+    for nth in [2, 3] {
+        let store = evicting();
+        let (table, hooked, dying) = two(&store).await;
+        table.put("k", "v").await.unwrap();
+        flagged(&store, "t", b"k").await;
+        dead_at(&hooked, 3, remove(&dying, "k")).await;
+        let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let reader = Table::options().clock(far_off).open(&store, "t").await.unwrap();
+        let hooked = Hooked::new(&store);
+        let removing = Table::open(&hooked.shared(), "t").await.unwrap();
+        let putting = table.clone();
+        before(&hooked, nth, move || async move {
+            assert_eq!(sorted_keys(&reader).await, ["k"]);
+            reader.settle().await;
+            putting.put("k", "w").await.unwrap();
+        });
+        assert!(removing.remove("k").await.unwrap(), "before batch {nth}");
+        removing.settle().await;
+        is_gone_for_good(&table, "k").await;
+    }
+}

@@ -40,7 +40,7 @@ Examples:
 `-` instead of an ID reads records from standard input, one a line: the id and its fields, apart by tabs or blanks, with progress at a terminal. Everything of some 16,000 lines is \
 checked before any of them is written; a line that is wrong is named by its number, and those before it may be set.
 
-Round trips: open 2, set 1 on Redis and Valkey and 2 elsewhere, 3 more for the first of a shard.
+Round trips: open 2, set 1 on Redis and Valkey and 2 elsewhere, 4 more for the first of a shard.
 
 Examples:
   larder records set users 17 place=US-NY visits=3

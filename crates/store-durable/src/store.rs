@@ -388,11 +388,6 @@ fn reopen(place: &Place, identity: Identity, options: &Options, witness: Option<
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
     let noted = place.noted().filter(|noted| noted.identity == identity);
     let seen = look_over(place, identity, noted)?;
-    if journal::files(&folder).map_err(plain)?.len() > 1 {
-        // The engine writes all but the newest to tables as it opens them, and then nobody sees any more what was missing.
-        let in_tables = |number| Engine::commit_in_closed_tables(&folder, number);
-        begins_where_tables_end(&seen, |number| in_tables(number).map_err(|fault| tables::named_in(&folder, fault)))?;
-    }
     let opened = Engine::open(&folder, false, options.cache_bytes);
     let engine = opened.map_err(|fault| plain(tables::named_in(&folder, fault)))?;
     let Some(last) = engine.last_commit().map_err(plain)? else {
@@ -456,6 +451,11 @@ fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<
         return corrupt(format!("the journal in {} is another store's", folder.display()));
     }
     versions::verify(&folder).map_err(plain)?;
+    if journal::files(&folder).map_err(plain)?.len() > 1 {
+        // The engine writes all but the newest to tables as it opens them, and then nobody sees any more what was missing.
+        let in_tables = |number| Engine::commit_in_closed_tables(&folder, number);
+        begins_where_tables_end(&seen, |number| in_tables(number).map_err(|fault| tables::named_in(&folder, fault)))?;
+    }
     journal::verify(&folder, true, noted.map_or(0, |noted| noted.sequence)).map_err(plain)?;
     Ok(seen)
 }

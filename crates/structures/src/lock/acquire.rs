@@ -42,8 +42,8 @@ impl Lock {
     /// Where the store cannot tell (memcached's classic dialect), this observes the record for one lease of its holder, at most 60 s
     /// a call, unless this handle saw it that long ago already: a record that does not change is dead, one that does is `None`.
     ///
-    /// **Round trips: 1** if nobody wrote the record since this handle last read or wrote it, else 2 (1 for `None`); 1 a look
-    /// where it must observe.
+    /// **Round trips: 1** if nobody wrote the record since this handle last read or wrote it, else 2 (1 for `None`); 1 more where there is no
+    /// record, and 1 a look where it must observe.
     ///
     /// # Errors
     /// - [`ErrorKind::Lost`]: this handle saw the record, and it is gone. Its holder may live, so nothing is taken for one lease
@@ -113,7 +113,8 @@ impl Lock {
     /// A future that is dropped gives back what it may have taken in the background; if that fails, the lease ends it.
     /// A handle is not reentrant: who holds the lock and waits for it waits in vain.
     ///
-    /// **Round trips: 1** if nobody wrote the record since this handle last read or wrote it, else 2; while it waits, 1 a look.
+    /// **Round trips: 1** if nobody wrote the record since this handle last read or wrote it, else 2; 1 more where there is no record; while it
+    /// waits, 1 a look.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] when the wait is over, naming the holder; else as [`try_acquire`](Lock::try_acquire), but for `Lost`.
@@ -221,12 +222,15 @@ struct Bid {
     beat: u64,
     /// A write was sent and not settled: it may have landed, or may yet.
     open: bool,
+    /// It found no record once, and sent one. That is no taking yet: its token is of before it was sent, and the record of somebody who has taken the lock since, with that token or a higher one, may
+    /// have been lost again by the time it lands. So it is written over, with what the clock shows then.
+    has_added: bool,
 }
 
 impl Bid {
     fn new(lock: &Lock) -> Result<Bid> {
         let runtime = runtime::current("a lock renews its lease in the background")?;
-        Ok(Bid { lock: lock.clone(), runtime, owner: random_id(), beat: 0, open: false })
+        Ok(Bid { lock: lock.clone(), runtime, owner: random_id(), beat: 0, open: false, has_added: false })
     }
 
     fn shared(&self) -> &Shared {
@@ -262,14 +266,13 @@ impl Bid {
 
     /// Writes this bid's record over what was seen: the guard, or what is there instead.
     async fn take(&mut self, ctx: Ctx, view: Option<Found>) -> Result<Result<LockGuard, Option<Found>>> {
-        let wall_us = match &view {
-            Some(_) => self.shared().wall_us(),
-            None => self.shared().next_wall_us().await,
-        };
+        let is_ours = view.as_ref().is_some_and(|found| found.record.owner == self.owner);
+        let wall_us =
+            if is_ours && self.has_added { self.shared().next_wall_us().await } else { self.shared().wall_us() };
         let record = self.record(view.as_ref(), wall_us)?;
         let is_takeover = view.as_ref().is_some_and(|found| found.record.held && found.record.owner != self.owner);
         let was_open = self.open;
-        self.open = true;
+        (self.open, self.has_added) = (true, self.has_added || view.is_none());
         let sent = self.shared().clock.monotonic();
         let put = self.shared().put(ctx, view.as_ref(), &record).await;
         let landed = match put.landed {
@@ -289,6 +292,8 @@ impl Bid {
                 observe::emit(|| Event::Takeover { subject: self.shared().subject(), is_dead: true });
             }
             return Ok(match put.now {
+                Ok(now) if view.is_none() => Err(now),
+                Err(error) if view.is_none() => return Err(self.fault(error)),
                 Ok(Some(found)) if found.record == record => Ok(self.won(record, Some(found), sent)),
                 Err(_) => Ok(self.won(record, None, sent)),
                 // Freed by force, or dropped, right behind the write.

@@ -397,8 +397,7 @@ impl LockGuard {
     /// that refuse a smaller one than it has seen.
     ///
     /// Each acquisition writes max(previous + 1, wall clock in microseconds): while the record survives tokens grow whatever the clocks
-    /// do; after a loss of the record they grow if the wall clocks do: who finds none takes the clock's next microsecond, so that not even two
-    /// takings within one share it.
+    /// do; after a loss of the record they grow if the wall clocks do, also where the record is lost and others are on their way to make it.
     ///
     /// ```
     /// # use larder_core::{Result, StoreRef};

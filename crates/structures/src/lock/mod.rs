@@ -23,7 +23,9 @@
 //! conditional on the record as it was read, and is read back in the same round trip; none is blind, so nobody frees another's lock.
 //! The record outlives its holders: a release keeps it, so that tokens grow. The store forgets it 30 days after its last write.
 //!
-//! - **Taking** writes the next token: max(previous + 1, wall clock in microseconds); where there is no record, the wall clock once it has gone on.
+//! - **Taking** writes the next token: max(previous + 1, wall clock in microseconds). Where there is no record, one is added first, and then
+//!   written over with what the wall clock shows by then, once it has gone on: whoever had the lock before, and whose record was lost, may have been
+//!   given a token since this one looked.
 //! - **Renewing**: a third of a lease after the last confirmed write, in the background. A lease ends, for its holder, at the time
 //!   its last confirmed write was *sent*, plus the lease, less a margin (a tenth, at most 1 s). The deadline is judged by the
 //!   clock at each question, so it holds after the process stood still, too.
@@ -53,8 +55,8 @@
 //!
 //! # Round trips
 //!
-//! open 1 · acquire 1 on the handle that wrote last (or while nobody wrote since it looked), else 2 · renew 1 · release 1 · status 1 ·
-//! force release 2. So a one-shot `open, acquire, release` costs 3.
+//! open 1 · acquire 1 on the handle that wrote last (or while nobody wrote since it looked), else 2; 1 more where there is no record ·
+//! renew 1 · release 1 · status 1 · force release 2. So a one-shot `open, acquire, release` costs 3, and the first one of a name 4.
 
 mod acquire;
 #[cfg(feature = "fuzzing")]

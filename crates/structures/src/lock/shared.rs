@@ -88,8 +88,8 @@ impl Shared {
         u64::try_from(self.clock.wall().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The wall clock once it has gone on. Whoever finds no record takes its token from it alone: one that was lost a moment ago may have been written at the very
-    /// time that the clock shows now, with that time for its token, and two holders must not have the same.
+    /// The wall clock once it has gone on. Who made the record takes his token from that: the one that was lost before may have been written at the very time that the clock shows now, with that time
+    /// for its token, and two holders must not have the same.
     pub(super) async fn next_wall_us(&self) -> u64 {
         let first = self.wall_us();
         let has_gone_on = |wall_us: &u64| *wall_us > first;

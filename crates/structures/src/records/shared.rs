@@ -265,7 +265,13 @@ impl Inner {
         listed.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
         // Others may have made one, written to it and lost it since the look that missed it: whoever wrote to it had listed it before, so it stands beside this one by now.
         let list = self.look(deadline).await.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
-        shards.iter().try_for_each(|&shard| self.said(&list, shard).map(|_| ()))
+        pieces.iter().try_for_each(|piece| match self.said(&list, piece.number as u32)? {
+            Some(listed) if listed == piece.incarnation => Ok(()),
+            _ => {
+                let detail = format!("the list of the shards of records {} lacks what was just listed", self.name);
+                Err(self.loss(Error::new(ErrorKind::RolledBack, detail)).effect(larder_core::Effect::NotApplied))
+            }
+        })
     }
 
     /// The op that reads what a shard says of itself.

@@ -563,7 +563,7 @@ impl Inner {
             let (made, expiry_s, value) = (random_id(), entry.expiry_s, found.item.value.slice_ref(entry.value));
             let item_key = self.item_key(&spot)?;
             let flags = spot.flags(false);
-            // Another writer each time: a put of this handle that began before is to count after it.
+            // A writer of its own, no handle's: a put of this one that began before is to count after it.
             let stamp = Stamp { generation: self.manifest.generation, writer: layout::renewer(stale), seq: 1 };
             let put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
             if !found.is_listed {

@@ -207,17 +207,17 @@ async fn a_lock_tells_how_long_was_waited_and_held() {
     let lock = options(&clock).open(&store, "l1").await.unwrap();
     let other = options(&clock).open(&store, "l1").await.unwrap();
     let guard = lock.acquire(SECOND).await.unwrap();
-    // Without a record it waits until the wall clock has gone on, which in paused time takes a pause.
+    // Who made the record waits until the wall clock has gone on, which in paused time takes a pause.
     assert_eq!(told("l1"), ["lock: waited 1 ms: got"]);
     assert!(other.try_acquire().await.unwrap().is_none());
     // It bet that the lock was still as it had opened it, and lost the bet.
-    assert_eq!(told("l1"), ["lock: conflict", "lock: waited 1 ms: busy"]);
+    assert_eq!(told("l1"), ["lock: conflict", "lock: waited 0 ms: busy"]);
     assert_eq!(other.acquire(SECOND).await.unwrap_err().kind(), ErrorKind::Timeout);
     assert_eq!(told("l1"), ["lock: waited 1000 ms: busy"]);
     assert!(tokio::time::timeout(SECOND / 2, other.acquire(SECOND)).await.is_err());
     assert_eq!(told("l1"), ["lock: waited 500 ms: given up"]);
     guard.release().await.unwrap();
-    assert_eq!(told("l1"), ["lock: held 1501 ms: released"]);
+    assert_eq!(told("l1"), ["lock: held 1500 ms: released"]);
 
     let guard = other.acquire(SECOND).await.unwrap();
     lock.force_release().await.unwrap();

@@ -65,7 +65,7 @@ budgets! {
     set_stat [] = 1;
     set_compact [Cas] = 2;
     lock_open [Cas, Ttl] = 1;
-    lock_first_acquire [Cas, RemainingTtl] = 1;
+    lock_first_acquire [Cas, RemainingTtl] = 2;
     lock_acquire_on_the_handle_that_wrote_last [Cas, RemainingTtl] = 1;
     lock_acquire_on_another_handle [Cas, RemainingTtl] = 2;
     lock_renew [Cas, RemainingTtl] = 1;

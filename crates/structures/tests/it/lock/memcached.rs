@@ -89,7 +89,7 @@ async fn round_trips_are_those_of_the_documents() {
         guard.release().await.unwrap();
         lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
         lock.status().await.unwrap();
-        assert_eq!(store.counts().round_trips, 1 + 3 + 2 + 1, "{version:?} {dialect}");
+        assert_eq!(store.counts().round_trips, 1 + 4 + 2 + 1, "{version:?} {dialect}");
         let other = open(&counted, 10_000).await;
         other.try_acquire().await.unwrap().unwrap().release().await.unwrap();
         let before = store.counts().round_trips;

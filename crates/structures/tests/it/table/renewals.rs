@@ -91,7 +91,7 @@ async fn a_remove_that_a_renewal_comes_between_removes() {
     }
 }
 
-/// The same, and all who had written to the entry put it again before the remove looks: nothing tells whether it is the same entry. It is there, so it is removed; it was taken for removed by others.
+/// The same, and all who had written to the entry put it again before the remove looks: only the renewal's writer tells that it is the same entry. It was taken for removed by others.
 #[tokio::test]
 async fn a_remove_that_a_renewal_and_puts_of_all_earlier_writers_come_between_removes() {
     for nth in [2, 3] {

@@ -87,6 +87,8 @@ struct Survey {
     unchanged: Vec<At>,
     /// Those that changed, or were never seen, in order.
     todo: Vec<At>,
+    /// The tokens that were told of those.
+    tokens: BTreeMap<At, Cas>,
 }
 
 /// Frames: chunk, writer, sequence.
@@ -325,8 +327,10 @@ impl Tail {
         // A token may be older than the list, on another server: a part that was made since is read again, before it is missing.
         let is_unchanged = |token: &&Read| self.is_as_before(token) && !self.lists_another(&list, token.at);
         let unchanged: BTreeSet<At> = tokens.iter().filter(is_unchanged).map(|read| read.at).collect();
-        let (unchanged, todo) = wanted.into_iter().partition(|at| unchanged.contains(at));
-        Ok(Survey { list: Arc::new(list), list_cas, unchanged, todo })
+        let (unchanged, todo): (_, Vec<At>) = wanted.into_iter().partition(|at| unchanged.contains(at));
+        let told = tokens.iter().filter_map(|read| Some((read.at, read.item.as_ref()?.1?)));
+        let tokens = told.filter(|(at, _)| todo.binary_search(at).is_ok()).collect();
+        Ok(Survey { list: Arc::new(list), list_cas, unchanged, todo, tokens })
     }
 
     /// Reads parts, some at a time, each time within a timeout of its own: of many all together take longer.
@@ -426,7 +430,8 @@ impl Tail {
                 Some((value, cas)) => {
                     let part = inner.parse(read.at, value)?;
                     incarnations.insert(read.at, Some(part.incarnation));
-                    cas.map(|cas| Some(seen(sights.get(&read.at), &part, cas)))
+                    let told = survey.tokens.get(&read.at).copied();
+                    cas.map(|cas| Some(seen(sights.get(&read.at), &part, cas, told)))
                 }
                 None => {
                     incarnations.insert(read.at, None);
@@ -504,13 +509,19 @@ impl Tail {
     }
 }
 
-/// What is known of a part that was read with this token: a token is of one connection, so one that is new may be of the same value.
-fn seen(before: Option<&Sight>, part: &PartValue<'_>, cas: Cas) -> Seen {
+/// What is known of a part that was read with this token: a token is of one connection, so one that is new may be of the same value. Where it is, the one that was `told` between the last
+/// read and this is, too, and its connection need not be met again: where two take turns, one for tokens and one for values, it never would.
+fn seen(before: Option<&Sight>, part: &PartValue<'_>, cas: Cas, told: Option<Cas>) -> Seen {
     let (incarnation, bytes) = (part.incarnation, part.len());
     match before {
         Some(Some(before)) if (before.incarnation, before.bytes) == (incarnation, bytes) => {
-            let others = before.tokens.iter().filter(|token| token.session != cas.session).copied();
-            Seen { incarnation, bytes, tokens: std::iter::once(cas).chain(others).take(TOKENS_MAX).collect() }
+            let mut tokens = vec![cas];
+            for token in told.into_iter().chain(before.tokens.iter().copied()).take(TOKENS_MAX - 1) {
+                if tokens.iter().all(|known| known.session != token.session) {
+                    tokens.push(token);
+                }
+            }
+            Seen { incarnation, bytes, tokens }
         }
         _ => Seen { incarnation, bytes, tokens: vec![cas] },
     }

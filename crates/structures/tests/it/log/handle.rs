@@ -558,3 +558,25 @@ async fn a_retention_whose_list_of_chunks_does_not_fit_is_refused_at_open() {
     let large = Probe::small(128 * 1024).shared();
     wanted().open_or_create(&large, "l").await.unwrap();
 }
+
+/// One connection tells tokens and the other values, look after look.
+#[tokio::test]
+async fn two_connections_that_take_turns_cost_a_look_one_more_once() {
+    let (probe, store, clock, _) = opened().await;
+    let log = again(&(std::sync::Arc::new(ByTurns(store, Default::default())) as StoreRef), &clock).await;
+    log.put("first").await.unwrap();
+    let mut tail = log.tail(Cursor::default()).unwrap();
+    assert_eq!(texts(tail.poll().await.unwrap()), ["first"]);
+    probe.round_trips();
+    let mut costs = Vec::new();
+    for _ in 0..6 {
+        assert_eq!(texts(tail.poll().await.unwrap()), [""; 0]);
+        costs.push(probe.round_trips());
+    }
+    assert_eq!(costs, [2, 1, 1, 1, 1, 1]);
+    // And nothing that comes is taken for known.
+    for event in ["second", "third", "fourth"] {
+        log.put(event).await.unwrap();
+        assert_eq!(texts(tail.poll().await.unwrap()), [event]);
+    }
+}

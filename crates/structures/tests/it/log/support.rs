@@ -1,9 +1,10 @@
 //! For the tests of logs: a clock that stands, and short ways to say things.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Clock, Ctx, Key, ManualClock, StoreExt, StoreRef};
+use larder_core::{Batch, Cas, Clock, Ctx, Key, ManualClock, Profile, Reply, Run, Store, StoreExt, StoreRef};
 use larder_structures::log::{EventLogOptions, Events, Gap};
 use larder_structures::{EventLog, Name, registry};
 
@@ -62,4 +63,27 @@ pub(crate) fn with_gaps(events: Events) -> (Vec<String>, Vec<Gap>) {
 
 pub(crate) fn texts_of(events: &[larder_structures::log::Event]) -> Vec<String> {
     events.iter().map(|event| String::from_utf8(event.bytes.to_vec()).unwrap()).collect()
+}
+
+/// A store behind two connections that take turns, each with tokens of its own.
+#[derive(Debug)]
+pub(crate) struct ByTurns(pub StoreRef, pub AtomicU64);
+
+impl Store for ByTurns {
+    fn profile(&self) -> Arc<Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        let connection = self.1.fetch_add(1, Ordering::SeqCst) % 2;
+        Run::pending(async move {
+            let mut replies = self.0.run(ctx, batch).await;
+            for reply in &mut replies {
+                if let Ok(Reply::Item(item)) = reply {
+                    item.cas = item.cas.map(|cas| Cas { session: 2 * cas.session + connection, ..cas });
+                }
+            }
+            replies
+        })
+    }
 }

@@ -419,7 +419,7 @@ SIGKILL after --grace. SIGINT, SIGTERM and SIGHUP are handed on to the command, 
 
 From a terminal's foreground the command shares larder's process group; else it leads one of its own, and signals reach all of it.
 
-Round trips: open 1, acquire 1, release 1: 3 in all; more while somebody else holds it, and 1 every third of the lease. \
+Round trips: open 1, acquire 1 (2 where there is no record yet), release 1: 3 in all; more while somebody else holds it, and 1 every third of the lease. \
 A server that speaks memcached's classic dialect only does not tell how old a record is: there a first try at a lock that somebody holds, \
 --wait 0 too, observes it for one lease of its holder.
 

@@ -36,7 +36,7 @@ const COSTS: &[(&str, u64)] = &[
     ("set members tags", 2),
     ("set stat tags", 2),
     ("set compact tags", 3),
-    ("lock run nightly -- true", 3),
+    ("lock run nightly -- true", 4),
     ("lock run nightly -- true", 3),
     ("lock status nightly", 2),
     ("lock release nightly --force", 2), // nobody has it

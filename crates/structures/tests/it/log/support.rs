@@ -80,7 +80,7 @@ impl Store for ByTurns {
             let mut replies = self.0.run(ctx, batch).await;
             for reply in &mut replies {
                 if let Ok(Reply::Item(item)) = reply {
-                    item.cas = item.cas.map(|cas| Cas { session: 2 * cas.session + connection, ..cas });
+                    item.cas = item.cas.map(|cas| Cas { session: cas.session ^ connection, ..cas });
                 }
             }
             replies

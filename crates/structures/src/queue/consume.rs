@@ -90,6 +90,8 @@ pub(super) struct Consumer {
     pub(super) view: Option<View>,
     /// True if the view was read in this call.
     is_fresh: bool,
+    /// True if the last step ended because it was open what became of a segment that is gone.
+    was_in_doubt: bool,
     pub(super) shelf: Shelf,
     pub(super) removals: Removals,
     /// Claims whose markers are gone.
@@ -134,6 +136,8 @@ pub(super) enum Step {
     Done(Outcomes),
     Again,
     Conflict,
+    /// What became of a segment may be said by another in a moment.
+    Doubt,
 }
 
 /// How much is looked at on the way.
@@ -229,6 +233,7 @@ impl Consumer {
             seq: 0,
             view: Some(view),
             is_fresh: false,
+            was_in_doubt: false,
             shelf: Shelf::default(),
             removals: Removals::new(writer, may_evict),
             expired: HashSet::new(),
@@ -265,6 +270,10 @@ impl Consumer {
             match self.step(ctx, changes).await {
                 Ok(Step::Done(outcomes)) => return Ok(outcomes),
                 Ok(Step::Again) => {}
+                Ok(Step::Doubt) => {
+                    let detail = "a segment is gone, and whoever was to remove it has not said so";
+                    (must_pause, last) = (true, Some(self.engine.named(ErrorKind::Timeout, detail)));
+                }
                 Ok(Step::Conflict) => {
                     conflicts += 1;
                     events::conflict(self.engine.vigil.subject());
@@ -298,14 +307,16 @@ impl Consumer {
     }
 
     async fn step(&mut self, ctx: Ctx, changes: &[Change]) -> Result<Step> {
-        if self.view.is_none() || (!self.sent.is_empty() && !self.is_fresh) {
+        if self.view.is_none() || (!self.sent.is_empty() && !self.is_fresh) || self.was_in_doubt {
             self.read(ctx, &[], Looks::Few).await?;
+            self.was_in_doubt = false;
         }
         if let Some(outcomes) = self.landed()? {
             return Ok(Step::Done(outcomes));
         }
         let Some(view) = self.view.clone() else { return Ok(Step::Again) };
         self.shelf.forget_unlinked(&view.state);
+        self.removals.note_missed(&view.state, self.engine.order, &self.shelf);
         let plan = match self.plan(&view.state, changes, None) {
             Err(segments) => {
                 self.read(ctx, &segments, Looks::Some).await?;
@@ -327,6 +338,9 @@ impl Consumer {
             self.read(ctx, &[segment], if must_check { Looks::All } else { Looks::Few }).await?;
             return Ok(Step::Again);
         }
+        if plan.is_empty && self.is_in_doubt(&plan.state) {
+            return Ok(Step::Doubt);
+        }
         if plan.state == view.state {
             return Ok(Step::Done(Arc::new(plan.outcomes)));
         }
@@ -337,6 +351,15 @@ impl Consumer {
                 Ok(Step::Again)
             }
         }
+    }
+
+    /// True while a segment is gone and another may say so in a moment that he has removed it: a late push may have gone there, and be lost. Nobody is told that there is nothing before
+    /// that is known. It is looked at again then.
+    fn is_in_doubt(&mut self, state: &State) -> bool {
+        let doubtful = self.removals.doubtful(state, self.engine.order, &self.shelf);
+        doubtful.iter().for_each(|&segment| self.shelf.forget(segment));
+        self.was_in_doubt = !doubtful.is_empty();
+        self.was_in_doubt
     }
 
     /// The plan, marked, and its bytes. If taking makes the state too large, that is refused, and the rest goes

@@ -10,12 +10,14 @@
 //! | nobody | evicted: told |
 //! | this writer, whose removal was answered | removed |
 //! | this writer, whose removal found nothing | evicted: told |
-//! | this writer, whose removal was not answered, or another, for so many writes that he has probably ended | removed, on a store that never evicts; on others nobody knows: told |
+//! | this writer, whose removal was not answered | removed, on a store that never evicts; on others nobody knows: told |
+//! | another, or this writer after another | removed, on a store that never evicts and after so many writes that he has probably ended; on others nobody knows as long as he does not say so: told after a while |
 //!
-//! So on a store that may evict a removal is noted in the state as soon as it is answered.
+//! So on a store that may evict a removal is noted in the state as soon as it is answered. Among many who write the state that write may come through late; until then, or until the
+//! loss is told, nobody is told that there is nothing to take.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Ctx, Op, Reply, Result, ambient};
 
@@ -29,6 +31,9 @@ use super::push::Answers;
 const REMOVALS_MAX: usize = 16;
 /// After so many writes of the state another writer takes over a removal: who was to do it has probably ended.
 const WRITES_UNTIL_TAKEN_OVER: u64 = 16;
+/// For so long, by his own clock, whoever misses a segment that another is to remove waits for that one's note where it may have been evicted: among many who write the state, his write comes through some
+/// time.
+const NOTE_WAIT: Duration = Duration::from_millis(300);
 /// How often one call tries to remove, and to write into the state what that met with.
 const NOTES_MAX: usize = 8;
 
@@ -62,16 +67,51 @@ pub(super) struct Removals {
     may_evict: bool,
     /// By the incarnations of the segments.
     known: HashMap<u64, Removal>,
+    /// Since when it is known of segments that are gone that another may have removed them, by their incarnations.
+    missed: HashMap<u64, Instant>,
 }
 
 impl Removals {
     pub(super) fn new(writer: u64, may_evict: bool) -> Removals {
-        Removals { writer, may_evict, known: HashMap::new() }
+        Removals { writer, may_evict, known: HashMap::new(), missed: HashMap::new() }
     }
 
     /// Forgets segments that are not on record any more.
     fn forget_all_but(&mut self, state: &State) {
-        self.known.retain(|incarnation, _| state.records.iter().any(|record| record.incarnation == *incarnation));
+        let is_on_record = |incarnation: u64| state.records.iter().any(|record| record.incarnation == incarnation);
+        self.known.retain(|incarnation, _| is_on_record(*incarnation));
+        self.missed.retain(|incarnation, _| is_on_record(*incarnation));
+    }
+
+    /// Takes note of segments that are gone and that another may have removed.
+    pub(super) fn note_missed(&mut self, state: &State, order: Order, shelf: &Shelf) {
+        if !self.may_evict {
+            return;
+        }
+        for at in 0..state.records.len() {
+            if self.may_be_anothers(state, order, at, shelf) {
+                self.missed.entry(state.records[at].incarnation).or_insert_with(ambient::now);
+            }
+        }
+    }
+
+    /// The segments that are gone, and of which it is open what became of them: another, who may have removed them, may still say so.
+    pub(super) fn doubtful(&self, state: &State, order: Order, shelf: &Shelf) -> Vec<u64> {
+        let is_doubtful = |at: &usize| self.may_evict && self.may_be_anothers(state, order, *at, shelf);
+        (0..state.records.len()).filter(is_doubtful).map(|at| state.records[at].segment).collect()
+    }
+
+    /// True of a segment that was drained and is gone, and that another was to remove, or was before this writer.
+    fn may_be_anothers(&self, state: &State, order: Order, at: usize, shelf: &Shelf) -> bool {
+        let record = &state.records[at];
+        let is_anothers = record.remover.is_some_and(|remover| remover.writer != self.writer || remover.is_second);
+        let is_gone = || shelf.get(record.segment).is_some_and(|seen| seen.content.is_none());
+        is_anothers && plan::is_drained(state, order, at) && is_gone()
+    }
+
+    /// True if another has had the time to say that he has removed it.
+    fn has_waited(&self, incarnation: u64) -> bool {
+        self.missed.get(&incarnation).is_some_and(|since| ambient::now().saturating_duration_since(*since) >= NOTE_WAIT)
     }
 
     /// What became of a drained segment that a read did not find. `is_of_now`: the state was this very one when it was sent.
@@ -81,11 +121,12 @@ impl Removals {
         match self.known.get(&record.incarnation) {
             Some(Removal::Removed) => Fate::Removed,
             Some(Removal::Missing) if is_own => Fate::Evicted,
-            Some(Removal::InDoubt) if is_own => self.in_doubt(),
+            Some(Removal::InDoubt) if is_own && !remover.is_second => self.in_doubt(),
             _ if !is_of_now => Fate::Open,
             // Never sent, or refused.
             _ if is_own && !remover.is_second => Fate::Evicted,
-            _ if is_own || is_old(state, remover) => self.in_doubt(),
+            _ if self.may_evict && self.has_waited(record.incarnation) => Fate::Evicted,
+            _ if !self.may_evict && (is_own || is_old(state, remover)) => Fate::Removed,
             _ => Fate::Open,
         }
     }

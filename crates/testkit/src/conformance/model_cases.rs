@@ -143,7 +143,7 @@ async fn queue_of_one_producer_is_in_order_and_bounded_under_eight_clients(t: Be
     let mut takers = Vec::new();
     for _ in 1..CLIENTS {
         let queue = options().open(&t.store, t.name("a")).await.expect("the queue");
-        takers.push(tokio::spawn(take(queue, t.store.profile().may_evict(), was_full.clone(), taking.clone())));
+        takers.push(tokio::spawn(take(queue, was_full.clone(), taking.clone())));
     }
     for item in 0..ITEMS {
         while !has_room(producer.push(item.to_be_bytes()).await) {
@@ -180,7 +180,7 @@ const LAST: [u8; 1] = [0];
 
 /// Takes from when it was full, until the last item comes, which is passed on to the next taker. `taking` counts the items that were taken, or may be
 /// right now.
-async fn take(queue: Queue, may_evict: bool, was_full: Arc<AtomicBool>, taking: Arc<AtomicU64>) -> Vec<u64> {
+async fn take(queue: Queue, was_full: Arc<AtomicBool>, taking: Arc<AtomicU64>) -> Vec<u64> {
     let mut taken = Vec::new();
     loop {
         if !was_full.load(Ordering::SeqCst) {
@@ -188,15 +188,7 @@ async fn take(queue: Queue, may_evict: bool, was_full: Arc<AtomicBool>, taking: 
             continue;
         }
         taking.fetch_add(1, Ordering::SeqCst);
-        let popped = match queue.pop().await {
-            // Told where it is not known whether a segment was removed or evicted. That all items come all the same is asserted in the end.
-            Err(error) if may_evict && error.kind() == ErrorKind::Lost => {
-                taking.fetch_sub(1, Ordering::SeqCst);
-                continue;
-            }
-            popped => popped.expect("a pop"),
-        };
-        match popped {
+        match queue.pop().await.expect("a pop") {
             Some(item) if item == LAST[..] => {
                 queue.push(LAST).await.expect("room for one");
                 return taken;

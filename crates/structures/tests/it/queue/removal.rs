@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Run, Store, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 
 use crate::queue::support::{BOTH, Kind, Line, key, small, text};
+use crate::table::support::Evicting;
 
 /// What becomes of requests that remove by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ enum Removals {
     Vanish,
     /// They are delivered, and the reply is lost.
     LoseTheReply,
+    /// They are delivered, and the reply comes after a while.
+    AnswerLate(Duration),
 }
 
 /// Breaks removals by token.
@@ -55,10 +58,15 @@ impl Store for Breaking {
         }
         let count = batch.len();
         Run::pending(async move {
+            if let Removals::AnswerLate(after) = removals {
+                let replies = self.inner.run(ctx, batch).await;
+                tokio::time::sleep(after).await;
+                return replies;
+            }
             match removals {
                 Removals::Hang => std::future::pending().await,
                 Removals::LoseTheReply => _ = self.inner.run(ctx, batch).await,
-                Removals::Pass | Removals::Vanish => {}
+                Removals::Pass | Removals::Vanish | Removals::AnswerLate(_) => {}
             }
             let error = Error::new(ErrorKind::Unavailable, "no reply came").effect(Effect::Unknown);
             (0..count).map(|_| Err(error.clone())).collect()
@@ -194,5 +202,57 @@ async fn a_caller_that_is_dropped_while_a_segment_is_removed_takes_one_item_alon
             dropped += usize::from(is_gone);
         }
         assert!(dropped > 0, "{kind:?}: nobody was dropped");
+    }
+}
+
+/// Of a store that may evict. One takes the last of a segment and removes it, and says so in the state only after `late`; meanwhile others write the state often. What the others took, how often they were told of a loss,
+/// and how long it took.
+async fn with_a_removal_that_is_said_late(kind: Kind, late: Duration) -> (Vec<String>, usize, Duration) {
+    let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
+    let breaking = Breaking::new(&store);
+    let one = Line::open(kind, &breaking.shared(), &small()).await;
+    let two = Line::open(kind, &store, &small()).await;
+    two.push_all((0..200).map(|n| format!("item {n:06}"))).await.unwrap();
+    breaking.set(Removals::AnswerLate(late));
+    let taking = tokio::spawn(async move {
+        // Until it removes a segment, and hangs there.
+        let mut items = Vec::new();
+        loop {
+            let since = Instant::now();
+            items.push(text(&one.pop().await.unwrap().unwrap()));
+            if since.elapsed() >= late {
+                return items;
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let since = Instant::now();
+    let (mut items, told) = all(&two).await;
+    let taken = since.elapsed();
+    if late < Duration::from_secs(1) {
+        items.extend(taking.await.unwrap());
+    } else {
+        taking.abort();
+    }
+    items.sort();
+    (items, told, taken)
+}
+
+/// Among many who write the state, the one who removed a segment may come to say so late. Found by the conformance's eight clients of a queue on a busy machine.
+#[tokio::test]
+async fn a_removal_that_is_noted_late_is_no_loss() {
+    for kind in BOTH {
+        let (items, told, _) = with_a_removal_that_is_said_late(kind, Duration::from_millis(100)).await;
+        assert_eq!((items.len(), told), (200, 0), "{kind:?}");
+    }
+}
+
+/// Nobody knows what became of the segment: it may have been evicted, with a late push in it. It is told before anybody is told that there is nothing, and once.
+#[tokio::test]
+async fn a_removal_that_is_never_noted_is_told_as_a_loss_where_the_store_may_evict() {
+    for kind in BOTH {
+        let (_, told, taken) = with_a_removal_that_is_said_late(kind, Duration::from_secs(600)).await;
+        assert_eq!(told, 1, "{kind:?}");
+        assert!(taken >= Duration::from_millis(300), "{kind:?}: {taken:?}");
     }
 }

@@ -457,6 +457,19 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_manifest_that_was_written_since_is_not_removed() {
+        let store: StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+        let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
+        let put = Op::put(name.manifest_key().unwrap(), PutMode::Set, "older", Ttl::Never);
+        let read = Op::get(name.manifest_key().unwrap(), Want::CAS);
+        store.run_one(ctx, put.clone()).await.unwrap();
+        let cas = store.run_one(ctx, read).await.unwrap().into_item().unwrap().cas;
+        store.run_one(ctx, put).await.unwrap();
+        assert!(!remove(&store, ctx, &name, cas).await.unwrap());
+        assert!(remove(&store, ctx, &name, None).await.unwrap());
+    }
+
     #[test]
     fn golden_bytes() {
         let manifest = Manifest {

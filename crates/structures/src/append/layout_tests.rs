@@ -188,6 +188,9 @@ fn the_reserve_holds_what_it_must() {
     let frames: Vec<Bytes> =
         (0..WRITERS_MAX as u64).map(|writer| frame(PLACE, u64::MAX - writer, u64::MAX, b"")).collect();
     assert!(compact(&value(&frames), 0).len() + FRAME_BYTES_MAX <= RESERVED_BYTES);
+    // Of its numbers the length alone is not the largest there is.
+    let large = frame(PLACE, u64::MAX, u64::MAX, &[0; 1 << 21]);
+    assert_eq!(large.len() - (1 << 21), FRAME_BYTES_MAX - VARINT_BYTES_MAX + varint_bytes(1 << 21));
 }
 
 #[test]

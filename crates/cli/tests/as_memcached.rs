@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use common::{finish, is_alive, larder, number_in, until};
 use larder_testkit::servers::{executable, rss_bytes_of};
+use rustix::process::{Pid, Signal};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -85,6 +86,16 @@ impl Peer {
     /// Kills it, and gives what it wrote on standard error.
     fn said(&mut self) -> String {
         _ = self.child.kill();
+        self.said_by_its_end()
+    }
+
+    /// The same, once it has ended by itself when it was asked to: with all that was under way.
+    fn said_when_asked_to_end(&mut self) -> String {
+        rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.said_by_its_end()
+    }
+
+    fn said_by_its_end(&mut self) -> String {
         _ = self.child.wait();
         let mut said = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
@@ -334,11 +345,10 @@ fn more_is_said_with_each_v() {
     let [silent, serving, all] = ["", "-v", "-vv"].map(|verbose| {
         let options: Vec<&str> = ["-l", "127.0.0.1", verbose].into_iter().filter(|word| !word.is_empty()).collect();
         let mut peer = Peer::start("larder", ours(), &options);
-        // The last of them may not be told yet when it is killed.
         for _ in 0..20 {
             assert_eq!(peer.ask("get none"), "END\r\n");
         }
-        (peer.port, peer.said())
+        (peer.port, peer.said_when_asked_to_end())
     });
     assert_eq!(silent.1, "");
     let started = |port: u16| format!("serving listeners=[\"tcp:127.0.0.1:{port}\"] threads=4");

@@ -21,11 +21,10 @@ use crate::fault::{Fault, Harm};
 use crate::layout::{self, COMMIT_KEY, Commit, Content, GENERATION_KEY, Generations, Record};
 use crate::tables::{self, Tables};
 use crate::told::Told;
+use crate::versions::KEYSPACES;
 
 /// The keyspace's name.
 const KEYSPACE: &str = "larder";
-/// Where the engine has its tables.
-const KEYSPACE_FOLDER: &str = "1";
 /// Threads that write tables and merge them.
 const WORKERS: usize = 2;
 
@@ -116,7 +115,8 @@ impl Engine {
     pub(crate) fn commit_in_closed_tables(folder: &Path, before: u64) -> Result<Option<Option<Commit>>, Fault> {
         let open = || {
             let numbers = lsm_tree::SequenceNumberCounter::default();
-            lsm_tree::Config::new(folder.join("keyspaces").join(KEYSPACE_FOLDER), numbers.clone(), numbers).open()
+            let [_, ours] = KEYSPACES;
+            lsm_tree::Config::new(folder.join("keyspaces").join(ours), numbers.clone(), numbers).open()
         };
         match catch_unwind(AssertUnwindSafe(open)) {
             Ok(Ok(tree)) => commit_in_tables(&tree, before),

@@ -409,12 +409,11 @@ async fn a_power_cut_in_a_journal_s_later_file_takes_only_an_end_of_what_was_nev
     take_ends(&record_on(folder, store, WRITES).await, WRITES).await;
 }
 
-/// A store of ten values in tables, and as many behind them in the journal alone; the journal's last `lost` batches are lost, also where the tables have them, and nothing beside the engine says how much
-/// there was.
-async fn tables_ahead(sync: Sync, lost: usize) -> tempfile::TempDir {
+/// A store of `values`, the first ten in tables, the others behind them in the journal alone; which that is, and what it holds.
+async fn ten_in_tables(sync: Sync, values: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let store = Options::new(folder.path()).sync(sync).open().unwrap();
-    for number in 0..20 {
+    for number in 0..values {
         if number == 10 {
             store.settle().unwrap();
         }
@@ -423,6 +422,13 @@ async fn tables_ahead(sync: Sync, lost: usize) -> tempfile::TempDir {
     let journal = newest_journal(folder.path());
     let bytes = common::without_zeros(&journal);
     drop(store);
+    (folder, journal, bytes)
+}
+
+/// A store of ten values in tables, and as many behind them in the journal alone; the journal's last `lost` batches are lost, also where the tables have them, and nothing beside the engine says how much
+/// there was.
+async fn tables_ahead(sync: Sync, lost: usize) -> tempfile::TempDir {
+    let (folder, journal, bytes) = ten_in_tables(sync, 20).await;
     let ends = common::ends(&bytes);
     std::fs::write(&journal, &bytes[..ends[ends.len() - 1 - lost]]).unwrap();
     std::fs::remove_file(folder.path().join("state")).unwrap();
@@ -542,17 +548,7 @@ async fn take_ends(recording: &Recording, writes: usize) {
 
 /// A store of ten values in tables, and thirty behind them in three files of the journal, as a kill leaves while the engine writes its second table and the third fills.
 async fn three_journals() -> (tempfile::TempDir, [PathBuf; 3]) {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Options::new(folder.path()).open().unwrap();
-    for number in 0..40 {
-        if number == 10 {
-            store.settle().unwrap();
-        }
-        set(&store, &format!("v{number}"), number.to_string()).await.unwrap();
-    }
-    let journal = newest_journal(folder.path());
-    let bytes = common::without_zeros(&journal);
-    drop(store);
+    let (folder, journal, bytes) = ten_in_tables(Sync::Always, 40).await;
     let ends = common::ends(&bytes);
     let cuts = [0, ends[ends.len() - 21], ends[ends.len() - 11], ends[ends.len() - 1]];
     let paths = [0, 1, 2].map(|number| journal.with_file_name(format!("{number}.jnl")));

@@ -66,19 +66,36 @@ async fn a_put_that_a_renewal_by_its_handle_overtook_is_read() {
     }
 }
 
+/// An entry whose remover died before he deleted it.
+struct Abandoned {
+    table: Table,
+    /// Its clock says that the remover died long ago: it renews what it reads.
+    reader: Table,
+    hooked: Arc<Hooked>,
+    /// Behind `hooked`.
+    removing: Table,
+}
+
+/// Put by the one who dies, or by `table`.
+async fn abandoned(by_the_dying: bool) -> Abandoned {
+    let store = evicting();
+    let (table, hooked, dying) = two(&store).await;
+    let putter = if by_the_dying { &dying } else { &table };
+    putter.put("k", "v").await.unwrap();
+    flagged(&store, "t", b"k").await;
+    dead_at(&hooked, 3, remove(&dying, "k")).await;
+    let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let reader = Table::options().clock(far_off).open(&store, "t").await.unwrap();
+    let hooked = Hooked::new(&store);
+    let removing = Table::open(&hooked.shared(), "t").await.unwrap();
+    Abandoned { table, reader, hooked, removing }
+}
+
 /// A reader gives the entry a new incarnation between the steps of a remove: the entry is no other for that, and is removed. Found by the proof's simulation (seed 770807178).
 #[tokio::test]
 async fn a_remove_that_a_renewal_comes_between_removes() {
     for (nth, loses_reply) in [(1, false), (2, false), (3, false), (3, true)] {
-        let store = evicting();
-        let (table, hooked, dying) = two(&store).await;
-        dying.put("k", "v").await.unwrap();
-        flagged(&store, "t", b"k").await;
-        dead_at(&hooked, 3, remove(&dying, "k")).await;
-        let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
-        let reader = Table::options().clock(far_off).open(&store, "t").await.unwrap();
-        let hooked = Hooked::new(&store);
-        let removing = Table::open(&hooked.shared(), "t").await.unwrap();
+        let Abandoned { table, reader, hooked, removing } = abandoned(true).await;
         hooked.at(nth, move |store, batch| async move {
             assert_eq!(sorted_keys(&reader).await, ["k"]);
             reader.settle().await;
@@ -95,15 +112,7 @@ async fn a_remove_that_a_renewal_comes_between_removes() {
 #[tokio::test]
 async fn a_remove_that_a_renewal_and_puts_of_all_earlier_writers_come_between_removes() {
     for nth in [2, 3] {
-        let store = evicting();
-        let (table, hooked, dying) = two(&store).await;
-        table.put("k", "v").await.unwrap();
-        flagged(&store, "t", b"k").await;
-        dead_at(&hooked, 3, remove(&dying, "k")).await;
-        let far_off = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
-        let reader = Table::options().clock(far_off).open(&store, "t").await.unwrap();
-        let hooked = Hooked::new(&store);
-        let removing = Table::open(&hooked.shared(), "t").await.unwrap();
+        let Abandoned { table, reader, hooked, removing } = abandoned(false).await;
         let putting = table.clone();
         before(&hooked, nth, move || async move {
             assert_eq!(sorted_keys(&reader).await, ["k"]);

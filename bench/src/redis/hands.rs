@@ -31,6 +31,10 @@ const UNLOCK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis
 /// Nobody counts exactly without comparing: a blind increment that is sent again counts twice.
 const SWAP: &str =
     "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('SET', KEYS[1], ARGV[2]) return 1";
+/// The same of a value that has a life: a lock whose tokens never fall keeps the last one where nobody holds it, so each change is made over what was read.
+const SWAP_MORTAL: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
+/// How long a lock's record lives, in milliseconds: as long as ours.
+const RECORD_MS: &str = "2592000000";
 
 /// Somebody with a structure.
 pub(super) enum Hand {
@@ -48,6 +52,15 @@ pub(super) enum Hand {
 
 fn member(at: u64) -> String {
     format!("member:{:03}", at % MEMBERS)
+}
+
+/// The record of a lock that nobody holds, with the token of who held it last; of one that is held.
+fn free(token: u64) -> String {
+    format!("free:{token:016x}")
+}
+
+fn held(token: u64) -> String {
+    format!("held:{token:016x}:{:016x}", fastrand::u64(..))
 }
 
 /// Tasks draw from ranges of their own.
@@ -205,6 +218,8 @@ pub(super) struct Bare {
     shards: Vec<String>,
     /// Between two round trips it starts a task that does nothing.
     starts_a_task: bool,
+    /// Its lock keeps a fencing token that grows, by this script.
+    fences: Option<String>,
 }
 
 impl Bare {
@@ -250,6 +265,7 @@ impl Bare {
             swap: swap.clone(),
             shards: shards.clone(),
             starts_a_task: false,
+            fences: None,
         };
         Ok((0..tasks).map(bare).collect())
     }
@@ -258,10 +274,23 @@ impl Bare {
         Bare { starts_a_task: true, ..self }
     }
 
+    /// A lock with a fencing token, as anybody would write it who needs one: the record of a lock that is free is made before.
+    pub(super) async fn fencing(mut self) -> Result<Bare> {
+        let script: String = redis::cmd("SCRIPT").arg("LOAD").arg(SWAP_MORTAL).query_async(&mut self.conn).await?;
+        redis::cmd("SET").arg(&self.key).arg(free(self.at)).exec_async(&mut self.conn).await?;
+        Ok(Bare { fences: Some(script), ..self })
+    }
+
     /// The commands of a step: a pipeline a round trip.
     fn trips(&self) -> Vec<Pipeline> {
         let (key, at) = (self.key.as_str(), self.at.to_string());
         match self.job {
+            Job::LockCycle if self.fences.is_some() => {
+                let script = self.fences.as_deref().unwrap_or_default();
+                let (before, held, after) = (free(self.at - 1), held(self.at), free(self.at));
+                let swap = |from: &str, to: &str| command(&["EVALSHA", script, "1", key, from, to, RECORD_MS]);
+                vec![swap(&before, &held), swap(&held, &after)]
+            }
             Job::LockCycle => {
                 vec![
                     command(&["SET", key, &at, "NX", "PX", "3600000"]),

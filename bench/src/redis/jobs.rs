@@ -10,6 +10,8 @@ use crate::drive::drive_tasks;
 const BARE: &str = "bare commands";
 /// The same by a task that starts another between two commands, as peers do which renew what they hold.
 const BARE_AND_TASK: &str = "bare commands, a task started between";
+/// The same with what a fencing token takes: a record that outlives its holder, and a comparison before each write.
+const FENCED: &str = "bare scripts that keep a fencing token, a task started between";
 const RSLOCK: &str = "rslock";
 const DISTKIT: &str = "distkit";
 const POTTERY: &str = "pottery (Python)";
@@ -151,6 +153,11 @@ fn hold(ground: &Ground<'_>, python: &Python, name: &str, job: Job, tasks: usize
     if job == Job::LockCycle {
         let bare = bare(&format!("{stem}-task"))?.into_iter().map(Bare::starting_a_task).collect();
         contestants.push(contestant(ground, BARE_AND_TASK, String::new(), bare));
+        let mut fenced = Vec::with_capacity(tasks);
+        for bare in bare(&format!("{stem}-fenced"))? {
+            fenced.push(runtime.block_on(bare.starting_a_task().fencing())?);
+        }
+        contestants.push(contestant(ground, FENCED, "EVALSHA, EVALSHA: compare, SET PX".to_owned(), fenced));
         let locks = runtime.block_on(Hand::rslock(&ground.url, &stem, tasks))?;
         contestants.push(contestant(ground, RSLOCK, String::new(), locks));
     }
@@ -167,6 +174,9 @@ fn hold(ground: &Ground<'_>, python: &Python, name: &str, job: Job, tasks: usize
     }
     let limit = |limit: f64| (tasks == 1).then_some(Limit::AtMost(limit));
     let mut goals = vec![Goal { ours: OURS, against: vec![BARE], limit: limit(RATIO_MAX) }];
+    if job == Job::LockCycle {
+        goals.push(Goal { ours: OURS, against: vec![FENCED], limit: limit(RATIO_MAX) });
+    }
     if matches!(job, Job::LockCycle | Job::CounterAdd | Job::FastAdd) {
         goals.push(Goal { ours: OURS, against: vec![RSLOCK, DISTKIT], limit: Some(Limit::AtMost(1.0)) });
     }

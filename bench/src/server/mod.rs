@@ -37,6 +37,8 @@ const ABUSED: &str = "larder serve, abused";
 const THEIRS: &str = "memcached";
 const ALWAYS: &str = "larder serve, sync=always";
 const EVERY: &str = "larder serve, sync=every:100ms";
+/// With the interval of its peer: as much can be lost.
+const EVERY_SECOND: &str = "larder serve, sync=every:1s";
 const REDIS: &str = "Redis, appendfsync always";
 const REDIS_EVERY: &str = "Redis, appendfsync everysec";
 
@@ -202,9 +204,10 @@ fn memory(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Contest
 fn durable(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Vec<Contest>> {
     let folder = tempfile::tempdir()?;
     let place = |name: &str| folder.path().join(name).display().to_string();
-    let (always, every) = (place("always"), place("every"));
-    let ours = Served::start(2, &["--folder", &always])?;
-    let ours_every = Served::start(2, &["--folder", &every, "--sync", "every:100ms"])?;
+    let serve = |name: &str, sync: &str| Served::start(2, &["--folder", &place(name), "--sync", sync]);
+    let ours = serve("always", "always")?;
+    let ours_every = serve("every", "every:100ms")?;
+    let ours_every_second = serve("every-second", "every:1s")?;
     let everysec = RedisOptions::new().arg("appendonly", "yes").arg("appendfsync", "everysec");
     let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new().appendonly());
     let redis_every = RedisServer::start(RedisVersion::Redis7, &everysec);
@@ -218,6 +221,7 @@ fn durable(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Vec<Co
         let peers = [
             peer(ALWAYS, ours.addr, ours.pid(), Request::ClassicSet),
             peer(EVERY, ours_every.addr, ours_every.pid(), Request::ClassicSet),
+            peer(EVERY_SECOND, ours_every_second.addr, ours_every_second.pid(), Request::ClassicSet),
             peer(REDIS, redis.addr(), redis.pid(), Request::RespSet),
             peer(REDIS_EVERY, redis_every.addr(), redis_every.pid(), Request::RespSet),
         ];
@@ -225,7 +229,7 @@ fn durable(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Vec<Co
         let contestants = peers.iter().map(rate).collect::<Result<Vec<_>>>()?;
         let least = if depth > 1 { 0.7 } else { 1.0 };
         let goal = |ours, theirs| Goal { ours, against: vec![theirs], limit: Some(Limit::AtLeast(least)) };
-        let goals = [goal(ALWAYS, REDIS), goal(EVERY, REDIS_EVERY)];
+        let goals = [goal(ALWAYS, REDIS), goal(EVERY, REDIS_EVERY), goal(EVERY_SECOND, REDIS_EVERY)];
         let rounds = plan.rounds.min(ROUNDS_MAX);
         contests.push(contest::hold(progress, &name, Unit::OpsPerSecond, rounds, contestants, &goals)?);
     }

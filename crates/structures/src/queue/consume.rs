@@ -70,6 +70,8 @@ pub(super) enum Given {
         attempts: u32,
     },
     Nothing,
+    /// Nothing, as far as is known: but a segment is gone, and what became of it is not known yet. It is to be asked for again in a moment.
+    Doubt,
     Done,
     /// The losses that the state counts, so many, are to be told: this is the last of them.
     Loss {
@@ -90,8 +92,6 @@ pub(super) struct Consumer {
     pub(super) view: Option<View>,
     /// True if the view was read in this call.
     is_fresh: bool,
-    /// True if the last step ended because it was open what became of a segment that is gone.
-    was_in_doubt: bool,
     pub(super) shelf: Shelf,
     pub(super) removals: Removals,
     /// Claims whose markers are gone.
@@ -136,8 +136,6 @@ pub(super) enum Step {
     Done(Outcomes),
     Again,
     Conflict,
-    /// What became of a segment may be said by another in a moment.
-    Doubt,
 }
 
 /// How much is looked at on the way.
@@ -227,15 +225,15 @@ impl Driver for Consumer {
 impl Consumer {
     pub(super) fn new(engine: Arc<Engine>, view: View) -> Consumer {
         let (writer, may_evict) = (random_id(), engine.store.profile().may_evict());
+        let removals = Removals::new(writer, may_evict, engine.timeout);
         Consumer {
             engine,
             writer,
             seq: 0,
             view: Some(view),
             is_fresh: false,
-            was_in_doubt: false,
             shelf: Shelf::default(),
-            removals: Removals::new(writer, may_evict),
+            removals,
             expired: HashSet::new(),
             checked: HashSet::new(),
             ended: Vec::new(),
@@ -270,10 +268,6 @@ impl Consumer {
             match self.step(ctx, changes).await {
                 Ok(Step::Done(outcomes)) => return Ok(outcomes),
                 Ok(Step::Again) => {}
-                Ok(Step::Doubt) => {
-                    let detail = "a segment is gone, and whoever was to remove it has not said so";
-                    (must_pause, last) = (true, Some(self.engine.named(ErrorKind::Timeout, detail)));
-                }
                 Ok(Step::Conflict) => {
                     conflicts += 1;
                     events::conflict(self.engine.vigil.subject());
@@ -307,9 +301,8 @@ impl Consumer {
     }
 
     async fn step(&mut self, ctx: Ctx, changes: &[Change]) -> Result<Step> {
-        if self.view.is_none() || (!self.sent.is_empty() && !self.is_fresh) || self.was_in_doubt {
+        if self.view.is_none() || (!self.sent.is_empty() && !self.is_fresh) {
             self.read(ctx, &[], Looks::Few).await?;
-            self.was_in_doubt = false;
         }
         if let Some(outcomes) = self.landed()? {
             return Ok(Step::Done(outcomes));
@@ -317,7 +310,7 @@ impl Consumer {
         let Some(view) = self.view.clone() else { return Ok(Step::Again) };
         self.shelf.forget_unlinked(&view.state);
         self.removals.note_missed(&view.state, self.engine.order, &self.shelf);
-        let plan = match self.plan(&view.state, changes, None) {
+        let mut plan = match self.plan(&view.state, changes, None) {
             Err(segments) => {
                 self.read(ctx, &segments, Looks::Some).await?;
                 return Ok(Step::Again);
@@ -338,8 +331,8 @@ impl Consumer {
             self.read(ctx, &[segment], if must_check { Looks::All } else { Looks::Few }).await?;
             return Ok(Step::Again);
         }
-        if plan.is_empty && self.is_in_doubt(&plan.state) {
-            return Ok(Step::Doubt);
+        if plan.is_empty && self.removals.are_in_doubt(&plan.state, self.engine.order, &self.shelf) {
+            plan.doubt();
         }
         if plan.state == view.state {
             return Ok(Step::Done(Arc::new(plan.outcomes)));
@@ -351,15 +344,6 @@ impl Consumer {
                 Ok(Step::Again)
             }
         }
-    }
-
-    /// True while a segment is gone and another may say so in a moment that he has removed it: a late push may have gone there, and be lost. Nobody is told that there is nothing before
-    /// that is known. It is looked at again then.
-    fn is_in_doubt(&mut self, state: &State) -> bool {
-        let doubtful = self.removals.doubtful(state, self.engine.order, &self.shelf);
-        doubtful.iter().for_each(|&segment| self.shelf.forget(segment));
-        self.was_in_doubt = !doubtful.is_empty();
-        self.was_in_doubt
     }
 
     /// The plan, marked, and its bytes. If taking makes the state too large, that is refused, and the rest goes
@@ -721,6 +705,15 @@ impl Consumer {
 type Outcome = Result<Given, (ErrorKind, String)>;
 
 impl Plan {
+    /// Nobody is told that there is nothing while it is open what became of a segment that is gone: a late push may have gone there, and be lost. All else goes on.
+    fn doubt(&mut self) {
+        for outcome in self.outcomes.values_mut() {
+            if matches!(outcome, Ok(Given::Nothing)) {
+                *outcome = Ok(Given::Doubt);
+            }
+        }
+    }
+
     /// Ends a claim: the item is done with, or given back.
     fn end(&mut self, id: u64, back: Option<u64>) -> Outcome {
         let Some(at) = self.state.opens.iter().position(|open| open.claim == id) else {

@@ -31,6 +31,9 @@ const COMBINED_MAX: usize = 128;
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// No pause is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Pauses between looks while it is open what became of a segment: the first, and the longest.
+const DOUBT_PAUSE_FIRST: Duration = Duration::from_millis(1);
+const DOUBT_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// An opened queue or stack.
 pub(super) struct Shared {
@@ -156,7 +159,7 @@ impl Shared {
     async fn pop(&self, wait: Duration) -> Result<Option<Bytes>> {
         Ok(match self.take_within(wait, || What::Pop).await? {
             Given::Item { bytes, .. } => Some(bytes),
-            Given::Nothing | Given::Done | Given::Loss { .. } => None,
+            Given::Nothing | Given::Doubt | Given::Done | Given::Loss { .. } => None,
         })
     }
 
@@ -171,7 +174,7 @@ impl Shared {
             Given::Item { bytes, attempts } => {
                 Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease })
             }
-            Given::Nothing | Given::Done | Given::Loss { .. } => None,
+            Given::Nothing | Given::Doubt | Given::Done | Given::Loss { .. } => None,
         })
     }
 
@@ -179,8 +182,14 @@ impl Shared {
     async fn take_within(&self, wait: Duration, mut what: impl FnMut() -> What) -> Result<Given> {
         let until = ambient::now() + wait.min(TIMEOUT_MAX);
         let (mut waiting, mut backoff) = (None, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
+        let mut doubt = None;
         loop {
             let given = self.change(what()).await;
+            if matches!(given, Ok(Given::Doubt)) {
+                doubt.get_or_insert_with(|| Doubt::begin(self.engine.timeout)).pause(&self.engine).await?;
+                continue;
+            }
+            doubt = None;
             if matches!(given, Ok(Given::Item { .. })) {
                 *self.rest() = Rest::new();
             }
@@ -249,6 +258,32 @@ impl Shared {
         }
         let detail = format!("the lease of claim {id} has run out, or it was acknowledged or given back");
         Err(self.engine.named(ErrorKind::Fenced, &detail))
+    }
+}
+
+/// It is open what became of a segment that is gone, and so whether there is nothing.
+struct Doubt {
+    until: Instant,
+    backoff: Backoff,
+}
+
+impl Doubt {
+    fn begin(timeout: Duration) -> Doubt {
+        Doubt { until: ambient::now() + timeout, backoff: Backoff::new(DOUBT_PAUSE_FIRST, DOUBT_PAUSE_MAX) }
+    }
+
+    /// Pauses before another look.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] if there is no time left.
+    async fn pause(&mut self, engine: &Engine) -> Result<()> {
+        let pause = self.backoff.next_pause();
+        if ambient::now() + pause >= self.until {
+            let detail = "a segment is gone, and what became of it is not known yet: nothing was taken";
+            return Err(engine.named(ErrorKind::Timeout, detail).effect(Effect::NotApplied));
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
     }
 }
 
@@ -427,10 +462,12 @@ macro_rules! handle {
             }
 
             /// Takes an item for good: at most once. `None` if there is none. **Round trips: 2**, 1 in a row on the handle that wrote last.
+            ///
+            /// On a store that may evict, `None` may take some 300 ms, and 1 round trip for each look meanwhile: as long as it is open whether a segment that is gone was removed by another or lost.
             #[doc = example!(stringify!($name); "jobs.push_all([\"a\", \"b\"]).await?;", concat!("assert_eq!(jobs.pop().await?.as_deref(), Some(&b\"", $newest, "\"[..]));"))]
             /// # Errors
             /// [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it. With an effect that is
-            /// unknown, an item may have been taken, and is lost then.
+            /// unknown, an item may have been taken, and is lost then. [`Timeout`](ErrorKind::Timeout) also where it is still open then what became of a segment.
             pub async fn pop(&self) -> Result<Option<Bytes>> {
                 self.0.pop(Duration::ZERO).await
             }
@@ -439,7 +476,7 @@ macro_rules! handle {
             ///
             /// It ends at once as an item comes where the store tells of changes (`watch` in the profile: Redis and Valkey). Elsewhere it looks after pauses that are drawn between 0 and a
             /// bound that doubles from 10 ms to 250 ms. An item whose lease runs out is found by a look: within 2 s. Of many that wait one gets the item. Dropped midway, it may have taken an item,
-            /// which is lost then: what must not be lost is claimed.
+            /// which is lost then: what must not be lost is claimed. `None` may come some 300 ms late, as of [`pop`](Self::pop).
             ///
             /// **Round trips:** as [`pop`](Self::pop), and 1 for each look in between; where the store tells, 1 more for each wait of 2 s.
             #[doc = example!(stringify!($name); "let waiting = jobs.clone();",
@@ -452,7 +489,7 @@ macro_rules! handle {
                 self.0.pop(wait).await
             }
 
-            /// Takes an item until it is acknowledged: at least once. `None` if there is none to take now. **Round trips: 2**, 1 in a
+            /// Takes an item until it is acknowledged: at least once. `None` if there is none to take now, which takes as long as of [`pop`](Self::pop). **Round trips: 2**, 1 in a
             /// row on the handle that wrote last.
             #[doc = example!(stringify!($name);
                 "jobs.push_all([\"a\", \"b\"]).await?;",

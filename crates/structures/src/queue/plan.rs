@@ -40,11 +40,12 @@ pub(super) struct Seen {
     pub(super) content: Option<Arc<Content>>,
     /// True if it was its link that was not there.
     is_unlinked: bool,
-    call: u64,
+    /// The call that read it.
+    pub(super) call: u64,
     /// The tail as it was known when the read was sent: a segment before it was closed by then.
     tail: u64,
     /// The state's sequence as it was known then. While that stands, what the read did not find is lost.
-    seq: u64,
+    pub(super) seq: u64,
 }
 
 /// What is known of a segment that the state names.
@@ -190,7 +191,7 @@ pub(super) fn tidy(state: &mut State, order: Order, shelf: &Shelf, removals: &Re
             continue;
         }
         let Some(seen) = shelf.get(state.records[at].segment).filter(|seen| seen.content.is_none()) else { continue };
-        match removals.fate(state, &state.records[at], seen.seq == state.seq) {
+        match removals.fate(state, &state.records[at], seen) {
             Fate::Removed => unlink(state, at),
             Fate::Evicted => {
                 unlink(state, at);

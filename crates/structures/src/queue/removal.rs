@@ -24,8 +24,9 @@ use larder_core::{Batch, Ctx, Op, Reply, Result, ambient};
 use super::consume::{Consumer, Step};
 use super::engine::View;
 use super::layout::{Content, Record, Remover, State};
-use super::plan::{self, Order, Shelf};
+use super::plan::{self, Order, Seen, Shelf};
 use super::push::Answers;
+use crate::retry::Backoff;
 
 /// How many segments one writer is to remove at a time.
 const REMOVALS_MAX: usize = 16;
@@ -34,8 +35,11 @@ const WRITES_UNTIL_TAKEN_OVER: u64 = 16;
 /// For so long, by his own clock, whoever misses a segment that another is to remove waits for that one's note where it may have been evicted: among many who write the state, his write comes through some
 /// time.
 const NOTE_WAIT: Duration = Duration::from_millis(300);
-/// How often one call tries to remove, and to write into the state what that met with.
+/// How often one call tries to remove, and to write into the state what that met with, without a pause.
 const NOTES_MAX: usize = 8;
+/// The pauses between further tries to note a removal.
+const NOTE_PAUSE_FIRST: Duration = Duration::from_millis(1);
+const NOTE_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// What is known of a removal of this writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,15 +69,28 @@ pub(super) struct Removals {
     pub(super) writer: u64,
     /// True if what is gone may have been evicted.
     may_evict: bool,
+    /// How long another's note is waited for.
+    note_wait: Duration,
     /// By the incarnations of the segments.
     known: HashMap<u64, Removal>,
-    /// Since when it is known of segments that are gone that another may have removed them, by their incarnations.
-    missed: HashMap<u64, Instant>,
+    /// Segments on record that are gone, by their incarnations.
+    missed: HashMap<u64, Missed>,
+}
+
+/// When a segment was found gone.
+#[derive(Clone, Copy, Debug)]
+struct Missed {
+    since: Instant,
+    /// The call that read it.
+    call: u64,
 }
 
 impl Removals {
-    pub(super) fn new(writer: u64, may_evict: bool) -> Removals {
-        Removals { writer, may_evict, known: HashMap::new(), missed: HashMap::new() }
+    /// Of a handle whose calls may take so long.
+    pub(super) fn new(writer: u64, may_evict: bool, timeout: Duration) -> Removals {
+        // A call ends with an answer also where it is short.
+        let note_wait = NOTE_WAIT.min(timeout / 2);
+        Removals { writer, may_evict, note_wait, known: HashMap::new(), missed: HashMap::new() }
     }
 
     /// Forgets segments that are not on record any more.
@@ -83,39 +100,53 @@ impl Removals {
         self.missed.retain(|incarnation, _| is_on_record(*incarnation));
     }
 
-    /// Takes note of segments that are gone and that another may have removed.
+    /// Takes note of segments that are gone.
     pub(super) fn note_missed(&mut self, state: &State, order: Order, shelf: &Shelf) {
         if !self.may_evict {
             return;
         }
-        for at in 0..state.records.len() {
-            if self.may_be_anothers(state, order, at, shelf) {
-                self.missed.entry(state.records[at].incarnation).or_insert_with(ambient::now);
+        for record in &state.records {
+            if shelf.get(record.segment).is_some_and(|seen| seen.content.is_some()) {
+                // It is there, set back perhaps: if it is missed again, that is another matter.
+                self.missed.remove(&record.incarnation);
             }
+        }
+        for (record, seen) in gone(state, order, shelf) {
+            let missed = || Missed { since: ambient::now(), call: seen.call };
+            self.missed.entry(record.incarnation).or_insert_with(missed);
         }
     }
 
-    /// The segments that are gone, and of which it is open what became of them: another, who may have removed them, may still say so.
-    pub(super) fn doubtful(&self, state: &State, order: Order, shelf: &Shelf) -> Vec<u64> {
-        let is_doubtful = |at: &usize| self.may_evict && self.may_be_anothers(state, order, *at, shelf);
-        (0..state.records.len()).filter(is_doubtful).map(|at| state.records[at].segment).collect()
-    }
-
-    /// True of a segment that was drained and is gone, and that another was to remove, or was before this writer.
-    fn may_be_anothers(&self, state: &State, order: Order, at: usize, shelf: &Shelf) -> bool {
-        let record = &state.records[at];
-        let is_anothers = record.remover.is_some_and(|remover| remover.writer != self.writer || remover.is_second);
-        let is_gone = || shelf.get(record.segment).is_some_and(|seen| seen.content.is_none());
-        is_anothers && plan::is_drained(state, order, at) && is_gone()
+    /// True if it is open what became of a segment that is gone: another, who may have removed it, may still say so, or the state has changed since it was looked for. `state` is without those whose fate
+    /// is known.
+    pub(super) fn are_in_doubt(&self, state: &State, order: Order, shelf: &Shelf) -> bool {
+        self.may_evict && gone(state, order, shelf).next().is_some()
     }
 
     /// True if another has had the time to say that he has removed it.
     fn has_waited(&self, incarnation: u64) -> bool {
-        self.missed.get(&incarnation).is_some_and(|since| ambient::now().saturating_duration_since(*since) >= NOTE_WAIT)
+        let waited = |missed: &Missed| ambient::now().saturating_duration_since(missed.since);
+        self.missed.get(&incarnation).is_some_and(|missed| waited(missed) >= self.note_wait)
     }
 
-    /// What became of a drained segment that a read did not find. `is_of_now`: the state was this very one when it was sent.
-    pub(super) fn fate(&self, state: &State, record: &Record, is_of_now: bool) -> Fate {
+    /// True if it was not there either when it was read once more since it was missed: then it was gone while the state was as it is, or the write that is conditional on that is refused.
+    fn is_missed_again(&self, incarnation: u64, seen: &Seen) -> bool {
+        self.missed.get(&incarnation).is_some_and(|missed| seen.call > missed.call)
+    }
+
+    /// True if others have to be told what a removal of this writer's met with.
+    fn must_note(&self, state: &State) -> bool {
+        state.records.iter().any(|record| match self.known.get(&record.incarnation) {
+            Some(Removal::Missing) => true,
+            Some(Removal::Removed | Removal::InDoubt) => self.may_evict,
+            Some(Removal::Refused) | None => false,
+        })
+    }
+
+    /// What became of a drained segment that a read did not find.
+    pub(super) fn fate(&self, state: &State, record: &Record, seen: &Seen) -> Fate {
+        // The state was this very one when the read was sent, or it has been on record since it was missed first.
+        let is_of_now = seen.seq == state.seq || self.is_missed_again(record.incarnation, seen);
         let Some(remover) = record.remover else { return if is_of_now { Fate::Evicted } else { Fate::Open } };
         let is_own = remover.writer == self.writer;
         match self.known.get(&record.incarnation) {
@@ -166,6 +197,13 @@ impl Removals {
     }
 }
 
+/// The segments that were drained and are gone.
+fn gone<'s>(state: &'s State, order: Order, shelf: &'s Shelf) -> impl Iterator<Item = (&'s Record, &'s Seen)> {
+    let drained = (0..state.records.len()).filter(move |&at| plan::is_drained(state, order, at));
+    let seen = drained.filter_map(move |at| Some((&state.records[at], shelf.get(state.records[at].segment)?)));
+    seen.filter(|(_, seen)| seen.content.is_none())
+}
+
 fn is_old(state: &State, remover: Remover) -> bool {
     state.seq.saturating_sub(remover.seq) >= WRITES_UNTIL_TAKEN_OVER
 }
@@ -211,7 +249,11 @@ impl Consumer {
         let now = ambient::now();
         let deadline = ctx.deadline.map(|deadline| now + deadline.saturating_duration_since(now) / 2);
         let ctx = Ctx { deadline: deadline.or(Some(now + Duration::from_secs(1))) };
-        for _ in 0..NOTES_MAX {
+        let mut backoff = Backoff::new(NOTE_PAUSE_FIRST, NOTE_PAUSE_MAX);
+        for tries in 0.. {
+            if tries >= NOTES_MAX && !self.pauses_for_a_note(&mut backoff, now, ctx).await {
+                return;
+            }
             let Some(view) = self.view.clone() else { return };
             self.removals.forget_all_but(&view.state);
             let Ok(left) = self.remove(ctx, &view).await else { return };
@@ -225,6 +267,18 @@ impl Consumer {
                 Err(_) => return,
             }
         }
+    }
+
+    /// Pauses before another try to note a removal: others, who miss the segment, wait for that. False where there is none to note, or they have given up by now.
+    async fn pauses_for_a_note(&self, backoff: &mut Backoff, since: Instant, ctx: Ctx) -> bool {
+        let must_note = self.view.as_ref().is_some_and(|view| self.removals.must_note(&view.state));
+        let pause = backoff.next_pause();
+        let until = ctx.deadline.map_or(since + NOTE_WAIT, |deadline| deadline.min(since + NOTE_WAIT));
+        let goes_on = must_note && ambient::now() + pause < until;
+        if goes_on {
+            tokio::time::sleep(pause).await;
+        }
+        goes_on
     }
 
     /// Removes the segments that are due; the numbers of those that were not as they were read. **Round trips: 1**, of a stack 2.
@@ -289,12 +343,7 @@ impl Consumer {
     async fn note_removals(&mut self, ctx: Ctx) -> Result<Option<Step>> {
         let Some(view) = self.view.clone() else { return Ok(None) };
         self.shelf.forget_unlinked(&view.state);
-        let must_note = |record: &Record| match self.removals.known.get(&record.incarnation) {
-            Some(Removal::Missing) => true,
-            Some(Removal::Removed | Removal::InDoubt) => self.removals.may_evict,
-            Some(Removal::Refused) | None => false,
-        };
-        if !view.state.records.iter().any(must_note) {
+        if !self.removals.must_note(&view.state) {
             return Ok(None);
         }
         let Ok(plan) = self.plan(&view.state, &[], None) else { return Ok(None) };

@@ -1,12 +1,15 @@
 //! Who removes a segment that was used up, and what is told of one that is gone and that nobody removed.
 
 use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, Run, Store, StoreRef, Verb};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, PutMode, Run, Store, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
+use tokio::task::JoinHandle;
 
 use crate::queue::support::{BOTH, Kind, Line, key, small, text};
 use crate::table::support::Evicting;
@@ -23,17 +26,21 @@ enum Removals {
     LoseTheReply,
     /// They are delivered, and the reply comes after a while.
     AnswerLate(Duration),
+    /// They pass, and what is written by token behind one is not: nobody hears of it.
+    Unsaid,
 }
 
 /// Breaks removals by token.
 struct Breaking {
     inner: StoreRef,
     removals: Mutex<Removals>,
+    /// How many have been asked for.
+    asked: AtomicUsize,
 }
 
 impl Breaking {
     fn new(inner: &StoreRef) -> Arc<Breaking> {
-        Arc::new(Breaking { inner: inner.clone(), removals: Mutex::new(Removals::Pass) })
+        Arc::new(Breaking { inner: inner.clone(), removals: Mutex::new(Removals::Pass), asked: AtomicUsize::new(0) })
     }
 
     fn shared(self: &Arc<Self>) -> StoreRef {
@@ -53,10 +60,17 @@ impl Store for Breaking {
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
         let removes = |op: &Op| matches!(op.verb, Verb::Delete { cas: Some(_) });
         let removals = *self.removals.lock().unwrap();
-        if removals == Removals::Pass || !batch.iter().any(removes) {
+        let count = batch.len();
+        let is_removal = batch.iter().any(removes);
+        self.asked.fetch_add(usize::from(is_removal), Ordering::Relaxed);
+        let swaps = |op: &Op| matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. });
+        if removals == Removals::Unsaid && self.asked.load(Ordering::Relaxed) > 0 && batch.iter().any(swaps) {
+            let refused = Error::new(ErrorKind::BadInput, "it is not sent").effect(Effect::NotApplied);
+            return Run::Ready((0..count).map(|_| Err(refused.clone())).collect());
+        }
+        if matches!(removals, Removals::Pass | Removals::Unsaid) || !is_removal {
             return self.inner.run(ctx, batch);
         }
-        let count = batch.len();
         Run::pending(async move {
             if let Removals::AnswerLate(after) = removals {
                 let replies = self.inner.run(ctx, batch).await;
@@ -66,7 +80,7 @@ impl Store for Breaking {
             match removals {
                 Removals::Hang => std::future::pending().await,
                 Removals::LoseTheReply => _ = self.inner.run(ctx, batch).await,
-                Removals::Pass | Removals::Vanish | Removals::AnswerLate(_) => {}
+                Removals::Pass | Removals::Vanish | Removals::Unsaid | Removals::AnswerLate(_) => {}
             }
             let error = Error::new(ErrorKind::Unavailable, "no reply came").effect(Effect::Unknown);
             (0..count).map(|_| Err(error.clone())).collect()
@@ -254,5 +268,164 @@ async fn a_removal_that_is_never_noted_is_told_as_a_loss_where_the_store_may_evi
         let (_, told, taken) = with_a_removal_that_is_said_late(kind, Duration::from_secs(600)).await;
         assert_eq!(told, 1, "{kind:?}");
         assert!(taken >= Duration::from_millis(300), "{kind:?}: {taken:?}");
+    }
+}
+
+/// Of a store that may evict. One takes the last of a segment and removes it, and never says so. The others, who have taken all there is: it is in doubt whether there is nothing.
+async fn in_doubt(kind: Kind) -> (Line, Line, JoinHandle<()>) {
+    let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
+    let breaking = Breaking::new(&store);
+    let one = Line::open(kind, &breaking.shared(), &small()).await;
+    let (two, three) = (Line::open(kind, &store, &small()).await, Line::open(kind, &store, &small()).await);
+    two.push_all((0..200).map(|n| format!("item {n:06}"))).await.unwrap();
+    breaking.set(Removals::AnswerLate(Duration::from_secs(600)));
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counted = taken.clone();
+    let taking = tokio::spawn(async move {
+        loop {
+            one.pop().await.unwrap().unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    while breaking.asked.load(Ordering::Relaxed) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The one that it hangs with is taken, too.
+    for _ in taken.load(Ordering::Relaxed) + 1..200 {
+        two.pop().await.unwrap().unwrap();
+    }
+    (two, three, taking)
+}
+
+#[tokio::test]
+async fn what_is_pushed_while_it_is_in_doubt_whether_there_is_nothing_is_taken_at_once() {
+    for kind in BOTH {
+        let (two, three, taking) = in_doubt(kind).await;
+        let pushing = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            three.push("new").await.unwrap();
+        };
+        let (popped, ()) = tokio::join!(two.pop(), pushing);
+        assert_eq!(popped.unwrap().as_deref(), Some(&b"new"[..]), "{kind:?}");
+        assert_eq!(all(&two).await, (Vec::new(), 1), "{kind:?}");
+        taking.abort();
+    }
+}
+
+/// Calls through clones of a handle travel in one write, and those that are not in doubt do not wait for one that is.
+#[tokio::test]
+async fn an_acknowledgement_does_not_wait_for_another_call_that_is_in_doubt() {
+    for kind in BOTH {
+        let (two, three, taking) = in_doubt(kind).await;
+        three.push("claimed").await.unwrap();
+        let claim = two.take().await;
+        let other = two.clone();
+        let acknowledging = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            other.ack(claim.id()).await
+        };
+        tokio::select! {
+            acknowledged = acknowledging => acknowledged.unwrap(),
+            popped = two.pop() => panic!("{kind:?}: {popped:?} came first"),
+        }
+        assert_eq!(all(&two).await, (Vec::new(), 1), "{kind:?}");
+        taking.abort();
+    }
+}
+
+/// Each was kept from saying what it has removed: it says so though it misses what the other has.
+#[tokio::test]
+async fn two_who_miss_what_the_other_removed_say_what_they_have_removed_themselves() {
+    for kind in BOTH {
+        let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
+        let three = Line::open(kind, &store, &small()).await;
+        three.push_all((0..200).map(|n| format!("item {n:06}"))).await.unwrap();
+        let (mut taken, mut unsaid) = (0, Vec::new());
+        for _ in 0..2 {
+            let breaking = Breaking::new(&store);
+            let line = Line::open(kind, &breaking.shared(), &small()).await;
+            breaking.set(Removals::Unsaid);
+            while breaking.asked.load(Ordering::Relaxed) == 0 {
+                line.pop().await.unwrap().unwrap();
+                taken += 1;
+            }
+            breaking.set(Removals::Pass);
+            unsaid.push(line);
+        }
+        for _ in taken..200 {
+            three.pop().await.unwrap().unwrap();
+        }
+        let (one, two) = tokio::join!(unsaid[0].pop(), unsaid[1].pop());
+        assert_eq!((one.unwrap(), two.unwrap()), (None, None), "{kind:?}");
+        assert_eq!(three.stat().await.segments_lost, 0, "{kind:?}");
+    }
+}
+
+/// Something happens before the next batch of several ops.
+struct Overtaken {
+    inner: StoreRef,
+    by: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+}
+
+impl Store for Overtaken {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        let by = if batch.len() > 1 { self.by.lock().unwrap().take() } else { None };
+        Run::pending(async move {
+            if let Some(by) = by {
+                by.await;
+            }
+            self.inner.run(ctx, batch).await
+        })
+    }
+}
+
+impl fmt::Debug for Overtaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Overtaken")
+    }
+}
+
+/// A look at a segment that is gone is overtaken by a write of another: it tells neither that it was lost nor that there is nothing.
+#[tokio::test]
+async fn a_loss_that_is_found_while_others_write_is_told_before_there_is_nothing() {
+    let options = || QueueOptions::default().segment_bytes(64 * 1024);
+    for kind in BOTH {
+        let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
+        let one = Line::open(kind, &store, &options()).await;
+        let two = Line::open(kind, &store, &options()).await;
+        let mut late = None;
+        for segments in [2, 3] {
+            while one.stat().await.segments < segments {
+                one.push([b'x'; 4_000]).await.unwrap();
+            }
+            late.get_or_insert(Line::open(kind, &store, &options()).await);
+        }
+        one.push("in the tail").await.unwrap();
+        let mut claims = Vec::new();
+        while let Some(claim) = one.claim(Duration::from_secs(600)).await.unwrap() {
+            claims.push(claim);
+        }
+        late.unwrap().push("late").await.unwrap();
+        let segment = Op::delete(key(kind, &store, Some(1)).await);
+        store.run(Ctx::default(), Batch::from_iter([segment])).await;
+        // Those of the first segment are acknowledged last: nobody has looked at it since it was used up.
+        if kind == Kind::Queue {
+            claims.reverse();
+        }
+        let of_the_tail = claims.remove(0);
+        for claim in &claims {
+            two.ack(claim.id()).await.unwrap();
+        }
+        let overtaken = Arc::new(Overtaken { inner: store.clone(), by: Mutex::new(None) });
+        let shared: StoreRef = overtaken.clone();
+        let line = Line::open(kind, &shared, &options()).await;
+        let acknowledging = async move { two.ack(of_the_tail.id()).await.unwrap() };
+        *overtaken.by.lock().unwrap() = Some(Box::pin(acknowledging));
+        assert_eq!(all(&line).await, (Vec::new(), 1), "{kind:?}");
+        assert!(overtaken.by.lock().unwrap().is_none(), "{kind:?}: nothing was overtaken");
     }
 }

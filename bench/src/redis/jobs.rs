@@ -151,8 +151,8 @@ fn hold(ground: &Ground<'_>, python: &Python, name: &str, job: Job, tasks: usize
         contestant(ground, BARE, job.bare().to_owned(), bare(&stem)?),
     ];
     if job == Job::LockCycle {
-        let bare = bare(&format!("{stem}-task"))?.into_iter().map(Bare::starting_a_task).collect();
-        contestants.push(contestant(ground, BARE_AND_TASK, String::new(), bare));
+        let busy = bare(&format!("{stem}-task"))?.into_iter().map(Bare::starting_a_task).collect();
+        contestants.push(contestant(ground, BARE_AND_TASK, String::new(), busy));
         let mut fenced = Vec::with_capacity(tasks);
         for bare in bare(&format!("{stem}-fenced"))? {
             fenced.push(runtime.block_on(bare.starting_a_task().fencing())?);

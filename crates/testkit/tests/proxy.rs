@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -470,6 +471,39 @@ fn a_drain_returns_once_all_that_was_sent_is_carried_out() {
     assert_eq!(echo.got(), "ablate");
     assert!(clients.iter_mut().all(|client| client.rest().is_empty()));
     Client::connect(&proxy).ask("c");
+}
+
+/// A client that connects at that very moment is closed as well, or begins behind it: a proof waited for one for ever that had just been accepted.
+#[test]
+fn a_drain_returns_though_clients_connect_meanwhile() {
+    let (_echo, proxy) = setup();
+    let proxy = Arc::new(proxy);
+    let (stop, drained) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let connecting = {
+        let (addr, stop) = (proxy.addr(), Arc::clone(&stop));
+        thread::spawn(move || {
+            // Each stays open until it is closed from the other side.
+            while !stop.load(Ordering::Relaxed) {
+                let mut stream = TcpStream::connect(addr).unwrap();
+                _ = stream.read(&mut [0]);
+            }
+        })
+    };
+    let draining = {
+        let (proxy, drained) = (Arc::clone(&proxy), Arc::clone(&drained));
+        thread::spawn(move || {
+            while drained.fetch_add(1, Ordering::Relaxed) < 10_000 {
+                proxy.drain();
+            }
+        })
+    };
+    until("all drains have returned", || draining.is_finished());
+    stop.store(true, Ordering::Relaxed);
+    proxy.drain();
+    until("the last has connected", || {
+        proxy.cut_all();
+        connecting.is_finished()
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -55,8 +55,7 @@ struct Link {
 }
 
 /// Carries one accepted connection to its end.
-pub(super) async fn serve(client: TcpStream, number: u64, shared: &Arc<Shared>) {
-    let mut cut = shared.cut.subscribe();
+pub(super) async fn serve(client: TcpStream, number: u64, mut cut: watch::Receiver<Cut>, shared: &Arc<Shared>) {
     let first = shared.decide(&Moment { connection: number, chunk: None, bytes: &[], begins: true });
     if matches!(first, Fault::Close | Fault::Hang) {
         shared.count(|counts| counts.add(&first));

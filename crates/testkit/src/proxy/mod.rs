@@ -596,6 +596,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
             continue;
         };
+        // Before it is among those that a drain waits for: what is sent to them from then on reaches it.
+        let cut = shared.cut.subscribe();
         let mut counts = lock(&shared.counts);
         if counts.connections_open >= CONNECTIONS_MAX {
             continue;
@@ -608,7 +610,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         drop(counts);
         let shared = Arc::clone(&shared);
         spawn_local(async move {
-            link::serve(client, number, &shared).await;
+            link::serve(client, number, cut, &shared).await;
             shared.count(|counts| counts.connections_open -= 1);
             lock(&shared.open).remove(&number);
         });

@@ -29,6 +29,8 @@ struct Subject {
     tests: &'static [&'static str],
     /// Which files, if not all.
     files: &'static [&'static str],
+    /// The folders of what they are made of and held against, as far as it is ours.
+    sources: &'static [&'static str],
 }
 
 /// Documentation tests count, too, where they are what holds a small function: cargo's own runner has them.
@@ -40,8 +42,16 @@ const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
 
 /// By the names of the command line.
 const SUBJECTS: &[(&str, Subject)] = &[
-    ("core", Subject { package: "larder-core", tests: WITH_EXAMPLES, files: &[] }),
-    ("proto", Subject { package: "larder-proto", tests: WITH_EXAMPLES, files: &[] }),
+    ("core", Subject { package: "larder-core", tests: WITH_EXAMPLES, files: &[], sources: &["crates/core"] }),
+    (
+        "proto",
+        Subject {
+            package: "larder-proto",
+            tests: WITH_EXAMPLES,
+            files: &[],
+            sources: &["crates/core", "crates/proto"],
+        },
+    ),
     (
         "layouts",
         Subject {
@@ -57,10 +67,16 @@ const SUBJECTS: &[(&str, Subject)] = &[
                 "crates/structures/src/records/schema.rs",
                 "crates/structures/src/{manifest,name}.rs",
             ],
+            sources: &["crates/core", "crates/store-memory", "crates/structures", "crates/testkit"],
         },
     ),
-    ("structures", Subject { package: "larder-structures", tests: IN_MEMORY, files: &[] }),
+    ("structures", Subject { package: "larder-structures", tests: IN_MEMORY, files: &[], sources: &["crates"] }),
 ];
+
+/// The folders of what a subject's mutants are made of and held against.
+pub(crate) fn sources(subject: &str) -> Option<&'static [&'static str]> {
+    SUBJECTS.iter().find(|(known, _)| *known == subject).map(|(_, subject)| subject.sources)
+}
 
 /// What to try.
 #[derive(clap::Args)]

@@ -328,6 +328,15 @@ fn table_of_mutants(mutants: &[&Run]) -> String {
         let rest = ["argued", "survive", "do not build"].map(of).join(" | ");
         let _ = writeln!(table, "| {subject} | {runs} | {minutes} | {tried:.0} % | {share} | {viable:.1} % | {rest} |");
     }
+    let earlier = mutants.iter().filter_map(|run| Some(format!("{} at {}", run.extent, run.earlier.as_ref()?)));
+    let earlier: Vec<String> = earlier.collect();
+    if !earlier.is_empty() {
+        let _ = writeln!(
+            table,
+            "\nTried at an earlier commit, and nothing of theirs has changed since: {}.",
+            earlier.join(", ")
+        );
+    }
     table
 }
 

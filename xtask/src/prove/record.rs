@@ -1,4 +1,5 @@
-//! Runs as they are recorded, a line each, in `target/proofs/<commit>.jsonl`. Nothing counts twice: what a run did must be what no other at its commit did.
+//! Runs as they are recorded, a line each, in `target/proofs/<commit>.jsonl`. Nothing counts twice: what a run did must be what no other at its commit did. Mutants count at a later commit, too, as long as
+//! nothing has changed that they were made of and held against: they take days, and the rest of the tree has no say in them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,8 +10,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{RESULTS, target};
+use super::{MUTANTS, RESULTS, target};
 use crate::command::{Context, Failure, Result, output};
+use crate::mutants;
 
 /// What is counted of losses that nobody was told of.
 const SILENT: &str = "silent losses";
@@ -68,6 +70,8 @@ pub(crate) struct Run {
     pub(crate) survivors: Vec<String>,
     /// What the tree was by the end, where that was no longer what it was at the beginning.
     pub(crate) moved: Option<String>,
+    /// The commit that it was recorded at, where that is an earlier one.
+    pub(crate) earlier: Option<String>,
 }
 
 impl Run {
@@ -97,6 +101,7 @@ impl Run {
             told: texts(&findings["told"]),
             survivors: texts(&findings["survivors"]),
             moved: value["moved"].as_str().map(str::to_owned),
+            earlier: None,
         })
     }
 
@@ -117,6 +122,7 @@ impl Run {
 /// The runs at one commit: that of the tree as the book is opened, before anything runs.
 pub(crate) struct Book {
     pub(crate) commit: String,
+    root: PathBuf,
     file: PathBuf,
 }
 
@@ -124,16 +130,37 @@ impl Book {
     pub(crate) fn open(root: &Path) -> Result<Book> {
         let commit = commit(root)?;
         let file = target(root).join("proofs").join(format!("{commit}.jsonl"));
-        Ok(Book { commit, file })
+        Ok(Book { commit, root: root.to_owned(), file })
     }
 
     /// All that are recorded.
     pub(crate) fn runs(&self) -> Result<Vec<Run>> {
-        if !self.file.exists() {
-            return Ok(Vec::new());
+        let mut runs = if self.file.exists() { parsed(&self.file)? } else { Vec::new() };
+        runs.extend(self.earlier()?);
+        Ok(runs)
+    }
+
+    /// Runs at other commits that count at this one.
+    fn earlier(&self) -> Result<Vec<Run>> {
+        let Some(Ok(files)) = self.file.parent().map(fs::read_dir) else { return Ok(Vec::new()) };
+        let mut earlier = Vec::new();
+        for file in files.filter_map(|file| Some(file.ok()?.path())).filter(|file| *file != self.file) {
+            let Some(commit) = file.file_stem().and_then(|stem| stem.to_str()) else { continue };
+            for run in parsed(&file)?.into_iter().filter(|run| run.part == MUTANTS && run.moved.is_none()) {
+                let Extent::Shard { subject, .. } = &run.extent else { continue };
+                if mutants::sources(subject).is_some_and(|sources| self.is_as_at(commit, sources)) {
+                    earlier.push(Run { earlier: Some(commit.to_owned()), ..run });
+                }
+            }
         }
-        let lines = fs::read_to_string(&self.file).context(|| format!("could not read {}", self.file.display()))?;
-        lines.lines().map(Run::parse).collect()
+        Ok(earlier)
+    }
+
+    /// Whether these folders of the tree are as they were at a commit; that of a tree that had changes is none.
+    fn is_as_at(&self, commit: &str, folders: &[&str]) -> bool {
+        let mut git = Command::new("git");
+        git.args(["diff", "--quiet", commit, "--"]).args(folders).current_dir(&self.root);
+        output(&mut git).is_ok()
     }
 
     /// Fails where some of this is recorded.
@@ -195,6 +222,11 @@ impl Book {
     }
 }
 
+fn parsed(file: &Path) -> Result<Vec<Run>> {
+    let lines = fs::read_to_string(file).context(|| format!("could not read {}", file.display()))?;
+    lines.lines().map(Run::parse).collect()
+}
+
 /// The commit, and whether the tree differs from it.
 fn commit(root: &Path) -> Result<String> {
     let git = |args: &[&str]| output(Command::new("git").args(args).current_dir(root));
@@ -254,7 +286,8 @@ mod tests {
         }
         let commit = commit(root).unwrap();
         let file = root.join(".git").join("runs").join("proof.jsonl");
-        (folder, Book { commit, file })
+        let root = root.to_owned();
+        (folder, Book { commit, root, file })
     }
 
     fn record(book: &Book, root: &Path, seed: u64, count: u64) -> Result<Run> {
@@ -273,6 +306,31 @@ mod tests {
         assert_eq!((book.next_seed("x").unwrap(), book.next_seed("y").unwrap()), (Some(30), None));
         assert_eq!(book.room("x", 7).unwrap(), 13, "up to the run at 20");
         assert!(book.room("x", 6).is_err() && book.room("y", 6).is_ok());
+    }
+
+    #[test]
+    fn mutants_of_an_earlier_commit_count_as_long_as_their_code_is_the_same() {
+        let (folder, book) = opened();
+        let root = folder.path();
+        let findings = json!({"counts": {"viable": 3}, "violations": 0});
+        for (subject, at) in [("core", 0), ("layouts", 1), ("nobody's", 2)] {
+            let run = json!({"part": MUTANTS, "subject": subject, "shard": at, "shards": 3, "seconds": 1, "findings": findings});
+            book.record(root, run).unwrap();
+        }
+        record(&book, root, 1, 1).unwrap();
+        let runs = |name: &str| {
+            let file = book.file.with_file_name(name);
+            Book { commit: "another".to_owned(), root: root.to_owned(), file }.runs().unwrap()
+        };
+        let of = book.file.with_file_name(format!("{}.jsonl", book.commit));
+        fs::rename(&book.file, of).unwrap();
+        let told = |runs: Vec<Run>| runs.iter().map(|run| run.extent.to_string()).collect::<Vec<_>>();
+        assert!(runs("later.jsonl").iter().all(|run| run.earlier.as_ref() == Some(&book.commit)));
+        assert_eq!(told(runs("later.jsonl")), ["core 0/3", "layouts 1/3"]);
+        fs::create_dir_all(root.join("crates/structures")).unwrap();
+        fs::write(root.join("crates/structures/code"), "second").unwrap();
+        output(Command::new("git").args(["add", "crates"]).current_dir(root)).unwrap();
+        assert_eq!(told(runs("later.jsonl")), ["core 0/3"], "the structures are others by now");
     }
 
     #[test]

@@ -209,6 +209,8 @@ impl Driver for Consumer {
             self.end_markers(tried);
             let is_empty = outcomes.values().any(|outcome| matches!(outcome, Ok(Given::Nothing)));
             self.settled = Some(outcomes.clone());
+            // Each of them has an answer that is known.
+            let deadline = changes.iter().map(|change| change.deadline).min().unwrap_or(deadline);
             self.clear_up(Ctx { deadline: Some(deadline) }).await;
             if is_empty {
                 self.engine.note_sight(self.sight());

@@ -184,9 +184,11 @@ impl Shared {
         let (mut waiting, mut backoff) = (None, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
         let mut doubt = None;
         loop {
+            let asked = ambient::now();
             let given = self.change(what()).await;
             if matches!(given, Ok(Given::Doubt)) {
-                doubt.get_or_insert_with(|| Doubt::begin(self.engine.timeout)).pause(&self.engine).await?;
+                let until = asked + self.engine.timeout;
+                doubt.get_or_insert_with(|| Doubt::begin(until)).pause(&self.engine).await?;
                 continue;
             }
             doubt = None;
@@ -268,8 +270,8 @@ struct Doubt {
 }
 
 impl Doubt {
-    fn begin(timeout: Duration) -> Doubt {
-        Doubt { until: ambient::now() + timeout, backoff: Backoff::new(DOUBT_PAUSE_FIRST, DOUBT_PAUSE_MAX) }
+    fn begin(until: Instant) -> Doubt {
+        Doubt { until, backoff: Backoff::new(DOUBT_PAUSE_FIRST, DOUBT_PAUSE_MAX) }
     }
 
     /// Pauses before another look.
@@ -277,8 +279,9 @@ impl Doubt {
     /// # Errors
     /// [`ErrorKind::Timeout`] if there is no time left.
     async fn pause(&mut self, engine: &Engine) -> Result<()> {
-        let pause = self.backoff.next_pause();
-        if ambient::now() + pause >= self.until {
+        let left = self.until.saturating_duration_since(ambient::now());
+        let pause = self.backoff.next_pause().min(left);
+        if left.is_zero() {
             let detail = "a segment is gone, and what became of it is not known yet: nothing was taken";
             return Err(engine.named(ErrorKind::Timeout, detail).effect(Effect::NotApplied));
         }

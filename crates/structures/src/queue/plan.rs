@@ -191,7 +191,7 @@ pub(super) fn tidy(state: &mut State, order: Order, shelf: &Shelf, removals: &Re
             continue;
         }
         let Some(seen) = shelf.get(state.records[at].segment).filter(|seen| seen.content.is_none()) else { continue };
-        match removals.fate(state, &state.records[at], seen) {
+        match removals.fate(state, &state.records[at], seen, shelf.is_fresh(seen)) {
             Fate::Removed => unlink(state, at),
             Fate::Evicted => {
                 unlink(state, at);
@@ -321,6 +321,12 @@ fn oldest(state: &mut State, shelf: &Shelf) -> Free {
                     }
                 }
                 Look::Back(content, kept) => return Free::Lost(set_back(state, at, content, kept)),
+                // It went back to where nothing of it was taken, and is gone since: that is not for who was to remove it to tell.
+                Look::Lost if !record.is_whole() => {
+                    let segment = record.segment;
+                    unlink(state, at);
+                    return Free::Lost(lost_segment(state, segment));
+                }
                 Look::Unread | Look::Lost => {}
             }
         }
@@ -372,8 +378,12 @@ fn newest(state: &mut State, shelf: &Shelf) -> Free {
         let is_tail = segment == state.tail;
         // Others push to the tail at any time; what is closed changes by mistake only.
         let is_current = |seen: &Seen| shelf.is_fresh(seen) || (!is_tail && seen.tail > segment);
-        if !shelf.get(segment).is_some_and(is_current) {
+        let Some(seen) = shelf.get(segment).filter(|seen| is_current(seen)) else {
             return Free::Read(vec![segment]);
+        };
+        if seen.content.is_none() && is_drained(state, Order::Lifo, at) {
+            // There is nothing to take; what became of it is for others to find out.
+            continue;
         }
         match look(state, segment, Some(record), shelf) {
             Look::Unread => return Free::Read(vec![segment]),
@@ -383,8 +393,6 @@ fn newest(state: &mut State, shelf: &Shelf) -> Free {
                 state.is_tail_lost = true;
                 return Free::Lost(lost_segment(state, segment));
             }
-            // Somebody else removes it, or has.
-            Look::Lost if is_drained(state, Order::Lifo, at) => {}
             Look::Lost => {
                 unlink(state, at);
                 return Free::Lost(lost_segment(state, segment));

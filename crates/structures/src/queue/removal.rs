@@ -83,6 +83,8 @@ struct Missed {
     since: Instant,
     /// The call that read it.
     call: u64,
+    /// Who was to remove it.
+    remover: Option<Remover>,
 }
 
 impl Removals {
@@ -112,8 +114,13 @@ impl Removals {
             }
         }
         for (record, seen) in gone(state, order, shelf) {
-            let missed = || Missed { since: ambient::now(), call: seen.call };
-            self.missed.entry(record.incarnation).or_insert_with(missed);
+            let remover = record.remover;
+            let missed = || Missed { since: ambient::now(), call: seen.call, remover };
+            let known = self.missed.entry(record.incarnation).or_insert_with(missed);
+            if known.remover != remover {
+                // It was there again meanwhile, and drained anew.
+                *known = missed();
+            }
         }
     }
 
@@ -143,10 +150,10 @@ impl Removals {
         })
     }
 
-    /// What became of a drained segment that a read did not find.
-    pub(super) fn fate(&self, state: &State, record: &Record, seen: &Seen) -> Fate {
+    /// What became of a drained segment that a read did not find; of this call, if that `is_fresh`.
+    pub(super) fn fate(&self, state: &State, record: &Record, seen: &Seen, is_fresh: bool) -> Fate {
         // The state was this very one when the read was sent, or it has been on record since it was missed first.
-        let is_of_now = seen.seq == state.seq || self.is_missed_again(record.incarnation, seen);
+        let is_of_now = seen.seq == state.seq || (is_fresh && self.is_missed_again(record.incarnation, seen));
         let Some(remover) = record.remover else { return if is_of_now { Fate::Evicted } else { Fate::Open } };
         let is_own = remover.writer == self.writer;
         match self.known.get(&record.incarnation) {

@@ -8,6 +8,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 
 use crate::queue::support::{BOTH, Kind, LEASE, Line, key, small, text};
+use crate::table::support::Evicting;
 
 const PUSHED: usize = 8;
 
@@ -237,5 +238,29 @@ async fn segments_that_were_named_since_the_state_went_back_are_found() {
         assert_eq!(told, 0, "{kind:?}");
         let found: Vec<&String> = items.iter().filter(|item| item.starts_with("new")).collect();
         assert_eq!(found.len(), new.len(), "{kind:?}: {items:?}");
+    }
+}
+
+/// Nothing of it is there for certain, so nothing of it counts as taken; and then it is evicted.
+#[tokio::test]
+async fn a_segment_that_was_set_back_and_is_evicted_then_is_told_as_lost() {
+    for there in 1..=2 {
+        let store: StoreRef = Arc::new(Evicting(memory()));
+        let line = Line::open(Kind::Queue, &store, &small()).await;
+        let segment = key(Kind::Queue, &store, Some(0)).await;
+        let mut values = vec![value(&store, &segment).await];
+        while line.stat().await.segments < 2 {
+            line.push(format!("old {:06}", values.len())).await.unwrap();
+            values.push(value(&store, &segment).await);
+        }
+        line.push("in the tail").await.unwrap();
+        while line.claim(LEASE).await.unwrap().is_some() {}
+        set_back(&store, &segment, values[there].clone()).await;
+        let other = Line::open(Kind::Queue, &store, &small()).await;
+        assert_eq!(other.pop().await.unwrap_err().kind(), ErrorKind::Lost, "{there}");
+        store.delete(segment).await.unwrap();
+        let (items, told) = drain(&Line::open(Kind::Queue, &store, &small()).await).await;
+        assert_eq!((items.len(), other.stat().await.segments_lost), (0, 2), "{there}");
+        assert!(told > 0, "{there}");
     }
 }

@@ -272,7 +272,7 @@ async fn a_removal_that_is_never_noted_is_told_as_a_loss_where_the_store_may_evi
 }
 
 /// Of a store that may evict. One takes the last of a segment and removes it, and never says so. The others, who have taken all there is: it is in doubt whether there is nothing.
-async fn in_doubt(kind: Kind) -> (Line, Line, JoinHandle<()>) {
+async fn in_doubt(kind: Kind) -> ((Line, StoreRef), Line, JoinHandle<()>) {
     let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
     let breaking = Breaking::new(&store);
     let one = Line::open(kind, &breaking.shared(), &small()).await;
@@ -292,15 +292,15 @@ async fn in_doubt(kind: Kind) -> (Line, Line, JoinHandle<()>) {
     }
     // The one that it hangs with is taken, too.
     for _ in taken.load(Ordering::Relaxed) + 1..200 {
-        two.pop().await.unwrap().unwrap();
+        three.pop().await.unwrap().unwrap();
     }
-    (two, three, taking)
+    ((two, store), three, taking)
 }
 
 #[tokio::test]
 async fn what_is_pushed_while_it_is_in_doubt_whether_there_is_nothing_is_taken_at_once() {
     for kind in BOTH {
-        let (two, three, taking) = in_doubt(kind).await;
+        let ((two, _), three, taking) = in_doubt(kind).await;
         let pushing = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             three.push("new").await.unwrap();
@@ -316,7 +316,7 @@ async fn what_is_pushed_while_it_is_in_doubt_whether_there_is_nothing_is_taken_a
 #[tokio::test]
 async fn an_acknowledgement_does_not_wait_for_another_call_that_is_in_doubt() {
     for kind in BOTH {
-        let (two, three, taking) = in_doubt(kind).await;
+        let ((two, _), three, taking) = in_doubt(kind).await;
         three.push("claimed").await.unwrap();
         let claim = two.take().await;
         let other = two.clone();
@@ -361,10 +361,18 @@ async fn two_who_miss_what_the_other_removed_say_what_they_have_removed_themselv
     }
 }
 
-/// Something happens before the next batch of several ops.
+type Deed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Something happens before each look: each batch of several ops that writes nothing.
 struct Overtaken {
     inner: StoreRef,
-    by: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    by: Box<dyn Fn() -> Option<Deed> + Send + Sync>,
+}
+
+impl Overtaken {
+    fn new(inner: &StoreRef, by: impl Fn() -> Option<Deed> + Send + Sync + 'static) -> StoreRef {
+        Arc::new(Overtaken { inner: inner.clone(), by: Box::new(by) })
+    }
 }
 
 impl Store for Overtaken {
@@ -373,7 +381,8 @@ impl Store for Overtaken {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        let by = if batch.len() > 1 { self.by.lock().unwrap().take() } else { None };
+        let is_look = batch.len() > 1 && batch.iter().all(|op| matches!(op.verb, Verb::Get { .. }));
+        let by = if is_look { (self.by)() } else { None };
         Run::pending(async move {
             if let Some(by) = by {
                 by.await;
@@ -420,12 +429,40 @@ async fn a_loss_that_is_found_while_others_write_is_told_before_there_is_nothing
         for claim in &claims {
             two.ack(claim.id()).await.unwrap();
         }
-        let overtaken = Arc::new(Overtaken { inner: store.clone(), by: Mutex::new(None) });
-        let shared: StoreRef = overtaken.clone();
-        let line = Line::open(kind, &shared, &options()).await;
-        let acknowledging = async move { two.ack(of_the_tail.id()).await.unwrap() };
-        *overtaken.by.lock().unwrap() = Some(Box::pin(acknowledging));
+        let once = Arc::new(Mutex::new(None::<Deed>));
+        let line = {
+            let once = once.clone();
+            let overtaken = Overtaken::new(&store, move || once.lock().unwrap().take());
+            Line::open(kind, &overtaken, &options()).await
+        };
+        *once.lock().unwrap() = Some(Box::pin(async move { two.ack(of_the_tail.id()).await.unwrap() }));
         assert_eq!(all(&line).await, (Vec::new(), 1), "{kind:?}");
-        assert!(overtaken.by.lock().unwrap().is_none(), "{kind:?}: nothing was overtaken");
+        assert!(once.lock().unwrap().is_none(), "{kind:?}: nothing was overtaken");
+    }
+}
+
+/// Others write the state before each look: what became of the segment is decided all the same, and as soon as otherwise.
+#[tokio::test]
+async fn a_loss_is_told_however_often_others_write() {
+    for kind in BOTH {
+        let (two, three, taking) = in_doubt(kind).await;
+        three.push_all((0..400).map(|n| format!("held {n:03}"))).await.unwrap();
+        let mut claims = Vec::new();
+        while claims.len() < 400 {
+            claims.push(three.take().await);
+        }
+        let (claims, looks) = (Arc::new(Mutex::new(claims)), Arc::new(AtomicUsize::new(0)));
+        let counted = looks.clone();
+        let overtaken = Overtaken::new(&two.1, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let claim = claims.lock().unwrap().pop()?;
+            Some(Box::pin(async move { claim.ack().await.unwrap() }))
+        });
+        let line = Line::open(kind, &overtaken, &small()).await;
+        let since = Instant::now();
+        assert_eq!(line.pop().await.unwrap_err().kind(), ErrorKind::Lost, "{kind:?}");
+        let (looks, taken) = (looks.load(Ordering::Relaxed), since.elapsed());
+        assert!((2..200).contains(&looks), "{kind:?}: {looks} looks in {taken:?}");
+        taking.abort();
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, PutMode, Run, Store, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
+use larder_structures::queue::Claim;
 use tokio::task::JoinHandle;
 
 use crate::queue::support::{BOTH, Kind, Line, key, small, text};
@@ -271,13 +272,61 @@ async fn a_removal_that_is_never_noted_is_told_as_a_loss_where_the_store_may_evi
     }
 }
 
-/// Of a store that may evict. One takes the last of a segment and removes it, and never says so. The others, who have taken all there is: it is in doubt whether there is nothing.
-async fn in_doubt(kind: Kind) -> ((Line, StoreRef), Line, JoinHandle<()>) {
+/// What went otherwise in a scene. Losses are decided by the clock, 300 ms after they were missed first: a machine that stands still for as long lets one be told before its turn.
+type Odd = String;
+
+/// Plays a scene until it goes as it should: on a machine that is busy that may take some.
+async fn played<Playing: Future<Output = Result<(), Odd>>>(scene: impl Fn(Kind) -> Playing) {
+    for kind in BOTH {
+        let mut odds = Vec::new();
+        while let Err(odd) = scene(kind).await {
+            odds.push(odd);
+            assert!(odds.len() < 5, "{kind:?}: {odds:?}");
+        }
+    }
+}
+
+fn expect<T: PartialEq + fmt::Debug>(what: &str, found: T, wanted: T) -> Result<(), Odd> {
+    if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, not {wanted:?}")) }
+}
+
+/// It is in doubt whether there is nothing.
+struct Doubt {
+    store: StoreRef,
+    /// Has never looked.
+    fresh: Line,
+    other: Line,
+    /// Of the other's.
+    claims: Vec<Claim>,
+    /// Hangs.
+    taking: JoinHandle<()>,
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        self.taking.abort();
+    }
+}
+
+/// Of a store that may evict. So many items are claimed; one takes the last of a segment and removes it, and never says so; another has taken all the rest.
+async fn in_doubt(kind: Kind, claimed: usize) -> Result<Doubt, Odd> {
     let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
     let breaking = Breaking::new(&store);
     let one = Line::open(kind, &breaking.shared(), &small()).await;
-    let (two, three) = (Line::open(kind, &store, &small()).await, Line::open(kind, &store, &small()).await);
-    two.push_all((0..200).map(|n| format!("item {n:06}"))).await.unwrap();
+    let (fresh, other) = (Line::open(kind, &store, &small()).await, Line::open(kind, &store, &small()).await);
+    let items = || other.push_all((0..200).map(|n| format!("item {n:06}")));
+    let mut claims = Vec::new();
+    // What comes first is claimed.
+    if kind == Kind::Stack {
+        items().await.unwrap();
+    }
+    other.push_all((0..claimed).map(|n| format!("held {n:06}"))).await.unwrap();
+    while claims.len() < claimed {
+        claims.push(other.take().await);
+    }
+    if kind == Kind::Queue {
+        items().await.unwrap();
+    }
     breaking.set(Removals::AnswerLate(Duration::from_secs(600)));
     let taken = Arc::new(AtomicUsize::new(0));
     let counted = taken.clone();
@@ -290,53 +339,52 @@ async fn in_doubt(kind: Kind) -> ((Line, StoreRef), Line, JoinHandle<()>) {
     while breaking.asked.load(Ordering::Relaxed) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    let doubt = Doubt { store, fresh, other, claims, taking };
     // The one that it hangs with is taken, too.
     for _ in taken.load(Ordering::Relaxed) + 1..200 {
-        three.pop().await.unwrap().unwrap();
+        expect("an item of the rest", doubt.other.pop().await.map(|item| item.is_some()).ok(), Some(true))?;
     }
-    ((two, store), three, taking)
+    Ok(doubt)
 }
 
 #[tokio::test]
 async fn what_is_pushed_while_it_is_in_doubt_whether_there_is_nothing_is_taken_at_once() {
-    for kind in BOTH {
-        let ((two, _), three, taking) = in_doubt(kind).await;
+    played(|kind| async move {
+        let doubt = in_doubt(kind, 0).await?;
         let pushing = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            three.push("new").await.unwrap();
+            doubt.other.push("new").await.unwrap();
         };
-        let (popped, ()) = tokio::join!(two.pop(), pushing);
-        assert_eq!(popped.unwrap().as_deref(), Some(&b"new"[..]), "{kind:?}");
-        assert_eq!(all(&two).await, (Vec::new(), 1), "{kind:?}");
-        taking.abort();
-    }
+        let (popped, ()) = tokio::join!(doubt.fresh.pop(), pushing);
+        expect("what was pushed", popped.map(|item| item.map(|item| text(&item))).ok(), Some(Some("new".to_owned())))?;
+        expect("the rest", all(&doubt.fresh).await, (Vec::new(), 1))
+    })
+    .await;
 }
 
 /// Calls through clones of a handle travel in one write, and those that are not in doubt do not wait for one that is.
 #[tokio::test]
 async fn an_acknowledgement_does_not_wait_for_another_call_that_is_in_doubt() {
-    for kind in BOTH {
-        let ((two, _), three, taking) = in_doubt(kind).await;
-        three.push("claimed").await.unwrap();
-        let claim = two.take().await;
-        let other = two.clone();
+    played(|kind| async move {
+        let doubt = in_doubt(kind, 1).await?;
+        let (clone, claim) = (doubt.fresh.clone(), doubt.claims[0].id());
         let acknowledging = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            other.ack(claim.id()).await
+            clone.ack(claim).await
         };
         tokio::select! {
             acknowledged = acknowledging => acknowledged.unwrap(),
-            popped = two.pop() => panic!("{kind:?}: {popped:?} came first"),
+            popped = doubt.fresh.pop() => return Err(format!("{popped:?} came first")),
         }
-        assert_eq!(all(&two).await, (Vec::new(), 1), "{kind:?}");
-        taking.abort();
-    }
+        expect("the rest", all(&doubt.fresh).await, (Vec::new(), 1))
+    })
+    .await;
 }
 
 /// Each was kept from saying what it has removed: it says so though it misses what the other has.
 #[tokio::test]
 async fn two_who_miss_what_the_other_removed_say_what_they_have_removed_themselves() {
-    for kind in BOTH {
+    played(|kind| async move {
         let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
         let three = Line::open(kind, &store, &small()).await;
         three.push_all((0..200).map(|n| format!("item {n:06}"))).await.unwrap();
@@ -353,12 +401,13 @@ async fn two_who_miss_what_the_other_removed_say_what_they_have_removed_themselv
             unsaid.push(line);
         }
         for _ in taken..200 {
-            three.pop().await.unwrap().unwrap();
+            expect("an item of the rest", three.pop().await.map(|item| item.is_some()).ok(), Some(true))?;
         }
         let (one, two) = tokio::join!(unsaid[0].pop(), unsaid[1].pop());
-        assert_eq!((one.unwrap(), two.unwrap()), (None, None), "{kind:?}");
-        assert_eq!(three.stat().await.segments_lost, 0, "{kind:?}");
-    }
+        expect("nothing", (one.ok(), two.ok()), (Some(None), Some(None)))?;
+        expect("losses", three.stat().await.segments_lost, 0)
+    })
+    .await;
 }
 
 type Deed = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -369,10 +418,8 @@ struct Overtaken {
     by: Box<dyn Fn() -> Option<Deed> + Send + Sync>,
 }
 
-impl Overtaken {
-    fn new(inner: &StoreRef, by: impl Fn() -> Option<Deed> + Send + Sync + 'static) -> StoreRef {
-        Arc::new(Overtaken { inner: inner.clone(), by: Box::new(by) })
-    }
+fn overtaken(inner: &StoreRef, by: impl Fn() -> Option<Deed> + Send + Sync + 'static) -> StoreRef {
+    Arc::new(Overtaken { inner: inner.clone(), by: Box::new(by) })
 }
 
 impl Store for Overtaken {
@@ -432,8 +479,7 @@ async fn a_loss_that_is_found_while_others_write_is_told_before_there_is_nothing
         let once = Arc::new(Mutex::new(None::<Deed>));
         let line = {
             let once = once.clone();
-            let overtaken = Overtaken::new(&store, move || once.lock().unwrap().take());
-            Line::open(kind, &overtaken, &options()).await
+            Line::open(kind, &overtaken(&store, move || once.lock().unwrap().take()), &options()).await
         };
         *once.lock().unwrap() = Some(Box::pin(async move { two.ack(of_the_tail.id()).await.unwrap() }));
         assert_eq!(all(&line).await, (Vec::new(), 1), "{kind:?}");
@@ -444,25 +490,21 @@ async fn a_loss_that_is_found_while_others_write_is_told_before_there_is_nothing
 /// Others write the state before each look: what became of the segment is decided all the same, and as soon as otherwise.
 #[tokio::test]
 async fn a_loss_is_told_however_often_others_write() {
-    for kind in BOTH {
-        let (two, three, taking) = in_doubt(kind).await;
-        three.push_all((0..400).map(|n| format!("held {n:03}"))).await.unwrap();
-        let mut claims = Vec::new();
-        while claims.len() < 400 {
-            claims.push(three.take().await);
-        }
-        let (claims, looks) = (Arc::new(Mutex::new(claims)), Arc::new(AtomicUsize::new(0)));
+    played(|kind| async move {
+        let mut doubt = in_doubt(kind, 100).await?;
+        let (claims, looks) = (Mutex::new(std::mem::take(&mut doubt.claims)), Arc::new(AtomicUsize::new(0)));
         let counted = looks.clone();
-        let overtaken = Overtaken::new(&two.1, move || {
+        let store = overtaken(&doubt.store, move || {
             counted.fetch_add(1, Ordering::Relaxed);
             let claim = claims.lock().unwrap().pop()?;
             Some(Box::pin(async move { claim.ack().await.unwrap() }))
         });
-        let line = Line::open(kind, &overtaken, &small()).await;
+        let line = Line::open(kind, &store, &small()).await;
         let since = Instant::now();
-        assert_eq!(line.pop().await.unwrap_err().kind(), ErrorKind::Lost, "{kind:?}");
+        expect("the loss", line.pop().await.map_err(|error| error.kind()), Err(ErrorKind::Lost))?;
         let (looks, taken) = (looks.load(Ordering::Relaxed), since.elapsed());
-        assert!((2..200).contains(&looks), "{kind:?}: {looks} looks in {taken:?}");
-        taking.abort();
-    }
+        // Others wrote before each of them.
+        if (2..80).contains(&looks) { Ok(()) } else { Err(format!("{looks} looks in {taken:?}")) }
+    })
+    .await;
 }

@@ -110,33 +110,42 @@ async fn all(line: &Line) -> (Vec<String>, usize) {
     }
 }
 
+/// Looks at the tail are an eighth of a segment apart: a short push sees none.
+fn large() -> QueueOptions {
+    QueueOptions::default().segment_bytes(64 * 1024)
+}
+
+/// Three segments, of which all is claimed; then whoever takes the second for the tail pushes to it, and where it `is_evicted` it is gone.
+async fn with_a_late_push(kind: Kind, store: &StoreRef, one: &Line, is_evicted: bool) -> Vec<Claim> {
+    let mut late = None;
+    for segments in [2, 3] {
+        while one.stat().await.segments < segments {
+            one.push([b'x'; 4_000]).await.unwrap();
+        }
+        late.get_or_insert(Line::open(kind, store, &large()).await);
+    }
+    one.push("in the tail").await.unwrap();
+    let mut claims = Vec::new();
+    while let Some(claim) = one.claim(Duration::from_secs(600)).await.unwrap() {
+        claims.push(claim);
+    }
+    late.unwrap().push("late").await.unwrap();
+    if is_evicted {
+        let segment = Op::delete(key(kind, store, Some(1)).await);
+        store.run(Ctx::default(), Batch::from_iter([segment])).await;
+    }
+    claims
+}
+
 /// A push goes to a segment that was passed, the server evicts that before anybody has seen it, and then the last of what else was in it is acknowledged.
 #[tokio::test]
 async fn a_late_push_to_a_used_up_segment_that_is_evicted_is_told_as_lost() {
-    // Looks at the tail are an eighth of a segment apart: a short push sees none.
-    let options = || QueueOptions::default().segment_bytes(64 * 1024);
     for kind in BOTH {
         for (is_evicted, by_another) in [(false, false), (true, false), (true, true)] {
             let store: StoreRef = Arc::new(MemoryStore::new());
-            let one = Line::open(kind, &store, &options()).await;
-            let two = Line::open(kind, &store, &options()).await;
-            let mut late = None;
-            for segments in [2, 3] {
-                while one.stat().await.segments < segments {
-                    one.push([b'x'; 4_000]).await.unwrap();
-                }
-                // Takes segment 1 for the tail.
-                late.get_or_insert(Line::open(kind, &store, &options()).await);
-            }
-            let mut claims = Vec::new();
-            while let Some(claim) = one.claim(Duration::from_secs(600)).await.unwrap() {
-                claims.push(claim);
-            }
-            late.unwrap().push("late").await.unwrap();
-            if is_evicted {
-                let segment = Op::delete(key(kind, &store, Some(1)).await);
-                store.run(Ctx::default(), Batch::from_iter([segment])).await;
-            }
+            let one = Line::open(kind, &store, &large()).await;
+            let two = Line::open(kind, &store, &large()).await;
+            let claims = with_a_late_push(kind, &store, &one, is_evicted).await;
             // Another has never read the segments.
             let line = if by_another { &two } else { &one };
             for claim in &claims {
@@ -448,27 +457,12 @@ impl fmt::Debug for Overtaken {
 /// A look at a segment that is gone is overtaken by a write of another: it tells neither that it was lost nor that there is nothing.
 #[tokio::test]
 async fn a_loss_that_is_found_while_others_write_is_told_before_there_is_nothing() {
-    let options = || QueueOptions::default().segment_bytes(64 * 1024);
     for kind in BOTH {
         let store: StoreRef = Arc::new(Evicting(Arc::new(MemoryStore::new())));
-        let one = Line::open(kind, &store, &options()).await;
-        let two = Line::open(kind, &store, &options()).await;
-        let mut late = None;
-        for segments in [2, 3] {
-            while one.stat().await.segments < segments {
-                one.push([b'x'; 4_000]).await.unwrap();
-            }
-            late.get_or_insert(Line::open(kind, &store, &options()).await);
-        }
-        one.push("in the tail").await.unwrap();
-        let mut claims = Vec::new();
-        while let Some(claim) = one.claim(Duration::from_secs(600)).await.unwrap() {
-            claims.push(claim);
-        }
-        late.unwrap().push("late").await.unwrap();
-        let segment = Op::delete(key(kind, &store, Some(1)).await);
-        store.run(Ctx::default(), Batch::from_iter([segment])).await;
-        // Those of the first segment are acknowledged last: nobody has looked at it since it was used up.
+        let one = Line::open(kind, &store, &large()).await;
+        let two = Line::open(kind, &store, &large()).await;
+        let mut claims = with_a_late_push(kind, &store, &one, true).await;
+        // Those of the first segments are acknowledged last: nobody has looked at them since they were used up.
         if kind == Kind::Queue {
             claims.reverse();
         }
@@ -479,7 +473,7 @@ async fn a_loss_that_is_found_while_others_write_is_told_before_there_is_nothing
         let once = Arc::new(Mutex::new(None::<Deed>));
         let line = {
             let once = once.clone();
-            Line::open(kind, &overtaken(&store, move || once.lock().unwrap().take()), &options()).await
+            Line::open(kind, &overtaken(&store, move || once.lock().unwrap().take()), &large()).await
         };
         *once.lock().unwrap() = Some(Box::pin(async move { two.ack(of_the_tail.id()).await.unwrap() }));
         assert_eq!(all(&line).await, (Vec::new(), 1), "{kind:?}");

@@ -27,6 +27,8 @@ struct Subject {
     package: &'static str,
     /// Beside the package: which tests.
     tests: &'static [&'static str],
+    /// Those that survive, once more: all of the package's that need no server.
+    all_tests: &'static [&'static str],
     /// Which files, if not all.
     files: &'static [&'static str],
     /// The folders of what they are made of and held against, as far as it is ours.
@@ -37,17 +39,27 @@ struct Subject {
 const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
 /// Tests in memory alone: the filter is in `.config/nextest.toml`.
 const IN_MEMORY: &[&str] = &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants"];
-/// Layouts are held by the tests beside them.
+/// Layouts are held by the tests beside them, which are quick; what those do not see, the others may.
 const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
 
 /// By the names of the command line.
 const SUBJECTS: &[(&str, Subject)] = &[
-    ("core", Subject { package: "larder-core", tests: WITH_EXAMPLES, files: &[], sources: &["crates/core"] }),
+    (
+        "core",
+        Subject {
+            package: "larder-core",
+            tests: WITH_EXAMPLES,
+            all_tests: WITH_EXAMPLES,
+            files: &[],
+            sources: &["crates/core"],
+        },
+    ),
     (
         "proto",
         Subject {
             package: "larder-proto",
             tests: WITH_EXAMPLES,
+            all_tests: WITH_EXAMPLES,
             files: &[],
             sources: &["crates/core", "crates/proto"],
         },
@@ -57,6 +69,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-structures",
             tests: BESIDE,
+            all_tests: IN_MEMORY,
             files: &[
                 "crates/structures/src/*/layout.rs",
                 "crates/structures/src/lookup/{bits,block,huffman,model,text}.rs",
@@ -70,7 +83,16 @@ const SUBJECTS: &[(&str, Subject)] = &[
             sources: &["crates/core", "crates/store-memory", "crates/structures", "crates/testkit"],
         },
     ),
-    ("structures", Subject { package: "larder-structures", tests: IN_MEMORY, files: &[], sources: &["crates"] }),
+    (
+        "structures",
+        Subject {
+            package: "larder-structures",
+            tests: IN_MEMORY,
+            all_tests: IN_MEMORY,
+            files: &[],
+            sources: &["crates"],
+        },
+    ),
 ];
 
 /// The folders of what a subject's mutants are made of and held against.
@@ -90,6 +112,9 @@ pub(crate) struct Args {
     /// Only mutants whose name matches, for a look: nothing is recorded; may be given again
     #[arg(long = "re", value_name = "REGEX")]
     names: Vec<String>,
+    /// Once more those that survive in runs that count here, by all tests of their package that need no server
+    #[arg(long, conflicts_with_all = ["shard", "names"])]
+    left: bool,
 }
 
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
@@ -104,7 +129,10 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     };
     let mut survivors = 0;
     for (name, subject) in args.subjects.iter().map(known).collect::<Result<Vec<_>>>()? {
-        survivors += try_subject(root, args, shard, name, subject)?;
+        survivors += match args.left {
+            true => try_left(root, name, subject)?,
+            false => try_subject(root, args, shard, name, subject)?,
+        };
     }
     if survivors == 0 {
         Ok(())
@@ -145,6 +173,57 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
         book.record(root, run)?;
     }
     Ok(found["survivors"].as_array().map_or(0, Vec::len))
+}
+
+/// Tries once more what survives of a subject, and records what does no longer: how many do.
+fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
+    let book = Book::open(root)?;
+    let left = book.left(name)?;
+    println!("\n\x1b[1m==> mutants of {name} that survive: {}\x1b[0m", left.len());
+    if left.is_empty() {
+        return Ok(0);
+    }
+    let folder = prove::target(root).join("mutants").join(format!("{name}-left"));
+    fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
+    let mut cargo = Command::new(cargo());
+    cargo
+        .args(["mutants", "--package", subject.package, "--no-shuffle", "--output"])
+        .arg(&folder)
+        .args(subject.all_tests);
+    left.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
+    let began = Instant::now();
+    let outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
+    let argued = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
+    let found = found(&outcomes, &argued)?;
+    let survivors: Vec<&str> = found["survivors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if found["counts"]["viable"].as_u64() != Some(left.len() as u64) {
+        return Err(Failure(format!(
+            "of {} mutants that survived some are none any more: {}",
+            left.len(),
+            found["counts"]
+        )));
+    }
+    let settled: Vec<&String> = left.iter().filter(|name| !survivors.contains(&name.as_str())).collect();
+    println!("    {}", found["counts"]);
+    let counts = json!({"killed": found["counts"]["killed"], "argued": found["counts"]["argued"]});
+    let findings = json!({"counts": counts, "violations": 0, "told": [], "settled": settled});
+    let seconds = began.elapsed().as_secs();
+    book.record(
+        root,
+        json!({"part": prove::MUTANTS, "subject": name, "left": true, "seconds": seconds, "findings": findings}),
+    )?;
+    Ok(survivors.len())
+}
+
+/// A regular expression for a text as it is.
+fn literal(text: &str) -> String {
+    let one = |c: char| match c {
+        // With a backslash these two are the ends of a word.
+        '<' | '>' => format!("[{c}]"),
+        c if c.is_ascii_punctuation() => format!("\\{c}"),
+        c => c.to_string(),
+    };
+    text.chars().map(one).collect()
 }
 
 /// Runs cargo-mutants, and reads what it wrote into the file: of this run, and only if it tried the mutants.
@@ -268,6 +347,14 @@ mod tests {
         }
         fs::write(&file, "{}").unwrap();
         assert!(run("true").err().unwrap().0.contains("no outcome"), "what a run before it left");
+    }
+
+    #[test]
+    fn a_name_is_found_as_it_is() {
+        assert_eq!(
+            literal("a/b.rs:1:2: replace | with ^ in <T>::x"),
+            r"a\/b\.rs\:1\:2\: replace \| with \^ in [<]T[>]\:\:x"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::MUTANTS;
-use super::record::{Extent, Run};
+use super::record::{Extent, Run, left};
 
 /// What is counted as a fault that was caused begins so.
 const FAULTS: &str = "faults: ";
@@ -45,7 +45,7 @@ pub(super) fn page(runs: &[Run], commit: &str, machine: &str) -> String {
     page.push_str(&counts(&runs, &parts, "What was done", is_done));
     page.push_str(&counts(&runs, &parts, "Faults that were caused", |what| what.starts_with(FAULTS)));
     page.push_str(&listed("Violations", runs.iter().flat_map(|run| &run.told)));
-    page.push_str(&listed("Mutants that survive", mutants.iter().flat_map(|run| &run.survivors)));
+    page.push_str(&listed("Mutants that survive", left(&mutants)));
     page
 }
 
@@ -225,7 +225,7 @@ fn minutes(seconds: impl Iterator<Item = u64>) -> String {
 fn seeds(runs: &[&&Run]) -> String {
     let ranges = runs.iter().filter_map(|run| match run.extent {
         Extent::Seeds { first, count } => Some((first, count)),
-        Extent::Shard { .. } => None,
+        Extent::Shard { .. } | Extent::Left { .. } => None,
     });
     let mut ranges: Vec<(u64, u64)> = ranges.collect();
     ranges.sort_unstable();
@@ -300,14 +300,21 @@ impl Killed {
 fn subjects<'a>(mutants: &[&'a Run]) -> BTreeMap<&'a str, Killed> {
     let mut subjects: BTreeMap<&str, Killed> = BTreeMap::new();
     for run in mutants {
-        let Extent::Shard { subject, of, .. } = &run.extent else { continue };
+        let Some(subject) = run.extent.subject() else { continue };
         let killed = subjects.entry(subject).or_default();
         killed.runs += 1;
         killed.seconds += run.seconds;
-        killed.tried += 1.0 / (*of).max(1) as f64;
+        if let Extent::Shard { of, .. } = run.extent {
+            killed.tried += 1.0 / of.max(1) as f64;
+        }
         for (what, times) in &run.counts {
             *killed.counts.entry(what.clone()).or_default() += times;
         }
+    }
+    for (subject, killed) in &mut subjects {
+        // Some were settled by a later run.
+        let its: Vec<&Run> = mutants.iter().copied().filter(|run| run.extent.subject() == Some(subject)).collect();
+        killed.counts.insert("survive".to_owned(), left(&its).count() as u64);
     }
     subjects
 }
@@ -373,8 +380,8 @@ fn counts(runs: &[&Run], parts: &BTreeSet<&str>, title: &str, wanted: impl Fn(&s
     table
 }
 
-fn listed<'a>(title: &str, lines: impl Iterator<Item = &'a String>) -> String {
-    let lines: Vec<String> = lines.map(|line| format!("- {}\n", line.replace('\n', " "))).collect();
+fn listed(title: &str, lines: impl Iterator<Item = impl AsRef<str>>) -> String {
+    let lines: Vec<String> = lines.map(|line| format!("- {}\n", line.as_ref().replace('\n', " "))).collect();
     if lines.is_empty() { String::new() } else { format!("\n## {title}\n\n{}", lines.concat()) }
 }
 
@@ -574,6 +581,23 @@ mod tests {
         let rest = |subject| (0..4).map(move |shard| mutants(subject, shard, [20, 19, 0], &[]));
         let whole: Vec<Run> = ["core", "layouts", "structures"].into_iter().flat_map(rest).collect();
         assert!(of(&whole).ends_with("; structures 95.0 % of 80 | yes |"), "{}", of(&whole));
+    }
+
+    #[test]
+    fn mutants_that_were_left_and_are_settled_by_now_survive_no_more() {
+        let left = |settled: &[&str], counts: Value| {
+            let findings = json!({"counts": counts, "violations": 0, "settled": settled});
+            parsed(json!({"part": "mutants", "subject": "core", "left": true, "seconds": 30, "findings": findings}))
+        };
+        let all = [
+            mutants("core", 0, [100, 96, 1], &["a.rs: x", "a.rs: y", "a.rs: z"]),
+            left(&["a.rs: x"], json!({"killed": 1})),
+            left(&["a.rs: z"], json!({"argued": 1})),
+        ];
+        let page = page_of(&all);
+        assert!(page.contains("| core | 3 | 2.0 | 25 % | 97 of 100 | 97.0 % | 2 | 1 | 0 |"), "{page}");
+        assert!(page.contains("## Mutants that survive\n\n- a.rs: y\n"), "{page}");
+        assert!(!page.contains("a.rs: x") && !page.contains("a.rs: z"), "{page}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Runs as they are recorded, a line each, in `target/proofs/<commit>.jsonl`. Nothing counts twice: what a run did must be what no other at its commit did. Mutants count at a later commit, too, as long as
-//! nothing has changed that they were made of and held against: they take days, and the rest of the tree has no say in them.
+//! nothing has changed that they were made of and held against, but for tests that have come: they take days, the rest of the tree has no say in them, and who was killed stays so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{MUTANTS, RESULTS, target};
+use super::{MUTANTS, RESULTS, additions, target};
 use crate::command::{Context, Failure, Result, output};
 use crate::mutants;
 
@@ -24,9 +24,19 @@ pub(crate) enum Extent {
     Seeds { first: u64, count: u64 },
     /// Of the mutants of a subject every `of`th, from the one `at` on.
     Shard { subject: String, at: u64, of: u64 },
+    /// Of the mutants of a subject those that other runs had left, once more.
+    Left { subject: String },
 }
 
 impl Extent {
+    /// Whose mutants.
+    pub(crate) fn subject(&self) -> Option<&str> {
+        match self {
+            Extent::Shard { subject, .. } | Extent::Left { subject } => Some(subject),
+            Extent::Seeds { .. } => None,
+        }
+    }
+
     /// Whether two runs of a part did some of the same.
     fn meets(&self, other: &Extent) -> bool {
         match (self, other) {
@@ -49,6 +59,7 @@ impl fmt::Display for Extent {
             Extent::Seeds { first, count: 0 | 1 } => write!(f, "{first}"),
             Extent::Seeds { first, count } => write!(f, "{first} to {}", first.saturating_add(count - 1)),
             Extent::Shard { subject, at, of } => write!(f, "{subject} {at}/{of}"),
+            Extent::Left { subject } => write!(f, "{subject} left"),
         }
     }
 }
@@ -68,6 +79,8 @@ pub(crate) struct Run {
     pub(crate) told: Vec<String>,
     /// Mutants that no test saw and nobody argued: what tests lack, no fault of the product.
     pub(crate) survivors: Vec<String>,
+    /// Mutants that another run had left, and that are killed or argued by now.
+    pub(crate) settled: Vec<String>,
     /// What the tree was by the end, where that was no longer what it was at the beginning.
     pub(crate) moved: Option<String>,
     /// The commit that it was recorded at, where that is an earlier one.
@@ -86,6 +99,7 @@ impl Run {
         let findings = &value["findings"];
         let counts = findings["counts"].as_object().into_iter().flatten();
         let extent = match value["subject"].as_str() {
+            Some(subject) if value["left"] == true => Extent::Left { subject: subject.to_owned() },
             Some(subject) => {
                 let (at, of) = (number(&value, "shard")?, number(&value, "shards")?);
                 Extent::Shard { subject: subject.to_owned(), at, of }
@@ -100,6 +114,7 @@ impl Run {
             violations: number(findings, "violations")?,
             told: texts(&findings["told"]),
             survivors: texts(&findings["survivors"]),
+            settled: texts(&findings["settled"]),
             moved: value["moved"].as_str().map(str::to_owned),
             earlier: None,
         })
@@ -147,8 +162,8 @@ impl Book {
         for file in files.filter_map(|file| Some(file.ok()?.path())).filter(|file| *file != self.file) {
             let Some(commit) = file.file_stem().and_then(|stem| stem.to_str()) else { continue };
             for run in parsed(&file)?.into_iter().filter(|run| run.part == MUTANTS && run.moved.is_none()) {
-                let Extent::Shard { subject, .. } = &run.extent else { continue };
-                if mutants::sources(subject).is_some_and(|sources| self.is_as_at(commit, sources)) {
+                let sources = run.extent.subject().and_then(mutants::sources);
+                if sources.is_some_and(|sources| self.is_as_at(commit, sources)) {
                     earlier.push(Run { earlier: Some(commit.to_owned()), ..run });
                 }
             }
@@ -156,11 +171,30 @@ impl Book {
         Ok(earlier)
     }
 
-    /// Whether these folders of the tree are as they were at a commit; that of a tree that had changes is none.
+    /// Whether these folders of the tree are as they were at a commit, but for tests that have come: by more tests no less is killed. That of a tree that had changes is no
+    /// commit.
     fn is_as_at(&self, commit: &str, folders: &[&str]) -> bool {
         let mut git = Command::new("git");
-        git.args(["diff", "--quiet", commit, "--"]).args(folders).current_dir(&self.root);
-        output(&mut git).is_ok()
+        let plain = [
+            "diff",
+            "--unified=0",
+            "--no-color",
+            "--no-ext-diff",
+            "--no-renames",
+            "--src-prefix=a/",
+            "--dst-prefix=b/",
+        ];
+        git.args(plain).args([commit, "--"]).args(folders).current_dir(&self.root);
+        output(&mut git)
+            .is_ok_and(|diff| additions::are_tests(&diff, |file| fs::read_to_string(self.root.join(file)).ok()))
+    }
+
+    /// Mutants of a subject that no test saw, and nobody argued, in the runs that count here.
+    pub(crate) fn left(&self, subject: &str) -> Result<Vec<String>> {
+        let runs = self.runs()?;
+        let its: Vec<&Run> =
+            runs.iter().filter(|run| run.part == MUTANTS && run.extent.subject() == Some(subject)).collect();
+        Ok(left(&its).map(str::to_owned).collect())
     }
 
     /// Fails where some of this is recorded.
@@ -179,7 +213,7 @@ impl Book {
         let runs = self.runs()?;
         let ends = runs.iter().filter(|run| run.part == part).filter_map(|run| match run.extent {
             Extent::Seeds { first, count } => Some(first.saturating_add(count)),
-            Extent::Shard { .. } => None,
+            Extent::Shard { .. } | Extent::Left { .. } => None,
         });
         Ok(ends.max())
     }
@@ -220,6 +254,13 @@ impl Book {
         }
         Err(Failure(format!("the tree went from {then} to {now} {doing}: nothing says what ran")))
     }
+}
+
+/// The mutants that survive all of these runs.
+pub(crate) fn left<'a>(mutants: &[&'a Run]) -> impl Iterator<Item = &'a str> {
+    let settled: BTreeSet<&str> = mutants.iter().flat_map(|run| &run.settled).map(String::as_str).collect();
+    let survivors: Vec<&str> = mutants.iter().flat_map(|run| &run.survivors).map(String::as_str).collect();
+    survivors.into_iter().filter(move |name| !settled.contains(name))
 }
 
 fn parsed(file: &Path) -> Result<Vec<Run>> {
@@ -327,10 +368,32 @@ mod tests {
         let told = |runs: Vec<Run>| runs.iter().map(|run| run.extent.to_string()).collect::<Vec<_>>();
         assert!(runs("later.jsonl").iter().all(|run| run.earlier.as_ref() == Some(&book.commit)));
         assert_eq!(told(runs("later.jsonl")), ["core 0/3", "layouts 1/3"]);
-        fs::create_dir_all(root.join("crates/structures")).unwrap();
-        fs::write(root.join("crates/structures/code"), "second").unwrap();
-        output(Command::new("git").args(["add", "crates"]).current_dir(root)).unwrap();
+        let add = |file: &str| {
+            let file = root.join("crates/structures").join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "second").unwrap();
+            output(Command::new("git").args(["add", "crates"]).current_dir(root)).unwrap();
+        };
+        add("tests/more.rs");
+        assert_eq!(told(runs("later.jsonl")), ["core 0/3", "layouts 1/3"], "a test more");
+        add("src/code.rs");
         assert_eq!(told(runs("later.jsonl")), ["core 0/3"], "the structures are others by now");
+    }
+
+    #[test]
+    fn mutants_that_were_left_are_left_until_they_are_settled() {
+        let (folder, book) = opened();
+        let run = |what: Value, findings: Value| {
+            let mut run = json!({"part": MUTANTS, "subject": "core", "seconds": 1, "findings": findings});
+            run.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
+            book.record(folder.path(), run).unwrap();
+        };
+        run(json!({"shard": 0, "shards": 2}), json!({"violations": 0, "survivors": ["a", "b"]}));
+        run(json!({"shard": 1, "shards": 2}), json!({"violations": 0, "survivors": ["c"]}));
+        run(json!({"left": true}), json!({"violations": 0, "settled": ["b"]}));
+        run(json!({"left": true}), json!({"violations": 0, "settled": ["c"]}));
+        assert_eq!(book.left("core").unwrap(), ["a"]);
+        assert!(book.left("layouts").unwrap().is_empty());
     }
 
     #[test]

@@ -208,6 +208,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_of_another_layout_or_length_is_none() {
+        let slot = Slot::default().added(mark(7, 1), 1, 0).unwrap().encode();
+        assert!(Slot::decode(&slot).is_some());
+        let newer = [&[LAYOUT + 1], &slot[1..]].concat();
+        let longer = [&slot[..], &[0; MARK_BYTES]].concat();
+        for bytes in [&newer[..], &longer, &slot[..slot.len() - 1], &[]] {
+            assert_eq!(Slot::decode(bytes), None);
+        }
+    }
+
+    #[test]
     fn a_sum_that_would_overflow_is_refused() {
         let slot = Slot { sum: i128::MAX - 1, ..Slot::default() };
         let slot = slot.added(mark(1, 1), 1, 0).unwrap();

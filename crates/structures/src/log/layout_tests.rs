@@ -52,6 +52,17 @@ const GOLDEN_FRAME: &str = "1164c8fefd0807060504030201c80108ac0261620200";
 const GOLDEN_MARKED: &str = "12c7c346fd0807060504030201c9010108ac0261620200";
 
 #[test]
+fn a_part_of_one_event_takes_no_more_than_was_set_aside() {
+    let event = vec![7; 1 << 20];
+    let mut elements = Vec::new();
+    put_event(&mut elements, u64::MAX, &event);
+    assert!(elements.len() <= event.len() + EVENT_BYTES_MAX);
+    let frame = AT.frame(GENERATION, u64::MAX, u64::MAX, &elements, true);
+    let part_bytes = AT.header(GENERATION, 1).len() + frame.len();
+    assert!(part_bytes <= event.len() + OVERHEAD_BYTES, "{part_bytes}");
+}
+
+#[test]
 fn the_longest_index_fits_a_key() {
     let index = At { chunk: CHUNK_MAX, part: u16::MAX }.to_string();
     assert_eq!(index, "ffffffffffff-ffff");

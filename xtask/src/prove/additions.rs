@@ -51,8 +51,6 @@ fn first_line_of_tests(file: &str, now: impl Fn(&str) -> Option<String>) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     const CODE: &str = "fn one() {}\n\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn is_one() {}\n}\n";
 
     fn diff(file: &str, hunk: &str, lines: &str) -> String {

@@ -48,6 +48,19 @@ fn a_state_has_golden_bytes() {
 }
 
 #[test]
+fn the_last_write_of_each_writer_is_told_and_of_no_more_than_are_kept() {
+    let mut state = State::default();
+    for writer in (0..MARKS_MAX as u64 + 1).chain([3, 1]) {
+        state.mark(Mark { writer, seq: 100 + writer });
+    }
+    state.mark(Mark { writer: 3, seq: 200 });
+    assert_eq!(state.marks.len(), MARKS_MAX);
+    assert_eq!([3, 1, 4].map(|writer| state.last_of(writer)), [Some(200), Some(101), Some(104)]);
+    assert_eq!([0, 99].map(|writer| state.last_of(writer)), [None, None]);
+    assert_eq!(state.seq, MARKS_MAX as u64 + 4);
+}
+
+#[test]
 fn a_segment_of_a_stack_has_golden_bytes() {
     let note = note_of(3, 0x77, 5, 2, &[(1, 3)], &Chain::of(1, 1, 0));
     // A frame of one removed element of 13 bytes: below 2, one range, a gap of 1, a length of 2, and of what was there one frame.

@@ -151,6 +151,34 @@ fn value_of(field: &Field, random: u64) -> Value {
     }
 }
 
+#[test]
+fn schemas_at_their_limits_are_taken() {
+    let wide =
+        |rest: u8| (0..4).fold(Schema::new(), |schema, at| schema.bytes(format!("f{at}"), 255)).uint("last", rest);
+    assert_eq!(wide(32).build().unwrap().bits(), RECORD_BITS_MAX);
+    assert!(wide(33).build().is_err());
+    let many = (0..FIELDS_MAX).fold(Schema::new(), |schema, at| schema.bit(format!("f{at}")));
+    assert_eq!(many.build().unwrap().fields().len(), FIELDS_MAX);
+    let long = "n".repeat(NAME_BYTES_MAX);
+    let widths = Schema::new().choice(&long, [&long]).uint("u", 64).int("i", 64).uint("v", 1).int("j", 1).bytes("b", 1);
+    assert_eq!(widths.build().unwrap().bits(), 1 + 64 + 64 + 1 + 1 + 8);
+    // All labels and what goes with them: one byte each for their lengths, the field's own three and its name.
+    let labels = |last: usize| {
+        let short = (0..1_074).map(|at| format!("{at:060}"));
+        let schema = Schema::new().choice("c", short.chain([format!("{:0last$}", 7)]));
+        schema.build().map(|schema| schema.bits())
+    };
+    let fits = (1..=NAME_BYTES_MAX).filter(|&last| labels(last).is_ok()).max().unwrap();
+    assert!(labels(fits + 1).unwrap_err().to_string().contains(&format!("{} bytes", SCHEMA_BYTES_MAX + 1)));
+}
+
+#[test]
+fn pieces_that_follow_one_another_are_joined_as_far_as_one_may_be_wide() {
+    let of = |offset: u64, width: u8, value: u64| Bits { offset, width, value };
+    let pieces = vec![of(16, 8, 0xcc), of(0, 8, 0xaa), of(8, 8, 0xbb), of(25, 8, 0xdd), of(33, 55, 1), of(88, 1, 1)];
+    assert_eq!(joined(pieces), [of(0, 24, 0xaa_bbcc), of(25, 63, 0xdd << 55 | 1), of(88, 1, 1)]);
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read_and_neighbours_stay(

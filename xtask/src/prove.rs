@@ -2,7 +2,7 @@
 //!
 //! Each run of a part is recorded by its commit and its seeds, so that parts can be run alone, broken off and gone on with, and add up.
 
-mod additions;
+mod changes;
 mod page;
 mod record;
 

@@ -33,12 +33,13 @@ pub(super) fn page(runs: &[Run], commit: &str, machine: &str) -> String {
     let (mutants, runs): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| run.part == MUTANTS);
     let parts: BTreeSet<&str> = runs.iter().map(|run| run.part.as_str()).collect();
     let mut page = format!(
-        "# What the proof found\n\n`cargo xtask prove` wrote this page: all runs of its parts at commit {commit}, added up. \
+        "# What the proof found\n\n`cargo xtask prove` wrote this page: all runs of its parts that count at commit {commit}, added up. \
          How it is run, and what each part does: [CONTRIBUTING.md](../CONTRIBUTING.md#the-proof).\n\nMachine: {machine}.\n"
     );
     page.push_str(&must_reach(&runs, &mutants));
     page.push_str(&table_of_parts(&runs, &parts));
     page.push_str(&moved(runs.iter().chain(&mutants)));
+    page.push_str(&earlier(runs.iter().chain(&mutants)));
     page.push_str(&table_of_planted(&runs));
     page.push_str(&table_of_mutants(&mutants));
     let is_done = |what: &str| ![FAULTS, PLANTED, SHARES].iter().any(|apart| what.starts_with(apart));
@@ -248,6 +249,25 @@ fn moved<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
     format!("\nWhile these ran, the tree became another; what ran was of this commit: {}.\n", moved.join(", "))
 }
 
+/// Which runs are of an earlier commit, by it.
+fn earlier<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
+    let mut at: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for run in runs {
+        let Some(commit) = &run.earlier else { continue };
+        let what = run.extent.subject().map_or_else(|| run.part.clone(), |_| format!("mutants of {}", run.extent));
+        at.entry(commit).or_default().insert(what);
+    }
+    if at.is_empty() {
+        return String::new();
+    }
+    let list = |whats: BTreeSet<String>| whats.into_iter().collect::<Vec<_>>().join(", ");
+    let at: Vec<String> = at.into_iter().map(|(commit, whats)| format!("{commit}: {}", list(whats))).collect();
+    format!(
+        "\nThese ran at an earlier commit, since which nothing of theirs has changed but tests. {}.\n",
+        at.join("; ")
+    )
+}
+
 /// Of each planted bug the hunts, those that caught it, and the seeds that these took.
 fn plants(runs: &[&Run]) -> BTreeMap<String, [u64; 3]> {
     let mut plants: BTreeMap<String, [u64; 3]> = BTreeMap::new();
@@ -334,15 +354,6 @@ fn table_of_mutants(mutants: &[&Run]) -> String {
         let (share, viable) = (format!("{} of {}", of("killed"), of("viable")), killed.percent());
         let rest = ["argued", "survive", "do not build"].map(of).join(" | ");
         let _ = writeln!(table, "| {subject} | {runs} | {minutes} | {tried:.0} % | {share} | {viable:.1} % | {rest} |");
-    }
-    let earlier = mutants.iter().filter_map(|run| Some(format!("{} at {}", run.extent, run.earlier.as_ref()?)));
-    let earlier: Vec<String> = earlier.collect();
-    if !earlier.is_empty() {
-        let _ = writeln!(
-            table,
-            "\nTried at an earlier commit, and nothing of theirs has changed since: {}.",
-            earlier.join(", ")
-        );
     }
     table
 }
@@ -598,6 +609,18 @@ mod tests {
         assert!(page.contains("| core | 3 | 2.0 | 25 % | 97 of 100 | 97.0 % | 2 | 1 | 0 |"), "{page}");
         assert!(page.contains("## Mutants that survive\n\n- a.rs: y\n"), "{page}");
         assert!(!page.contains("a.rs: x") && !page.contains("a.rs: z"), "{page}");
+    }
+
+    #[test]
+    fn runs_of_an_earlier_commit_are_told() {
+        let mut all =
+            [run("histories", 1, 0), run("histories", 40, 0), run("crashes", 3, 0), mutants("core", 2, [1, 1, 0], &[])];
+        assert!(!page_of(&all).contains("an earlier commit"));
+        all[1].earlier = Some("e1".to_owned());
+        all[2].earlier = Some("e1".to_owned());
+        all[3].earlier = Some("d0".to_owned());
+        let page = page_of(&all);
+        assert!(page.contains("but tests. d0: mutants of core 2/4; e1: crashes, histories.\n"), "{page}");
     }
 
     #[test]

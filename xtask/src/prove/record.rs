@@ -1,5 +1,6 @@
-//! Runs as they are recorded, a line each, in `target/proofs/<commit>.jsonl`. Nothing counts twice: what a run did must be what no other at its commit did. Mutants count at a later commit, too, as long as
-//! nothing has changed that they were made of and held against, but for tests that have come: they take days, the rest of the tree has no say in them, and who was killed stays so.
+//! Runs as they are recorded, a line each, in `target/proofs/<commit>.jsonl`. Nothing counts twice: what a run did must be what no other did that counts. Runs of a commit count at a later one, too, as
+//! long as the product is the same: documents and tests have no say in what the proof finds. So do mutants as long as nothing has changed that they were made of and held against, but for tests that
+//! have come: who was killed stays so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,10 +11,13 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{MUTANTS, RESULTS, additions, target};
+use super::changes::{self, Change};
+use super::{MUTANTS, RESULTS, target};
 use crate::command::{Context, Failure, Result, output};
 use crate::mutants;
 
+/// What the proof is built of.
+const PRODUCT: &[&str] = &["crates", "prove", "Cargo.toml", "Cargo.lock"];
 /// What is counted of losses that nobody was told of.
 const SILENT: &str = "silent losses";
 
@@ -120,6 +124,10 @@ impl Run {
         })
     }
 
+    fn did_some_of(&self, part: &str, extent: &Extent) -> bool {
+        self.part == part && self.extent.meets(extent)
+    }
+
     pub(crate) fn count(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or(0)
     }
@@ -151,19 +159,25 @@ impl Book {
     /// All that are recorded.
     pub(crate) fn runs(&self) -> Result<Vec<Run>> {
         let mut runs = if self.file.exists() { parsed(&self.file)? } else { Vec::new() };
-        runs.extend(self.earlier()?);
+        runs.extend(self.earlier(&runs)?);
         Ok(runs)
     }
 
-    /// Runs at other commits that count at this one.
-    fn earlier(&self) -> Result<Vec<Run>> {
+    /// Runs at other commits that count at this one, and did nothing that these did.
+    fn earlier(&self, counted: &[Run]) -> Result<Vec<Run>> {
         let Some(Ok(files)) = self.file.parent().map(fs::read_dir) else { return Ok(Vec::new()) };
-        let mut earlier = Vec::new();
-        for file in files.filter_map(|file| Some(file.ok()?.path())).filter(|file| *file != self.file) {
+        let mut files: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
+        files.retain(|file| *file != self.file && file.extension().is_some_and(|extension| extension == "jsonl"));
+        files.sort();
+        let mut earlier: Vec<Run> = Vec::new();
+        for file in files {
             let Some(commit) = file.file_stem().and_then(|stem| stem.to_str()) else { continue };
-            for run in parsed(&file)?.into_iter().filter(|run| run.part == MUTANTS && run.moved.is_none()) {
-                let sources = run.extent.subject().and_then(mutants::sources);
-                if sources.is_some_and(|sources| self.is_as_at(commit, sources)) {
+            let mut is_same = BTreeMap::new();
+            for run in parsed(&file)?.into_iter().filter(|run| run.moved.is_none()) {
+                let subject = run.extent.subject().map(str::to_owned);
+                let counts =
+                    *is_same.entry(subject).or_insert_with_key(|subject| self.counts_here(subject.as_deref(), commit));
+                if counts && !counted.iter().chain(&earlier).any(|other| other.did_some_of(&run.part, &run.extent)) {
                     earlier.push(Run { earlier: Some(commit.to_owned()), ..run });
                 }
             }
@@ -171,22 +185,13 @@ impl Book {
         Ok(earlier)
     }
 
-    /// Whether these folders of the tree are as they were at a commit, but for tests that have come: by more tests no less is killed. That of a tree that had changes is no
-    /// commit.
-    fn is_as_at(&self, commit: &str, folders: &[&str]) -> bool {
-        let mut git = Command::new("git");
-        let plain = [
-            "diff",
-            "--unified=0",
-            "--no-color",
-            "--no-ext-diff",
-            "--no-renames",
-            "--src-prefix=a/",
-            "--dst-prefix=b/",
-        ];
-        git.args(plain).args([commit, "--"]).args(folders).current_dir(&self.root);
-        output(&mut git)
-            .is_ok_and(|diff| additions::are_tests(&diff, |file| fs::read_to_string(self.root.join(file)).ok()))
+    /// Whether runs at another commit would be the same here: those of a subject's mutants, or of the other parts.
+    fn counts_here(&self, subject: Option<&str>, commit: &str) -> bool {
+        match subject {
+            Some(subject) => mutants::sources(subject)
+                .is_some_and(|sources| changes::since(&self.root, commit, sources) <= Change::MoreTests),
+            None => changes::since(&self.root, commit, PRODUCT) <= Change::Tests,
+        }
     }
 
     /// Mutants of a subject that no test saw, and nobody argued, in the runs that count here.
@@ -199,7 +204,7 @@ impl Book {
 
     /// Fails where some of this is recorded.
     pub(crate) fn refuse(&self, part: &str, extent: &Extent) -> Result<()> {
-        match self.runs()?.iter().find(|run| run.part == part && run.extent.meets(extent)) {
+        match self.runs()?.iter().find(|run| run.did_some_of(part, extent)) {
             Some(run) => {
                 let (commit, known) = (&self.commit, &run.extent);
                 Err(Failure(format!("{part} {extent} would count twice: {known} is recorded at {commit}")))
@@ -350,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn mutants_of_an_earlier_commit_count_as_long_as_their_code_is_the_same() {
+    fn runs_of_an_earlier_commit_count_as_long_as_their_code_is_the_same() {
         let (folder, book) = opened();
         let root = folder.path();
         let findings = json!({"counts": {"viable": 3}, "violations": 0});
@@ -365,19 +370,38 @@ mod tests {
         };
         let of = book.file.with_file_name(format!("{}.jsonl", book.commit));
         fs::rename(&book.file, of).unwrap();
-        let told = |runs: Vec<Run>| runs.iter().map(|run| run.extent.to_string()).collect::<Vec<_>>();
+        let told = || runs("later.jsonl").iter().map(|run| run.extent.to_string()).collect::<Vec<_>>();
         assert!(runs("later.jsonl").iter().all(|run| run.earlier.as_ref() == Some(&book.commit)));
-        assert_eq!(told(runs("later.jsonl")), ["core 0/3", "layouts 1/3"]);
-        let add = |file: &str| {
-            let file = root.join("crates/structures").join(file);
+        assert_eq!(told(), ["core 0/3", "layouts 1/3", "1"]);
+        let add = |file: &str, text: &str| {
+            let file = root.join("crates").join(file);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, "second").unwrap();
+            fs::write(file, text).unwrap();
             output(Command::new("git").args(["add", "crates"]).current_dir(root)).unwrap();
         };
-        add("tests/more.rs");
-        assert_eq!(told(runs("later.jsonl")), ["core 0/3", "layouts 1/3"], "a test more");
-        add("src/code.rs");
-        assert_eq!(told(runs("later.jsonl")), ["core 0/3"], "the structures are others by now");
+        add("core/tests/more.rs", "first");
+        assert_eq!(told(), ["core 0/3", "layouts 1/3", "1"], "a test more");
+        add("structures/src/code.rs", "first");
+        assert_eq!(told(), ["core 0/3"], "the structures are others by now");
+    }
+
+    #[test]
+    fn a_seed_counts_once_at_whatever_commit_it_ran() {
+        let (folder, book) = opened();
+        let root = folder.path();
+        record(&book, root, 5, 3).unwrap();
+        fs::rename(&book.file, book.file.with_file_name(format!("{}.jsonl", book.commit))).unwrap();
+        let later =
+            Book { commit: "later".to_owned(), root: root.to_owned(), file: book.file.with_file_name("later.jsonl") };
+        assert!(later.refuse("x", &seeds(7, 1)).is_err());
+        assert_eq!(later.next_seed("x").unwrap(), Some(8));
+        fs::write(
+            &later.file,
+            json!({"part": "x", "seed": 6, "seeds": 1, "seconds": 1, "findings": {"violations": 0}}).to_string(),
+        )
+        .unwrap();
+        let counted = later.runs().unwrap();
+        assert_eq!((counted.len(), counted[0].earlier.is_none()), (1, true), "its own before others'");
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! What has changed since a commit: the product, or tests alone.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::output;
+
+/// What begins the tests at the end of a file.
+const TESTS: &str = "#[cfg(test)]\nmod tests {";
+
+/// How a tree differs from a commit, in the folders that were asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    Nothing,
+    /// Lines came to tests, and none went: what made a test fail still does.
+    MoreTests,
+    /// Only tests are others.
+    Tests,
+    /// What is tested, or how it is built; or nobody can tell.
+    Product,
+}
+
+/// How the tree under `root` differs from a commit in these folders and files. That of a tree that had changes is no commit, and tells nothing.
+pub(super) fn since(root: &Path, commit: &str, places: &[&str]) -> Change {
+    let git = |words: &[&str]| output(Command::new("git").args(words).current_dir(root)).ok();
+    let Some(diff) = git(&[&["diff", "--numstat", "--no-renames", "-z", commit, "--"], places].concat()) else {
+        return Change::Product;
+    };
+    let changes = diff.split_terminator('\0').map(|line| {
+        let mut columns = line.splitn(3, '\t');
+        let (Some(_), Some(removed), Some(file)) = (columns.next(), columns.next(), columns.next()) else {
+            return Change::Product;
+        };
+        // A file that came or went has no text on one side.
+        let before = git(&["show", &format!("{commit}:{file}")]).unwrap_or_default();
+        let after = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        match (product_of(file, &before) == product_of(file, &after), removed) {
+            (true, "0") => Change::MoreTests,
+            (true, _) => Change::Tests,
+            (false, _) => Change::Product,
+        }
+    });
+    changes.max().unwrap_or(Change::Nothing)
+}
+
+/// What of a file's text is no test.
+fn product_of<'t>(file: &str, text: &'t str) -> &'t str {
+    if !file.ends_with(".rs") {
+        return text;
+    }
+    if file.contains("/tests/") || file.ends_with("_tests.rs") || file.ends_with("/tests.rs") {
+        return "";
+    }
+    text.find(TESTS).map_or(text, |tests| &text[..tests]).trim_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const CODE: &str = "fn one() {}\n";
+
+    fn tests(of: &[&str]) -> String {
+        format!("\n#[cfg(test)]\nmod tests {{\n    {}\n}}\n", of.join("\n    "))
+    }
+
+    /// How a tree with one file that was this, and is that, has changed; `None` where there is none.
+    fn changed(file: &str, before: Option<&str>, after: Option<&str>) -> Change {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let file = root.join("a").join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(root.join("a/always"), "there").unwrap();
+        let git = |words: &[&str]| {
+            let who = ["-c", "user.name=a", "-c", "user.email=a@b"];
+            output(Command::new("git").args(who).args(words).current_dir(root)).unwrap()
+        };
+        let put = |text: Option<&str>| match text {
+            Some(text) => fs::write(&file, text).unwrap(),
+            None => _ = fs::remove_file(&file),
+        };
+        put(before);
+        git(&["init", "-q"]);
+        git(&["add", "a"]);
+        git(&["commit", "-q", "-m", "first"]);
+        let commit = git(&["rev-parse", "HEAD"]);
+        put(after);
+        git(&["add", "a"]);
+        assert_eq!(since(root, commit.trim(), &["b"]), Change::Nothing, "elsewhere");
+        since(root, commit.trim(), &["a"])
+    }
+
+    #[test]
+    fn tests_that_come_and_tests_that_change_are_told_apart() {
+        let with = |of: &[&str]| format!("{CODE}{}", tests(of));
+        let change = |before: &str, after: &str| changed("src/code.rs", Some(before), Some(after));
+        assert_eq!(change(&with(&["a"]), &with(&["a"])), Change::Nothing);
+        assert_eq!(change(&with(&["a"]), &with(&["a", "b"])), Change::MoreTests);
+        assert_eq!(change(CODE, &with(&["a"])), Change::MoreTests);
+        assert_eq!(change(&with(&["a"]), &with(&["b"])), Change::Tests);
+        assert_eq!(change(&with(&["a"]), CODE), Change::Tests);
+        assert_eq!(changed("tests/it/main.rs", Some("a\n"), Some("a\nb\n")), Change::MoreTests);
+        assert_eq!(changed("src/code_tests.rs", None, Some("a\n")), Change::MoreTests);
+        assert_eq!(changed("src/code_tests.rs", Some("a\n"), None), Change::Tests);
+    }
+
+    #[test]
+    fn whatever_else_changes_is_the_product() {
+        let product = |file: &str, before: Option<&str>, after: Option<&str>| {
+            assert_eq!(changed(file, before, after), Change::Product, "{file}: {before:?}, {after:?}");
+        };
+        product("src/code.rs", Some(CODE), Some("fn one() {}\nfn two() {}\n"));
+        product("src/code.rs", Some(&format!("{CODE}{}", tests(&["a"]))), Some(&tests(&["a"])));
+        product("src/code.rs", Some(CODE), None);
+        product("src/code.rs", None, Some(CODE));
+        product("tests/Cargo.toml", Some("a"), Some("b"));
+    }
+
+    #[test]
+    fn what_is_no_commit_tells_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(since(folder.path(), "abc-changed", &["a"]), Change::Product);
+    }
+}

@@ -27,7 +27,7 @@ struct Subject {
     package: &'static str,
     /// Beside the package: which tests.
     tests: &'static [&'static str],
-    /// Those that survive, once more: all of the package's that need no server.
+    /// Those that survive, once more: all that need no server.
     all_tests: &'static [&'static str],
     /// Which files, if not all.
     files: &'static [&'static str],
@@ -39,6 +39,18 @@ struct Subject {
 const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
 /// Tests in memory alone: the filter is in `.config/nextest.toml`.
 const IN_MEMORY: &[&str] = &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants"];
+/// The same, and the conformance suite over the memory store, which is another package's.
+const ALL_IN_MEMORY: &[&str] = &[
+    "--test-tool",
+    "nextest",
+    "--test-package",
+    "larder-structures,larder-testkit",
+    "--cargo-arg=--lib",
+    "--cargo-arg=--test=it",
+    "--cargo-arg=--test=conformance",
+    "--cargo-test-arg=--profile",
+    "--cargo-test-arg=mutants",
+];
 /// Layouts are held by the tests beside them, which are quick; what those do not see, the others may.
 const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
 
@@ -69,7 +81,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-structures",
             tests: BESIDE,
-            all_tests: IN_MEMORY,
+            all_tests: ALL_IN_MEMORY,
             files: &[
                 "crates/structures/src/*/layout.rs",
                 "crates/structures/src/lookup/{bits,block,huffman,model,text}.rs",
@@ -88,7 +100,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-structures",
             tests: IN_MEMORY,
-            all_tests: IN_MEMORY,
+            all_tests: ALL_IN_MEMORY,
             files: &[],
             sources: &["crates"],
         },
@@ -112,7 +124,7 @@ pub(crate) struct Args {
     /// Only mutants whose name matches, for a look: nothing is recorded; may be given again
     #[arg(long = "re", value_name = "REGEX")]
     names: Vec<String>,
-    /// Once more those that survive in runs that count here, by all tests of their package that need no server
+    /// Once more those that survive in runs that count here, by all tests that need no server
     #[arg(long, conflicts_with_all = ["shard", "names"])]
     left: bool,
 }

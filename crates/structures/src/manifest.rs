@@ -486,6 +486,16 @@ mod tests {
     }
 
     #[test]
+    fn each_copy_of_data_has_a_place_of_its_own() {
+        let name = Name::new("n").unwrap();
+        let manifest = Manifest { copies: 3, ..Manifest::new(Kind::Counter, 1, 1, Bytes::new()) };
+        let cells = manifest.cells(&name, 7).unwrap();
+        assert_eq!(cells.iter().map(|cell| cell.route.rank).collect::<Vec<_>>(), [0, 1, 2]);
+        let key = manifest.data_key(&name, 7).unwrap();
+        assert!(cells.iter().all(|cell| cell.key == key && cell.route.with.is_none()));
+    }
+
+    #[test]
     fn every_kind_has_its_own_row_and_byte() {
         for row in Kind::ALL {
             assert_eq!((row.kind.row().kind, Kind::from_byte(row.byte)), (row.kind, Some(row.kind)));

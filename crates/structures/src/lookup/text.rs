@@ -417,6 +417,33 @@ mod tests {
         round_trip(&texts);
     }
 
+    /// How many pairs have codes, and what is stored of them and taken by all texts, for more and more texts.
+    #[test]
+    fn pairs_have_codes_of_their_own_just_where_that_saves_more_than_it_takes() {
+        let mut found = Vec::new();
+        for count in (50..1050).step_by(50) {
+            let mut random = fastrand::Rng::with_seed(7);
+            // Each byte hangs on the two before it, and on some chance.
+            let text = |_| {
+                let mut text = vec![1, 1];
+                for at in 2..14 {
+                    let hung = text[at - 2] * 5 + text[at - 1] * 3 + random.u8(0..3);
+                    text.push(if random.u8(0..10) < text[at - 2] { hung % 12 } else { random.u8(0..8) });
+                }
+                text
+            };
+            let texts: Vec<Vec<u8>> = (0..count).map(text).collect();
+            let made = model(&texts);
+            let encoder = TextEncoder::new(&made);
+            let bits: usize = texts.iter().map(|text| encoder.bits(text)).sum();
+            found.push((made.pairs.len(), made.encode(Vec::new()).len(), bits));
+        }
+        let pairs: Vec<usize> = found.iter().map(|(pairs, ..)| *pairs).collect();
+        let all = found.iter().fold((0, 0), |(stored, taken), (_, bytes, bits)| (stored + bytes, taken + bits));
+        assert_eq!(pairs, [0, 1, 1, 2, 2, 2, 3, 5, 6, 10, 11, 15, 18, 20, 23, 23, 25, 27, 30, 32]);
+        assert_eq!(all, (4_451, 465_447));
+    }
+
     proptest! {
         #[test]
         fn texts_of_any_bytes_come_back(texts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..60)) {

@@ -13,6 +13,7 @@ fn golden_bytes() {
     let sorted = params(Some(Limits { kept: 100, member_bytes_max: 0x0203 }));
     assert_eq!(&sorted.encode()[..], b"\x01\x01\x64\0\x03\x02");
     assert_eq!(Params::decode(&sorted.encode()), Some(sorted));
+    assert_eq!(sorted.limits.map(Limits::capacity), Some(200));
     let moving =
         Plan { version: 3, map: map(0x1122_3344, 0x0506, 64), phase: Phase::Moving(map(0xaabb_ccdd, 7, 0x0102)) };
     let bytes = b"\x01\x02\x03\0\0\0\0\0\0\0\x44\x33\x22\x11\x06\x05\x40\0\0\0\xdd\xcc\xbb\xaa\x07\0\x02\x01\0\0";
@@ -78,6 +79,18 @@ fn some_maps() -> impl Strategy<Value = (Map, Map)> {
 
 fn some_kind() -> impl Strategy<Value = Collection> {
     prop_oneof![Just(Collection::Hash), Just(Collection::Set), Just(Collection::Sorted)]
+}
+
+#[test]
+fn an_overlap_is_no_wider_than_it_must_be() {
+    for shards in [1, 2, 3, 7, 500] {
+        let (few, many) = (map(0, shards, 0), map(1, shards * 3, 0));
+        for shard in 0..shards {
+            assert_eq!(few.overlap(shard, &many), shard * 3..shard * 3 + 3);
+            assert_eq!(many.overlap(shard * 3 + 2, &few), shard..shard + 1);
+            assert_eq!(few.overlap(shard, &few), shard..shard + 1);
+        }
+    }
 }
 
 proptest! {

@@ -139,6 +139,29 @@ fn the_last_value_counts_and_a_repeat_does_not() {
 }
 
 #[test]
+fn the_value_of_an_entry_is_read_with_and_without_folding() {
+    let spot = Spot::of(b"k", 1);
+    let mut bytes = made(b"k", b"first");
+    let value = |bytes: &[u8], key: &[u8]| value_of(bytes, GENERATION, &Spot::of(key, 1), key).map(<[u8]>::to_vec);
+    assert_eq!(value(&bytes, b"k").unwrap(), b"first");
+    assert_eq!(value(&bytes, b"other").unwrap_err().kind(), ErrorKind::Conflict);
+    bytes.extend_from_slice(&value_frame(stamp(2), &spot, b"second"));
+    assert_eq!(value(&bytes, b"k").unwrap(), b"second");
+    assert_eq!(value(&bytes, b"other").unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+#[test]
+fn an_entry_goes_on_from_what_it_was_before_it_was_put_again() {
+    let bytes = made(b"k", b"v");
+    let entry = Entry::parse(&bytes, GENERATION).unwrap();
+    assert_eq!(entry.writes(), [(WRITER, 1)]);
+    assert!(entry.goes_on_from(INCARNATION, &[(WRITER, 1)]) && entry.goes_on_from(INCARNATION, &[(7, 7), (WRITER, 1)]));
+    for writes in [&[][..], &[(WRITER, 2)], &[(WRITER + 1, 1)]] {
+        assert!(!entry.goes_on_from(INCARNATION, writes), "{writes:?}");
+    }
+}
+
+#[test]
 fn another_keys_value_is_not_taken_for_this_ones() {
     let mut bytes = made(b"k", b"mine");
     bytes.extend_from_slice(&value_frame(stamp(2), &Spot::of(b"other", 1), b"theirs"));
@@ -165,6 +188,12 @@ fn an_entry_keeps_its_newest_writers_and_its_reserve_holds_them() {
     let kept: Vec<u64> = (0..100).filter(|&writer| entry.last(writer) > 0).collect();
     assert_eq!(kept, (92..100).collect::<Vec<u64>>());
     assert!(compacted.len() + FRAME_BYTES_MAX <= ENTRY_BYTES + 2, "{} of {ENTRY_BYTES}", compacted.len());
+    // What is set aside beyond that are lengths and sequences that are shorter here.
+    assert!(
+        compacted.len() + FRAME_BYTES_MAX + 6 * LENGTH_BYTES_MAX > ENTRY_BYTES,
+        "{} of {ENTRY_BYTES}",
+        compacted.len()
+    );
 }
 
 #[test]

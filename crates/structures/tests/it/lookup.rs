@@ -434,3 +434,22 @@ async fn a_build_that_was_in_force_before_its_maker_knew_is_unknown_once_another
     assert!(error.is_unknown(), "{error}");
     assert_eq!(version(&table, 3).await, "second");
 }
+
+#[tokio::test]
+async fn a_store_that_fails_while_a_table_is_opened_is_told() {
+    let store = memory();
+    open(&store).await.build(rows("old", 30)).await.unwrap();
+    let mut refused = 0;
+    loop {
+        let hooked = Hooked::new(&store);
+        hooked.refuse(refused + 1);
+        match PackedTable::options().block_bytes(64).open(&hooked.shared(), "t").await {
+            Ok(_) => break,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+        refused += 1;
+        assert!(refused < 10);
+    }
+    assert!(refused >= 2, "the manifest, and what it says of the table");
+    assert_eq!(version(&open(&store).await, 30).await, "old");
+}

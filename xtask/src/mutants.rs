@@ -21,14 +21,16 @@ const ARGUED: &str = "docs/mutants.md";
 /// What cargo-mutants ends with where it tried the mutants: none was missed, some were, some never ended. Anything else is a wrong command line, a test that fails on the
 /// code as it is, or a fault of its own, and says nothing of any mutant.
 const TRIED: [i32; 3] = [0, 2, 3];
+/// Mutants that leave out a field, by their names.
+const FIELDS: &str = ": delete field ";
 
 /// What mutants are made of, and what they are held against.
 struct Subject {
     package: &'static str,
     /// Beside the package: which tests.
     tests: &'static [&'static str],
-    /// Those that survive, once more: all that need no server.
-    all_tests: &'static [&'static str],
+    /// Those of other packages that need no server, for who survives its own.
+    others: Option<&'static Others>,
     /// Which files, if not all.
     files: &'static [&'static str],
     /// The folders of what they are made of and held against, as far as it is ours.
@@ -39,18 +41,42 @@ struct Subject {
 const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
 /// Tests in memory alone: the filter is in `.config/nextest.toml`.
 const IN_MEMORY: &[&str] = &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants"];
-/// The same, and the conformance suite over the memory store, which is another package's.
-const ALL_IN_MEMORY: &[&str] = &[
-    "--test-tool",
-    "nextest",
-    "--test-package",
-    "larder-structures,larder-testkit",
-    "--cargo-arg=--lib",
-    "--cargo-arg=--test=it",
-    "--cargo-arg=--test=conformance",
-    "--cargo-test-arg=--profile",
-    "--cargo-test-arg=mutants",
-];
+/// Tests of more packages than the mutants' own. cargo-mutants would run the code as it is against the package's own alone, so that is done before it.
+struct Others {
+    unchanged: &'static [&'static str],
+    tests: &'static [&'static str],
+}
+
+/// All in memory, and the conformance suite over the memory store.
+const CONFORMANCE: &Others = &Others {
+    unchanged: &[
+        "nextest",
+        "run",
+        "--profile",
+        "mutants",
+        "-p",
+        "larder-structures",
+        "-p",
+        "larder-testkit",
+        "--lib",
+        "--test",
+        "it",
+        "--test",
+        "conformance",
+    ],
+    tests: &[
+        "--baseline=skip",
+        "--timeout=300",
+        "--test-tool=nextest",
+        "--test-package=larder-structures",
+        "--test-package=larder-testkit",
+        "--cargo-arg=--lib",
+        "--cargo-arg=--test=it",
+        "--cargo-arg=--test=conformance",
+        "--cargo-test-arg=--profile",
+        "--cargo-test-arg=mutants",
+    ],
+};
 /// Layouts are held by the tests beside them, which are quick; what those do not see, the others may.
 const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
 
@@ -58,20 +84,14 @@ const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
 const SUBJECTS: &[(&str, Subject)] = &[
     (
         "core",
-        Subject {
-            package: "larder-core",
-            tests: WITH_EXAMPLES,
-            all_tests: WITH_EXAMPLES,
-            files: &[],
-            sources: &["crates/core"],
-        },
+        Subject { package: "larder-core", tests: WITH_EXAMPLES, others: None, files: &[], sources: &["crates/core"] },
     ),
     (
         "proto",
         Subject {
             package: "larder-proto",
             tests: WITH_EXAMPLES,
-            all_tests: WITH_EXAMPLES,
+            others: None,
             files: &[],
             sources: &["crates/core", "crates/proto"],
         },
@@ -81,7 +101,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-structures",
             tests: BESIDE,
-            all_tests: ALL_IN_MEMORY,
+            others: Some(CONFORMANCE),
             files: &[
                 "crates/structures/src/*/layout.rs",
                 "crates/structures/src/lookup/{bits,block,huffman,model,text}.rs",
@@ -100,7 +120,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-structures",
             tests: IN_MEMORY,
-            all_tests: ALL_IN_MEMORY,
+            others: Some(CONFORMANCE),
             files: &[],
             sources: &["crates"],
         },
@@ -175,7 +195,7 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     let began = Instant::now();
     let outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
     let argued = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
-    let found = found(&outcomes, &argued)?;
+    let found = found(&outcomes, &argued, false)?;
     println!("    {}", found["counts"]);
     if args.names.is_empty() {
         let seconds = began.elapsed().as_secs();
@@ -197,33 +217,40 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     }
     let folder = prove::target(root).join("mutants").join(format!("{name}-left"));
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
-    let mut cargo = Command::new(cargo());
-    cargo
-        .args(["mutants", "--package", subject.package, "--no-shuffle", "--output"])
-        .arg(&folder)
-        .args(subject.all_tests);
-    left.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
     let began = Instant::now();
-    let outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
+    if let Some(others) = subject.others {
+        let status = Command::new(cargo()).args(others.unchanged).current_dir(root).status();
+        if !status.context(|| "could not start cargo".to_owned())?.success() {
+            return Err(fails_as_it_is());
+        }
+    }
+    let mut cargo = Command::new(cargo());
+    cargo.args(["mutants", "--package", subject.package, "--no-shuffle", "--output"]).arg(&folder);
+    cargo.args(subject.others.map_or(subject.tests, |others| others.tests));
+    left.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
+    left.iter().filter_map(|name| name.split(':').next()).for_each(|file| _ = cargo.args(["--file", file]));
+    if !left.iter().any(|name| name.contains(FIELDS)) {
+        // cargo-mutants (27.1.0) tries these whatever it was asked for.
+        cargo.args(["--exclude-re", FIELDS]);
+    }
+    let mut outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
+    if let Some(all) = outcomes["outcomes"].as_array_mut() {
+        let name = |outcome: &Value| outcome["scenario"]["Mutant"]["name"].as_str().map(str::to_owned);
+        all.retain(|outcome| name(outcome).is_none_or(|name| left.contains(&name)));
+    }
     let argued = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
-    let found = found(&outcomes, &argued)?;
+    let found = found(&outcomes, &argued, subject.others.is_some())?;
     let survivors: Vec<&str> = found["survivors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    println!("    {}", found["counts"]);
     if found["counts"]["viable"].as_u64() != Some(left.len() as u64) {
-        return Err(Failure(format!(
-            "of {} mutants that survived some are none any more: {}",
-            left.len(),
-            found["counts"]
-        )));
+        return Err(Failure(format!("of {} mutants that survived some are none any more", left.len())));
     }
     let settled: Vec<&String> = left.iter().filter(|name| !survivors.contains(&name.as_str())).collect();
-    println!("    {}", found["counts"]);
     let counts = json!({"killed": found["counts"]["killed"], "argued": found["counts"]["argued"]});
     let findings = json!({"counts": counts, "violations": 0, "told": [], "settled": settled});
     let seconds = began.elapsed().as_secs();
-    book.record(
-        root,
-        json!({"part": prove::MUTANTS, "subject": name, "left": true, "seconds": seconds, "findings": findings}),
-    )?;
+    let run = json!({"part": prove::MUTANTS, "subject": name, "left": true, "seconds": seconds, "findings": findings});
+    book.record(root, run)?;
     Ok(survivors.len())
 }
 
@@ -254,13 +281,12 @@ fn outcomes(cargo: &mut Command, file: &Path) -> Result<Value> {
     serde_json::from_str(&text).context(|| format!("{} cannot be read", file.display()))
 }
 
-/// What became of the mutants, as a part of the proof has it.
-fn found(outcomes: &Value, argued: &str) -> Result<Value> {
+/// What became of the mutants, as a part of the proof has it. `is_sound`: the tests are known to pass on the code as it is.
+fn found(outcomes: &Value, argued: &str, mut is_sound: bool) -> Result<Value> {
     let odd = || Failure("cargo-mutants' outcomes have an unexpected shape".to_owned());
     let argued: BTreeSet<&str> =
         argued.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next()).collect();
     let (mut caught, mut timeouts, mut broken, mut excused, mut survivors) = (0u64, 0u64, 0u64, 0u64, Vec::new());
-    let mut is_sound = false;
     for outcome in outcomes["outcomes"].as_array().ok_or_else(odd)? {
         let summary = outcome["summary"].as_str().ok_or_else(odd)?;
         let Some(mutant) = outcome["scenario"]["Mutant"]["name"].as_str() else {
@@ -277,7 +303,7 @@ fn found(outcomes: &Value, argued: &str) -> Result<Value> {
         }
     }
     if !is_sound {
-        return Err(Failure("the tests fail on the code as it is: that shows nothing of any mutant".to_owned()));
+        return Err(fails_as_it_is());
     }
     let killed = caught + timeouts;
     Ok(json!({
@@ -293,6 +319,10 @@ fn found(outcomes: &Value, argued: &str) -> Result<Value> {
         "told": [],
         "survivors": survivors,
     }))
+}
+
+fn fails_as_it_is() -> Failure {
+    Failure("the tests fail on the code as it is: that shows nothing of any mutant".to_owned())
 }
 
 /// A mutant's name without its line and column, which move: `file: what`.
@@ -327,7 +357,7 @@ mod tests {
             mutant("a.rs:1:2: replace x -> u8 with Default::default()", "Unviable"),
         ]});
         let argued = "# Mutants\n\n- `a.rs: replace | with ^ in z`: the bits are disjoint.\n";
-        let found = found(&outcomes, argued).unwrap();
+        let found = found(&outcomes, argued, false).unwrap();
         assert_eq!(found["violations"], 0);
         assert_eq!(found["survivors"], json!(["a.rs:9:9: replace + with - in y"]));
         let count = |what: &str| found["counts"][what].as_u64().unwrap();
@@ -337,7 +367,7 @@ mod tests {
 
     #[test]
     fn outcomes_that_show_nothing_are_refused() {
-        let outcomes = |all: &[Value]| super::found(&json!({"outcomes": all}), "");
+        let outcomes = |all: &[Value]| super::found(&json!({"outcomes": all}), "", false);
         let sound = json!({"scenario": "Baseline", "summary": "Success"});
         let broken = json!({"scenario": "Baseline", "summary": "Failure"});
         assert!(outcomes(&[sound.clone(), mutant("a.rs:1:2: b", "CaughtMutant")]).is_ok());

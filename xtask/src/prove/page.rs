@@ -191,7 +191,11 @@ fn mutants_killed(mutants: &[&Run]) -> Target {
             } else {
                 format!(", a sample: {:.1} % tried", 100.0 * killed.tried)
             };
-            format!("{subject} {percent:.1} % of {viable}{sample}")
+            let late = match killed.late {
+                0 => String::new(),
+                late => format!(" ({late} at a second trial)"),
+            };
+            format!("{subject} {percent:.1} % of {viable}{late}{sample}")
         }
         None => format!("{subject} 0"),
     };
@@ -299,6 +303,8 @@ struct Killed {
     seconds: u64,
     /// Of all its mutants, the part that was tried.
     tried: f64,
+    /// How many survived their first trial: by its tests, or before others came.
+    late: u64,
     counts: BTreeMap<String, u64>,
 }
 
@@ -326,6 +332,8 @@ fn subjects<'a>(mutants: &[&'a Run]) -> BTreeMap<&'a str, Killed> {
         killed.seconds += run.seconds;
         if let Extent::Shard { of, .. } = run.extent {
             killed.tried += 1.0 / of.max(1) as f64;
+        } else {
+            killed.late += run.count("killed");
         }
         for (what, times) in &run.counts {
             *killed.counts.entry(what.clone()).or_default() += times;
@@ -344,7 +352,7 @@ fn table_of_mutants(mutants: &[&Run]) -> String {
     if subjects.is_empty() {
         return String::new();
     }
-    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
+    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with; at a second trial by the conformance suite or by tests that came since, so a sample's share at its first trial says more of those that were not tried. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
                      | subject | runs | minutes | tried | killed of viable | | argued | survive | do not build |\n\
                      |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
@@ -609,6 +617,7 @@ mod tests {
         assert!(page.contains("| core | 3 | 2.0 | 25 % | 97 of 100 | 97.0 % | 2 | 1 | 0 |"), "{page}");
         assert!(page.contains("## Mutants that survive\n\n- a.rs: y\n"), "{page}");
         assert!(!page.contains("a.rs: x") && !page.contains("a.rs: z"), "{page}");
+        assert!(page.contains("core 97.0 % of 100 (1 at a second trial), a sample: 25.0 % tried"), "{page}");
     }
 
     #[test]

@@ -192,6 +192,21 @@ mod tests {
         }
     }
 
+    /// At every place of a byte, with more bytes behind than are read at once.
+    #[test]
+    fn numbers_as_long_as_what_is_read_at_once_come_back() {
+        for (parameter, bits) in (28..=56).flat_map(|parameter| [56, 57, 58, 59].map(|bits| (parameter, bits))) {
+            let Some(zeros) = (bits - 1u32).checked_sub(u32::from(parameter)) else { continue };
+            let gap = u64::from(zeros) << parameter | u64::MAX >> (64 - parameter);
+            for before in 0..8 {
+                let mut numbers: Vec<u64> = (0..before).collect();
+                numbers.push(before + gap);
+                numbers.extend((1..10).map(|more| before + gap + more));
+                assert_eq!(round(&numbers, parameter), Some(numbers), "{parameter}, {bits} bits, {before} before");
+            }
+        }
+    }
+
     #[test]
     fn random_numbers_take_a_bit_and_a_half_over_their_entropy() {
         let mut random = fastrand::Rng::with_seed(7);

@@ -16,6 +16,7 @@ mod log;
 mod lookup;
 mod observe;
 mod overtaken;
+mod portable;
 mod queue;
 mod records;
 mod registry;

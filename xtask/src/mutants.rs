@@ -4,7 +4,7 @@
 //! Each package's mutants are held against its own tests, those that need no server. One that survives fails the command, unless `docs/mutants.md` argues it: it is what the
 //! tests lack, not what the product does wrong, and the page of results lists it by itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -21,8 +21,6 @@ const ARGUED: &str = "docs/mutants.md";
 /// What cargo-mutants ends with where it tried the mutants: none was missed, some were, some never ended. Anything else is a wrong command line, a test that fails on the
 /// code as it is, or a fault of its own, and says nothing of any mutant.
 const TRIED: [i32; 3] = [0, 2, 3];
-/// Mutants that leave out a field, by their names.
-const FIELDS: &str = ": delete field ";
 
 /// What mutants are made of, and what they are held against.
 struct Subject {
@@ -228,11 +226,10 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     cargo.args(["mutants", "--package", subject.package, "--no-shuffle", "--output"]).arg(&folder);
     cargo.args(subject.others.map_or(subject.tests, |others| others.tests));
     left.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
-    left.iter().filter_map(|name| name.split(':').next()).for_each(|file| _ = cargo.args(["--file", file]));
-    if !left.iter().any(|name| name.contains(FIELDS)) {
-        // cargo-mutants (27.1.0) tries these whatever it was asked for.
-        cargo.args(["--exclude-re", FIELDS]);
-    }
+    // cargo-mutants (27.1.0) tries those that leave out a field whatever the names are, but none where nothing is said to have changed.
+    let diff = folder.join("left.diff");
+    fs::write(&diff, diff_of(root, &left)?).context(|| format!("could not write {}", diff.display()))?;
+    cargo.arg("--in-diff").arg(&diff);
     let mut outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
     if let Some(all) = outcomes["outcomes"].as_array_mut() {
         let name = |outcome: &Value| outcome["scenario"]["Mutant"]["name"].as_str().map(str::to_owned);
@@ -252,6 +249,27 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     let run = json!({"part": prove::MUTANTS, "subject": name, "left": true, "seconds": seconds, "findings": findings});
     book.record(root, run)?;
     Ok(survivors.len())
+}
+
+/// A diff that adds the lines of these mutants, and nothing else.
+fn diff_of(root: &Path, names: &[String]) -> Result<String> {
+    let mut lines: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    for name in names {
+        let mut parts = name.splitn(3, ':');
+        let odd = || Failure(format!("the name of a mutant begins with its file and line: {name}"));
+        let (file, line) = parts.next().zip(parts.next()).ok_or_else(odd)?;
+        lines.entry(file).or_default().insert(line.parse().map_err(|_| odd())?);
+    }
+    let mut diff = String::new();
+    for (file, lines) in lines {
+        let text = fs::read_to_string(root.join(file)).context(|| format!("{file} cannot be read"))?;
+        diff += &format!("--- a/{file}\n+++ b/{file}\n");
+        for (added, line) in lines.into_iter().enumerate() {
+            let text = text.lines().nth(line - 1).unwrap_or_default();
+            diff += &format!("@@ -{},0 +{line} @@\n+{text}\n", line - 1 - added);
+        }
+    }
+    Ok(diff)
 }
 
 /// A regular expression for a text as it is.
@@ -389,6 +407,16 @@ mod tests {
         }
         fs::write(&file, "{}").unwrap();
         assert!(run("true").err().unwrap().0.contains("no outcome"), "what a run before it left");
+    }
+
+    #[test]
+    fn the_lines_of_mutants_are_a_diff() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.rs"), "one\ntwo\nthree\nfour\n").unwrap();
+        let names = ["a.rs:4:1: x", "a.rs:2:9: y", "a.rs:2:3: replace a::b -> c with d"].map(str::to_owned);
+        let diff = diff_of(folder.path(), &names).unwrap();
+        assert_eq!(diff, "--- a/a.rs\n+++ b/a.rs\n@@ -1,0 +2 @@\n+two\n@@ -2,0 +4 @@\n+four\n");
+        assert!(diff_of(folder.path(), &["a.rs: x".to_owned()]).is_err());
     }
 
     #[test]

@@ -211,3 +211,17 @@ async fn more_keys_than_a_batch_takes_are_dropped_in_several() {
     store.put(key, PutMode::Set, Bytes::from(manifest), Ttl::Never).await.unwrap();
     assert!(drop_set(&store).await.unwrap().is_some());
 }
+
+/// What a store refused at the making of a structure is told at once; what may have been written is written again.
+#[tokio::test]
+async fn a_making_goes_on_where_it_is_in_doubt_and_only_there() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    hooked.refuse(2);
+    let error = Set::open_or_create(&hooked.shared(), "refused").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(!error.is_unknown(), "{error}");
+    let hooked = Hooked::new(&store);
+    hooked.lose_replies(2);
+    Set::open_or_create(&hooked.shared(), "in doubt").await.unwrap();
+}

@@ -142,7 +142,7 @@ pub(crate) struct Args {
     /// Only mutants whose name matches, for a look: nothing is recorded; may be given again
     #[arg(long = "re", value_name = "REGEX")]
     names: Vec<String>,
-    /// Once more those that survive in runs that count here, by all tests that need no server
+    /// Once more those that survive in runs that count here: those of structures by the conformance suite in memory, too
     #[arg(long, conflicts_with_all = ["shard", "names"])]
     left: bool,
 }
@@ -221,6 +221,7 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
         if !status.context(|| "could not start cargo".to_owned())?.success() {
             return Err(fails_as_it_is());
         }
+        book.expect_unmoved(root, "while its tests ran")?;
     }
     let mut cargo = Command::new(cargo());
     cargo.args(["mutants", "--package", subject.package, "--no-shuffle", "--output"]).arg(&folder);
@@ -235,20 +236,21 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
         let name = |outcome: &Value| outcome["scenario"]["Mutant"]["name"].as_str().map(str::to_owned);
         all.retain(|outcome| name(outcome).is_none_or(|name| left.contains(&name)));
     }
-    let argued = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
-    let found = found(&outcomes, &argued, subject.others.is_some())?;
-    let survivors: Vec<&str> = found["survivors"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let text = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
+    let found = found(&outcomes, &text, subject.others.is_some())?;
     println!("    {}", found["counts"]);
     if found["counts"]["viable"].as_u64() != Some(left.len() as u64) {
         return Err(Failure(format!("of {} mutants that survived some are none any more", left.len())));
     }
-    let settled: Vec<&String> = left.iter().filter(|name| !survivors.contains(&name.as_str())).collect();
-    let counts = json!({"killed": found["counts"]["killed"], "argued": found["counts"]["argued"]});
-    let findings = json!({"counts": counts, "violations": 0, "told": [], "settled": settled});
+    let killed = killers(&outcomes, &folder.join("mutants.out"))?;
+    let of_argued = |name: &&String| argued(&text).contains(&placeless(name)[..]) && survives(&outcomes, name);
+    let argued: Vec<&String> = left.iter().filter(of_argued).collect();
+    let survivors = left.len() - killed.len() - argued.len();
+    let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
     let seconds = began.elapsed().as_secs();
     let run = json!({"part": prove::MUTANTS, "subject": name, "left": true, "seconds": seconds, "findings": findings});
     book.record(root, run)?;
-    Ok(survivors.len())
+    Ok(survivors)
 }
 
 /// A diff that adds the lines of these mutants, and nothing else.
@@ -302,8 +304,7 @@ fn outcomes(cargo: &mut Command, file: &Path) -> Result<Value> {
 /// What became of the mutants, as a part of the proof has it. `is_sound`: the tests are known to pass on the code as it is.
 fn found(outcomes: &Value, argued: &str, mut is_sound: bool) -> Result<Value> {
     let odd = || Failure("cargo-mutants' outcomes have an unexpected shape".to_owned());
-    let argued: BTreeSet<&str> =
-        argued.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next()).collect();
+    let argued = self::argued(argued);
     let (mut caught, mut timeouts, mut broken, mut excused, mut survivors) = (0u64, 0u64, 0u64, 0u64, Vec::new());
     for outcome in outcomes["outcomes"].as_array().ok_or_else(odd)? {
         let summary = outcome["summary"].as_str().ok_or_else(odd)?;
@@ -337,6 +338,49 @@ fn found(outcomes: &Value, argued: &str, mut is_sound: bool) -> Result<Value> {
         "told": [],
         "survivors": survivors,
     }))
+}
+
+/// The mutants that the text argues, by their names without a place.
+fn argued(text: &str) -> BTreeSet<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next()).collect()
+}
+
+/// Whether no test saw a mutant.
+fn survives(outcomes: &Value, name: &str) -> bool {
+    let outcomes = outcomes["outcomes"].as_array();
+    outcomes
+        .into_iter()
+        .flatten()
+        .any(|outcome| outcome["scenario"]["Mutant"]["name"] == name && outcome["summary"] == "MissedMutant")
+}
+
+/// The test that failed on each mutant, by the log of its trial under this folder. A test that was stopped for the time it took, on a machine that may be busy, kills none at a second trial.
+fn killers(outcomes: &Value, folder: &Path) -> Result<BTreeMap<String, String>> {
+    let mut killers = BTreeMap::new();
+    for outcome in outcomes["outcomes"].as_array().into_iter().flatten() {
+        let (Some(name), Some(log)) = (outcome["scenario"]["Mutant"]["name"].as_str(), outcome["log_path"].as_str())
+        else {
+            continue;
+        };
+        if outcome["summary"] != "CaughtMutant" {
+            continue;
+        }
+        let log = folder.join(log);
+        let text = fs::read(&log).context(|| format!("{} cannot be read", log.display()))?;
+        if let Some(test) = String::from_utf8_lossy(&text).lines().find_map(failed) {
+            killers.insert(name.to_owned(), test.to_owned());
+        }
+    }
+    Ok(killers)
+}
+
+/// The test that a line of a runner's output says has failed: `FAIL [   0.1s] (1/9) package test`, or cargo's `test name ... FAILED`.
+fn failed(line: &str) -> Option<&str> {
+    let line = line.trim();
+    match line.strip_prefix("FAIL [") {
+        Some(rest) => rest.split_once(") ").map(|(_, test)| test),
+        None => line.strip_prefix("test ")?.strip_suffix(" ... FAILED"),
+    }
 }
 
 fn fails_as_it_is() -> Failure {
@@ -417,6 +461,28 @@ mod tests {
         let diff = diff_of(folder.path(), &names).unwrap();
         assert_eq!(diff, "--- a/a.rs\n+++ b/a.rs\n@@ -1,0 +2 @@\n+two\n@@ -2,0 +4 @@\n+four\n");
         assert!(diff_of(folder.path(), &["a.rs: x".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn who_killed_a_mutant_is_told_by_the_log_of_its_trial() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcomes = json!({"outcomes": [
+            {"scenario": {"Mutant": {"name": "a"}}, "summary": "CaughtMutant", "log_path": "a.log"},
+            {"scenario": {"Mutant": {"name": "b"}}, "summary": "CaughtMutant", "log_path": "b.log"},
+            {"scenario": {"Mutant": {"name": "c"}}, "summary": "MissedMutant", "log_path": "a.log"},
+            {"scenario": {"Mutant": {"name": "d"}}, "summary": "Timeout", "log_path": "a.log"},
+        ]});
+        fs::write(
+            folder.path().join("a.log"),
+            "  PASS [ 1s] (1/9) x y\n        FAIL [   0.1s] (2/9) larder-structures a::b\n",
+        )
+        .unwrap();
+        fs::write(folder.path().join("b.log"), "     TIMEOUT [  60.0s] (2/9) larder-structures a::b\n").unwrap();
+        let killers = killers(&outcomes, folder.path()).unwrap();
+        assert_eq!(killers, BTreeMap::from([("a".to_owned(), "larder-structures a::b".to_owned())]));
+        assert!(survives(&outcomes, "c") && !survives(&outcomes, "a") && !survives(&outcomes, "e"));
+        assert_eq!(failed("test a::b ... FAILED"), Some("a::b"));
+        assert!(super::killers(&outcomes, &folder.path().join("elsewhere")).is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ const TESTS: &str = "#[cfg(test)]\nmod tests {";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
     Nothing,
-    /// Lines came to tests, and none went: what made a test fail still does.
+    /// Lines came to tests, and none went: it is taken that what made a test fail still does.
     MoreTests,
     /// Only tests are others.
     Tests,
@@ -31,10 +31,14 @@ pub(super) fn since(root: &Path, commit: &str, places: &[&str]) -> Change {
         let (Some(_), Some(removed), Some(file)) = (columns.next(), columns.next(), columns.next()) else {
             return Change::Product;
         };
-        // A file that came or went has no text on one side.
-        let before = git(&["show", &format!("{commit}:{file}")]).unwrap_or_default();
-        let after = std::fs::read_to_string(root.join(file)).unwrap_or_default();
-        match (product_of(file, &before) == product_of(file, &after), removed) {
+        // A file that came or went has no text on one side, and one that is no text none on either.
+        let before = git(&["show", &format!("{commit}:{file}")]);
+        let after = std::fs::read_to_string(root.join(file)).ok();
+        if before.is_none() && after.is_none() {
+            return Change::Product;
+        }
+        let product = |text: &Option<String>| product_of(file, text.as_deref().unwrap_or("")).to_owned();
+        match (product(&before) == product(&after), removed) {
             (true, "0") => Change::MoreTests,
             (true, _) => Change::Tests,
             (false, _) => Change::Product,
@@ -51,7 +55,12 @@ fn product_of<'t>(file: &str, text: &'t str) -> &'t str {
     if file.contains("/tests/") || file.ends_with("_tests.rs") || file.ends_with("/tests.rs") {
         return "";
     }
-    text.find(TESTS).map_or(text, |tests| &text[..tests]).trim_end()
+    match text.find(TESTS) {
+        // What stands behind the tests is none.
+        Some(tests) if text[tests..].find("\n}\n").is_some_and(|end| tests + end + 3 == text.len()) => &text[..tests],
+        _ => text,
+    }
+    .trim_end()
 }
 
 #[cfg(test)]
@@ -116,6 +125,8 @@ mod tests {
         product("src/code.rs", Some(CODE), None);
         product("src/code.rs", None, Some(CODE));
         product("tests/Cargo.toml", Some("a"), Some("b"));
+        let behind = |what: &str| format!("{CODE}{}{what}\n", tests(&["a"]));
+        product("src/code.rs", Some(&behind("fn two() {}")), Some(&behind("fn three() {}")));
     }
 
     #[test]

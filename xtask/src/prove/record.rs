@@ -83,8 +83,9 @@ pub(crate) struct Run {
     pub(crate) told: Vec<String>,
     /// Mutants that no test saw and nobody argued: what tests lack, no fault of the product.
     pub(crate) survivors: Vec<String>,
-    /// Mutants that another run had left, and that are killed or argued by now.
-    pub(crate) settled: Vec<String>,
+    /// Mutants that another run had left: those that are killed by now, and those that are argued.
+    pub(crate) killed: Vec<String>,
+    pub(crate) argued: Vec<String>,
     /// What the tree was by the end, where that was no longer what it was at the beginning.
     pub(crate) moved: Option<String>,
     /// The commit that it was recorded at, where that is an earlier one.
@@ -118,7 +119,8 @@ impl Run {
             violations: number(findings, "violations")?,
             told: texts(&findings["told"]),
             survivors: texts(&findings["survivors"]),
-            settled: texts(&findings["settled"]),
+            killed: findings["killed"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect(),
+            argued: texts(&findings["argued"]),
             moved: value["moved"].as_str().map(str::to_owned),
             earlier: None,
         })
@@ -206,7 +208,7 @@ impl Book {
     pub(crate) fn refuse(&self, part: &str, extent: &Extent) -> Result<()> {
         match self.runs()?.iter().find(|run| run.did_some_of(part, extent)) {
             Some(run) => {
-                let (commit, known) = (&self.commit, &run.extent);
+                let (commit, known) = (run.earlier.as_ref().unwrap_or(&self.commit), &run.extent);
                 Err(Failure(format!("{part} {extent} would count twice: {known} is recorded at {commit}")))
             }
             None => Ok(()),
@@ -263,7 +265,8 @@ impl Book {
 
 /// The mutants that survive all of these runs.
 pub(crate) fn left<'a>(mutants: &[&'a Run]) -> impl Iterator<Item = &'a str> {
-    let settled: BTreeSet<&str> = mutants.iter().flat_map(|run| &run.settled).map(String::as_str).collect();
+    let settled: BTreeSet<&str> =
+        mutants.iter().flat_map(|run| run.killed.iter().chain(&run.argued)).map(String::as_str).collect();
     let survivors: Vec<&str> = mutants.iter().flat_map(|run| &run.survivors).map(String::as_str).collect();
     survivors.into_iter().filter(move |name| !settled.contains(name))
 }
@@ -414,8 +417,8 @@ mod tests {
         };
         run(json!({"shard": 0, "shards": 2}), json!({"violations": 0, "survivors": ["a", "b"]}));
         run(json!({"shard": 1, "shards": 2}), json!({"violations": 0, "survivors": ["c"]}));
-        run(json!({"left": true}), json!({"violations": 0, "settled": ["b"]}));
-        run(json!({"left": true}), json!({"violations": 0, "settled": ["c"]}));
+        run(json!({"left": true}), json!({"violations": 0, "killed": {"b": "a test"}}));
+        run(json!({"left": true}), json!({"violations": 0, "argued": ["c"]}));
         assert_eq!(book.left("core").unwrap(), ["a"]);
         assert!(book.left("layouts").unwrap().is_empty());
     }

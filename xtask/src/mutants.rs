@@ -243,7 +243,7 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
         return Err(Failure(format!("of {} mutants that survived some are none any more", left.len())));
     }
     let killed = killers(&outcomes, &folder.join("mutants.out"))?;
-    let of_argued = |name: &&String| argued(&text).contains(&placeless(name)[..]) && survives(&outcomes, name);
+    let of_argued = |name: &&String| is_argued(&argued(&text), name) && survives(&outcomes, name);
     let argued: Vec<&String> = left.iter().filter(of_argued).collect();
     let survivors = left.len() - killed.len() - argued.len();
     let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
@@ -316,7 +316,7 @@ fn found(outcomes: &Value, argued: &str, mut is_sound: bool) -> Result<Value> {
             "CaughtMutant" => caught += 1,
             "Timeout" => timeouts += 1,
             "Unviable" => broken += 1,
-            "MissedMutant" if argued.contains(&placeless(mutant)[..]) => excused += 1,
+            "MissedMutant" if is_argued(&argued, mutant) => excused += 1,
             "MissedMutant" => survivors.push(mutant),
             _ => return Err(odd()),
         }
@@ -340,9 +340,14 @@ fn found(outcomes: &Value, argued: &str, mut is_sound: bool) -> Result<Value> {
     }))
 }
 
-/// The mutants that the text argues, by their names without a place.
+/// The mutants that the text argues.
 fn argued(text: &str) -> BTreeSet<&str> {
     text.lines().filter_map(|line| line.strip_prefix("- `")?.split('`').next()).collect()
+}
+
+/// By its name without a place, which moves; or with it, where others of that name are not the same.
+fn is_argued(argued: &BTreeSet<&str>, name: &str) -> bool {
+    argued.contains(name) || argued.contains(&placeless(name)[..])
 }
 
 /// Whether no test saw a mutant.
@@ -416,15 +421,17 @@ mod tests {
             mutant("a.rs:1:2: replace x -> u8 with 1", "Timeout"),
             mutant("a.rs:9:9: replace + with - in y", "MissedMutant"),
             mutant("a.rs:7:2: replace | with ^ in z", "MissedMutant"),
+            mutant("a.rs:8:3: replace + with * in v", "MissedMutant"),
+            mutant("a.rs:8:9: replace + with * in v", "MissedMutant"),
             mutant("a.rs:1:2: replace x -> u8 with Default::default()", "Unviable"),
         ]});
-        let argued = "# Mutants\n\n- `a.rs: replace | with ^ in z`: the bits are disjoint.\n";
+        let argued = "# Mutants\n\n- `a.rs: replace | with ^ in z`: the bits are disjoint.\n- `a.rs:8:9: replace + with * in v`: the same there.\n";
         let found = found(&outcomes, argued, false).unwrap();
         assert_eq!(found["violations"], 0);
-        assert_eq!(found["survivors"], json!(["a.rs:9:9: replace + with - in y"]));
+        assert_eq!(found["survivors"], json!(["a.rs:9:9: replace + with - in y", "a.rs:8:3: replace + with * in v"]));
         let count = |what: &str| found["counts"][what].as_u64().unwrap();
         let whats = ["viable", "killed", "killed by the clock", "argued", "survive", "do not build"];
-        assert_eq!(whats.map(count), [4, 2, 1, 1, 1, 1]);
+        assert_eq!(whats.map(count), [6, 2, 1, 2, 2, 1]);
     }
 
     #[test]

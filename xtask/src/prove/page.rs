@@ -368,7 +368,7 @@ fn table_of_mutants(mutants: &[&Run]) -> String {
     if subjects.is_empty() {
         return String::new();
     }
-    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with; at a second trial by the conformance suite or by tests that came since, tests are written for those that survive a sample, so what it is worth for all others is its share at the first trial. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
+    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with; at a second trial, by the conformance suite, too, and by tests that came since. Tests are written for those that survive a sample: of all others it says what its first trial does. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
                      | subject | runs | minutes | tried | killed of viable | | argued | survive | do not build |\n\
                      |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
@@ -377,7 +377,7 @@ fn table_of_mutants(mutants: &[&Run]) -> String {
         let (runs, minutes, tried) = (killed.runs, minutes([killed.seconds].into_iter()), 100.0 * killed.tried);
         let (share, viable) = (format!("{} of {}", of("killed"), of("viable")), killed.percent());
         let rest = ["argued", "survive", "do not build"].map(of).join(" | ");
-        let _ = writeln!(table, "| {subject} | {runs} | {minutes} | {tried:.0} % | {share} | {viable:.1} % | {rest} |");
+        let _ = writeln!(table, "| {subject} | {runs} | {minutes} | {tried:.1} % | {share} | {viable:.1} % | {rest} |");
     }
     table
 }
@@ -603,7 +603,7 @@ mod tests {
             mutants("layouts", 0, [40, 38, 2], &[]),
         ];
         let page = page_of(&all);
-        assert!(page.contains("| core | 2 | 2.0 | 50 % | 195 of 200 | 97.5 % | 4 | 1 | 0 |"), "{page}");
+        assert!(page.contains("| core | 2 | 2.0 | 50.0 % | 195 of 200 | 97.5 % | 4 | 1 | 0 |"), "{page}");
         assert!(page.contains("## Mutants that survive\n\n- a.rs: replace + with - in y"), "{page}");
         assert!(!page.contains("## Violations"), "{page}");
         let (core, layouts) =
@@ -630,7 +630,7 @@ mod tests {
             left(json!({"a.rs: x": "another"}), &["a.rs: z"]),
         ];
         let page = page_of(&all);
-        assert!(page.contains("| core | 3 | 2.0 | 25 % | 97 of 100 | 97.0 % | 2 | 1 | 0 |"), "{page}");
+        assert!(page.contains("| core | 3 | 2.0 | 25.0 % | 97 of 100 | 97.0 % | 2 | 1 | 0 |"), "{page}");
         assert!(page.contains("## Mutants that survive\n\n- a.rs: y\n"), "{page}");
         assert!(!page.contains("a.rs: x") && !page.contains("a.rs: z"), "{page}");
         assert!(page.contains("core 97.0 % of 100 (96.0 % at the first trial), a sample: 25.0 % tried"), "{page}");

@@ -41,39 +41,31 @@ const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
 const IN_MEMORY: &[&str] = &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants"];
 /// Tests of more packages than the mutants' own. cargo-mutants would run the code as it is against the package's own alone, so that is done before it.
 struct Others {
-    unchanged: &'static [&'static str],
-    tests: &'static [&'static str],
+    packages: &'static [&'static str],
+    targets: &'static [&'static str],
+}
+
+impl Others {
+    /// Runs them on the code as it is, as they are run on mutants.
+    fn unchanged(&self) -> Command {
+        let mut command = Command::new(cargo());
+        command.args(["nextest", "run", "--profile", "mutants"]).args(self.targets);
+        self.packages.iter().for_each(|package| _ = command.args(["--package", package]));
+        command
+    }
+
+    /// What cargo-mutants is to be told.
+    fn arguments(&self) -> Vec<String> {
+        let rest = ["--baseline=skip", "--timeout=300"].into_iter().chain(IN_MEMORY.iter().copied()).map(str::to_owned);
+        let packages = self.packages.iter().map(|package| format!("--test-package={package}"));
+        rest.chain(packages).chain(self.targets.iter().map(|target| format!("--cargo-arg={target}"))).collect()
+    }
 }
 
 /// All in memory, and the conformance suite over the memory store.
 const CONFORMANCE: &Others = &Others {
-    unchanged: &[
-        "nextest",
-        "run",
-        "--profile",
-        "mutants",
-        "-p",
-        "larder-structures",
-        "-p",
-        "larder-testkit",
-        "--lib",
-        "--test",
-        "it",
-        "--test",
-        "conformance",
-    ],
-    tests: &[
-        "--baseline=skip",
-        "--timeout=300",
-        "--test-tool=nextest",
-        "--test-package=larder-structures",
-        "--test-package=larder-testkit",
-        "--cargo-arg=--lib",
-        "--cargo-arg=--test=it",
-        "--cargo-arg=--test=conformance",
-        "--cargo-test-arg=--profile",
-        "--cargo-test-arg=mutants",
-    ],
+    packages: &["larder-structures", "larder-testkit"],
+    targets: &["--lib", "--test=it", "--test=conformance"],
 };
 /// Layouts are held by the tests beside them, which are quick; what those do not see, the others may.
 const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
@@ -192,7 +184,7 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     println!("\n\x1b[1m==> mutants of {name}\x1b[0m");
     let began = Instant::now();
     let outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
-    let argued = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
+    let argued = argued_text(root)?;
     let found = found(&outcomes, &argued, false)?;
     println!("    {}", found["counts"]);
     if args.names.is_empty() {
@@ -217,7 +209,7 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
     let began = Instant::now();
     if let Some(others) = subject.others {
-        let status = Command::new(cargo()).args(others.unchanged).current_dir(root).status();
+        let status = others.unchanged().current_dir(root).status();
         if !status.context(|| "could not start cargo".to_owned())?.success() {
             return Err(fails_as_it_is());
         }
@@ -225,7 +217,10 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     }
     let mut cargo = Command::new(cargo());
     cargo.args(["mutants", "--package", subject.package, "--no-shuffle", "--output"]).arg(&folder);
-    cargo.args(subject.others.map_or(subject.tests, |others| others.tests));
+    match subject.others {
+        Some(others) => cargo.args(others.arguments()),
+        None => cargo.args(subject.tests),
+    };
     left.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
     // cargo-mutants (27.1.0) tries those that leave out a field whatever the names are, but none where nothing is said to have changed.
     let diff = folder.join("left.diff");
@@ -236,15 +231,16 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
         let name = |outcome: &Value| outcome["scenario"]["Mutant"]["name"].as_str().map(str::to_owned);
         all.retain(|outcome| name(outcome).is_none_or(|name| left.contains(&name)));
     }
-    let text = fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))?;
+    let text = argued_text(root)?;
     let found = found(&outcomes, &text, subject.others.is_some())?;
     println!("    {}", found["counts"]);
     if found["counts"]["viable"].as_u64() != Some(left.len() as u64) {
         return Err(Failure(format!("of {} mutants that survived some are none any more", left.len())));
     }
     let killed = killers(&outcomes, &folder.join("mutants.out"))?;
-    let of_argued = |name: &&String| is_argued(&argued(&text), name) && survives(&outcomes, name);
-    let argued: Vec<&String> = left.iter().filter(of_argued).collect();
+    let known = argued(&text);
+    let argued: Vec<&String> =
+        left.iter().filter(|name| is_argued(&known, name) && survives(&outcomes, name)).collect();
     let survivors = left.len() - killed.len() - argued.len();
     let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
     let seconds = began.elapsed().as_secs();
@@ -338,6 +334,10 @@ fn found(outcomes: &Value, argued: &str, mut is_sound: bool) -> Result<Value> {
         "told": [],
         "survivors": survivors,
     }))
+}
+
+fn argued_text(root: &Path) -> Result<String> {
+    fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))
 }
 
 /// The mutants that the text argues.

@@ -320,7 +320,7 @@ impl Killed {
 
     /// Of those that a sample leaves out this says more: tests are written for those that it has.
     fn percent_at_first(&self) -> f64 {
-        100.0 * (self.of("killed") - self.late) as f64 / self.of("viable").max(1) as f64
+        self.percent_of_viable(self.of("killed") - self.late)
     }
 
     /// Whether enough are killed; of a sample, at their first trial.
@@ -329,7 +329,11 @@ impl Killed {
     }
 
     fn percent(&self) -> f64 {
-        100.0 * self.of("killed") as f64 / self.of("viable").max(1) as f64
+        self.percent_of_viable(self.of("killed"))
+    }
+
+    fn percent_of_viable(&self, mutants: u64) -> f64 {
+        100.0 * mutants as f64 / self.of("viable").max(1) as f64
     }
 }
 

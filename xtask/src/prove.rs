@@ -20,6 +20,8 @@ use record::Run;
 pub(crate) use record::{Book, Extent};
 
 const RESULTS: &str = "docs/results.md";
+/// The folder of the runs.
+const RUNS: &str = "docs/proof";
 /// The part whose runs another task makes: it has mutants in place of seeds.
 pub(crate) const MUTANTS: &str = "mutants";
 

@@ -1,4 +1,4 @@
-//! Runs as they are recorded, a line each, in `target/proofs/<commit>.jsonl`. Nothing counts twice: what a run did must be what no other did that counts. Runs of a commit count at a later one, too, as
+//! Runs as they are recorded, a line each, in `docs/proof/<commit>.jsonl`, which is kept with the code: another machine adds to it. Nothing counts twice: what a run did must be what no other did that counts. Runs of a commit count at a later one, too, as
 //! long as the product is the same: documents and tests have no say in what the proof finds. So do mutants as long as nothing has changed that they were made of and held against, but for tests that
 //! have come: who was killed stays so.
 
@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::changes::{self, Change};
-use super::{MUTANTS, RESULTS, target};
+use super::{MUTANTS, RESULTS, RUNS};
 use crate::command::{Context, Failure, Result, output};
 use crate::mutants;
 
@@ -154,7 +154,7 @@ pub(crate) struct Book {
 impl Book {
     pub(crate) fn open(root: &Path) -> Result<Book> {
         let commit = commit(root)?;
-        let file = target(root).join("proofs").join(format!("{commit}.jsonl"));
+        let file = root.join(RUNS).join(format!("{commit}.jsonl"));
         Ok(Book { commit, root: root.to_owned(), file })
     }
 
@@ -280,8 +280,8 @@ fn parsed(file: &Path) -> Result<Vec<Run>> {
 fn commit(root: &Path) -> Result<String> {
     let git = |args: &[&str]| output(Command::new("git").args(args).current_dir(root));
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    // The page that this task writes is no difference.
-    let changed = git(&["status", "--porcelain", "--", ".", &format!(":!{RESULTS}")])?;
+    // What the proof itself writes, its runs and its page, is no difference.
+    let changed = git(&["status", "--porcelain", "--", ".", &format!(":!{RESULTS}"), &format!(":!{RUNS}")])?;
     Ok(format!("{}{}", commit.trim(), if changed.trim().is_empty() { "" } else { "-changed" }))
 }
 

@@ -231,7 +231,7 @@ impl Line<'_> {
         self.call(Script::GuardedBits).arg(&guarded.mark[..]);
         match &guarded.act {
             GuardedBitsAct::Put { numbers } => {
-                self.cmd.arg("put");
+                self.cmd.arg("put").arg(guarded.mark.len() - 1);
                 for number in numbers {
                     if let BitAct::Set(value) = number.act {
                         self.cmd.arg(format!("u{}", number.width)).arg(number.offset).arg(value);

@@ -3,7 +3,7 @@
 -- 1: stored. 0: there is no item, or no room in it. -2: the value there is not an item.
 -- What it has become is known from the append itself, a call less than asking first; what was too long, which is rare, is taken back.
 local call, key = redis.call, KEYS[1]
-local head = call('GETRANGE', key, 0, 8)
+local head = call('GETRANGE', key, '0', '8')
 local first, flagged = head:byte(1, 2)
 if first ~= 193 or #head ~= 9 then
   if head == '' and call('EXISTS', key) == 0 then return 0 end
@@ -18,5 +18,5 @@ if type(last) == 'table' then
   return last
 end
 if last <= max then return 1 end
-call('SET', key, call('GETRANGE', key, 0, last - #ARGV[1] - 1), 'KEEPTTL')
+call('SET', key, call('GETRANGE', key, '0', last - #ARGV[1] - 1), 'KEEPTTL')
 return 0

@@ -4,7 +4,7 @@
 -- its life in ms, or 0.
 -- Digits: the new number. nil: there is no item. -2: the value there is not an item. -3: it is not a number.
 local call, key, by = redis.call, KEYS[1], ARGV[2]
-local old = call('GETRANGE', key, 0, 63)
+local old = call('GETRANGE', key, '0', '63')
 local first, flagged = old:byte(1, 2)
 if first ~= 193 or #old < 9 then
   if old ~= '' or call('EXISTS', key) == 1 then return -2 end

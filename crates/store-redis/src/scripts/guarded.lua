@@ -4,6 +4,10 @@
 -- nil: it does not carry the mark. Else: 1 for each entry that was new, or that was there, and 0 for each other; of a make and of a drop 1, or 0
 -- where it was made already, or is not there.
 local call, key, of, act, mark = redis.call, KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+if of == 'hash' and act == 'put' and #ARGV == 5 then
+  if call('HEXISTS', key, mark) == 0 then return false end
+  return {call('HSET', key, ARGV[4], ARGV[5])}
+end
 -- One look and one write for all members, as many as Lua takes at once.
 if of == 'set' and act == 'put' and #ARGV < 4000 then
   local told, new = call('SMISMEMBER', key, unpack(ARGV, 3)), 0

@@ -1,7 +1,7 @@
 -- Joins bytes before an item's value, and gives it another version.
 -- ARGV: the bytes; the longest that the item may become, with its header of 9 bytes; 8 bytes of a version without its highest bit.
 -- 1: stored. 0: there is no item, or no room in it. -2: the value there is not an item.
-local head = redis.call('GETRANGE', KEYS[1], 0, 8)
+local head = redis.call('GETRANGE', KEYS[1], '0', '8')
 if #head ~= 9 or head:byte() ~= 193 then
   if head == '' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
   return -2

@@ -1,7 +1,7 @@
 -- Reads a part of an item's value.
 -- ARGV: from which byte of the value; to which, included.
 -- nil: there is nothing. -2: the value there is not an item. Else: the bytes.
-local head = redis.call('GETRANGE', KEYS[1], 0, 8)
+local head = redis.call('GETRANGE', KEYS[1], '0', '8')
 if #head ~= 9 or head:byte() ~= 193 then
   if head == '' and redis.call('EXISTS', KEYS[1]) == 0 then return false end
   return -2

@@ -221,7 +221,11 @@ async fn a_command_that_was_taken_away_is_named() {
 
 async fn a_cas(store: &RedisStore) -> Cas {
     set(store, "ours", "v").await;
-    one(store, Op::get(key("ours"), Want::CAS)).await.unwrap().into_item().and_then(|item| item.cas).unwrap()
+    cas_of(store, "ours").await
+}
+
+async fn cas_of(store: &RedisStore, name: &str) -> Cas {
+    one(store, Op::get(key(name), Want::CAS)).await.unwrap().into_item().and_then(|item| item.cas).unwrap()
 }
 
 async fn each_is_refused(server: &RedisServer, store: &RedisStore, name: &str, said: &str) {
@@ -483,6 +487,36 @@ async fn a_token_outlives_its_connection_and_matches_nothing_else() {
         one(&store, Op::delete(key("ours"))).await.unwrap();
         assert_eq!(one(&store, put("ours", PutMode::Cas(cas), "x")).await.unwrap(), Reply::Miss);
         assert!(store.stats().reconnects > 0);
+    }
+}
+
+/// What is shorter than 1,000 bytes is compared by one read, what is longer by two.
+#[tokio::test]
+async fn an_item_of_any_length_is_written_over_as_it_was_read_and_not_as_it_grew() {
+    for version in RedisVersion::ALL {
+        let server = start(version);
+        let store = open(&server.url()).await;
+        for length in [0, 1, 90, 91, 989, 990, 991, 992, 1_015, 1_016, 100_000] {
+            let value = vec![b'v'; length];
+            let is = |reply: Reply| (version, length, reply);
+            set(&store, "item", value.clone()).await;
+            let cas = cas_of(&store, "item").await;
+            let swap = put("item", PutMode::Cas(cas), value.clone());
+            // An append leaves the version: only the length tells.
+            one(&store, put("item", PutMode::Append, "!")).await.unwrap();
+            assert_eq!(is(one(&store, swap.clone()).await.unwrap()), is(Reply::Exists));
+            let replies = all(&store, [swap.clone(), Op::get(key("item"), Want::VALUE)]).await;
+            let [swapped, found] = <[_; 2]>::try_from(replies.into_iter().collect::<Vec<_>>()).unwrap();
+            assert_eq!(is(swapped.unwrap()), is(Reply::Exists));
+            assert_eq!(found.unwrap().into_item().unwrap().value.len(), length + 1);
+            one(&store, Op::delete(key("item"))).await.unwrap();
+            assert_eq!(is(one(&store, swap).await.unwrap()), is(Reply::Miss));
+            set(&store, "item", value.clone()).await;
+            let cas = cas_of(&store, "item").await;
+            let swapped = one(&store, put("item", PutMode::Cas(cas), "w")).await.unwrap();
+            assert_eq!(is(swapped), is(Reply::Stored));
+            assert_eq!(common::value(&store, "item").await.unwrap(), "w");
+        }
     }
 }
 

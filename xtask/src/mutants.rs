@@ -4,6 +4,8 @@
 //! Each package's mutants are held against its own tests, those that need no server. One that survives fails the command, unless `docs/mutants.md` argues it: it is what the
 //! tests lack, not what the product does wrong, and the page of results lists it by itself.
 
+mod alone;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
@@ -16,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Context, Failure, Result, output};
 use crate::prove::{self, Book, Extent};
+use alone::Alone;
 
 const ARGUED: &str = "docs/mutants.md";
 /// What cargo-mutants ends with where it tried the mutants: none was missed, some were, some never ended. Anything else is a wrong command line, a test that fails on the
@@ -29,6 +32,8 @@ struct Subject {
     tests: &'static [&'static str],
     /// Those of other packages that need no server, for who survives its own.
     others: Option<&'static Others>,
+    /// Where the tests beside the code are built without what is built on it.
+    alone: Option<Alone>,
     /// Which files, if not all.
     files: &'static [&'static str],
     /// The folders of what they are made of and held against, as far as it is ours.
@@ -68,13 +73,22 @@ const CONFORMANCE: &Others = &Others {
     targets: &["--lib", "--test=it", "--test=conformance"],
 };
 /// Layouts are held by the tests beside them, which are quick; what those do not see, the others may.
-const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-test-arg=--lib"];
+const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-arg=--lib"];
+/// The testkit is built on the structures, and has the faulty store of the layers.
+const WITHOUT_TESTKIT: Alone = Alone { without: "larder-testkit", with: ("larder-layers", "testing") };
 
 /// By the names of the command line.
 const SUBJECTS: &[(&str, Subject)] = &[
     (
         "core",
-        Subject { package: "larder-core", tests: WITH_EXAMPLES, others: None, files: &[], sources: &["crates/core"] },
+        Subject {
+            package: "larder-core",
+            tests: WITH_EXAMPLES,
+            others: None,
+            alone: None,
+            files: &[],
+            sources: &["crates/core"],
+        },
     ),
     (
         "proto",
@@ -82,6 +96,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             package: "larder-proto",
             tests: WITH_EXAMPLES,
             others: None,
+            alone: None,
             files: &[],
             sources: &["crates/core", "crates/proto"],
         },
@@ -92,6 +107,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             package: "larder-structures",
             tests: BESIDE,
             others: Some(CONFORMANCE),
+            alone: Some(WITHOUT_TESTKIT),
             files: &[
                 "crates/structures/src/*/layout.rs",
                 "crates/structures/src/lookup/{bits,block,huffman,model,text}.rs",
@@ -102,7 +118,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
                 "crates/structures/src/records/schema.rs",
                 "crates/structures/src/{manifest,name}.rs",
             ],
-            sources: &["crates/core", "crates/store-memory", "crates/structures", "crates/testkit"],
+            sources: &["crates/core", "crates/layers", "crates/store-memory", "crates/structures", "crates/testkit"],
         },
     ),
     (
@@ -111,6 +127,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             package: "larder-structures",
             tests: IN_MEMORY,
             others: Some(CONFORMANCE),
+            alone: None,
             files: &[],
             sources: &["crates"],
         },
@@ -183,7 +200,14 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     args.shard.iter().for_each(|shard| _ = cargo.args(["--shard", shard, "--sharding", "round-robin"]));
     println!("\n\x1b[1m==> mutants of {name}\x1b[0m");
     let began = Instant::now();
-    let outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
+    let alone = subject.alone.as_ref().map(|alone| alone.tree(root, subject.package, &folder)).transpose()?;
+    if let Some(tree) = &alone {
+        // The copy is nothing that git knows.
+        cargo.arg("--gitignore=false").current_dir(tree).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+    } else {
+        cargo.current_dir(root);
+    }
+    let outcomes = outcomes(&mut cargo, &folder.join("mutants.out/outcomes.json"))?;
     let argued = argued_text(root)?;
     let found = found(&outcomes, &argued, false)?;
     println!("    {}", found["counts"]);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_core::{PutMode, StoreExt, SystemClock, Ttl};
 use larder_layers::Counting;
+use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
-use larder_testkit::faulty::{Fault, Faulty};
 
 use super::*;
 use crate::manifest::{self, Kind};

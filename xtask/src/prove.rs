@@ -3,6 +3,7 @@
 //! Each run of a part is recorded by its commit and its seeds, so that parts can be run alone, broken off and gone on with, and add up.
 
 mod changes;
+mod machine;
 mod page;
 mod record;
 
@@ -55,7 +56,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let runs = book.runs()?;
     if !runs.is_empty() {
         let results = root.join(RESULTS);
-        fs::write(&results, page::page(&runs, &book.commit, &machine()))
+        fs::write(&results, page::page(&runs, &book.commit))
             .context(|| format!("could not write {}", results.display()))?;
         println!("\nwritten: {RESULTS} ({} runs at {})", runs.len(), book.commit);
     } else if ran.is_ok() {
@@ -130,25 +131,6 @@ fn run_part(root: &Path, program: &Path, book: &Book, turn: &Turn, seconds: u64)
         println!("    the tree is {now} by now: it counts for {}, of which its program was built", book.commit);
     }
     Ok(said.status.success() && run.is_good())
-}
-
-/// What the runs are of: read off, nothing typed in.
-fn machine() -> String {
-    let field = |file: &str, name: &str| {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
-    };
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let rustc = output(Command::new("rustc").arg("--version")).unwrap_or_default();
-    format!(
-        "{}, {} cores, {}, Linux {}, {}",
-        field("/proc/cpuinfo", "model name"),
-        std::thread::available_parallelism().map_or(1, usize::from),
-        field("/proc/meminfo", "MemTotal"),
-        kernel.trim(),
-        rustc.trim()
-    )
 }
 
 /// A seed that nobody gave: a multiple of what the part `crashes` takes to do one work whole.

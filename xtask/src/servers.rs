@@ -148,6 +148,13 @@ pub(crate) fn ensure(root: &Path, refresh: bool) -> Result<()> {
     Ok(())
 }
 
+/// The versions of those that are there.
+pub(crate) fn versions(root: &Path) -> Vec<(&'static str, String)> {
+    let folder = folder(root);
+    let servers = WANTED.iter().filter(|wanted| !matches!(wanted.kind, Kind::Zsh | Kind::Fish));
+    servers.filter_map(|wanted| Some((wanted.name, check(wanted, &folder.join(wanted.name)).ok()?))).collect()
+}
+
 /// Returns the server's version and where it came from.
 fn provide(wanted: &Wanted, home: &Path, refresh: bool) -> Result<(String, String)> {
     if let Some(executable) = env::var_os(wanted.env) {

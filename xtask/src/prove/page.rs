@@ -28,14 +28,18 @@ const HUNTS_MISSED: &str = "hunts that missed";
 const KILLED_SUBJECTS: [&str; 3] = ["core", "layouts", "structures"];
 const KILLED_PERCENT_MIN: f64 = 95.0;
 
+/// Of runs that do not say it.
+const UNKNOWN_MACHINE: &str = "not recorded";
+
 /// The page.
-pub(super) fn page(runs: &[Run], commit: &str, machine: &str) -> String {
+pub(super) fn page(runs: &[Run], commit: &str) -> String {
     let (mutants, runs): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| run.part == MUTANTS);
     let parts: BTreeSet<&str> = runs.iter().map(|run| run.part.as_str()).collect();
     let mut page = format!(
         "# What the proof found\n\n`cargo xtask prove` wrote this page: all runs of its parts that count at commit {commit}, added up. \
-         How it is run, and what each part does: [CONTRIBUTING.md](../CONTRIBUTING.md#the-proof).\n\nMachine: {machine}.\n"
+         How it is run, and what each part does: [CONTRIBUTING.md](../CONTRIBUTING.md#the-proof).\n"
     );
+    page.push_str(&machines(runs.iter().chain(&mutants)));
     page.push_str(&must_reach(&runs, &mutants));
     page.push_str(&table_of_parts(&runs, &parts));
     page.push_str(&moved(runs.iter().chain(&mutants)));
@@ -48,6 +52,14 @@ pub(super) fn page(runs: &[Run], commit: &str, machine: &str) -> String {
     page.push_str(&listed("Violations", runs.iter().flat_map(|run| &run.told)));
     page.push_str(&listed("Mutants that survive", left(&mutants)));
     page
+}
+
+/// Where they ran, and with what.
+fn machines<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
+    let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
+    runs.for_each(|run| *machines.entry(run.on.as_deref().unwrap_or(UNKNOWN_MACHINE)).or_default() += 1);
+    let lines = machines.into_iter().map(|(machine, runs)| format!("- {runs} of them: {machine}\n"));
+    format!("\nThe runs, and what they ran on:\n\n{}", lines.collect::<String>())
 }
 
 /// A target of issue 8, and how near it is.
@@ -469,12 +481,19 @@ mod tests {
     }
 
     fn page_of(runs: &[Run]) -> String {
-        page(runs, "abc", "a machine")
+        page(runs, "abc")
     }
 
     /// The line of a target.
     fn target<'p>(page: &'p str, what: &str) -> &'p str {
         page.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {page}"))
+    }
+
+    #[test]
+    fn runs_are_counted_by_what_they_ran_on() {
+        let on = |machine: &str| Run { on: Some(machine.to_owned()), ..run("histories", 1, 0) };
+        let page = page_of(&[on("one"), on("another"), run("crashes", 1, 0), on("one")]);
+        assert!(page.contains("\n\n- 1 of them: another\n- 1 of them: not recorded\n- 2 of them: one\n\n"), "{page}");
     }
 
     #[test]

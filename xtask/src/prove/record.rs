@@ -12,6 +12,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::changes::{self, Change};
+use super::machine::machine;
 use super::{MUTANTS, RESULTS, RUNS};
 use crate::command::{Context, Failure, Result, output};
 use crate::mutants;
@@ -88,6 +89,8 @@ pub(crate) struct Run {
     pub(crate) argued: Vec<String>,
     /// What the tree was by the end, where that was no longer what it was at the beginning.
     pub(crate) moved: Option<String>,
+    /// The machine, the compiler and the servers, where that was recorded.
+    pub(crate) on: Option<String>,
     /// The commit that it was recorded at, where that is an earlier one.
     pub(crate) earlier: Option<String>,
 }
@@ -122,6 +125,7 @@ impl Run {
             killed: findings["killed"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect(),
             argued: texts(&findings["argued"]),
             moved: value["moved"].as_str().map(str::to_owned),
+            on: value["on"].as_str().map(str::to_owned),
             earlier: None,
         })
     }
@@ -242,6 +246,7 @@ impl Book {
         if now != self.commit {
             run["moved"] = json!(now);
         }
+        run["on"] = json!(machine(root));
         let line = run.to_string();
         let run = Run::parse(&line)?;
         self.refuse(&run.part, &run.extent)?;
@@ -349,7 +354,8 @@ mod tests {
         let (folder, book) = opened();
         assert_eq!((book.next_seed("x").unwrap(), book.room("x", 5).unwrap()), (None, u64::MAX));
         record(&book, folder.path(), 20, 10).unwrap();
-        record(&book, folder.path(), 5, 2).unwrap();
+        let run = record(&book, folder.path(), 5, 2).unwrap();
+        assert_eq!(run.on, Some(machine(folder.path())));
         assert!(record(&book, folder.path(), 29, 1).err().unwrap().0.contains("20 to 29 is recorded"));
         assert_eq!(book.runs().unwrap().len(), 2);
         assert_eq!((book.next_seed("x").unwrap(), book.next_seed("y").unwrap()), (Some(30), None));

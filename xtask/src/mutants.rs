@@ -203,7 +203,7 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     let alone = subject.alone.as_ref().map(|alone| alone.tree(root, subject.package, &folder)).transpose()?;
     if let Some(tree) = &alone {
         // The copy is nothing that git knows.
-        cargo.arg("--gitignore=false").current_dir(tree).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+        cargo.arg("--gitignore=false").current_dir(tree);
     } else {
         cargo.current_dir(root);
     }

@@ -514,6 +514,36 @@ mod tests {
     }
 
     #[test]
+    fn another_number_of_shards_than_asked_for_or_possible_is_told() {
+        let name = Name::new("n").unwrap();
+        let expect = |has: u16, asked| Manifest::new(Kind::Set, 1, has, Bytes::new()).expect_shards(&name, 8, asked);
+        for (has, asked) in [(1, None), (8, None), (8, Some(8)), (3, Some(3))] {
+            assert!(expect(has, asked).is_ok(), "{has} {asked:?}");
+        }
+        for (has, asked, told) in [
+            (0, None, "\"n\" has 0 shards; a set has 1 to 8"),
+            (9, Some(9), "\"n\" has 9 shards; a set has 1 to 8"),
+            (3, Some(4), "\"n\" was made with 3 shards, not 4; their number is fixed"),
+        ] {
+            let error = expect(has, asked).unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_manifest_that_was_refused_is_not_asked_for_again() {
+        use larder_layers::testing::{Fault, Faulty};
+        let faulty = Faulty::new(std::sync::Arc::new(larder_store_memory::MemoryStore::new()));
+        let store = faulty.shared();
+        let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
+        faulty.fail_nth(1, Fault::NotSent);
+        let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
+        let error = commit(&store, ctx, &name, &new, &Batch::new()).await.unwrap_err();
+        assert!(!error.is_unknown(), "{error}");
+        assert!(find(&store, ctx, &name).await.unwrap().is_none(), "nothing was written");
+    }
+
+    #[test]
     fn foreign_bytes_are_a_layout_mismatch() {
         for bytes in
             [&b""[..], b"42", b"LRD\x02\x04\x01\0\0\0\0\0\0\0\0\0\0\x01", b"LRD\x01\xee\x01\0\0\0\0\0\0\0\0\0\0\x01"]

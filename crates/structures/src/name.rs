@@ -292,6 +292,15 @@ mod tests {
     }
 
     #[test]
+    fn a_name_shows_as_other_bytes_do() {
+        for bytes in [&b"visitors"[..], "größe".as_bytes(), b"a\xff"] {
+            let (name, shown) = (Name::new(bytes).unwrap(), Shown(bytes).to_string());
+            assert!(shown.len() > bytes.len(), "{shown}");
+            assert_eq!([name.to_string(), format!("{name:?}")], [shown.clone(), shown]);
+        }
+    }
+
+    #[test]
     fn no_two_names_share_a_key() {
         let tricky: [&[u8]; 9] = [b"a", b"a.m", b"a.s", b"a%2E", b"a.", b"A", b"%", b"%25", b"a.s.0000000000000000.0"];
         let mut seen = HashSet::new();

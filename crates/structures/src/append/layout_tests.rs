@@ -211,6 +211,17 @@ fn varints_have_golden_bytes_and_refuse_what_overflows() {
     }
 }
 
+#[test]
+fn a_value_of_one_frame_is_told_from_one_that_was_written_again() {
+    let only = |bytes: &[u8]| Value::parse(bytes, PLACE).unwrap().only_frame().map(|frame| (frame.writer, frame.seq));
+    let once = value(&[put(WRITER, 7, b"a")]);
+    assert_eq!(only(&once), Some((WRITER, 7)));
+    assert_eq!(only(&empty(PLACE)), None);
+    assert_eq!(only(&value(&[put(WRITER, 0, b"a")])), None, "a sequence that nobody gives");
+    assert_eq!(only(&value(&[put(WRITER, 7, b"a"), put(WRITER, 8, b"b")])), None);
+    assert_eq!(only(&[&compact(&once, 5)[..], &put(WRITER, 8, b"b")].concat()), None, "compacted since");
+}
+
 proptest! {
     #[test]
     fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..80) {

@@ -111,6 +111,14 @@ fn a_head_that_does_not_stand_first_is_not_obeyed() {
 }
 
 #[test]
+fn a_head_that_has_settled_nothing_has_a_token_alone() {
+    let mut head = Vec::new();
+    put_element(&mut head, Put, b"\0\x02\0\x05");
+    let seen = with_state(&[head], None, |state| (state.is_readable(), state.mark, state.token, state.chain));
+    assert_eq!(seen, (true, 0, 5, 0));
+}
+
+#[test]
 fn removing_is_linear_in_what_is_removed() {
     // 200,000 of the same, removed and added again 2,000 times: a search a removal would look at 4 x 10^8 elements.
     let mut frames = vec![operations(&vec![(Put, &b"x"[..]); 200_000])];

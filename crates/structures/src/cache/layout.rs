@@ -161,6 +161,17 @@ mod tests {
         assert!(Record::decode(&lease.into()).is_err(), "a value behind a record that has none");
     }
 
+    /// What a caller may put into an entry is what this leaves: another would let in what a store refuses, or refuse what fits.
+    #[test]
+    fn a_record_takes_what_is_set_aside_and_the_length_of_its_key_beside() {
+        let most = u64::MAX;
+        let content = Some(Content { value: Bytes::new(), served_ms: most });
+        let record =
+            Record { draw: most, written_ms: most, life_ms: most, fresh_ms: most, lease_ms: most, content, ..record() };
+        let length_of_the_key = 1;
+        assert_eq!(record.encode().len() - record.key.len() + 10 - length_of_the_key, HEAD_BYTES_MAX);
+    }
+
     proptest! {
         #[test]
         fn garbage_never_panics(bytes: Vec<u8>, cut in 0usize..40, at in 0usize..40, byte: u8) {

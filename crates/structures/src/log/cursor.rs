@@ -219,6 +219,11 @@ mod tests {
         }
     }
 
+    #[test]
+    fn it_shows_how_much_it_knows_of() {
+        assert_eq!(cursor().to_string(), "a cursor over 3 parts");
+    }
+
     proptest! {
         #[test]
         fn garbage_never_panics(generation: u64, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {

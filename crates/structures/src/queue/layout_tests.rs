@@ -127,6 +127,25 @@ fn repeats_count_once_and_notes_are_joined_in_any_order() {
 }
 
 #[test]
+fn an_incarnation_is_told_of_the_tail_and_of_records_that_have_one() {
+    let mut state = sample();
+    assert_eq!([2, 1, 3].map(|segment| state.incarnation_of(segment)), [Some(0x1122_3344_5566_7788), Some(8), None]);
+    assert_eq!([2, 1, 3].map(|segment| state.next_record(segment).incarnation), [0x1122_3344_5566_7788, 8, 0]);
+    state.records[0].incarnation = 0;
+    assert_eq!(state.incarnation_of(1), None, "a link tells it");
+}
+
+#[test]
+fn the_same_items_by_another_push_are_others() {
+    let chain = |writer, seq| read(1, 9, &[items(1, 9, writer, seq, &["a", "b"])], 7).unwrap().chain;
+    assert_eq!(chain(7, 1), chain(7, 1));
+    assert_ne!(chain(7, 1), chain(7, 2));
+    assert_ne!(chain(7, 1), chain(8, 1));
+    let two = read(1, 9, &[items(1, 9, 7, 1, &["a"]), items(1, 9, 7, 2, &["b"])], 7).unwrap().chain;
+    assert_eq!((two.kept(&two.print(2), 2), two.kept(&chain(7, 1).print(2), 2)), (None, Some(0)), "pushes, not items");
+}
+
+#[test]
 fn ranges_join_and_tell_what_is_free() {
     let content = read(0, 0, &[items(0, 0, 1, 1, &["a"; 6])], 0).unwrap();
     let mut record = Record::new(0, 0, Below::default());

@@ -179,6 +179,19 @@ fn pieces_that_follow_one_another_are_joined_as_far_as_one_may_be_wide() {
     assert_eq!(joined(pieces), [of(0, 24, 0xaa_bbcc), of(25, 63, 0xdd << 55 | 1), of(88, 1, 1)]);
 }
 
+#[test]
+fn a_number_of_all_bits_is_two_pieces_and_any_other_one() {
+    for (width, value, pieces) in [(63, u64::MAX >> 1, 1), (64, u64::MAX, 2), (64, 0x0102_0304_0506_0708, 2), (1, 1, 1)]
+    {
+        let bits = of_number(5, width, value);
+        assert_eq!(bits.len(), pieces, "{width}");
+        let values: Vec<u64> = bits.iter().map(|bits| bits.value).collect();
+        assert_eq!(to_number(width, &values), value, "{width}");
+    }
+    // Of a narrow number the first piece is all there is, whatever comes behind it.
+    assert_eq!([to_number(63, &[7, 9]), to_number(64, &[7, 9]), to_number(64, &[])], [7, 7 << 32 | 9, 0]);
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read_and_neighbours_stay(

@@ -258,6 +258,43 @@ fn foreign_bytes_are_a_mismatch() {
     assert!(is_mismatch(&headless, GENERATION));
 }
 
+#[test]
+fn what_a_compaction_would_save_is_told_of_an_entry_and_of_the_list() {
+    let mut entry = made(b"k", b"v");
+    let stale = |bytes: &[u8], shard| super::stale_bytes(bytes, GENERATION, shard, 0).unwrap();
+    let before = stale(&entry, None);
+    entry.extend_from_slice(&value_frame(stamp(2), &Spot::of(b"k", 1), &[7; 1_000]));
+    entry.extend_from_slice(&value_frame(stamp(3), &Spot::of(b"k", 1), b"w"));
+    assert!((1_000..1_100).contains(&(stale(&entry, None) - before)), "{} and {before}", stale(&entry, None));
+    let of = |all: &[Note<'_>]| [&layout::empty(LIST)[..], &list(1, all)].concat();
+    let one = listed(1, &[b'a'; 200]);
+    let saved = |all: &[Note<'_>]| stale(&of(all), Some(LIST.shard));
+    assert!(saved(&[one, gone(1)]) > saved(&[one]) + 200, "{} and {}", saved(&[one, gone(1)]), saved(&[one]));
+    assert!(super::stale_bytes(&entry, GENERATION + 1, None, 0).is_err());
+}
+
+#[test]
+fn a_look_at_some_keys_leaves_the_others_out() {
+    let bytes = [&layout::empty(LIST)[..], &list(1, &[listed(1, b"a"), listed(2, b"b"), listed(3, b"c")])].concat();
+    let keys = |of: Listing<'_>| {
+        let state = Value::parse(&bytes, LIST).unwrap().fold(of).unwrap().state;
+        let mut keys: Vec<Vec<u8>> = state.keys().map(|(key, _)| key.to_vec()).collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(keys(Listing::of([&b"b"[..], b"z"])), [b"b"]);
+    assert_eq!(keys(Listing::of([])), Vec::<Vec<u8>>::new());
+    assert_eq!(keys(Listing::default()), [b"a", b"b", b"c"]);
+}
+
+/// They are what a put may be long at the most: another number refuses what fits, or lets in what a store refuses.
+#[test]
+fn what_is_set_aside_for_an_entry_is_counted_by_hand() {
+    // Eight writers at 22 bytes; a frame at 32; the head at 13 and the value's mark at 9, each with its length.
+    assert_eq!(ENTRY_BYTES, HEADER_BYTES + 10 + 8 * 22 + 32 + (10 + 13) + (10 + 9));
+    assert_eq!(LISTING_BYTES, 2 * 23);
+}
+
 fn note() -> impl Strategy<Value = (u8, u64, u8)> {
     (0u8..6, 0u64..12, 0u8..3)
 }

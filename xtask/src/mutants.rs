@@ -209,7 +209,7 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     }
     let outcomes = outcomes(&mut cargo, &folder.join("mutants.out/outcomes.json"))?;
     let argued = argued_text(root)?;
-    let found = found(&outcomes, &argued, false)?;
+    let found = found(&outcomes, &argued)?;
     println!("    {}", found["counts"]);
     if args.names.is_empty() {
         let seconds = began.elapsed().as_secs();
@@ -221,7 +221,8 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     Ok(found["survivors"].as_array().map_or(0, Vec::len))
 }
 
-/// Tries once more what survives of a subject, and records what does no longer: how many do.
+/// Tries once more what survives of a subject, and records what does no longer: how many do. The tests beside the code are quick and come first, where they are built alone; others are asked for what those
+/// leave and nobody argues.
 fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     let book = Book::open(root)?;
     let left = book.left(name)?;
@@ -231,46 +232,87 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     }
     let folder = prove::target(root).join("mutants").join(format!("{name}-left"));
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
-    let began = Instant::now();
-    if let Some(others) = subject.others {
-        let status = others.unchanged().current_dir(root).status();
-        if !status.context(|| "could not start cargo".to_owned())?.success() {
-            return Err(fails_as_it_is());
-        }
-        book.expect_unmoved(root, "while its tests ran")?;
-    }
-    let mut cargo = Command::new(cargo());
-    cargo.args(["mutants", "--package", subject.package, "--no-shuffle", "--output"]).arg(&folder);
-    match subject.others {
-        Some(others) => cargo.args(others.arguments()),
-        None => cargo.args(subject.tests),
-    };
-    left.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
-    // cargo-mutants (27.1.0) tries those that leave out a field whatever the names are, but none where nothing is said to have changed.
-    let diff = folder.join("left.diff");
-    fs::write(&diff, diff_of(root, &left)?).context(|| format!("could not write {}", diff.display()))?;
-    cargo.arg("--in-diff").arg(&diff);
-    let mut outcomes = outcomes(cargo.current_dir(root), &folder.join("mutants.out/outcomes.json"))?;
-    if let Some(all) = outcomes["outcomes"].as_array_mut() {
-        let name = |outcome: &Value| outcome["scenario"]["Mutant"]["name"].as_str().map(str::to_owned);
-        all.retain(|outcome| name(outcome).is_none_or(|name| left.contains(&name)));
-    }
-    let text = argued_text(root)?;
-    let found = found(&outcomes, &text, subject.others.is_some())?;
-    println!("    {}", found["counts"]);
-    if found["counts"]["viable"].as_u64() != Some(left.len() as u64) {
-        return Err(Failure(format!("of {} mutants that survived some are none any more", left.len())));
-    }
-    let killed = killers(&outcomes, &folder.join("mutants.out"))?;
+    let (began, text) = (Instant::now(), argued_text(root)?);
     let known = argued(&text);
+    let mut again = Again { root, folder: &folder, subject, known: &known, killed: BTreeMap::new() };
+    if let Some(alone) = &subject.alone {
+        let tree = alone.tree(root, subject.package, &folder)?;
+        again.run(&left, |cargo| cargo.args(subject.tests).arg("--gitignore=false").current_dir(tree))?;
+    }
+    let rest: Vec<String> = match subject.alone {
+        Some(_) => left.iter().filter(|name| !again.is_settled(name)).cloned().collect(),
+        None => left.clone(),
+    };
+    match subject.others {
+        _ if rest.is_empty() => {}
+        Some(others) => {
+            let status = others.unchanged().current_dir(root).status();
+            if !status.context(|| "could not start cargo".to_owned())?.success() {
+                return Err(fails_as_it_is());
+            }
+            book.expect_unmoved(root, "while its tests ran")?;
+            again.run(&rest, |cargo| cargo.args(others.arguments()).current_dir(root))?;
+        }
+        None => again.run(&rest, |cargo| cargo.args(subject.tests).current_dir(root))?,
+    }
+    let killed = &again.killed;
     let argued: Vec<&String> =
-        left.iter().filter(|name| is_argued(&known, name) && survives(&outcomes, name)).collect();
+        left.iter().filter(|name| is_argued(&known, name) && !killed.contains_key(*name)).collect();
     let survivors = left.len() - killed.len() - argued.len();
+    println!("    killed {}, argued {}, survive {survivors}", killed.len(), argued.len());
     let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
     let seconds = began.elapsed().as_secs();
     let run = json!({"part": prove::MUTANTS, "subject": name, "left": true, "seconds": seconds, "findings": findings});
     book.record(root, run)?;
     Ok(survivors)
+}
+
+/// Mutants of a subject that are tried once more.
+struct Again<'a> {
+    root: &'a Path,
+    folder: &'a Path,
+    subject: &'a Subject,
+    /// Those that are argued.
+    known: &'a BTreeSet<&'a str>,
+    /// Which test failed on whom.
+    killed: BTreeMap<String, String>,
+}
+
+impl Again<'_> {
+    fn is_settled(&self, name: &str) -> bool {
+        self.killed.contains_key(name) || is_argued(self.known, name)
+    }
+
+    /// Tries these, in the way that is set up.
+    fn run(&mut self, names: &[String], set_up: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {
+        let mut cargo = Command::new(cargo());
+        cargo.args(["mutants", "--package", self.subject.package, "--no-shuffle", "--output"]).arg(self.folder);
+        names.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
+        // cargo-mutants (27.1.0) tries those that leave out a field whatever the names are, but none where nothing is said to have changed.
+        let diff = self.folder.join("left.diff");
+        fs::write(&diff, diff_of(self.root, names)?).context(|| format!("could not write {}", diff.display()))?;
+        cargo.arg("--in-diff").arg(&diff);
+        let outcomes = outcomes(set_up(&mut cargo), &self.folder.join("mutants.out/outcomes.json"))?;
+        self.take(names, &outcomes)
+    }
+
+    /// Notes who was killed.
+    fn take(&mut self, names: &[String], outcomes: &Value) -> Result<()> {
+        let all = || outcomes["outcomes"].as_array().into_iter().flatten();
+        let is_sound = |outcome: &Value| outcome["scenario"] != "Baseline" || outcome["summary"] == "Success";
+        if !all().all(is_sound) {
+            return Err(fails_as_it_is());
+        }
+        let tried: BTreeSet<&str> =
+            all().filter_map(|outcome| outcome["scenario"]["Mutant"]["name"].as_str()).collect();
+        let is_gone = |name: &&String| !tried.contains(&name[..]) && !is_argued(self.known, name);
+        if let Some(gone) = names.iter().find(is_gone) {
+            return Err(Failure(format!("{gone} survived, and is no mutant any more; {ARGUED} does not have it")));
+        }
+        let killed = killers(outcomes, &self.folder.join("mutants.out"))?;
+        self.killed.extend(killed.into_iter().filter(|(name, _)| names.contains(name)));
+        Ok(())
+    }
 }
 
 /// A diff that adds the lines of these mutants, and nothing else.
@@ -321,11 +363,12 @@ fn outcomes(cargo: &mut Command, file: &Path) -> Result<Value> {
     serde_json::from_str(&text).context(|| format!("{} cannot be read", file.display()))
 }
 
-/// What became of the mutants, as a part of the proof has it. `is_sound`: the tests are known to pass on the code as it is.
-fn found(outcomes: &Value, argued: &str, mut is_sound: bool) -> Result<Value> {
+/// What became of the mutants, as a part of the proof has it.
+fn found(outcomes: &Value, argued: &str) -> Result<Value> {
     let odd = || Failure("cargo-mutants' outcomes have an unexpected shape".to_owned());
     let argued = self::argued(argued);
     let (mut caught, mut timeouts, mut broken, mut excused, mut survivors) = (0u64, 0u64, 0u64, 0u64, Vec::new());
+    let mut is_sound = false;
     for outcome in outcomes["outcomes"].as_array().ok_or_else(odd)? {
         let summary = outcome["summary"].as_str().ok_or_else(odd)?;
         let Some(mutant) = outcome["scenario"]["Mutant"]["name"].as_str() else {
@@ -372,15 +415,6 @@ fn argued(text: &str) -> BTreeSet<&str> {
 /// By its name without a place, which moves; or with it, where others of that name are not the same.
 fn is_argued(argued: &BTreeSet<&str>, name: &str) -> bool {
     argued.contains(name) || argued.contains(&placeless(name)[..])
-}
-
-/// Whether no test saw a mutant.
-fn survives(outcomes: &Value, name: &str) -> bool {
-    let outcomes = outcomes["outcomes"].as_array();
-    outcomes
-        .into_iter()
-        .flatten()
-        .any(|outcome| outcome["scenario"]["Mutant"]["name"] == name && outcome["summary"] == "MissedMutant")
 }
 
 /// The test that failed on each mutant, by the log of its trial under this folder. A test that was stopped for the time it took, on a machine that may be busy, kills none at a second trial.
@@ -450,7 +484,7 @@ mod tests {
             mutant("a.rs:1:2: replace x -> u8 with Default::default()", "Unviable"),
         ]});
         let argued = "# Mutants\n\n- `a.rs: replace | with ^ in z`: the bits are disjoint.\n- `a.rs:8:9: replace + with * in v`: the same there.\n";
-        let found = found(&outcomes, argued, false).unwrap();
+        let found = found(&outcomes, argued).unwrap();
         assert_eq!(found["violations"], 0);
         assert_eq!(found["survivors"], json!(["a.rs:9:9: replace + with - in y", "a.rs:8:3: replace + with * in v"]));
         let count = |what: &str| found["counts"][what].as_u64().unwrap();
@@ -460,7 +494,7 @@ mod tests {
 
     #[test]
     fn outcomes_that_show_nothing_are_refused() {
-        let outcomes = |all: &[Value]| super::found(&json!({"outcomes": all}), "", false);
+        let outcomes = |all: &[Value]| super::found(&json!({"outcomes": all}), "");
         let sound = json!({"scenario": "Baseline", "summary": "Success"});
         let broken = json!({"scenario": "Baseline", "summary": "Failure"});
         assert!(outcomes(&[sound.clone(), mutant("a.rs:1:2: b", "CaughtMutant")]).is_ok());
@@ -511,9 +545,31 @@ mod tests {
         fs::write(folder.path().join("b.log"), "     TIMEOUT [  60.0s] (2/9) larder-structures a::b\n").unwrap();
         let killers = killers(&outcomes, folder.path()).unwrap();
         assert_eq!(killers, BTreeMap::from([("a".to_owned(), "larder-structures a::b".to_owned())]));
-        assert!(survives(&outcomes, "c") && !survives(&outcomes, "a") && !survives(&outcomes, "e"));
         assert_eq!(failed("test a::b ... FAILED"), Some("a::b"));
         assert!(super::killers(&outcomes, &folder.path().join("elsewhere")).is_err());
+    }
+
+    #[test]
+    fn who_is_tried_again_is_killed_by_a_test_that_failed_and_must_still_be_a_mutant() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("mutants.out")).unwrap();
+        fs::write(folder.path().join("mutants.out/a.log"), "test x::y ... FAILED\n").unwrap();
+        let subject = &SUBJECTS[0].1;
+        let known = BTreeSet::from(["f.rs: replace a with b"]);
+        let again =
+            || Again { root: folder.path(), folder: folder.path(), subject, known: &known, killed: BTreeMap::new() };
+        let names = ["f.rs:1:1: c", "f.rs:2:1: d", "f.rs:3:1: replace a with b"].map(str::to_owned);
+        let caught = |name: &str| json!({"scenario": {"Mutant": {"name": name}}, "summary": "CaughtMutant", "log_path": "a.log"});
+        let sound = json!({"scenario": "Baseline", "summary": "Success"});
+        let tried = json!({"outcomes": [sound, caught("f.rs:1:1: c"), mutant("f.rs:2:1: d", "MissedMutant"), caught("f.rs:9:1: field")]});
+        let mut of = again();
+        of.take(&names, &tried).unwrap();
+        assert_eq!(of.killed, BTreeMap::from([(names[0].clone(), "x::y".to_owned())]));
+        assert_eq!(names.each_ref().map(|name| of.is_settled(name)), [true, false, true]);
+        let without = json!({"outcomes": [sound, caught("f.rs:1:1: c")]});
+        assert!(again().take(&names, &without).unwrap_err().0.contains("f.rs:2:1: d survived"));
+        let broken = json!({"outcomes": [{"scenario": "Baseline", "summary": "Failure"}, caught("f.rs:1:1: c"), caught("f.rs:2:1: d")]});
+        assert!(again().take(&names, &broken).unwrap_err().0.contains("as it is"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Reply, StoreRef};
+use larder_core::{Key, StoreExt};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
 use larder_testkit::yielding::Yielding;
@@ -217,4 +218,38 @@ async fn many_ids_of_many_callers_share_round_trips() {
     }
     let spent = counting.counts().since(&before).round_trips;
     assert!(spent <= 12, "{spent} round trips for 64 callers");
+}
+
+#[tokio::test]
+async fn a_store_of_items_too_small_is_refused_and_the_smallest_that_does_is_not() {
+    for (bytes, fits) in [(2_000, false), (16_383, false), (16_384, true), (100_000, true)] {
+        let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(bytes).build().unwrap());
+        match UniqueVisitors::open_or_create(&store, "site").await {
+            Ok(site) => {
+                assert!(fits, "{bytes}");
+                assert_eq!(site.add([7u64]).await.unwrap(), [Novelty::New]);
+            }
+            Err(error) => {
+                assert!(!fits, "{bytes}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                assert!(error.to_string().contains("16384"), "{error}");
+                assert!(store.get(Key::new("L.site.m").unwrap()).await.unwrap().is_none(), "{bytes}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn sharded_collections_refuse_items_too_small() {
+    for (bytes, fits) in [(500, false), (1_024, true)] {
+        let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(bytes).build().unwrap());
+        let refused = [
+            larder_structures::ShardedHash::options().shards(1).open_or_create(&store, "h").await.err(),
+            larder_structures::ShardedSet::options().shards(1).open_or_create(&store, "s").await.err(),
+        ];
+        for error in refused {
+            let told = error.map(|error| (error.kind(), error.to_string().contains("1024")));
+            assert_eq!(told, (!fits).then_some((ErrorKind::Unsupported, true)), "{bytes}");
+        }
+    }
 }

@@ -61,7 +61,8 @@ impl Others {
 
     /// What cargo-mutants is to be told.
     fn arguments(&self) -> Vec<String> {
-        let rest = ["--baseline=skip", "--timeout=300"].into_iter().chain(IN_MEMORY.iter().copied()).map(str::to_owned);
+        // They take some three minutes alone, and one that loops is ended by the runner itself.
+        let rest = ["--baseline=skip", "--timeout=900"].into_iter().chain(IN_MEMORY.iter().copied()).map(str::to_owned);
         let packages = self.packages.iter().map(|package| format!("--test-package={package}"));
         rest.chain(packages).chain(self.targets.iter().map(|target| format!("--cargo-arg={target}"))).collect()
     }

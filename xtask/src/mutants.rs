@@ -40,6 +40,26 @@ struct Subject {
     sources: &'static [&'static str],
 }
 
+impl Subject {
+    /// cargo-mutants, with its outcomes in this folder.
+    fn mutants(&self, folder: &Path) -> Command {
+        let mut cargo = Command::new(cargo());
+        cargo.args(["mutants", "--package", self.package, "--no-shuffle", "--output"]).arg(folder);
+        cargo
+    }
+
+    /// By the tests of its own, in the copy where they are built alone.
+    fn hold_against_its_own(&self, cargo: &mut Command, root: &Path, folder: &Path) -> Result<()> {
+        cargo.args(self.tests);
+        match &self.alone {
+            // The copy is nothing that git knows.
+            Some(alone) => cargo.arg("--gitignore=false").current_dir(alone.tree(root, self.package, folder)?),
+            None => cargo.current_dir(root),
+        };
+        Ok(())
+    }
+}
+
 /// Documentation tests count, too, where they are what holds a small function: cargo's own runner has them.
 const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
 /// Tests in memory alone: the filter is in `.config/nextest.toml`.
@@ -194,20 +214,13 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     book.refuse(prove::MUTANTS, &Extent::Shard { subject: name.to_owned(), at, of })?;
     let folder = prove::target(root).join("mutants").join(name);
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
-    let mut cargo = Command::new(cargo());
-    cargo.args(["mutants", "--package", subject.package, "--no-shuffle", "--output"]).arg(&folder).args(subject.tests);
+    let mut cargo = subject.mutants(&folder);
     subject.files.iter().for_each(|file| _ = cargo.args(["--file", file]));
     args.names.iter().for_each(|name| _ = cargo.args(["--re", name]));
     args.shard.iter().for_each(|shard| _ = cargo.args(["--shard", shard, "--sharding", "round-robin"]));
     println!("\n\x1b[1m==> mutants of {name}\x1b[0m");
     let began = Instant::now();
-    let alone = subject.alone.as_ref().map(|alone| alone.tree(root, subject.package, &folder)).transpose()?;
-    if let Some(tree) = &alone {
-        // The copy is nothing that git knows.
-        cargo.arg("--gitignore=false").current_dir(tree);
-    } else {
-        cargo.current_dir(root);
-    }
+    subject.hold_against_its_own(&mut cargo, root, &folder)?;
     let outcomes = outcomes(&mut cargo, &folder.join("mutants.out/outcomes.json"))?;
     let argued = argued_text(root)?;
     let found = found(&outcomes, &argued)?;
@@ -236,25 +249,21 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     let (began, text) = (Instant::now(), argued_text(root)?);
     let known = argued(&text);
     let mut again = Again { root, folder: &folder, subject, known: &known, killed: BTreeMap::new() };
-    if let Some(alone) = &subject.alone {
-        let tree = alone.tree(root, subject.package, &folder)?;
-        again.run(&left, |cargo| cargo.args(subject.tests).arg("--gitignore=false").current_dir(tree))?;
+    let (is_quick, others) = (subject.alone.is_some(), subject.others);
+    if is_quick || others.is_none() {
+        again.run(&left, |cargo| subject.hold_against_its_own(cargo, root, &folder))?;
     }
-    let rest: Vec<String> = match subject.alone {
-        Some(_) => left.iter().filter(|name| !again.is_settled(name)).cloned().collect(),
-        None => left.clone(),
-    };
-    match subject.others {
-        _ if rest.is_empty() => {}
-        Some(others) => {
-            let status = others.unchanged().current_dir(root).status();
-            if !status.context(|| "could not start cargo".to_owned())?.success() {
-                return Err(fails_as_it_is());
-            }
-            book.expect_unmoved(root, "while its tests ran")?;
-            again.run(&rest, |cargo| cargo.args(others.arguments()).current_dir(root))?;
+    let rest: Vec<String> = left.iter().filter(|name| !is_quick || !again.is_settled(name)).cloned().collect();
+    if let Some(others) = others.filter(|_| !rest.is_empty()) {
+        let status = others.unchanged().current_dir(root).status();
+        if !status.context(|| "could not start cargo".to_owned())?.success() {
+            return Err(fails_as_it_is());
         }
-        None => again.run(&rest, |cargo| cargo.args(subject.tests).current_dir(root))?,
+        book.expect_unmoved(root, "while its tests ran")?;
+        again.run(&rest, |cargo| {
+            cargo.args(others.arguments()).current_dir(root);
+            Ok(())
+        })?;
     }
     let killed = &again.killed;
     let argued: Vec<&String> =
@@ -285,15 +294,15 @@ impl Again<'_> {
     }
 
     /// Tries these, in the way that is set up.
-    fn run(&mut self, names: &[String], set_up: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {
-        let mut cargo = Command::new(cargo());
-        cargo.args(["mutants", "--package", self.subject.package, "--no-shuffle", "--output"]).arg(self.folder);
+    fn run(&mut self, names: &[String], set_up: impl FnOnce(&mut Command) -> Result<()>) -> Result<()> {
+        let mut cargo = self.subject.mutants(self.folder);
         names.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
         // cargo-mutants (27.1.0) tries those that leave out a field whatever the names are, but none where nothing is said to have changed.
         let diff = self.folder.join("left.diff");
         fs::write(&diff, diff_of(self.root, names)?).context(|| format!("could not write {}", diff.display()))?;
         cargo.arg("--in-diff").arg(&diff);
-        let outcomes = outcomes(set_up(&mut cargo), &self.folder.join("mutants.out/outcomes.json"))?;
+        set_up(&mut cargo)?;
+        let outcomes = outcomes(&mut cargo, &self.folder.join("mutants.out/outcomes.json"))?;
         self.take(names, &outcomes)
     }
 

@@ -320,7 +320,8 @@ fn parse_version(said: &str) -> Option<Version> {
     Some((parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 
-fn remove(folder: &Path) -> Result<()> {
+/// Removes a folder, if there is one, with all that is in it.
+pub(crate) fn remove(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Failure(format!("could not remove {}: {error}", folder.display())))

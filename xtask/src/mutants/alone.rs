@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{Context, Failure, Result, output};
+use crate::servers;
 
 /// What of a package's dev-dependencies is in the way.
 pub(super) struct Alone {
@@ -21,9 +22,7 @@ impl Alone {
     /// Makes the copy, in a folder that is its own, of all that git knows or would take.
     pub(super) fn tree(&self, root: &Path, package: &str, folder: &Path) -> Result<PathBuf> {
         let tree = folder.join("tree");
-        if tree.exists() {
-            fs::remove_dir_all(&tree).context(|| format!("could not remove {}", tree.display()))?;
-        }
+        servers::remove(&tree)?;
         let git = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
         let files = output(Command::new("git").args(git).current_dir(root))?;
         for file in files.split_terminator('\0') {

@@ -218,8 +218,8 @@ pub(super) struct Bare {
     shards: Vec<String>,
     /// Between two round trips it starts a task that does nothing.
     starts_a_task: bool,
-    /// Its lock keeps a fencing token that grows, by this script.
-    fences: Option<String>,
+    /// What it writes tells a loss, as ours does: by this script, which looks before it writes.
+    guard: Option<String>,
 }
 
 impl Bare {
@@ -265,7 +265,7 @@ impl Bare {
             swap: swap.clone(),
             shards: shards.clone(),
             starts_a_task: false,
-            fences: None,
+            guard: None,
         };
         Ok((0..tasks).map(bare).collect())
     }
@@ -274,23 +274,34 @@ impl Bare {
         Bare { starts_a_task: true, ..self }
     }
 
-    /// A lock with a fencing token, as anybody would write it who needs one: the record of a lock that is free is made before.
-    pub(super) async fn fencing(mut self) -> Result<Bare> {
-        let script: String = redis::cmd("SCRIPT").arg("LOAD").arg(SWAP_MORTAL).query_async(&mut self.conn).await?;
-        redis::cmd("SET").arg(&self.key).arg(free(self.at)).exec_async(&mut self.conn).await?;
-        Ok(Bare { fences: Some(script), ..self })
+    /// With the least that tells a loss, as anybody would write it who needs that: of a lock a fencing token, and the record of one that is free is made before; of all else a mark, or a number behind one.
+    /// `None` for a job that has no such.
+    pub(super) async fn guarded(mut self) -> Result<Option<Bare>> {
+        let (script, makes) = match self.job {
+            Job::LockCycle => (SWAP_MORTAL, command(&["SET", &self.key, &free(self.at)])),
+            job => match natives::guard(job, &self.key) {
+                Some(guard) => guard,
+                None => return Ok(None),
+            },
+        };
+        let script: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut self.conn).await?;
+        makes.exec_async(&mut self.conn).await?;
+        Ok(Some(Bare { guard: Some(script), ..self }))
     }
 
     /// The commands of a step: a pipeline a round trip.
     fn trips(&self) -> Vec<Pipeline> {
         let (key, at) = (self.key.as_str(), self.at.to_string());
-        match self.job {
-            Job::LockCycle if self.fences.is_some() => {
-                let script = self.fences.as_deref().unwrap_or_default();
+        match (self.job, self.guard.as_deref()) {
+            (Job::LockCycle, Some(script)) => {
                 let (before, held, after) = (free(self.at - 1), held(self.at), free(self.at));
                 let swap = |from: &str, to: &str| command(&["EVALSHA", script, "1", key, from, to, RECORD_MS]);
-                vec![swap(&before, &held), swap(&held, &after)]
+                return vec![swap(&before, &held), swap(&held, &after)];
             }
+            (job, Some(script)) => return natives::guarded_trip(job, script, key, self.at).into_iter().collect(),
+            (_, None) => {}
+        }
+        match self.job {
             Job::LockCycle => {
                 vec![
                     command(&["SET", key, &at, "NX", "PX", "3600000"]),

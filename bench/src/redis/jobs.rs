@@ -12,6 +12,8 @@ const BARE: &str = "bare commands";
 const BARE_AND_TASK: &str = "bare commands, a task started between";
 /// The same with what a fencing token takes: a record that outlives its holder, and a comparison before each write.
 const FENCED: &str = "bare scripts that keep a fencing token, a task started between";
+/// The same with what tells a loss: a mark that each write looks for.
+const GUARDED: &str = "bare scripts that look before they write";
 const RSLOCK: &str = "rslock";
 const DISTKIT: &str = "distkit";
 const POTTERY: &str = "pottery (Python)";
@@ -107,6 +109,18 @@ impl Job {
         }
     }
 
+    /// The same of who tells a loss, where that is another than the bare commands: whose, and what it sends.
+    fn guarded(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Job::LockCycle => (FENCED, "EVALSHA, EVALSHA: compare, SET PX"),
+            Job::FastAdd => (GUARDED, "EVALSHA: GET, SET"),
+            Job::UniqueAdd | Job::MemberAdd => (GUARDED, "EVALSHA: SISMEMBER, SADD"),
+            Job::HashSet => (GUARDED, "EVALSHA: HEXISTS, HSET"),
+            Job::RecordSet => (GUARDED, "EVALSHA: GETRANGE, BITFIELD"),
+            _ => return None,
+        })
+    }
+
     /// What the Python side calls it; `None` where it has no such thing.
     fn python(self, library: &str) -> Option<&'static str> {
         Some(match (self, library) {
@@ -153,13 +167,16 @@ fn hold(ground: &Ground<'_>, python: &Python, name: &str, job: Job, tasks: usize
     if job == Job::LockCycle {
         let busy = bare(&format!("{stem}-task"))?.into_iter().map(Bare::starting_a_task).collect();
         contestants.push(contestant(ground, BARE_AND_TASK, String::new(), busy));
-        let mut fenced = Vec::with_capacity(tasks);
-        for bare in bare(&format!("{stem}-fenced"))? {
-            fenced.push(runtime.block_on(bare.starting_a_task().fencing())?);
-        }
-        contestants.push(contestant(ground, FENCED, "EVALSHA, EVALSHA: compare, SET PX".to_owned(), fenced));
         let locks = runtime.block_on(Hand::rslock(&ground.url, &stem, tasks))?;
         contestants.push(contestant(ground, RSLOCK, String::new(), locks));
+    }
+    if let Some((label, detail)) = job.guarded() {
+        let mut guarded = Vec::with_capacity(tasks);
+        for bare in bare(&format!("{stem}-guarded"))? {
+            let bare = if job == Job::LockCycle { bare.starting_a_task() } else { bare };
+            guarded.push(runtime.block_on(bare.guarded())?.ok_or("a job that nobody guards")?);
+        }
+        contestants.push(contestant(ground, label, detail.to_owned(), guarded));
     }
     if let Some(hands) = runtime.block_on(async { Hand::distkit(&ground.url, job, &stem, tasks).await })? {
         contestants.push(contestant(ground, DISTKIT, String::new(), hands));
@@ -174,8 +191,8 @@ fn hold(ground: &Ground<'_>, python: &Python, name: &str, job: Job, tasks: usize
     }
     let limit = |limit: f64| (tasks == 1).then_some(Limit::AtMost(limit));
     let mut goals = vec![Goal { ours: OURS, against: vec![BARE], limit: limit(RATIO_MAX) }];
-    if job == Job::LockCycle {
-        goals.push(Goal { ours: OURS, against: vec![FENCED], limit: limit(RATIO_MAX) });
+    if let Some((label, _)) = job.guarded() {
+        goals.push(Goal { ours: OURS, against: vec![label], limit: limit(RATIO_MAX) });
     }
     if matches!(job, Job::LockCycle | Job::CounterAdd | Job::FastAdd) {
         goals.push(Goal { ours: OURS, against: vec![RSLOCK, DISTKIT], limit: Some(Limit::AtMost(1.0)) });

@@ -16,6 +16,15 @@ const ELEMENTS: u64 = 10_000;
 const ADDED: u64 = 2_000_000;
 /// Bits of a record, as in the chapter on memory: a place.
 const RECORD_BITS: u64 = 9;
+/// What tells a collection that is there from one that was lost, and from another program's: a member of it, a field, or what its bytes begin with.
+const MARK: &str = "mark";
+/// Records that the mark takes the place of.
+const RECORDS_OF_MARK: u64 = 4;
+/// Each looks for the mark before it writes.
+const GUARDED_SADD: &str = "if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 0 then return false end return redis.call('SADD', KEYS[1], ARGV[2])";
+const GUARDED_HSET: &str = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return false end return redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])";
+const GUARDED_BITFIELD: &str = "if redis.call('GETRANGE', KEYS[1], '0', '3') ~= ARGV[1] then return false end return redis.call('BITFIELD', KEYS[1], 'SET', ARGV[2], ARGV[3], ARGV[4])";
+const GUARDED_INCRBY: &str = "local old = redis.call('GET', KEYS[1]) if not old or old:sub(1, 4) ~= ARGV[1] then return false end local new = string.format('%.0f', old:sub(5) + ARGV[2]) redis.call('SET', KEYS[1], ARGV[1] .. new, 'KEEPTTL') return new";
 /// Commands in a pipeline that fills.
 const FILLED_AT_ONCE: usize = 1_000;
 
@@ -145,11 +154,40 @@ fn add(trip: &mut Pipeline, words: &[&str]) {
     }
 }
 
+/// Where a record is among the bits, behind the mark.
+fn position(id: u64) -> String {
+    format!("#{}", id + RECORDS_OF_MARK)
+}
+
+/// The script of who looks for a mark before it writes, and what makes the mark; `None` for a job that needs none, or has its own.
+pub(super) fn guard(job: Job, key: &str) -> Option<(&'static str, Pipeline)> {
+    Some(match job {
+        Job::FastAdd => (GUARDED_INCRBY, command(&["SET", key, &format!("{MARK}0")])),
+        Job::UniqueAdd | Job::MemberAdd => (GUARDED_SADD, command(&["SADD", key, MARK])),
+        Job::HashSet => (GUARDED_HSET, command(&["HSET", key, MARK, ""])),
+        Job::RecordSet => (GUARDED_BITFIELD, command(&["SETRANGE", key, "0", MARK])),
+        _ => return None,
+    })
+}
+
+/// The script of a step, by its name on the server.
+pub(super) fn guarded_trip(job: Job, script: &str, key: &str, at: u64) -> Option<Pipeline> {
+    let (id, member) = (element(at), at.to_string());
+    let send = |words: &[&str]| command(&[&["EVALSHA", script, "1", key, MARK], words].concat());
+    Some(match job {
+        Job::FastAdd => send(&["1"]),
+        Job::UniqueAdd | Job::MemberAdd => send(&[&member]),
+        Job::HashSet => send(&[&id.to_string(), &value(at)]),
+        Job::RecordSet => send(&[&format!("u{RECORD_BITS}"), &position(id), &place(at).to_string()]),
+        _ => return None,
+    })
+}
+
 /// The bare command of a step; `None` for a job that is none of these.
 pub(super) fn trip(job: Job, key: &str, at: u64) -> Option<Pipeline> {
     let id = element(at).to_string();
     let bits = format!("u{RECORD_BITS}");
-    let position = format!("#{id}");
+    let position = position(element(at));
     Some(match job {
         Job::HashSet => command(&["HSET", key, &id, &value(at)]),
         Job::HashGet => command(&["HGET", key, &id]),
@@ -186,7 +224,7 @@ pub(super) fn filling(job: Job, key: &str, block_bytes: usize) -> Vec<Pipeline> 
             Job::MemberHas => add(trip, &["SADD", key, &id]),
             Job::ScoreSet => add(trip, &["ZADD", key, &score(at).to_string(), &id]),
             Job::RecordSet | Job::RecordGet => {
-                add(trip, &["BITFIELD", key, "SET", &bits, &format!("#{at}"), &place(at).to_string()]);
+                add(trip, &["BITFIELD", key, "SET", &bits, &position(at), &place(at).to_string()]);
             }
             _ => {}
         }

@@ -5,6 +5,8 @@
 //! tests lack, not what the product does wrong, and the page of results lists it by itself.
 
 mod alone;
+mod at_once;
+mod switch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,6 +21,7 @@ use serde_json::{Value, json};
 use crate::command::{Context, Failure, Result, output};
 use crate::prove::{self, Book, Extent};
 use alone::Alone;
+use at_once::Ground;
 
 const ARGUED: &str = "docs/mutants.md";
 /// What cargo-mutants ends with where it tried the mutants: none was missed, some were, some never ended. Anything else is a wrong command line, a test that fails on the
@@ -34,6 +37,8 @@ struct Subject {
     others: Option<&'static Others>,
     /// Where the tests beside the code are built without what is built on it.
     alone: Option<Alone>,
+    /// Where all mutants are built at once.
+    at_once: Option<AtOnce>,
     /// Which files, if not all.
     files: &'static [&'static str],
     /// The folders of what they are made of and held against, as far as it is ours.
@@ -51,12 +56,46 @@ impl Subject {
     /// By the tests of its own, in the copy where they are built alone.
     fn hold_against_its_own(&self, cargo: &mut Command, root: &Path, folder: &Path) -> Result<()> {
         cargo.args(self.tests);
-        match &self.alone {
+        if let Some(alone) = &self.alone {
+            let tree = folder.join("tree");
+            alone.tree(root, self.package, &tree)?;
             // The copy is nothing that git knows.
-            Some(alone) => cargo.arg("--gitignore=false").current_dir(alone.tree(root, self.package, folder)?),
-            None => cargo.current_dir(root),
-        };
+            cargo.arg("--gitignore=false").current_dir(tree);
+        } else {
+            cargo.current_dir(root);
+        }
         Ok(())
+    }
+}
+
+/// How all mutants are built at once, and the tests that they are held against.
+struct AtOnce {
+    crate_root: &'static str,
+    /// As cargo is told.
+    tests: &'static [&'static str],
+    /// As the runner that lists them is told.
+    filter: &'static [&'static str],
+}
+
+impl AtOnce {
+    /// Tries mutants on a copy of the tree, and writes what came of it into this folder.
+    fn trials(&self, root: &Path, list: &[Value], folder: &Path) -> Result<(Vec<Value>, Vec<String>)> {
+        // Who tries another subject behind this one builds little anew.
+        let place = prove::target(root).join("mutants").join("at-once");
+        let (tree, target) = (place.join("tree"), place.join("target"));
+        alone::copy_of(root, &tree)?;
+        let ground = Ground {
+            tree: &tree,
+            target: &target,
+            crate_root: self.crate_root,
+            tests: self.tests,
+            filter: self.filter,
+        };
+        let (outcomes, apart) = at_once::trials(&ground, list)?;
+        let told = folder.join("at-once.json");
+        let text = json!({"outcomes": outcomes, "apart": apart}).to_string();
+        fs::write(&told, text).context(|| format!("could not write {}", told.display()))?;
+        Ok((outcomes, apart))
     }
 }
 
@@ -98,6 +137,17 @@ const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-arg=--lib"];
 /// The testkit is built on the structures, and has the faulty store of the layers.
 const WITHOUT_TESTKIT: Alone = Alone { without: "larder-testkit", with: ("larder-layers", "testing") };
 
+/// Held against all that is in memory: the tests beside the code, and the conformance suite over the memory store.
+const IN_STRUCTURES: AtOnce = AtOnce {
+    crate_root: "crates/structures/src/lib.rs",
+    tests: &["--package=larder-structures", "--package=larder-testkit", "--lib", "--test=it", "--test=conformance"],
+    filter: &[
+        "--profile=mutants",
+        "--ignore-default-filter",
+        "-E=default() | (package(larder-structures) & kind(lib))",
+    ],
+};
+
 /// By the names of the command line.
 const SUBJECTS: &[(&str, Subject)] = &[
     (
@@ -107,6 +157,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             tests: WITH_EXAMPLES,
             others: None,
             alone: None,
+            at_once: None,
             files: &[],
             sources: &["crates/core"],
         },
@@ -118,6 +169,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             tests: WITH_EXAMPLES,
             others: None,
             alone: None,
+            at_once: None,
             files: &[],
             sources: &["crates/core", "crates/proto"],
         },
@@ -129,6 +181,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             tests: BESIDE,
             others: Some(CONFORMANCE),
             alone: Some(WITHOUT_TESTKIT),
+            at_once: Some(IN_STRUCTURES),
             files: &[
                 "crates/structures/src/*/layout.rs",
                 "crates/structures/src/lookup/{bits,block,huffman,model,text}.rs",
@@ -149,6 +202,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             tests: IN_MEMORY,
             others: Some(CONFORMANCE),
             alone: None,
+            at_once: Some(IN_STRUCTURES),
             files: &[],
             sources: &["crates"],
         },
@@ -220,8 +274,13 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     args.shard.iter().for_each(|shard| _ = cargo.args(["--shard", shard, "--sharding", "round-robin"]));
     println!("\n\x1b[1m==> mutants of {name}\x1b[0m");
     let began = Instant::now();
-    subject.hold_against_its_own(&mut cargo, root, &folder)?;
-    let outcomes = outcomes(&mut cargo, &folder.join("mutants.out/outcomes.json"))?;
+    let outcomes = match &subject.at_once {
+        Some(at_once) => outcomes_at_once(root, subject, at_once, &mut cargo, &folder)?,
+        None => {
+            subject.hold_against_its_own(&mut cargo, root, &folder)?;
+            outcomes(&mut cargo, &folder.join("mutants.out/outcomes.json"))?
+        }
+    };
     let argued = argued_text(root)?;
     let found = found(&outcomes, &argued)?;
     println!("    {}", found["counts"]);
@@ -235,8 +294,36 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     Ok(found["survivors"].as_array().map_or(0, Vec::len))
 }
 
-/// Tries once more what survives of a subject, and records what does no longer: how many do. The tests beside the code are quick and come first, where they are built alone; others are asked for what those
-/// leave and nobody argues.
+/// The outcomes of all mutants that `cargo` would try: built at once; those that can have no switch one by one.
+fn outcomes_at_once(
+    root: &Path,
+    subject: &Subject,
+    at_once: &AtOnce,
+    cargo: &mut Command,
+    folder: &Path,
+) -> Result<Value> {
+    let (mut all, apart) = at_once.trials(root, &listed(cargo, root)?, folder)?;
+    all.push(json!({"scenario": "Baseline", "summary": "Success"}));
+    if !apart.is_empty() {
+        let known = BTreeSet::new();
+        let again = Again { root, folder, subject, known: &known, killed: BTreeMap::new() };
+        let tried = again.outcomes(&apart, |cargo| subject.hold_against_its_own(cargo, root, folder))?;
+        let is_apart = |outcome: &&Value| {
+            let name = outcome["scenario"]["Mutant"]["name"].as_str();
+            outcome["scenario"] == "Baseline" || name.is_some_and(|name| apart.iter().any(|apart| apart == name))
+        };
+        all.extend(tried["outcomes"].as_array().into_iter().flatten().filter(is_apart).cloned());
+    }
+    Ok(json!({"outcomes": all}))
+}
+
+/// The mutants that cargo-mutants would try.
+fn listed(cargo: &mut Command, root: &Path) -> Result<Vec<Value>> {
+    let list = output(cargo.args(["--list", "--json"]).current_dir(root))?;
+    serde_json::from_str(&list).context(|| "cargo-mutants' list cannot be read".to_owned())
+}
+
+/// Tries once more what survives of a subject, and records what does no longer: how many do.
 fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     let book = Book::open(root)?;
     let left = book.left(name)?;
@@ -249,22 +336,13 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
     let (began, text) = (Instant::now(), argued_text(root)?);
     let known = argued(&text);
     let mut again = Again { root, folder: &folder, subject, known: &known, killed: BTreeMap::new() };
-    let (is_quick, others) = (subject.alone.is_some(), subject.others);
-    if is_quick || others.is_none() {
-        again.run(&left, |cargo| subject.hold_against_its_own(cargo, root, &folder))?;
-    }
-    let rest: Vec<String> = left.iter().filter(|name| !is_quick || !again.is_settled(name)).cloned().collect();
-    if let Some(others) = others.filter(|_| !rest.is_empty()) {
-        let status = others.unchanged().current_dir(root).status();
-        if !status.context(|| "could not start cargo".to_owned())?.success() {
-            return Err(fails_as_it_is());
-        }
-        book.expect_unmoved(root, "while its tests ran")?;
-        again.run(&rest, |cargo| {
-            cargo.args(others.arguments()).current_dir(root);
-            Ok(())
-        })?;
-    }
+    let rest = match &subject.at_once {
+        Some(at_once) => again.run_at_once(&left, at_once)?,
+        None => left.clone(),
+    };
+    book.expect_unmoved(root, "while its tests ran")?;
+    again.run_one_by_one(rest)?;
+    book.expect_unmoved(root, "while its tests ran")?;
     let killed = &again.killed;
     let argued: Vec<&String> =
         left.iter().filter(|name| is_argued(&known, name) && !killed.contains_key(*name)).collect();
@@ -293,8 +371,44 @@ impl Again<'_> {
         self.killed.contains_key(name) || is_argued(self.known, name)
     }
 
+    /// Tries those at once that can have a switch: the others.
+    fn run_at_once(&mut self, names: &[String], at_once: &AtOnce) -> Result<Vec<String>> {
+        let mut cargo = self.subject.mutants(self.folder);
+        self.subject.files.iter().for_each(|file| _ = cargo.args(["--file", file]));
+        let mut list = listed(&mut cargo, self.root)?;
+        list.retain(|mutant| names.iter().any(|name| mutant["name"] == name[..]));
+        let (mut outcomes, apart) = at_once.trials(self.root, &list, self.folder)?;
+        outcomes.extend(apart.iter().map(|name| json!({"scenario": {"Mutant": {"name": name}}})));
+        self.take(names, &json!({"outcomes": outcomes}))?;
+        Ok(apart)
+    }
+
+    /// Tries these by `cargo-mutants`. The tests beside the code are quick and come first, where they are built alone; others are asked for what those leave and nobody argues.
+    fn run_one_by_one(&mut self, names: Vec<String>) -> Result<()> {
+        let (root, folder, subject) = (self.root, self.folder, self.subject);
+        let (is_quick, others) = (subject.alone.is_some(), subject.others);
+        if !names.is_empty() && (is_quick || others.is_none()) {
+            self.run(&names, |cargo| subject.hold_against_its_own(cargo, root, folder))?;
+        }
+        let rest: Vec<String> = names.into_iter().filter(|name| !is_quick || !self.is_settled(name)).collect();
+        let Some(others) = others.filter(|_| !rest.is_empty()) else { return Ok(()) };
+        let status = others.unchanged().current_dir(root).status();
+        if !status.context(|| "could not start cargo".to_owned())?.success() {
+            return Err(fails_as_it_is());
+        }
+        self.run(&rest, |cargo| {
+            cargo.args(others.arguments()).current_dir(root);
+            Ok(())
+        })
+    }
+
     /// Tries these, in the way that is set up.
     fn run(&mut self, names: &[String], set_up: impl FnOnce(&mut Command) -> Result<()>) -> Result<()> {
+        let outcomes = self.outcomes(names, set_up)?;
+        self.take(names, &outcomes)
+    }
+
+    fn outcomes(&self, names: &[String], set_up: impl FnOnce(&mut Command) -> Result<()>) -> Result<Value> {
         let mut cargo = self.subject.mutants(self.folder);
         names.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
         // cargo-mutants (27.1.0) tries those that leave out a field whatever the names are, but none where nothing is said to have changed.
@@ -302,8 +416,7 @@ impl Again<'_> {
         fs::write(&diff, diff_of(self.root, names)?).context(|| format!("could not write {}", diff.display()))?;
         cargo.arg("--in-diff").arg(&diff);
         set_up(&mut cargo)?;
-        let outcomes = outcomes(&mut cargo, &self.folder.join("mutants.out/outcomes.json"))?;
-        self.take(names, &outcomes)
+        outcomes(&mut cargo, &self.folder.join("mutants.out/outcomes.json"))
     }
 
     /// Notes who was killed.
@@ -431,13 +544,14 @@ fn is_argued(argued: &BTreeSet<&str>, name: &str) -> bool {
 fn killers(outcomes: &Value, folder: &Path) -> Result<BTreeMap<String, String>> {
     let mut killers = BTreeMap::new();
     for outcome in outcomes["outcomes"].as_array().into_iter().flatten() {
-        let (Some(name), Some(log)) = (outcome["scenario"]["Mutant"]["name"].as_str(), outcome["log_path"].as_str())
-        else {
-            continue;
-        };
+        let Some(name) = outcome["scenario"]["Mutant"]["name"].as_str() else { continue };
         if outcome["summary"] != "CaughtMutant" {
             continue;
         }
+        if let Some(test) = outcome["killer"].as_str() {
+            killers.insert(name.to_owned(), test.to_owned());
+        }
+        let Some(log) = outcome["log_path"].as_str() else { continue };
         let log = folder.join(log);
         let text = fs::read(&log).context(|| format!("{} cannot be read", log.display()))?;
         if let Some(test) = String::from_utf8_lossy(&text).lines().find_map(failed) {

@@ -4,7 +4,7 @@
 //! tests. That takes longer than all that its tests do.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::command::{Context, Failure, Result, output};
@@ -19,24 +19,26 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// Makes the copy, in a folder that is its own, of all that git knows or would take.
-    pub(super) fn tree(&self, root: &Path, package: &str, folder: &Path) -> Result<PathBuf> {
-        let tree = folder.join("tree");
-        servers::remove(&tree)?;
-        let git = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
-        let files = output(Command::new("git").args(git).current_dir(root))?;
-        for file in files.split_terminator('\0') {
-            copy(root, &tree, file)?;
-        }
+    /// Makes the copy.
+    pub(super) fn tree(&self, root: &Path, package: &str, tree: &Path) -> Result<()> {
+        copy_of(root, tree)?;
         let cargo = |words: &[&str]| {
             let words = [words, &["--package", package, "--offline", "--quiet"]].concat();
-            output(Command::new(super::cargo()).args(words).current_dir(&tree))
+            output(Command::new(super::cargo()).args(words).current_dir(tree))
         };
         let (from, feature) = self.with;
         cargo(&["remove", "--dev", self.without])?;
         cargo(&["add", "--dev", from, "--features", feature])?;
-        Ok(tree)
+        Ok(())
     }
+}
+
+/// A copy, in a folder that is its own, of all that git knows or would take.
+pub(super) fn copy_of(root: &Path, tree: &Path) -> Result<()> {
+    servers::remove(tree)?;
+    let git = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let files = output(Command::new("git").args(git).current_dir(root))?;
+    files.split_terminator('\0').try_for_each(|file| copy(root, tree, file))
 }
 
 fn copy(root: &Path, tree: &Path, file: &str) -> Result<()> {
@@ -83,15 +85,16 @@ mod tests {
         fs::write(root.join("new"), "new").unwrap();
 
         let alone = Alone { without: "kit", with: ("layers", "testing") };
-        let tree = alone.tree(root, "one", target.path()).unwrap();
+        let tree = target.path().join("tree");
+        alone.tree(root, "one", &tree).unwrap();
         fs::write(tree.join("old"), "of a copy before").unwrap();
-        let tree = alone.tree(root, "one", target.path()).unwrap();
+        alone.tree(root, "one", &tree).unwrap();
 
         assert_eq!(fs::read_to_string(tree.join("new")).unwrap(), "new");
         assert!(["ignored", "gone", "old"].iter().all(|file| !tree.join(file).exists()));
         let of = fs::read_to_string(tree.join("one/Cargo.toml")).unwrap();
         assert!(!of.contains("kit") && of.contains("testing"), "{of}");
         assert!(fs::read_to_string(root.join("one/Cargo.toml")).unwrap().contains("kit"), "the tree is as it was");
-        assert!(Alone { without: "nobody", ..alone }.tree(root, "one", target.path()).is_err());
+        assert!(Alone { without: "nobody", ..alone }.tree(root, "one", &tree).is_err());
     }
 }

@@ -1,10 +1,13 @@
 //! What has changed since a commit: the product, or tests alone.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::process::Command;
 
 use crate::command::output;
 
+/// Packages that the product is not built of: tools, and what measures it.
+const TOOLS: [&str; 2] = ["xtask", "larder-bench"];
 /// What begins the tests at the end of a file.
 const TESTS: &str = "#[cfg(test)]\nmod tests {";
 
@@ -37,7 +40,7 @@ pub(super) fn since(root: &Path, commit: &str, places: &[&str]) -> Change {
         if before.is_none() && after.is_none() {
             return Change::Product;
         }
-        let product = |text: &Option<String>| product_of(file, text.as_deref().unwrap_or("")).to_owned();
+        let product = |text: &Option<String>| product_of(file, text.as_deref().unwrap_or("")).into_owned();
         match (product(&before) == product(&after), removed) {
             (true, "0") => Change::MoreTests,
             (true, _) => Change::Tests,
@@ -47,11 +50,22 @@ pub(super) fn since(root: &Path, commit: &str, places: &[&str]) -> Change {
     changes.max().unwrap_or(Change::Nothing)
 }
 
-/// What of a file's text is no test.
-fn product_of<'t>(file: &str, text: &'t str) -> &'t str {
-    if !file.ends_with(".rs") {
-        return text;
+/// What of a file's text is no test and no tool.
+fn product_of<'t>(file: &str, text: &'t str) -> Cow<'t, str> {
+    match file {
+        "Cargo.lock" => without_tools(text).into(),
+        file if file.ends_with(".rs") => without_tests(file, text).into(),
+        _ => text.into(),
     }
+}
+
+/// The packages of a lock file but the tools.
+fn without_tools(lock: &str) -> String {
+    let is_tool = |package: &&str| TOOLS.iter().any(|tool| package.starts_with(&format!("name = \"{tool}\"\n")));
+    lock.split("[[package]]\n").filter(|package| !is_tool(package)).collect()
+}
+
+fn without_tests<'t>(file: &str, text: &'t str) -> &'t str {
     if file.contains("/tests/") || file.ends_with("_tests.rs") || file.ends_with("/tests.rs") {
         return "";
     }
@@ -127,6 +141,28 @@ mod tests {
         product("tests/Cargo.toml", Some("a"), Some("b"));
         let behind = |what: &str| format!("{CODE}{}{what}\n", tests(&["a"]));
         product("src/code.rs", Some(&behind("fn two() {}")), Some(&behind("fn three() {}")));
+    }
+
+    #[test]
+    fn what_the_tools_are_built_of_is_no_product() {
+        let lock = |xtask: &str, core: &str| {
+            let package =
+                |name: &str, needs: &str| format!("[[package]]\nname = \"{name}\"\ndependencies = [\n {needs:?},\n]\n");
+            format!(
+                "version = 4\n\n{}\n{}\n{}",
+                package("larder-core", core),
+                package("syn", "unicode-ident"),
+                package("xtask", xtask)
+            )
+        };
+        let is_same = |a: &str, b: &str| product_of("Cargo.lock", a) == product_of("Cargo.lock", b);
+        assert!(is_same(&lock("clap", "bytes"), &lock("syn", "bytes")));
+        assert!(!is_same(&lock("clap", "bytes"), &lock("clap", "syn")));
+        assert!(!is_same(&lock("clap", "bytes"), &lock("clap", "bytes").replace("syn", "nys")));
+        assert_eq!(
+            product_of("bench/Cargo.lock", "[[package]]\nname = \"xtask\"\n"),
+            "[[package]]\nname = \"xtask\"\n"
+        );
     }
 
     #[test]

@@ -33,8 +33,6 @@ struct Subject {
     package: &'static str,
     /// Beside the package: which tests.
     tests: &'static [&'static str],
-    /// Those of other packages that need no server, for who survives its own.
-    others: Option<&'static Others>,
     /// Where the tests beside the code are built without what is built on it.
     alone: Option<Alone>,
     /// Where all mutants are built at once.
@@ -103,36 +101,7 @@ impl AtOnce {
 const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
 /// Tests in memory alone: the filter is in `.config/nextest.toml`.
 const IN_MEMORY: &[&str] = &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants"];
-/// Tests of more packages than the mutants' own. cargo-mutants would run the code as it is against the package's own alone, so that is done before it.
-struct Others {
-    packages: &'static [&'static str],
-    targets: &'static [&'static str],
-}
-
-impl Others {
-    /// Runs them on the code as it is, as they are run on mutants.
-    fn unchanged(&self) -> Command {
-        let mut command = Command::new(cargo());
-        command.args(["nextest", "run", "--profile", "mutants"]).args(self.targets);
-        self.packages.iter().for_each(|package| _ = command.args(["--package", package]));
-        command
-    }
-
-    /// What cargo-mutants is to be told.
-    fn arguments(&self) -> Vec<String> {
-        // They take some three minutes alone, and one that loops is ended by the runner itself.
-        let rest = ["--baseline=skip", "--timeout=900"].into_iter().chain(IN_MEMORY.iter().copied()).map(str::to_owned);
-        let packages = self.packages.iter().map(|package| format!("--test-package={package}"));
-        rest.chain(packages).chain(self.targets.iter().map(|target| format!("--cargo-arg={target}"))).collect()
-    }
-}
-
-/// All in memory, and the conformance suite over the memory store.
-const CONFORMANCE: &Others = &Others {
-    packages: &["larder-structures", "larder-testkit"],
-    targets: &["--lib", "--test=it", "--test=conformance"],
-};
-/// Layouts are held by the tests beside them, which are quick; what those do not see, the others may.
+/// Layouts that can have no switch are held by the tests beside them, which are quick.
 const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-arg=--lib"];
 /// The testkit is built on the structures, and has the faulty store of the layers.
 const WITHOUT_TESTKIT: Alone = Alone { without: "larder-testkit", with: ("larder-layers", "testing") };
@@ -155,7 +124,6 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-core",
             tests: WITH_EXAMPLES,
-            others: None,
             alone: None,
             at_once: None,
             files: &[],
@@ -167,7 +135,6 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-proto",
             tests: WITH_EXAMPLES,
-            others: None,
             alone: None,
             at_once: None,
             files: &[],
@@ -179,7 +146,6 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-structures",
             tests: BESIDE,
-            others: Some(CONFORMANCE),
             alone: Some(WITHOUT_TESTKIT),
             at_once: Some(IN_STRUCTURES),
             files: &[
@@ -200,7 +166,6 @@ const SUBJECTS: &[(&str, Subject)] = &[
         Subject {
             package: "larder-structures",
             tests: IN_MEMORY,
-            others: Some(CONFORMANCE),
             alone: None,
             at_once: Some(IN_STRUCTURES),
             files: &[],
@@ -226,7 +191,7 @@ pub(crate) struct Args {
     /// Only mutants whose name matches, for a look: nothing is recorded; may be given again
     #[arg(long = "re", value_name = "REGEX")]
     names: Vec<String>,
-    /// Once more those that survive in runs that count here: those of structures by the conformance suite in memory, too
+    /// Once more those that survive in runs that count here
     #[arg(long, conflicts_with_all = ["shard", "names"])]
     left: bool,
 }
@@ -341,7 +306,9 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
         None => left.clone(),
     };
     book.expect_unmoved(root, "while its tests ran")?;
-    again.run_one_by_one(rest)?;
+    if !rest.is_empty() {
+        again.run(&rest, |cargo| subject.hold_against_its_own(cargo, root, &folder))?;
+    }
     book.expect_unmoved(root, "while its tests ran")?;
     let killed = &again.killed;
     let argued: Vec<&String> =
@@ -367,10 +334,6 @@ struct Again<'a> {
 }
 
 impl Again<'_> {
-    fn is_settled(&self, name: &str) -> bool {
-        self.killed.contains_key(name) || is_argued(self.known, name)
-    }
-
     /// Tries those at once that can have a switch: the others.
     fn run_at_once(&mut self, names: &[String], at_once: &AtOnce) -> Result<Vec<String>> {
         let mut cargo = self.subject.mutants(self.folder);
@@ -381,25 +344,6 @@ impl Again<'_> {
         outcomes.extend(apart.iter().map(|name| json!({"scenario": {"Mutant": {"name": name}}})));
         self.take(names, &json!({"outcomes": outcomes}))?;
         Ok(apart)
-    }
-
-    /// Tries these by `cargo-mutants`. The tests beside the code are quick and come first, where they are built alone; others are asked for what those leave and nobody argues.
-    fn run_one_by_one(&mut self, names: Vec<String>) -> Result<()> {
-        let (root, folder, subject) = (self.root, self.folder, self.subject);
-        let (is_quick, others) = (subject.alone.is_some(), subject.others);
-        if !names.is_empty() && (is_quick || others.is_none()) {
-            self.run(&names, |cargo| subject.hold_against_its_own(cargo, root, folder))?;
-        }
-        let rest: Vec<String> = names.into_iter().filter(|name| !is_quick || !self.is_settled(name)).collect();
-        let Some(others) = others.filter(|_| !rest.is_empty()) else { return Ok(()) };
-        let status = others.unchanged().current_dir(root).status();
-        if !status.context(|| "could not start cargo".to_owned())?.success() {
-            return Err(fails_as_it_is());
-        }
-        self.run(&rest, |cargo| {
-            cargo.args(others.arguments()).current_dir(root);
-            Ok(())
-        })
     }
 
     /// Tries these, in the way that is set up.
@@ -689,7 +633,6 @@ mod tests {
         let mut of = again();
         of.take(&names, &tried).unwrap();
         assert_eq!(of.killed, BTreeMap::from([(names[0].clone(), "x::y".to_owned())]));
-        assert_eq!(names.each_ref().map(|name| of.is_settled(name)), [true, false, true]);
         let without = json!({"outcomes": [sound, caught("f.rs:1:1: c")]});
         assert!(again().take(&names, &without).unwrap_err().0.contains("f.rs:2:1: d survived"));
         let broken = json!({"outcomes": [{"scenario": "Baseline", "summary": "Failure"}, caught("f.rs:1:1: c"), caught("f.rs:2:1: d")]});

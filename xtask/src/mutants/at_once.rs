@@ -22,6 +22,8 @@ const ON: &str = "LARDER_MUTANT";
 const SEEN: &str = "LARDER_MUTANTS_SEEN";
 /// How long a test may take beside twenty times what it took with no mutant on: a machine may be busy.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// How many of the slowest tests are told: a mutant that survives meets all that come past it.
+const SLOWEST: usize = 12;
 /// A build that leaves out what the compiler refused is done again: each time it comes further.
 const BUILDS_MAX: usize = 40;
 
@@ -264,6 +266,14 @@ impl Ground<'_> {
         }
         let mut reached: Vec<Reach<'t>> = good.into_iter().map(|(_, reach)| reach).collect();
         reached.sort_by_key(|reach| reach.takes);
+        let all: Duration = reached.iter().map(|reach| reach.takes).sum();
+        let slowest: Vec<String> = reached
+            .iter()
+            .rev()
+            .take(SLOWEST)
+            .map(|reach| format!("{} {:.1} s", reach.test.name, reach.takes.as_secs_f64()))
+            .collect();
+        println!("    {:.0} s in all; the slowest: {}", all.as_secs_f64(), slowest.join(", "));
         Ok(reached)
     }
 
@@ -404,4 +414,97 @@ fn in_turns<T: Sync, A: Send>(what: &str, all: &[T], one: impl Fn(&T) -> Result<
     let (mut answers, _) = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     answers.sort_by_key(|(at, _)| *at);
     answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> (tempfile::TempDir, Test) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let binary = folder.path().join("test");
+        fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        let test = Test { name: "a::b".to_owned(), binary, folder: folder.path().to_owned() };
+        (folder, test)
+    }
+
+    #[test]
+    fn a_test_passes_fails_or_is_too_late() {
+        let ended = |script: &str| run(&shell(script).1, &[(ON, "7".as_ref())], Duration::from_millis(500)).unwrap();
+        assert_eq!(ended("exit 0"), Ended::Passed);
+        assert_eq!(ended("exit 101"), Ended::Failed);
+        assert_eq!(ended("kill -SEGV $$"), Ended::Failed);
+        assert_eq!(ended("exec sleep 60"), Ended::TooLate);
+        assert_eq!(ended("test \"$LARDER_MUTANT $*\" = \"7 --exact a::b\""), Ended::Passed);
+    }
+
+    #[test]
+    fn a_mutant_meets_the_tests_that_come_past_it_until_one_fails() {
+        let (_kept, good) = shell("exit 0");
+        let (_too, bad) = shell("test $LARDER_MUTANT != 3");
+        let reach =
+            |test, mutants: &[usize]| Reach { test, takes: Duration::ZERO, mutants: mutants.iter().copied().collect() };
+        let reached = [reach(&good, &[1, 2, 3]), reach(&bad, &[2, 3])];
+        let folder = Path::new("/");
+        let ground = Ground { tree: folder, target: folder, crate_root: "", tests: &[], filter: &[] };
+        let fate = |mutant| ground.fate(mutant, &reached).unwrap();
+        assert_eq!(fate(3), (Fate::Killed, Some("a::b".to_owned())));
+        assert_eq!([fate(1), fate(2), fate(4)].map(|(fate, _)| fate), [Fate::Survives; 3]);
+    }
+
+    /// What the compiler says of these bytes of a file.
+    fn refusal(file: &str, from: usize, to: usize) -> Refusal {
+        let span = json!({"file_name": file, "byte_start": from, "byte_end": to, "is_primary": true});
+        Refusal::of(&json!({"level": "error", "rendered": "no", "spans": [span]})).unwrap()
+    }
+
+    #[test]
+    fn an_error_is_of_the_mutant_it_stands_in_or_of_the_place_it_is_at() {
+        let code = "fn f(a: u8) -> u8 {\n    a + 1\n}\n";
+        let mutant = |number, genre, begins, text: &str| Mutant { number, genre, begins, text: text.to_owned() };
+        let mutants = [
+            mutant(0, Genre::FnValue, (2, 5), "1"),
+            mutant(1, Genre::BinaryOperator, (2, 7), "-"),
+            mutant(2, Genre::BinaryOperator, (2, 7), "*"),
+        ];
+        let switched = switch::switched(code, &mutants).unwrap();
+        let at = |text: &str| switched.text.find(text).map(|at| (at, at + text.len())).unwrap();
+        let (own, place) = (at("a - 1"), at("a + 1"));
+        let files = BTreeMap::from([("crates/a/src/f.rs", switched)]);
+        let blamed = |(from, to): (usize, usize)| {
+            let (mut fates, mut apart) = (BTreeMap::new(), BTreeSet::new());
+            blame(&refusal("crates/a/src/f.rs", from, to), &files, &mut fates, &mut apart);
+            blame(&refusal("crates/a/src/g.rs", from, to), &files, &mut fates, &mut apart);
+            (fates.into_keys().collect::<Vec<_>>(), apart.into_iter().collect::<Vec<_>>())
+        };
+        assert_eq!(blamed(own), (vec![1], vec![]));
+        assert_eq!(blamed(place), (vec![], vec![1, 2]));
+        assert_eq!(blamed((0, 2)), (vec![], vec![]), "before all of them");
+        assert!(Refusal::of(&json!({"level": "warning", "spans": []})).is_none());
+        assert!(Refusal::of(&json!({"level": "error", "spans": []})).is_none(), "it sums up others");
+    }
+
+    #[test]
+    fn answers_come_in_the_order_of_what_was_asked_and_an_error_ends_it() {
+        let all: Vec<u64> = (0..50).collect();
+        let twice = in_turns("numbers", &all, |at| Ok(at * 2)).unwrap();
+        assert_eq!(twice, all.iter().map(|at| at * 2).collect::<Vec<_>>());
+        let odd = |at: &u64| if *at == 7 { Err(Failure("seven".to_owned())) } else { Ok(()) };
+        assert_eq!(in_turns("numbers", &all, odd).unwrap_err().0, "seven");
+        assert!(in_turns("nothing", &[] as &[u64], |_| Ok(())).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_listed_in_another_shape_is_refused() {
+        let listed = |genre: &str| {
+            let start = json!({"line": 3, "column": 5});
+            super::listed(&[
+                json!({"name": "a.rs:3:5: b", "file": "a.rs", "genre": genre, "replacement": "c", "span": {"start": start}}),
+            ])
+        };
+        assert_eq!(listed("MatchArm").unwrap()[0].begins, (3, 5));
+        assert!(listed("Novel").err().unwrap().0.contains("Novel"));
+    }
 }

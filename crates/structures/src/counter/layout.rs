@@ -286,4 +286,34 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_slot_that_is_emptied_or_given_back_keeps_the_rest() {
+        let mark = |writer, op| Mark { writer, op };
+        let slot = Slot::default().added(mark(7, 1), 5, 99).unwrap();
+        assert_eq!((slot.sum, slot.owner, slot.beat_ms), (5, 7, 99));
+        let emptied = slot.emptied(mark(8, 1)).unwrap();
+        assert_eq!((emptied.sum, emptied.owner, emptied.seq), (0, 7, slot.seq + 1));
+        let released = slot.released().unwrap();
+        assert_eq!((released.sum, released.owner, released.seq), (5, NOBODY, slot.seq + 1));
+    }
+
+    #[test]
+    fn a_writer_is_forgotten_only_where_its_mark_may_have_been_pushed_out() {
+        let mark = |writer, op| Mark { writer, op };
+        let mut slot = Slot::default();
+        for writer in 1..MARKS_MAX as u64 {
+            slot = slot.added(mark(writer, 1), 1, 0).unwrap();
+        }
+        assert_eq!(slot.fate(mark(999, 1), 0), Fate::Never, "there is room for its mark");
+        for writer in 100..=100 + MARKS_MAX as u64 {
+            slot = slot.added(mark(writer, 1), 1, 0).unwrap();
+        }
+        let since = |writes: u64| slot.fate(mark(999, 1), slot.seq - writes);
+        assert_eq!(since(0), Fate::Open);
+        assert_eq!(
+            [since(1), since(MARKS_MAX as u64), since(MARKS_MAX as u64 + 1)],
+            [Fate::Never, Fate::Never, Fate::Forgotten]
+        );
+    }
 }

@@ -266,4 +266,27 @@ mod tests {
             prop_assert_eq!(Record::decode(&name(), &record.encode()).unwrap(), record);
         }
     }
+
+    #[test]
+    fn a_record_is_told_in_words_and_its_end_names_the_damage() {
+        let name = Name::new("l").unwrap();
+        let record = Record {
+            generation: 1,
+            held: true,
+            token: 7,
+            owner: 2,
+            beat: 3,
+            lease_ms: 5_000,
+            since_us: 4,
+            label: Bytes::from_static(b"who"),
+        };
+        let told = describe(&name, &record.encode());
+        let words = [("state", "held"), ("lease", "5s"), ("fencing token", "7"), ("label", "\"who\"")];
+        assert_eq!(told.iter().map(|(part, text)| (*part, &text[..])).collect::<Vec<_>>(), words);
+        assert_eq!(describe(&name, &record.freed().encode())[0].1, "free");
+        let damaged = describe(&name, &Bytes::from_static(b"x"));
+        assert!(damaged.len() == 1 && damaged[0].0 == "damaged" && !damaged[0].1.is_empty(), "{damaged:?}");
+        let renewed = record.renewed(99);
+        assert_eq!((renewed.beat, Record { beat: 3, ..renewed }), (99, record));
+    }
 }

@@ -403,4 +403,66 @@ mod tests {
         };
         assert_eq!((block(0), block(1)), (None, Some(1)));
     }
+
+    /// A block of as many keys as fit into `target` bytes, of rows with one text each: what it said that it would take, and its bytes.
+    fn block_of(texts: &[Option<&str>], target: usize) -> (usize, usize, Vec<u8>) {
+        let mut rows = super::super::rows::Rows::new(["text"]).unwrap();
+        let there = texts.iter().flatten();
+        (0..).zip(there).for_each(|(id, text)| rows.push_id(id, [text]).unwrap());
+        let model = super::super::model::Model::train(&rows);
+        let (encoder, mut filling) = (Encoder::new(&model), Filling::new(7));
+        let mut next = 0;
+        let mut count = 0;
+        for (key, text) in (0u128..).zip(texts) {
+            let row = text.map(|_| {
+                next += 1;
+                rows.row(next - 1).fields
+            });
+            if !filling.push(&encoder, 7 + key * 12, row, target) {
+                break;
+            }
+            count += 1;
+        }
+        let (said, _) = Filling::bytes(&filling.keys, &filling.plain, &filling.different);
+        (count, said, filling.finish(&encoder, 5, 1, 0))
+    }
+
+    #[test]
+    fn a_block_takes_what_it_said_it_would() {
+        let words: Vec<String> = (0..200u32).map(|at| format!("{:x}", at.wrapping_mul(0x9e37_79b9))).collect();
+        let all_different: Vec<Option<&str>> = words.iter().map(|word| Some(&word[..])).collect();
+        let repeated: Vec<Option<&str>> = (0..200).map(|at| Some(&words[at * 7 % 23][..])).collect();
+        let in_a_row: Vec<Option<&str>> = (0..200).map(|at| Some(&words[at / 9][..])).collect();
+        let with_gaps: Vec<Option<&str>> = (0..200).map(|at| (at % 5 > 0).then_some(&words[at][..])).collect();
+        let repeated_gaps: Vec<Option<&str>> = (0..200).map(|at| (at % 5 > 0).then_some(&words[at % 7][..])).collect();
+        let mut flags = Vec::new();
+        for texts in [&all_different, &repeated, &in_a_row, &with_gaps, &repeated_gaps] {
+            let (all, said, bytes) = block_of(texts, 1 << 20);
+            assert_eq!((all, said), (200, bytes.len()));
+            flags.push(Block::parse(&bytes, 5, 1, 7).unwrap().flags);
+            // Just as large as it may be, and a byte less.
+            assert_eq!(block_of(texts, said).0, 200);
+            let (fewer, said, bytes) = block_of(texts, said - 1);
+            assert!(fewer < 200 && said == bytes.len(), "{fewer} keys");
+        }
+        assert_eq!(flags, [0, INDEXES, 0, GAPS, INDEXES], "as the row before takes fewer bits than an index");
+    }
+
+    #[test]
+    fn a_block_has_so_many_keys_and_no_more() {
+        let texts = vec![Some("same"); KEYS_MAX + 2];
+        let (count, said, bytes) = block_of(&texts, usize::MAX);
+        assert_eq!((count, said), (KEYS_MAX, bytes.len()));
+    }
+
+    #[test]
+    fn keys_are_shifted_by_less_than_their_width() {
+        let block = |shift: u8, width: u8| {
+            let rest = [1, 0, 1, 0, 0, shift, width, 0];
+            let mut bytes = check(&rest, 7, 3).to_vec();
+            bytes.extend_from_slice(&rest);
+            Block::parse(&bytes, 7, 3, 0).is_some()
+        };
+        assert_eq!([block(127, 128), block(128, 1), block(0, 129)], [true, false, false]);
+    }
 }

@@ -299,4 +299,38 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_code_that_is_too_long_is_cut_at_the_least_cost() {
+        // Eight of the same weight are a code of three bits each, which fits; one more makes two of them longer.
+        assert_eq!(lengths(&[1; 8], 3), [3; 8]);
+        assert_eq!(lengths(&[1; 9], 4).iter().filter(|&&length| length == 4).count(), 2);
+        // Cut at three bits, the rarest two share what is left of a longer code.
+        assert_eq!(lengths(&[1, 1, 2, 4, 8], 3), [3, 3, 3, 3, 1]);
+        assert_eq!(lengths(&[1, 1, 2, 4, 8, 16], 3), [3, 3, 3, 3, 2, 2]);
+    }
+
+    #[test]
+    fn short_codes_are_looked_up_and_long_ones_searched_for() {
+        let lengths = lengths(&[1 << 20, 1 << 10, 1 << 8, 8, 4, 2, 1, 1, 1, 1, 1], 15);
+        let mut codes = Codes::default();
+        let number = codes.add(&lengths);
+        let short = lengths.iter().filter(|&&length| (1..=SHORT_BITS).contains(&length)).count();
+        let found: std::collections::BTreeSet<u16> =
+            codes.short[number].iter().copied().filter(|&entry| entry != 0).collect();
+        assert_eq!(found.len(), short);
+        let of_each: std::collections::BTreeSet<u8> = lengths.iter().copied().collect();
+        let searched = of_each.iter().filter(|&&length| length > SHORT_BITS).count();
+        let place = codes.places[number];
+        assert_eq!((place.levels.1 - place.levels.0) as usize, searched);
+        // The largest symbol that has a place in the table, and one that has none.
+        let of = |symbols: usize| {
+            let mut codes = Codes::default();
+            let mut lengths = vec![0; symbols];
+            (lengths[0], lengths[symbols - 1]) = (1, 1);
+            codes.add(&lengths);
+            codes.short[0].iter().any(|&entry| entry != 0)
+        };
+        assert_eq!([of(1 << SHORT_SYMBOL_BITS), of((1 << SHORT_SYMBOL_BITS) + 1)], [true, false]);
+    }
 }

@@ -467,4 +467,51 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn what_symbols_cost_is_their_entropy_and_so_much_each() {
+        let cost = |counts: &[u64], each: f64| cost_bits(counts.iter().map(|count| count * WEIGHT), each);
+        assert_eq!(cost(&[], 6.0), 0.0);
+        assert_eq!(cost(&[0, 9, 0], 6.0), 6.0);
+        assert_eq!(cost(&[4, 4], 6.0), 8.0 + 12.0);
+        assert_eq!(cost(&[8, 4, 4], 5.0), 8.0 + 8.0 + 8.0 + 15.0);
+    }
+
+    #[test]
+    fn a_text_as_the_row_before_counts_for_so_much_less() {
+        let mut counts = Counts::new();
+        counts.add(b"ab", 3);
+        let of = |context: usize, symbol: usize| counts.single[context * SYMBOLS + symbol];
+        assert_eq!(
+            [of(START, SAME), of(START, usize::from(b'a')), of(usize::from(b'a'), usize::from(b'b'))],
+            [3, WEIGHT - 3, WEIGHT - 3]
+        );
+        let mut often = Counts::new();
+        (0..PAIR_WEIGHT_MIN).for_each(|_| often.add(b"abc", 0));
+        let mut pairs = PairCounts::new(often);
+        pairs.add(b"abc", 3);
+        let place = pairs.pairs.iter().position(|pair| *pair == (usize::from(b'a'), usize::from(b'b'))).unwrap();
+        assert_eq!(pairs.counts[place * SYMBOLS + usize::from(b'c')], WEIGHT - 3);
+    }
+
+    #[test]
+    fn a_text_that_is_as_the_one_before_comes_first_or_never() {
+        // Behind a byte it is no symbol; a text that was begun cannot be as another.
+        let texts: Vec<Vec<u8>> = [&b"a"[..], b"b"].iter().map(|text| text.to_vec()).collect();
+        let mut counts = Counts::new();
+        texts.iter().for_each(|text| counts.add(text, 5));
+        let mut pairs = PairCounts::new(counts);
+        texts.iter().for_each(|text| pairs.add(text, 5));
+        let made = pairs.model();
+        let (encoder, decoder) = (TextEncoder::new(&made), TextDecoder::new(&made));
+        let (code, bits) = encoder.same().unwrap();
+        let mut out = Writer::default();
+        out.put(code, u32::from(bits));
+        let (bytes, mut at, mut text) = (out.finish(), 0, b"kept".to_vec());
+        assert!(decoder.read(&bytes, &mut at, &mut text));
+        assert_eq!((&text[..], at), (&b"kept"[..], usize::from(bits)));
+        // What is cut off is no text.
+        assert!(!decoder.read(&[], &mut 8, &mut text));
+        assert_eq!(TextEncoder::new(&model(&texts)).same(), None, "no row is as the one before");
+    }
 }

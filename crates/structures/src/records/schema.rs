@@ -572,3 +572,70 @@ impl fmt::Display for Schema {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Schema {
+        let labels =
+            |letter: char, count: u8| FieldKind::Choice((0..count).map(|at| format!("{letter}{at}")).collect());
+        let builder = Schema::new().field("bit", FieldKind::Bit).field("u", FieldKind::Uint(9));
+        let builder = builder.field("few", labels('e', 8)).field("many", labels('l', 9));
+        builder.field("raw", FieldKind::Bytes(2)).build().unwrap()
+    }
+
+    #[test]
+    fn fields_are_found_by_name_and_stand_one_behind_the_other() {
+        let schema = schema();
+        let names = ["bit", "u", "few", "many", "raw"];
+        assert_eq!(names.map(|name| schema.position(name).unwrap()), [0, 1, 2, 3, 4]);
+        assert_eq!(schema.fields().iter().map(Field::name).collect::<Vec<_>>(), names);
+        assert_eq!(schema.fields().iter().map(Field::offset).collect::<Vec<_>>(), [0, 1, 10, 14, 18]);
+        let error = schema.position("other").unwrap_err();
+        assert!(error.detail().contains("there are bit, u, few, many, raw"), "{error}");
+        assert_eq!(Schema::decode(&schema.encode()), Some(schema));
+    }
+
+    #[test]
+    fn a_bit_of_another_size_is_none() {
+        let bytes = Schema::new().field("b", FieldKind::Bit).build().unwrap().encode();
+        let mut other = bytes.to_vec();
+        assert_eq!(other[1..4], [0, 1, 0]);
+        other[2] = 2;
+        assert!(Schema::decode(&bytes).is_some() && Schema::decode(&other).is_none());
+    }
+
+    #[test]
+    fn schemas_and_what_they_take_are_told_in_words() {
+        let shown = "bit:bit u:u9 few:e0|e1|e2|e3|e4|e5|e6|e7 many:l0|…|l8 (9 labels) raw:bytes2";
+        assert_eq!(schema().to_string(), shown);
+        let refused = |field: usize| schema().fields()[field].pieces(&Value::Int(7)).unwrap_err().detail().to_owned();
+        assert_eq!(refused(2), "field few takes one of e0, e1, e2, e3, e4, e5, e6, e7, not 7");
+        assert_eq!(refused(3), "field many takes one of 9 labels, as l0, not 7");
+    }
+
+    #[test]
+    fn fields_differ_by_name_and_by_kind() {
+        let schema = |name: &str, bits| Schema::new().field(name, FieldKind::Uint(bits)).build().unwrap();
+        assert_eq!(schema("a", 3), schema("a", 3));
+        assert_ne!(schema("a", 3), schema("a", 4));
+        assert_ne!(schema("a", 3), schema("b", 3));
+    }
+
+    #[test]
+    fn no_choice_is_the_number_zero() {
+        let number = |label: Option<&str>| {
+            let value = Value::Choice(label.map(str::to_owned));
+            schema().fields()[2].pieces(&value).unwrap()[0].value
+        };
+        assert_eq!([number(None), number(Some("e0")), number(Some("e7"))], [0, 1, 8]);
+    }
+
+    #[test]
+    fn hex_digits_come_in_pairs() {
+        assert_eq!(unhex("0aFF").as_deref(), Some(&[10, 255][..]));
+        assert_eq!(unhex("").as_deref(), Some(&[][..]));
+        assert!(["0", "0a1", "0g", "ä"].iter().all(|text| unhex(text).is_none()));
+    }
+}

@@ -194,4 +194,23 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn one_member_is_there_by_what_was_last_done_to_it() {
+        let has = |ops: &[(Action, &[u8])]| {
+            let mut has = Has { member: b"a", is_there: false };
+            ops.iter().for_each(|(action, member)| has.apply(*action, member));
+            has.is_there
+        };
+        assert!(has(&[(Action::Put, b"a"), (Action::Remove, b"b")]));
+        assert!(!has(&[(Action::Put, b"a"), (Action::Remove, b"a"), (Action::Put, b"b")]));
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_it_says_once_it_is_compacted() {
+        for value in [&b""[..], b"+a ", b"+abc +d -d +efghi -abc +abc "] {
+            let text = decode_text(value).unwrap();
+            assert_eq!(text.live_bytes(), text.compacted().len());
+        }
+    }
 }

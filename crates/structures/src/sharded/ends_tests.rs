@@ -118,3 +118,61 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn ends_say_whom_they_reach_name_and_agree_about() {
+    let mut ends = Ends::of_nothing(1);
+    for (member, score) in [("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0), ("e", 5.0)] {
+        ends = ends.with(&record(member, Some(score)), 2);
+    }
+    let score = |score: f64| Some(Score::new(score).unwrap());
+    let named = |ends: &Ends| ["a", "b", "c", "d", "e"].map(|member| ends.name(&member.into()));
+    assert_eq!(named(&ends), [true, true, false, true, true]);
+    assert_eq!(ends.side(End::Top).reach, Bound::To(ranked(4.0, "d")));
+    let reached = |score_of: f64| ends.reach(&"x".into(), score(score_of));
+    assert_eq!([0.5, 1.5, 3.0, 4.5, 9.0].map(reached), [true, true, false, true, true]);
+    assert!(!ends.reach(&"x".into(), None));
+    assert!(
+        ends.agree(&"c".into(), score(3.0)) && ends.agree(&"a".into(), score(1.0)) && ends.agree(&"x".into(), None)
+    );
+    for (member, score_of) in [("c", 4.5), ("a", 1.5), ("a", 3.0), ("x", 0.5)] {
+        assert!(!ends.agree(&member.into(), score(score_of)), "{member} {score_of}");
+    }
+    assert!(!ends.agree(&"a".into(), None));
+}
+
+#[test]
+fn an_end_as_large_as_it_may_be_has_dropped_nobody() {
+    let mut ends = Ends::of_nothing(1);
+    for (member, score) in [("a", 1.0), ("b", 2.0)] {
+        ends = ends.with(&record(member, Some(score)), 2);
+    }
+    assert_eq!((&ends.top.reach, &ends.bottom.known), (&Bound::Everything, &Bound::Everything));
+    ends = ends.with(&record("c", Some(3.0)), 2);
+    assert_eq!((&ends.top.reach, &ends.bottom.known), (&Bound::To(ranked(2.0, "b")), &Bound::To(ranked(2.0, "b"))));
+}
+
+#[test]
+fn bytes_of_no_ends_are_refused() {
+    let decoded = |ends: &Ends| Ends::decode(&ends.encode());
+    let mut ends = Ends::of_nothing(1).with(&record("a", Some(1.0)), 4).with(&record("b", Some(2.0)), 4);
+    assert_eq!(decoded(&ends), Some(ends.clone()));
+    let whole = ends.encode();
+    let with = |at: usize, byte: u8| {
+        let mut bytes = whole.to_vec();
+        bytes[at] = byte;
+        Ends::decode(&bytes.into())
+    };
+    assert!(with(0, VERSION + 1).is_none() && with(9, 2).is_none());
+    assert!(Ends::decode(&[&whole[..], b"\0"].concat().into()).is_none());
+    assert!(Ends::decode(&whole.slice(..whole.len() - 1)).is_none());
+    // Entries in another order, twice the same, and one beyond the reach of its end.
+    ends.top.entries.reverse();
+    assert_eq!(decoded(&ends), None);
+    ends.top.entries = vec![ranked(2.0, "b"), ranked(2.0, "b")];
+    assert_eq!(decoded(&ends), None);
+    ends.top.entries = vec![ranked(2.0, "b"), ranked(1.0, "a")];
+    assert!(decoded(&ends).is_some());
+    ends.top.reach = Bound::To(ranked(2.0, "b"));
+    assert_eq!(decoded(&ends), None);
+}

@@ -148,3 +148,58 @@ fn lengths_of_any_size_come_back() {
         assert_eq!(take_bytes(&encoded.slice(..at - 1), &mut 0), None, "{len}: cut short");
     }
 }
+
+#[test]
+fn parameters_and_plans_of_each_kind_come_back() {
+    for kept in [Kept::Portable, Kept::Native] {
+        for is_dense in [false, true] {
+            let params = Params { kept, is_dense, limits: None };
+            assert_eq!(Params::decode(&params.encode()), Some(params));
+        }
+    }
+    for bytes in [&b""[..], b"\0", b"\x02\0", b"\0\x02", b"\0\0\0", b"\0\0\0\0\0\0\0"] {
+        assert_eq!(Params::decode(bytes), None, "{bytes:?}");
+    }
+    let (one, other) = (map(1, 2, 3), map(4, 5, 6));
+    for (phase, told) in
+        [(Phase::Stable, None), (Phase::Planned(other), Some(other)), (Phase::Moving(other), Some(other))]
+    {
+        let plan = Plan { version: 9, map: one, phase };
+        assert_eq!((Plan::decode(&plan.encode()), plan.other()), (Some(plan), told));
+        let mut bytes = plan.encode().to_vec();
+        bytes[0] += 1;
+        assert_eq!(Plan::decode(&bytes), None, "of another version");
+        bytes[0] -= 1;
+        bytes[1] = 3;
+        assert_eq!(Plan::decode(&bytes), None, "of a phase that there is not");
+        bytes[14..16].fill(0);
+        assert_eq!(Plan::decode(&bytes), None, "of no shards");
+    }
+    assert_eq!((one.capacity(), map(1, 65_535, u32::MAX).capacity()), (6, 65_535 * u64::from(u32::MAX)));
+    let none = Plan { version: 9, map: map(1, 0, 3), phase: Phase::Stable };
+    assert_eq!(Plan::decode(&none.encode()), None);
+}
+
+#[test]
+fn what_follows_a_shard_or_is_of_another_version_is_none() {
+    let shard = Shard { mark: Mark::Live, tag: 1, seen: 0, elements: Elements::from([("a".into(), "1".into())]) };
+    let whole = shard.encode(Collection::Hash);
+    let more: Bytes = [&whole[..], b"\0"].concat().into();
+    let mut other = whole.to_vec();
+    other[0] += 1;
+    assert!(Shard::decode(&whole, Collection::Hash).is_some());
+    assert_eq!(Shard::decode(&more, Collection::Hash), None);
+    assert_eq!(Shard::decode(&other.into(), Collection::Hash), None);
+}
+
+#[test]
+fn lengths_of_five_bytes_are_read_and_those_of_more_are_none() {
+    let read = |bytes: &[u8]| take_bytes(&Bytes::copy_from_slice(bytes), &mut 0);
+    let long = vec![7; 0x4001];
+    let mut out = BytesMut::new();
+    put_bytes(&mut out, &long);
+    assert_eq!(&out[..3], b"\x81\x80\x01");
+    assert_eq!(read(&out).as_deref(), Some(&long[..]));
+    assert_eq!(read(b"\x81\x80\x80\x80\0a").as_deref(), Some(&b"a"[..]), "five bytes that say one");
+    assert_eq!(read(b"\x81\x80\x80\x80\x80\0a"), None);
+}

@@ -89,7 +89,9 @@ impl AtOnce {
             tests: self.tests,
             filter: self.filter,
         };
-        let (outcomes, apart) = at_once::trials(&ground, list)?;
+        let argued = argued_text(root)?;
+        let argued = self::argued(&argued);
+        let (outcomes, apart) = at_once::trials(&ground, list, |name| is_argued(&argued, name))?;
         let told = folder.join("at-once.json");
         let text = json!({"outcomes": outcomes, "apart": apart}).to_string();
         fs::write(&told, text).context(|| format!("could not write {}", told.display()))?;

@@ -98,8 +98,13 @@ pub(super) struct Ground<'a> {
     pub(super) filter: &'a [&'a str],
 }
 
-/// Tries these mutants, as `cargo-mutants` lists them: the outcomes in its form, and the names of those that it must try itself.
-pub(super) fn trials(ground: &Ground<'_>, list: &[Value]) -> Result<(Vec<Value>, Vec<String>)> {
+/// Tries these mutants, as `cargo-mutants` lists them: the outcomes in its form, and the names of those that it must try itself. Those that are argued survive without a trial: no test can see them, so
+/// they would meet all that come past them.
+pub(super) fn trials(
+    ground: &Ground<'_>,
+    list: &[Value],
+    is_argued: impl Fn(&str) -> bool,
+) -> Result<(Vec<Value>, Vec<String>)> {
     let (mut fates, mut apart) = (BTreeMap::new(), BTreeSet::new());
     let mutants = listed(list)?;
     println!("    {} mutants: switches", mutants.len());
@@ -107,7 +112,9 @@ pub(super) fn trials(ground: &Ground<'_>, list: &[Value]) -> Result<(Vec<Value>,
     let tests = ground.tests()?;
     println!("    {} do not build, {} stay apart; {} tests", fates.len(), apart.len(), tests.len());
     let reached = ground.reached(&tests)?;
-    let left: Vec<usize> = (0..mutants.len()).filter(|at| !fates.contains_key(at) && !apart.contains(at)).collect();
+    let built = (0..mutants.len()).filter(|at| !fates.contains_key(at) && !apart.contains(at));
+    let (argued, left): (Vec<usize>, Vec<usize>) = built.partition(|&at| is_argued(&mutants[at].name));
+    fates.extend(argued.into_iter().map(|at| (at, (Fate::Survives, None))));
     let tried = in_turns("mutants", &left, |&at| ground.fate(at, &reached))?;
     fates.extend(left.into_iter().zip(tried));
     let outcome = |(at, (fate, by)): (&usize, &(Fate, Option<String>))| json!({"scenario": {"Mutant": {"name": mutants[*at].name}}, "summary": fate.summary(), "killer": by});

@@ -274,3 +274,41 @@ proptest! {
         prop_assert_eq!(members(&bytes), expected);
     }
 }
+
+/// Notes what it is told to make room for.
+#[derive(Default)]
+struct Room(Vec<usize>);
+
+impl<'v> Fold<'v> for Room {
+    fn expect(&mut self, elements: usize) {
+        self.0.push(elements);
+    }
+
+    fn apply(&mut self, _: Action, _: &'v [u8]) {}
+}
+
+#[test]
+fn room_is_made_for_as_many_elements_as_come() {
+    let room = |bytes: &[u8]| Value::parse(bytes, PLACE).unwrap().fold(Room::default()).unwrap().state.0;
+    let long = [7; 100];
+    let many: Vec<(Action, &[u8])> = (0..1_000).map(|_| (Action::Put, &long[..])).collect();
+    let one_frame = value(&[frame(PLACE, WRITER, 1, &elements(&many))]);
+    assert_eq!(room(&one_frame), [1, 1_000], "by the frames, and by the elements of a large one");
+    let frames: Vec<Bytes> = (1..=1_000u64).map(|seq| put(WRITER, seq, &long)).collect();
+    assert_eq!(room(&value(&frames)), [1_000]);
+    let twice = [put(1, 1, b"a"), frame(PLACE, WRITER, 1, &elements(&many)), frame(PLACE, WRITER, 1, &elements(&many))];
+    assert_eq!(room(&value(&twice)), [3, 1_000], "a repeat brings nothing");
+    assert!(room(&value(&[put(1, 1, b"a")])).is_empty(), "for a few there is room");
+    let different: Vec<Bytes> = (0..1_000u64).map(|at| put(WRITER, at + 1, &at.to_le_bytes())).collect();
+    assert_eq!(room(&compact(&value(&different), 5)), [1_000], "by a snapshot");
+}
+
+#[test]
+fn removals_and_writers_are_counted() {
+    let bytes = value(&[put(1, 1, b"a"), remove(2, 1, b"a"), put(2, 2, b"b"), remove(2, 1, b"b"), remove(3, 1, b"x")]);
+    let folded = Value::parse(&bytes, PLACE).unwrap().fold(Distinct::default()).unwrap();
+    assert_eq!((folded.removals, folded.writers()), (2, 3));
+    let none = value(&[]);
+    let folded = Value::parse(&none, PLACE).unwrap().fold(Distinct::default()).unwrap();
+    assert_eq!((folded.removals, folded.writers()), (0, 0));
+}

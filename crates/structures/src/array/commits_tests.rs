@@ -123,3 +123,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn commits_of_another_layout_or_generation_are_refused_by_each_alone() {
+    let refused = |bytes: &[u8]| Commits::decode(bytes, GENERATION, 9).unwrap_err().detail().to_owned();
+    let bytes = Commits::new(GENERATION, 9).next(1, [0], 0, 0).encode();
+    for at in [0, 4] {
+        let mut other = bytes.to_vec();
+        other[at] ^= 1;
+        assert!(refused(&other).contains("of another layout or generation"), "{at}");
+    }
+    let mut other = bytes.to_vec();
+    other[12] ^= 1;
+    assert!(refused(&other).contains("the check does not match"));
+}
+
+#[test]
+fn a_number_takes_its_winner_and_a_bit_a_shard() {
+    let bytes = |shards| Commits::new(GENERATION, shards).winner_bytes();
+    assert_eq!([bytes(0), bytes(1), bytes(8), bytes(9), bytes(100)], [8, 9, 9, 10, 21]);
+    let (one, two) = (
+        Commits::new(GENERATION, 9).next(1, [0], 0, 0),
+        Commits::new(GENERATION, 9).next(1, [0], 0, 0).next(2, [], 0, 0),
+    );
+    assert_eq!(two.encode().len() - one.encode().len(), two.winner_bytes());
+}
+
+#[test]
+fn an_era_that_is_accepted_keeps_the_highest_token() {
+    let next = Commits::new(GENERATION, 2).next(5, [0, 1], 77, 0).accepted().unwrap();
+    assert_eq!((next.token, next.base, next.len()), (77, ERA_NUMBERS, 0));
+}

@@ -149,3 +149,63 @@ proptest! {
         _ = (state.values().count(), state.elements().count(), state.head(), state.unsettled());
     }
 }
+
+#[test]
+fn a_shard_that_accepts_a_loss_takes_what_these_commits_gave_and_their_next_head() {
+    let commits = Arc::new(Commits::new(PLACE.generation, 4).next(5, [3], 0, 0).next(6, [3], 0, 0));
+    let accepting = |mark: u64, chain: u64| {
+        let mut state = Ordered::accepting(commits.clone());
+        (state.mark, state.chain) = (mark, chain);
+        state
+    };
+    let chain = |number: u64| commits.chain_of(number).unwrap();
+    assert_eq!(accepting(1, chain(1)).floor(), 1, "its past is theirs");
+    assert_eq!(accepting(1, 99).floor(), 0, "it is another");
+    assert_eq!(Ordered { accepts: false, ..accepting(1, 99) }.floor(), 1, "nobody accepts anything");
+    let next = commits.accepted().unwrap();
+    let mut wanted = vec![ESCAPE, HEAD];
+    put_varint(&mut wanted, next.base);
+    put_varint(&mut wanted, 0);
+    wanted.extend_from_slice(&next.tip().to_le_bytes());
+    assert_eq!(accepting(1, chain(1)).head(), Some(wanted));
+}
+
+#[test]
+fn a_head_tells_what_is_settled_by_whoever_knows_more() {
+    let commits = Arc::new(Commits::new(PLACE.generation, 4).next(5, [3], 0, 0).next(6, [3], 0, 0));
+    let head = |mark: u64, chain: u64| {
+        let mut state = Ordered::with(Some(commits.clone()));
+        (state.mark, state.chain) = (mark, chain);
+        state.head()
+    };
+    let wanted = |mark: u64, chain: u64| {
+        let mut wanted = vec![ESCAPE, HEAD];
+        put_varint(&mut wanted, mark);
+        put_varint(&mut wanted, 0);
+        wanted.extend_from_slice(&chain.to_le_bytes());
+        Some(wanted)
+    };
+    assert_eq!(head(1, 11), wanted(2, commits.tip()));
+    assert_eq!(head(2, 11), wanted(2, 11), "it has settled as much");
+    assert_eq!(head(3, 11), wanted(3, 11), "it has settled more");
+    assert_eq!(Ordered::with(None).head(), None);
+}
+
+#[test]
+fn a_shard_is_whole_unless_it_lacks_what_was_won() {
+    let commits = Arc::new(Commits::new(PLACE.generation, 4).next(5, [3], 0, 0));
+    let is_whole = |mark: u64, found: &[u64], shard: u16| {
+        let mut state = Ordered::with(Some(commits.clone()));
+        (state.mark, state.found) = (mark, found.to_vec());
+        state.is_whole(shard)
+    };
+    assert!(is_whole(0, &[1], 3) && is_whole(0, &[], 2) && is_whole(9, &[], 3));
+    assert!(!is_whole(0, &[], 3));
+    assert!(Ordered::with(None).is_whole(3));
+}
+
+#[test]
+fn no_more_values_than_were_put() {
+    let puts = operations(&[(Put, b"a"), (Put, b"b"), (Remove, b"a")]);
+    with_state(&[puts], None, |state| assert_eq!((state.len_max(), values(state).len()), (2, 1)));
+}

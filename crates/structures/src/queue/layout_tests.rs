@@ -204,3 +204,51 @@ proptest! {
         prop_assert_eq!(State::decode(&state.encode(1), 1).unwrap(), state);
     }
 }
+
+#[test]
+fn what_is_cut_of_ranges_begins_behind_or_reaches_over_the_end() {
+    let cut = |end| {
+        let mut ranges = vec![(0, 2), (4, 8), (10, 12)];
+        super::cut(&mut ranges, end);
+        ranges
+    };
+    assert_eq!(cut(12), [(0, 2), (4, 8), (10, 12)]);
+    assert_eq!(cut(11), [(0, 2), (4, 8), (10, 11)]);
+    assert_eq!(cut(10), [(0, 2), (4, 8)]);
+    assert_eq!(cut(4), [(0, 2)]);
+    assert_eq!(cut(1), [(0, 1)]);
+    assert!(cut(0).is_empty());
+}
+
+#[test]
+fn a_new_queue_has_an_empty_segment_and_has_lost_nothing() {
+    let state = State::first(7);
+    assert_eq!((state.incarnation, state.live, state.tail, state.untold()), (7, 1, 0, 0));
+    assert_eq!(state.records, [Record::new(0, 7, Below::default())]);
+    assert_eq!(sample().untold(), 5);
+}
+
+#[test]
+fn a_record_counts_what_was_taken() {
+    let record = |taken: &[(u32, u32)]| Record { taken: taken.to_vec(), ..Record::new(1, 2, Below::default()) };
+    assert_eq!([&[][..], &[(0, 3)], &[(1, 3), (5, 9)]].map(|taken| record(taken).count()), [0, 3, 6]);
+    assert_eq!([&[][..], &[(0, 3)], &[(1, 3), (5, 9)]].map(|taken| record(taken).end()), [0, 3, 9]);
+}
+
+#[test]
+fn ranges_of_a_note_do_not_touch_and_are_not_empty() {
+    let note = |ranges: &[(u64, u64)]| {
+        let mut bytes = Vec::new();
+        layout::put_varint(&mut bytes, 0);
+        layout::put_varint(&mut bytes, ranges.len() as u64);
+        for &(gap, length) in ranges {
+            layout::put_varint(&mut bytes, gap);
+            layout::put_varint(&mut bytes, length);
+        }
+        Chain::of(1, 1, 0).print(0).put(&mut bytes);
+        take_note(&mut &bytes[..]).map(|(_, taken, _)| taken)
+    };
+    assert_eq!(note(&[(0, 2), (1, 3)]), Some(vec![(0, 2), (3, 6)]));
+    assert_eq!(note(&[(4, 2)]), Some(vec![(4, 6)]));
+    assert_eq!([note(&[(0, 0)]), note(&[(3, 0)]), note(&[(0, 2), (0, 3)])], [None, None, None]);
+}

@@ -244,3 +244,35 @@ proptest! {
         write_bits(&mut bytes, Bits { offset, width, value: u64::MAX >> (64 - width) });
     }
 }
+
+#[test]
+fn as_many_records_as_fit_into_a_shard() {
+    assert_eq!([per_shard(16, 9), per_shard(17, 9), per_shard(25, 9), per_shard(0, 9)], [0, 0, 8, 0]);
+    assert_eq!([per_shard(16 + 90, 9), per_shard(16 + 89, 9), per_shard(usize::MAX, 1)], [80, 79, u32::MAX]);
+}
+
+#[test]
+fn shards_that_are_none_are_refused() {
+    let with = |per_shard: u32| Params::decode(&Params { per_shard, ..params() }.encode());
+    // 79 bits a record, and 2^32 bits that can be told at the most.
+    let most = ((larder_core::native::BitField::OFFSET_END - 16 * 8) / 79) as u32;
+    assert_eq!([0, 1, most, most + 1].map(|per_shard| with(per_shard).is_some()), [false, true, true, false]);
+}
+
+#[test]
+fn an_incarnation_has_63_bits_and_is_not_zero() {
+    let parsed = |incarnation: u64| {
+        let header = Header { incarnation, known: 1, shard: 2 };
+        Header::parse(&header.shard_of_zeros(16)) == Some(header)
+    };
+    assert_eq!([0, 1, u64::MAX >> 1, 1 << 63].map(parsed), [false, true, true, false]);
+}
+
+#[test]
+fn the_number_of_known_records_is_raised_and_never_lowered() {
+    let mut shard = Header { incarnation: 1, known: 5, shard: 2 }.shard_of_zeros(16);
+    for (known, then) in [(4, 5), (5, 5), (6, 6), (1, 6)] {
+        Header::raise_known(&mut shard, known);
+        assert_eq!(Header::parse(&shard).unwrap().known, then);
+    }
+}

@@ -365,3 +365,83 @@ proptest! {
         prop_assert_eq!(says(&written, keys), expected);
     }
 }
+
+#[test]
+fn flags_tell_a_key_from_another_and_whether_it_is_listed() {
+    let (spot, other) = (Spot::of(b"key", 1), Spot::of(b"other", 1));
+    for is_listed in [false, true] {
+        let flags = spot.flags(is_listed);
+        assert_eq!((spot.is_listed(flags), other.is_listed(flags)), (Some(is_listed), None));
+        assert_eq!(flags & FLAG_LISTED != 0, is_listed);
+    }
+    assert_ne!(spot.flags(false), 0);
+}
+
+#[test]
+fn an_entry_knows_who_wrote_it() {
+    let spot = Spot::of(b"key", 1);
+    let one = made(b"key", b"value");
+    let entry = |bytes: &[u8], look: &dyn Fn(&Entry<'_>)| look(&Entry::parse(bytes, GENERATION).unwrap());
+    entry(&one, &|entry| {
+        assert!(entry.is_all_of(WRITER, 1));
+        assert!(!entry.is_all_of(WRITER, 2) && !entry.is_all_of(WRITER + 1, 1));
+        assert!(
+            entry.goes_on_from(9, &[(WRITER, 1)])
+                && !entry.goes_on_from(9, &[(WRITER, 2)])
+                && !entry.goes_on_from(9, &[])
+        );
+    });
+    let by_another = Stamp { writer: WRITER + 1, ..stamp(4) };
+    let two = [&one[..], &value_frame(by_another, &spot, b"second")].concat();
+    entry(&two, &|entry| {
+        assert_eq!((entry.value, entry.last(WRITER), entry.last(WRITER + 1)), (&b"second"[..], 1, 4));
+        assert!(!entry.is_all_of(WRITER, 1) && !entry.is_all_of(WRITER + 1, 4));
+    });
+    let renewal = Stamp { writer: renewer(77), ..stamp(1) };
+    let renewed = [&one[..], &empty_frame(renewal)].concat();
+    entry(&renewed, &|entry| assert!(entry.goes_on_from(77, &[]) && !entry.goes_on_from(78, &[])));
+    assert!(renewer(1) != renewer(2) && renewer(1) > 1);
+    let again = Entry::parse(&one, GENERATION).unwrap().rewritten(&value_frame(by_another, &spot, b"new"), 0).unwrap();
+    entry(&again, &|entry| assert_eq!((entry.value, entry.last(WRITER + 1)), (&b"new"[..], 4)));
+}
+
+#[test]
+fn the_value_of_an_entry_is_that_of_its_own_key() {
+    let (spot, other) = (Spot::of(b"key", 1), Spot::of(b"other", 1));
+    let one = made(b"key", b"value");
+    assert_eq!(value_of(&one, GENERATION, &spot, b"key").unwrap(), b"value");
+    assert_eq!(value_of(&one, GENERATION, &other, b"other").unwrap_err().kind(), ErrorKind::Conflict);
+    let frame = |elements: &[(Action, Vec<u8>)]| {
+        let mut bytes = Vec::new();
+        elements.iter().for_each(|(action, element)| put_element(&mut bytes, *action, element));
+        new_entry(GENERATION, &layout::frame(entry_place(GENERATION), WRITER, 1, &bytes)).to_vec()
+    };
+    let value = |spot: &Spot, value: &[u8]| [&[1][..], &spot.mark.to_le_bytes(), value].concat();
+    let head = |key: &[u8]| head(INCARNATION, 0, key);
+    let only = |bytes: &[u8]| {
+        let frame = Value::parse(bytes, entry_place(GENERATION)).unwrap().only_frame().unwrap();
+        made_value(frame, &spot, b"key").map(<[u8]>::to_vec)
+    };
+    use Action::{Put, Remove};
+    assert_eq!(only(&frame(&[(Put, head(b"key")), (Put, value(&spot, b"v"))])).as_deref(), Some(&b"v"[..]));
+    // Another key, another mark, something behind, something removed, a head that is none.
+    assert_eq!(only(&frame(&[(Put, head(b"kex")), (Put, value(&spot, b"v"))])), None);
+    assert_eq!(only(&frame(&[(Put, head(b"key")), (Put, value(&other, b"v"))])), None);
+    assert_eq!(only(&frame(&[(Put, head(b"key")), (Put, value(&spot, b"v")), (Put, value(&spot, b"w"))])), None);
+    assert_eq!(only(&frame(&[(Remove, head(b"key")), (Put, value(&spot, b"v"))])), None);
+    assert_eq!(only(&frame(&[(Put, [&[1][..], &head(b"key")[1..]].concat()), (Put, value(&spot, b"v"))])), None);
+}
+
+#[test]
+fn a_listing_says_how_many_it_may_have_and_what_it_may_forget() {
+    let some: Vec<Note<'_>> = (1..=GONE_MAX as u64).map(gone).collect();
+    let looked = |all: &[Note<'_>]| {
+        let bytes = [&layout::empty(LIST)[..], &list(1, all)].concat();
+        let folded = Value::parse(&bytes, LIST).unwrap().fold(Listing::default()).unwrap();
+        (folded.state.len_max(), folded.state.may_forget(), folded.state.keys().count())
+    };
+    assert_eq!(looked(&some), (0, true, 0));
+    assert_eq!(looked(&some[1..]), (0, false, 0));
+    assert_eq!(looked(&[listed(1, b"a"), listed(2, b"b"), listed(3, b"c"), gone(2)]), (3, false, 2));
+    assert_eq!(looked(&[listed(1, b"a"), listed(2, b"a")]), (2, false, 1), "the last of two incarnations");
+}

@@ -297,4 +297,13 @@ mod tests {
         }
         assert!(hash_of("18446744073709551615".into(), IdKind::Integer, 0).is_ok());
     }
+
+    #[test]
+    fn ids_and_their_kinds_are_told_in_words() {
+        assert_eq!(
+            (VisitorId::from(42u64).to_string(), IdKind::Any.as_str(), IdKind::Integer.as_str()),
+            ("42".to_owned(), "any", "integer")
+        );
+        assert!(VisitorId::from("who").to_string().contains("who"));
+    }
 }

@@ -136,3 +136,32 @@ proptest! {
         _ = Params::decode(&bytes);
     }
 }
+
+#[test]
+fn precisions_are_told_in_a_word_and_are_sound_within_their_limits() {
+    let words = [Precision::Exact, Precision::Compact, Precision::NEAR_EXACT, Precision::SKETCH].map(Precision::as_str);
+    assert_eq!(words, ["exact", "compact", "near-exact", "sketch"]);
+    let bits = |bits| Precision::NearExact { bits }.is_sound();
+    assert_eq!([23, 24, 48, 49].map(bits), [false, true, true, false]);
+    let rows = |lg_k| Precision::Sketch { lg_k }.is_sound();
+    assert_eq!([9, 10, 16, 17].map(rows), [false, true, true, false]);
+    assert!(Precision::Exact.is_sound() && Precision::Compact.is_sound());
+}
+
+#[test]
+fn parameters_of_each_kind_come_back() {
+    for ids in [IdKind::Any, IdKind::Integer] {
+        for shape in [Shape::Blob, Shape::Padded, Shape::Native] {
+            let params = Params { ids, shape, ..params() };
+            assert_eq!(Params::decode(&params.encode()), Some(params));
+        }
+    }
+    assert_eq!([IdKind::Any.as_str(), IdKind::Integer.as_str()].map(str::is_empty), [false, false]);
+    assert_ne!(IdKind::Any.as_str(), IdKind::Integer.as_str());
+}
+
+#[test]
+fn a_blob_that_outgrows_its_class_grows_by_quarters() {
+    assert_eq!([padded(0, 100), padded(100, 100), padded(101, 100), padded(126, 100)], [100, 100, 125, 157]);
+    assert_eq!(padded(2, 1), 2);
+}

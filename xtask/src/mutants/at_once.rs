@@ -1,14 +1,14 @@
 //! All mutants of a subject in one build, and each held against the tests that reach it.
 //!
 //! `cargo-mutants` says what the mutants are, and tries those that can have no switch (`switch`). For all others the tests are built once, on a copy of the tree. Each test runs alone, in a process of its
-//! own: first with no switch on, noting the mutants it comes past; then, for each mutant, those that do, the quickest first, until one fails. One that no test comes past survives without a trial.
+//! own: first with no switch on, noting the mutants it comes past; then, for each mutant, those that do, the quickest first, until one fails, and fails again. One that no test comes past survives without a trial.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anstream::println;
@@ -22,6 +22,8 @@ const ON: &str = "LARDER_MUTANT";
 const SEEN: &str = "LARDER_MUTANTS_SEEN";
 /// How long a test may take beside twenty times what it took with no mutant on: a machine may be busy.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// How many tests are kept that killed mutants of a file.
+const KILLERS_KEPT: usize = 8;
 /// How many of the slowest tests are told: a mutant that survives meets all that come past it.
 const SLOWEST: usize = 12;
 /// A build that leaves out what the compiler refused is done again: each time it comes further.
@@ -115,7 +117,8 @@ pub(super) fn trials(
     let built = (0..mutants.len()).filter(|at| !fates.contains_key(at) && !apart.contains(at));
     let (argued, left): (Vec<usize>, Vec<usize>) = built.partition(|&at| is_argued(&mutants[at].name));
     fates.extend(argued.into_iter().map(|at| (at, (Fate::Survives, None))));
-    let tried = in_turns("mutants", &left, |&at| ground.fate(at, &reached))?;
+    let killers = Killers::default();
+    let tried = in_turns("mutants", &left, |&at| ground.fate(at, &mutants[at].file, &reached, &killers))?;
     fates.extend(left.into_iter().zip(tried));
     let outcome = |(at, (fate, by)): (&usize, &(Fate, Option<String>))| json!({"scenario": {"Mutant": {"name": mutants[*at].name}}, "summary": fate.summary(), "killer": by});
     let outcomes = fates.iter().map(outcome).collect();
@@ -247,7 +250,7 @@ impl Ground<'_> {
 
     /// Runs each test with no mutant on: those that each comes past, the quickest first.
     fn reached<'t>(&self, tests: &'t [Test]) -> Result<Vec<Reach<'t>>> {
-        let folder = tempfile_folder(self.target)?;
+        let folder = empty_folder(self.target)?;
         let numbered: Vec<(usize, &Test)> = tests.iter().enumerate().collect();
         let reach = |&(at, test): &(usize, &'t Test)| -> Result<(Ended, Reach<'t>)> {
             let seen = folder.join(at.to_string());
@@ -284,18 +287,50 @@ impl Ground<'_> {
         Ok(reached)
     }
 
-    /// Holds a mutant against the tests that come past it.
-    fn fate(&self, mutant: usize, reached: &[Reach<'_>]) -> Result<(Fate, Option<String>)> {
+    /// Holds a mutant against the tests that come past it: first those that killed others of its file.
+    fn fate(
+        &self,
+        mutant: usize,
+        file: &str,
+        reached: &[Reach<'_>],
+        killers: &Killers,
+    ) -> Result<(Fate, Option<String>)> {
         let number = mutant.to_string();
-        for reach in reached.iter().filter(|reach| reach.mutants.contains(&mutant)) {
-            let by = || Some(reach.test.name.clone());
-            match run(reach.test, &[(ON, number.as_ref())], TEST_TIMEOUT + 20 * reach.takes)? {
-                Ended::Passed => {}
-                Ended::Failed => return Ok((Fate::Killed, by())),
-                Ended::TooLate => return Ok((Fate::KilledByTheClock, by())),
-            }
+        let first = killers.of(file);
+        let rest = (0..reached.len()).filter(|at| !first.contains(at));
+        for at in first.iter().copied().chain(rest).filter(|&at| reached[at].mutants.contains(&mutant)) {
+            let Reach { test, takes, .. } = &reached[at];
+            let ended = || run(test, &[(ON, number.as_ref())], TEST_TIMEOUT + 20 * *takes);
+            let fate = match ended()? {
+                Ended::Passed => continue,
+                Ended::TooLate => Fate::KilledByTheClock,
+                // A test that fails by chance, whatever is on, kills nobody.
+                Ended::Failed if ended()? == Ended::Passed => continue,
+                Ended::Failed => Fate::Killed,
+            };
+            killers.note(file, at);
+            return Ok((fate, Some(test.name.clone())));
         }
         Ok((Fate::Survives, None))
+    }
+}
+
+/// Which tests have killed mutants of a file, the last first: they are likely to kill the next.
+#[derive(Default)]
+struct Killers(Mutex<BTreeMap<String, Vec<usize>>>);
+
+impl Killers {
+    fn of(&self, file: &str) -> Vec<usize> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(file).cloned().unwrap_or_default()
+    }
+
+    fn note(&self, file: &str, test: usize) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let its = known.entry(file.to_owned()).or_default();
+        its.retain(|other| *other != test);
+        its.insert(0, test);
+        its.truncate(KILLERS_KEPT);
     }
 }
 
@@ -303,8 +338,8 @@ fn numbered(at: usize, listed: &Listed) -> Mutant {
     Mutant { number: at as u32, genre: listed.genre, begins: listed.begins, text: listed.text.clone() }
 }
 
-/// A folder that is empty.
-fn tempfile_folder(target: &Path) -> Result<PathBuf> {
+/// The folder of what tests come past, empty.
+fn empty_folder(target: &Path) -> Result<PathBuf> {
     let folder = target.join("seen");
     crate::servers::remove(&folder)?;
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
@@ -403,7 +438,7 @@ fn in_turns<T: Sync, A: Send>(what: &str, all: &[T], one: impl Fn(&T) -> Result<
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(of) = all.get(at) else { return };
             let answer = one(of);
-            let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             if answer.is_err() {
                 next.store(all.len(), Ordering::Relaxed);
             }
@@ -418,7 +453,7 @@ fn in_turns<T: Sync, A: Send>(what: &str, all: &[T], one: impl Fn(&T) -> Result<
     };
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..jobs).for_each(|_| _ = scope.spawn(work)));
-    let (mut answers, _) = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (mut answers, _) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     answers.sort_by_key(|(at, _)| *at);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
@@ -456,9 +491,28 @@ mod tests {
         let reached = [reach(&good, &[1, 2, 3]), reach(&bad, &[2, 3])];
         let folder = Path::new("/");
         let ground = Ground { tree: folder, target: folder, crate_root: "", tests: &[], filter: &[] };
-        let fate = |mutant| ground.fate(mutant, &reached).unwrap();
+        let killers = Killers::default();
+        let fate = |mutant| ground.fate(mutant, "a.rs", &reached, &killers).unwrap();
         assert_eq!(fate(3), (Fate::Killed, Some("a::b".to_owned())));
+        assert_eq!((killers.of("a.rs"), killers.of("b.rs")), (vec![1], vec![]));
         assert_eq!([fate(1), fate(2), fate(4)].map(|(fate, _)| fate), [Fate::Survives; 3]);
+    }
+
+    #[test]
+    fn a_test_that_fails_once_kills_nobody() {
+        let (_kept, by_chance) = shell("mkdir once 2>/dev/null && exit 101; exit 0");
+        let reached = [Reach { test: &by_chance, takes: Duration::ZERO, mutants: BTreeSet::from([1]) }];
+        let folder = Path::new("/");
+        let ground = Ground { tree: folder, target: folder, crate_root: "", tests: &[], filter: &[] };
+        assert_eq!(ground.fate(1, "a.rs", &reached, &Killers::default()).unwrap().0, Fate::Survives);
+    }
+
+    #[test]
+    fn those_that_killed_last_come_first_and_not_too_many() {
+        let killers = Killers::default();
+        (0..KILLERS_KEPT + 2).chain([5]).for_each(|test| killers.note("a.rs", test));
+        let kept = killers.of("a.rs");
+        assert_eq!((kept.len(), &kept[..3]), (KILLERS_KEPT, &[5, KILLERS_KEPT + 1, KILLERS_KEPT][..]));
     }
 
     /// What the compiler says of these bytes of a file.

@@ -101,9 +101,7 @@ impl AtOnce {
 
 /// Documentation tests count, too, where they are what holds a small function: cargo's own runner has them.
 const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
-/// Tests in memory alone: the filter is in `.config/nextest.toml`.
-const IN_MEMORY: &[&str] = &["--test-tool", "nextest", "--cargo-test-arg=--profile", "--cargo-test-arg=mutants"];
-/// Layouts that can have no switch are held by the tests beside them, which are quick.
+/// Those of structures that can have no switch are held by the tests beside them, which are quick.
 const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-arg=--lib"];
 /// The testkit is built on the structures, and has the faulty store of the layers.
 const WITHOUT_TESTKIT: Alone = Alone { without: "larder-testkit", with: ("larder-layers", "testing") };
@@ -167,8 +165,8 @@ const SUBJECTS: &[(&str, Subject)] = &[
         "structures",
         Subject {
             package: "larder-structures",
-            tests: IN_MEMORY,
-            alone: None,
+            tests: BESIDE,
+            alone: Some(WITHOUT_TESTKIT),
             at_once: Some(IN_STRUCTURES),
             files: &[],
             sources: &["crates"],

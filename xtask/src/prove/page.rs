@@ -389,7 +389,7 @@ fn table_of_mutants(mutants: &[&Run]) -> String {
     if subjects.is_empty() {
         return String::new();
     }
-    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with; at a second trial, by the conformance suite, too, and by tests that came since. Those come for the very mutants that survive a sample: of all others it says what the tests did that were there when it was drawn. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
+    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with: one of their own package's, or, of structures and layouts, of the conformance suite over the memory store; at a second trial, one that came since. Such come for the very mutants that survive: of a sample it says what the tests did that were there when it was drawn. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
                      | subject | runs | minutes | tried | killed of viable | | argued | survive | do not build |\n\
                      |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();

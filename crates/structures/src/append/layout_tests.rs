@@ -312,3 +312,15 @@ fn removals_and_writers_are_counted() {
     let folded = Value::parse(&none, PLACE).unwrap().fold(Distinct::default()).unwrap();
     assert_eq!((folded.removals, folded.writers()), (0, 0));
 }
+
+#[test]
+fn what_is_put_is_no_removal() {
+    let bytes = value(&[put(1, 1, b"a"), put(1, 2, b"b"), put(1, 3, b"c"), remove(1, 4, b"a")]);
+    assert_eq!(Value::parse(&bytes, PLACE).unwrap().fold(Distinct::default()).unwrap().removals, 1);
+}
+
+/// Options check sizes against it.
+#[test]
+fn golden_room() {
+    assert_eq!((FRAME_BYTES_MAX, RESERVED_BYTES), (10 + 4 + 8 + 10, 26 + 10 + 128 * (8 + 10 + 4) + 32 + 10));
+}

@@ -316,4 +316,13 @@ mod tests {
             [Fate::Never, Fate::Never, Fate::Forgotten]
         );
     }
+
+    #[test]
+    fn a_slot_with_room_for_marks_has_forgotten_nobody() {
+        let mut slot = Slot::default();
+        for op in 1..=2 * MARKS_MAX as u64 {
+            slot = slot.added(Mark { writer: 7, op }, 1, 0).unwrap();
+        }
+        assert_eq!(slot.fate(Mark { writer: 8, op: 1 }, 0), Fate::Never);
+    }
 }

@@ -147,3 +147,9 @@ fn what_does_not_count_is_weighed() {
     let all = 2 * frame(1).len() + frame(2).len();
     assert_eq!(weigh(&part, GENERATION, &mut counted).unwrap(), (all, 0));
 }
+
+/// Options check sizes against it.
+#[test]
+fn golden_room() {
+    assert_eq!((EVENT_BYTES_MAX, OVERHEAD_BYTES), (20, 34 + 32 + 30));
+}

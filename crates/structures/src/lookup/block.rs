@@ -465,4 +465,22 @@ mod tests {
         };
         assert_eq!([block(127, 128), block(128, 1), block(0, 129)], [true, false, false]);
     }
+
+    #[test]
+    fn rows_that_share_a_field_with_the_one_before_take_what_was_said() {
+        let mut rows = super::super::rows::Rows::new(["id", "group"]).unwrap();
+        for id in 0..60u32 {
+            let group = ["first", "second", "third"][id as usize / 20];
+            rows.push_id(u64::from(id), [format!("{:x}", id.wrapping_mul(0x9e37_79b9)), group.to_owned()]).unwrap();
+        }
+        let model = super::super::model::Model::train(&rows);
+        let (encoder, mut filling) = (Encoder::new(&model), Filling::new(0));
+        // Each comes many times, so that they are written once, with indexes.
+        for key in 0..600u32 {
+            let row = rows.row(key as usize * 7 % 60).fields;
+            assert!(filling.push(&encoder, u128::from(key), Some(row), 1 << 20));
+        }
+        let (said, indexed) = Filling::bytes(&filling.keys, &filling.plain, &filling.different);
+        assert_eq!((indexed, filling.finish(&encoder, 5, 1, 0).len()), (true, said));
+    }
 }

@@ -333,4 +333,18 @@ mod tests {
         };
         assert_eq!([of(1 << SHORT_SYMBOL_BITS), of((1 << SHORT_SYMBOL_BITS) + 1)], [true, false]);
     }
+
+    #[test]
+    fn of_two_symbols_too_large_for_the_table_each_is_found() {
+        let mut lengths = vec![0; (1 << SHORT_SYMBOL_BITS) + 2];
+        let first = lengths.len() - 2;
+        lengths[first..].fill(1);
+        let mut codes = Codes::default();
+        let number = codes.add(&lengths);
+        let mut at = 0;
+        let found = [0, 1].map(|_| codes.decode(number, &[0b0000_0010], &mut at).map(usize::from));
+        assert!(found.contains(&Some(first)), "{found:?}");
+        let mut at = 0;
+        assert_eq!(codes.decode(number, &[0xff], &mut at).map(usize::from), Some(first + 1));
+    }
 }

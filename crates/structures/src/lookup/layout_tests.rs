@@ -333,3 +333,49 @@ fn golden_bytes() {
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[test]
+fn heads_of_another_version_or_with_two_in_force_are_none() {
+    let some = Version { number: 7, build: BUILD, blocks: 1, parts: 1, is_over: false };
+    let head = Head { tag: 1, last: 2, current: Some(some), others: vec![Version { number: 8, ..some }] };
+    let bytes = head.encode();
+    let with = |at: usize, byte: u8| {
+        let mut bytes = bytes.to_vec();
+        bytes[at] = byte;
+        Head::decode(&bytes)
+    };
+    assert_eq!(Head::decode(&bytes), Some(head.clone()));
+    assert_eq!(with(0, VERSION + 1), None);
+    // As many versions as before, and two of them in force.
+    let mut two = bytes.to_vec();
+    (two[13], two[14]) = (2, 0);
+    assert_eq!(Head::decode(&two), None);
+    assert_eq!(with(14, 2), None, "one is missing");
+    assert!(head.is_building(&Version { number: 8, ..some }) && !head.is_building(&some));
+    let over = Version { number: 9, is_over: true, ..some };
+    assert!(!Head { others: vec![over], ..head }.is_building(&over));
+}
+
+#[test]
+fn a_directory_of_another_number_of_blocks_is_none() {
+    let pushed: Vec<Row> =
+        (0..50u64).map(|id| (LookupKey::from(id), LookupKey::from(id), vec![Bytes::from(id.to_string())])).collect();
+    let packed = pack(&build(&pushed, 1), BUILD, &sizes(100)).unwrap();
+    let (bytes, version) = (packed.parts.concat(), version(&packed));
+    assert!(Directory::decode(&bytes, &version).is_some());
+    assert!(Directory::decode(&bytes, &Version { blocks: version.blocks + 1, ..version }).is_none());
+}
+
+#[test]
+fn a_directory_with_wider_keys_than_there_are_is_none() {
+    let rows = build(&[(LookupKey::from(1), LookupKey::from(1), vec![Bytes::from("a")])], 1);
+    let model = Model::train(&rows);
+    let decoded = |width: usize, blocks: u32| {
+        let section = Section { family: Family::V6, width, firsts: vec![0; width * blocks as usize], first_block: 0 };
+        let bytes = encode_directory(BUILD, (1, 1), rows.columns(), &model, &[section], 1);
+        let version = Version { number: 7, build: BUILD, blocks, parts: 1, is_over: false };
+        Directory::decode(&bytes, &version).is_some()
+    };
+    assert_eq!([decoded(16, 1), decoded(16, 2), decoded(17, 1), decoded(17, 2)], [true, true, false, false]);
+    assert!(decoded(0, 1));
+}

@@ -427,3 +427,45 @@ impl Decoder {
         Some(fields)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_palette_has_so_many_values_and_bytes_and_no_more() {
+        let candidate = || Candidate { first: 0, columns: 1, counts: Some(HashMap::new()), bytes: 0 };
+        let mut few = candidate();
+        [&b"abc"[..], b"", b"abc", b"de"].iter().for_each(|value| few.count(value));
+        assert_eq!((few.bytes, few.counts.as_ref().map(HashMap::len)), (8, Some(3)), "each with its length");
+        assert_eq!(few.counts.unwrap()[&b"abc"[..]], 2 * WEIGHT);
+
+        let values: Vec<[u8; 2]> = (0..=PALETTE_VALUES_MAX as u16).map(u16::to_le_bytes).collect();
+        let mut many = candidate();
+        values[1..].iter().for_each(|value| many.count(value));
+        assert_eq!(many.counts.as_ref().map(HashMap::len), Some(PALETTE_VALUES_MAX));
+        many.count(&values[0]);
+        assert!(many.counts.is_none() && many.cost_bits().is_none());
+
+        let (long, longer) = (vec![7; PALETTE_BYTES_MAX - 1], vec![7; PALETTE_BYTES_MAX]);
+        let kept = |value| {
+            let mut large = candidate();
+            large.count(value);
+            large.counts.is_some()
+        };
+        assert_eq!([kept(&long), kept(&longer)], [true, false]);
+    }
+
+    #[test]
+    fn a_palette_that_never_was_as_the_row_before_has_no_code_for_it() {
+        let mut rows = Rows::new(["value"]).unwrap();
+        (0..40u64).for_each(|id| rows.push_id(id, [["one", "two"][id as usize % 2]]).unwrap());
+        let counts = HashMap::from([(rows.row(0).fields, 20 * WEIGHT), (rows.row(1).fields, 20 * WEIGHT)]);
+        let model = Model { groups: vec![Group::palette(1, counts, 0)] };
+        let (encoder, row) = (Encoder::new(&model), rows.row(0).fields);
+        assert_eq!(encoder.bits(row, Some(row)), encoder.bits(row, None));
+        let mut out = Writer::default();
+        encoder.put(row, Some(row), &mut out);
+        assert_eq!(out.bits(), 1);
+    }
+}

@@ -514,4 +514,28 @@ mod tests {
         assert!(!decoder.read(&[], &mut 8, &mut text));
         assert_eq!(TextEncoder::new(&model(&texts)).same(), None, "no row is as the one before");
     }
+
+    #[test]
+    fn what_ends_past_the_bytes_is_no_text_as_the_row_before() {
+        let texts: Vec<Vec<u8>> = [&b"a"[..], b"b"].iter().map(|text| text.to_vec()).collect();
+        let mut counts = Counts::new();
+        texts.iter().for_each(|text| counts.add(text, WEIGHT - 1));
+        let mut pairs = PairCounts::new(counts);
+        texts.iter().for_each(|text| pairs.add(text, WEIGHT - 1));
+        let made = pairs.model();
+        let decoder = TextDecoder::new(&made);
+        assert_eq!(TextEncoder::new(&made).same(), Some((0, 1)), "the most frequent one");
+        assert!(decoder.read(&[0], &mut 0, &mut Vec::new()));
+        assert!(!decoder.read(&[], &mut 0, &mut Vec::new()));
+    }
+
+    #[test]
+    fn a_byte_that_two_follow_has_pairs_where_the_one_before_tells_which() {
+        let texts: Vec<Vec<u8>> =
+            (0..20_000).map(|at| if at % 2 == 0 { b"xab".to_vec() } else { b"yac".to_vec() }).collect();
+        let made = model(&texts);
+        let pairs: Vec<(usize, usize)> =
+            made.pairs.keys().map(|&(byte, before)| (usize::from(byte), usize::from(before))).collect();
+        assert_eq!(pairs, [(usize::from(b'a'), usize::from(b'x')), (usize::from(b'a'), usize::from(b'y'))]);
+    }
 }

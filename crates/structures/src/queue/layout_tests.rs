@@ -252,3 +252,13 @@ fn ranges_of_a_note_do_not_touch_and_are_not_empty() {
     assert_eq!(note(&[(4, 2)]), Some(vec![(4, 6)]));
     assert_eq!([note(&[(0, 0)]), note(&[(3, 0)]), note(&[(0, 2), (0, 3)])], [None, None, None]);
 }
+
+#[test]
+fn a_stacks_segment_says_what_was_taken_and_a_queues_says_nothing() {
+    let pushed = items(3, 0x77, 1, 1, &["a", "b", "c", "d"]);
+    let queue = read(3, 0x77, &[pushed.clone()], 1).unwrap();
+    assert!((0..4).all(|at| queue.has_taken(at)), "it says nothing: all may have been");
+    let note = note_of(3, 0x77, 5, 2, &[(1, 3)], &queue.chain);
+    let stack = read(3, 0x77, &[pushed, note], 1).unwrap();
+    assert_eq!([0, 1, 2, 3].map(|at| stack.has_taken(at)), [false, true, true, false]);
+}

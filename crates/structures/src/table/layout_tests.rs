@@ -445,3 +445,23 @@ fn a_listing_says_how_many_it_may_have_and_what_it_may_forget() {
     assert_eq!(looked(&[listed(1, b"a"), listed(2, b"b"), listed(3, b"c"), gone(2)]), (3, false, 2));
     assert_eq!(looked(&[listed(1, b"a"), listed(2, b"a")]), (2, false, 1), "the last of two incarnations");
 }
+
+#[test]
+fn a_head_that_is_too_short_is_none() {
+    for bytes in 1..HEAD_BYTES {
+        let mut elements = Vec::new();
+        put_element(&mut elements, Action::Put, &vec![0; bytes]);
+        let item = new_entry(GENERATION, &layout::frame(entry_place(GENERATION), WRITER, 1, &elements));
+        assert_eq!(Entry::parse(&item, GENERATION).unwrap_err().kind(), ErrorKind::LayoutMismatch, "{bytes}");
+    }
+}
+
+#[test]
+fn a_list_is_as_long_as_it_says_with_those_that_go_along() {
+    // The second incarnation goes, and the first with it, which nobody noted.
+    let bytes =
+        [&layout::empty(LIST)[..], &list(1, &[listed(1, b"a"), listed(2, b"a"), listed(3, b"b"), gone(2)])].concat();
+    let folded = Value::parse(&bytes, LIST).unwrap().fold(Listing::default()).unwrap();
+    assert_eq!(folded.state.made().count(), 1);
+    assert_eq!(folded.compacted(LIST, 1, 9).len(), folded.live_bytes(9));
+}

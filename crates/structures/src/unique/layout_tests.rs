@@ -165,3 +165,8 @@ fn a_blob_that_outgrows_its_class_grows_by_quarters() {
     assert_eq!([padded(0, 100), padded(100, 100), padded(101, 100), padded(126, 100)], [100, 100, 125, 157]);
     assert_eq!(padded(2, 1), 2);
 }
+
+#[test]
+fn the_last_period_has_forty_bits() {
+    assert_eq!((PERIOD_MAX, SHARDS_MAX), (0xff_ffff_ffff, 0x40_0000));
+}

@@ -313,4 +313,9 @@ mod tests {
             prop_assert_eq!(distinct, model.into_iter().collect::<Vec<u64>>());
         }
     }
+
+    #[test]
+    fn a_window_counts_to_half_of_its_field() {
+        assert_eq!(COUNT_MAX, 1 << 39);
+    }
 }

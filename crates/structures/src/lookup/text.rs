@@ -530,6 +530,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::useless_conversion, reason = "whatever pairs are kept as, they are compared as places")]
     fn a_byte_that_two_follow_has_pairs_where_the_one_before_tells_which() {
         let texts: Vec<Vec<u8>> =
             (0..20_000).map(|at| if at % 2 == 0 { b"xab".to_vec() } else { b"yac".to_vec() }).collect();

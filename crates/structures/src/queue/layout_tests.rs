@@ -254,6 +254,7 @@ fn ranges_of_a_note_do_not_touch_and_are_not_empty() {
 }
 
 #[test]
+#[expect(clippy::cloned_ref_to_slice_refs, reason = "frames are read as they come, one or many")]
 fn a_stacks_segment_says_what_was_taken_and_a_queues_says_nothing() {
     let pushed = items(3, 0x77, 1, 1, &["a", "b", "c", "d"]);
     let queue = read(3, 0x77, &[pushed.clone()], 1).unwrap();

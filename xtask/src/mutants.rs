@@ -44,10 +44,11 @@ struct Subject {
 }
 
 impl Subject {
-    /// cargo-mutants, with its outcomes in this folder.
+    /// cargo-mutants, of its files, with its outcomes in this folder.
     fn mutants(&self, folder: &Path) -> Command {
         let mut cargo = Command::new(cargo());
         cargo.args(["mutants", "--package", self.package, "--no-shuffle", "--output"]).arg(folder);
+        self.files.iter().for_each(|file| _ = cargo.args(["--file", file]));
         cargo
     }
 
@@ -234,7 +235,6 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     let folder = prove::target(root).join("mutants").join(name);
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
     let mut cargo = subject.mutants(&folder);
-    subject.files.iter().for_each(|file| _ = cargo.args(["--file", file]));
     args.names.iter().for_each(|name| _ = cargo.args(["--re", name]));
     args.shard.iter().for_each(|shard| _ = cargo.args(["--shard", shard, "--sharding", "round-robin"]));
     println!("\n\x1b[1m==> mutants of {name}\x1b[0m");
@@ -337,7 +337,6 @@ impl Again<'_> {
     /// Tries those at once that can have a switch: the others.
     fn run_at_once(&mut self, names: &[String], at_once: &AtOnce) -> Result<Vec<String>> {
         let mut cargo = self.subject.mutants(self.folder);
-        self.subject.files.iter().for_each(|file| _ = cargo.args(["--file", file]));
         let mut list = listed(&mut cargo, self.root)?;
         list.retain(|mutant| names.iter().any(|name| mutant["name"] == name[..]));
         let (mut outcomes, apart) = at_once.trials(self.root, &list, self.folder)?;

@@ -118,6 +118,10 @@ const IN_STRUCTURES: AtOnce = AtOnce {
     ],
 };
 
+/// What the tests in memory run: other stores are built beside it, and are not asked.
+const IN_MEMORY: &[&str] =
+    &["crates/core", "crates/layers", "crates/store-memory", "crates/structures", "crates/testkit"];
+
 /// By the names of the command line.
 const SUBJECTS: &[(&str, Subject)] = &[
     (
@@ -159,7 +163,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
                 "crates/structures/src/records/schema.rs",
                 "crates/structures/src/{manifest,name}.rs",
             ],
-            sources: &["crates/core", "crates/layers", "crates/store-memory", "crates/structures", "crates/testkit"],
+            sources: IN_MEMORY,
         },
     ),
     (
@@ -170,7 +174,7 @@ const SUBJECTS: &[(&str, Subject)] = &[
             alone: Some(WITHOUT_TESTKIT),
             at_once: Some(IN_STRUCTURES),
             files: &[],
-            sources: &["crates"],
+            sources: IN_MEMORY,
         },
     ),
 ];
@@ -249,6 +253,8 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
     let argued = argued_text(root)?;
     let found = found(&outcomes, &argued)?;
     println!("    {}", found["counts"]);
+    let wrong = argued_and_killed(&outcomes, &argued);
+    wrong.iter().for_each(|name| println!("    argued, and killed: {name}"));
     if args.names.is_empty() {
         let seconds = began.elapsed().as_secs();
         let (part, findings) = (prove::MUTANTS, &found);
@@ -256,7 +262,11 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
             json!({"part": part, "subject": name, "shard": at, "shards": of, "seconds": seconds, "findings": findings});
         book.record(root, run)?;
     }
-    Ok(found["survivors"].as_array().map_or(0, Vec::len))
+    if wrong.is_empty() {
+        Ok(found["survivors"].as_array().map_or(0, Vec::len))
+    } else {
+        Err(Failure(format!("{} mutants are argued in {ARGUED}, and a test fails on them", wrong.len())))
+    }
 }
 
 /// The outcomes of all mutants that `cargo` would try: built at once; those that can have no switch one by one.
@@ -277,7 +287,13 @@ fn outcomes_at_once(
             let name = outcome["scenario"]["Mutant"]["name"].as_str();
             outcome["scenario"] == "Baseline" || name.is_some_and(|name| apart.iter().any(|apart| apart == name))
         };
+        let before = all.len();
         all.extend(tried["outcomes"].as_array().into_iter().flatten().filter(is_apart).cloned());
+        // And how the tests ended without a mutant.
+        if all.len() != before + apart.len() + 1 {
+            let came = all.len() - before;
+            return Err(Failure(format!("cargo-mutants tried {came} of {} mutants that stay apart", apart.len())));
+        }
     }
     Ok(json!({"outcomes": all}))
 }
@@ -469,6 +485,15 @@ fn found(outcomes: &Value, argued: &str) -> Result<Value> {
     }))
 }
 
+/// Those that the text says no test can see, and one did. By the name with its place: others of that name may be the same.
+fn argued_and_killed(outcomes: &Value, argued: &str) -> Vec<String> {
+    let argued = self::argued(argued);
+    let all = outcomes["outcomes"].as_array().into_iter().flatten();
+    let killed = all.filter(|outcome| outcome["summary"] == "CaughtMutant");
+    let names = killed.filter_map(|outcome| outcome["scenario"]["Mutant"]["name"].as_str());
+    names.filter(|name| is_argued(&argued, name)).map(str::to_owned).collect()
+}
+
 fn argued_text(root: &Path) -> Result<String> {
     fs::read_to_string(root.join(ARGUED)).context(|| format!("{ARGUED} cannot be read"))
 }
@@ -557,6 +582,18 @@ mod tests {
         let count = |what: &str| found["counts"][what].as_u64().unwrap();
         let whats = ["viable", "killed", "killed by the clock", "argued", "survive", "do not build"];
         assert_eq!(whats.map(count), [6, 2, 1, 2, 2, 1]);
+    }
+
+    #[test]
+    fn one_that_is_argued_and_killed_is_told() {
+        let outcomes = json!({"outcomes": [
+            {"scenario": "Baseline", "summary": "Success"},
+            mutant("a.rs:7:2: replace | with ^ in z", "CaughtMutant"),
+            mutant("a.rs:8:3: replace + with * in v", "CaughtMutant"),
+            mutant("a.rs:8:9: replace + with * in v", "MissedMutant"),
+        ]});
+        let argued = "- `a.rs: replace | with ^ in z`: so.\n- `a.rs:8:9: replace + with * in v`: so.\n";
+        assert_eq!(argued_and_killed(&outcomes, argued), ["a.rs:7:2: replace | with ^ in z"]);
     }
 
     #[test]

@@ -543,6 +543,69 @@ mod tests {
         assert!(find(&store, ctx, &name).await.unwrap().is_none(), "nothing was written");
     }
 
+    /// A store in memory that says something else of itself.
+    #[derive(Debug)]
+    struct Says(larder_store_memory::MemoryStore, fn(&mut larder_core::Profile));
+
+    impl Says {
+        fn shared(says: fn(&mut larder_core::Profile)) -> StoreRef {
+            std::sync::Arc::new(Says(larder_store_memory::MemoryStore::new(), says))
+        }
+    }
+
+    impl larder_core::Store for Says {
+        fn profile(&self) -> std::sync::Arc<larder_core::Profile> {
+            let mut profile = (*self.0.profile()).clone();
+            (self.1)(&mut profile);
+            std::sync::Arc::new(profile)
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> larder_core::Run<'a> {
+            self.0.run(ctx, batch)
+        }
+    }
+
+    #[test]
+    fn what_is_on_disk_is_not_lost_where_it_is_absent() {
+        let said = |says| absent(&Says::shared(says), &Name::new("n").unwrap()).to_string();
+        assert!(said(|profile| profile.durability = larder_core::Durability::Disk).contains("absent (never created)"));
+        assert!(said(|_| ()).contains("absent (never created, or lost)"));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_delete_by_token_deletes_what_is_there() {
+        let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
+        for is_gone in [true, false] {
+            let store = Says::shared(if is_gone { |profile| profile.delete_cas = false } else { |_| () });
+            let put = Op::put(name.manifest_key().unwrap(), PutMode::Set, "v", Ttl::Never);
+            store.run_one(ctx, put.clone()).await.unwrap();
+            let read = Op::get(name.manifest_key().unwrap(), Want::CAS);
+            let older = store.run_one(ctx, read).await.unwrap().into_item().unwrap().cas;
+            store.run_one(ctx, put).await.unwrap();
+            assert_eq!(remove(&store, ctx, &name, older).await.unwrap(), is_gone);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_manifest_whose_data_were_dropped_meanwhile_is_not_sent_again() {
+        use larder_layers::testing::{Fault, Faulty};
+        let faulty = Faulty::new(std::sync::Arc::new(larder_store_memory::MemoryStore::new()));
+        let store = faulty.shared();
+        let (ctx, name) = (Ctx::default(), Name::new("n").unwrap());
+        let data = Key::new("data").unwrap();
+        let commit = async |new: &Manifest| {
+            faulty.fail_nth(1, Fault::LostRequest);
+            commit(&store, ctx, &name, new, &[Op::delete(data.clone())].into_iter().collect()).await
+        };
+        let new = Manifest::new(Kind::Set, 1, 1, Bytes::new());
+        let error = commit(&new).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        assert!(find(&store, ctx, &name).await.unwrap().is_none(), "it would stand for data that are gone");
+
+        store.run_one(ctx, Op::put(data.clone(), PutMode::Set, "v", Ttl::Never)).await.unwrap();
+        assert_eq!(commit(&new).await.unwrap(), new, "what it stands for is there");
+    }
+
     #[test]
     fn foreign_bytes_are_a_layout_mismatch() {
         for bytes in

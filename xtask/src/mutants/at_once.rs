@@ -100,8 +100,8 @@ pub(super) struct Ground<'a> {
     pub(super) filter: &'a [&'a str],
 }
 
-/// Tries these mutants, as `cargo-mutants` lists them: the outcomes in its form, and the names of those that it must try itself. Those that are argued survive without a trial: no test can see them, so
-/// they would meet all that come past them.
+/// Tries these mutants, as `cargo-mutants` lists them: the outcomes in its form, and the names of those that it must try itself. Those that are argued meet the tests beside the code alone: no test should
+/// see them, so they would meet all that come past them.
 pub(super) fn trials(
     ground: &Ground<'_>,
     list: &[Value],
@@ -116,10 +116,11 @@ pub(super) fn trials(
     let reached = ground.reached(&tests)?;
     let built = (0..mutants.len()).filter(|at| !fates.contains_key(at) && !apart.contains(at));
     let (argued, left): (Vec<usize>, Vec<usize>) = built.partition(|&at| is_argued(&mutants[at].name));
-    fates.extend(argued.into_iter().map(|at| (at, (Fate::Survives, None))));
     let killers = Killers::default();
-    let tried = in_turns("mutants", &left, |&at| ground.fate(at, &mutants[at].file, &reached, &killers))?;
-    fates.extend(left.into_iter().zip(tried));
+    for (what, these, is_asked) in [("mutants", left, every as fn(&Test) -> bool), ("argued mutants", argued, beside)] {
+        let tried = in_turns(what, &these, |&at| ground.fate(at, &mutants[at].file, &reached, &killers, is_asked))?;
+        fates.extend(these.into_iter().zip(tried));
+    }
     let outcome = |(at, (fate, by)): (&usize, &(Fate, Option<String>))| json!({"scenario": {"Mutant": {"name": mutants[*at].name}}, "summary": fate.summary(), "killer": by});
     let outcomes = fates.iter().map(outcome).collect();
     Ok((outcomes, apart.into_iter().map(|at| mutants[at].name.clone()).collect()))
@@ -143,9 +144,20 @@ fn listed(list: &[Value]) -> Result<Vec<Listed>> {
     list.iter().map(|value| one(value).ok_or_else(|| odd(value))).collect()
 }
 
+fn every(_: &Test) -> bool {
+    true
+}
+
+fn beside(test: &Test) -> bool {
+    test.is_beside
+}
+
 /// A test of its own binary.
+#[derive(Clone)]
 struct Test {
     name: String,
+    /// Whether it stands beside the code, with the crate's own.
+    is_beside: bool,
     binary: PathBuf,
     folder: PathBuf,
 }
@@ -239,9 +251,11 @@ impl Ground<'_> {
         let mut tests = Vec::new();
         for (_, suite) in suites {
             let path = |name: &str| PathBuf::from(suite[name].as_str().unwrap_or_default());
+            let is_beside = suite["kind"] == "lib";
             for (name, test) in suite["testcases"].as_object().into_iter().flatten() {
                 if test["filter-match"]["status"] == "matches" && test["ignored"] == false {
-                    tests.push(Test { name: name.clone(), binary: path("binary-path"), folder: path("cwd") });
+                    let (binary, folder) = (path("binary-path"), path("cwd"));
+                    tests.push(Test { name: name.clone(), is_beside, binary, folder });
                 }
             }
         }
@@ -287,27 +301,28 @@ impl Ground<'_> {
         Ok(reached)
     }
 
-    /// Holds a mutant against the tests that come past it: first those that killed others of its file.
+    /// Holds a mutant against the tests that come past it, those that are asked: first those that killed others of its file.
     fn fate(
         &self,
         mutant: usize,
         file: &str,
         reached: &[Reach<'_>],
         killers: &Killers,
+        is_asked: fn(&Test) -> bool,
     ) -> Result<(Fate, Option<String>)> {
         let number = mutant.to_string();
         let first = killers.of(file);
         let rest = (0..reached.len()).filter(|at| !first.contains(at));
-        for at in first.iter().copied().chain(rest).filter(|&at| reached[at].mutants.contains(&mutant)) {
+        let meets = |&at: &usize| reached[at].mutants.contains(&mutant) && is_asked(reached[at].test);
+        for at in first.iter().copied().chain(rest).filter(meets) {
             let Reach { test, takes, .. } = &reached[at];
             let ended = || run(test, &[(ON, number.as_ref())], TEST_TIMEOUT + 20 * *takes);
-            let fate = match ended()? {
-                Ended::Passed => continue,
-                Ended::TooLate => Fate::KilledByTheClock,
-                // A test that fails by chance, whatever is on, kills nobody.
-                Ended::Failed if ended()? == Ended::Passed => continue,
-                Ended::Failed => Fate::Killed,
-            };
+            let first = ended()?;
+            // A test that fails by chance, whatever is on, or on a machine that is busy, kills nobody.
+            if first == Ended::Passed || ended()? == Ended::Passed {
+                continue;
+            }
+            let fate = if first == Ended::TooLate { Fate::KilledByTheClock } else { Fate::Killed };
             killers.note(file, at);
             return Ok((fate, Some(test.name.clone())));
         }
@@ -429,7 +444,7 @@ fn wait(child: &mut Child, timeout: Duration) -> std::io::Result<Ended> {
     }
 }
 
-/// Does something with each of them on all cores, and says how far it is: the answers in their order.
+/// Does something with each of them, two at a time on each core since most tests wait more than they compute, and says how far it is: the answers in their order.
 fn in_turns<T: Sync, A: Send>(what: &str, all: &[T], one: impl Fn(&T) -> Result<A> + Sync) -> Result<Vec<A>> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new((Vec::with_capacity(all.len()), 0)));
     let began = Instant::now();
@@ -451,7 +466,7 @@ fn in_turns<T: Sync, A: Send>(what: &str, all: &[T], one: impl Fn(&T) -> Result<
             }
         }
     };
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from) * 2;
     std::thread::scope(|scope| (0..jobs).for_each(|_| _ = scope.spawn(work)));
     let (mut answers, _) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     answers.sort_by_key(|(at, _)| *at);
@@ -468,7 +483,7 @@ mod tests {
         let binary = folder.path().join("test");
         fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-        let test = Test { name: "a::b".to_owned(), binary, folder: folder.path().to_owned() };
+        let test = Test { name: "a::b".to_owned(), is_beside: true, binary, folder: folder.path().to_owned() };
         (folder, test)
     }
 
@@ -492,10 +507,14 @@ mod tests {
         let folder = Path::new("/");
         let ground = Ground { tree: folder, target: folder, crate_root: "", tests: &[], filter: &[] };
         let killers = Killers::default();
-        let fate = |mutant| ground.fate(mutant, "a.rs", &reached, &killers).unwrap();
+        let fate = |mutant| ground.fate(mutant, "a.rs", &reached, &killers, every).unwrap();
         assert_eq!(fate(3), (Fate::Killed, Some("a::b".to_owned())));
         assert_eq!((killers.of("a.rs"), killers.of("b.rs")), (vec![1], vec![]));
         assert_eq!([fate(1), fate(2), fate(4)].map(|(fate, _)| fate), [Fate::Survives; 3]);
+        let elsewhere = Test { is_beside: false, ..bad.clone() };
+        let reached = [reach(&elsewhere, &[3])];
+        let fate = |is_asked| ground.fate(3, "c.rs", &reached, &killers, is_asked).unwrap().0;
+        assert_eq!([fate(every), fate(beside)], [Fate::Killed, Fate::Survives], "one that is argued");
     }
 
     #[test]
@@ -504,7 +523,7 @@ mod tests {
         let reached = [Reach { test: &by_chance, takes: Duration::ZERO, mutants: BTreeSet::from([1]) }];
         let folder = Path::new("/");
         let ground = Ground { tree: folder, target: folder, crate_root: "", tests: &[], filter: &[] };
-        assert_eq!(ground.fate(1, "a.rs", &reached, &Killers::default()).unwrap().0, Fate::Survives);
+        assert_eq!(ground.fate(1, "a.rs", &reached, &Killers::default(), every).unwrap().0, Fate::Survives);
     }
 
     #[test]

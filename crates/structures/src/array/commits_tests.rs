@@ -154,3 +154,13 @@ fn an_era_that_is_accepted_keeps_the_highest_token() {
     let next = Commits::new(GENERATION, 2).next(5, [0, 1], 77, 0).accepted().unwrap();
     assert_eq!((next.token, next.base, next.len()), (77, ERA_NUMBERS, 0));
 }
+
+#[test]
+fn no_more_room_is_made_than_what_comes_needs() {
+    let mut commits = Commits::new(GENERATION, 1_024);
+    for id in 1..=3 {
+        commits = commits.next(id, [0, 1_023], 0, 0);
+    }
+    let read = Commits::decode(&commits.encode(), GENERATION, 1_024).unwrap();
+    assert_eq!((read.winners.capacity(), read.touched.capacity()), (3, 3 * 128));
+}

@@ -240,6 +240,11 @@ mod tests {
     }
 
     #[test]
+    fn a_code_that_is_complete_once_cut_is_not_lengthened_further() {
+        assert_eq!(lengths(&[1, 1, 2, 4, 4, 4], 3), [3, 3, 3, 2, 2, 3]);
+    }
+
+    #[test]
     fn symbols_too_large_for_a_table_of_short_codes_are_searched_for() {
         // The largest ones have the shortest codes.
         let counts: Vec<u64> = (0..5_000u64).map(|symbol| 1 + (symbol / 4_900) * 10_000).collect();

@@ -263,3 +263,24 @@ fn a_stacks_segment_says_what_was_taken_and_a_queues_says_nothing() {
     let stack = read(3, 0x77, &[pushed, note], 1).unwrap();
     assert_eq!([0, 1, 2, 3].map(|at| stack.has_taken(at)), [false, true, true, false]);
 }
+
+#[test]
+fn what_is_below_is_sooner_a_guess_than_known_and_deeper_than_either() {
+    let [known, guess] = [false, true].map(|is_guess| Below { segment: Some(4), is_guess });
+    let deeper = Below { segment: Some(3), is_guess: true };
+    let below = |notes: &[Below]| {
+        let mut content = read(1, 9, &[], 7).unwrap();
+        let print = content.chain.print(0);
+        notes.iter().for_each(|&below| content.note((below, Vec::new(), print.clone())));
+        content.below
+    };
+    assert_eq!([below(&[known, guess]), below(&[guess, known])], [Some(guess); 2]);
+    assert_eq!([below(&[guess, deeper]), below(&[deeper, known])], [Some(deeper); 2]);
+}
+
+#[test]
+fn the_same_items_of_another_incarnation_are_others() {
+    let chain = |incarnation| read(1, incarnation, &[items(1, incarnation, 7, 1, &["a", "b"])], 7).unwrap().chain;
+    assert_eq!(chain(9).kept(&chain(9).print(2), 2), None);
+    assert_eq!(chain(9).kept(&chain(8).print(2), 2), Some(0));
+}

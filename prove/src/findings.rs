@@ -16,6 +16,10 @@ pub(crate) const SILENT_LOSSES: &str = "silent losses";
 /// What is counted of operations in whose history no check was left out.
 pub(crate) const FULLY_CHECKED: &str = "operations fully checked";
 
+/// What is counted of those whose outcome was told to be unknown; and of those, where no check was left out.
+pub(crate) const AMBIGUOUS: &str = "ambiguous operations";
+pub(crate) const AMBIGUOUS_FULLY_CHECKED: &str = "ambiguous operations fully checked";
+
 /// What a run of a part found. Two runs of a part add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
@@ -56,7 +60,8 @@ impl Findings {
         self.count("operations checked", verdict.operations);
         self.count(FULLY_CHECKED, verdict.fully_checked);
         self.count(&format!("operations checked: {job}"), verdict.operations);
-        self.count("ambiguous operations", verdict.unknown);
+        self.count(AMBIGUOUS, verdict.unknown);
+        self.count(AMBIGUOUS_FULLY_CHECKED, if verdict.fully_checked > 0 { verdict.unknown } else { 0 });
         self.count("losses told", verdict.losses_told);
         for violation in verdict.violations.iter().take(TOLD_OF_A_HISTORY) {
             self.violation(seed, &format!("{violation} ({place})"));
@@ -93,8 +98,11 @@ mod tests {
             (all.violations, &all.told[..]),
             (3, &["seed 7: a (here)".to_owned(), "seed 7: b (here)".to_owned()][..])
         );
-        assert_eq!((all.counts["operations checked: set"], all.counts["ambiguous operations"]), (5, 1));
+        assert_eq!((all.counts["operations checked: set"], all.counts[AMBIGUOUS]), (5, 1));
         assert_eq!((all.counted("operations checked"), all.counted(FULLY_CHECKED)), (5, 3));
+        let set_back = Verdict { operations: 5, fully_checked: 0, unknown: 2, losses_told: 0, violations: Vec::new() };
+        all.verdict(8, "set", "here", set_back);
+        assert_eq!((all.counted(AMBIGUOUS), all.counted(AMBIGUOUS_FULLY_CHECKED)), (3, 1));
     }
 
     #[test]

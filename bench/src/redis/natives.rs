@@ -20,11 +20,12 @@ const RECORD_BITS: u64 = 9;
 const MARK: &str = "mark";
 /// Records that the mark takes the place of.
 const RECORDS_OF_MARK: u64 = 4;
-/// Each looks for the mark before it writes.
+/// Each looks for the mark before it writes; of a number, whether it is there is enough.
 const GUARDED_SADD: &str = "if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 0 then return false end return redis.call('SADD', KEYS[1], ARGV[2])";
 const GUARDED_HSET: &str = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return false end return redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])";
 const GUARDED_BITFIELD: &str = "if redis.call('GETRANGE', KEYS[1], '0', '3') ~= ARGV[1] then return false end return redis.call('BITFIELD', KEYS[1], 'SET', ARGV[2], ARGV[3], ARGV[4])";
-const GUARDED_INCRBY: &str = "local old = redis.call('GET', KEYS[1]) if not old or old:sub(1, 4) ~= ARGV[1] then return false end local new = string.format('%.0f', old:sub(5) + ARGV[2]) redis.call('SET', KEYS[1], ARGV[1] .. new, 'KEEPTTL') return new";
+const GUARDED_INCRBY: &str =
+    "if redis.call('EXISTS', KEYS[1]) == 0 then return false end return redis.call('INCRBY', KEYS[1], ARGV[2])";
 /// Commands in a pipeline that fills.
 const FILLED_AT_ONCE: usize = 1_000;
 
@@ -162,7 +163,7 @@ fn position(id: u64) -> String {
 /// The script of who looks for a mark before it writes, and what makes the mark; `None` for a job that needs none, or has its own.
 pub(super) fn guard(job: Job, key: &str) -> Option<(&'static str, Pipeline)> {
     Some(match job {
-        Job::FastAdd => (GUARDED_INCRBY, command(&["SET", key, &format!("{MARK}0")])),
+        Job::FastAdd => (GUARDED_INCRBY, command(&["SET", key, "0"])),
         Job::UniqueAdd | Job::MemberAdd => (GUARDED_SADD, command(&["SADD", key, MARK])),
         Job::HashSet => (GUARDED_HSET, command(&["HSET", key, MARK, ""])),
         Job::RecordSet => (GUARDED_BITFIELD, command(&["SETRANGE", key, "0", MARK])),

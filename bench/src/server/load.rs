@@ -24,7 +24,7 @@ pub(super) enum Request {
 }
 
 /// The key of this number.
-pub(super) fn key(number: usize) -> String {
+fn key(number: usize) -> String {
     format!("bench:{number:010}")
 }
 

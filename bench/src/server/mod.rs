@@ -169,7 +169,7 @@ fn abused(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Option<
     let (quiet, abused) = (Served::start(2, &[])?, Served::start(2, &[])?);
     fill(runtime, quiet.addr, KEYS, VALUE_BYTES)?;
     fill(runtime, abused.addr, KEYS, VALUE_BYTES)?;
-    let _abuse = Abuse::of(abused.addr, &load::key(0))?;
+    let _abuse = Abuse::of(abused.addr)?;
     let work = Work { request: Request::ClassicGet, depth: 1 };
     let contestants = [(ABUSED, &abused), (OURS, &quiet)]
         .map(|(label, server)| Peer { label, addr: server.addr, pid: server.pid(), work })

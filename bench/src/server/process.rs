@@ -16,6 +16,8 @@ use crate::Result;
 /// Memory for items, of both servers.
 pub(super) const MEMORY_MB: usize = 1024;
 const CONNECTIONS_MAX: usize = 16_384;
+/// Longer than anything is measured: whoever never reads is to be there until the end.
+const SLOW_TIMEOUT_MS: u64 = 3_600_000;
 
 /// The arguments of a server's process.
 #[derive(Args)]
@@ -54,7 +56,7 @@ fn serve_engine(engine: impl Engine, args: &ServeArgs) -> Result<()> {
             listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())],
             threads: args.threads,
             runtime: if args.per_core { Runtime::PerCore } else { Runtime::Shared },
-            limits: Limits { connections_max: CONNECTIONS_MAX, ..Limits::default() },
+            limits: Limits { connections_max: CONNECTIONS_MAX, slow_timeout_ms: SLOW_TIMEOUT_MS, ..Limits::default() },
             ..Config::default()
         },
     )?;

@@ -14,6 +14,12 @@ use crate::exit::{Exit, Failure};
 const IN_BACKGROUND: &str = "LARDER_IN_BACKGROUND";
 /// The most threads that nobody asked for.
 const THREADS_UNASKED_MAX: usize = 64;
+/// Files that are open beside connections: standard streams, listeners, who asks for `/metrics`, and one more connection, which is told that there are too many.
+const OTHER_FILES: u64 = 64;
+/// By which a thread waits, where each has a runtime of its own.
+const THREAD_FILES: u64 = 4;
+/// Of a store in a folder: its engine keeps up to 900 tables open; the rest is journals, and what a backup reads.
+const STORE_FILES: u64 = 1_024;
 /// Where users are told.
 const USERS: &str = "/etc/passwd";
 
@@ -35,7 +41,8 @@ Options, memcached's own letters among them:
   -s, --unix-socket PATH, -a MODE      listen on a unix socket instead, with this access [700]
   -m, --memory-limit MB                memory for items and their index [64]
   --evict                              drop items when full; without it writes are refused, since structures live here
-  -c N, -t N, -I SIZE                  connections [1024], threads [one a core, to 64], largest item [1m]
+  -c N, -t N, -I SIZE                  connections [1024], threads [one a core, to 64], largest item [1m]; the limit
+                                       of open files is raised to fit -c, as far as the system allows
   -Y FILE                              users and passwords, user:password a line
   -Z --tls-cert FILE --tls-key FILE    TLS on TCP; -o ssl_chain_cert=FILE,ssl_key=FILE is the same
   -o ssl_ca_cert=FILE,ssl_verify_mode=N  clients show certificates that these signed: if they have any (1), or all (2)
@@ -45,7 +52,8 @@ Options, memcached's own letters among them:
   --metrics ADDR:PORT                  answer /metrics (Prometheus) and /healthz there
   --runtime per-core|shared            a runtime for each thread, or one for all [shared]
   -o idle_timeout=S                    close connections that are idle for so long
-  -o slow_timeout_ms=MS                close those that take nothing of their replies for so long [30000]
+  -o slow_timeout_ms=MS                close those that take nothing of their replies for so long, or hold over 4 KB
+                                       of a request and send neither its end nor 4 KB more [30000]
   -o read_buf_mem_limit=MB             what all connections may hold of what is not finished [256]
   -o exit_when_idle=S                  end when nobody was connected for so long
   -o track_access                      keep when each item was last used, for mg's flag l
@@ -116,6 +124,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
     args.config.threads = threads(&args, as_memcached, std::thread::available_parallelism().map_or(1, usize::from));
     inherit(&mut args)?;
     args.config.signals = true;
+    allow_files(files_needed(&args));
     let server = start(&mut args, as_memcached)?;
     if let Some(path) = &args.pid_file {
         std::fs::write(path, format!("{}\n", std::process::id()))?;
@@ -132,6 +141,37 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>, as_memcached: bool) -> 
 fn threads(args: &ServerArgs, as_memcached: bool, cores: usize) -> usize {
     let unasked = if as_memcached { args.config.threads } else { cores.clamp(1, THREADS_UNASKED_MAX) };
     args.threads.unwrap_or(unasked)
+}
+
+/// How many files are open when all connections are.
+fn files_needed(args: &ServerArgs) -> u64 {
+    let config = &args.config;
+    let store = if args.store.as_deref().is_some_and(crate::own::is_file) { STORE_FILES } else { 0 };
+    let threads = (config.threads as u64).saturating_mul(THREAD_FILES);
+    (config.limits.connections_max as u64).saturating_add(OTHER_FILES).saturating_add(threads).saturating_add(store)
+}
+
+/// Raises the number of files that may be open as far as is needed and the system lets us. Where that is not far enough, connections are not accepted that `-c` allows: that is said
+/// now, and not when somebody finds out.
+fn allow_files(needed: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // No number is no limit.
+    let allows = |limit: Option<u64>| limit.is_none_or(|most| most >= needed);
+    if allows(limit.current) {
+        return;
+    }
+    let current = if allows(limit.maximum) { Some(needed) } else { limit.maximum };
+    let allowed = match setrlimit(Resource::Nofile, Rlimit { current, ..limit }) {
+        Ok(()) => current,
+        Err(_) => limit.current,
+    };
+    if let Some(allowed) = allowed.filter(|_| !allows(allowed)) {
+        tracing::warn!(
+            "{needed} files are open when there are as many connections as -c allows, and this process may have {allowed}: connections beyond that are not accepted; \
+             allow more (LimitNOFILE= in a unit file, ulimit -Hn), or fewer connections"
+        );
+    }
 }
 
 /// Starts a server over the store that is named.
@@ -248,5 +288,17 @@ mod tests {
         assert_eq!([1, 16].map(|cores| of(&[], true, cores)), [4, 4]);
         assert_eq!([(false, 8), (true, 8), (false, 1)].map(|(place, cores)| of(&["-t", "3"], place, cores)), [3; 3]);
         assert_eq!(of(&["-t4"], false, 8), 4, "its own number may be asked for");
+    }
+
+    #[test]
+    fn files_are_counted_for_connections_threads_and_a_store() {
+        let of = |words: &[&str]| {
+            let mut args = ServerArgs::parse(words.iter().copied()).unwrap();
+            args.config.threads = 2;
+            files_needed(&args)
+        };
+        assert_eq!([of(&[]), of(&["-c", "7"])], [1_024 + 64 + 8, 7 + 64 + 8]);
+        assert_eq!(of(&["--store", "file:x"]), of(&["--store", "memory:"]) + 1_024);
+        assert_eq!(of(&["-c", &usize::MAX.to_string()]), u64::MAX, "no overflow");
     }
 }

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{finish, larder, on, until, wait};
@@ -65,6 +65,14 @@ impl Served {
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// All that it said on standard error until it was killed, which this does.
+    fn stderr(mut self) -> String {
+        self.child.kill().unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
     }
 }
 
@@ -319,7 +327,7 @@ fn the_unit_files_are_true_of_the_program() {
     });
     let mut verify = Command::new("systemd-analyze");
     verify.args(["verify", "--man=no"]).args(units);
-    match verify.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn() {
+    match verify.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
         Ok(child) => {
             let done = wait(child);
             assert_eq!((done.code(), &done.stderr[..]), (0, ""));
@@ -350,6 +358,45 @@ fn over_tls_it_serves_those_who_trust_it_and_refuses_the_rest_clearly() {
     on(&trusted, "counter get hits").exits(0);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// A server that a shell has given these limits of open files.
+fn served_under(limits: &str, folder: &Path, options: &[&str]) -> Served {
+    let larder = larder(["serve"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")]).arg(larder.get_program()).args(larder.get_args());
+    shell.env_remove("LARDER_STORE").stdout(Stdio::null()).stderr(Stdio::piped());
+    Served::by(shell, folder, options)
+}
+
+#[test]
+fn as_many_connections_as_are_allowed_are_served_though_fewer_files_were() {
+    const CONNECTIONS: usize = 200;
+    let folder = tempfile::tempdir().unwrap();
+    let server = served_under("ulimit -Sn 64", folder.path(), &["-c", &CONNECTIONS.to_string()]);
+    let mut streams = Vec::new();
+    // One that came before may not be gone yet.
+    until("as many connections", || {
+        let (mut stream, mut reply) = (server.connect(), [0; 4]);
+        let asked = stream.write_all(b"mn\r\n").and_then(|()| stream.read_exact(&mut reply));
+        streams.extend(asked.ok().filter(|()| &reply == b"MN\r\n").map(|()| stream));
+        streams.len() == CONNECTIONS
+    });
+    assert_eq!(server.ask(""), "ERROR Too many open connections");
+    assert_eq!(server.stderr(), "");
+}
+
+#[test]
+fn more_connections_than_files_may_ever_be_open_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = served_under("ulimit -n 64", folder.path(), &["-t", "2", "-c", "300"]);
+    assert_eq!(server.ask("mn\r\n"), "MN");
+    let said = server.stderr();
+    assert!(said.contains("WARN") && said.contains("372 files") && said.contains("may have 64"), "{said}");
+    // What is enough is enough.
+    let server = served_under("ulimit -n 372", folder.path(), &["-t", "2", "-c", "300"]);
+    assert_eq!(server.ask("mn\r\n"), "MN");
+    assert_eq!(server.stderr(), "");
 }
 
 /// Each costs the server less than this much memory.

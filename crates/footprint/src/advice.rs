@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use larder_core::Encodings;
 use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
+use larder_structures::sharded::SHARDS_MAX;
 use larder_structures::{Kind, Name};
 
 use crate::group::Group;
@@ -104,6 +105,8 @@ pub enum Act {
         elements: u64,
         /// How many shards that is, of all keys together.
         shards: u64,
+        /// How many of them at most would be of one name. A name has [`SHARDS_MAX`](larder_structures::sharded::SHARDS_MAX): more are spread over several names.
+        of_a_name: u64,
     },
     /// Spread a structure over another number of shards.
     Reshard {
@@ -157,7 +160,13 @@ impl std::fmt::Display for Act {
                 f.write_str(&all.join(", "))
             }
             Act::Rewrite => f.write_str("write the keys anew"),
-            Act::Shard { by, elements, shards } => write!(f, "{by}: {shards} shards of {elements}"),
+            Act::Shard { by, elements, shards, of_a_name } => {
+                write!(f, "{by}: {shards} shards of {elements}")?;
+                match of_a_name.div_ceil(SHARDS_MAX.into()) {
+                    0 | 1 => Ok(()),
+                    names => write!(f, ", over {names} names: one has {SHARDS_MAX} at most"),
+                }
+            }
             Act::Reshard { name, shards } => write!(f, "larder reshard {name} --shards {shards}"),
             Act::Remove { name } => write!(f, "remove what is left over of {name}"),
         }
@@ -319,12 +328,22 @@ fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator
     let count = group.keys as f64 * mean(group, |measured| if is_large(measured) { shards(measured) } else { 0.0 });
     let act = match (&group.owner, group.kind) {
         (Owner::Structure { name, .. }, Some(Kind::ShardedHash | Kind::ShardedSet)) => {
-            Act::Reshard { name: name.clone(), shards: (count.ceil() as u64).min(u64::from(u16::MAX)) }
+            // More than one name can have are several names.
+            match u16::try_from(count.ceil() as u64) {
+                Ok(shards) => Act::Reshard { name: name.clone(), shards: shards.into() },
+                Err(_) => Act::Shard { by, elements, shards: count.ceil() as u64, of_a_name: count.ceil() as u64 },
+            }
         }
         (Owner::Structure { .. }, _) => return None,
-        _ => Act::Shard { by, elements, shards: count.ceil() as u64 },
+        _ => Act::Shard { by, elements, shards: count.ceil() as u64, of_a_name: largest(group, is_large, shards) },
     };
     (count >= 1.0).then(|| about(group, act, worst(group), "programs must use the shards", saves_bytes))
+}
+
+/// The shards of the key that needs most of them.
+fn largest(group: &Group, is_large: impl Fn(&Measured) -> bool, shards: impl Fn(&Measured) -> f64) -> u64 {
+    let large = group.measured.iter().filter(|(_, measured)| is_large(measured));
+    large.map(|(_, measured)| shards(measured) as u64).max().unwrap_or(0)
 }
 
 /// Shards for sorted sets that are too large to be packed whole.
@@ -344,7 +363,8 @@ fn shard_sorted(group: &Group, nodes: &[Vitals], on: Allocator) -> Option<Advice
         measured.bytes as f64 - shards(measured) * a_shard
     });
     let count = of_large(&shards);
-    let act = Act::Shard { by: "larder top", elements: SHARD_ELEMENTS, shards: count.ceil() as u64 };
+    let of_a_name = largest(group, is_large, shards);
+    let act = Act::Shard { by: "larder top", elements: SHARD_ELEMENTS, shards: count.ceil() as u64, of_a_name };
     let note = "the highest and the lowest are one read, ranks and ranges in between are not kept; programs must use the shards";
     (count >= 1.0).then(|| about(group, act, worst(group), note, saves_bytes))
 }
@@ -380,7 +400,7 @@ fn gather_strings(group: &Group, known: &Encodings, nodes: &[Vitals], on: Alloca
     let fewer = (group.keys - shards) as f64;
     let saves_bytes = group.bytes.value + fewer * bucket_bytes(nodes) - shards as f64 * a_shard;
     let why = format!("{} keys of {:.0} bytes with values of {value_bytes:.0}", group.keys, group.key_bytes);
-    let act = Act::Shard { by: "larder hash", elements, shards };
+    let act = Act::Shard { by: "larder hash", elements, shards, of_a_name: shards };
     Some(about(group, act, why, "fields have no lives of their own; programs must use the hash", saves_bytes))
 }
 
@@ -414,7 +434,7 @@ fn gather_items(group: &Group, nodes: &[Vitals]) -> Option<Advice> {
     let waste = if has_chunks { CHUNK_WASTE } else { 1.0 };
     let why =
         format!("{} items of {:.0} bytes each with values of {value_bytes:.0}", group.keys, taken / group.keys as f64);
-    let act = Act::Shard { by: "larder hash", elements: SHARD_ELEMENTS, shards };
+    let act = Act::Shard { by: "larder hash", elements: SHARD_ELEMENTS, shards, of_a_name: shards };
     let note = "elements have no lives of their own, and an eviction takes a whole shard; programs must use the hash";
     Some(about(group, act, why, note, taken - all * waste))
 }

@@ -111,11 +111,37 @@ fn a_sharded_hash_whose_shards_fell_out_is_resharded() {
 }
 
 #[test]
+fn more_shards_than_a_name_can_have_are_those_of_several() {
+    let string = Measured { bytes: 72, elements: 1, value_bytes: Some(8), expires: false, ..Measured::default() };
+    let keys = 64 * 65_535;
+    let strings = |keys| foreign("user:*", DataType::String, "embstr", keys, std::slice::from_ref(&string));
+    let said = |group: Group| advise(&[group], &[redis(REDIS_7_0)])[0].act.to_string();
+    assert_eq!(said(strings(keys)), "larder hash: 65535 shards of 64");
+    assert_eq!(said(strings(keys + 1)), "larder hash: 65536 shards of 64, over 2 names: one has 65535 at most");
+
+    // A thousand keys that need many shards together need few each; one that needs as many is too large for a name.
+    let hash = |elements| of(elements, elements * 80, &[shape("field-1", Some("value-1"))]);
+    let hashes = |keys, elements| foreign("user:*", DataType::Hash, "hashtable", keys, &[hash(elements)]);
+    assert_eq!(said(hashes(10_000, 640)), "larder hash: 100000 shards of 64");
+    assert_eq!(said(hashes(1, 64 * 140_000)), "larder hash: 140000 shards of 64, over 3 names: one has 65535 at most");
+
+    let name = Name::new("cities").unwrap();
+    let sharded = |elements| {
+        let owner = Owner::Structure { name: name.clone(), is_left_over: false };
+        let mut group = Group::new(owner, DataType::Hash, "hashtable", 64);
+        group.kind = Some(Kind::ShardedHash);
+        group.measured(vec![(Vec::new(), hash(elements))], Some(&REDIS_7_0))
+    };
+    assert_eq!(said(sharded(64 * 1_000)), "larder reshard \"cities\" --shards 64000");
+    assert_eq!(said(sharded(64 * 1_100)), "larder hash: 70400 shards of 64, over 2 names: one has 65535 at most");
+}
+
+#[test]
 fn a_large_sorted_set_is_spread_over_shards_and_a_small_one_has_its_limits_raised() {
     let sorted = |elements| of(elements, elements * 100, &[shape("member-0001", Some("1234.5"))]);
     let group = |elements| foreign("points:*", DataType::SortedSet, "skiplist", 1_000, &[sorted(elements)]);
     let advice = advise(&[group(6_400)], &[redis(REDIS_7_0)]);
-    assert_eq!(advice[0].act, Act::Shard { by: "larder top", elements: 64, shards: 100_000 });
+    assert_eq!(advice[0].act, Act::Shard { by: "larder top", elements: 64, shards: 100_000, of_a_name: 100 });
     // As design.md has it of a live server: 24.8 bytes, of 11 for the name.
     let each = 100.0 - advice[0].saves_bytes / 6_400_000.0;
     assert!((22.0..27.0).contains(&each), "{each}");

@@ -16,7 +16,8 @@ use crate::auth::AuthFile;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at once (`-c`). One more is told so, and closed.
+    /// Connections at once (`-c`). One more is told so, and closed. The process must be allowed to have as many files open, and some more: `larder serve` sees to that, a
+    /// [`Server`](crate::Server) does not.
     pub connections_max: usize,
     /// The largest item as memcached counts it (`-I`): key, value and 59 bytes.
     pub item_bytes_max: usize,
@@ -24,11 +25,13 @@ pub struct Limits {
     pub memory_bytes_max: usize,
     /// The longest line of a `get`; others are held to 2,048 bytes.
     pub line_bytes_max: usize,
-    /// Bytes that all connections together may hold of what is not finished: requests without their end, replies that nobody takes.
+    /// Bytes that all connections together may hold of what is not finished: requests without their end, replies that nobody takes. Past that, who holds more than 4 KiB and takes
+    /// more is closed.
     pub held_bytes_max: usize,
     /// A connection that sends nothing for so long is closed; 0 for never.
     pub idle_timeout_ms: u64,
-    /// A connection that takes nothing of its replies for so long is closed; 0 for never.
+    /// A connection that takes nothing of its replies for so long is closed, and one that holds more than 4 KiB of a request and sends for so long neither its end nor 4 KiB more;
+    /// 0 for never.
     pub slow_timeout_ms: u64,
     /// The server ends when nobody was connected for so long; 0 for never.
     pub exit_when_idle_ms: u64,

@@ -26,6 +26,8 @@ const READ_BYTES: usize = 64 << 10;
 const OUT_BYTES_KEPT: usize = 512 << 10;
 /// A connection may hold so much however full the others are.
 const HELD_BYTES_FREE: usize = 4 << 10;
+/// Who holds more than that of half a request gets on with it if so much comes, or its end.
+const PROGRESS_BYTES_MIN: usize = 4 << 10;
 
 thread_local! {
     /// The buffers of this thread: what is read, and where replies are gathered.
@@ -45,13 +47,18 @@ pub(crate) struct Connection<E: Engine, S> {
     sent: usize,
     /// What is counted of this connection in the bytes that all hold.
     held: usize,
+    /// True if it holds half a request, and more than any may.
+    is_hoarding: bool,
+    /// What has come since it was last seen to get on with that.
+    progress: usize,
 }
 
 impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, stream: S) -> Connection<E, S> {
         let session = Session::new(env.auth.is_some());
         let pending = BytesMut::new();
-        Connection { env, state, stream, session, pending, has_yielded: false, sent: 0, held: 0 }
+        let (has_yielded, is_hoarding) = (false, false);
+        Connection { env, state, stream, session, pending, has_yielded, sent: 0, held: 0, is_hoarding, progress: 0 }
     }
 
     /// Waits until what the replies say is durable. Where it cannot be, they are not sent, and the connection ends: the outcome is unknown.
@@ -121,8 +128,13 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     fn feed_pending(&mut self) {
         let taken = self.session.feed(&self.env, &self.pending);
         self.pending.advance(taken);
-        if self.pending.is_empty() {
-            self.pending = BytesMut::new();
+        if taken > 0 {
+            self.progress = PROGRESS_BYTES_MIN;
+        }
+        // Who is left with little of what was much holds little.
+        let left = self.pending.len();
+        if left == 0 || (left <= HELD_BYTES_FREE && self.pending.capacity() > HELD_BYTES_FREE) {
+            self.pending = BytesMut::from(&self.pending[..]);
         }
     }
 
@@ -132,6 +144,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
         let read = if self.pending.len() < READ_BYTES { self.poll_read_some(cx) } else { self.poll_read_body(cx) };
         let bytes = ready!(read)?;
         self.env.counters.mine().add(Count::BytesRead, bytes as u64);
+        self.progress = self.progress.saturating_add(bytes);
         self.touch();
         Poll::Ready(Ok(bytes > 0))
     }
@@ -187,6 +200,20 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
         more == 0 || held <= HELD_BYTES_FREE || all <= self.env.limits.held_bytes_max
     }
 
+    /// Notes whether this connection gets on with half a request that it holds more of than any may: a byte now and then is not enough, or a few of them would
+    /// keep the room of all. Who has sent little, or waits for the disk, is not meant.
+    fn note_progress(&mut self) {
+        let was_hoarding = self.is_hoarding;
+        let is_half = self.state.phase() == Phase::Half && self.session.waits_for == 0;
+        self.is_hoarding = is_half && self.held > HELD_BYTES_FREE;
+        if self.is_hoarding && (!was_hoarding || self.progress >= PROGRESS_BYTES_MIN) {
+            self.progress = 0;
+            self.state.set_stuck_since(Some(self.env.coarse_ms.load(Ordering::Relaxed)));
+        } else if was_hoarding && !self.is_hoarding {
+            self.state.set_stuck_since(None);
+        }
+    }
+
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         loop {
             ready!(self.poll_flush(cx))?;
@@ -224,7 +251,10 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Future for Connection<E, S> {
                 }
                 Poll::Ready(())
             }
-            Poll::Pending if this.hold() => Poll::Pending,
+            Poll::Pending if this.hold() => {
+                this.note_progress();
+                Poll::Pending
+            }
             Poll::Pending => {
                 this.env.counters.mine().add(Count::HeldKicks, 1);
                 tracing::warn!(conn = this.state.id, held_bytes = this.held, "closed: connections hold too much");

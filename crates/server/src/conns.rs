@@ -20,6 +20,9 @@ pub(crate) enum Phase {
     Writing = 2,
 }
 
+/// No moment.
+const NEVER: u64 = u64::MAX;
+
 /// What others may know of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnState {
@@ -28,6 +31,8 @@ pub(crate) struct ConnState {
     pub(crate) listener: String,
     /// When it last got or gave bytes, in ms since the start.
     pub(crate) last_ms: AtomicU64,
+    /// Since when it has held half a request, more than anybody may, and not got on with it, in ms since the start; [`NEVER`] while that is not so.
+    stuck_since_ms: AtomicU64,
     phase: AtomicU8,
     /// Wakes its task, which then looks again whether the server ends.
     waker: Mutex<Option<Waker>>,
@@ -44,6 +49,16 @@ impl ConnState {
 
     pub(crate) fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Notes since when it does not get on with half a request; `None` for one that does, or holds little.
+    pub(crate) fn set_stuck_since(&self, ms: Option<u64>) {
+        self.stuck_since_ms.store(ms.unwrap_or(NEVER), Ordering::Relaxed);
+    }
+
+    /// For how long it has not got on with half a request; 0 if it does.
+    pub(crate) fn stuck_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.stuck_since_ms.load(Ordering::Relaxed))
     }
 
     /// True before its first look at its socket: it has not come so far, or is at a handshake still.
@@ -93,6 +108,7 @@ impl Conns {
             peer,
             listener: listener.to_owned(),
             last_ms: AtomicU64::new(now_ms),
+            stuck_since_ms: AtomicU64::new(NEVER),
             phase: AtomicU8::new(Phase::Idle as u8),
             waker: Mutex::default(),
         });

@@ -53,12 +53,14 @@ counts! {
     TotalConnections = "total_connections",
     RejectedConnections = "rejected_connections",
     IdleKicks = "idle_kicks",
-    /// Connections that were dropped because they did not read what they had asked for.
+    /// Connections that were dropped because they did not read what they had asked for, or did not get on with half a request that they held much of.
     SlowKicks = "slow_kicks",
     /// Connections that were dropped because all together held too much of what was not finished.
     HeldKicks = "held_kicks",
     TlsErrors = "ssl_handshake_errors",
     Errors = "request_errors",
+    /// Delayed `flush_all`s that failed when they were due: whoever asked had been told `OK`.
+    FlushErrors = "flush_errors",
 }
 
 const COUNTS: usize = Count::ALL.len();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 use crate::auth::AuthFile;
 use crate::config::{ClientCerts, Config, Limits, Listen};
 use crate::conns::Conns;
-use crate::counters::AllCounters;
+use crate::counters::{AllCounters, Count};
 use crate::engine::Engine;
 use crate::listen::Open;
 
@@ -71,6 +72,8 @@ pub(crate) struct Env<E> {
     pub(crate) coarse_ms: AtomicU64,
     /// When what was stored before it is to go, in ms since the start.
     flush_at_ms: AtomicI64,
+    /// What a delayed flush that was due waits for until it is durable; 0 for nothing. See [`Engine::touched`].
+    flush_waits_for: AtomicU64,
     /// True once no new work is begun.
     pub(crate) draining: AtomicBool,
     /// Told to end.
@@ -99,6 +102,7 @@ impl<E: Engine> Env<E> {
             held_bytes: AtomicUsize::new(0),
             coarse_ms: AtomicU64::new(0),
             flush_at_ms: AtomicI64::new(NO_FLUSH),
+            flush_waits_for: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         })
@@ -134,7 +138,27 @@ impl<E: Engine> Env<E> {
         // Whoever asked for another moment meanwhile has that one.
         if is_due && self.flush_at_ms.compare_exchange(due_ms, NO_FLUSH, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             self.engine.flush();
+            self.flush_waits_for.fetch_max(self.engine.touched(), Ordering::Relaxed);
         }
+        self.settle_flush();
+    }
+
+    /// Looks whether a delayed flush was written. One that was not is told here, since whoever asked for it was answered long ago; it is not tried again: where a write has failed the store takes none.
+    fn settle_flush(&self) {
+        let waits_for = self.flush_waits_for.load(Ordering::Relaxed);
+        if waits_for == 0 {
+            return;
+        }
+        // It is asked again with the next tick.
+        match self.engine.poll_settled(waits_for, &mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => return,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                self.counters.mine().add(Count::FlushErrors, 1);
+                tracing::error!(%error, "a delayed flush_all that was due may not have removed anything");
+            }
+        }
+        self.flush_waits_for.store(0, Ordering::Relaxed);
     }
 
     /// When an item expires that is stored now with this life, in ms of the store's clock: memcached's reading of the number. A moment that

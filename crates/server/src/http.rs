@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use crate::counters::{BUCKETS, Count, LATENCY_CLASSES, bucket_bound_ns};
 use crate::engine::Engine;
 use crate::env::Env;
+use crate::session::TIMED_EVERY;
 
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -97,21 +98,25 @@ fn metrics<E: Engine>(env: &Env<E>) -> String {
     text
 }
 
-/// Times of one request in 16: from its line being found to its reply being written into the buffer.
+/// How many requests there were and how long they took, by one in 16, which stands for all 16: from its line being found to its reply being written into the buffer and, over a folder,
+/// being as durable as the store promises.
 fn histograms<E: Engine>(env: &Env<E>, text: &mut String) {
     const NAME: &str = "larder_request_seconds";
     const NS: f64 = 1e9;
-    let _ = writeln!(text, "# TYPE {NAME} histogram");
+    let _ = writeln!(
+        text,
+        "# HELP {NAME} Requests, by how long each took until its reply was ready and durable. One in {TIMED_EVERY} is timed, and counted {TIMED_EVERY} times.\n# TYPE {NAME} histogram"
+    );
     for (class, word) in LATENCY_CLASSES {
         let times = env.counters.times(class);
         let mut sum = 0;
         for (bucket, count) in times.buckets.iter().enumerate() {
-            sum += count;
+            sum += count * u64::from(TIMED_EVERY);
             let bound =
                 if bucket < BUCKETS { (bucket_bound_ns(bucket) as f64 / NS).to_string() } else { "+Inf".to_owned() };
             let _ = writeln!(text, "{NAME}_bucket{{class=\"{word}\",le=\"{bound}\"}} {sum}");
         }
-        let _ = writeln!(text, "{NAME}_sum{{class=\"{word}\"}} {}", times.sum_ns as f64 / NS);
+        let _ = writeln!(text, "{NAME}_sum{{class=\"{word}\"}} {}", times.sum_ns as f64 * f64::from(TIMED_EVERY) / NS);
         let _ = writeln!(text, "{NAME}_count{{class=\"{word}\"}} {sum}");
     }
 }

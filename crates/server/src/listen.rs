@@ -3,13 +3,15 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use larder_core::{Error, ErrorKind, Result};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt,
+};
 
 use crate::config::{Config, Inherited, Listen};
 
@@ -43,7 +45,7 @@ impl Open {
                     }
                 }
                 Listen::Unix(path, mode) => {
-                    let listener = bind_unix(path, *mode).map_err(|error| failed(&path.display(), error))?;
+                    let listener = bind_unix(path, *mode, backlog).map_err(|error| failed(&path.display(), error))?;
                     open.unix.push((listener, format!("unix:{}", path.display())));
                 }
             }
@@ -150,15 +152,48 @@ fn is_not_here(error: &io::Error) -> bool {
 }
 
 /// A socket that a server before us left is removed; anything else in its place is not.
-fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<UnixListener> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         if UnixStream::connect(path).is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there"));
         }
         fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    let socket = place_unix(path, mode)?;
+    listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    let listener = UnixListener::from(socket);
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// A socket with the access that it is to have, which nobody is let in by before it is listened on: whoever has come meanwhile, while the umask alone said who may, is refused.
+fn place_unix(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unix_socket_lets_nobody_in_before_its_access_is_as_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let refused = || UnixStream::connect(&path).unwrap_err().kind();
+        let socket = place_unix(&path, 0o600).unwrap();
+        assert_eq!((mode(), refused()), (0o600, io::ErrorKind::ConnectionRefused));
+        listen(&socket, 1).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+        // More than a umask leaves, and one that was left behind is replaced.
+        let listener = bind_unix(&path, 0o777, 8).unwrap();
+        assert_eq!(mode(), 0o777);
+        UnixStream::connect(&path).unwrap();
+        assert_eq!(bind_unix(&path, 0o700, 8).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+    }
 }

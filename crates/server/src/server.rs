@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::{Error, ErrorKind, Result};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -25,6 +25,8 @@ use crate::{http, notify, tls};
 const TICK: Duration = Duration::from_millis(100);
 /// How long a listener rests that could not accept, for want of file descriptors mostly.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How often it is told that it cannot.
+const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How long a client may take for the TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -408,7 +410,8 @@ fn keep_time<E: Engine>(env: &Env<E>) {
     let (idle_ms, slow_ms) = (env.limits.idle_timeout_ms, env.limits.slow_timeout_ms);
     let counters = env.counters.mine();
     if slow_ms > 0 {
-        let slow = env.conns.end(|conn| conn.phase() == Phase::Writing && silent_ms(conn) > slow_ms);
+        let takes_nothing = |conn: &ConnState| conn.phase() == Phase::Writing && silent_ms(conn) > slow_ms;
+        let slow = env.conns.end(|conn| takes_nothing(conn) || conn.stuck_ms(now_ms) > slow_ms);
         counters.add(Count::SlowKicks, slow as u64);
     }
     if idle_ms > 0 {
@@ -444,6 +447,7 @@ type Given<E> = mpsc::Sender<(Accepted, Listed<E>)>;
 
 async fn accept_tcp<E: Engine>(env: Arc<Env<E>>, listener: std::net::TcpListener, name: String, given: Given<E>) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
+    let mut told = None;
     loop {
         let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
         match accepted {
@@ -451,7 +455,7 @@ async fn accept_tcp<E: Engine>(env: Arc<Env<E>>, listener: std::net::TcpListener
                 Some(listed) => _ = given.send((Accepted::Tcp(stream), listed)).await,
                 None => refuse(stream),
             },
-            Err(error) => rest(&error).await,
+            Err(error) => rest(&error, &mut told).await,
         }
     }
 }
@@ -463,13 +467,14 @@ async fn accept_unix<E: Engine>(
     given: Given<E>,
 ) {
     let Ok(listener) = UnixListener::from_std(listener) else { return };
+    let mut told = None;
     loop {
         match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => match admit(&env, name.clone(), &name) {
                 Some(listed) => _ = given.send((Accepted::Unix(stream), listed)).await,
                 None => refuse(stream),
             },
-            Err(error) => rest(&error).await,
+            Err(error) => rest(&error, &mut told).await,
         }
     }
 }
@@ -487,15 +492,18 @@ fn refuse(mut stream: impl std::io::Write) {
     let _ = stream.write(TOO_MANY);
 }
 
-async fn rest(error: &std::io::Error) {
-    tracing::warn!(%error, "could not accept a connection");
+/// Waits a little before the next try, and says why. `told`: when that was last said.
+async fn rest(error: &std::io::Error, told: &mut Option<Instant>) {
+    if told.is_none_or(|told| told.elapsed() >= ACCEPT_TOLD_EVERY) {
+        *told = Some(Instant::now());
+        tracing::warn!(%error, "could not accept a connection");
+    }
     tokio::time::sleep(ACCEPT_REST).await;
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::time::Instant;
 
     use super::*;
     use crate::config::Limits;

@@ -6,6 +6,7 @@ mod syncs;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use larder_core::list::{List, Listed};
 use larder_core::{Ctx, Durability, ErrorKind, Key, Op, PutMode, Store, StoreExt, Ttl, Want};
@@ -249,10 +250,52 @@ fn after_a_sync_that_failed_every_write_is_an_error_and_reads_go_on() {
     assert!(["VA 1\r\n1\r\nMN\r\n", "VA 1\r\n2\r\nMN\r\n"].contains(&value.as_str()), "{value}");
 }
 
+/// The same, for a removal that is due when the disk has failed.
+#[test]
+fn child_whose_delayed_flush_fails() {
+    let Some(folder) = std::env::var_os("LARDER_CHILD") else { return };
+    let server = common::start_in_folder(Path::new(&folder));
+    let flush_errors = || {
+        let told = answer(&server, "stats");
+        told.lines().find_map(|line| line.strip_prefix("STAT flush_errors ")).map(|number| number.parse().unwrap())
+    };
+    assert_eq!(answer(&server, "set k 0 0 1\r\n1"), "STORED\r\nMN\r\n");
+    // One that is written is no error.
+    assert_eq!(answer(&server, "flush_all 1"), "OK\r\nMN\r\n");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while answer(&server, "mg k v") != "EN\r\nMN\r\n" {
+        assert!(Instant::now() < deadline, "it is not flushed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(answer(&server, "set k 0 0 1\r\n2"), "STORED\r\nMN\r\n");
+    assert_eq!(flush_errors(), Some(0));
+    assert_eq!(answer(&server, "flush_all 1"), "OK\r\nMN\r\n");
+    refuse_syncs();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while flush_errors() != Some(1) {
+        assert!(Instant::now() < deadline, "it is told nowhere");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(answer(&server, "mg k v"), "VA 1\r\n2\r\nMN\r\n", "what was to go is there");
+    // Told once.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(flush_errors(), Some(1));
+    println!("told once");
+}
+
+#[test]
+fn a_delayed_flush_that_fails_when_it_is_due_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child_whose_delayed_flush_fails", "--nocapture"]);
+    let output = child.env("LARDER_CHILD", folder.path()).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("told once"), "{output:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_served_folder_promises_reaches_the_profile() {
     let folder = tempfile::tempdir().unwrap();
-    let every = Sync::Every(std::time::Duration::from_millis(50));
+    let every = Sync::Every(Duration::from_millis(50));
     let served = [("a", Sync::Always), ("b", every)].map(|(name, sync)| {
         let store = DurableOptions::new(folder.path().join(name)).sync(sync).open().unwrap();
         let config = larder_server::Config { listen: common::anywhere(), threads: 1, ..Default::default() };

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,12 @@ fn eventually(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// True once the server has closed.
+/// True once the server has closed: nothing more came before that. A server that is silent has not.
 fn is_closed(stream: &mut TcpStream) -> bool {
-    !matches!(stream.read(&mut [0; 4096]), Ok(1..))
+    match stream.read(&mut [0; 4096]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+    }
 }
 
 /// Half a megabyte, so that a few of them are more than the buffers of the system take.
@@ -136,6 +139,56 @@ fn connections_that_together_hold_too_much_are_closed() {
     assert_eq!(exchange(addr, [&b"set k 0 0 1\r\nx\r\nget k\r\n"[..]]), b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
 }
 
+/// Half of a large value, of which no more comes, or a byte now and then, keeps no room from others for ever. Who sends little, or gets on, is let be.
+#[test]
+fn who_holds_half_a_request_and_does_not_get_on_with_it_makes_room_for_others() {
+    const SLOW_MS: u64 = 1_000;
+    const HOARDERS: u64 = 4;
+    let limits = Limits { held_bytes_max: 3 << 19, slow_timeout_ms: SLOW_MS, ..Limits::default() };
+    let server = start(limits);
+    let addr = server.addrs()[0];
+    let [mut telnet, mut steady] = [(); 2].map(|()| connect(addr));
+    telnet.write_all(b"set small 0 0 5\r\nhe").unwrap();
+    let half = [&b"set hoard 0 0 1000000\r\n"[..], &[b'x'; 200_000]].concat();
+    let mut hoarders: Vec<TcpStream> = (0..HOARDERS).map(|_| connect(addr)).collect();
+    hoarders.iter_mut().for_each(|hoarder| hoarder.write_all(&half).unwrap());
+    eventually(|| stat(addr, "read_buf_bytes") > HOARDERS * 200_000);
+    let large = [&b"set large 0 0 900000\r\n"[..], &[b'y'; 900_000], b"\r\n"].concat();
+    // There is no room for it.
+    let _ = connect(addr).write_all(&large[..800_000]);
+    eventually(|| stat(addr, "held_kicks") == 1);
+    // It gets on, for twice as long as others may stand still.
+    steady.write_all(b"set steady 0 0 60000\r\n").unwrap();
+    for _ in 0..20 {
+        steady.write_all(&[b'z'; 3_000]).unwrap();
+        // A byte now and then is not getting on: who has gone finds nobody.
+        hoarders.iter_mut().for_each(|hoarder| _ = hoarder.write_all(b"x"));
+        std::thread::sleep(Duration::from_millis(SLOW_MS / 10));
+    }
+    eventually(|| stat(addr, "slow_kicks") == HOARDERS);
+    assert!(hoarders.iter_mut().all(is_closed));
+    assert_eq!(exchange(addr, [&large[..]]), b"STORED\r\n", "others have the room");
+    steady.write_all(b"\r\n").unwrap();
+    assert_eq!(read_until(&mut steady, b"\n"), b"STORED\r\n");
+    telnet.write_all(b"llo\r\n").unwrap();
+    assert_eq!(read_until(&mut telnet, b"\n"), b"STORED\r\n");
+    assert_eq!((stat(addr, "slow_kicks"), stat(addr, "held_kicks")), (HOARDERS, 1), "nobody else was closed");
+}
+
+/// What is left of many requests that came together is counted as it is, not as the buffer that they came in.
+#[test]
+fn a_little_rest_of_much_is_held_as_a_little() {
+    let server = start(Limits { slow_timeout_ms: 300, ..Limits::default() });
+    let addr = server.addrs()[0];
+    let mut stream = connect(addr);
+    let large = [&b"set k 0 0 900000\r\n"[..], &[b'v'; 900_000], b"\r\nget k"].concat();
+    ask(&mut stream, &large, b"STORED\r\n");
+    eventually(|| (1..=4_096).contains(&stat(addr, "read_buf_bytes")));
+    std::thread::sleep(Duration::from_millis(900));
+    let reply = ask(&mut stream, b"\r\n", b"END\r\n");
+    assert_eq!(reply.len(), b"VALUE k 0 900000\r\n\r\nEND\r\n".len() + 900_000);
+}
+
 #[test]
 fn one_connection_too_many_is_told_so() {
     let server = start(Limits { connections_max: 2, ..Limits::default() });
@@ -165,17 +218,47 @@ fn the_idle_are_closed_and_the_busy_are_not() {
     assert_eq!(stat(addr, "idle_kicks"), 1);
 }
 
+/// What a client of TLS 1.2 and 1.3 begins with, without a byte that ends a line.
+fn client_hello() -> Vec<u8> {
+    let key_share = [&[0x00, 0x33, 0x00, 0x26, 0x00, 0x24, 0x00, 0x1d, 0x00, 0x20][..], &[0x55; 32]].concat();
+    let extensions = [
+        // Versions 1.3 and 1.2; one scheme of signatures.
+        &[0x00, 0x2b, 0x00, 0x05, 0x04, 0x03, 0x04, 0x03, 0x03, 0x00, 0x0d, 0x00, 0x04, 0x00, 0x02, 0x04, 0x03][..],
+        &key_share,
+    ];
+    let extensions = extensions.concat();
+    let body = [
+        // The version, what is random, no session, two cipher suites, no compression.
+        &[0x03, 0x03][..],
+        &[0x33; 32],
+        &[0x00, 0x00, 0x04, 0x13, 0x01, 0xc0, 0x2b, 0x01, 0x00, 0x00, extensions.len() as u8],
+        &extensions,
+    ];
+    let body = body.concat();
+    let message = [&[0x01, 0x00, 0x00, body.len() as u8][..], &body].concat();
+    let record = [&[0x16, 0x03, 0x01, 0x00, message.len() as u8][..], &message].concat();
+    assert!(!record.contains(&b'\n'));
+    record
+}
+
 #[test]
 fn what_is_no_memcached_client_is_closed_and_disturbs_nobody() {
     let server = start(Limits::default());
     let addr = server.addrs()[0];
     let mut other = connect(addr);
     let binary_noop = [&[0x80, 0x0a][..], &[0; 22]].concat();
-    let client_hello = [&[0x16, 0x03, 0x01, 0x02, 0x00][..], &[7; 4_000]].concat();
     let endless = vec![b'x'; 1 << 20];
     let endless_get = [&b"get "[..], &vec![b'x'; 2 << 20]].concat();
     let http = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec();
-    for request in [binary_noop, client_hello, endless, endless_get, http] {
+    for hello in [client_hello(), [&client_hello()[..], &[7; 4_000]].concat(), vec![0x16]] {
+        let mut stream = connect(addr);
+        stream.write_all(&hello).unwrap();
+        // It waits for an answer, and has sent no end of a line.
+        assert_eq!(read_until(&mut stream, b"\n"), b"ERROR\r\n");
+        assert!(is_closed(&mut stream));
+        assert_eq!(ask(&mut other, b"mn\r\n", b"MN\r\n"), b"MN\r\n");
+    }
+    for request in [binary_noop, endless, endless_get, http] {
         let mut stream = connect(addr);
         // The server may have closed before all was sent.
         let _ = stream.write_all(&request);
@@ -323,7 +406,8 @@ fn metrics_and_health_are_told_over_http() {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
     let reads = histogram(&text, "read");
-    assert!(reads >= 4, "one request in 16 is timed: {text}");
+    assert!((64..=80).contains(&reads), "of 66, one in 16 is timed, and stands for all 16: {text}");
+    assert!(text.lines().any(|line| line.starts_with("# HELP larder_request_seconds ")), "{text}");
     assert!(histogram(&text, "write") + histogram(&text, "other") < reads, "{text}");
     // One who asks for more than the buffers of the system take, and reads nothing, is counted.
     let mut deaf = connect(addr);
@@ -335,7 +419,7 @@ fn metrics_and_health_are_told_over_http() {
     assert!(ask("DELETE /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 405"));
 }
 
-/// How many requests of a class were timed. Its buckets count all that took no longer than their bounds, the last of them all there are.
+/// How many requests of a class there were. Its buckets count all that took no longer than their bounds, the last of them all there are.
 fn histogram(text: &str, class: &str) -> u64 {
     let buckets: Vec<(f64, u64)> = text
         .lines()

@@ -11,10 +11,11 @@ use larder_testkit::servers::{Memcached, Version};
 use larder_testkit::sessions::{ask, connect};
 
 /// Ours, in `stats` and `stats settings`: memcached has none of that name.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     "slow_kicks",
     "held_kicks",
     "request_errors",
+    "flush_errors",
     "larder_version",
     "incarnation",
     "durability",

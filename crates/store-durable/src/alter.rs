@@ -62,7 +62,7 @@ pub enum NextCas {
     Keep,
     /// A new one.
     New,
-    /// This one. That it is not one the item had before is up to the caller.
+    /// This one. That it is not one the item had before, or gets later, is up to the caller: those that the store gives out count on from no token that was chosen.
     Exactly(u64),
 }
 
@@ -132,4 +132,46 @@ fn changed(altered: Altered, record: Option<&Record>, rules: &ops::Rules) -> Res
         NextCas::Exactly(cas) => cas,
     };
     Ok(Change::Put(Record { marks, flags, expiry_ms, cas, value, ..Record::default() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Ctx, ErrorKind, Op, PutMode, StoreExt};
+
+    use super::*;
+    use crate::layout::Commit;
+    use crate::{Direct, DirectItem, DirectNext, Options};
+
+    /// As an earlier version left it, which counted on from tokens that clients had chosen.
+    #[tokio::test]
+    async fn where_no_token_is_left_none_is_given_out_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Options::new(folder.path()).open().unwrap();
+        let key = || Key::new("k").unwrap();
+        let put = || Op::put(key(), PutMode::Set, "v", Ttl::Never);
+        let store = open();
+        store.run_one(Ctx::default(), put()).await.unwrap();
+        let shared = store.shared();
+        let last = shared.engine.last_commit().unwrap().unwrap();
+        let last = Commit { sequence: last.sequence + 1, cas_limit: u64::MAX - 5, ..last };
+        shared.engine.commit(shared.engine.entries(), last, true).unwrap();
+        drop(store);
+
+        let store = open();
+        for _ in 0..10 {
+            let error = store.run_one(Ctx::default(), put()).await.unwrap_err();
+            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Unavailable, false));
+            assert!(error.to_string().contains("no cas token is left"), "{error}");
+        }
+        assert_eq!(store.get(key()).await.unwrap().unwrap().value, "v");
+        store.run_one(Ctx::default(), Op::delete(key())).await.unwrap();
+        drop(store);
+
+        let direct = Direct::new(open());
+        let next = |cas| DirectNext::Put(DirectItem { value: "v".into(), flags: 0, marks: 0, cas, expiry_ms: None });
+        for _ in 0..10 {
+            assert_eq!(direct.overwrite(b"k", next).unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        assert_eq!(direct.get(b"k").unwrap().0, None);
+    }
 }

@@ -74,7 +74,7 @@ impl DurableStore {
         let origin = Some(Origin { store, incarnation, restores, sequence: last.sequence });
         let writer = DumpWriter::new(Vec::new(), &Head { origin, ..Head::now(shared.name.as_str()) })?;
         let totals = writer.totals();
-        let shown = Shown { now_ms: shared.time.now_ms(), generation: moment.generations().map_err(named)?.current };
+        let shown = Shown { now_ms: shared.time.now_ms(), generation: shared.generation_of(&moment).map_err(named)? };
         Ok(BackupParts { moment, shown, from: vec![ITEM], writer: Some(writer), totals })
     }
 }
@@ -172,7 +172,7 @@ impl Options {
         let identity = Identity {
             store: origin.map_or_else(random, |origin| Ok(origin.store))?,
             incarnation: random()?,
-            restores: origin.map_or(0, |origin| origin.restores) + u64::from(origin.is_some()),
+            restores: origin.map_or(0, |origin| origin.restores.saturating_add(1)),
         };
         place.begin(identity, true)?;
         match self.fill(&place.engine(), identity, &mut reader, tell) {

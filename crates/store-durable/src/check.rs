@@ -39,7 +39,8 @@ pub struct Checked {
 }
 
 impl DurableStore {
-    /// Reads every file of a table from end to end, and every item, and holds each against its checksum. The journal and the lists of tables were looked over when the store was opened.
+    /// Reads every file of a table from end to end, and every item, and holds each against its checksum. The journal and the lists of tables were looked over when the store was opened,
+    /// which also mends what a crash has left ([`Options::open`](crate::Options::open)); this itself changes nothing.
     /// Others work meanwhile; what they write is not looked at. Blocks for as long as the store is large.
     ///
     /// # Errors

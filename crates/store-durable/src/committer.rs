@@ -5,7 +5,8 @@
 //! round: so many writers share one sync. A round that will sync also waits a moment for those who were just answered ([`Gather`]).
 //!
 //! Readers do not come here. They read the engine, which shows a batch only once it was written, and synced if that was asked for: nobody sees what
-//! a crash could still take back at `sync=always`. A reader may see a write a moment before its writer is told of it.
+//! a crash could still take back at `sync=always`, but for the moment in which the engine shows a batch and an earlier sync is found to have failed. A reader may see a write a moment
+//! before its writer is told of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -36,6 +37,8 @@ use crate::recent::is_large;
 use crate::sweep::{Sweep, Swept};
 use crate::time::Timekeeper;
 
+mod reclaim;
+
 /// Requests that may wait for the committer.
 pub(crate) const QUEUE_REQUESTS_MAX: usize = 4096;
 /// Ops of one round, at the most (and one request's more).
@@ -46,6 +49,8 @@ const ROUND_BYTES_MAX: usize = 32 << 20;
 const CAS_STEP: u64 = 1 << 20;
 /// Tokens that are left when the next are set aside.
 const CAS_LEFT_MIN: u64 = 1 << 18;
+/// The last token that is given out. Nobody comes so far by counting; a program of an earlier version could, by tokens that its clients had chosen and that it counted on from.
+pub(crate) const CAS_MAX: u64 = u64::MAX - (1 << 48);
 /// Items in front that a page of a listing looks at, if there are so many: some may be gone, or over.
 pub(crate) const PAGE_ITEMS_MIN: usize = 1024;
 /// Behind the engine keys of all items.
@@ -175,6 +180,15 @@ impl Shared {
         let mut front = self.front.entries(from..&ITEMS_END, most.saturating_add(1));
         let first_unknown = if front.len() > most { front.pop_last() } else { None };
         (self.engine.moment(front), first_unknown.map_or_else(|| ITEMS_END.to_vec(), |(key, _)| key))
+    }
+
+    /// The generation of the items that a moment shows.
+    pub(crate) fn generation_of(&self, moment: &Moment) -> Result<u32, Fault> {
+        // The engine may show the removal of everything though it failed: a crash could take it back. Nothing is written any more, so what was shown last is shown for good.
+        if self.failure().is_some() {
+            return Ok(self.generation.load(Ordering::Acquire));
+        }
+        Ok(moment.generations()?.current)
     }
 
     /// How many items there are, about.
@@ -466,8 +480,7 @@ impl Committer {
         }
         let now_ms = self.now_ms();
         let key = op.key.as_bytes();
-        let cas = self.cas + 1;
-        let rules = Rules { now: self.now, cas, ..self.shared.rules_at(self.now) };
+        let rules = Rules { cas: self.next_cas(), ..self.shared.rules_at(self.now) };
         let name = &self.shared.name;
         let stored;
         let item = match self.overlay.get(key) {
@@ -492,7 +505,10 @@ impl Committer {
             Change::Remove => None,
         };
         if let Some(record) = &record {
-            self.cas = self.cas.max(record.cas);
+            // One that the caller chose, or that the item keeps, says nothing of those that were given out.
+            if record.cas == self.next_cas() {
+                self.cas = record.cas;
+            }
             self.bytes += record.value.len();
         }
         self.put(key.as_bytes(), record);
@@ -515,9 +531,20 @@ impl Committer {
         }
         // What gives room back is let through.
         if !matches!(op.verb, larder_core::Verb::Delete { .. }) {
-            self.shared.room.check().map_err(|fault| fault.error(&self.shared.name).op(op))?;
+            self.may_put().map_err(|fault| fault.error(&self.shared.name).op(op))?;
         }
         Ok(())
+    }
+
+    /// Looks whether there is room for an item, and a token.
+    fn may_put(&self) -> Result<(), Fault> {
+        self.shared.room.check()?;
+        if self.next_cas() > CAS_MAX { Err(Fault::no_token()) } else { Ok(()) }
+    }
+
+    /// The token of the next item.
+    fn next_cas(&self) -> u64 {
+        self.cas.saturating_add(1)
     }
 
     fn alter(&mut self, key: &Key, alter: AlterFn) -> Result<()> {
@@ -525,59 +552,16 @@ impl Committer {
             return Err(self.shared.refused(&earlier).key(key));
         }
         let named = |fault: Fault| fault.error(&self.shared.name).key(key);
-        self.shared.room.check().map_err(named)?;
+        self.may_put().map_err(named)?;
         let stored = match self.overlay.get(key.as_bytes()) {
             Some(record) => record.clone(),
             None => self.shared.stored(key.as_bytes()).map_err(named)?,
         };
         let now_ms = self.now_ms();
-        let rules = Rules { cas: self.cas + 1, ..self.shared.rules_at(self.now) };
+        let rules = Rules { cas: self.next_cas(), ..self.shared.rules_at(self.now) };
         let change = alter(stored.as_ref().filter(|record| !record.is_over(now_ms)), &rules)?;
         self.change(key, change);
         Ok(())
-    }
-
-    /// Removes items whose life is over: some of them, or `all`.
-    fn reclaim(&mut self, all: bool) -> Result<u64> {
-        let (now_ms, shared) = (self.now_ms(), self.shared.clone());
-        let mut removed = 0;
-        if all {
-            self.end_part();
-            self.move_all().map_err(|fault| fault.error(&shared.name))?;
-        }
-        loop {
-            if let Some(earlier) = shared.failure() {
-                return Err(shared.refused(&earlier));
-            }
-            let due = shared.expiry.due(&shared.engine, now_ms).map_err(|fault| fault.error(&shared.name))?;
-            let is_last = !due.is_full;
-            for engine_key in due.keys {
-                removed += u64::from(self.reclaim_one(&engine_key, now_ms)?);
-                self.over.push(engine_key);
-                self.ops += 1;
-            }
-            if is_last || !all {
-                return Ok(removed);
-            }
-            self.end_part();
-        }
-    }
-
-    /// Removes the item of an expiry that has come, if it is the item's own: it may have got another life since.
-    fn reclaim_one(&mut self, engine_key: &[u8], now_ms: u64) -> Result<bool> {
-        let Some((_, key)) = layout::split_expiry_key(engine_key) else { return Ok(false) };
-        let name = &self.shared.name;
-        let is_over = match self.overlay.get(key) {
-            Some(record) => record.as_ref().is_some_and(|record| record.is_over(now_ms)),
-            None => {
-                let stored = self.shared.stored(key).map_err(|fault| fault.error(name))?;
-                stored.is_some_and(|record| record.is_over(now_ms))
-            }
-        };
-        if is_over {
-            self.put(key, None);
-        }
-        Ok(is_over)
     }
 
     /// Writes what came so far, answers, and goes on: what fails later is not told to those before it.
@@ -708,7 +692,7 @@ impl Committer {
     fn write(&mut self, entries: Entries, is_synced: bool, seen: Seen) -> Result<(), Fault> {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
-        let takes_lot = self.cas + CAS_LEFT_MIN > self.commit.cas_limit;
+        let takes_lot = self.cas.saturating_add(CAS_LEFT_MIN) > self.commit.cas_limit;
         let begins_file = self.journal.has_next();
         if begins_file {
             // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
@@ -727,7 +711,7 @@ impl Committer {
         let next = Commit {
             sequence: self.commit.sequence + 1,
             synced: self.shared.synced.load(Ordering::Acquire),
-            cas_limit: if takes_lot { self.cas + CAS_STEP } else { self.commit.cas_limit },
+            cas_limit: if takes_lot { self.cas.saturating_add(CAS_STEP) } else { self.commit.cas_limit },
             time_ms: self.now_ms(),
             ..self.commit
         };

@@ -17,7 +17,7 @@ use larder_core::{Error, ErrorKind, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::hash::BuildHasher;
 
-use crate::committer::{ITEMS_END, Request};
+use crate::committer::{CAS_MAX, ITEMS_END, Request};
 use crate::fault::Fault;
 use crate::layout::{self, Record, Shown};
 use crate::recent::Recent;
@@ -198,7 +198,7 @@ impl Direct {
     /// ```
     pub fn new(store: DurableStore) -> Direct {
         let unsettled = store.shared().unsettled.get_or_init(|| Arc::new(Unsettled::new())).clone();
-        let cas = AtomicU64::new(store.first_cas);
+        let cas = AtomicU64::new(store.first_cas.min(CAS_MAX));
         Direct { store, unsettled, cas, hasher: RandomState::default() }
     }
 
@@ -327,6 +327,9 @@ impl Direct {
         cas: u64,
     ) -> Result<Ticket> {
         self.may_write(record.is_some())?;
+        if record.is_some() && cas > CAS_MAX {
+            return Err(self.named(&Fault::no_token()));
+        }
         let key = Bytes::copy_from_slice(key);
         // The shard is held until the end, so that writes of a key go to the committer in their order.
         let ticket = self.push(What::Item { hash, key: key.clone(), record: record.clone(), cas });
@@ -405,7 +408,7 @@ impl Direct {
     pub fn walk(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &DirectItem)) -> Result<Option<Vec<u8>>> {
         let shared = self.store.shared();
         let (moment, to) = shared.page(&layout::item_key(from), count);
-        let generation = moment.generations().map_err(|fault| self.named(&fault))?.current;
+        let generation = shared.generation_of(&moment).map_err(|fault| self.named(&fault))?;
         let shows = Shown { now_ms: self.now_ms(), generation };
         let (mut shown, mut last, mut bad) = (0, None, None);
         let mut tell = |engine_key: &[u8], bytes: Bytes| {

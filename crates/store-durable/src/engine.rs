@@ -1,7 +1,7 @@
-//! The engine, `fjall`, and nothing else names it: reads, scans, and batches that carry their [`Commit`].
+//! The engine, `fjall`: reads, scans, and batches that carry their [`Commit`]. What is the engine's has its name here, and in [`tables`](crate::tables), which looks its files over.
 //!
 //! What is relied on (read in its source, 3.1.13): a batch is written to the journal, then synced if asked to, then put where readers see
-//! it, all under the journal's lock; so no reader sees a batch that is not yet as durable as was asked. Each block of a table has a checksum that
+//! it, all under the journal's lock; so no reader sees a batch that is not yet as durable as was asked, but where an earlier sync is heard of only then that had failed. Each block of a table has a checksum that
 //! every read verifies. After a write or a sync that failed the engine refuses all writes, and reads go on; but where one of its own threads met the failure, it does so a moment late
 //! ([`told`](crate::told)).
 
@@ -150,6 +150,12 @@ impl Engine {
     /// What becomes of the writes of this journal file is heard from now on. To be called before what is written to it is not synced.
     pub(crate) fn follow(&self, journal: &Path) -> Result<(), Fault> {
         self.told.follow(journal)
+    }
+
+    /// What was heard.
+    #[cfg(test)]
+    pub(crate) fn told(&self) -> &Told {
+        &self.told
     }
 
     /// Journal files but the one that was followed last are whole and on disk.

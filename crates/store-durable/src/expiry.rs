@@ -38,10 +38,10 @@ impl Expiry {
         self.earliest_ms.load(Ordering::Relaxed) <= now_ms
     }
 
-    /// The first expiries that have come. To be called by the committer alone.
-    pub(crate) fn due(&self, engine: &Engine, now_ms: u64) -> Result<Due, Fault> {
+    /// The first expiries that have come, of the engine keys from `from` on. To be called by the committer alone.
+    pub(crate) fn due(&self, engine: &Engine, from: &[u8], now_ms: u64) -> Result<Due, Fault> {
         let (mut keys, mut next_ms, mut is_full) = (Vec::new(), u64::MAX, false);
-        engine.scan(&[layout::EXPIRY], &[layout::EXPIRY + 1], &mut |key, _| {
+        engine.scan(from, &[layout::EXPIRY + 1], &mut |key, _| {
             match layout::split_expiry_key(key) {
                 Some((expiry_ms, _)) if expiry_ms > now_ms => {
                     next_ms = expiry_ms;
@@ -54,5 +54,51 @@ impl Expiry {
         })?;
         self.earliest_ms.store(if is_full { 0 } else { next_ms }, Ordering::Relaxed);
         Ok(Due { keys, is_full })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use larder_core::{Ctx, ErrorKind, Key, ManualClock, Op, PutMode, StoreExt, Ttl};
+
+    use super::*;
+    use crate::committer::Request;
+    use crate::layout::Commit;
+    use crate::{DurableStore, Options};
+
+    async fn put_for_a_second(store: &DurableStore, key: &str) {
+        let put = Op::put(Key::new(key.to_owned()).unwrap(), PutMode::Set, "v", Ttl::After(Duration::from_secs(1)));
+        store.run_one(Ctx::default(), put).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn items_that_are_damaged_stay_and_those_behind_them_are_reclaimed() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000)));
+        let store = Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+        // More than are taken up at once, and all of them before the others.
+        let damaged = DUE_MAX as u64 + 1;
+        let mut entries = store.shared().engine.entries();
+        for number in 0..damaged {
+            let key = format!("damaged{number}");
+            entries.add(&layout::item_key(key.as_bytes()), Some(b"no record"));
+            entries.add(&layout::expiry_key(1, key.as_bytes()), Some(&[]));
+        }
+        store.shared().engine.commit(entries, Commit::default(), false).unwrap();
+        put_for_a_second(&store, "one").await;
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(store.reclaim_expired().await.unwrap(), 1);
+        put_for_a_second(&store, "two").await;
+        clock.advance(Duration::from_secs(1));
+        // As the timer asks.
+        assert!(store.ask(Request::Reclaim { reply: None }).await.is_ok());
+        store.sync().await.unwrap();
+        let found = store.check(&mut |_| ()).unwrap();
+        assert_eq!((found.items, found.damaged), (damaged, damaged));
+        let error = store.get(Key::new("damaged7").unwrap()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
 }

@@ -25,6 +25,12 @@ impl Fault {
         Fault { harm: Harm::Corrupt, detail: detail.into() }
     }
 
+    /// No cas token is left to give out.
+    pub(crate) fn no_token() -> Fault {
+        let detail = "no cas token is left: an earlier version counted on from tokens that clients had chosen; restore a backup into another folder, which counts anew";
+        Fault { harm: Harm::Unavailable, detail: detail.to_owned() }
+    }
+
     /// Of an input or output that failed.
     pub(crate) fn io(what: &str, error: std::io::Error) -> Fault {
         use std::io::ErrorKind as Io;

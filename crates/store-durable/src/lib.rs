@@ -3,7 +3,7 @@
 //! | guarantee | |
 //! |---|---|
 //! | crash of the process (`kill -9`) | takes nothing that was acknowledged |
-//! | power cut | takes nothing that was acknowledged at [`Sync::Always`]; at most the interval at [`Sync::Every`]; what the system had not written at [`Sync::Never`] |
+//! | power cut | takes nothing that was acknowledged at [`Sync::Always`]; at most what came within the interval and while a sync took at [`Sync::Every`]; what the system had not written at [`Sync::Never`] |
 //! | cas tokens | never given out twice, over restarts too |
 //! | lives | to the ms, by a time that never goes back, over restarts too |
 //! | damage | [`Corrupt`](larder_core::ErrorKind::Corrupt), with its place; never a miss |

@@ -52,7 +52,7 @@ impl DurableStore {
         let to = after_prefix(prefix);
         let (mut from, mut looked_at) = (layout::item_key(prefix), 0u64);
         let moment = shared.moment(&from, &to);
-        let generation = moment.generations().map_err(|fault| fault.error(&shared.name))?.current;
+        let generation = shared.generation_of(&moment).map_err(|fault| fault.error(&shared.name))?;
         let shown = Shown { now_ms: shared.time.now_ms(), generation };
         loop {
             let (mut last, mut seen, mut bad) = (None, 0, None);
@@ -128,7 +128,7 @@ fn page(
     want: Want,
 ) -> Result<Vec<(Key, Item)>, Fault> {
     let rules = shared.rules();
-    let shown = Shown { now_ms: shared.time.now_ms(), generation: moment.generations()?.current };
+    let shown = Shown { now_ms: shared.time.now_ms(), generation: shared.generation_of(moment)? };
     let (mut items, mut bad) = (Vec::new(), None);
     let mut tell = |engine_key: &[u8], bytes: Bytes| {
         let key = &engine_key[1..];

@@ -189,7 +189,7 @@ impl Options {
 
     /// A file that says how far the store was, kept elsewhere: brought up to date every second, and when the store is closed. A store that is older than its
     /// witness, such as a copy that was put back, is [`ErrorKind::RolledBack`] when it is opened, and one that is gone [`ErrorKind::Lost`]; one that was
-    /// [restored](Options::restore) is as it should be. What the last second wrote, the witness may not know.
+    /// [restored](Options::restore) is as it should be. What the last second wrote, the witness may not know. Where its disk hangs, the store goes on, and only closing it waits.
     ///
     /// ```
     /// # use larder_store_durable::Options;
@@ -207,7 +207,11 @@ impl Options {
     /// [`ErrorKind::Config`] for a path that is a file, is read-only, or holds something else; [`ErrorKind::Unavailable`], naming the process, where
     /// another has it open; [`ErrorKind::LayoutMismatch`] for one of a newer layout; [`ErrorKind::Corrupt`], with the place, for one
     /// that is damaged; [`ErrorKind::RolledBack`] or [`ErrorKind::Lost`] for one that its [witness](Options::witness) saw further on.
-    /// Nothing is changed by an open that fails.
+    /// [`ErrorKind::Full`] for one that is to be made where the disk has no room; one that is there is read without room.
+    ///
+    /// An open that fails changes nothing that the store holds. It may leave the folder, with the file `lock`, where there was none. Where what is wrong shows only once the engine has opened its files,
+    /// it has done what each open begins with: what a crash cut short at the journal's end is cut off, and what may not be on disk is written again; the engine has written older files
+    /// of its journal to tables, and removed tables that no list names.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The layout of the folder.
 const VERSION: u32 = 2;
-/// The oldest that is understood; it becomes the newest when it is opened. The second has rounds, which one of the first would not look for.
+/// The oldest that is understood; it becomes the newest when it is opened, and found to be whole. The second has rounds, which one of the first would not look for.
 const VERSION_MIN: u32 = 1;
 const MAGIC: &str = "larder durable store";
 /// The file that says what the folder is.
@@ -103,7 +103,11 @@ impl Place {
         }
         let id = std::process::id();
         let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{id}"));
-        written.map_err(|error| failed(&path, "cannot be written", error))?;
+        match written.map_err(|error| failed(&path, "cannot be written", error)) {
+            // Whoever waits is told of another process then, without its number: what is there is read, and given back, on a full disk, too.
+            Err(error) if error.kind() != ErrorKind::Full => return Err(error),
+            _ => {}
+        }
         // What was seen before the lock was ours may have changed since.
         let is_new = is_new && !folder.join(IDENTITY).exists();
         Ok(Place { folder: folder.to_owned(), lock: file, is_new })
@@ -114,8 +118,8 @@ impl Place {
         self.folder.join(ENGINE)
     }
 
-    /// The folder of a store that was made to the end, `None` for one that is new or was not.
-    pub(crate) fn identity(&self) -> Result<Option<Identity>> {
+    /// Of the folder of a store that was made to the end: which it is, and its layout; `None` for one that is new or was not.
+    pub(crate) fn identity(&self) -> Result<Option<(Identity, u64)>> {
         if self.is_new {
             return Ok(None);
         }
@@ -127,18 +131,18 @@ impl Place {
             return Err(Error::new(ErrorKind::Corrupt, detail));
         };
         match parse_identity(&path, &text)? {
-            (identity, Made::Whole, version) => {
-                if version != u64::from(VERSION) {
-                    self.write_identity(identity, Made::Whole)?;
-                }
-                Ok(Some(identity))
-            }
+            (identity, Made::Whole, layout) => Ok(Some((identity, layout))),
             (_, Made::Begun, _) => Ok(None),
             (_, Made::Restoring, _) => {
                 let detail = format!("a restore into {} did not come to its end; restore again", self.folder.display());
                 Err(Error::new(ErrorKind::Corrupt, detail))
             }
         }
+    }
+
+    /// A folder of this layout is of the newest from now on.
+    pub(crate) fn renew(&self, identity: Identity, layout: u64) -> Result<()> {
+        if layout == u64::from(VERSION) { Ok(()) } else { self.write_identity(identity, Made::Whole) }
     }
 
     /// Looks whether a restore may take the folder: it holds nothing, or what a restore before left.

@@ -58,8 +58,9 @@ const QUEUE_KB_MAX: usize = 256 << 10;
 /// # }
 /// ```
 pub struct DurableStore {
-    // In this order: the timer and the committer are ended, then the engine is closed, then the folder is given back.
+    // In this order: the threads are ended, then the engine is closed, then the folder is given back.
     timer: Timer,
+    notes: Timer,
     queue: Entrance<Request>,
     committer: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
@@ -125,9 +126,11 @@ impl DurableStore {
             // A note that cannot be written leaves an older one, which only knows less.
             move || _ = note(&shared, &place, witness.as_deref(), identity)
         };
-        let timer = Timer::start(shared.clone(), queue.queue(), note).map_err(threads)?;
+        let notes = Timer::start_notes(shared.clone(), note).map_err(threads)?;
+        let timer = Timer::start(shared.clone(), queue.queue()).map_err(threads)?;
         Ok(DurableStore {
             timer,
+            notes,
             queue,
             committer: Some(committer),
             large: Arc::new(Semaphore::new(QUEUE_KB_MAX)),
@@ -334,7 +337,10 @@ impl Drop for DurableStore {
             _ = committer.join();
         }
         self.timer.stop();
-        if self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok() {
+        let notes = self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok();
+        // Only now: a note may hang.
+        self.notes.stop();
+        if notes {
             _ = note(&self.shared, &self.place, self.witness.as_deref(), self.identity);
         }
     }
@@ -357,9 +363,11 @@ struct Opened {
 fn open_engine(place: &Place, name: &str, options: &Options, witness: Option<&Witness>) -> Result<Opened> {
     let named = |error: Error| error.store(name);
     match place.identity().map_err(named)? {
-        Some(identity) => {
+        Some((identity, layout)) => {
             let opened = reopen(place, identity, options, witness).map_err(named)?;
             witness.map_or(Ok(()), |witness| witness.agrees(identity, opened.last.sequence)).map_err(named)?;
+            // Before anything is written that the older layout does not have, and only behind all that may refuse the store.
+            place.renew(identity, layout).map_err(named)?;
             Ok(opened)
         }
         None => {

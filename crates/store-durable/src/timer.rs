@@ -1,4 +1,5 @@
-//! The timer: syncs in time where the store syncs now and then, has expired items reclaimed, and notes how far the store is on disk.
+//! The timer: syncs in time where the store syncs now and then, and has expired items reclaimed. And beside it, in a thread of its own, who notes how far the store is on disk: a note may
+//! go to a disk that hangs, and what was written is synced in time all the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,59 +23,62 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Starts it. `note` writes down how far the store is on disk.
-    pub(crate) fn start(
-        shared: Arc<Shared>,
-        queue: Arc<Queue<Request>>,
-        mut note: impl FnMut() + Send + 'static,
-    ) -> std::io::Result<Timer> {
-        let stops = Arc::new(AtomicBool::new(false));
-        let stopped = stops.clone();
+    /// Starts the timer.
+    pub(crate) fn start(shared: Arc<Shared>, queue: Arc<Queue<Request>>) -> std::io::Result<Timer> {
         let tick = match shared.sync {
             Sync::Every(interval) => interval.min(CHORES_EVERY),
             Sync::Always | Sync::Never => CHORES_EVERY,
         };
+        let mut chores_at = Instant::now() + CHORES_EVERY;
+        let asked = shared.clone();
+        let pause = move || if asked.sweeps.load(Ordering::Acquire) { tick.min(SWEEP_EVERY) } else { tick };
         let work = move || {
-            let mut chores_at = Instant::now() + CHORES_EVERY;
-            let mut noted = shared.synced.load(Ordering::Acquire);
+            if shared.sweeps.load(Ordering::Acquire) {
+                _ = queue.try_send(Request::Sweep);
+            }
+            if matches!(shared.sync, Sync::Every(_)) {
+                // What cannot be synced is told to whoever writes next.
+                _ = shared.sync_now();
+            }
+            if Instant::now() >= chores_at {
+                chores_at = Instant::now() + CHORES_EVERY;
+                chores(&shared, &queue);
+            }
+        };
+        Timer::spawn("larder-timer", pause, work)
+    }
+
+    /// Starts who notes: `note` writes down how far the store is on disk.
+    pub(crate) fn start_notes(shared: Arc<Shared>, mut note: impl FnMut() + Send + 'static) -> std::io::Result<Timer> {
+        let mut noted = shared.synced.load(Ordering::Acquire);
+        let work = move || {
+            let synced = shared.synced.load(Ordering::Acquire);
+            if synced != noted {
+                noted = synced;
+                note();
+            }
+        };
+        Timer::spawn("larder-notes", || CHORES_EVERY, work)
+    }
+
+    /// A thread that works, again and again, each time after a pause.
+    fn spawn(
+        name: &str,
+        pause: impl Fn() -> Duration + Send + 'static,
+        mut work: impl FnMut() + Send + 'static,
+    ) -> std::io::Result<Timer> {
+        let stops = Arc::new(AtomicBool::new(false));
+        let stopped = stops.clone();
+        let work = move || {
             loop {
-                let sweeps = shared.sweeps.load(Ordering::Acquire);
-                thread::park_timeout(if sweeps { tick.min(SWEEP_EVERY) } else { tick });
+                thread::park_timeout(pause());
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
-                if sweeps {
-                    _ = queue.try_send(Request::Sweep);
-                }
-                if matches!(shared.sync, Sync::Every(_)) {
-                    // What cannot be synced is told to whoever writes next.
-                    _ = shared.sync_now();
-                }
-                if Instant::now() < chores_at {
-                    continue;
-                }
-                chores_at = Instant::now() + CHORES_EVERY;
-                if let Some(unsettled) = shared.unsettled.get() {
-                    unsettled.trim();
-                    if unsettled.is_untold() {
-                        _ = queue.try_send(Request::Inbox);
-                    }
-                }
-                if shared.front.items() > 0 {
-                    _ = queue.try_send(Request::Move { reply: None });
-                }
-                let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
-                if is_due {
-                    _ = queue.try_send(Request::Reclaim { reply: None });
-                }
-                let synced = shared.synced.load(Ordering::Acquire);
-                if synced != noted {
-                    noted = synced;
-                    note();
-                }
+                work();
             }
         };
-        let thread = thread::Builder::new().name("larder-timer".to_owned()).spawn(work)?;
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(work)?;
         Ok(Timer { stops, thread: Some(thread) })
     }
 
@@ -85,5 +89,28 @@ impl Timer {
             thread.thread().unpark();
             _ = thread.join();
         }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What is to be done once a second.
+fn chores(shared: &Shared, queue: &Queue<Request>) {
+    if let Some(unsettled) = shared.unsettled.get() {
+        unsettled.trim();
+        if unsettled.is_untold() {
+            _ = queue.try_send(Request::Inbox);
+        }
+    }
+    if shared.front.items() > 0 {
+        _ = queue.try_send(Request::Move { reply: None });
+    }
+    let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
+    if is_due {
+        _ = queue.try_send(Request::Reclaim { reply: None });
     }
 }

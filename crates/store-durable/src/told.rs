@@ -46,6 +46,12 @@ impl Told {
         files.drain(..files.len().saturating_sub(1));
     }
 
+    /// As if that was told.
+    #[cfg(test)]
+    pub(crate) fn tell(&self, failed: Fault) {
+        self.inner.lock().failed = Some(failed);
+    }
+
     /// An error if a write of the journal has failed, whoever was told of it.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         let inner = &mut *self.inner.lock();
@@ -80,8 +86,14 @@ fn ask(_file: &File) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
+    use larder_core::list::{List, Listed};
+    use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl, Want};
+
     use super::*;
     use crate::fault::Harm;
+    use crate::{Direct, Options};
 
     #[test]
     fn what_is_written_without_a_failure_is_not_told_of() {
@@ -105,7 +117,7 @@ mod tests {
     fn what_was_told_once_holds() {
         let told = Told::default();
         let failed = Fault::io("the journal", std::io::Error::from_raw_os_error(libc::EIO));
-        told.inner.lock().failed = Some(failed.clone());
+        told.tell(failed.clone());
         assert_eq!(told.check(), Err(failed.clone()));
         assert_eq!(told.check(), Err(failed));
     }
@@ -114,5 +126,32 @@ mod tests {
     fn where_the_question_cannot_be_asked_nothing_is_told() {
         let (pipe, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(ask(&File::from(std::os::fd::OwnedFd::from(pipe))).is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_the_engine_shows_and_nobody_acknowledges_is_told_to_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Options::new(folder.path()).open().unwrap();
+        let put = Op::put(Key::new("k").unwrap(), PutMode::Set, "v", Ttl::Never);
+        store.run_one(Ctx::default(), put).await.unwrap();
+        let direct = Direct::new(store);
+        let shared = direct.store().shared();
+        shared.engine.told().tell(Fault::io("the journal", std::io::Error::from_raw_os_error(libc::EIO)));
+        // The batch is written, and the engine shows it: everything is gone.
+        let ticket = direct.clear().unwrap();
+        std::future::poll_fn(|cx| match direct.poll_settled(ticket, cx) {
+            Ok(settled) => settled.map(|()| panic!("it was acknowledged")),
+            Err(_) => Poll::Ready(()),
+        })
+        .await;
+        assert_eq!(shared.engine.generations().unwrap().current, 1);
+        assert_eq!(direct.get(b"k").unwrap().0.unwrap().value, "v");
+        assert_eq!(direct.store().scan(b"", 10, Want::VALUE).unwrap().len(), 1);
+        let (mut walked, mut listed) = (0, 0);
+        direct.walk(b"", 10, &mut |_, _| walked += 1).unwrap();
+        let mut tell = |told: Listed<'_>| listed += usize::from(matches!(told, Listed::Key(_)));
+        direct.store().list(Ctx::default(), b"", &mut tell).await.unwrap();
+        assert_eq!((walked, listed), (1, 1));
+        assert_eq!(direct.store().backup(Vec::new(), &mut |_| ()).unwrap().1.items, 1);
     }
 }

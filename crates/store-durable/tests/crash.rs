@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -136,18 +137,23 @@ async fn child_that_writes_until_the_disk_refuses() {
     println!("acknowledged {acknowledged}");
 }
 
-#[tokio::test]
-async fn a_disk_that_fills_up_in_the_middle_of_a_write_takes_nothing_that_was_acknowledged() {
-    let folder = tempfile::tempdir().unwrap();
-    let child = child("child_that_writes_until_the_disk_refuses", folder.path(), Sync::Always);
-    // A limit of the system stands in for a disk: the write that meets it is cut short, as there.
+/// What a child says, none of whose files may grow past so many bytes. A limit of the system stands in for a disk: the write that meets it is cut short, as there.
+fn said_within(test: &str, folder: &Path, file_bytes_max: usize) -> String {
+    let child = child(test, folder, Sync::Always);
     let mut limited = Command::new("sh");
-    limited.args(["-c", &format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", FILE_BYTES_MAX / 512), "sh"]);
+    limited.args(["-c", &format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", file_bytes_max / 512), "sh"]);
     limited.arg(child.get_program()).args(child.get_args());
     limited.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let output = limited.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
+    text
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_up_in_the_middle_of_a_write_takes_nothing_that_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = said_within("child_that_writes_until_the_disk_refuses", folder.path(), FILE_BYTES_MAX);
     let acknowledged: usize = text.lines().find_map(|line| line.strip_prefix("acknowledged ")?.parse().ok()).unwrap();
     let store = Options::new(folder.path()).open().unwrap();
     assert!(store.stats().unwrap().torn_bytes > 0, "the write was cut short");
@@ -156,6 +162,45 @@ async fn a_disk_that_fills_up_in_the_middle_of_a_write_takes_nothing_that_was_ac
     }
     assert_eq!(get(&store, &format!("v{}", acknowledged + 1)).await, None);
     set(&store, "small", "v").await.unwrap();
+}
+
+#[tokio::test]
+async fn child_that_opens_where_nothing_can_be_written() {
+    let Some(folder) = std::env::var_os("LARDER_CHILD") else { return };
+    let [new, kept] = ["new", "kept"].map(|name| Path::new(&folder).join(name));
+    let error = Options::new(&new).open().unwrap_err();
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Full, false), "{error}");
+    assert!(error.to_string().contains(&*new.to_string_lossy()), "{error}");
+    let store = Options::new(&kept).open().unwrap();
+    assert_eq!(get(&store, "k").await.unwrap(), "v", "what is there is read");
+    let error = set(&store, "k", "w").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(get(&store, "k").await.unwrap(), "v");
+    println!("acknowledged 0");
+}
+
+#[tokio::test]
+async fn on_a_full_disk_a_store_is_not_made_and_one_that_is_there_is_read_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let [new, kept] = ["new", "kept"].map(|name| folder.path().join(name));
+    set(&Options::new(&kept).open().unwrap(), "k", "v").await.unwrap();
+    // Lists of tables that are not needed any more the engine removes when it is opened next.
+    drop(Options::new(&kept).open().unwrap());
+    // Zeros at the end of a journal are room that was set aside; whose number is in `lock`, changes.
+    let lock = kept.join("lock");
+    let now = || -> BTreeMap<PathBuf, Vec<u8>> {
+        let others = common::files(&kept).into_iter().filter(|path| *path != lock);
+        others.map(|path| (path.clone(), common::without_zeros(&path))).collect()
+    };
+    let before = now();
+    let said = said_within("child_that_opens_where_nothing_can_be_written", folder.path(), 0);
+    assert!(said.contains("acknowledged 0"), "{said}");
+    let after = now();
+    let mut changed = before.keys().chain(after.keys()).filter(|path| before.get(*path) != after.get(*path));
+    assert_eq!(changed.next(), None);
+    assert_eq!(get(&Options::new(&kept).open().unwrap(), "k").await.unwrap(), "v");
+    // Once there is room, it is made.
+    set(&Options::new(&new).open().unwrap(), "k", "v").await.unwrap();
 }
 
 #[tokio::test]
@@ -255,6 +300,8 @@ struct Recording {
     ends: Vec<usize>,
     /// The store's note of what is on disk, as it stood after each write.
     states: Vec<Option<Vec<u8>>>,
+    /// The last batch that the store knew to be on disk, after each write and its note.
+    synced: Vec<u64>,
 }
 
 /// Writes `count` values, each once as a batch of its own, and a counter that says how many, and keeps the files as they are then.
@@ -302,17 +349,20 @@ async fn record_by(
     let kept = tempfile::tempdir().unwrap();
     let journal = newest_journal(folder.path());
     let state = || std::fs::read(folder.path().join("state")).ok();
+    let synced_now = || store.stats().unwrap().synced;
     let (mut ends, mut states) = (vec![common::without_zeros(&journal).len()], vec![state()]);
+    let mut synced = vec![synced_now()];
     for number in 1..=count {
         let value = vec![number as u8; fastrand::usize(0..3_000)];
         write(&store, number, value).await;
         ends.push(common::without_zeros(&journal).len());
         states.push(state());
+        synced.push(synced_now());
     }
     common::copy(folder.path(), kept.path());
     drop(store);
     let journal = common::without_zeros(&kept.path().join("engine").join(journal.file_name().unwrap()));
-    Recording { folder: kept, journal, ends, states }
+    Recording { folder: kept, journal, ends, states, synced }
 }
 
 fn newest_journal(folder: &Path) -> PathBuf {
@@ -321,10 +371,14 @@ fn newest_journal(folder: &Path) -> PathBuf {
     journals.filter(|path| path.extension().is_some_and(|it| it == "jnl")).max_by_key(number).unwrap()
 }
 
-/// The files as a power cut may leave them: whole up to the write `synced`, and behind it, up to byte `written`, some of the sectors.
+/// The files as a power cut may leave them that comes behind a write which is on disk: whole up to it, and behind it, up to byte `written`, some of the sectors.
 fn cut_power(recording: &Recording, write: usize, written: usize) -> tempfile::TempDir {
+    cut_behind(recording, recording.ends[write], written, write)
+}
+
+/// The same of one that comes after a write, with all up to byte `synced` on disk.
+fn cut_behind(recording: &Recording, synced: usize, written: usize, write: usize) -> tempfile::TempDir {
     const SECTOR: usize = 512;
-    let synced = recording.ends[write];
     let image = tempfile::tempdir().unwrap();
     common::copy(recording.folder.path(), image.path());
     let mut bytes = recording.journal[..written].to_vec();
@@ -407,6 +461,40 @@ async fn a_power_cut_in_a_journal_s_later_file_takes_only_an_end_of_what_was_nev
     let stats = store.stats().unwrap();
     assert_eq!(stats.synced, stats.sequence, "the first batch of a file is on disk before the second is written");
     take_ends(&record_on(folder, store, WRITES).await, WRITES).await;
+}
+
+#[tokio::test]
+async fn a_power_cut_takes_nothing_that_was_acknowledged_before_the_last_sync_of_the_timer() {
+    const WRITES: usize = 60;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(Sync::Every(Duration::from_millis(500))).open().unwrap();
+    let recording = record_by(folder, store, WRITES, async |store, number, value| {
+        set(store, &format!("v{number}"), value).await.unwrap();
+        assert_eq!(incr(store, "n").await.unwrap(), number as u64);
+        if number == WRITES / 2 {
+            let written = store.stats().unwrap().sequence;
+            let until = std::time::Instant::now() + Duration::from_secs(20);
+            while store.stats().unwrap().synced < written {
+                assert!(std::time::Instant::now() < until, "nobody syncs");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    })
+    .await;
+    // Batches count from 1, and all are in this file.
+    let batches = common::ends(&recording.journal);
+    let (mut kept, mut taken) = (0, 0);
+    for cut in 0..times("LARDER_CUTS", 40) {
+        let acknowledged = fastrand::usize(WRITES / 2..=WRITES);
+        let synced = batches[recording.synced[acknowledged] as usize - 1];
+        let written = recording.ends[acknowledged].max(synced);
+        let image = cut_behind(&recording, synced, fastrand::usize(synced..=written), acknowledged);
+        let count = count_in_image(image.path()).await;
+        let on_disk = recording.ends.partition_point(|end| *end <= synced) - 1;
+        assert!((on_disk..=acknowledged).contains(&count), "cut {cut}: {count} of {on_disk} to {acknowledged}");
+        (kept, taken) = (kept.max(on_disk), taken + acknowledged - count);
+    }
+    assert!(kept >= WRITES / 2 && taken > 0, "{kept} were on disk, and {taken} not");
 }
 
 /// A store of `values`, the first ten in tables, the others behind them in the journal alone; which that is, and what it holds.

@@ -470,7 +470,20 @@ async fn a_folder_of_the_first_layout_opens_and_is_of_the_newest_then() {
     let body = text.replace("version 2\n", "version 1\n");
     let body = &body[..body.rfind("check").unwrap()];
     let check = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
-    std::fs::write(&path, format!("{body}check {check:016x}\n")).unwrap();
+    let first = format!("{body}check {check:016x}\n");
+    std::fs::write(&path, &first).unwrap();
+    // Not before the store is found to be whole, and no older than its witness saw it.
+    let journal =
+        files(folder.path()).into_iter().rfind(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
+    let bytes = std::fs::read(&journal).unwrap();
+    std::fs::write(&journal, &bytes[..bytes.len() - 1]).unwrap();
+    assert_eq!(open(folder.path()).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
+    std::fs::write(&journal, &bytes).unwrap();
+    let witness = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(witness.path(), "none").unwrap();
+    assert_eq!(Options::new(folder.path()).witness(witness.path()).open().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
     drop(open(folder.path()).unwrap());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
 }

@@ -227,13 +227,13 @@ impl Node {
         Ok((link, understood(answers, self.role, self.config.wait)?))
     }
 
-    /// A connection apart from the one that ops run on, for what the server pushes: `told` hears of that, `ended` of its end. The task that keeps it
-    /// comes with it. **Round trips: 1**, one more over TLS.
+    /// A connection apart from the one that ops run on, for what the server pushes: `told` hears of that, `ended` of its end. What goes over it, and the task that
+    /// keeps it, come with it. **Round trips: 1**, one more over TLS.
     pub(crate) async fn open_pushed(
         &self,
         told: impl Fn(PushInfo) + Send + Sync + 'static,
         ended: impl FnOnce() + Send + 'static,
-    ) -> Result<(MultiplexedConnection, AbortHandle)> {
+    ) -> Result<(MultiplexedConnection, Arc<Traffic>, AbortHandle)> {
         let dial = async {
             let traffic = Arc::new(Traffic::default());
             let stream = self.config.address.dial(self.tls.as_ref()).await?;
@@ -250,7 +250,7 @@ impl Node {
                 driver.await;
                 ended();
             });
-            Ok((conn, task.abort_handle()))
+            Ok((conn, traffic, task.abort_handle()))
         };
         let late = || Error::new(ErrorKind::Timeout, "the dial with its handshake took too long");
         tokio::time::timeout(self.config.connect_timeout, dial).await.map_err(|_| late())?

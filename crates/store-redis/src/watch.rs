@@ -6,22 +6,28 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use larder_core::{Cas, Error, ErrorKind, Op, Reply, Result, Verb};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, PushInfo, PushKind, Value, cmd};
+use redis::{Pipeline, PushInfo, PushKind, RedisResult, Value, cmd};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 
+use crate::counters::{Counters, count};
 use crate::layout::{HEADER_BYTES, expected};
 use crate::node::Node;
 use crate::place::physical;
+use crate::traffic::Traffic;
+
+/// How often it is looked at whether anything came over a connection on which somebody waits. Silence is what a wait is used to, so a server that is gone without
+/// a word is told by a ping alone.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// An item to be watched: its key as Redis sees it, and the token it was read with.
 #[derive(Clone, Debug)]
@@ -48,17 +54,17 @@ pub(crate) fn is_watch(op: &Op) -> bool {
 /// The watching connection of a node; none before the first watch.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
-    link: tokio::sync::Mutex<Option<Link>>,
+    link: tokio::sync::Mutex<Option<Arc<Link>>>,
     /// The server refuses `CLIENT TRACKING`: it is not asked again.
     refused: AtomicBool,
 }
 
-/// A connection that tracks.
-#[derive(Clone)]
+/// A connection that tracks, closed when it is dropped.
 struct Link {
     conn: MultiplexedConnection,
     waiting: Arc<Waiting>,
-    /// The task that owns the socket; dropped with the watcher.
+    traffic: Arc<Traffic>,
+    /// The task that owns the socket.
     task: AbortHandle,
 }
 
@@ -68,11 +74,50 @@ impl std::fmt::Debug for Link {
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Link {
+    /// Ends it, and all who wait.
+    fn close(&self) {
+        self.task.abort();
+        self.waiting.end();
+    }
+
+    /// Whether anything comes over it within a time: the answer to a ping, or whatever else.
+    async fn answers(&self, patience: Duration) -> bool {
+        let received = self.traffic.received_bytes();
+        let mut conn = self.conn.clone();
+        let answered = tokio::time::timeout(patience, conn.send_packed_command(&cmd("PING"))).await;
+        matches!(answered, Ok(Ok(_))) || self.traffic.received_bytes() != received
+    }
+}
+
+/// Closes a connection on which somebody waits once nothing has come over it for a whole [`LOOK_EVERY`], and then for `patience` not even the answer to a ping:
+/// who waits is held up by silence for two [`LOOK_EVERY`] and `patience` at the most. Runs until the connection has ended.
+async fn keep(link: Weak<Link>, patience: Duration, counters: Arc<Counters>) {
+    let mut received = None;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(link) = link.upgrade().filter(|link| !link.waiting.has_ended()) else { return };
+        let before = received.replace(link.traffic.received_bytes());
+        if before == received && link.waiting.is_awaited() && !link.answers(patience).await {
+            count(&counters.poisoned, 1);
+            return link.close();
+        }
+    }
+}
+
 /// Who waits for which key.
 #[derive(Debug, Default)]
 struct Waiting {
     /// Protects the keys and their waiters; held for a look-up, never across an await.
     keys: Mutex<HashMap<Vec<u8>, Arc<Notify>>>,
+    /// Somebody has begun to wait since it was last looked at.
+    begun: AtomicBool,
     /// The connection has ended, and with it what the server remembers.
     ended: AtomicBool,
 }
@@ -108,6 +153,11 @@ impl Waiting {
     fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
+
+    /// Whether somebody waits, or has begun to since this was last asked.
+    fn is_awaited(&self) -> bool {
+        self.begun.swap(false, Ordering::Relaxed) || !self.keys.lock().is_empty()
+    }
 }
 
 /// A waiter for some keys; forgets those that nobody else waits for when it is dropped.
@@ -120,6 +170,7 @@ struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     /// Whatever changes from now on wakes it.
     fn new(waiting: &'a Waiting, items: &'a [Watched]) -> Waiter<'a> {
+        waiting.begun.store(true, Ordering::Relaxed);
         let mut all = waiting.keys.lock();
         let notify_of = |item: &'a Watched| (&item.key[..], all.entry(item.key.clone()).or_default().clone());
         let keys: Vec<_> = items.iter().map(notify_of).collect();
@@ -197,39 +248,60 @@ impl Watcher {
     }
 
     /// The connection, opened where there is none that lives.
-    async fn link(&self, node: &Node) -> Result<Link> {
-        let mut link = self.link.lock().await;
-        if let Some(link) = link.as_ref().filter(|link| !link.waiting.has_ended()) {
+    async fn link(&self, node: &Node) -> Result<Arc<Link>> {
+        let mut kept = self.link.lock().await;
+        if let Some(link) = kept.as_ref().filter(|link| !link.waiting.has_ended()) {
             return Ok(link.clone());
         }
         let waiting = Arc::new(Waiting::default());
         let (told, ends) = (waiting.clone(), waiting.clone());
-        let (mut conn, task) = node.open_pushed(move |push| told.told(&push), move || ends.end()).await?;
-        let tracking = conn.send_packed_command(cmd("CLIENT").arg("TRACKING").arg("ON")).await;
-        let refusal = match tracking {
-            Ok(Value::Okay) => {
-                let new = Link { conn, waiting, task };
-                if let Some(old) = link.replace(new.clone()) {
-                    old.task.abort();
-                }
-                return Ok(new);
-            }
-            Ok(other) => format!("{other:?}"),
-            Err(error) => error.to_string(),
-        };
-        task.abort();
-        self.refused.store(true, Ordering::Relaxed);
-        Err(Error::new(ErrorKind::Unsupported, format!("the server tracks no keys (CLIENT TRACKING: {refusal})")))
+        let opened = node.open_pushed(move |push| told.told(&push), move || ends.end()).await?;
+        let (mut conn, traffic, task) = opened;
+        let link = Arc::new(Link { conn: conn.clone(), waiting, traffic, task });
+        let limit = node.config.connect_timeout;
+        let mut track = cmd("CLIENT");
+        let asked = conn.send_packed_command(track.arg("TRACKING").arg("ON"));
+        let begun = tracked(tokio::time::timeout(limit, asked).await.ok());
+        if begun.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+            self.refused.store(true, Ordering::Relaxed);
+        }
+        begun?;
+        tokio::spawn(keep(Arc::downgrade(&link), node.config.timeout * 2, node.counters.clone()));
+        *kept = Some(link.clone());
+        Ok(link)
     }
 
     /// Closes the connection, if there is one.
     pub(crate) fn close(&self) {
         // Whoever holds it opens one, and is about to be dropped with the node.
         if let Some(link) = self.link.try_lock().ok().and_then(|mut link| link.take()) {
-            link.task.abort();
-            link.waiting.end();
+            link.close();
         }
     }
+}
+
+/// What a server said, in time or not, when it was asked to track.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where it says that it does not; another where it did not say so: the connection ended, it is busy for now. Then it is asked again.
+fn tracked(answered: Option<RedisResult<Value>>) -> Result<()> {
+    let refusal = match answered {
+        Some(Ok(Value::Okay)) => return Ok(()),
+        Some(Ok(Value::ServerError(error))) => {
+            let refused = crate::codec::refused(&error);
+            if refused.kind() == ErrorKind::Unavailable {
+                return Err(refused);
+            }
+            refused.detail().to_owned()
+        }
+        Some(Ok(other)) => format!("it answered {other:?}"),
+        Some(Err(error)) => {
+            let detail = format!("the connection ended before the server tracked keys: {error}");
+            return Err(Error::new(ErrorKind::Unavailable, detail).source(error));
+        }
+        None => return Err(Error::new(ErrorKind::Timeout, "the server did not answer whether it tracks keys")),
+    };
+    Err(Error::new(ErrorKind::Unsupported, format!("the server tracks no keys (CLIENT TRACKING: {refusal})")))
 }
 
 fn all_changed(items: &[Watched]) -> Vec<Reply> {
@@ -267,5 +339,30 @@ fn bytes_of(value: &Value) -> Option<&[u8]> {
         Value::BulkString(bytes) => Some(bytes),
         Value::SimpleString(text) => Some(text.as_bytes()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind as Fault, RedisError, parse_redis_value};
+
+    use super::*;
+
+    #[test]
+    fn only_a_server_that_says_so_tracks_nothing() {
+        let said = |line: &[u8]| tracked(Some(parse_redis_value(line))).map_err(|error| error.kind());
+        assert_eq!(said(b"+OK\r\n"), Ok(()));
+        for refusal in [
+            &b"-NOPERM User joe has no permissions to run the 'client|tracking' command\r\n"[..],
+            b"-ERR unknown command 'CLIENT'\r\n",
+            b"-ERR Unknown subcommand or wrong number of arguments for 'TRACKING'\r\n",
+            b":1\r\n",
+        ] {
+            assert_eq!(said(refusal), Err(ErrorKind::Unsupported));
+        }
+        assert_eq!(said(b"-BUSY Redis is busy running a script\r\n"), Err(ErrorKind::Unavailable));
+        let cut = tracked(Some(Err(RedisError::from((Fault::Io, "the connection ended")))));
+        assert_eq!(cut.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(tracked(None).unwrap_err().kind(), ErrorKind::Timeout);
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -388,4 +389,95 @@ async fn of_eight_tasks_over_two_clients_one_swap_wins_each_round() {
             assert_eq!(won, 1, "{version:?}, round {round}");
         }
     }
+}
+
+/// A watch of an item as it stands.
+async fn watch_of(store: &RedisStore, name: &str) -> Op {
+    let item = one(store, Op::get(key(name), Want::CAS)).await.unwrap().into_item();
+    Op::watch(key(name), item.and_then(|item| item.cas))
+}
+
+/// Whether a connection is being made to track.
+fn tracks(bytes: &[u8]) -> bool {
+    bytes.windows(8).any(|part| part == b"TRACKING")
+}
+
+/// Waits for an item to change, which it does while that is under way.
+async fn told_of_a_change(scene: &Scene) -> Result<Reply> {
+    let watch = watch_of(&scene.truth, "k").await;
+    let change = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(one(&scene.truth, append()).await.unwrap(), Reply::Stored);
+    };
+    tokio::join!(scene.store.run_one(Ctx::within(Duration::from_secs(20)), watch), change).0
+}
+
+#[tokio::test]
+async fn a_cut_before_the_server_tracks_is_not_taken_for_a_refusal() {
+    for version in RedisVersion::ALL {
+        let scene = Scene::new(version, PATIENCE).await;
+        set(&scene.truth, "k", "v").await;
+        let watch = watch_of(&scene.truth, "k").await;
+        for fault in [Fault::Close, Fault::LoseReply(Then::Close)] {
+            let what = format!("{version:?} {fault:?}");
+            scene.proxy.script(0, move |moment, _| if tracks(moment.bytes) { fault.clone() } else { Fault::Pass });
+            let told = scene.store.run_one(Ctx::within(Duration::from_secs(20)), watch.clone()).await;
+            let error = told.expect_err(&what);
+            assert_eq!(
+                (error.kind(), error.known_effect()),
+                (ErrorKind::Unavailable, Effect::NotApplied),
+                "{what}: {error}"
+            );
+        }
+        scene.proxy.set(Fault::Pass);
+        assert_eq!(told_of_a_change(&scene).await.unwrap(), Reply::Changed, "{version:?}");
+        assert_eq!(scene.store.stats().reconnects, 0, "{version:?}: it was the connection of another");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_on_a_connection_that_fell_silent_ends_and_the_next_one_is_told() {
+    let scene = Scene::new(RedisVersion::Redis8, "timeout_ms=1000&connect_timeout_ms=5000").await;
+    set(&scene.truth, "k", "v").await;
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let (silence, mut tracking) = (is_silent.clone(), None);
+    // What is sent over the newest connection that tracks is swallowed, with whatever the server would say.
+    scene.proxy.script(0, move |moment, _| {
+        if tracks(moment.bytes) {
+            tracking = Some(moment.connection);
+        }
+        let is_swallowed = tracking == Some(moment.connection) && silence.load(Ordering::Relaxed);
+        if is_swallowed { Fault::Hang } else { Fault::Pass }
+    });
+    let watch = watch_of(&scene.truth, "k").await;
+    let wait = |time: Duration| scene.store.run_one(Ctx::within(time), watch.clone());
+    let fall_silent = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        is_silent.store(true, Ordering::Relaxed);
+    };
+    let start = Instant::now();
+    let (told, ()) = tokio::join!(wait(Duration::from_secs(120)), fall_silent);
+    // Within 4 s of the silence; a busy machine may take longer, and one that does not notice takes the two minutes.
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert_eq!(told.unwrap(), Reply::Changed, "nobody can tell");
+    assert_eq!(scene.store.stats().poisoned, 1);
+
+    // Waits that are shorter than it takes to notice: their looks are not answered.
+    is_silent.store(false, Ordering::Relaxed);
+    assert_eq!(wait(Duration::from_secs(2)).await.unwrap(), Reply::Unchanged);
+    is_silent.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    while scene.store.stats().poisoned == 1 {
+        assert!(start.elapsed() < Duration::from_secs(60), "it is never noticed");
+        // An error, where it is closed meanwhile.
+        _ = wait(Duration::from_millis(150)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    // Nothing stays of it; and quiet alone is no silence.
+    is_silent.store(false, Ordering::Relaxed);
+    assert_eq!(told_of_a_change(&scene).await.unwrap(), Reply::Changed);
+    let watch = watch_of(&scene.truth, "k").await;
+    let quiet = scene.store.run_one(Ctx::within(Duration::from_secs(4)), watch).await;
+    assert_eq!((quiet.unwrap(), scene.store.stats().poisoned), (Reply::Unchanged, 2));
 }

@@ -8,6 +8,7 @@ use larder_core::{
     Want,
 };
 use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore};
+use larder_testkit::proxy::{Fault, Proxy, Then};
 use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, shared_cluster};
 
 const PATIENCE: &str = "timeout_ms=10000&connect_timeout_ms=5000";
@@ -403,4 +404,32 @@ async fn a_watch_ends_when_its_slot_moves_or_its_primary_dies() {
     let watch = watching(&store, &keys[..1]).await;
     store.put(keys[0].clone(), PutMode::Append, "x", Ttl::Never).await.unwrap();
     assert_eq!(watch.await.unwrap(), [Reply::Changed], "told by the one that took over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_before_scripts_are_loaded_again_stays_answered() {
+    let cluster = RedisCluster::start_with(RedisVersion::Redis7, &patient());
+    let node = &cluster.nodes()[0];
+    let proxy = Proxy::start(node.addr());
+    let said = node.command(&["CONFIG", "SET", "cluster-announce-port", &proxy.addr().port().to_string()]);
+    assert_eq!(said.text(), "OK");
+    let store = open(&format!("redis-cluster://{}", proxy.addr())).await;
+    let keys = keys("here", 100);
+    let mut keys = keys.iter().filter(|key| cluster.primary_of(slot_of(&cluster, key)) == 0);
+    let (plain, scripted) = (keys.next().expect("a third"), keys.next().expect("a third"));
+    node.command(&["SCRIPT", "FLUSH"]);
+    // What is sent once more behind the scripts has its reply lost.
+    proxy.script(0, |moment, _| match moment.bytes.windows(6).any(|part| part == b"SCRIPT") {
+        true => Fault::LoseReply(Then::Close),
+        false => Fault::Pass,
+    });
+    let put = |key: &Key, mode| Op::put(key.clone(), mode, "v", Ttl::Never);
+    let batch = Batch::from_iter([put(plain, PutMode::Add), put(scripted, PutMode::Set)]);
+    let replies = store.run(Ctx::default(), batch).await;
+    proxy.set(Fault::Pass);
+    assert!(proxy.counts().lost_replies > 0, "{replies:?}");
+    assert_eq!(replies[0].as_ref().unwrap(), &Reply::Stored, "it was answered before");
+    let error = replies[1].as_ref().unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
+    assert_eq!(store.get(plain.clone()).await.unwrap().expect("it was stored").value, "v");
 }

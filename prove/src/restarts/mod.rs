@@ -19,7 +19,7 @@ use larder_testkit::servers::{Memcached, Version};
 use subjects::{Handle, Held, SORTS, Sort, Subject, VALUES_MAX};
 use tokio::task::block_in_place;
 
-use crate::findings::{FULLY_CHECKED, SILENT_LOSSES};
+use crate::findings::{AMBIGUOUS, AMBIGUOUS_FULLY_CHECKED, FULLY_CHECKED, SILENT_LOSSES};
 use crate::{Budget, Findings, Part, served};
 
 /// Rounds at one time, each with a server of its own.
@@ -220,8 +220,10 @@ impl Round {
             let given_out = (given.acked.len() + given.unknown.len()) as u64;
             self.found.count("operations checked", given_out);
             // Of what is gone with its server it is checked that this is told, and no more.
-            self.found.count(FULLY_CHECKED, if self.server.keeps() { given_out } else { 0 });
-            self.found.count("ambiguous operations", given.unknown.len() as u64);
+            let (unknown, checked) = (given.unknown.len() as u64, u64::from(self.server.keeps()));
+            self.found.count(FULLY_CHECKED, checked * given_out);
+            self.found.count(AMBIGUOUS, unknown);
+            self.found.count(AMBIGUOUS_FULLY_CHECKED, checked * unknown);
             if self.server.keeps() { self.is_whole(witness).await } else { self.is_told(witness).await }
         }
     }

@@ -101,8 +101,10 @@ fn advice(advice: &Advice) -> Value {
         Act::Settings(settings) => ("settings", &settings[..], None),
         Act::Options(options) => ("options", &options[..], None),
         Act::Rewrite => ("rewrite", &[][..], None),
-        Act::Shard { elements, shards, .. } => ("shard", &[][..], Some((Some(*elements), *shards))),
-        Act::Reshard { shards, .. } => ("reshard", &[][..], Some((None, *shards))),
+        Act::Shard { elements, shards, of_a_name, .. } => {
+            ("shard", &[][..], Some((Some(*elements), *shards, *of_a_name)))
+        }
+        Act::Reshard { shards, .. } => ("reshard", &[][..], Some((None, *shards, *shards))),
         Act::Remove { .. } => ("remove", &[][..], None),
         _ => ("other", &[][..], None),
     };
@@ -112,8 +114,9 @@ fn advice(advice: &Advice) -> Value {
         "act": act,
         "what": advice.act.to_string(),
         "settings": settings.iter().map(setting).collect::<Vec<_>>(),
-        "shards": shards.map(|(_, shards)| shards),
-        "elements_a_shard": shards.and_then(|(elements, _)| elements),
+        "shards": shards.map(|(_, shards, _)| shards),
+        "shards_of_a_name": shards.map(|(_, _, of_a_name)| of_a_name),
+        "elements_a_shard": shards.and_then(|(elements, _, _)| elements),
         "why": advice.why,
         "note": advice.note,
         "saves_bytes": advice.saves_bytes,

@@ -21,7 +21,12 @@ use crate::hot::Countdown;
 /// A connection takes no further request while it has so many bytes to give.
 const OUT_BYTES_SOFT: usize = 256 << 10;
 /// One request in so many is timed.
-pub(super) const TIMED_EVERY: u32 = 16;
+pub(crate) const TIMED_EVERY: u32 = 16;
+
+/// How requests of memcached's binary protocol begin.
+const BINARY: u8 = 0x80;
+/// How a TLS handshake begins.
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// What became of a request.
 enum Step {
@@ -69,7 +74,9 @@ pub(crate) struct Session {
 impl Session {
     /// A session; one that must log in first if there is an auth file.
     pub(crate) fn new(needs_login: bool) -> Session {
-        Session { login: login::Login::new(needs_login), ..Session::default() }
+        // Anywhere between two that are timed: those of short connections are as likely as others.
+        let requests = fastrand::u32(..TIMED_EVERY);
+        Session { login: login::Login::new(needs_login), requests, ..Session::default() }
     }
 
     /// True if nothing of a request is there, and nothing under way.
@@ -116,10 +123,20 @@ impl Session {
     fn take<E: Engine>(&mut self, env: &Env<E>, rest: &[u8], tally: &mut Tally) -> Option<usize> {
         if !self.begun {
             self.begun = true;
-            // memcached's binary protocol is not spoken here.
-            if rest.first() == Some(&0x80) {
-                self.closing = true;
-                return None;
+            match rest.first() {
+                // Not spoken here.
+                Some(&BINARY) => {
+                    self.closing = true;
+                    return None;
+                }
+                // Its client waits for an answer, and may never send the end of a line. What memcached says at that end tells it that this is no TLS.
+                Some(&TLS_HANDSHAKE) => {
+                    tally.add(Count::Errors, 1);
+                    self.answer("ERROR", false);
+                    self.closing = true;
+                    return None;
+                }
+                _ => {}
             }
         }
         if rest.len() < self.need {

@@ -60,6 +60,13 @@ struct Part {
     asking: SmallVec<[Asking; 4]>,
 }
 
+/// What came of a part.
+struct Answered {
+    values: Values,
+    /// What was sent once more and not answered, as places in the part, and why not; in `values` stands what was said the first time.
+    lost: Option<(Vec<usize>, Fault)>,
+}
+
 /// A batch under way.
 pub(super) struct Run<'a> {
     nodes: &'a Nodes,
@@ -182,13 +189,13 @@ impl<'a> Run<'a> {
     }
 
     /// Sends a part, one pipeline. Scripts that the node has forgotten are loaded, and what needs them sent once more.
-    async fn sent(&self, part: &Part) -> Result<Values, Fault> {
+    async fn sent(&self, part: &Part) -> Result<Answered, Fault> {
         let node = &part.member.node;
         let asking = redis::cmd("ASKING");
         let answered = node.run(Lines::Some(&self.commands(part, &asking)), self.does(part), self.deadline).await;
         let mut values = without_asking(answered?, part);
         if !values.iter().any(is_no_script) {
-            return Ok(values);
+            return Ok(Answered { values, lost: None });
         }
         count(&self.nodes.counters.scripts_reloaded, 1);
         let ran_after = |at: usize| {
@@ -203,18 +210,19 @@ impl<'a> Run<'a> {
         };
         let loads: Vec<Cmd> = Script::ALL.map(load).into();
         let cmds: Vec<&Cmd> = loads.iter().chain(self.commands(&rest, &asking)).collect();
-        // What ran in the first place stays answered; the rest did not run, and is refused still if this fails unsent.
-        match node.run(Lines::Some(&cmds), self.does(&rest), self.deadline).await {
+        // What ran in the first place stays answered, whatever comes of this; the rest did not run, and is refused still if this fails unsent.
+        let lost = match node.run(Lines::Some(&cmds), self.does(&rest), self.deadline).await {
             Ok(answers) => {
                 let answers = without_asking(answers.into_iter().skip(loads.len()).collect(), &rest);
                 for (at, answer) in again.into_iter().zip(answers) {
                     values[at] = answer;
                 }
-                Ok(values)
+                None
             }
-            Err(fault) if fault.effect == Effect::NotApplied => Ok(values),
-            Err(fault) => Err(fault),
-        }
+            Err(fault) if fault.effect == Effect::NotApplied => None,
+            Err(fault) => Some((again, fault)),
+        };
+        Ok(Answered { values, lost })
     }
 
     fn does(&self, part: &Part) -> Does {
@@ -233,22 +241,24 @@ impl<'a> Run<'a> {
     }
 
     /// Takes in what a node answered.
-    fn take(&mut self, part: &Part, answered: Result<Values, Fault>) {
-        match answered {
-            Ok(values) => {
-                for (&index, value) in part.ops.iter().zip(values) {
-                    match value {
-                        Value::ServerError(error) => self.refused(index, &part.member, &error),
-                        value => self.told(index, &part.member, value),
-                    }
-                }
+    fn take(&mut self, part: &Part, answered: Result<Answered, Fault>) {
+        let (values, fault, lost) = match answered {
+            Ok(Answered { values, lost: None }) => (values, None, Vec::new()),
+            Ok(Answered { values, lost: Some((lost, fault)) }) => (values, Some(fault), lost),
+            Err(fault) => (Values::new(), Some(fault), (0..part.ops.len()).collect()),
+        };
+        if let Some(fault) = fault {
+            // Whatever it was, another node may serve its slots soon.
+            self.nodes.refresh();
+            for &at in &lost {
+                self.unanswered(part.ops[at], &part.member, &fault);
             }
-            Err(fault) => {
-                // Whatever it was, another node may serve its slots soon.
-                self.nodes.refresh();
-                for &index in &part.ops {
-                    self.unanswered(index, &part.member, &fault);
-                }
+        }
+        let told = part.ops.iter().zip(values).enumerate().filter(|(at, _)| !lost.contains(at));
+        for (_, (&index, value)) in told {
+            match value {
+                Value::ServerError(error) => self.refused(index, &part.member, &error),
+                value => self.told(index, &part.member, value),
             }
         }
     }

@@ -11,7 +11,7 @@ use larder_core::{Effect, Error, Op, Reply, Result, Want};
 pub(crate) use decode::decode;
 pub(crate) use encode::{Encoded, Limits, TTL_MAX, encode, reads_back};
 use redis::ServerError;
-use refusal::{Asked, refused_as};
+use refusal::{Asked, half_done, refused_as};
 pub(crate) use refusal::{Refusal, refused};
 
 use crate::scripts::Script;
@@ -101,6 +101,9 @@ pub(crate) enum Expect {
 /// What a server says no with to a command.
 pub(crate) fn refused_to(error: &ServerError, command: &Command) -> Error {
     let script = command.script;
+    if let Some(half) = script.and_then(|_| half_done(error)) {
+        return half;
+    }
     match command.expect {
         Expect::Native(_, family) => native::no(error, &Asked { holds: native::holds(family), script }),
         _ => refused_as(error, &Asked { holds: "string", script }),

@@ -1,12 +1,16 @@
 //! What a server says no with, in words that name the mend.
 //!
-//! A server that answers with an error has not run the command, and a script writes last: so every refusal is
-//! [`NotApplied`](larder_core::Effect::NotApplied).
+//! A server that answers with an error has not run the command: such a refusal is [`NotApplied`](larder_core::Effect::NotApplied). So it is of a script, which
+//! looks before it writes; but one that writes twice may be refused the second write (a user who may not, a score that is none). Where it cannot take the first one
+//! back, it answers an error of its own that says so, [`HALF`], and that is [`Unknown`](larder_core::Effect::Unknown).
 
 use larder_core::{Effect, Error, ErrorKind};
 use redis::ServerError;
 
 use crate::scripts::Script;
+
+/// How the error begins by which a script tells that it was refused a command after it had written. The name of the command follows, then the server's words.
+const HALF: &str = "HALF";
 
 /// Refusals that are told apart elsewhere.
 pub(crate) struct Refusal;
@@ -31,6 +35,26 @@ pub(super) struct Asked {
     pub(super) holds: &'static str,
     /// The script that was called, if it was one.
     pub(super) script: Option<Script>,
+}
+
+/// The error of a script that was stopped between two writes; `None` for any other refusal.
+pub(super) fn half_done(error: &ServerError) -> Option<Error> {
+    let said = error.details().filter(|_| error.code() == HALF)?;
+    let (command, said) = said.split_once(' ').unwrap_or((said, ""));
+    let (kind, mend) = match is_forbidden(said) {
+        true => (ErrorKind::Config, format!("grant {command} to this user with ACL SETUSER, or use another user, and")),
+        false => (ErrorKind::Protocol, "mend what was refused, and".to_owned()),
+    };
+    let detail = format!(
+        "the server refused {command} to a script that had written by then, and what it had written stays: {said}; {mend} look at what the key holds before \
+         this is done again"
+    );
+    Some(Error::new(kind, detail).effect(Effect::Unknown))
+}
+
+/// Whether these words say that the user may not. Of a command in a script, servers before 7.2 have no code for it.
+fn is_forbidden(words: &str) -> bool {
+    words.starts_with("NOPERM") || words.contains("can't run this command") || words.contains("has no permissions")
 }
 
 /// The error that a server's refusal is.
@@ -61,7 +85,7 @@ pub(super) fn refused_as(error: &ServerError, asked: &Asked) -> Error {
             format!("the server has reached its maxmemory; give it more, or delete ({said})"),
         );
     }
-    if is("NOPERM") || words.contains("can't run this command") || words.contains("has no permissions") {
+    if is("NOPERM") || is_forbidden(words) {
         let mend = "grant the command and the keys to this user with ACL SETUSER, or use another user";
         // Of a command in a script, servers before 7.2 do not say which.
         let unnamed = asked.script.filter(|_| words.contains("can't run this command"));

@@ -18,5 +18,6 @@ if type(last) == 'table' then
   return last
 end
 if last <= max then return 1 end
-call('SET', key, call('GETRANGE', key, '0', last - #ARGV[1] - 1), 'KEEPTTL')
+local back = redis.pcall('SET', key, call('GETRANGE', key, '0', last - #ARGV[1] - 1), 'KEEPTTL')
+if back.err then return redis.error_reply('HALF SET ' .. back.err) end
 return 0

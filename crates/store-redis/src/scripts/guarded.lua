@@ -34,10 +34,12 @@ elseif of == 'sorted' then
   look, add, take = 'ZSCORE', 'ZADD', 'ZREM'
 end
 local has = call(look, key, mark)
+-- Once something is written, a refusal is not to end the script: it is told with what was written (HALF).
+local run = call
 local function put(name, value)
-  if of == 'set' then return call(add, key, name) end
-  if of == 'hash' then return call(add, key, name, value) end
-  return call(add, key, value, name)
+  if of == 'set' then return run(add, key, name) end
+  if of == 'hash' then return run(add, key, name, value) end
+  return run(add, key, value, name)
 end
 if not has or has == 0 then
   has = false
@@ -51,7 +53,15 @@ if not has or has == 0 then
     if act ~= 'make' and act ~= 'drop' or call('EXISTS', key) == 1 then return false end
     if act == 'drop' then return {0} end
     put(mark, '0')
-    if ARGV[4] ~= '0' then call('PEXPIRE', key, ARGV[4]) end
+    if ARGV[4] ~= '0' then
+      local timed = redis.pcall('PEXPIRE', key, ARGV[4])
+      if type(timed) == 'table' then
+        -- Without its life it is not to stay: with its one member it is gone.
+        local gone = redis.pcall(take, key, mark)
+        if type(gone) == 'table' then return redis.error_reply('HALF PEXPIRE ' .. timed.err) end
+        return timed
+      end
+    end
     return {1}
   end
 end
@@ -64,9 +74,15 @@ if act == 'remove' then
 end
 if act == 'turn' then
   put(ARGV[4], '0')
-  call(take, key, mark)
+  run = redis.pcall
+  local gone = run(take, key, mark)
+  if type(gone) == 'table' then return redis.error_reply('HALF ' .. take .. ' ' .. gone.err) end
   at = 5
 end
 local step = of == 'set' and 1 or 2
-for i = at, #ARGV, step do told[#told + 1] = put(ARGV[i], ARGV[i + 1]) end
+for i = at, #ARGV, step do
+  local new = put(ARGV[i], ARGV[i + 1])
+  if type(new) == 'table' then return redis.error_reply('HALF ' .. add .. ' ' .. new.err) end
+  told[#told + 1], run = new, redis.pcall
+end
 return told

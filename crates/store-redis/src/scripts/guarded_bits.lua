@@ -25,13 +25,15 @@ if #ARGV == 6 then
   call('BITFIELD', key, 'SET', ARGV[4], ARGV[5], ARGV[6])
   return 1
 end
-local sets = {}
+local sets, run = {}, call
 for i = 4, #ARGV, 3 do
   local at = #sets
   sets[at + 1], sets[at + 2], sets[at + 3], sets[at + 4] = 'SET', ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if at >= 4000 or i + 3 > #ARGV then
-    call('BITFIELD', key, unpack(sets))
-    sets = {}
+    local told = run('BITFIELD', key, unpack(sets))
+    -- Of those before, numbers stand by now.
+    if told.err then return redis.error_reply('HALF BITFIELD ' .. told.err) end
+    sets, run = {}, redis.pcall
   end
 end
 return 1

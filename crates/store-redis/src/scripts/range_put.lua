@@ -11,5 +11,6 @@ if head:byte(2) >= 128 then
   version, from = string.char(version:byte() + 128) .. version:sub(2), 13
 end
 if #ARGV[2] > 0 then redis.call('SETRANGE', KEYS[1], string.format('%.0f', from + ARGV[1]), ARGV[2]) end
+-- The same command on the same key, and shorter: it is not refused where the first was not.
 redis.call('SETRANGE', KEYS[1], '1', version)
 return 1

@@ -107,7 +107,7 @@ impl Drop for Asker {
 
 impl Asker {
     async fn open(node: &Node) -> Result<Asker> {
-        let (conn, task) = node.open_pushed(|_| (), || ()).await?;
+        let (conn, _, task) = node.open_pushed(|_| (), || ()).await?;
         let mut asker = Asker { conn, task, timeout: node.config.timeout };
         let mut pipeline = Pipeline::new();
         pipeline.cmd("CLIENT").arg("NO-TOUCH").arg("ON");

@@ -220,6 +220,16 @@ mod tests {
     }
 
     #[test]
+    fn of_ten_million_an_error_of_one_in_a_hundred_thousand_takes_more_than_the_bytes_that_are_planned() {
+        const VISITORS: f64 = 1e7;
+        let error = |bits| spread(VISITORS as u64, bits) / VISITORS;
+        // What any code of so many random numbers takes: the logarithm of the mean gap, and of e.
+        let bytes = |bits: u32| ((f64::from(bits).exp2() / VISITORS).log2() + std::f64::consts::LOG2_E) / 8.0;
+        assert!((1.07e-5..1.09e-5).contains(&error(32)) && bytes(32) < 1.3, "{} in {}", error(32), bytes(32));
+        assert!(error(33) < 1e-5 && bytes(33) > 1.35, "{} in {}", error(33), bytes(33));
+    }
+
+    #[test]
     fn golden_sizes() {
         let size = |precision, shape, expected| {
             let head = head(

@@ -98,6 +98,16 @@ mod tests {
         assert_eq!(read(&bytes, 11).unwrap_err().kind(), ErrorKind::LayoutMismatch);
     }
 
+    #[test]
+    fn an_error_under_one_percent_takes_more_than_three_thousand_bytes() {
+        let mut random = fastrand::Rng::with_seed(12);
+        let hashes: Vec<u64> = (0..200_000).map(|_| random.u64(..)).collect();
+        let bytes = |lg_k| with(&[], lg_k, hashes.iter().copied()).unwrap().unwrap().0.len();
+        let (off_by, takes) = ([12, 13].map(relative_error), [12, 13].map(bytes));
+        assert!((0.0105..0.0115).contains(&off_by[0]) && takes[0] < 3_000, "{off_by:?} in {takes:?}");
+        assert!(off_by[1] < 0.01 && takes[1] > 3_000, "{off_by:?} in {takes:?}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]

@@ -1,0 +1,72 @@
+//! The committer removes what is over.
+
+use larder_core::Result;
+
+use super::Committer;
+use crate::fault::{Fault, Harm};
+use crate::layout::{self, EXPIRY};
+
+/// What became of an item whose expiry has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// It was over, and goes.
+    Over,
+    /// It has got another life since, or is gone.
+    Other,
+    /// It is damaged. It stays, and its expiry with it.
+    Damaged,
+}
+
+impl Committer {
+    /// Removes items whose life is over: some of them, or `all`. An item that is damaged stays, for whoever asks for it to be told.
+    pub(super) fn reclaim(&mut self, all: bool) -> Result<u64> {
+        let (now_ms, shared) = (self.now_ms(), self.shared.clone());
+        let named = |fault: Fault| fault.error(&shared.name);
+        let (mut removed, mut from) = (0, vec![EXPIRY]);
+        if all {
+            self.end_part();
+            self.move_all().map_err(named)?;
+        }
+        loop {
+            if let Some(earlier) = shared.failure() {
+                return Err(shared.refused(&earlier));
+            }
+            let due = shared.expiry.due(&shared.engine, &from, now_ms).map_err(named)?;
+            if let Some(last) = due.keys.last() {
+                // Behind it: what is damaged, and stays, is not met again.
+                from = [&last[..], &[0]].concat();
+            }
+            let mut came_to_something = false;
+            for engine_key in due.keys {
+                let came = self.reclaim_one(&engine_key, now_ms).map_err(named)?;
+                if came != Came::Damaged {
+                    removed += u64::from(came == Came::Over);
+                    came_to_something = true;
+                    self.over.push(engine_key);
+                    self.ops += 1;
+                }
+            }
+            if !due.is_full || (came_to_something && !all) {
+                return Ok(removed);
+            }
+            self.end_part();
+        }
+    }
+
+    /// Removes the item of an expiry that has come, if it is the item's own: it may have got another life since.
+    fn reclaim_one(&mut self, engine_key: &[u8], now_ms: u64) -> Result<Came, Fault> {
+        let Some((_, key)) = layout::split_expiry_key(engine_key) else { return Ok(Came::Other) };
+        let is_over = match self.overlay.get(key) {
+            Some(record) => record.as_ref().is_some_and(|record| record.is_over(now_ms)),
+            None => match self.shared.stored(key) {
+                Ok(stored) => stored.is_some_and(|record| record.is_over(now_ms)),
+                Err(fault) if fault.harm == Harm::Corrupt => return Ok(Came::Damaged),
+                Err(fault) => return Err(fault),
+            },
+        };
+        if is_over {
+            self.put(key, None);
+        }
+        Ok(if is_over { Came::Over } else { Came::Other })
+    }
+}

@@ -375,4 +375,33 @@ mod tests {
             assert_eq!(Params::decode(bytes), None);
         }
     }
+
+    async fn opened() -> Engine {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let name = Name::new("q").unwrap();
+        Engine::open(&store, &name, Kind::Queue, &Settings::default(), true).await.unwrap().0
+    }
+
+    #[tokio::test]
+    async fn the_longest_lease_that_is_named_is_taken() {
+        let engine = opened().await;
+        let max = engine.store.profile().ttl_max - SECONDS_SLACK;
+        assert_eq!(engine.life(max).unwrap(), max);
+        let error = engine.life(max + Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput);
+        assert!(error.to_string().contains(&format!("{max:?}")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_state_may_have_as_many_bytes_as_a_value() {
+        let mut engine = opened().await;
+        let state = State::first(1);
+        let bytes = state.encode(engine.generation()).len();
+        engine.value_bytes_max = bytes;
+        assert_eq!(engine.encode(&state, false).unwrap().len(), bytes);
+        engine.value_bytes_max = bytes + STATE_BYTES_RESERVED;
+        assert_eq!(engine.encode(&state, true).unwrap().len(), bytes);
+        engine.value_bytes_max -= 1;
+        assert_eq!(engine.encode(&state, true).unwrap_err().kind(), ErrorKind::Full);
+    }
 }

@@ -678,4 +678,25 @@ mod tests {
             assert_eq!(queue.0.rest().is_woken, is_woken);
         }
     }
+
+    /// Others write the state too: who is woken for nothing does not look again at once.
+    #[tokio::test(start_paused = true)]
+    async fn who_was_woken_for_nothing_rests_before_the_next_watch() {
+        let store: StoreRef = Arc::new(Watching { inner: MemoryStore::new(), reply: Reply::Changed });
+        let queue = Queue::open_or_create(&store, "q").await.unwrap();
+        assert_eq!(queue.pop().await.unwrap(), None);
+        let mut rests = Vec::new();
+        for _ in 0..3 {
+            let since = tokio::time::Instant::now();
+            queue.0.wait(Duration::ZERO, Duration::from_secs(60)).await.unwrap();
+            rests.push(since.elapsed());
+        }
+        assert!(rests[0].is_zero() && !rests[1].is_zero() && !rests[2].is_zero(), "{rests:?}");
+        // An item makes up for it.
+        queue.push("a").await.unwrap();
+        assert!(queue.pop().await.unwrap().is_some());
+        let since = tokio::time::Instant::now();
+        queue.0.wait(Duration::ZERO, Duration::from_secs(60)).await.unwrap();
+        assert!(since.elapsed().is_zero());
+    }
 }

@@ -458,3 +458,149 @@ fn descend(state: &mut State, shelf: &Shelf) -> Descent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::past::Chain;
+    use super::*;
+
+    /// A segment of a stack, of so many pushes of an item, that notes nothing as taken and lies on nothing.
+    fn segment(incarnation: u64, items: u32) -> Content {
+        Content {
+            incarnation,
+            items: vec![Bytes::from_static(b"x"); items as usize],
+            below: Some(Below::default()),
+            taken: Vec::new(),
+            is_cut: false,
+            chain: Chain::of(items, items, 0),
+            bytes: 100,
+            cas: None,
+            last: 0,
+        }
+    }
+
+    /// On record, whole as it was opened.
+    fn record(number: u64, below: Below) -> Record {
+        Record::new(number, 10 + number, below)
+    }
+
+    fn picked(order: Order, state: &mut State, shelf: &Shelf) -> Pick {
+        pick(order, state, shelf, &HashSet::new(), 0)
+    }
+
+    #[test]
+    fn a_call_forgets_segments_that_the_state_does_not_name_any_more() {
+        let open = Open { segment: 2, ordinal: 0, claim: 5, attempts: 1 };
+        let records = vec![record(3, Below::default())];
+        let state = State { tail: 4, records, opens: vec![open], ..State::default() };
+        let mut shelf = Shelf::default();
+        for number in 0..5 {
+            shelf.keep(number, Some(segment(10 + number, 1)), 4, 0);
+        }
+        assert!(shelf.has_fresh(4));
+        shelf.begin(Some(&state));
+        let known: Vec<u64> = (0..5).filter(|&number| shelf.get(number).is_some()).collect();
+        assert_eq!(known, [2, 3, 4]);
+        assert!(!shelf.has_fresh(4), "it was read by an earlier call");
+    }
+
+    #[test]
+    fn what_a_missing_link_seemed_to_tell_is_forgotten_of_what_the_state_knows() {
+        let records = vec![record(1, Below::default()), record(3, Below::default())];
+        let state = State { tail: 4, records, ..State::default() };
+        let mut shelf = Shelf::default();
+        shelf.keep(1, None, 4, 0);
+        shelf.keep_unlinked(2, 4, 0);
+        shelf.keep_unlinked(3, 4, 0);
+        shelf.forget_unlinked(&state);
+        // The first was read itself.
+        assert_eq!([1, 2, 3].map(|number| shelf.get(number).is_some()), [true, true, false]);
+    }
+
+    #[test]
+    fn what_links_told_is_kept_in_mind_of_many_and_not_of_all_there_ever_were() {
+        let (state, mut shelf) = (State::default(), Shelf::default());
+        let many = LINKS_MAX as u64;
+        for number in 1..=many {
+            shelf.link(number, 10 + number);
+        }
+        assert!((1..=many).all(|number| shelf.incarnation(&state, number) == Some(10 + number)));
+        for number in many + 1..3 * many {
+            shelf.link(number, 10 + number);
+            assert_eq!(shelf.incarnation(&state, number), Some(10 + number));
+        }
+        assert!(shelf.links.len() <= LINKS_MAX);
+    }
+
+    #[test]
+    fn nothing_is_taken_from_what_was_forgotten_before_it_is_read_again() {
+        let state = State { tail: 2, records: vec![record(1, Below::default())], ..State::default() };
+        let mut shelf = Shelf::default();
+        shelf.keep(1, Some(segment(11, 1)), 2, 0);
+        assert!(matches!(picked(Order::Fifo, &mut state.clone(), &shelf), Pick::Item { segment: 1, .. }));
+        shelf.forget(1);
+        let pick = picked(Order::Fifo, &mut state.clone(), &shelf);
+        assert!(matches!(&pick, Pick::Read(segments) if *segments == [1]), "{pick:?}");
+    }
+
+    /// A stack's segment that was left, and was set back since to before the note of what was taken of it.
+    #[test]
+    fn an_item_that_its_segment_does_not_note_as_taken_is_lost_once_the_segment_was_read_with_this_state() {
+        let open = Open { segment: 1, ordinal: 0, claim: GIVEN_BACK, attempts: 1 };
+        let base = State { seq: 9, tail: 3, opens: vec![open], ..State::default() };
+        let mut shelf = Shelf::default();
+        shelf.keep(1, Some(segment(11, 2)), 3, 8);
+        let pick = picked(Order::Lifo, &mut base.clone(), &shelf);
+        assert!(matches!(&pick, Pick::Read(segments) if *segments == [1]), "{pick:?}");
+        shelf.keep(1, Some(segment(11, 2)), 3, 9);
+        let mut state = base.clone();
+        let pick = picked(Order::Lifo, &mut state, &shelf);
+        assert!(matches!(&pick, Pick::Lost(what) if what.contains("item 0 of segment 1 is gone")), "{pick:?}");
+        assert_eq!((state.lost_items, state.found, state.opens.len()), (1, 1, 0));
+        // As the note has it, it is delivered.
+        shelf.keep(1, Some(Content { taken: vec![(0, 1)], ..segment(11, 2) }), 3, 9);
+        let pick = picked(Order::Lifo, &mut base.clone(), &shelf);
+        assert!(matches!(pick, Pick::Item { segment: 1, ordinal: 0, attempts: 2, .. }), "{pick:?}");
+    }
+
+    #[test]
+    fn segments_that_are_missing_at_the_bottom_of_a_stack_are_told_once() {
+        let records = vec![record(2, Below::default()), record(3, Below::default())];
+        let mut state = State { tail: 3, live: 3, records, ..State::default() };
+        let shelf = Shelf::default();
+        let end = descend(&mut state, &shelf);
+        assert!(matches!(end, Descent::Ended(Free::Lost(what)) if what.contains("1 segments are gone")));
+        assert_eq!((state.live, state.lost_segments), (2, 1));
+        assert!(matches!(descend(&mut state, &shelf), Descent::Ended(Free::None)));
+        // What is left counts for the limit.
+        state.live = 9;
+        assert!(matches!(descend(&mut state, &shelf), Descent::Ended(Free::Lost(_))));
+        assert_eq!((state.live, state.lost_segments), (2, 8));
+    }
+
+    #[test]
+    fn below_a_segment_that_is_lost_so_many_numbers_are_looked_at_in_one_go() {
+        let asked = |below| {
+            let mut state = State { tail: 200, records: vec![record(200, below)], ..State::default() };
+            match descend(&mut state, &Shelf::default()) {
+                Descent::Ended(Free::Read(segments)) => segments,
+                _ => panic!("nothing is to be read"),
+            }
+        };
+        let guess = |segment| Below { segment: Some(segment), is_guess: true };
+        assert_eq!(asked(guess(100)), (101 - GUESSES..=100).rev().collect::<Vec<_>>());
+        assert_eq!(asked(guess(2)), [2, 1, 0]);
+        assert_eq!(asked(Below { segment: Some(100), is_guess: false }), [100]);
+    }
+
+    #[test]
+    fn a_segment_that_was_set_back_before_it_was_left_is_a_loss_that_is_counted() {
+        let records = vec![record(2, Below { segment: Some(1), is_guess: false })];
+        let mut state = State { seq: 9, tail: 2, live: 2, records, ..State::default() };
+        let mut shelf = Shelf::default();
+        shelf.keep(1, Some(Content { is_cut: true, ..segment(11, 2) }), 2, 9);
+        let end = descend(&mut state, &shelf);
+        assert!(matches!(end, Descent::Ended(Free::Lost(what)) if what.contains("segment 1 went back")));
+        assert_eq!((state.lost_segments, state.live, state.records[0].segment), (1, 2, 1));
+    }
+}

@@ -363,3 +363,172 @@ impl Consumer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use larder_core::{Effect, Error, ErrorKind, StoreRef};
+    use larder_store_memory::MemoryStore;
+
+    use super::super::engine::Engine;
+    use super::super::layout::Below;
+    use super::super::options::Settings;
+    use super::super::past::Chain;
+    use super::*;
+    use crate::manifest::Kind;
+    use crate::name::Name;
+
+    /// The writer that is looked at.
+    const ME: u64 = 7;
+
+    fn removals(may_evict: bool) -> Removals {
+        Removals::new(ME, may_evict, Duration::from_secs(5))
+    }
+
+    /// So many segments before the tail, of two items each, of which all was taken.
+    fn drained(segments: u64) -> (State, Shelf) {
+        let mut shelf = Shelf::default();
+        let chain = Chain::of(2, 2, 0);
+        let record = |number: u64| Record {
+            taken: vec![(0, 2)],
+            print: chain.print(2),
+            ..Record::new(number, 100 + number, Below::default())
+        };
+        for number in 0..segments {
+            let content = Content {
+                incarnation: 100 + number,
+                items: vec![Bytes::from_static(b"x"); 2],
+                below: None,
+                taken: Vec::new(),
+                is_cut: false,
+                chain: chain.clone(),
+                bytes: 100,
+                cas: None,
+                last: 0,
+            };
+            shelf.keep(number, Some(content), segments, 100);
+        }
+        let tail = Record::new(segments, 100 + segments, Below::default());
+        let records = (0..segments).map(record).chain([tail]).collect();
+        (State { seq: 100, tail: segments, incarnation: 100 + segments, records, ..State::default() }, shelf)
+    }
+
+    /// What became of segment 0, which was not there when it was looked for with the state as it is.
+    fn fate_of(removals: &Removals, remover: Option<Remover>) -> Fate {
+        let (mut state, mut shelf) = drained(1);
+        state.records[0].remover = remover;
+        shelf.keep(0, None, state.tail, state.seq);
+        removals.fate(&state, &state.records[0], shelf.get(0).expect("it was looked for"), true)
+    }
+
+    #[test]
+    fn a_segment_that_is_gone_was_removed_or_evicted_as_the_state_and_the_store_tell() {
+        let named = |writer, seq, is_second| Some(Remover { writer, seq, is_second });
+        // By whom it was to be removed; what is known where nothing is evicted, and where something may be.
+        for (remover, never, may) in [
+            (None, Fate::Evicted, Fate::Evicted),
+            // Never sent: who removed it?
+            (named(ME, 99, false), Fate::Evicted, Fate::Evicted),
+            // What the other sent may have come to it.
+            (named(ME, 99, true), Fate::Removed, Fate::Open),
+            (named(8, 99, false), Fate::Open, Fate::Open),
+            (named(8, 100 - WRITES_UNTIL_TAKEN_OVER + 1, false), Fate::Open, Fate::Open),
+            // He has probably ended, and has said nothing.
+            (named(8, 100 - WRITES_UNTIL_TAKEN_OVER, false), Fate::Removed, Fate::Open),
+        ] {
+            let fates = (fate_of(&removals(false), remover), fate_of(&removals(true), remover));
+            assert_eq!(fates, (never, may), "{remover:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_removal_met_with_tells_whether_a_segment_that_is_gone_then_is_lost() {
+        let error = |effect| Err(Error::new(ErrorKind::Unavailable, "no reply came").effect(effect));
+        let (deleted, miss, exists) = (Ok(Reply::Deleted), Ok(Reply::Miss), Ok(Reply::Exists));
+        let in_doubt = Some(Removal::InDoubt);
+        for (before, answer, fate) in [
+            (None, &deleted, Fate::Removed),
+            (in_doubt, &deleted, Fate::Removed),
+            (None, &miss, Fate::Evicted),
+            // An earlier try may have removed it.
+            (in_doubt, &miss, Fate::Removed),
+            // It was there, as another than was read: whoever comes next finds it gone.
+            (None, &exists, Fate::Evicted),
+            (Some(Removal::Refused), &exists, Fate::Evicted),
+            // And an earlier try may yet remove it.
+            (in_doubt, &exists, Fate::Removed),
+            (None, &error(Effect::NotApplied), Fate::Evicted),
+            (in_doubt, &error(Effect::NotApplied), Fate::Removed),
+            (None, &error(Effect::Unknown), Fate::Removed),
+        ] {
+            let mut removals = removals(false);
+            let sent = Sent { segment: 0, incarnation: 100, before, is_second: false };
+            removals.known.extend(sent.answered(answer).map(|removal| (100, removal)));
+            let remover = Remover { writer: ME, seq: 99, is_second: false };
+            assert_eq!(fate_of(&removals, Some(remover)), fate, "{before:?}, {answer:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missed_while_others_write_is_lost_only_when_it_is_missed_again() {
+        let (mut state, mut shelf) = drained(1);
+        let mut removals = removals(true);
+        let fate = |state: &State, shelf: &Shelf, removals: &Removals, is_fresh| {
+            removals.fate(state, &state.records[0], shelf.get(0).expect("it was looked for"), is_fresh)
+        };
+        // The state is another one than when the read was sent.
+        shelf.begin(None);
+        shelf.keep(0, None, 1, state.seq - 1);
+        removals.note_missed(&state, Order::Fifo, &shelf);
+        assert_eq!(fate(&state, &shelf, &removals, true), Fate::Open);
+        shelf.begin(None);
+        state.seq += 1;
+        shelf.keep(0, None, 1, state.seq - 1);
+        removals.note_missed(&state, Order::Fifo, &shelf);
+        assert_eq!(fate(&state, &shelf, &removals, false), Fate::Open, "it was not read in this call");
+        assert_eq!(fate(&state, &shelf, &removals, true), Fate::Evicted);
+    }
+
+    #[test]
+    fn one_writer_is_to_remove_some_segments_at_a_time_and_leaves_the_others() {
+        let (mut state, shelf) = drained(REMOVALS_MAX as u64 + 4);
+        let named = |state: &State, writer| {
+            state.records.iter().filter(|record| record.remover.is_some_and(|remover| remover.writer == writer)).count()
+        };
+        removals(true).intend(&mut state, Order::Fifo, &shelf);
+        assert_eq!(named(&state, ME), REMOVALS_MAX);
+        removals(true).intend(&mut state, Order::Fifo, &shelf);
+        assert_eq!(named(&state, ME), REMOVALS_MAX);
+        // Another takes the rest, and nothing from the first.
+        Removals::new(8, true, Duration::from_secs(5)).intend(&mut state, Order::Fifo, &shelf);
+        assert_eq!((named(&state, ME), named(&state, 8)), (REMOVALS_MAX, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_try_to_note_a_removal_is_made_after_a_pause_and_as_long_as_others_wait_for_it() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let name = Name::new("q").unwrap();
+        let (engine, view) = Engine::open(&store, &name, Kind::Queue, &Settings::default(), true).await.unwrap();
+        let incarnation = view.state.incarnation;
+        let mut consumer = Consumer::new(Arc::new(engine), view);
+        consumer.removals.may_evict = true;
+        consumer.removals.known.insert(incarnation, Removal::Removed);
+        let backoff = || Backoff::new(NOTE_PAUSE_FIRST, NOTE_PAUSE_MAX);
+        // The machine may stand still for as long as others wait, and some.
+        let now = ambient::now();
+        let since = now + NOTE_WAIT - NOTE_PAUSE_MAX;
+        let within = |after| Ctx { deadline: Some(now + after) };
+        let begin = tokio::time::Instant::now();
+        assert!(consumer.pauses_for_a_note(&mut backoff(), since, within(Duration::from_secs(60))).await);
+        assert!(!begin.elapsed().is_zero());
+        // They have given up, or the caller has no time left.
+        let long_ago = now - NOTE_WAIT;
+        assert!(!consumer.pauses_for_a_note(&mut backoff(), long_ago, within(Duration::from_secs(60))).await);
+        assert!(!consumer.pauses_for_a_note(&mut backoff(), since, within(Duration::ZERO)).await);
+        // There is nothing that others have to know.
+        consumer.removals.known.insert(incarnation, Removal::Refused);
+        assert!(!consumer.pauses_for_a_note(&mut backoff(), since, within(Duration::from_secs(60))).await);
+    }
+}

@@ -341,3 +341,34 @@ impl Reader<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::past::Chain;
+    use super::*;
+
+    #[test]
+    fn so_many_segments_of_a_stack_are_read_at_once_and_none_below_the_first() {
+        assert_eq!(at_once(100), (101 - SEGMENTS_AT_ONCE as u64..=100).rev().collect::<Vec<_>>());
+        assert_eq!(at_once(2), [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_stack_goes_on_further_down_whatever_a_segment_says() {
+        let says = |segment| Content {
+            incarnation: 1,
+            items: vec![Bytes::from_static(b"x")],
+            below: Some(Below { segment, is_guess: false }),
+            taken: Vec::new(),
+            is_cut: false,
+            chain: Chain::of(1, 1, 0),
+            bytes: 100,
+            cas: None,
+            last: 0,
+        };
+        let next = |segment| next_below(&says(segment), 5).segment;
+        assert_eq!([None, Some(0), Some(4)].map(next), [None, Some(0), Some(4)]);
+        // Else it would never end.
+        assert_eq!([Some(5), Some(6)].map(next), [None, None]);
+    }
+}

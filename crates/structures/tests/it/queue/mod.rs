@@ -1,11 +1,15 @@
 //! Queues and stacks.
 
 mod back;
+mod between;
 mod edges;
 mod faults;
+mod figures;
 mod handle;
 mod late;
 mod memcached;
 mod model;
+mod pushes;
 mod removal;
 pub(crate) mod support;
+mod takes;

@@ -69,3 +69,41 @@ impl Drop for Waiting<'_> {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::{Mutex, OnceLock};
+
+    use larder_core::observe::Observer;
+
+    use super::*;
+
+    /// Events in words, each with the name of its structure; tests use names of their own, since the observer is the process's.
+    static SEEN: Mutex<Vec<(Vec<u8>, String)>> = Mutex::new(Vec::new());
+
+    #[derive(Debug)]
+    struct Recorder;
+
+    impl Observer for Recorder {
+        fn observe(&self, event: &Event<'_>) {
+            let (subject, text) = match event {
+                Event::Retry { subject, cause } => (subject, format!("retry after {}", cause.as_str())),
+                Event::Compaction { subject, phase, .. } => (subject, format!("compaction {}", phase.as_str())),
+                _ => return,
+            };
+            SEEN.lock().unwrap().push((subject.name.to_vec(), text));
+        }
+    }
+
+    /// Begins to listen.
+    pub(crate) fn listen() {
+        static SET: OnceLock<()> = OnceLock::new();
+        SET.get_or_init(|| observe::set(Recorder).unwrap());
+    }
+
+    /// What was told of a name, in order.
+    pub(crate) fn told(name: &str) -> Vec<String> {
+        let seen = SEEN.lock().unwrap();
+        seen.iter().filter(|(of, _)| of == name.as_bytes()).map(|(_, text)| text.clone()).collect()
+    }
+}

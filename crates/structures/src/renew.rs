@@ -72,3 +72,54 @@ pub(crate) async fn keep<L: Leased>(leased: Arc<L>) {
 fn until_renewal(leased: &impl Leased) -> Duration {
     (leased.lease() / RENEWALS_A_LEASE).saturating_sub(leased.age())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use larder_core::Error;
+
+    use super::*;
+    use crate::events::tests::{listen, told};
+
+    /// A lease whose first renewal fails, and which is over after the second.
+    struct Fails {
+        tries: AtomicU32,
+    }
+
+    impl Leased for Fails {
+        fn lease(&self) -> Duration {
+            Duration::from_secs(30)
+        }
+
+        fn timeout(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+
+        fn age(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn left(&self) -> Duration {
+            if self.tries.load(Ordering::Relaxed) < 2 { self.lease() } else { Duration::ZERO }
+        }
+
+        fn subject(&self) -> Subject<'_> {
+            Subject { kind: "lock", name: b"renewed at the second try" }
+        }
+
+        async fn renew(&self, _: Ctx) -> Result<()> {
+            match self.tries.fetch_add(1, Ordering::Relaxed) {
+                0 => Err(Error::new(ErrorKind::Unavailable, "as the test wants")),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_failed_is_told_and_tried_again() {
+        listen();
+        keep(Arc::new(Fails { tries: AtomicU32::new(0) })).await;
+        assert_eq!(told("renewed at the second try"), ["retry after unavailable"]);
+    }
+}

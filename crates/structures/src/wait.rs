@@ -69,3 +69,43 @@ pub(crate) async fn either<A, B>(one: impl Future<Output = A>, other: impl Futur
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use larder_core::{Profile, Run, Store};
+
+    use super::*;
+
+    /// A store that tells of changes: here each item has changed at once.
+    #[derive(Debug, Default)]
+    struct Telling {
+        asked: AtomicUsize,
+    }
+
+    impl Store for Telling {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { watch: true, ..Profile::unlimited("telling") })
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            Run::Ready(batch.iter().map(|_| Ok(Reply::Changed)).collect())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_store_tells_ends_a_pause_and_where_nothing_is_watched_nothing_is_asked() {
+        let telling = Arc::new(Telling::default());
+        let store: StoreRef = telling.clone();
+        let (pause, begun) = (Duration::from_secs(1), tokio::time::Instant::now());
+        let read = Op::get(Key::new("k").unwrap(), larder_core::Want::CAS);
+        assert!(changed(&store, [Watched::new(&read, None)], pause, pause).await);
+        assert_eq!((begun.elapsed(), telling.asked.load(Ordering::Relaxed)), (Duration::ZERO, 1));
+        assert!(!changed(&store, [], pause, pause).await);
+        assert!(begun.elapsed() > pause / 2, "it paused");
+        assert_eq!(telling.asked.load(Ordering::Relaxed), 1);
+    }
+}

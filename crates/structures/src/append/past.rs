@@ -194,4 +194,72 @@ mod tests {
             assert_eq!(written.first_missing(floor, &runs(there)), missing, "{there:?} above {floor}");
         }
     }
+
+    const WRITER: u64 = 7;
+
+    /// What a fold notes of a value: the writer's last sequence in the snapshot, and those in the log.
+    fn trace(known: Option<u64>, own: &[u64]) -> Trace {
+        Trace { known, own: runs(own), is_complete: true, ..Trace::of(WRITER, 0) }
+    }
+
+    /// A handle that read nothing yet but the value of epoch 1 with 100 bytes, and then was told that its write 5 had landed.
+    fn acknowledged_in_epoch_1() -> Seen {
+        let before = Seen { newest: (1, 100), ..Seen::default() };
+        let mut seen = before.clone();
+        seen.acknowledged(5, &before);
+        seen
+    }
+
+    /// The same digest as the value that was read: it only grew since.
+    fn grown(seen: &Seen, trace: Trace) -> Trace {
+        Trace { digest_at_bytes: Some(seen.digest), ..trace }
+    }
+
+    #[test]
+    fn a_write_that_was_read_is_missed_in_a_later_epoch_that_knows_only_earlier_ones() {
+        let mut seen = acknowledged_in_epoch_1();
+        seen.read(&seen.clone(), (1, 140), 5, &trace(None, &[5]));
+        let why = seen.contradicted((2, 80), 3, &trace(Some(3), &[]));
+        assert_eq!(why.as_deref(), Some("this handle's write 5 was acknowledged and is gone"));
+        assert_eq!(seen.contradicted((2, 80), 5, &trace(Some(5), &[])), None);
+    }
+
+    #[test]
+    fn a_later_epoch_may_have_forgotten_who_wrote() {
+        let mut seen = acknowledged_in_epoch_1();
+        let forgotten = Trace { is_complete: false, ..trace(None, &[]) };
+        assert_eq!(seen.contradicted((2, 80), 0, &forgotten), None);
+        // Once it was read so, it stays so for as long as it only grows.
+        seen.read(&seen.clone(), (2, 80), 0, &forgotten);
+        let grown = grown(&seen, Trace { is_complete: false, ..trace(None, &[]) });
+        assert_eq!(seen.contradicted((2, 120), 0, &grown), None);
+    }
+
+    #[test]
+    fn a_write_that_landed_in_the_epoch_that_is_read_must_show_in_it() {
+        let seen = acknowledged_in_epoch_1();
+        let gone = "this handle's write 5 was acknowledged and is gone";
+        let why = seen.contradicted((1, 120), 0, &grown(&seen, trace(None, &[])));
+        assert_eq!(why.as_deref(), Some(gone), "nothing of the handle's is there, so no later ones are");
+        assert_eq!(seen.contradicted((1, 140), 5, &grown(&seen, trace(None, &[5]))), None);
+        // The same of one that was read in a later epoch than it was sent in.
+        let mut seen = acknowledged_in_epoch_1();
+        seen.read(&seen.clone(), (2, 100), 5, &trace(Some(5), &[]));
+        let why = seen.contradicted((2, 100), 0, &trace(None, &[]));
+        assert_eq!(why.as_deref(), Some(gone));
+    }
+
+    #[test]
+    fn the_loss_of_one_write_in_the_middle_is_told_while_it_is_remembered() {
+        // Every other sequence, as where each second write failed: a run for each.
+        let writes = |count: usize| (0..count as u64).map(|n| 2 * n + 1).collect::<Vec<u64>>();
+        for (count, is_told) in [(RUNS_MAX, true), (RUNS_MAX + 1, false)] {
+            let writes = writes(count);
+            let mut seen = Seen::default();
+            writes.iter().for_each(|&seq| seen.acknowledged(seq, &Seen::default()));
+            let found = trace(None, &writes[1..]);
+            let why = seen.contradicted((1, 5_000), writes[count - 1], &found);
+            assert_eq!(why.is_some_and(|why| why.contains("write 1 was acknowledged")), is_told, "{count} runs");
+        }
+    }
 }

@@ -652,3 +652,7 @@ fn list(shards: &[u16]) -> String {
         _ => shown.join(", "),
     }
 }
+
+#[cfg(test)]
+#[path = "shards_tests.rs"]
+mod tests;

@@ -145,3 +145,7 @@ impl Handle {
         self.read().await.map(|_| ())
     }
 }
+
+#[cfg(test)]
+#[path = "change_tests.rs"]
+mod tests;

@@ -413,3 +413,7 @@ fn settled(error: Error, is_in_doubt: bool) -> Error {
 pub(crate) fn item_of(reply: Option<Result<Reply>>) -> Result<Option<Item>> {
     Ok(reply.unwrap_or_else(|| Err(larder_core::ext::no_reply()))?.into_item())
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

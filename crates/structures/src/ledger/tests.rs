@@ -165,3 +165,14 @@ async fn a_drop_finds_the_pieces_and_a_lost_ledger_has_none() {
     store.delete(one.read_op().key).await.unwrap();
     assert_eq!(pieces(&store, Ctx::default(), &name, &manifest).await.unwrap(), []);
 }
+
+#[tokio::test]
+async fn as_many_pieces_as_are_promised_find_room() {
+    let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(100_000).build().unwrap());
+    let (name, manifest) = made(&store).await;
+    let ledger = Ledger::new(&store, &name, &manifest, tuning()).unwrap();
+    let pieces: Vec<Piece> = (0..ledger.pieces_max() as u64).map(|number| piece(number, 0, number)).collect();
+    assert!(pieces.len() > 5_000);
+    ledger.register(soon(), &pieces).await.unwrap();
+    assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces(), pieces);
+}

@@ -238,3 +238,21 @@ impl EventLogOptions {
 pub(super) fn as_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_of_copies_or_of_more_than_one_list_is_not_read() {
+        let (name, options) = (Name::new("l").unwrap(), EventLogOptions::default());
+        let params = options.params().unwrap();
+        let made = Manifest::new(Kind::EventLog, LAYOUT, Ledger::SHARDS, params.encode());
+        assert_eq!(options.check(&name, &made).unwrap(), params);
+        for unknown in [Manifest { copies: 2, ..made.clone() }, Manifest { shards: 2, ..made.clone() }] {
+            let error = options.check(&name, &unknown).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+            assert!(error.to_string().contains("parameters that this release does not know"), "{error}");
+        }
+    }
+}

@@ -290,3 +290,11 @@ async fn nothing_and_strange_things_are_told() {
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
     assert!(store.get(Key::new("L.n.m").unwrap()).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn a_log_tells_its_chunk_and_its_retention() {
+    let store = memory();
+    let minute = std::time::Duration::from_secs(60);
+    EventLog::options().chunk(minute).retention(minute * 90).open_or_create(&store, "audit").await.unwrap();
+    assert_eq!(words(&look(&store, "audit").await), ["chunk 60s", "retention 5400s"]);
+}

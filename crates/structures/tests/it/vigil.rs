@@ -8,6 +8,7 @@ use larder_structures::{Counter, Name, Set};
 
 use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::{Meter, counting, data_key, memory};
+use crate::support::hooked::Hooked;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -171,4 +172,56 @@ async fn of_copies_those_that_are_missing_are_put_back_wherever_they_stood() {
             assert_eq!(handle.read().await.unwrap(), 1 + i128::from(is_write));
         }
     }
+}
+
+#[tokio::test]
+async fn a_batch_that_is_full_is_sent_as_it_is_and_the_look_after_it() {
+    let store = memory();
+    let (clock, shared) = manual();
+    Set::options().shards(5).open_or_create(&store, "n").await.unwrap().add(["a"]).await.unwrap();
+    // Fails where a batch has more ops than the store takes.
+    let narrow = Hooked::with_batches_of(&store, 5).shared();
+    let set = Set::options().clock(shared).open(&narrow, "n").await.unwrap();
+    evict_manifest(&store).await;
+    clock.advance(MINUTE);
+    assert_eq!(set.members().await.unwrap().to_vec(), ["a"]);
+    settle().await;
+    assert!(exists(&store).await, "it was looked at, and put back");
+}
+
+/// All servers are emptied while the manifest is put back, as by a drop: what stands then on the server that decides says that the data are lost, and no copy stays behind.
+#[tokio::test]
+async fn of_copies_that_are_put_back_after_the_data_went_only_the_one_that_decides_stays() {
+    let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
+    let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+    let (clock, shared) = manual();
+    let hooked = Hooked::new(&store);
+    let options = Counter::options().copies(3).slots(1).clock(shared);
+    let counter = options.open_or_create(&hooked.shared(), "n").await.unwrap();
+    counter.add(1).await.unwrap();
+    let key = Name::new("n").unwrap().manifest_key().unwrap();
+    let at = |rank| Route { with: None, rank };
+    for rank in 0..3 {
+        store.run_one(Ctx::default(), Op::delete(key.clone()).routed(at(rank))).await.unwrap();
+    }
+    clock.advance(MINUTE);
+    // The read with the look in it, the look at the data, and what puts the manifest back.
+    hooked.at(3, move |store, batch| async move {
+        nodes.iter().for_each(|node| node.restart_empty());
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(counter.get().await.unwrap(), 1);
+    for _ in 0..3 {
+        settle().await;
+    }
+    for (rank, is_there) in [(0, true), (1, false), (2, false)] {
+        let get = Op::get(key.clone(), Want::empty()).routed(at(rank));
+        let found = store.run_one(Ctx::default(), get).await.unwrap();
+        assert_eq!(matches!(found, Reply::Item(_)), is_there, "rank {rank}");
+    }
+    let error = match Counter::open(&store, "n").await {
+        Ok(counter) => counter.get().await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }

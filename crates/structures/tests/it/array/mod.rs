@@ -1,6 +1,7 @@
 //! Arrays.
 
 mod change;
+mod edges;
 mod faults;
 mod handle;
 mod memcached;

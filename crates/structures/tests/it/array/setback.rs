@@ -334,3 +334,88 @@ async fn a_loss_is_accepted_beside_everybody_else() {
         assert!(missing.is_empty() && has(&elements, 2), "round {round}: {missing:?} of {elements:?}");
     }
 }
+
+/// A shard went back behind a change that it had settled and the commits have forgotten; what was changed since did not touch it.
+#[tokio::test]
+async fn a_shard_that_went_back_behind_what_the_commits_have_forgotten_is_told_as_well() {
+    let (parts, array) = Parts::make().await;
+    array.change(whole(1), whole(0)).await.unwrap();
+    let older = parts.shards().await;
+    array.compact().await.unwrap();
+    assert_eq!(sorted(&array).await, whole(1));
+    let mut number = 0;
+    let untouched = loop {
+        let before = parts.shards().await;
+        number += 1;
+        array.change([format!("one {number}"), format!("other {number}")], NOTHING).await.unwrap();
+        let after = parts.shards().await;
+        let same: Vec<usize> = (0..before.len()).filter(|&shard| before[shard] == after[shard]).collect();
+        if same.len() == before.len() - 2 {
+            break same[0];
+        }
+    };
+    set_value(&parts.store, &parts.keys[untouched], older[untouched].clone()).await;
+    assert_eq!(refusal(&parts.fresh().await).await, ErrorKind::RolledBack, "shard {untouched}");
+}
+
+/// The commits answer, then two changes are made, then the shards answer: they hold a change that is two ahead, and nothing was lost.
+#[tokio::test]
+async fn an_array_that_is_changed_while_its_loss_is_to_be_accepted_has_lost_nothing() {
+    let (parts, array) = Parts::make().await;
+    let hooked = Hooked::new(&parts.store);
+    let accepting = options().open(&hooked.shared(), "a").await.unwrap();
+    let before = value_of(&parts.store, &parts.commits).await.len();
+    hooked.at(1, |store, batch| async move {
+        let shards = batch.len() - 1;
+        let commits = store.run(Ctx::default(), batch.iter().skip(shards).cloned().collect()).await;
+        array.change(whole(1), whole(0)).await.unwrap();
+        array.change(whole(2), whole(1)).await.unwrap();
+        let mut replies = store.run(Ctx::default(), batch.iter().take(shards).cloned().collect()).await;
+        replies.extend(commits);
+        replies
+    });
+    assert!(!accepting.accept_loss().await.unwrap());
+    let after = value_of(&parts.store, &parts.commits).await.len();
+    assert_eq!(after, before + 2 * 9, "two numbers were given, and none to the end of an era");
+    assert_eq!(sorted(&accepting).await, whole(2));
+}
+
+/// A store whose items take so many bytes, key and all.
+#[derive(Debug)]
+struct Limited(StoreRef, usize);
+
+impl larder_core::Store for Limited {
+    fn profile(&self) -> Arc<larder_core::Profile> {
+        let profile = self.0.profile();
+        let item_bytes_max = self.1 + profile.item_overhead_bytes;
+        Arc::new(larder_core::Profile { item_bytes_max, ..(*profile).clone() })
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: larder_core::Batch) -> larder_core::Run<'a> {
+        self.0.run(ctx, batch)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_accepted_where_its_shards_fill_an_item_to_the_last_byte_and_told_at_once_where_one_more_is_needed() {
+    let probe = Probe::new();
+    let (parts, _) = torn(probe.shared()).await;
+    parts.fresh().await.push([vec![b'x'; 6_000]]).await.unwrap();
+    let (shards, commits) = (parts.shards().await, value_of(&parts.store, &parts.commits).await);
+    assert!(parts.fresh().await.accept_loss().await.unwrap());
+    let largest = parts.shards().await.iter().map(Bytes::len).max().unwrap();
+    for (short, is_accepted) in [(1, false), (0, true)] {
+        for (key, value) in parts.keys.iter().zip(&shards) {
+            set_value(&parts.store, key, value.clone()).await;
+        }
+        set_value(&parts.store, &parts.commits, commits.clone()).await;
+        let item_bytes = largest + parts.keys[0].as_bytes().len() - short;
+        let store: StoreRef = Arc::new(Limited(parts.store.clone(), item_bytes));
+        probe.round_trips();
+        match options().open(&store, "a").await.unwrap().accept_loss().await {
+            Ok(accepted) => assert!(accepted && is_accepted, "{short} bytes short"),
+            Err(error) => assert_eq!((error.kind(), is_accepted), (ErrorKind::Full, false), "{error}"),
+        }
+        assert!(probe.round_trips() <= 7, "it was not tried again");
+    }
+}

@@ -1,5 +1,6 @@
 //! Event logs.
 
+mod edges;
 mod faults;
 mod handle;
 mod memcached;

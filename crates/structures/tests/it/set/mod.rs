@@ -1,5 +1,6 @@
 //! Sets.
 
+mod edges;
 mod faults;
 mod handle;
 mod memcached;

@@ -1,5 +1,6 @@
 //! Stores that tests can look into and break, and real servers.
 
+pub(crate) mod answering;
 pub(crate) mod hooked;
 pub(crate) mod memcached;
 pub(crate) mod peak;

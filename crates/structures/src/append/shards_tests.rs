@@ -1,0 +1,130 @@
+//! What the shards of a structure tell, and what is dirty in them.
+
+use larder_core::{Key, PutMode, StoreExt, SystemClock};
+use larder_store_memory::MemoryStore;
+
+use super::*;
+use crate::append::Action;
+use crate::events::tests::{listen, told};
+use crate::ledger::layout::Entries;
+use crate::manifest::{self, Kind};
+
+const DIRTY_BYTES: usize = 64;
+
+/// Shards over a fresh store, which is given, too.
+async fn made(name: &str, count: u16) -> (StoreRef, Arc<Shards<Entries>>) {
+    made_by(name, count, SystemClock::shared()).await
+}
+
+async fn made_by(name: &str, count: u16, clock: ClockRef) -> (StoreRef, Arc<Shards<Entries>>) {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let name = Name::new(name).unwrap();
+    let new = Manifest::new(Kind::Set, 1, count, Bytes::new());
+    let data = Shards::<Entries>::create_ops(&name, &new).unwrap();
+    let manifest = manifest::create(&store, Ctx::default(), &name, new, data).await.unwrap();
+    let tuning = Tuning { clock, dirty_bytes: DIRTY_BYTES };
+    (store.clone(), Arc::new(Shards::new(&store, &name, &manifest, tuning).unwrap()))
+}
+
+/// One write of one writer, as any handle makes it.
+async fn append(store: &StoreRef, shards: &Shards<Entries>, (writer, seq): (u64, u64), elements: &[Vec<u8>]) {
+    let mut bytes = Vec::new();
+    elements.iter().for_each(|element| layout::put_element(&mut bytes, Action::Put, element));
+    let frame = layout::frame(shards.place(0), writer, seq, &bytes);
+    let op = shards.op(0, |key: Key| Op::put(key, PutMode::Append, frame, Ttl::Never));
+    assert_eq!(store.run_one(Ctx::default(), op).await.unwrap(), Reply::Stored);
+}
+
+async fn is_dirty(shards: &Shards<Entries>) -> bool {
+    let readings = shards.read(Ctx::default(), [0]).await.unwrap();
+    let folded = shards.state(&readings[0]).unwrap();
+    shards.is_dirty(&readings[0], &folded)
+}
+
+#[tokio::test]
+async fn a_value_is_dirty_by_what_is_stale_in_it_and_not_by_its_writers() {
+    let (store, shards) = made("dirty", 1).await;
+    let element = vec![vec![b'x'; 40]];
+    append(&store, &shards, (1, 1), &element).await;
+    assert!(!is_dirty(&shards).await, "nothing is stale");
+    for writer in 2..100 {
+        append(&store, &shards, (writer, 1), &element).await;
+    }
+    assert!(is_dirty(&shards).await, "99 times the same");
+    shards.compact(Ctx::default()).await.unwrap();
+    // Its writers take far more than its element, and than the dirt that is let be: no compaction would save that.
+    assert!(!is_dirty(&shards).await);
+}
+
+#[tokio::test]
+async fn a_large_value_is_looked_at_again_only_after_a_quarter_of_it_was_appended() {
+    let (store, shards) = made("large", 1).await;
+    assert_eq!(shards.look_bytes(), DIRTY_BYTES * LOOK_EVERY_DIRTY_BYTES);
+    let elements: Vec<Vec<u8>> = (0..100u8).map(|number| vec![number; 100]).collect();
+    append(&store, &shards, (1, 1), &elements).await;
+    shards.look_behind(vec![0]);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert!((2_500..2_600).contains(&shards.look_bytes()), "{} of some 10,000 bytes", shards.look_bytes());
+}
+
+#[tokio::test]
+async fn a_compaction_tells_how_it_ended() {
+    listen();
+    let (store, shards) = made("told", 1).await;
+    for seq in 1..3 {
+        append(&store, &shards, (1, seq), &[vec![b'x'; 40]]).await;
+    }
+    let stats = shards.compact(Ctx::default()).await.unwrap();
+    assert_eq!((stats[0].elements, stats[0].stale_bytes()), (1, 0));
+    assert_eq!(told("told"), ["compaction begun", "compaction done"]);
+}
+
+#[tokio::test]
+async fn the_shards_that_are_gone_are_named_and_of_many_the_first_and_how_many_more() {
+    let (store, shards) = made("gone", 9).await;
+    for (count, named) in [(1, "0"), (8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7 and 1 more")] {
+        for shard in 0..count {
+            _ = store.run_one(Ctx::default(), shards.op(shard, Op::delete)).await.unwrap();
+        }
+        let error = shards.read(Ctx::default(), 0..shards.count()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        assert!(error.to_string().contains(&format!("set \"gone\": shard {named} of 9 is gone")), "{error}");
+    }
+}
+
+/// A clock of which a second passes each time that it is asked.
+#[derive(Debug)]
+struct Runs(AtomicUsize);
+
+impl larder_core::Clock for Runs {
+    fn wall(&self) -> Duration {
+        Duration::from_secs(1_000_000 + self.0.fetch_add(1, Ordering::Relaxed) as u64)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// Writers that were silent for ten minutes are forgotten, though their time is up only while the figures are made.
+#[tokio::test]
+async fn the_figures_of_a_compaction_are_those_of_what_it_wrote() {
+    let clock = Arc::new(Runs(AtomicUsize::new(0)));
+    let (store, shards) = made_by("figures", 1, clock.clone()).await;
+    let element = vec![vec![b'x'; 40]];
+    for writer in 1..40 {
+        append(&store, &shards, (writer, 1), &element).await;
+    }
+    shards.compact(Ctx::default()).await.unwrap();
+    let compacted_at = clock.0.load(Ordering::Relaxed) - 1;
+    append(&store, &shards, (1, 2), &element).await;
+    clock.0.store(compacted_at + 600, Ordering::Relaxed);
+    let stat = shards.compact(Ctx::default()).await.unwrap()[0];
+    assert_eq!(
+        (stat.bytes, stat.live_bytes),
+        (shards.read(Ctx::default(), [0]).await.unwrap()[0].item.value.len(), stat.bytes)
+    );
+    assert!(stat.bytes < 400, "{} bytes: most writers are forgotten", stat.bytes);
+}

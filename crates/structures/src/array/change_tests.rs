@@ -1,0 +1,97 @@
+//! Changes over several shards whose older numbers cannot be settled.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use larder_core::{Batch, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Verb};
+use larder_store_memory::MemoryStore;
+
+use super::*;
+use crate::array::Array;
+use crate::array::commits::Commits;
+use crate::name::Name;
+
+const NOTHING: [&str; 0] = [];
+
+/// A store where somebody else has always written to a shard before it is written anew.
+#[derive(Debug)]
+struct Busy {
+    inner: MemoryStore,
+    is_busy: AtomicBool,
+}
+
+impl Busy {
+    fn reply(&self, op: &Op) -> Result<Reply> {
+        let is_shard = !op.key.as_bytes().ends_with(b"commits");
+        match op.verb {
+            Verb::Put { mode: PutMode::Cas(_), .. } if is_shard && self.is_busy.load(Ordering::Relaxed) => {
+                Ok(Reply::Exists)
+            }
+            _ => self.inner.apply(op),
+        }
+    }
+}
+
+impl Store for Busy {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+        Run::Ready(batch.iter().map(|op| self.reply(op)).collect())
+    }
+}
+
+/// A handle whose commits have grown until this is true of them; no shard has settled anything.
+async fn grown(until: impl Fn(&Keeper, &Commits) -> bool) -> (Arc<Busy>, Handle) {
+    let inner = MemoryStore::builder().value_bytes_max(7_000).build().unwrap();
+    let busy = Arc::new(Busy { inner, is_busy: AtomicBool::new(true) });
+    let store: StoreRef = busy.clone();
+    let handle = Handle::open(&store, &Name::new("a").unwrap(), &Array::options().shards(2), true).await.unwrap();
+    let keeper = handle.keeper().unwrap();
+    let (now, _) = keeper.current(Ctx::default()).await.unwrap();
+    let mut next = (*now).clone();
+    while !until(keeper, &next) {
+        next = next.next(0, [], 0, 0);
+    }
+    assert!(keeper.replace(Ctx::default(), &now, next).await.unwrap());
+    (busy, handle)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_made_though_no_shard_could_be_settled_while_there_is_room_for_its_number() {
+    let (_, handle) = grown(|keeper, commits| keeper.wants_tidying(commits)).await;
+    let all = ["a", "b", "c", "d", "e"];
+    handle.change(None, all, NOTHING).await.unwrap();
+    let mut elements = handle.elements().await.unwrap();
+    elements.sort();
+    assert_eq!(elements, all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_room_for_another_number_a_change_fails_until_the_shards_are_settled() {
+    let (busy, handle) = grown(|keeper, commits| keeper.is_full(commits)).await;
+    let all = ["a", "b", "c", "d", "e"];
+    let error = handle.change(None, all, NOTHING).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied), "{error}");
+    assert!(handle.elements().await.unwrap().is_empty());
+    busy.is_busy.store(false, Ordering::Relaxed);
+    handle.change(None, all, NOTHING).await.unwrap();
+    assert_eq!(handle.elements().await.unwrap().len(), all.len());
+}
+
+/// Something of a later release, or damage that the check does not show: what cannot be read is told, with the name of what it is in.
+#[tokio::test]
+async fn a_shard_that_holds_what_no_release_writes_is_named() {
+    let inner = MemoryStore::new();
+    let store: StoreRef = Arc::new(inner);
+    let handle = Handle::open(&store, &Name::new("a").unwrap(), &Array::options(), true).await.unwrap();
+    let mut elements = Vec::new();
+    crate::append::layout::put_element(&mut elements, Action::Put, &[0, 99, 1]);
+    let frame = crate::append::layout::frame(handle.shards.place(0), 1, 1, &elements);
+    let op = handle.shards.op(0, |key| Op::put(key, PutMode::Append, frame, larder_core::Ttl::Never));
+    assert!(store.run(Ctx::default(), Batch::from_iter([op])).await[0].is_ok());
+    let error = handle.elements().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
+    assert!(error.to_string().contains("array \"a\": shard 0 holds what this release does not know"), "{error}");
+}

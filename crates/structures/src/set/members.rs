@@ -342,4 +342,12 @@ mod tests {
             prop_assert_eq!(members.iter().collect::<HashSet<_>>(), model);
         }
     }
+
+    /// Where hashes meet, each look goes through all that are there: a list of *n* would take *n*² steps.
+    #[test]
+    fn members_have_hashes_of_their_own() {
+        let listing = Listing::new(b"", false);
+        let hashes: HashSet<u32> = (0..1_000u32).map(|number| listing.hash(&number.to_le_bytes())).collect();
+        assert!(hashes.len() > 990, "{} hashes of 1,000 members", hashes.len());
+    }
 }

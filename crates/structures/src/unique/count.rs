@@ -270,3 +270,19 @@ impl Stream<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_near_exact_count_is_corrected_and_only_where_it_can_be() {
+        let (as_it_is, near) = (counted(1 << 20, 32, false), counted(1 << 20, 32, true));
+        assert!((127.5..128.5).contains(&as_it_is.missed), "{as_it_is:?}");
+        assert_eq!((as_it_is.visitors, as_it_is.standard_error), (1 << 20, 0.0));
+        assert_eq!((near.visitors, near.stored, near.missed), ((1 << 20) + 128, 1 << 20, as_it_is.missed));
+        // All hashes that there are: how many came cannot be told.
+        let full = counted(1 << 24, 24, true);
+        assert_eq!((full.visitors, full.missed), (1 << 24, f64::INFINITY));
+    }
+}

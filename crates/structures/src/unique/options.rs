@@ -357,3 +357,31 @@ fn can_carry(store: &StoreRef, params: &Params) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_of_more_keys_or_copies_than_one_is_a_mismatch() {
+        let params = Params {
+            period_ms: 86_400_000,
+            offset_ms: 0,
+            seed: 0,
+            precision: Precision::Compact,
+            ids: IdKind::Any,
+            shape: Shape::Blob,
+            expected: 100,
+            keep_ms: 0,
+        };
+        let good = Manifest::new(Kind::UniqueVisitors, LAYOUT, Ledger::SHARDS, params.encode());
+        let name = Name::new("site").unwrap();
+        let open = |manifest: Manifest| UniqueVisitorsOptions::default().compare(&name, &manifest);
+        assert_eq!(open(good.clone()).unwrap(), params);
+        for strange in [Manifest { shards: 2, ..good.clone() }, Manifest { copies: 2, ..good.clone() }] {
+            let error = open(strange).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+            assert!(error.to_string().contains("this release does not know"), "{error}");
+        }
+    }
+}

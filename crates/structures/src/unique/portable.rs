@@ -103,10 +103,20 @@ fn life(params: &Params, period: u64) -> Remaining {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use larder_core::{PutMode, StoreExt, Ttl};
+    use larder_store_memory::MemoryStore;
+
     use super::super::id::IdKind;
+    use super::super::layout::LAYOUT;
     use super::super::layout::{Blob, Precision};
     use super::super::native::{exact_spot, member};
     use super::*;
+    use crate::append::Tuning;
+    use crate::ledger::{Ledger, Piece};
+    use crate::manifest::Kind;
 
     const MARK: &[u8] = b"-2147483648";
 
@@ -172,5 +182,43 @@ mod tests {
         for other in ["", "0", "h4e20", "ab-", "-1", "0ab-1", "AB-1", "ab-1-2", "100000000-0"] {
             assert_eq!(shard_of_index(other), None, "{other}");
         }
+    }
+
+    fn manifest_of(params: Params) -> Manifest {
+        Manifest::new(Kind::UniqueVisitors, LAYOUT, Ledger::SHARDS, params.encode())
+    }
+
+    #[test]
+    fn a_manifest_of_sets_says_blobs_elsewhere_and_the_rest_stays() {
+        let sets = params(Precision::Exact, IdKind::Integer, 1_000);
+        let native = manifest_of(sets);
+        let blobs = manifest(&native).unwrap();
+        assert_eq!(Params::decode(&blobs.params), Some(Params { shape: Shape::Blob, ..sets }));
+        assert_eq!(Manifest { params: native.params.clone(), ..blobs }, native);
+        assert_eq!(manifest(&Manifest { params: Bytes::from_static(b"later"), ..native }), None);
+    }
+
+    /// What a later release may list beside periods, or behind the last of them, is none of this one's.
+    #[tokio::test]
+    async fn the_periods_that_are_read_are_those_that_were_made() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let (name, manifest) = (Name::new("site").unwrap(), manifest_of(params(Precision::Compact, IdKind::Any, 0)));
+        for made in store.run(Ctx::default(), Ledger::create_ops(&name, &manifest).unwrap()).await {
+            made.unwrap();
+        }
+        let tuning = Tuning { clock: SystemClock::shared(), dirty_bytes: 1_024 };
+        let ledger = Ledger::new(&store, &name, &manifest, tuning).unwrap();
+        let listed = [(20_000, MADE, 0xa0), (20_001, MADE, 0xa1), (20_002, 7, 0xa2), (PERIOD_MAX + 1, MADE, 0xa3)];
+        let pieces = listed.map(|(number, part, incarnation)| Piece { number, part, incarnation });
+        ledger.register(Instant::now() + Duration::from_secs(5), &pieces).await.unwrap();
+        for piece in pieces {
+            let head = Head { incarnation: piece.incarnation, expected: 1, shards: 1, bits: 35, padded_bytes: 0 };
+            let key = manifest.data_key(&name, head_index(piece.number)).unwrap();
+            store.put(key, PutMode::Set, head.encode(), Ttl::Never).await.unwrap();
+        }
+        let found = Periods::read(&store, Ctx::default(), &name, &manifest).await.unwrap().unwrap();
+        assert_eq!([0xa0, 0xa1, 0xa2, 0xa3].map(|tag| found.has(tag)), [true, true, false, false]);
+        let later = Manifest { params: Bytes::from_static(b"later"), ..manifest };
+        assert!(Periods::read(&store, Ctx::default(), &name, &later).await.unwrap().is_none());
     }
 }

@@ -321,4 +321,33 @@ mod tests {
         assert!((below - 21.46).abs() < 0.1 && (above - 21.48).abs() < 0.1, "{below} {above}");
         assert_eq!(missed(1 << 32, 32), f64::INFINITY);
     }
+
+    #[test]
+    fn the_two_ways_to_the_correction_agree_where_they_meet_and_for_the_fewest() {
+        // From a ten-thousandth of all places on.
+        let (below, above) = (missed(429_496, 32), missed(429_497, 32));
+        assert!((above / below - 1.0).abs() < 1e-5, "{below} {above}");
+        // n^2 / 2^(b+1), of so few that the logarithm tells nothing.
+        for (stored, bits) in [(1_000u64, 64), (1_000, 128), (1, 40)] {
+            let expected = (stored as f64).powi(2) / f64::from(bits + 1).exp2();
+            assert!((missed(stored, bits) / expected - 1.0).abs() < 1e-6, "{stored} of {bits} bits");
+        }
+    }
+
+    #[test]
+    fn golden_sizes_on_a_server_and_in_the_process() {
+        let on = |is_in_process| Room { key_bytes: 40, is_in_process, members_max: 512 };
+        let near = params(Precision::NEAR_EXACT, Shape::Blob);
+        let shards = [false, true].map(|is_in_process| head(&near, 10_000_000, 1, on(is_in_process)).shards);
+        assert_eq!(shards, [1_281, 264]);
+    }
+
+    /// A shard is padded for its mean and two deviations more, and what that takes is rounded up to a chunk.
+    #[test]
+    fn golden_paddings() {
+        let params = params(Precision::Compact, Shape::Padded);
+        let on = Room { key_bytes: 40, is_in_process: false, members_max: 512 };
+        let padded = [150, 200, 600, 1_000].map(|expected| head(&params, expected, 1, on).padded_bytes);
+        assert_eq!(padded, [840, 1_080, 2_800, 4_440]);
+    }
 }

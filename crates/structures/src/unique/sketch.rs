@@ -122,4 +122,17 @@ mod tests {
             prop_assert_eq!(read(&bytes, 10).is_ok(), bytes == before);
         }
     }
+
+    #[test]
+    fn a_sketch_in_which_any_bit_is_turned_is_refused() {
+        let hashes = (1..3_000u64).map(|id| id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let (good, _) = with(&[], 10, hashes).unwrap().unwrap();
+        assert!(read(&good, 10).is_ok());
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let error = read(&bytes, 10).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("a broken one"), "bit {bit}: {error}");
+        }
+    }
 }

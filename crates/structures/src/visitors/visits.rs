@@ -278,3 +278,17 @@ impl Drop for Compacting {
         self.0.is_compacting.store(false, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compaction_is_told_to_be_done_met_or_failed() {
+        let phase = |reply| phase_of(&Ok(reply));
+        assert_eq!(phase(Reply::Stored), Phase::Done);
+        assert_eq!([phase(Reply::Exists), phase(Reply::Miss)], [Phase::Met; 2]);
+        assert_eq!(phase(Reply::NotStored), Phase::Failed);
+        assert_eq!(phase_of(&Err(larder_core::ext::no_reply())), Phase::Failed);
+    }
+}

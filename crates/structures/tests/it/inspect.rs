@@ -298,3 +298,18 @@ async fn a_log_tells_its_chunk_and_its_retention() {
     EventLog::options().chunk(minute).retention(minute * 90).open_or_create(&store, "audit").await.unwrap();
     assert_eq!(words(&look(&store, "audit").await), ["chunk 60s", "retention 5400s"]);
 }
+
+#[tokio::test]
+async fn visitors_tell_what_they_were_made_with() {
+    let store = memory();
+    Visitors::open_or_create(&store, "site").await.unwrap();
+    assert_eq!(words(&look(&store, "site").await), ["period 300s", "shards a window 4"]);
+    UniqueVisitors::open_or_create(&store, "days").await.unwrap();
+    let as_usual = ["period 86400s", "offset 0 s", "precision compact", "ids any", "expected 100000", "kept for ever"];
+    assert_eq!(words(&look(&store, "days").await), as_usual);
+    let hour = std::time::Duration::from_secs(3_600);
+    let options = UniqueVisitors::options().period(hour).offset_s(-1_800).keep(24 * hour).expected(7);
+    options.open_or_create(&store, "hours").await.unwrap();
+    let words = words(&look(&store, "hours").await);
+    assert_eq!(words, ["period 3600s", "offset -1800 s", "precision compact", "ids any", "expected 7", "kept 86400s"]);
+}

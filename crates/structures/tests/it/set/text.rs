@@ -234,3 +234,50 @@ async fn a_text_whose_life_is_about_to_end_does_not_live_for_ever_after_a_compac
     let left = store.run_one(Ctx::default(), Op::get(key(), Want::TTL)).await.unwrap().into_item();
     assert!(left.is_none_or(|item| item.ttl != Remaining::Never));
 }
+
+/// A read leaves as many stale bytes as the options let it, and as many as are live; the next one is too many.
+#[tokio::test]
+async fn a_read_compacts_where_more_is_stale_than_may_be() {
+    for (dirtiness, value, is_compacted) in [
+        (6, "+a +b -b ", false),
+        (5, "+a +b -b ", true),
+        (0, "+a +b +a +b ", false),
+        (0, "+a +b +a +b +a ", true),
+        (0, "", false),
+    ] {
+        let probe = Probe::new();
+        let store = probe.shared();
+        set_value(&store, &key(), Bytes::from_static(value.as_bytes())).await;
+        let set = Set::options().dirtiness(dirtiness).open_text(&store, "index").unwrap();
+        probe.round_trips();
+        set.members().await.unwrap();
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(probe.round_trips(), 1 + u64::from(is_compacted), "{value:?} where {dirtiness} may be stale");
+        assert_eq!(value_of(&store, &key()).await.len() < value.len(), is_compacted, "{value:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_handle_looks_once_for_every_sixteen_times_the_dirt_that_it_writes() {
+    let probe = Probe::new();
+    let store = probe.shared();
+    set_value(&store, &key(), Bytes::from_static(b"+a ")).await;
+    let set = Set::options().dirtiness(4).open_text(&store, "index").unwrap();
+    let add = async |member: &str| {
+        probe.round_trips();
+        set.add([member]).await.unwrap();
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        // The append, a look, and what follows from it.
+        probe.round_trips() > 1
+    };
+    // It begins anywhere.
+    while !add("b").await {}
+    let member = "m".repeat(64 - 2);
+    assert!(!add("b").await && !add("b").await);
+    let looks = [add(&member[..64 - 2 - 6]).await, add("b").await, add("b").await];
+    assert_eq!(looks.iter().filter(|looks| **looks).count(), 1, "{looks:?}");
+}

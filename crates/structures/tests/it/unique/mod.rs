@@ -1,5 +1,7 @@
 //! Unique visitors.
 
+mod edges;
 mod handle;
 mod memcached;
 mod redis;
+mod sets;

@@ -1,5 +1,6 @@
 //! Visitor counters.
 
+mod edges;
 mod faults;
 mod handle;
 mod memcached;

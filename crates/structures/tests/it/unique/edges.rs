@@ -1,0 +1,355 @@
+//! Unique visitors at the edges of what they promise: limits, clocks, options, what a crash leaves, in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{
+    Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, ManualClock, Profile, Run, Store, StoreRef,
+};
+use larder_layers::Counting;
+use larder_store_memory::MemoryStore;
+use larder_structures::{IdKind, Name, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions, registry};
+use larder_testkit::faulty::{Fault, Faulty};
+
+use crate::support::far::Far;
+use crate::support::hooked::{Hooked, fail};
+use crate::support::shaped::Shaped;
+use crate::support::steady::steady;
+use crate::visitors::support::NoLives;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The first second of a day.
+const START_S: u64 = 20_000 * 86_400;
+
+fn memory() -> StoreRef {
+    Arc::new(MemoryStore::new())
+}
+
+/// Periods of a year: a test on the last of its milliseconds would take longer.
+fn options() -> UniqueVisitorsOptions {
+    steady();
+    UniqueVisitors::options().period(Duration::from_secs(365 * 86_400)).expected(1)
+}
+
+/// Periods of a second, by a clock that is turned by hand.
+fn seconds(clock: &Arc<ManualClock>) -> UniqueVisitorsOptions {
+    steady();
+    UniqueVisitors::options().period(SECOND).expected(1).clock(clock.clone())
+}
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(Duration::from_secs(START_S)))
+}
+
+async fn open(store: &StoreRef) -> UniqueVisitors {
+    options().open_or_create(store, "site").await.unwrap()
+}
+
+/// A server that evicts, as far as it says of itself.
+fn as_a_server(store: &StoreRef, eviction: Eviction) -> StoreRef {
+    Shaped::over(store, |profile| {
+        profile.durability = Durability::Server;
+        profile.eviction = eviction;
+    })
+}
+
+#[tokio::test]
+async fn a_union_of_one_period_is_its_count() {
+    let store = memory();
+    // But for sketches, whose union has an estimate of its own.
+    let all = [Precision::Exact, Precision::Compact, Precision::NearExact { bits: 24 }];
+    for (precision, ids) in
+        all.into_iter().flat_map(|precision| [(precision, IdKind::Any), (precision, IdKind::Integer)])
+    {
+        let name = format!("{}-{}", precision.as_str(), ids.as_str());
+        let site = options().precision(precision).ids(ids).open_or_create(&store, &name).await.unwrap();
+        site.add(0..3_000u64).await.unwrap();
+        let united = UniqueVisitors::union([(&site, site.current().unwrap())]).await.unwrap();
+        assert_eq!(united, site.count().await.unwrap(), "{name}");
+    }
+}
+
+/// Of each no more is read at a time than 256 shards: one is far ahead of the other.
+#[tokio::test]
+async fn periods_of_few_and_of_many_shards_unite() {
+    let store = memory();
+    let few = open(&store).await;
+    let many = options().expected(500_000).open_or_create(&store, "many").await.unwrap();
+    few.add(0..2_000u64).await.unwrap();
+    many.add(1_000..3_000u64).await.unwrap();
+    let year = few.current().unwrap();
+    assert!(many.stat(year).await.unwrap().unwrap().shards > 256);
+    for parts in [[(&few, year), (&many, year)], [(&many, year), (&few, year)]] {
+        assert_eq!(UniqueVisitors::union(parts).await.unwrap().visitors, 3_000);
+    }
+}
+
+/// Near-exact shards are as large as where they live lets them be.
+#[tokio::test]
+async fn near_exact_shards_fill_48_kb_in_the_process_and_10_on_a_server() {
+    let memory = memory();
+    for (store, bytes) in [(memory.clone(), 49_152.0), (as_a_server(&memory, Eviction::Never), 10_240.0)] {
+        let near = options().precision(Precision::NEAR_EXACT).expected(2_000_000);
+        let site = near.open_or_create(&store, format!("site-{bytes}")).await.unwrap();
+        site.add([1u64]).await.unwrap();
+        let shards = site.stat(site.current().unwrap()).await.unwrap().unwrap().shards;
+        // Of 2 million visitors one takes 12.5 bits.
+        let filled = 2_000_000.0 * 12.5 / 8.0 / f64::from(shards) / bytes;
+        assert!((0.9..1.0).contains(&filled), "{shards} shards fill {filled} of {bytes} bytes");
+    }
+}
+
+#[tokio::test]
+async fn only_a_server_that_evicts_has_shards_padded() {
+    let cache: StoreRef = Arc::new(MemoryStore::builder().bytes_max(64 << 20).evict(true).build().unwrap());
+    for (store, is_padded) in [
+        (cache, false),
+        (as_a_server(&memory(), Eviction::Never), false),
+        (as_a_server(&memory(), Eviction::WhenFull), true),
+    ] {
+        let site = open(&store).await;
+        site.add([1u64]).await.unwrap();
+        let padded_bytes = site.stat(site.current().unwrap()).await.unwrap().unwrap().padded_bytes;
+        assert_eq!(padded_bytes > 0, is_padded, "{}", store.profile());
+    }
+}
+
+/// A shard that is padded gives up what it is padded with before it is full.
+#[tokio::test]
+async fn a_padded_shard_takes_as_many_visitors_as_another() {
+    let mut taken = Vec::new();
+    for is_padded in [false, true] {
+        let memory: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(16_640).build().unwrap());
+        let store = if is_padded { as_a_server(&memory, Eviction::WhenFull) } else { memory };
+        let site = open(&store).await;
+        let mut added = 0u64;
+        let error = loop {
+            match site.add(added..added + 50).await {
+                Ok(_) => added += 50,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        taken.push(added);
+    }
+    assert!(taken[0] == taken[1] && taken[0] > 4_000, "{taken:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_is_asked_a_few_times() {
+    let hooked = Hooked::new(&memory());
+    let counting = Counting::new(hooked.shared());
+    let shared: StoreRef = Arc::new(counting.clone());
+    let site = open(&shared).await;
+    site.add([0u64]).await.unwrap();
+    (1..=70).for_each(|nth| hooked.refuse(nth));
+    let before = counting.counts();
+    let error = site.add([1u64]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    assert_eq!(counting.counts().since(&before).round_trips, 8);
+}
+
+#[tokio::test]
+async fn periods_that_are_over_or_have_no_number_say_so() {
+    let clock = clock();
+    let site = seconds(&clock).keep(10 * SECOND).open_or_create(&memory(), "site").await.unwrap();
+    let now = site.current().unwrap();
+    assert_eq!(now, START_S);
+    for (period, said) in [
+        (1 << 40, "the last one is 1099511627775"),
+        (now + 93_601, "begins 93601000 ms ahead of this clock; the limit is 93600000 ms"),
+        (now - 11, "kept for 10000 ms after its end, and that was 0 ms ago"),
+        (now - 14, "kept for 10000 ms after its end, and that was 3000 ms ago"),
+    ] {
+        let error = site.count_in(period).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    for kept in [now - 10, now + 93_600] {
+        assert_eq!(site.count_in(kept).await.unwrap().visitors, 0);
+    }
+}
+
+#[tokio::test]
+async fn the_last_period_that_has_a_number_takes_visitors() {
+    const LAST: u64 = (1 << 40) - 1;
+    let clock = Far::at(LAST);
+    let options = UniqueVisitors::options().period(SECOND).expected(1).clock(clock.clone());
+    let site = options.open_or_create(&memory(), "site").await.unwrap();
+    assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
+    assert_eq!(site.count_in(LAST).await.unwrap().visitors, 1);
+    clock.set(LAST + 1);
+    for error in [site.add([1u64]).await.unwrap_err(), site.add_in(LAST + 1, [1u64]).await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        assert!(error.to_string().contains("1099511627775"), "{error}");
+    }
+}
+
+/// A count of one that is known is 1 round trip, of one that was forgotten 2.
+#[tokio::test]
+async fn a_handle_knows_64_periods() {
+    let clock = clock();
+    let counting = Counting::new(memory());
+    let store: StoreRef = Arc::new(counting.clone());
+    let site = seconds(&clock).open_or_create(&store, "site").await.unwrap();
+    let first = site.current().unwrap() - 63;
+    for period in first..first + 64 {
+        site.add_in(period, [period]).await.unwrap();
+    }
+    let before = counting.counts();
+    for period in first..first + 64 {
+        assert_eq!(site.count_in(period).await.unwrap().visitors, 1);
+    }
+    assert_eq!(counting.counts().since(&before).round_trips, 64);
+    clock.advance(SECOND);
+    site.add([7u64]).await.unwrap();
+    let before = counting.counts();
+    site.count_in(first).await.unwrap();
+    assert_eq!(counting.counts().since(&before).round_trips, 2, "a 65th has put out the first");
+}
+
+/// By a clock that is ahead of the maker's as far as clocks may be apart, a period is over before its keys have ended.
+#[tokio::test]
+async fn periods_are_looked_after_only_once_they_are_over_by_everybodys_clock() {
+    let clock = clock();
+    // Where nothing ends: the store's clock stands.
+    let inner = MemoryStore::builder().clock(Arc::new(ManualClock::at(Duration::from_secs(START_S)))).build().unwrap();
+    let counting = Counting::new(Arc::new(inner));
+    let store: StoreRef = Arc::new(counting.clone());
+    let site = seconds(&clock).keep(SECOND).open_or_create(&store, "site").await.unwrap();
+    for _ in 0..16 {
+        site.add([1u64]).await.unwrap();
+        clock.advance(SECOND);
+    }
+    // The first of the sixteen was kept until 2 s after its beginning, the last until 17 s. Clocks are 5 minutes apart, one before the store's and one
+    // behind it, and lives end 5 s later.
+    let mut costs = Vec::new();
+    for since_start_s in [100, 17 + 604, 17 + 605] {
+        clock.set_wall(Duration::from_secs(START_S + since_start_s));
+        let before = counting.counts();
+        site.add([1u64]).await.unwrap();
+        costs.push(counting.counts().since(&before).round_trips);
+    }
+    assert_eq!(costs[0], 8, "a period's first: 2 for the add, and 6 to make it");
+    assert_eq!(costs, [costs[0], costs[0], costs[0] + 1], "a look at their keys, which are there");
+}
+
+/// Where nothing expires, the ledger says which shards a period has before it has any.
+#[tokio::test]
+async fn a_period_whose_maker_died_midway_is_dropped_with_the_structure() {
+    // The steps of making one: look, forecast, plan, shards, head, entry, look again.
+    for step in [5, 7] {
+        let inner = Arc::new(MemoryStore::new());
+        let store: StoreRef = inner.clone();
+        let hooked = Hooked::new(&store);
+        let site = options().expected(20_000).open_or_create(&hooked.shared(), "site").await.unwrap();
+        hooked.at(step, |_, _| std::future::pending());
+        let mut add = std::pin::pin!(site.add([1u64]));
+        for _ in 0..100 {
+            let poll = std::future::poll_fn(|cx| std::task::Poll::Ready(add.as_mut().poll(cx))).await;
+            assert!(poll.is_pending(), "it is to stand still at step {step}");
+            tokio::task::yield_now().await;
+        }
+        assert!(inner.stats().items > 10, "there are shards");
+        let name = Name::new("site").unwrap();
+        registry::drop_structure(&store, Ctx::default(), &name).await.unwrap().unwrap();
+        assert_eq!(inner.stats().items, 0, "step {step}");
+    }
+}
+
+/// A head that was refused, in a reply that was lost: what was made for it is removed, and the other's stands.
+#[tokio::test]
+async fn shards_of_a_head_that_came_second_are_removed_even_if_that_was_not_told() {
+    let inner = Arc::new(MemoryStore::new());
+    let store: StoreRef = inner.clone();
+    let hooked = Hooked::new(&store);
+    let (site, other) = (open(&hooked.shared()).await, open(&store).await);
+    hooked.at(5, move |store, batch| async move {
+        other.add([7u64]).await.unwrap();
+        _ = store.run(Ctx::default(), batch.clone()).await;
+        fail(&batch, Effect::Unknown)
+    });
+    assert_eq!(site.add([7u64, 8]).await.unwrap(), [Novelty::Known, Novelty::New]);
+    assert_eq!(site.count().await.unwrap().visitors, 2);
+    assert_eq!(inner.stats().items, 4, "manifest, list, head and shard");
+}
+
+#[tokio::test]
+async fn a_forecast_that_cannot_be_read_is_an_error_and_no_guess() {
+    let faulty = Faulty::new(memory());
+    let site = options().expected(700).open_or_create(&faulty.shared(), "site").await.unwrap();
+    let year = site.current().unwrap();
+    site.add_in(year - 1, 0..100u64).await.unwrap();
+    faulty.fail_always(Fault::NotSent);
+    assert_eq!(site.forecast(year).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    faulty.heal();
+    assert_eq!(site.forecast(year).await.unwrap(), 150);
+}
+
+/// A store that never answers, and gives up when it is told to.
+#[derive(Debug)]
+struct Deaf(StoreRef);
+
+impl Store for Deaf {
+    fn profile(&self) -> Arc<Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            match ctx.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                None => std::future::pending().await,
+            }
+            let silence = |_| Err(Error::new(ErrorKind::Timeout, "no answer").effect(Effect::NotApplied));
+            batch.iter().map(silence).collect()
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn opening_where_nothing_answers_ends_when_the_options_say() {
+    let store: StoreRef = Arc::new(Deaf(memory()));
+    let options = options().timeout(2 * SECOND);
+    for may_create in [false, true] {
+        let opening = async {
+            if may_create { options.open_or_create(&store, "site").await } else { options.open(&store, "site").await }
+        };
+        let opened = tokio::time::timeout(4 * SECOND, opening).await.expect("it has a deadline");
+        assert_eq!(opened.unwrap_err().kind(), ErrorKind::Timeout);
+    }
+}
+
+#[tokio::test]
+async fn an_offset_is_in_seconds_and_fixed() {
+    let (store, clock) = (memory(), clock());
+    let days = || UniqueVisitors::options().clock(clock.clone());
+    let tokyo = days().offset_s(9 * 3_600).open_or_create(&store, "tokyo").await.unwrap();
+    tokyo.add([1u64]).await.unwrap();
+    let same = days().offset_s(9 * 3_600).open(&store, "tokyo").await.unwrap();
+    assert_eq!(same.count().await.unwrap().visitors, 1);
+    for other in [0, 9, 9 * 3_600 + 1, -9 * 3_600] {
+        let error = days().offset_s(other).open(&store, "tokyo").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+        assert!(error.to_string().contains(&format!("offset in seconds of 32400, not {other}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn periods_are_kept_for_ten_years_at_the_most() {
+    let most = Duration::from_secs(10 * 366 * 86_400);
+    let store = memory();
+    options().keep(most).open_or_create(&store, "long").await.unwrap();
+    let error = options().keep(most + Duration::from_millis(1)).open_or_create(&store, "longer").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+    assert!(error.to_string().contains("are to be kept for") && error.to_string().contains("the limit is"), "{error}");
+}
+
+#[tokio::test]
+async fn a_store_without_lives_keeps_periods_for_ever_or_not_at_all() {
+    let store: StoreRef = Arc::new(NoLives(memory()));
+    let site = open(&store).await;
+    assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
+    let error = options().keep(SECOND).open_or_create(&store, "short").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}

@@ -72,11 +72,15 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::{Mutex, OnceLock};
+    use std::sync::{Arc, Mutex, OnceLock};
 
     use larder_core::observe::Observer;
+    use larder_core::{PutMode, StoreExt, StoreRef, Ttl};
+    use larder_layers::testing::{Fault, Faulty};
+    use larder_store_memory::MemoryStore;
 
     use super::*;
+    use crate::{Counter, Lock};
 
     /// Events in words, each with the name of its structure; tests use names of their own, since the observer is the process's.
     static SEEN: Mutex<Vec<(Vec<u8>, String)>> = Mutex::new(Vec::new());
@@ -89,6 +93,7 @@ pub(crate) mod tests {
             let (subject, text) = match event {
                 Event::Retry { subject, cause } => (subject, format!("retry after {}", cause.as_str())),
                 Event::Compaction { subject, phase, .. } => (subject, format!("compaction {}", phase.as_str())),
+                Event::Wait { subject, end, .. } => (subject, format!("waited: {}", end.as_str())),
                 _ => return,
             };
             SEEN.lock().unwrap().push((subject.name.to_vec(), text));
@@ -105,5 +110,38 @@ pub(crate) mod tests {
     pub(crate) fn told(name: &str) -> Vec<String> {
         let seen = SEEN.lock().unwrap();
         seen.iter().filter(|(of, _)| of == name.as_bytes()).map(|(_, text)| text.clone()).collect()
+    }
+
+    fn memory() -> StoreRef {
+        Arc::new(MemoryStore::new())
+    }
+
+    #[tokio::test]
+    async fn a_try_that_follows_on_a_fault_is_told_with_what_went_wrong() {
+        listen();
+        let faulty = Faulty::new(memory());
+        let counter = Counter::options().slots(1).open_or_create(&faulty.shared(), "retried").await.unwrap();
+        counter.add(1).await.unwrap();
+        assert_eq!(told("retried"), [""; 0]);
+        faulty.fail_nth(1, Fault::NotSent);
+        counter.add(1).await.unwrap();
+        assert_eq!(told("retried"), ["retry after unavailable"]);
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_a_lock_that_an_error_ends_is_told_as_failed_and_not_as_busy() {
+        listen();
+        let store = memory();
+        let lock = Lock::open(&store, "spoilt").await.unwrap();
+        let key = lock.name().manifest_key().unwrap();
+        store.put(key, PutMode::Set, "another program's", Ttl::Never).await.unwrap();
+        let error = lock.acquire(Duration::from_millis(50)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+        assert_eq!(told("spoilt"), ["waited: failed"]);
+        let held = Lock::open(&store, "held").await.unwrap();
+        let guard = held.try_acquire().await.unwrap().unwrap();
+        assert_eq!(held.acquire(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(told("held"), ["waited: got", "waited: busy"]);
+        drop(guard);
     }
 }

@@ -134,3 +134,50 @@ pub(crate) fn foreign(op: &Op) -> Error {
                   Use another key or namespace, or delete it with that program";
     Error::new(ErrorKind::LayoutMismatch, detail).op(op).effect(Effect::NotApplied)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key::new("L.n.d.0123456789abcdef.0").unwrap()
+    }
+
+    fn profile(natives: Families) -> Profile {
+        Profile { natives, ..Profile::unlimited("test") }
+    }
+
+    #[test]
+    fn what_a_store_says_of_a_making_is_taken_as_it_is() {
+        let op = make_op(key(), Collection::Set, Bytes::from_static(b"mark"), None);
+        let native = [
+            (NativeReply::Flag(true), true),
+            (NativeReply::Flag(false), false),
+            (NativeReply::Flags(vec![true]), true),
+            (NativeReply::Flags(vec![false]), false),
+        ];
+        let native = native.map(|(reply, is_new)| (Reply::from(reply), is_new));
+        for (reply, is_new) in [(Reply::Stored, true), (Reply::NotStored, false)].into_iter().chain(native) {
+            assert_eq!(is_made(&op, &reply).unwrap(), is_new, "{reply:?}");
+        }
+        let another = is_made(&op, &NativeReply::Unmarked.into()).unwrap_err();
+        assert_eq!((another.kind(), another.known_effect()), (ErrorKind::LayoutMismatch, Effect::NotApplied));
+        let more_than_was_asked = Reply::from(NativeReply::Flags(vec![true, false]));
+        for strange in [more_than_was_asked, NativeReply::Count(1).into(), Reply::Miss] {
+            assert_eq!(is_made(&op, &strange).unwrap_err().kind(), ErrorKind::Protocol, "{strange:?}");
+        }
+    }
+
+    /// Another program's set under the same key must stay: so the store looks for the mark before it removes one.
+    #[test]
+    fn a_collection_is_removed_by_its_mark_where_there_are_any() {
+        let set = Owned::collection(key(), Collection::Set, &[b"live", b"moving"]);
+        let Verb::Native(native) = set.remove_op(&profile(Families::SET)).verb else { panic!("it asks for no mark") };
+        let act = GuardedAct::Drop { or: vec![Bytes::from_static(b"moving")] };
+        assert_eq!(*native, Native::Guarded(Guarded { of: Collection::Set, mark: Bytes::from_static(b"live"), act }));
+        // Where a store has none, what is there can only be an item.
+        for has in [Families::empty(), Families::HASH] {
+            assert!(matches!(set.remove_op(&profile(has)).verb, Verb::Delete { .. }), "{has:?}");
+        }
+    }
+}

@@ -116,4 +116,26 @@ mod tests {
         let lock = guarantee(&manifest(Kind::Lock, 1), &server);
         assert!(lock.contains("overlap"), "{lock}");
     }
+
+    #[test]
+    fn only_a_store_that_keeps_what_it_took_promises_that_nothing_should_be_lost() {
+        let set = Manifest::new(Kind::Set, 1, 4, Bytes::new());
+        let keeps = Profile { durability: Durability::Disk, ..Profile::unlimited("durable") };
+        let said = guarantee(&set, &keeps);
+        assert!(said.contains("should data be lost, that is an error"), "{said}");
+        let evicts = Profile { eviction: Eviction::WhenFull, ..keeps };
+        let said = guarantee(&set, &evicts);
+        assert!(said.contains("a loss is an error, never a smaller or an empty value"), "{said}");
+    }
+
+    /// Those of a later release: an operator sees what stands there, and no name that is made up.
+    #[test]
+    fn parameters_that_this_release_cannot_read_are_shown_as_they_are() {
+        let name = Name::new("n").unwrap();
+        for kind in [Kind::Visitors, Kind::UniqueVisitors, Kind::EventLog, Kind::Records, Kind::ShardedSet] {
+            let manifest = Manifest::new(kind, 1, 1, Bytes::from_static(b"new\xff"));
+            let said = params(&name, &manifest, &manifest.encode());
+            assert_eq!(said, [("parameters", "\"new\\xff\"".to_owned())], "{kind:?}");
+        }
+    }
 }

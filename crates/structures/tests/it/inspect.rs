@@ -1,15 +1,19 @@
 //! Looking at structures of each kind, whole and damaged.
 
 use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
+use larder_structures::PackedTable;
 use larder_structures::inspect::inspect;
 use larder_structures::lock::Lock;
+use larder_structures::lookup::Rows;
 use larder_structures::records::{Schema, Value};
 use larder_structures::{
     Array, Cache, Counter, EventLog, Inspection, Kind, Name, PackedRecords, Queue, Set, ShardedHash, ShardedSet, Stack,
     Table, UniqueVisitors, Visitors, registry,
 };
 
+use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::{memory, slot_key};
+use crate::visitors;
 
 async fn look(store: &StoreRef, name: &str) -> Inspection {
     inspect(store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().expect("it is there")
@@ -312,4 +316,78 @@ async fn visitors_tell_what_they_were_made_with() {
     options.open_or_create(&store, "hours").await.unwrap();
     let words = words(&look(&store, "hours").await);
     assert_eq!(words, ["period 3600s", "offset -1800 s", "precision compact", "ids any", "expected 7", "kept 86400s"]);
+}
+
+#[tokio::test]
+async fn a_packed_table_tells_its_rows() {
+    let store = memory();
+    let table = PackedTable::open_or_create(&store, "places").await.unwrap();
+    assert_eq!(look(&store, "places").await.elements, Some(0));
+    let mut rows = Rows::new(["place"]).unwrap();
+    for id in 0..7 {
+        rows.push_id(id, ["here"]).unwrap();
+    }
+    table.build(rows).await.unwrap();
+    let found = look(&store, "places").await;
+    assert_eq!((found.manifest.kind, found.elements, found.missing), (Kind::PackedTable, Some(7), 0));
+}
+
+#[tokio::test]
+async fn what_is_claimed_of_a_queue_is_in_it_still() {
+    let store = memory();
+    let queue = Queue::open_or_create(&store, "jobs").await.unwrap();
+    queue.push_all(["a", "b", "c"]).await.unwrap();
+    let _claim = queue.claim(std::time::Duration::from_secs(30)).await.unwrap().unwrap();
+    assert_eq!(look(&store, "jobs").await.elements, Some(3));
+}
+
+#[tokio::test]
+async fn a_sharded_hash_that_lost_a_shard_is_told_to_miss_it() {
+    let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    let hash = ShardedHash::options().shards(2).open_or_create(&store, "stock").await.unwrap();
+    hash.set([("apple", "3"), ("pear", "4")]).await.unwrap();
+    let mut shards = Vec::new();
+    for shard in 0..memory.shards() {
+        memory.each_of_shard(shard, |key, _| {
+            if key.ends_with(b"-0") {
+                shards.push(Key::new(bytes::Bytes::copy_from_slice(key)).unwrap());
+            }
+        });
+    }
+    assert_eq!(shards.len(), 1, "the first of two");
+    assert!(store.delete(shards.remove(0)).await.unwrap());
+    let found = look(&store, "stock").await;
+    assert_eq!((found.missing, found.elements), (1, None));
+}
+
+/// Windows have lives: one that ended since it was listed is no loss.
+#[tokio::test]
+async fn a_piece_that_is_gone_since_it_was_listed_is_not_missing() {
+    let clock = visitors::support::clock();
+    let store = visitors::support::memory(&clock);
+    let site = visitors::support::open(&store, &clock).await;
+    site.hit().await.unwrap();
+    let before = look(&store, visitors::support::NAME).await;
+    let window = visitors::support::key(&store, visitors::support::window(&clock), None).await;
+    visitors::support::evict(&store, &window).await;
+    let found = look(&store, visitors::support::NAME).await;
+    assert_eq!((found.keys, found.missing, found.unread), (before.keys - 1, 0, 0));
+}
+
+/// One server of two is down: what the other has is told, and how much could not be read.
+#[tokio::test]
+async fn what_a_server_that_is_down_has_is_told_as_unread() {
+    let nodes = [Node::new(), Node::new()];
+    let store = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+    Counter::options().copies(2).slots(3).open_or_create(&store, "hits").await.unwrap();
+    let whole = look(&store, "hits").await;
+    assert_eq!((whole.keys, whole.unread), (1 + 6, 0));
+    nodes[1].stop();
+    let found = look(&store, "hits").await;
+    assert_eq!((found.keys, found.missing, found.unread), (1 + 3, 0, 3));
+    nodes[0].stop();
+    let name = Name::new("hits").unwrap();
+    let error = inspect(&store, Ctx::default(), &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
 }

@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, StoreRef, Want};
+use larder_core::{PutMode, StoreExt, Ttl};
+use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::Portable;
+use larder_structures::{Counter, Kind, Manifest, Name, UniqueVisitors, registry};
 
+use crate::counter::support::{Meter, data_key, memory};
 use crate::support::hooked::Hooked;
+use crate::support::natives::{Held, Natives};
 
 /// What a read of this key tells, through [`Portable`], of a store that says of it that it is no item.
 async fn told(key: &str) -> Error {
@@ -28,4 +34,110 @@ async fn a_native_key_without_its_structure_is_told() {
     // The number of a fast counter may look like an item of its own right: the store's own word stands.
     let number = told("L.users.n.0123456789abcdef.s0").await;
     assert!(number.to_string().contains("of another type"), "{number}");
+}
+
+/// What is read of a key.
+async fn read(store: &StoreRef, key: &Key) -> larder_core::Result<Bytes> {
+    let reply = store.run_one(Ctx::default(), Op::get(key.clone(), Want::VALUE)).await?;
+    Ok(reply.into_item().expect("it is there").value)
+}
+
+/// Puts a manifest as the documented layout has it.
+async fn put_manifest(store: &StoreRef, name: &str, kind: u8, layout: u8, generation: u64, params: &[u8]) {
+    let head = [&b"LRD\x01"[..], &[kind, layout, 1, 0], &generation.to_le_bytes(), &[1]].concat();
+    let key = Name::new(name).unwrap().manifest_key().unwrap();
+    store.put(key, PutMode::Set, [&head[..], params].concat(), Ttl::Never).await.unwrap();
+}
+
+async fn manifest(store: &StoreRef, name: &str) -> Manifest {
+    registry::find(store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_counter_in_a_bit_field_is_read_as_one_in_digits() {
+    let items = memory();
+    let natives = Natives::over(&items).shared();
+    let counting = Counting::new(natives.clone());
+    let mut meter = Meter::new(counting.clone());
+    let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting)));
+    let mut keys = Vec::new();
+    for (name, value) in [("hits", 42), ("debts", -1)] {
+        Counter::options().fast().open_or_create(&natives, name).await.unwrap().add(value).await.unwrap();
+        keys.push((name, data_key(&items, name, 'n', 0).await, ((1_i64 << 62) + value).to_string()));
+    }
+    for (name, key, digits) in &keys {
+        assert_eq!(read(&portable, key).await.unwrap(), digits, "{name}");
+        assert_eq!(meter.round_trips(), 3, "{name}: the key, its manifest, the bits");
+        let (native, said) = (manifest(&natives, name).await, manifest(&portable, name).await);
+        assert_eq!((native.layout, said), (3, Manifest { layout: 1, ..native }));
+        meter.round_trips();
+    }
+    // What was learnt of each is kept.
+    for (name, key, digits) in &keys {
+        assert_eq!(read(&portable, key).await.unwrap(), digits, "{name}");
+        assert_eq!(meter.round_trips(), 2, "{name}: the key, the bits");
+    }
+}
+
+#[tokio::test]
+async fn a_bit_field_that_looks_like_an_item_is_read_as_what_it_is() {
+    let items = memory();
+    let natives = Natives::over(&items);
+    let portable: StoreRef = Arc::new(Portable::new(natives.shared()));
+    let generation = 0xc111_2233_4455_6677_u64;
+    put_manifest(&items, "n", 3, 3, generation, b"").await;
+    let key = data_key(&items, "n", 'n', 0).await;
+    natives.hold(&key, Held::Bits([generation.to_be_bytes(), (1_u64 << 62).to_be_bytes()].concat()));
+    assert!(read(&natives.shared(), &key).await.is_ok(), "it is taken for an item");
+    assert_eq!(read(&portable, &key).await.unwrap(), (1_u64 << 62).to_string());
+}
+
+#[tokio::test]
+async fn a_native_shard_is_read_as_an_item_of_the_same_elements() {
+    let items = memory();
+    let natives = Natives::over(&items);
+    let portable: StoreRef = Arc::new(Portable::new(natives.shared()));
+    // A sharded set whose shards are native.
+    put_manifest(&items, "seen", 25, 1, 7, b"\x01\0").await;
+    let (native, said) = (manifest(&items, "seen").await, manifest(&portable, "seen").await);
+    assert_eq!(native.kind, Kind::ShardedSet);
+    assert_eq!(said, Manifest { params: Bytes::from_static(b"\0\0"), ..native });
+    let shard = Key::new("L.seen.d.0000000000000007.00000001-0").unwrap();
+    let live = Bytes::from_static(b"-2147483648");
+    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"7"), live]));
+    let item = read(&portable, &shard).await.unwrap();
+    assert_eq!((item[1], &item[10..]), (1, &b"\x01\0\0\0\x017"[..]));
+    // One that was lost, and that a write made again, has no mark.
+    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"8")]));
+    let error = read(&portable, &shard).await.unwrap_err();
+    assert!(error.to_string().contains("this is not what a sharded set has here"), "{error}");
+}
+
+#[tokio::test]
+async fn a_shard_of_a_period_that_is_not_listed_is_told_to_be_of_none() {
+    let items = memory();
+    let unique = UniqueVisitors::open_or_create(&items, "days").await.unwrap();
+    unique.add(["ann"]).await.unwrap();
+    let key = Name::new("days").unwrap().manifest_key().unwrap();
+    let mut native = read(&items, &key).await.unwrap().to_vec();
+    // The same, in sets of the store's own.
+    native[17 + 23] = 3;
+    items.put(key, PutMode::Set, native, Ttl::Never).await.unwrap();
+    let generation = manifest(&items, "days").await.generation;
+    let natives = Natives::over(&items);
+    let portable: StoreRef = Arc::new(Portable::new(natives.shared()));
+    let shard = Key::new(format!("L.days.u.{generation:016x}.ab-0")).unwrap();
+    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"-2147483648")]));
+    let error = read(&portable, &shard).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
+    assert!(error.to_string().contains("a shard of a period that is not there, or is being made"), "{error}");
+}
+
+/// Only some kinds are ever native: of the others' keys the store's own word stands.
+#[tokio::test]
+async fn a_key_that_is_never_native_is_told_as_the_store_tells_it() {
+    for key in ["L.users.s.0123456789abcdef.0", "L.users.p.0123456789abcdef.0", "L.users.q.0123456789abcdef.0"] {
+        let error = told(key).await;
+        assert!(error.to_string().contains("of another type"), "{key}: {error}");
+    }
 }

@@ -6,9 +6,12 @@ use bytes::Bytes;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl, Want};
 use larder_store_memory::MemoryStore;
 use larder_structures::lock::Lock;
+use larder_structures::{Counter, UniqueVisitors};
 use larder_structures::{Kind, Name, Set, registry};
 
+use crate::counter::support::data_key;
 use crate::support::hooked::{Hooked, fail};
+use crate::support::natives::{Held, Natives};
 
 fn name() -> Name {
     Name::new("s").unwrap()
@@ -224,4 +227,76 @@ async fn a_making_goes_on_where_it_is_in_doubt_and_only_there() {
     let hooked = Hooked::new(&store);
     hooked.lose_replies(2);
     Set::open_or_create(&hooked.shared(), "in doubt").await.unwrap();
+}
+
+/// What was not sent is not tried again behind the caller's back: nothing is gone, and the error says so.
+#[tokio::test]
+async fn a_drop_that_the_store_refuses_leaves_the_structure_as_it_was() {
+    let store = memory();
+    let guard = Lock::open(&store, "s").await.unwrap().try_acquire().await.unwrap().unwrap();
+    let hooked = Hooked::new(&store);
+    // After a look: the record.
+    hooked.refuse(2);
+    let error = drop_set(&hooked.shared()).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    guard.renew().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_drop_removes_a_bit_field_by_its_mark() {
+    let items = memory();
+    let natives = Natives::over(&items);
+    Counter::options().fast().open_or_create(&natives.shared(), "s").await.unwrap();
+    let key = data_key(&items, "s", 'n', 0).await;
+    let ours = natives.held(&key).unwrap();
+    let theirs = Held::Bits(b"another program's".to_vec());
+    natives.hold(&key, theirs.clone());
+    let error = drop_set(&natives.shared()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+    assert_eq!(natives.held(&key), Some(theirs));
+    natives.hold(&key, ours);
+    assert_eq!(drop_set(&natives.shared()).await.unwrap().unwrap().kind, Kind::FastCounter);
+    assert_eq!(natives.held(&key), None);
+}
+
+/// The head of a period says which sets it has: while one of them cannot be removed, the head stays for the next drop.
+#[tokio::test]
+async fn a_drop_that_meets_another_programs_set_keeps_what_names_the_others() {
+    let memory = Arc::new(MemoryStore::new());
+    let items: StoreRef = memory.clone();
+    UniqueVisitors::open_or_create(&items, "s").await.unwrap().add(["ann"]).await.unwrap();
+    let manifest_key = name().manifest_key().unwrap();
+    let mut manifest = items.get(manifest_key.clone()).await.unwrap().unwrap().value.to_vec();
+    // The same, in sets of the store's own.
+    manifest[17 + 23] = 3;
+    items.put(manifest_key, PutMode::Set, manifest, Ttl::Never).await.unwrap();
+    let natives = Natives::over(&items);
+    let mut shards = Vec::new();
+    let mut heads = Vec::new();
+    for shard in 0..memory.shards() {
+        memory.each_of_shard(shard, |key, _| {
+            let index = key.rsplit(|byte| *byte == b'.').next().unwrap();
+            let key = Key::new(Bytes::copy_from_slice(key)).unwrap();
+            match (index.starts_with(b"h"), index.contains(&b'-')) {
+                (true, _) => heads.push(key),
+                (_, true) => shards.push(key),
+                _ => {}
+            }
+        });
+    }
+    assert!(heads.len() == 1 && !shards.is_empty(), "{heads:?}, {shards:?}");
+    let mark = Bytes::from_static(b"-2147483648");
+    for shard in &shards {
+        assert!(items.delete(shard.clone()).await.unwrap());
+        natives.hold(shard, Held::Set(vec![mark.clone()]));
+    }
+    let theirs = Held::Set(vec![Bytes::from_static(b"1")]);
+    natives.hold(&shards[0], theirs.clone());
+    let error = drop_set(&natives.shared()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+    assert!(is_there(&items, &heads[0]).await);
+    assert_eq!(natives.held(&shards[0]), Some(theirs));
+    natives.hold(&shards[0], Held::Set(vec![mark]));
+    assert!(drop_set(&natives.shared()).await.unwrap().is_some());
+    assert_eq!((memory.stats().items, natives.held(&shards[0])), (0, None));
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use larder_core::Reply;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, StoreRef};
+use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::Source;
 use larder_structures::{Cache, CacheOptions};
@@ -269,4 +271,45 @@ async fn no_invalidation_is_undone_at_random_faults() {
     let count = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::SeqCst);
     assert!(count(&truth.served) > 500 && count(&truth.rebuilds) > 50, "{truth:?}");
     assert!(count(&truth.unknown) * 20 < count(&truth.rebuilds), "{truth:?}");
+}
+
+/// Where the store cannot be reached for a whole lease the rebuild is another's: renewing it would only be in the way.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_over_is_renewed_no_more() {
+    let (inner, clock) = memory();
+    let faulty = Faulty::new(inner);
+    let counting = Counting::new(faulty.shared());
+    let store: StoreRef = Arc::new(counting.clone());
+    let cache = brief().lease(LONG).clock(clock).open_or_create(&store, "c").await.unwrap();
+    let lease = leased(&cache, "k").await.renewing();
+    faulty.fail_always(Fault::NotSent);
+    let before = counting.counts();
+    tokio::time::sleep(LONG * 3 / 2).await;
+    let then = counting.counts();
+    assert!(then.since(&before).round_trips > 0, "it was tried");
+    tokio::time::sleep(LONG * 3).await;
+    assert_eq!(counting.counts().since(&then).round_trips, 0);
+    assert_eq!(why_not(&lease.finish("late").await).kind(), ErrorKind::Unavailable);
+}
+
+/// A store that answers a renewal without the token of what it wrote: the next write finds it, and the lease is as good as before.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_whose_token_is_not_told_keeps_the_lease() {
+    let (inner, clock) = memory();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().lease(LONG).clock(clock).open_or_create(&hooked.shared(), "c").await.unwrap();
+    let lease = leased(&cache, "k").await.renewing();
+    hooked.at(1, |store, batch| async move {
+        let mut replies = store.run(Ctx::default(), batch).await;
+        for reply in &mut replies {
+            if let Ok(Reply::Item(item)) = reply {
+                item.cas = None;
+            }
+        }
+        replies
+    });
+    tokio::time::sleep(LONG / 2).await;
+    let made = lease.finish("v").await;
+    assert!(made.is_kept(), "{made:?}");
+    assert!(is_fresh(&found(&cache, "k").await, "v"));
 }

@@ -455,3 +455,25 @@ async fn waiting_ends_when_it_should_and_says_for_what_it_waited() {
     assert!(before.elapsed() >= Duration::from_millis(200));
     lease.finish("v").await;
 }
+
+/// What a key takes is missing from its value, byte for byte, and no more.
+#[tokio::test]
+async fn a_longer_key_leaves_as_much_less_for_its_value() {
+    let store = Probe::small(40_000).shared();
+    let cache = options().open_or_create(&store, "c").await.unwrap();
+    let long = "k".repeat(1_000);
+    let max = cache.value_bytes_max(&long);
+    assert_eq!(cache.value_bytes_max("") - max, 1_000);
+    let made = cache.get_or_rebuild(&long, async || Ok::<_, larder_core::Error>(vec![b'x'; max])).await.unwrap();
+    assert!(made.is_kept(), "{made:?}");
+    assert_eq!(cache.get(&long).await.unwrap().unwrap().value.len(), max);
+}
+
+#[tokio::test]
+async fn a_lease_says_whose_value_is_to_be_made() {
+    let (_, store) = clocked();
+    let cache = options().open_or_create(&store, "c").await.unwrap();
+    for key in ["", "k", "/index?page=2"] {
+        assert_eq!(leased(&cache, key).await.key(), key.as_bytes());
+    }
+}

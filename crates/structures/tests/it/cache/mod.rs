@@ -2,5 +2,6 @@
 
 mod faults;
 mod handle;
+mod look;
 mod memcached;
 pub(crate) mod support;

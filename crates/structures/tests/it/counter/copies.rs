@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Replies, StoreRef};
+use larder_core::{Key, Op, PutMode, Reply, Route, StoreExt, Ttl, Want};
 use larder_layers::Counting;
 use larder_structures::{Counter, Name, registry};
 use larder_testkit::faulty::{Fault, Faulty};
 
 use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::Meter;
+use crate::counter::support::slot_key;
 use crate::support::hooked::Hooked;
 
 fn nodes(count: usize) -> Vec<Arc<Node>> {
@@ -280,4 +282,189 @@ async fn writers_count_exactly_while_connections_break_and_servers_restart_empty
             storm(fastrand::u64(..), copies, servers, slots).await;
         }
     }
+}
+
+/// Which servers have the copies of a key, by their rank.
+async fn places(store: &StoreRef, nodes: &[Arc<Node>], key: &Key) -> Vec<usize> {
+    let mut places = Vec::new();
+    for rank in 0..nodes.len() as u8 {
+        let marker = Key::new(format!("marker-{rank}")).unwrap();
+        let put = Op::put(marker.clone(), PutMode::Set, "here", Ttl::Never);
+        store.run_one(Ctx::default(), put.routed(Route { with: Some(key.clone()), rank })).await.unwrap();
+        for (at, node) in nodes.iter().enumerate() {
+            let node: StoreRef = node.clone();
+            if node.get(marker.clone()).await.is_ok_and(|found| found.is_some()) {
+                places.push(at);
+            }
+        }
+    }
+    places
+}
+
+/// The key of the only slot of a counter named n.
+async fn slot(store: &StoreRef) -> Key {
+    slot_key(store, "n", 0).await
+}
+
+#[tokio::test]
+async fn a_copy_of_the_manifest_that_an_earlier_life_left_behind_is_replaced() {
+    let nodes = nodes(3);
+    let store = fleet(&nodes);
+    let name = Name::new("n").unwrap();
+    let key = name.manifest_key().unwrap();
+    Counter::options().copies(3).open_or_create(&store, "n").await.unwrap();
+    let copy = |rank| Op::get(key.clone(), Want::VALUE).routed(Route { with: None, rank });
+    let read = async |rank| store.run_one(Ctx::default(), copy(rank)).await.unwrap().into_item().unwrap().value;
+    let ours = read(0).await;
+    let mut earlier = ours.to_vec();
+    // The first byte of the generation.
+    earlier[8] ^= 1;
+    for rank in 1..3 {
+        let put = Op::put(key.clone(), PutMode::Set, earlier.clone(), Ttl::Never);
+        store.run_one(Ctx::default(), put.routed(Route { with: None, rank })).await.unwrap();
+    }
+    Counter::open(&store, "n").await.unwrap();
+    assert_eq!([read(0).await, read(1).await, read(2).await], [ours.clone(), ours.clone(), ours]);
+}
+
+#[tokio::test]
+async fn a_manifest_is_not_taken_for_found_while_the_server_that_decides_refuses_it() {
+    let nodes = nodes(3);
+    let store = fleet(&nodes);
+    Counter::options().copies(3).open_or_create(&store, "n").await.unwrap().add(5).await.unwrap();
+    let first = Op::delete(Name::new("n").unwrap().manifest_key().unwrap());
+    assert_eq!(store.run_one(Ctx::default(), first).await.unwrap(), Reply::Deleted);
+    let hooked = Hooked::new(&store);
+    hooked.refuse(2);
+    let error = Counter::open(&hooked.shared(), "n").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(Counter::open(&hooked.shared(), "n").await.unwrap().get().await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_repair_that_could_not_ask_a_server_does_not_say_that_nothing_is_missing() {
+    let nodes = nodes(3);
+    let store = fleet(&nodes);
+    let counter = Counter::options().copies(3).open_or_create(&store, "n").await.unwrap();
+    counter.add(1).await.unwrap();
+    nodes[2].stop();
+    let error = counter.repair().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    nodes[2].resume();
+    assert_eq!(counter.repair().await.unwrap(), 0);
+}
+
+/// One writer's last write reaches one server alone, and another's, acknowledged, the two others: of the two the acknowledged one counts, whichever of its
+/// servers is down.
+#[tokio::test]
+async fn an_acknowledged_add_outweighs_one_that_was_beaten() {
+    for down in 0..3 {
+        let nodes = nodes(3);
+        let store = fleet(&nodes);
+        Counter::options().copies(3).slots(1).open_or_create(&store, "n").await.unwrap();
+        // The second one's line to the last copy's server is cut.
+        let lines: Vec<Faulty> = nodes.iter().map(|node| Faulty::new(node.clone())).collect();
+        let order = places(&store, &nodes, &slot(&store).await).await;
+        lines[order[2]].fail_always(Fault::NotSent);
+        let second = Counter::open(&Fleet::shared(lines.iter().map(Faulty::shared)), "n").await.unwrap();
+        let hooked = Hooked::new(&store);
+        let first = Counter::open(&hooked.shared(), "n").await.unwrap();
+        let (beaten, is_beaten) = tokio::sync::oneshot::channel();
+        // A look, a claim, and then the write.
+        hooked.at(3, move |store, batch| async move {
+            second.add(100).await.unwrap();
+            _ = store.run(Ctx::default(), batch).await;
+            beaten.send(()).unwrap();
+            std::future::pending().await
+        });
+        let adding = tokio::spawn(async move { first.add(1).await });
+        is_beaten.await.unwrap();
+        adding.abort();
+        nodes[order[down]].stop();
+        let fresh = Counter::open(&store, "n").await.unwrap();
+        assert_eq!(fresh.get().await.unwrap(), 100, "the server of copy {down} is down");
+    }
+}
+
+/// What another writer was told to count between an add's look and its claim: the add must see it before it writes.
+#[tokio::test]
+async fn an_add_whose_claim_comes_too_late_does_not_write_over_what_it_has_not_seen() {
+    // Which of two claims is the higher is drawn.
+    for _ in 0..16 {
+        let store = fleet(&nodes(3));
+        let other = Counter::options().copies(3).slots(1).open_or_create(&store, "n").await.unwrap();
+        let hooked = Hooked::new(&store);
+        let counter = Counter::open(&hooked.shared(), "n").await.unwrap();
+        hooked.at(2, move |store, batch| async move {
+            other.add(100).await.unwrap();
+            store.run(Ctx::default(), batch).await
+        });
+        counter.add(1).await.unwrap();
+        assert_eq!(counter.get().await.unwrap(), 101);
+    }
+}
+
+#[tokio::test]
+async fn an_add_that_cannot_claim_enough_copies_was_never_sent() {
+    let nodes = nodes(2);
+    let store = fleet(&nodes);
+    Counter::options().copies(2).slots(1).open_or_create(&store, "n").await.unwrap();
+    let counter = Counter::options().timeout(Duration::from_millis(200)).open(&store, "n").await.unwrap();
+    nodes[1].stop();
+    let error = counter.add(1).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    nodes[1].resume();
+    assert_eq!(Counter::open(&store, "n").await.unwrap().get().await.unwrap(), 0);
+}
+
+/// Of three servers one is down, and one comes back empty the moment it has acknowledged: one copy is too few to count on.
+#[tokio::test]
+async fn a_copy_that_is_gone_when_it_is_read_back_is_no_copy() {
+    let nodes = nodes(3);
+    let direct = fleet(&nodes);
+    Counter::options().copies(3).slots(1).open_or_create(&direct, "n").await.unwrap();
+    let order = places(&direct, &nodes, &slot(&direct).await).await;
+    let (down, restarted) = (nodes[order[0]].clone(), nodes[order[2]].clone());
+    let hooked = Hooked::new(&(restarted.clone() as StoreRef));
+    let line = |at: usize| if at == order[2] { hooked.shared() } else { nodes[at].clone() };
+    let store = Fleet::shared((0..3).map(line));
+    let options = Counter::options().timeout(Duration::from_millis(200));
+    let counter = options.open(&store, "n").await.unwrap();
+    down.stop();
+    // A look, a claim, and then the write.
+    hooked.at(3, move |node, batch| async move {
+        let mut ops = batch.into_iter();
+        let mut replies = node.run(Ctx::default(), Batch::from_iter(ops.next())).await;
+        assert!(matches!(replies[..], [Ok(Reply::Stored)]), "{replies:?}");
+        restarted.restart_empty();
+        replies.extend(node.run(Ctx::default(), ops.collect()).await);
+        replies
+    });
+    let error = counter.add(1).await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+}
+
+/// A copy that another program writes over right behind a write: whether it counts cannot be told, and so it is.
+#[tokio::test]
+async fn an_add_whose_copy_cannot_be_read_back_is_told_as_unknown() {
+    let store = fleet(&nodes(3));
+    Counter::options().copies(3).slots(1).open_or_create(&store, "n").await.unwrap();
+    let hooked = Hooked::new(&store);
+    let options = Counter::options().timeout(Duration::from_millis(200));
+    let counter = options.open(&hooked.shared(), "n").await.unwrap();
+    let strange = slot(&store).await;
+    let at_last = |op: Op| op.routed(Route { with: None, rank: 2 });
+    let put = at_last(Op::put(strange.clone(), PutMode::Set, "another program's", Ttl::Never));
+    // A look, a claim, and then the write: for each copy a put and a get.
+    hooked.at(3, move |store, batch| async move {
+        let mut replies = store.run(Ctx::default(), batch).await;
+        store.run_one(Ctx::default(), put.clone()).await.unwrap();
+        let get = Op::get(put.key.clone(), Want::VALUE | Want::CAS).routed(put.route.clone());
+        replies[5] = store.run_one(Ctx::default(), get).await;
+        replies
+    });
+    let error = counter.add(1).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::LayoutMismatch, true), "{error}");
+    store.run_one(Ctx::default(), at_last(Op::delete(strange))).await.unwrap();
+    assert_eq!(Counter::open(&store, "n").await.unwrap().get().await.unwrap(), 1, "it did count");
 }

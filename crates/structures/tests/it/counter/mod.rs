@@ -1,8 +1,10 @@
 //! Counters, exact and fast.
 
+mod bits;
 mod copies;
 mod faults;
 pub(crate) mod fleet;
 mod handle;
 mod memcached;
+mod seats;
 pub(crate) mod support;

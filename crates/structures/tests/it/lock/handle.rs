@@ -4,7 +4,9 @@ use std::future::Future as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use std::time::SystemTime;
 
+use larder_core::{Batch, Clock, ambient};
 use larder_core::{Ctx, Effect, ErrorKind, PutMode, Reply, StoreExt, StoreRef, Ttl, TtlSupport};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
@@ -533,4 +535,119 @@ fn runtime_free_get(store: &StoreRef) -> Reply {
         larder_core::Run::Ready(mut replies) => replies.pop().unwrap().unwrap(),
         larder_core::Run::Pending(_) => panic!("the store in memory is always ready"),
     }
+}
+
+/// As the lock's clock shows it, the time stands still for 5 ms right before the lease of what is observed would be over.
+#[derive(Debug)]
+struct Lagging(Arc<TokioClock>);
+
+impl Clock for Lagging {
+    fn monotonic(&self) -> Duration {
+        let (since, lag) = (LEASE * 9 / 10, Duration::from_millis(5));
+        let now = self.0.monotonic();
+        if now < since { now } else { now.saturating_sub(lag).max(since) }
+    }
+
+    fn wall(&self) -> Duration {
+        self.0.wall()
+    }
+}
+
+/// The pauses between its looks are by the runtime's clock, and the lease is by the lock's.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_observes_looks_once_more_where_its_pauses_ended_early() {
+    let (store, clock) = memory();
+    let store = Reprofiled::speaking(&store, Dialect::Silent);
+    let _dead = dead_holder(&store, &clock).await;
+    let fresh = options(&clock).clock(Arc::new(Lagging(TokioClock::shared()))).open(&store, "n").await.unwrap();
+    assert!(fresh.try_acquire().await.unwrap().is_some());
+}
+
+/// Where waiting cannot help, a caller is told at once.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_meets_what_is_no_lock_does_not_wait() {
+    let (store, clock) = memory();
+    let lock = options(&clock).open(&store, "n").await.unwrap();
+    store.put(key("n"), PutMode::Set, "another program's", Ttl::Never).await.unwrap();
+    let before = tokio::time::Instant::now();
+    let error = lock.acquire(60 * SECOND).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed()), (ErrorKind::LayoutMismatch, Duration::ZERO), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_freed_by_force_right_behind_its_taking_is_taken_again() {
+    let (store, clock) = memory();
+    let hooked = Hooked::new(&store);
+    let lock = options(&clock).open(&hooked.shared(), "n").await.unwrap();
+    let other = options(&clock).open(&store, "n").await.unwrap();
+    lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    let frees = other.clone();
+    // The write, and the read behind it.
+    hooked.at(1, |store, batch| async move {
+        let mut ops = batch.into_iter();
+        let mut replies = store.run(Ctx::default(), Batch::from_iter(ops.next())).await;
+        assert!(matches!(frees.force_release().await.unwrap(), LockStatus::Held(_)));
+        replies.extend(store.run(Ctx::default(), ops.collect()).await);
+        replies
+    });
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    let LockStatus::Held(holder) = other.status().await.unwrap() else { panic!("nobody holds it") };
+    assert_eq!((holder.owner, holder.token), (guard.owner(), guard.fencing_token()));
+    assert!(other.try_acquire().await.unwrap().is_none(), "two hold it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_whose_lock_was_freed_by_force_is_told_so_at_its_release() {
+    let (store, clock) = memory();
+    let lock = options(&clock).open(&store, "n").await.unwrap();
+    let other = options(&clock).open(&store, "n").await.unwrap();
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    other.force_release().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    other.force_release().await.unwrap();
+    let error = guard.renew().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced);
+    assert!(error.to_string().contains(&format!("{}: it was freed by force", guard.fencing_token())), "{error}");
+    let said = [Loss::LeaseOver, Loss::TakenOver, Loss::Freed, Loss::Gone, Loss::Released].map(Loss::as_str);
+    assert!(said.iter().all(|words| words.len() > 10), "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_tells_its_token_and_its_deadline() {
+    let (store, clock) = memory();
+    let guard = options(&clock).open(&store, "n").await.unwrap().try_acquire().await.unwrap().unwrap();
+    let lease = guard.lease();
+    assert_eq!(lease.token(), guard.fencing_token());
+    let before = ambient::now();
+    let deadline = lease.deadline();
+    // A lease less its margin of a tenth, by a clock that stands still.
+    assert_eq!(lease.remaining(), LEASE * 9 / 10);
+    assert!((before + lease.remaining()..=ambient::now() + lease.remaining()).contains(&deadline));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_tells_until_when_the_lock_is_held() {
+    let (store, clock) = memory();
+    let lock = options(&clock).open(&store, "n").await.unwrap();
+    let _guard = lock.try_acquire().await.unwrap().unwrap();
+    let end = clock.wall() + LEASE;
+    for passed in [Duration::ZERO, SECOND, SECOND] {
+        tokio::time::sleep(passed).await;
+        let LockStatus::Held(holder) = lock.status().await.unwrap() else { panic!("it is held") };
+        let until = holder.until.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        // The store tells ages to the millisecond, and at the least.
+        assert!((end..=end + Duration::from_millis(2)).contains(&until), "{until:?} is not {end:?}");
+    }
+}
+
+/// memcached's lives are 30 days at the most, to the second what a record has.
+#[tokio::test]
+async fn a_store_whose_longest_life_is_a_records_has_locks() {
+    let (store, clock) = memory();
+    let month = 30 * 24 * 3600 * SECOND;
+    let exactly = Reprofiled::shared(&store, |profile| profile.ttl_max = month);
+    assert!(options(&clock).open(&exactly, "n").await.is_ok());
+    let shorter = Reprofiled::shared(&store, |profile| profile.ttl_max = month - SECOND);
+    assert_eq!(options(&clock).open(&shorter, "n").await.unwrap_err().kind(), ErrorKind::Unsupported);
 }

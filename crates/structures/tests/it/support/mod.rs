@@ -4,6 +4,7 @@ pub(crate) mod answering;
 pub(crate) mod far;
 pub(crate) mod hooked;
 pub(crate) mod memcached;
+pub(crate) mod natives;
 pub(crate) mod peak;
 pub(crate) mod probe;
 pub(crate) mod scene;

@@ -8,8 +8,9 @@ use crate::command::output;
 
 /// Packages that the product is not built of: tools, and what measures it.
 const TOOLS: [&str; 2] = ["xtask", "larder-bench"];
-/// What begins the tests at the end of a file.
-const TESTS: &str = "#[cfg(test)]\nmod tests {";
+/// What begins the tests at the end of a file, and what begins those that stand in a file of their own.
+const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
+const TESTS_ELSEWHERE: &str = "#[cfg(test)]\n#[path = \"";
 
 /// How a tree differs from a commit, in the folders that were asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,9 +70,12 @@ fn without_tests<'t>(file: &str, text: &'t str) -> &'t str {
     if file.contains("/tests/") || file.ends_with("_tests.rs") || file.ends_with("/tests.rs") {
         return "";
     }
-    match text.find(TESTS) {
-        // What stands behind the tests is none.
-        Some(tests) if text[tests..].find("\n}\n").is_some_and(|end| tests + end + 3 == text.len()) => &text[..tests],
+    // What stands behind the tests is none.
+    let is_last =
+        |tests: usize, end: &str| text[tests..].find(end).is_some_and(|found| tests + found + end.len() == text.len());
+    match (TESTS.iter().filter_map(|tests| text.find(tests)).min(), text.rfind(TESTS_ELSEWHERE)) {
+        (Some(tests), _) if is_last(tests, "\n}\n") => &text[..tests],
+        (None, Some(tests)) if is_last(tests, "_tests.rs\"]\nmod tests;\n") => &text[..tests],
         _ => text,
     }
     .trim_end()
@@ -124,6 +128,9 @@ mod tests {
         assert_eq!(change(CODE, &with(&["a"])), Change::MoreTests);
         assert_eq!(change(&with(&["a"]), &with(&["b"])), Change::Tests);
         assert_eq!(change(&with(&["a"]), CODE), Change::Tests);
+        let shared = with(&["a"]).replace("mod tests", "pub(crate) mod tests");
+        let elsewhere = format!("{CODE}\n#[cfg(test)]\n#[path = \"code_tests.rs\"]\nmod tests;\n");
+        assert_eq!([change(CODE, &shared), change(CODE, &elsewhere)], [Change::MoreTests; 2]);
         assert_eq!(changed("tests/it/main.rs", Some("a\n"), Some("a\nb\n")), Change::MoreTests);
         assert_eq!(changed("src/code_tests.rs", None, Some("a\n")), Change::MoreTests);
         assert_eq!(changed("src/code_tests.rs", Some("a\n"), None), Change::Tests);
@@ -141,6 +148,7 @@ mod tests {
         product("tests/Cargo.toml", Some("a"), Some("b"));
         let behind = |what: &str| format!("{CODE}{}{what}\n", tests(&["a"]));
         product("src/code.rs", Some(&behind("fn two() {}")), Some(&behind("fn three() {}")));
+        product("src/code.rs", Some(CODE), Some(&format!("{CODE}\n#[cfg(test)]\n#[path = \"code.rs\"]\nmod tests;\n")));
     }
 
     #[test]

@@ -140,3 +140,41 @@ fn finish(
     blocks.push(Bytes::from(block));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(count: u64) -> Rows {
+        let mut rows = Rows::new(["word"]).unwrap();
+        for id in 0..count {
+            rows.push_id(id, [format!("{:x}", (id + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))]).unwrap();
+        }
+        rows
+    }
+
+    /// As on memcached, where an item that is smaller takes a page of its own size.
+    #[test]
+    fn where_sizes_are_kept_apart_all_items_of_a_large_table_are_of_one_size() {
+        let sizes = Sizes { block: 400, part: 400, most: 1_000, is_filled: true };
+        let packed = pack(&rows(1_000), 7, &sizes).unwrap();
+        assert!(packed.blocks.len() > 3, "{} blocks", packed.blocks.len());
+        let last = packed.blocks.last().into_iter();
+        assert!(packed.parts.iter().chain(last).all(|item| item.len() == 400), "{packed:?}");
+        // A table of one block is as small as it is.
+        let small = pack(&rows(1), 7, &sizes).unwrap();
+        assert!(small.blocks.len() == 1 && small.blocks[0].len() < 300, "{small:?}");
+        assert_ne!(small.parts.last().map(Bytes::len), Some(400), "{small:?}");
+    }
+
+    #[test]
+    fn a_block_may_take_all_that_an_item_can_have() {
+        let packed = |most: usize| pack(&rows(1), 7, &Sizes { block: most, part: 400, most, is_filled: false });
+        let least = (1..1_000).find(|most| packed(*most).is_ok()).expect("it fits some item");
+        assert_eq!(packed(least).unwrap().blocks.iter().map(Bytes::len).max(), Some(least));
+        let error = packed(least - 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput);
+        let said = format!("bytes packed; an item of this store takes {}", least - 1);
+        assert!(error.to_string().contains("row 1 takes") && error.to_string().contains(&said), "{error}");
+    }
+}

@@ -289,4 +289,17 @@ mod tests {
             assert!(error.to_string().contains(said), "{error} does not say {said}");
         }
     }
+
+    #[test]
+    fn a_network_is_the_row_of_all_its_addresses() {
+        let mut rows = Rows::new(["a"]).unwrap();
+        assert!(rows.is_empty());
+        rows.push_network("192.0.2.0/24", ["x"]).unwrap();
+        assert!(!rows.is_empty());
+        let row = rows.row(0);
+        assert_eq!((row.first, row.last), (key("192.0.2.0").number(), key("192.0.2.255").number()));
+        let error = rows.push_network("192.0.2", ["y"]).unwrap_err();
+        assert!(error.kind() == ErrorKind::BadInput && error.to_string().contains("row 2: "), "{error}");
+        assert_eq!(rows.len(), 1);
+    }
 }

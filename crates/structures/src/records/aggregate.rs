@@ -419,4 +419,22 @@ mod tests {
             }
         }
     }
+
+    /// A shard has room for more records than are counted, and what is behind those is not theirs.
+    #[test]
+    fn only_as_many_records_are_counted_as_there_are() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(600).collect();
+        for width in 1..=12 {
+            for records in [1u32, 3, 5, 7, 9, 15, 63] {
+                let mut expected = vec![0u64; 1 << width];
+                for record in 0..u64::from(records) {
+                    expected[layout::read_bits(&bytes, record * u64::from(width), width) as usize] += 1;
+                }
+                let mut lanes: [Vec<u64>; LANES] = std::array::from_fn(|_| vec![0; 1 << width]);
+                count_dense(&bytes, (0, u64::from(width), width), records, &mut lanes);
+                let sums: Vec<u64> = (0..1 << width).map(|at| lanes.iter().map(|lane| lane[at]).sum()).collect();
+                assert!(sums == expected, "{records} records of {width} bits");
+            }
+        }
+    }
 }

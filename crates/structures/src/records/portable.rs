@@ -117,4 +117,12 @@ mod tests {
             assert_eq!(Part::of_index(other), None, "{other}");
         }
     }
+
+    /// What is longer than a shard is none: so it is asked for a byte more than a shard has.
+    #[test]
+    fn a_shard_is_read_with_the_byte_behind_it() {
+        let key = Key::new("s0").unwrap();
+        let [read, _] = read_ops(&Name::new("n").unwrap(), &native(), key.clone()).unwrap();
+        assert_eq!(read, Op::native(key, Native::BitsRead { offset_bytes: 0, len_bytes: 18 + 1 }));
+    }
 }

@@ -604,3 +604,61 @@ impl fmt::Debug for Core {
         f.debug_struct("Sharded").field("kind", &self.manifest.kind).field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sharded::layout::LAYOUT;
+
+    fn hash() -> Core {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let manifest = Manifest::new(Kind::ShardedHash, LAYOUT, 1, Bytes::new());
+        let params = Params { kept: Kept::Native, is_dense: false, limits: None };
+        let plan = Plan { version: 1, map: Map { id: 1, shards: 1, per_shard: 0 }, phase: Phase::Stable };
+        Core::new(&store, &Name::new("n").unwrap(), manifest, params, plan, Duration::from_secs(5)).unwrap()
+    }
+
+    /// A reply that has these of the marks live, sealed and unfilled, and then values.
+    fn reply(marks: [bool; 3], values: &[&'static str]) -> Reply {
+        let marks = marks.map(|has| has.then(|| Bytes::from_static(b"1")));
+        let values = values.iter().map(|value| Some(Bytes::from_static(value.as_bytes())));
+        Reply::from(NativeReply::Values(marks.into_iter().chain(values).collect()))
+    }
+
+    #[test]
+    fn a_native_shard_is_what_its_mark_says() {
+        let hash = hash();
+        for (marks, mark) in [
+            ([true, false, false], Mark::Live),
+            ([false, true, false], Mark::Sealed),
+            ([false, false, true], Mark::Unfilled),
+            ([false, false, false], Mark::Missing),
+        ] {
+            assert_eq!(hash.values(reply(marks, &["v"])).unwrap(), (mark, vec![Some(Bytes::from("v"))]));
+            assert_eq!(hash.values(reply(marks, &[])).unwrap(), (mark, vec![]));
+        }
+        for strange in [NativeReply::Values(vec![None, None]), NativeReply::Flags(Vec::new()), NativeReply::Count(3)] {
+            let error = hash.values(strange.into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+        }
+    }
+
+    /// Who counts a shard looks at its mark before and after: filled in between, the count may be of either.
+    #[test]
+    fn a_count_of_a_native_shard_holds_where_it_was_the_same_before_and_after() {
+        let hash = hash();
+        let (live, unfilled, sealed) = ([true, false, false], [false, false, true], [false, true, false]);
+        for (before, after, mark) in [
+            (live, live, Mark::Live),
+            (unfilled, live, Mark::Sealed),
+            (live, sealed, Mark::Sealed),
+            (unfilled, unfilled, Mark::Unfilled),
+        ] {
+            let replies = [reply(before, &[]), NativeReply::Count(5).into(), reply(after, &[])];
+            let sight = hash.sight(&Ask::Count, &mut replies.into_iter().map(Ok)).unwrap();
+            assert_eq!(sight.mark, mark);
+            // The mark is no element.
+            assert!(matches!(sight.found, Found::Count(4)), "{sight:?}");
+        }
+    }
+}

@@ -285,3 +285,50 @@ pub(crate) fn describe(manifest: &Manifest) -> Option<Vec<(&'static str, String)
     }
     Some(said)
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_core::profile::Encodings;
+
+    use super::*;
+
+    /// Redis, as it is set up by itself; before 7.2, where sets are packed of whole numbers only, without the limit of sets.
+    fn server(set_entries_max: u64) -> Profile {
+        let encodings = Encodings {
+            hash_entries_max: 60,
+            set_integers_max: 40,
+            set_entries_max,
+            sorted_set_entries_max: 20,
+            ..Encodings::default()
+        };
+        Profile { natives: Families::all(), encodings: Some(encodings), ..Profile::unlimited("server") }
+    }
+
+    #[test]
+    fn a_shard_is_made_for_half_of_what_the_server_keeps_packed() {
+        let settings = Settings { expected: Some(600), ..Settings::default() };
+        let shards = |profile: &Profile, kind: Kind| settings.shards_to_make(profile, kind).unwrap();
+        assert_eq!(shards(&server(50), Kind::ShardedHash), 600 / 30);
+        assert_eq!(shards(&server(50), Kind::ShardedSet), 600 / 25);
+        assert_eq!(shards(&server(0), Kind::ShardedSet), 600 / 20);
+        // Items, whatever the server packs.
+        assert_eq!(shards(&server(50), Kind::ShardedSortedSet), 10);
+        for kind in [Kind::ShardedHash, Kind::ShardedSet] {
+            assert_eq!(shards(&Profile::unlimited("items"), kind), 10, "64 a shard");
+        }
+    }
+
+    #[test]
+    fn members_of_64_bytes_are_enough_at_the_ends_and_less_is_refused() {
+        let name = Name::new("n").unwrap();
+        let settings = Settings { kept: Some(2), ..Settings::default() };
+        // Twice as many at each end, and two bounds each.
+        let needs = HEAD_BYTES + (4 * 2 + 4) * (ENTRY_BYTES + MEMBER_BYTES_MIN);
+        let profile =
+            |bytes: usize| Profile { item_bytes_max: bytes + Key::BYTES_MAX, ..Profile::unlimited("of small items") };
+        let limits = settings.limits_to_make(&profile(needs), &name).unwrap();
+        assert_eq!((limits.kept, usize::from(limits.member_bytes_max)), (2, MEMBER_BYTES_MIN));
+        let error = settings.limits_to_make(&profile(needs - 1), &name).unwrap_err();
+        assert!(error.kind() == ErrorKind::BadInput && error.to_string().contains("it takes 1"), "{error}");
+    }
+}

@@ -110,3 +110,80 @@ impl Core {
 fn is_packed(encoding: &str) -> bool {
     matches!(encoding, "listpack" | "ziplist" | "intset")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use larder_core::profile::Encodings;
+    use larder_core::{Profile, Run, Store, StoreRef, Verb};
+
+    use super::*;
+    use crate::manifest::{Kind, Manifest};
+    use crate::name::Name;
+    use crate::sharded::layout::{Kept, LAYOUT, Params, Phase, Plan};
+
+    /// A server of which one thing is known: how it keeps keys.
+    #[derive(Debug)]
+    struct Server(Encodings);
+
+    impl Store for Server {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { encodings: Some(self.0), ..Profile::unlimited("server") })
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+            let told = |op: &Op| match &op.verb {
+                Verb::Native(native) if **native == Native::Encoding => {
+                    let is_first = op.key.as_bytes().ends_with(b"-0");
+                    NativeReply::Text((!is_first).then(|| "listpack".to_owned()))
+                }
+                _ => NativeReply::Count(0),
+            };
+            Run::Ready(batch.iter().map(|op| Ok(told(op).into())).collect())
+        }
+    }
+
+    fn core(kind: Kind, encodings: Encodings) -> Core {
+        let store: StoreRef = Arc::new(Server(encodings));
+        let manifest = Manifest::new(kind, LAYOUT, 1, Bytes::new());
+        let params = Params { kept: Kept::Native, is_dense: false, limits: None };
+        let plan = Plan { version: 1, map: Map { id: 1, shards: 3, per_shard: 0 }, phase: Phase::Stable };
+        Core::new(&store, &Name::new("n").unwrap(), manifest, params, plan, Duration::from_secs(5)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn how_each_shard_is_kept_is_asked_in_the_order_of_the_shards() {
+        let core = core(Kind::ShardedHash, Encodings::default());
+        let listpack = Some("listpack".to_owned());
+        assert_eq!(core.encodings(&core.plan().map).await.unwrap(), [None, listpack.clone(), listpack]);
+    }
+
+    #[test]
+    fn the_advice_names_the_limit_and_the_shards_that_keep_within_half_of_it() {
+        let encodings = Encodings {
+            hash_entries_max: 128,
+            hash_value_bytes_max: 64,
+            set_integers_max: 512,
+            set_entries_max: 100,
+            ..Encodings::default()
+        };
+        let hash = core(Kind::ShardedHash, encodings);
+        let said = hash.advice("hashtable", 2, 130, 1_000);
+        assert!(said.contains("130 elements") && said.contains("hash-max-listpack-entries (128)"), "{said}");
+        assert!(said.contains("resharding to 16 shards packs them again"), "{said}");
+        let said = hash.advice("hashtable", 1, 127, 1_000);
+        assert!(
+            said.contains("1 shard is a hashtable") && said.contains("hash-max-listpack-value (64 bytes)"),
+            "{said}"
+        );
+        let said = core(Kind::ShardedSet, encodings).advice("hashtable", 1, 100, 160);
+        assert!(said.contains("resharding to 4 shards packs them again"), "{said}");
+        // Before Redis 7.2.
+        let said =
+            core(Kind::ShardedSet, Encodings { set_entries_max: 0, ..encodings }).advice("hashtable", 1, 100, 160);
+        assert!(said.contains("packs no set but one of integers (up to 512)"), "{said}");
+    }
+}

@@ -465,3 +465,29 @@ fn a_list_is_as_long_as_it_says_with_those_that_go_along() {
     assert_eq!(folded.state.made().count(), 1);
     assert_eq!(folded.compacted(LIST, 1, 9).len(), folded.live_bytes(9));
 }
+
+#[test]
+fn a_table_that_another_release_made_is_refused() {
+    use crate::manifest::{Kind, Manifest};
+    let name = crate::name::Name::new("t").unwrap();
+    let check = |params: &'static [u8], copies: u8| {
+        let manifest = Manifest { copies, ..Manifest::new(Kind::Table, LAYOUT, 1, Bytes::from_static(params)) };
+        crate::table::check(&name, &manifest, &crate::table::Table::options()).map_err(|error| error.kind())
+    };
+    assert_eq!(check(&[HASH_XXH3, 1], 1), Ok(()));
+    for (params, copies) in
+        [(&[HASH_XXH3 + 1, 0][..], 1), (&[HASH_XXH3, 2], 1), (&[HASH_XXH3], 1), (&[HASH_XXH3, 0], 2)]
+    {
+        assert_eq!(check(params, copies), Err(ErrorKind::LayoutMismatch), "{params:?}, {copies} copies");
+    }
+}
+
+/// On a store of small items: there is room for it before a compaction, and behind it.
+#[tokio::test]
+async fn the_longest_key_fits_the_list_twice_with_what_is_said_of_it() {
+    let memory = larder_store_memory::MemoryStore::builder().value_bytes_max(20_000).build().unwrap();
+    let store: larder_core::StoreRef = std::sync::Arc::new(memory);
+    let table = crate::table::Table::open_or_create(&store, "t").await.unwrap();
+    let room = table.0.shards.elements_bytes_max();
+    assert!(2 * table.key_bytes_max() + LISTING_BYTES <= room && table.key_bytes_max() > 2_000, "{room}");
+}

@@ -14,6 +14,7 @@ use larder_testkit::servers::{Memcached, Version};
 use tokio::sync::Notify;
 
 use crate::support::hooked::{Hooked, fail};
+use crate::support::sieve::Sieve;
 
 /// So few ops in a batch that a build takes many.
 const BATCH_OPS: usize = 6;
@@ -452,4 +453,148 @@ async fn a_store_that_fails_while_a_table_is_opened_is_told() {
     }
     assert!(refused >= 2, "the manifest, and what it says of the table");
     assert_eq!(version(&open(&store).await, 30).await, "old");
+}
+
+/// The batches of a build of few rows: one reads the head, one announces, one writes, one verifies, one reads the head again, and the sixth puts the version in force.
+const PUBLISHES: u64 = 6;
+
+fn failed(batch: &Batch, kind: ErrorKind) -> larder_core::Replies {
+    batch.iter().map(|_| Err(larder_core::Error::new(kind, "as the test wants").effect(Effect::NotApplied))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_build_goes_on_past_a_fault_that_passes_at_any_step_after_a_pause() {
+    for nth in 1..=PUBLISHES {
+        let hooked = Hooked::new(&memory());
+        let table = open(&hooked.shared()).await;
+        hooked.refuse(nth);
+        let begin = tokio::time::Instant::now();
+        let built = table.build(rows("one", 3)).await.unwrap_or_else(|error| panic!("batch {nth}: {error}"));
+        assert_eq!((built.version, built.rows), (1, 3));
+        assert_eq!(version(&table, 3).await, "one");
+        assert!(begin.elapsed() > Duration::ZERO, "batch {nth} was sent again at once");
+    }
+}
+
+#[tokio::test]
+async fn a_build_ends_at_a_fault_that_does_not_pass_and_leaves_none_of_its_keys() {
+    for (nth, is_announced) in [(1, false), (3, true), (4, true), (5, true)] {
+        let memory = Arc::new(MemoryStore::new());
+        let store: StoreRef = memory.clone();
+        open(&store).await.build(rows("old", 30)).await.unwrap();
+        let before = contents(&memory);
+        let hooked = Hooked::new(&store);
+        let table = open(&hooked.shared()).await;
+        hooked.at(nth, |_, batch| async move { failed(&batch, ErrorKind::Protocol) });
+        let error = table.build(rows("new", 3)).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Protocol, Effect::NotApplied), "batch {nth}");
+        assert!(contents(&memory).keys().eq(before.keys()), "batch {nth}: keys are left");
+        let fresh = open(&store).await;
+        assert_eq!(fresh.stat().await.unwrap().others, usize::from(is_announced), "batch {nth}");
+        assert_eq!(version(&fresh, 30).await, "old", "batch {nth}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_dead_build_left_is_removed_before_the_next_one_takes_room() {
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    open(&store).await.build(rows("old", 30)).await.unwrap();
+    let before = memory.stats().items;
+    assert!(die(&store, 6, Applied::All).await);
+    assert!(memory.stats().items > before, "it left none");
+    let full = Sieve::answering(&store, |_, op| {
+        let is_block = matches!(op.verb, Verb::Put { mode: PutMode::Set, .. });
+        is_block.then(|| Err(larder_core::Error::new(ErrorKind::Full, "no room").effect(Effect::NotApplied)))
+    });
+    let error = open(&full).await.build(rows("new", 3)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(memory.stats().items, before);
+    assert_eq!(version(&open(&store).await, 30).await, "old");
+}
+
+#[tokio::test]
+async fn the_columns_are_those_of_the_version_that_was_read() {
+    let store = memory();
+    let table = open(&store).await;
+    assert!(table.columns().is_empty(), "nothing was built");
+    table.build(rows("one", 3)).await.unwrap();
+    for table in [&table, &open(&store).await] {
+        assert_eq!(table.columns(), ["version", "word"]);
+    }
+    let found = larder_structures::inspect::inspect(&store, Ctx::default(), &Name::new("t").unwrap()).await.unwrap();
+    let found = found.expect("a table");
+    assert_eq!(found.params, [("kept in", "blocks of packed rows, by versions".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_version_whose_place_another_takes_before_it_is_read_is_not_lost() {
+    let store = memory();
+    let builder = open(&store).await;
+    builder.build(rows("one", 30)).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let reader = open(&hooked.shared()).await;
+    builder.build(rows("two", 30)).await.unwrap();
+    // It reads the head, then the directory.
+    hooked.at(2, move |store, batch| async move {
+        builder.build(rows("three", 30)).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(reader.stat().await.unwrap().version, Some(3));
+    assert_eq!(version(&reader, 30).await, "three");
+}
+
+#[tokio::test]
+async fn every_request_of_a_table_has_the_time_that_its_options_give() {
+    let deadlines = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = deadlines.clone();
+    let store = Sieve::answering(&memory(), move |ctx, _| {
+        seen.lock().unwrap().push(ctx.deadline);
+        None
+    });
+    let options = PackedTable::options().block_bytes(64).timeout(Duration::from_secs(60));
+    let table = options.open_or_create(&store, "t").await.unwrap();
+    table.build(rows("one", 3)).await.unwrap();
+    table.stat().await.unwrap();
+    table.get(1u64).await.unwrap();
+    let latest = std::time::Instant::now() + Duration::from_secs(60);
+    let deadlines = std::mem::take(&mut *deadlines.lock().unwrap());
+    assert!(deadlines.len() > 10 && deadlines.iter().all(|at| at.is_some_and(|at| at <= latest)), "{deadlines:?}");
+}
+
+/// Two reads of one handle, each of which saw a version 2 of its own: what is known first stays, so that the other is told at the next look.
+#[tokio::test]
+async fn of_two_versions_of_one_number_that_a_handle_reads_at_once_the_second_is_told() {
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    open(&store).await.build(rows("one", 30)).await.unwrap();
+    let before = contents(&memory);
+    let hooked = Hooked::new(&store);
+    let handle = open(&hooked.shared()).await;
+    open(&store).await.build(rows("two", 30)).await.unwrap();
+    let (late, is_read, may_go) = (handle.clone(), Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (reads, goes) = (is_read.clone(), may_go.clone());
+    // The first one's second batch has the directory; the second one's is the fourth.
+    hooked.at(4, move |store, batch| async move {
+        let replies = store.run(Ctx::default(), batch).await;
+        reads.notify_one();
+        goes.notified().await;
+        replies
+    });
+    let second = Arc::new(std::sync::Mutex::new(None));
+    let spawned = second.clone();
+    hooked.at(2, move |store, batch| async move {
+        let replies = store.run(Ctx::default(), batch).await;
+        set_back(&memory, &before);
+        open(&store).await.build(rows("another two", 30)).await.unwrap();
+        *spawned.lock().unwrap() = Some(tokio::spawn(async move { late.stat().await.map(drop) }));
+        is_read.notified().await;
+        replies
+    });
+    assert_eq!(handle.stat().await.unwrap().version, Some(2));
+    may_go.notify_one();
+    let second = second.lock().unwrap().take().expect("it was begun");
+    _ = second.await.unwrap();
+    let error = handle.stat().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
 }

@@ -8,6 +8,7 @@ use larder_structures::records::{Schema, Value};
 use larder_structures::{Name, PackedRecords, registry};
 
 use crate::support::hooked::Hooked;
+use crate::support::sieve::Sieve;
 use crate::support::twice::Twice;
 
 /// Shards of 64 records each.
@@ -137,4 +138,136 @@ async fn a_making_that_is_delivered_again_behind_its_loss_hides_what_was_set() {
     let making = std::mem::take(&mut *making.lock().unwrap());
     store.run(Ctx::default(), making).await;
     assert_eq!(records.get(0).await.unwrap(), [Value::Uint(0)]);
+}
+
+#[tokio::test]
+async fn a_shard_takes_at_least_its_header_and_one_record() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    for (field, least) in [("n:u8", 17), ("n:u9", 18), ("n:u64", 24)] {
+        let open = |bytes: usize| {
+            let options = PackedRecords::options().schema(Schema::parse([field]).unwrap()).shard_bytes(bytes);
+            options.open_or_create(&store, field.replace(':', "-"))
+        };
+        let error = open(least - 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        assert!(error.to_string().contains(&format!("it takes {least} to ")), "{error}");
+        let records = open(least).await.unwrap();
+        records.set(3, &[("n", Value::Uint(200))]).await.unwrap();
+        assert_eq!(records.get(3).await.unwrap(), [Value::Uint(200)]);
+    }
+}
+
+#[tokio::test]
+async fn records_are_grouped_by_fields_wherever_these_stand_and_no_group_without_any_is_told() {
+    for (fields, values) in [(["a:u3", "b:u5", "c:u2"], [5, 17, 2]), (["a:u9", "b:u12", "c:u10"], [300, 4000, 1000])] {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let options = PackedRecords::options().schema(Schema::parse(fields).unwrap()).shard_bytes(SHARD_BYTES);
+        let records = options.open_or_create(&store, "users").await.unwrap();
+        let [a, b, c] = values.map(Value::Uint);
+        for id in [1, 4, 9] {
+            records.set(id, &[("a", a.clone()), ("b", b.clone()), ("c", c.clone())]).await.unwrap();
+        }
+        records.set(2, &[("b", b.clone())]).await.unwrap();
+        let counted = records.aggregate(&["c", "b"]).await.unwrap();
+        assert_eq!((counted.records, counted.groups.len()), (10, 3), "{counted:?}");
+        assert_eq!(counted.count(&[c.clone(), b.clone()]), 3);
+        assert_eq!(counted.count(&[Value::Uint(0), b.clone()]), 1);
+        assert_eq!(counted.count(&[Value::Uint(0), Value::Uint(0)]), 6);
+        let counted = records.aggregate(&["b"]).await.unwrap();
+        assert_eq!((counted.groups.len(), counted.count(&[b])), (2, 4), "{counted:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_aggregate_tells_after_each_block_how_many_records_are_done() {
+    let memory: StoreRef = Arc::new(MemoryStore::new());
+    let hooked = Hooked::with_batches_of(&memory, 3);
+    let records = records(&hooked.shared()).await;
+    for id in [0, IN_SHARD_1, 182] {
+        set(&records, id, 1).await.unwrap();
+    }
+    let mut told = Vec::new();
+    let counted = records.aggregate_told(&["visits"], &mut |done, all| told.push((done, all))).await.unwrap();
+    assert_eq!(told, [(56, 183), (112, 183), (183, 183)]);
+    assert_eq!(counted.count(&[Value::Uint(1)]), 3);
+}
+
+#[tokio::test]
+async fn a_shard_in_which_nothing_was_set_is_not_read_to_be_counted() {
+    let counting = larder_layers::Counting::new(Arc::new(MemoryStore::new()));
+    let hooked = Hooked::new(&(Arc::new(counting.clone()) as StoreRef));
+    let records = records(&hooked.shared()).await;
+    set(&records, 55, 1).await.unwrap();
+    // It looks at the list, makes the shard, lists it, looks again, and reads it: then it may not write.
+    hooked.refuse(6);
+    set(&records, 56, 1).await.unwrap_err();
+    let before = counting.counts();
+    assert_eq!(records.highest().await.unwrap(), Some(55));
+    let of_highest = counting.counts().since(&before).ops;
+    let before = counting.counts();
+    assert_eq!(records.aggregate(&["visits"]).await.unwrap().records, 56);
+    assert_eq!(counting.counts().since(&before).ops, of_highest + 2, "the list, and the shard that has records");
+}
+
+/// Whoever gives an aggregate up has nothing under way that is read for it.
+#[tokio::test]
+async fn an_aggregate_that_is_dropped_reads_no_further() {
+    let memory: StoreRef = Arc::new(MemoryStore::new());
+    let hooked = Hooked::new(&memory);
+    let records = records(&hooked.shared()).await;
+    set(&records, 0, 1).await.unwrap();
+    let held = Arc::new(tokio::sync::Notify::new());
+    let (reading, guard) = (held.clone(), Arc::downgrade(&held));
+    // Two tell the highest id, one the list.
+    hooked.at(4, move |_, _| async move {
+        reading.notify_one();
+        std::future::pending::<()>().await;
+        drop(reading);
+        unreachable!("it is given up")
+    });
+    tokio::select! {
+        _ = records.aggregate(&["visits"]) => panic!("it waits"),
+        () = held.notified() => {}
+    }
+    drop(held);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert!(guard.upgrade().is_none(), "it is read on");
+}
+
+/// A store that has no parts of items.
+fn without_ranges(inner: &StoreRef) -> StoreRef {
+    let profile = larder_core::Profile { ranges: larder_core::Ranges::No, ..(*inner.profile()).clone() };
+    let own = profile.clone();
+    Sieve::of(inner, profile, move |_, op| op.check(&own).err().map(Err))
+}
+
+#[tokio::test]
+async fn records_do_without_parts_of_items() {
+    let store = without_ranges(&(Arc::new(MemoryStore::new()) as StoreRef));
+    let records = records(&store).await;
+    for id in [5, IN_SHARD_1, 3 * IN_SHARD_1] {
+        set(&records, id, 1 + id).await.unwrap();
+    }
+    assert_eq!(records.highest().await.unwrap(), Some(3 * IN_SHARD_1));
+    assert_eq!(records.get_many(&[5, 6, IN_SHARD_1]).await.unwrap(), [6, 0, 65].map(|visits| [Value::Uint(visits)]));
+    assert_eq!(records.aggregate(&["visits"]).await.unwrap().groups.len(), 4);
+}
+
+/// Of a large shard only what is asked for is brought; of a small one all of it, which takes one op.
+#[tokio::test]
+async fn few_records_are_read_by_parts_where_that_brings_less() {
+    let counting = larder_layers::Counting::new(Arc::new(MemoryStore::new()));
+    let store: StoreRef = Arc::new(counting.clone());
+    let schema = || Schema::parse(["a:u32", "b:u32"]).unwrap();
+    for (bytes, name, ops, received) in [(4096, "large", 4, 16 + 3 * 10), (112, "small", 1, 112)] {
+        let options = PackedRecords::options().schema(schema()).shard_bytes(bytes);
+        let records = options.open_or_create(&store, name).await.unwrap();
+        records.set(2, &[("b", Value::Uint(7))]).await.unwrap();
+        let before = counting.counts();
+        assert_eq!(records.get_many(&[2, 3, 9]).await.unwrap()[0], [Value::Uint(0), Value::Uint(7)]);
+        let cost = counting.counts().since(&before);
+        assert_eq!((cost.round_trips, cost.ops, cost.received_bytes), (1, ops, received), "{name}");
+    }
 }

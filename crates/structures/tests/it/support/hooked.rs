@@ -97,3 +97,17 @@ impl fmt::Debug for Hooked {
         f.write_str("Hooked")
     }
 }
+
+/// Runs a call of a client that dies at its nth batch from now, which is not sent.
+pub(crate) async fn dies_at<T>(hooked: &Arc<Hooked>, nth: u64, call: impl Future<Output = larder_core::Result<T>>) {
+    let died = Arc::new(tokio::sync::Notify::new());
+    let dies = died.clone();
+    hooked.at(nth, move |_, _| async move {
+        dies.notify_one();
+        std::future::pending().await
+    });
+    tokio::select! {
+        _ = call => panic!("it came to an end before batch {nth}"),
+        () = died.notified() => {}
+    }
+}

@@ -1,6 +1,7 @@
 //! Stores that tests can look into and break, and real servers.
 
 pub(crate) mod answering;
+pub(crate) mod collections;
 pub(crate) mod far;
 pub(crate) mod hooked;
 pub(crate) mod memcached;
@@ -9,5 +10,6 @@ pub(crate) mod peak;
 pub(crate) mod probe;
 pub(crate) mod scene;
 pub(crate) mod shaped;
+pub(crate) mod sieve;
 pub(crate) mod steady;
 pub(crate) mod twice;

@@ -1,5 +1,6 @@
 //! Tables.
 
+mod behind;
 mod faults;
 mod handle;
 mod memcached;

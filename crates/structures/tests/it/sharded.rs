@@ -1,0 +1,413 @@
+//! Sharded collections: what others do, or leave, between two steps of a call, and what a call costs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use larder_core::{Ctx, Effect, ErrorKind, Key, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb};
+use larder_layers::{Counting, Counts};
+use larder_store_memory::MemoryStore;
+use larder_structures::inspect::inspect;
+use larder_structures::registry::drop_structure;
+use larder_structures::{Name, ShardedHash, ShardedSet, ShardedSortedSet};
+use tokio::time::Instant;
+
+use crate::support::hooked::{Hooked, dies_at, fail};
+use crate::support::probe::Probe;
+use crate::support::sieve::Sieve;
+
+/// The batches of a resharding of few shards: one reads the map, one writes the plan, one makes the shards, one reads the map again, one puts the new map in force, ...
+const MAKES: u64 = 3;
+/// ... and this one begins to fill it.
+const FILLS: u64 = 6;
+
+fn memory() -> (Arc<MemoryStore>, StoreRef) {
+    let memory = Arc::new(MemoryStore::new());
+    (memory.clone(), memory)
+}
+
+fn counting() -> (Counting, StoreRef) {
+    let counting = Counting::new(Arc::new(MemoryStore::new()));
+    (counting.clone(), Arc::new(counting))
+}
+
+/// What a call costs, and what it answers.
+async fn cost<T>(counting: &Counting, call: impl Future<Output = Result<T>>) -> (Counts, T) {
+    let before = counting.counts();
+    let answer = call.await.unwrap();
+    (counting.counts().since(&before), answer)
+}
+
+/// All that a store holds.
+fn contents(memory: &MemoryStore) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut contents = BTreeMap::new();
+    for shard in 0..memory.shards() {
+        memory.each_of_shard(shard, |key, seen| _ = contents.insert(key.to_vec(), seen.value.to_vec()));
+    }
+    contents
+}
+
+async fn set(store: &StoreRef, shards: u16) -> ShardedSet {
+    ShardedSet::options().shards(shards).open_or_create(store, "n").await.unwrap()
+}
+
+/// A set of 40 members whose resharding to 3 shards has put the map in force, and died.
+async fn moving(store: &StoreRef) {
+    set(store, 2).await.add((0..40).map(|member| member.to_string())).await.unwrap();
+    let hooked = Hooked::new(store);
+    let dying = set(&hooked.shared(), 2).await;
+    dies_at(&hooked, FILLS, dying.reshard(3)).await;
+    assert_eq!(set(store, 2).await.stat().await.unwrap().moving_from, Some(2));
+}
+
+#[tokio::test]
+async fn a_shard_that_is_filled_while_a_reader_is_at_its_source_is_not_lost() {
+    let (_, store) = memory();
+    moving(&store).await;
+    let hooked = Hooked::new(&store);
+    let reader = set(&hooked.shared(), 2).await;
+    hooked.at(1, |store, batch| async move {
+        let replies = store.run(Ctx::default(), batch).await;
+        // It fills, and removes what nothing comes from any more; the map tells yet of the old shards.
+        let filler = Hooked::new(&store);
+        let filling = set(&filler.shared(), 2).await;
+        dies_at(&filler, 7, filling.reshard(3)).await;
+        replies
+    });
+    assert_eq!(reader.has_many(["7", "40"]).await.unwrap(), [true, false]);
+}
+
+/// The third batch seals what the elements come from, the fifth writes the new shards.
+#[tokio::test]
+async fn a_filling_goes_on_where_replies_are_lost_and_ends_at_what_was_refused() {
+    for nth in [3, 5] {
+        for is_lost in [true, false] {
+            let (_, store) = memory();
+            moving(&store).await;
+            let hooked = Hooked::new(&store);
+            let filling = set(&hooked.shared(), 2).await;
+            if is_lost {
+                hooked.lose_replies(nth)
+            } else {
+                hooked.refuse(nth)
+            }
+            match filling.reshard(3).await {
+                Ok(()) => assert!(is_lost, "batch {nth} was refused"),
+                Err(error) => assert!(!is_lost && !error.is_unknown(), "batch {nth}: {error}"),
+            }
+            filling.reshard(3).await.unwrap();
+            let stat = filling.stat().await.unwrap();
+            assert_eq!((stat.elements, stat.shards, stat.moving_from), (40, 3, None), "batch {nth}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_writer_whose_shard_is_filled_and_resharded_again_by_others_goes_on_there() {
+    let (_, store) = memory();
+    moving(&store).await;
+    let hooked = Hooked::new(&store);
+    let writer = set(&hooked.shared(), 2).await;
+    // It finds its shard unfilled, and reads what it comes from.
+    hooked.at(2, |store, batch| async move {
+        set(&store, 2).await.reshard(5).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(writer.add(["new"]).await.unwrap(), [true]);
+    assert_eq!((writer.len().await.unwrap(), writer.shards()), (41, 5));
+}
+
+/// A shard that went back, by a failover, to before it was filled: what it came from is gone.
+#[tokio::test]
+async fn a_shard_that_is_unfilled_while_nothing_comes_to_it_is_lost() {
+    let (memory, store) = memory();
+    moving(&store).await;
+    let before = contents(&memory);
+    let handle = set(&store, 2).await;
+    handle.reshard(3).await.unwrap();
+    let shards: Vec<_> = contents(&memory).into_keys().filter(|key| key.contains(&b'-')).collect();
+    assert_eq!(shards.len(), 3);
+    for key in shards {
+        memory.direct().put(&key, PutMode::Set, &before[&key], 0, Ttl::Never).unwrap();
+    }
+    let told = [handle.add(["7"]).await.map(drop), handle.has("7").await.map(drop), handle.len().await.map(drop)];
+    for error in told.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        assert!(error.to_string().contains("sharded set \"n\": shard "), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn shards_that_are_made_behind_a_drop_are_removed_again() {
+    let (memory, store) = memory();
+    let hooked = Hooked::new(&store);
+    let handle = set(&hooked.shared(), 2).await;
+    hooked.at(MAKES, |store, batch| async move {
+        drop_structure(&store, Ctx::default(), &Name::new("n").unwrap()).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    let error = handle.reshard(3).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(memory.stats().items, 0, "{:?}", contents(&memory).keys());
+}
+
+/// Whoever plans and comes no further for 2 s is taken for dead; what he makes after that he removes.
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_stands_for_two_seconds_is_cleared_and_its_late_shards_are_removed() {
+    let (memory, store) = memory();
+    let hooked = Hooked::new(&store);
+    let options = || ShardedSet::options().shards(2).dense(10);
+    let late = options().open_or_create(&hooked.shared(), "n").await.unwrap();
+    late.add(["3", "17"]).await.unwrap();
+    hooked.at(MAKES, move |store, batch| async move {
+        let (watching, clearing) =
+            (options().open(&store, "n").await.unwrap(), options().open(&store, "n").await.unwrap());
+        let begin = Instant::now();
+        clearing.reshard(2).await.unwrap();
+        let took = begin.elapsed();
+        assert!(took >= Duration::from_secs(2) && took < Duration::from_millis(2_050), "{took:?}");
+        // Who saw the plan does not take the map for one that went back.
+        assert_eq!(watching.has("20").await.unwrap_err().kind(), ErrorKind::BadInput);
+        store.run(Ctx::default(), batch).await
+    });
+    late.reshard(4).await.unwrap();
+    assert_eq!(late.has_many(["3", "17", "30"]).await.unwrap(), [true, true, false]);
+    assert_eq!(memory.stats().items, 4 + 2, "the shards, the map and the manifest: {:?}", contents(&memory).keys());
+}
+
+#[tokio::test]
+async fn writers_of_one_handle_do_not_beat_each_other_at_a_shard() {
+    let probe = Probe::new();
+    let set = set(&probe.shared(), 1).await;
+    probe.round_trips();
+    let adding: Vec<_> = (0..8)
+        .map(|member| {
+            let set = set.clone();
+            tokio::spawn(async move { set.add([member.to_string()]).await.unwrap() })
+        })
+        .collect();
+    for added in adding {
+        assert_eq!(added.await.unwrap(), [true]);
+    }
+    assert_eq!(probe.round_trips(), 8 * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_others_beat_at_each_try_is_told_so_and_was_not_made() {
+    let (_, store) = memory();
+    set(&store, 1).await;
+    let beaten = Sieve::answering(&store, |_, op| {
+        matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. }).then_some(Ok(Reply::Exists))
+    });
+    let error = set(&beaten, 1).await.add(["a"]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("others kept changing sharded set \"n\""), "{error}");
+}
+
+#[tokio::test]
+async fn a_call_is_tried_once_however_little_time_it_has() {
+    let (_, store) = memory();
+    set(&store, 1).await;
+    let hasty = ShardedSet::options().timeout(Duration::from_nanos(1)).open(&store, "n").await.unwrap();
+    assert_eq!(hasty.add(["a"]).await.unwrap(), [true]);
+    assert!(hasty.has("a").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_shard_that_has_no_room_says_what_makes_some() {
+    let memory = Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap());
+    let store: StoreRef = memory;
+    let hash = ShardedHash::options().shards(1).open_or_create(&store, "n").await.unwrap();
+    let value = "x".repeat(100);
+    let mut room = 0;
+    let error = loop {
+        match hash.set([(room.to_string(), value.clone())]).await {
+            Ok(_) => room += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(room > 10, "{room} of 100 bytes in 2,048");
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("resharding to more shards makes room"), "{error}");
+    hash.reshard(2).await.unwrap();
+    hash.set([(room.to_string(), value)]).await.unwrap();
+    assert_eq!(hash.len().await.unwrap(), room + 1);
+}
+
+#[tokio::test]
+async fn calls_send_as_many_ops_as_shards_they_touch() {
+    let (counting, store) = counting();
+    let hash = ShardedHash::options().shards(300).open_or_create(&store, "n").await.unwrap();
+    let fields: Vec<String> = (0..2_000).map(|field| field.to_string()).collect();
+    hash.set(fields.iter().map(|field| (field, "v"))).await.unwrap();
+    let (cost, value) = cost(&counting, hash.get("7")).await;
+    assert_eq!((cost.round_trips, cost.ops, value), (1, 1, Some("v".into())));
+    let (cost, new) = self::cost(&counting, hash.set([("7", "w")])).await;
+    assert_eq!((cost.round_trips, cost.ops, new), (2, 2, vec![false]));
+    let (cost, len) = self::cost(&counting, hash.len()).await;
+    assert_eq!((cost.round_trips, cost.ops, len), (1, 300, 2_000), "1,024 shards are counted at once");
+    let few = ShardedHash::options().shards(200).open_or_create(&store, "few").await.unwrap();
+    few.set(fields.iter().map(|field| (field, "v"))).await.unwrap();
+    let (cost, found) = self::cost(&counting, few.get_many(&fields)).await;
+    assert!(found.iter().all(Option::is_some));
+    assert_eq!(cost.round_trips, 1, "256 shards are read at once");
+}
+
+#[tokio::test]
+async fn a_name_that_is_too_long_is_told_without_a_request() {
+    let (counting, store) = counting();
+    let set = set(&store, 2).await;
+    let before = counting.counts();
+    let error = set.has(vec![b'x'; 65_536]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+    assert_eq!(counting.counts().since(&before).round_trips, 0);
+}
+
+#[tokio::test]
+async fn a_collection_says_how_it_is_made() {
+    let (_, store) = memory();
+    let expected = ShardedHash::options().expected(65).open_or_create(&store, "two").await.unwrap();
+    assert_eq!(expected.shards(), 2, "a shard for every 64");
+    let points = ShardedSortedSet::options().kept(7).open_or_create(&store, "points").await.unwrap();
+    assert_eq!(points.kept(), 7);
+    for name in ["two", "points"] {
+        let found = inspect(&store, Ctx::default(), &Name::new(name).unwrap()).await.unwrap().expect("it is there");
+        let said = [("elements are spread by", "XXH3-64"), ("kept in", "items under conditional writes")];
+        assert_eq!(found.params[..2], said.map(|(what, how)| (what, how.to_owned())), "{name}");
+        assert_eq!(found.params.contains(&("kept at each end", "7".to_owned())), name == "points");
+    }
+}
+
+#[tokio::test]
+async fn the_fullest_shard_is_told() {
+    let (_, store) = memory();
+    let set = ShardedSet::options().shards(4).dense(10).open_or_create(&store, "n").await.unwrap();
+    set.add(["1", "2", "11", "12", "13", "14", "31"]).await.unwrap();
+    let stat = set.stat().await.unwrap();
+    assert_eq!((stat.elements, stat.shards, stat.largest_shard), (7, 4, 4));
+}
+
+async fn points(store: &StoreRef) -> ShardedSortedSet {
+    ShardedSortedSet::options().shards(3).kept(2).open_or_create(store, "n").await.unwrap()
+}
+
+/// Ten members, m0 to m9, of these scores, whose ends were lost.
+async fn without_ends(memory: &MemoryStore, store: &StoreRef) -> ShardedSortedSet {
+    let points = points(store).await;
+    points.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let ends = contents(memory).into_keys().find(|key| key.ends_with(b".1")).expect("the ends");
+    store.delete(Key::new(ends).unwrap()).await.unwrap();
+    points
+}
+
+fn named(found: &[(bytes::Bytes, f64)]) -> Vec<&str> {
+    found.iter().map(|(member, _)| std::str::from_utf8(member).unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_are_filled_whatever_others_change_meanwhile_and_who_is_beaten_pauses() {
+    let mut pauses = 0;
+    for nth in 1.. {
+        let (memory, store) = memory();
+        let others = without_ends(&memory, &store).await;
+        let hooked = Hooked::new(&store);
+        let reader = points(&hooked.shared()).await;
+        let begin = Instant::now();
+        let is_reached = Arc::new(AtomicBool::new(false));
+        let reached = is_reached.clone();
+        hooked.at(nth, move |store, batch| async move {
+            others.set([("late", 100.0)]).await.unwrap();
+            others.set([("m0", 50.0)]).await.unwrap();
+            reached.store(true, Ordering::Relaxed);
+            store.run(Ctx::default(), batch).await
+        });
+        reader.top(2).await.unwrap_or_else(|error| panic!("batch {nth}: {error}"));
+        if !is_reached.load(Ordering::Relaxed) {
+            break;
+        }
+        pauses += u32::from(begin.elapsed() > Duration::ZERO);
+        assert_eq!(named(&reader.top(2).await.unwrap()), ["late", "m0"], "batch {nth}");
+        assert_eq!(named(&reader.bottom(2).await.unwrap()), ["m1", "m2"], "batch {nth}");
+    }
+    assert!(pauses > 0);
+}
+
+/// A reply that is lost costs one more look, and nothing is written twice.
+#[tokio::test]
+async fn ends_are_filled_though_the_reply_to_a_write_is_lost_for_one_more_round_trip() {
+    let mut least = None;
+    for nth in (0..).map(|nth: u64| nth.checked_sub(1).unwrap_or(1_000)) {
+        let (memory, store) = memory();
+        without_ends(&memory, &store).await;
+        let counting = Counting::new(store);
+        let hooked = Hooked::new(&(Arc::new(counting.clone()) as StoreRef));
+        let reader = points(&hooked.shared()).await;
+        let is_write = Arc::new(AtomicBool::new(false));
+        let writes = is_write.clone();
+        hooked.at(nth, move |store, batch| async move {
+            let replies = store.run(Ctx::default(), batch.clone()).await;
+            if batch.iter().all(larder_core::Op::is_read) {
+                return replies;
+            }
+            writes.store(true, Ordering::Relaxed);
+            fail(&batch, Effect::Unknown)
+        });
+        let before = counting.counts();
+        let found = reader.top(2).await.unwrap_or_else(|error| panic!("batch {nth}: {error}"));
+        let cost = counting.counts().since(&before).round_trips;
+        assert_eq!(named(&found), ["m9", "m8"], "batch {nth}");
+        let without = *least.get_or_insert(cost);
+        let is_write = is_write.load(Ordering::Relaxed);
+        assert!(cost <= without + u64::from(is_write), "batch {nth} took {cost} round trips, not {without}");
+        if nth == without {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn ends_are_filled_from_shards_that_nothing_came_to_yet() {
+    let (memory, store) = memory();
+    without_ends(&memory, &store).await;
+    let hooked = Hooked::new(&store);
+    let dying = points(&hooked.shared()).await;
+    dies_at(&hooked, FILLS, dying.reshard(5)).await;
+    let reader = points(&store).await;
+    assert_eq!(named(&reader.top(2).await.unwrap()), ["m9", "m8"]);
+    assert_eq!(named(&reader.bottom(2).await.unwrap()), ["m0", "m1"]);
+    assert_eq!(reader.stat().await.unwrap().moving_from, Some(3));
+}
+
+#[tokio::test]
+async fn a_member_that_others_overtake_at_the_ends_is_brought_there_before_it_is_acknowledged() {
+    let (_, store) = memory();
+    let others = points(&store).await;
+    others.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let late = points(&hooked.shared()).await;
+    // It reads the shard and the ends, writes the shard, then the ends.
+    hooked.at(3, |store, batch| async move {
+        for score in 0..4 {
+            others.set([(format!("other{score}"), 50.0 + f64::from(score))]).await.unwrap();
+        }
+        store.run(Ctx::default(), batch).await
+    });
+    late.set([("late", 100.0)]).await.unwrap();
+    for reader in [&late, &points(&store).await] {
+        assert_eq!(named(&reader.top(2).await.unwrap()), ["late", "other3"]);
+    }
+}
+
+#[tokio::test]
+async fn a_change_far_from_the_ends_does_not_read_them() {
+    let (counting, store) = counting();
+    let points = ShardedSortedSet::options().shards(1).kept(1).open_or_create(&store, "n").await.unwrap();
+    points.set((0..20).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    points.set([("m10", 10.5)]).await.unwrap();
+    let (cost, _) = cost(&counting, points.set([("m10", 11.5)])).await;
+    assert_eq!((cost.round_trips, cost.ops), (2, 2), "the shard is read, and written");
+    let (cost, _) = self::cost(&counting, points.set([("m10", 99.0)])).await;
+    assert_eq!(cost.round_trips, 3);
+    assert_eq!(named(&points.top(1).await.unwrap()), ["m10"]);
+}

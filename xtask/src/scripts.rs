@@ -30,7 +30,7 @@ fn check(name: &str, text: &str, found: &mut Vec<String>) {
     for (at, line) in lines.iter().enumerate() {
         let Some((names, values)) = line.strip_prefix("local ").and_then(|rest| rest.split_once('=')) else { continue };
         for (bound, value) in parts(names).into_iter().zip(parts(values)) {
-            if CALLS.contains(&value) {
+            if calls.contains(&value) {
                 calls.push(bound);
             } else if value == KEY {
                 keys.push(bound);
@@ -55,7 +55,7 @@ fn check(name: &str, text: &str, found: &mut Vec<String>) {
             match follows.strip_prefix('(').map(parts) {
                 Some(args) if args.get(1).is_some_and(|key| keys.contains(key)) => {}
                 Some(args) => say(format!("`{word}({})` does not name `{KEY}` behind the command", args.join(", "))),
-                None if is_bound => {}
+                None if is_bound || is_exchanged(lines[at], &calls) => {}
                 None => say(format!("`{word}` goes where its key cannot be seen")),
             }
         } else if keys.contains(&word) && !is_bound && follows.starts_with('=') && !follows.starts_with("==") {
@@ -63,6 +63,12 @@ fn check(name: &str, text: &str, found: &mut Vec<String>) {
         }
         rest = after;
     }
+}
+
+/// True where what calls stands for another of those that do from here on: their keys are seen.
+fn is_exchanged(line: &str, calls: &[&str]) -> bool {
+    let Some((names, values)) = line.split_once(" = ") else { return false };
+    parts(names).into_iter().zip(parts(values)).all(|(bound, value)| !calls.contains(&value) || calls.contains(&bound))
 }
 
 /// What stands between commas, up to the parenthesis that closes or the end; commas in parentheses, braces and quotes are not between.
@@ -118,6 +124,8 @@ mod tests {
                     if head == '' and redis.pcall('EXISTS', KEYS[1]) == 0 and key == KEYS[1] then return 'call KEYS' end\n\
                     return {call(from, key), redis.call('PTTL', KEYS[1])}\n";
         assert_eq!(found(good), [""; 0]);
+        let exchanged = "local call = redis.call\nlocal told, run = {}, call\ntold[#told + 1], run = 1, redis.pcall\nreturn run('GET', KEYS[1])";
+        assert_eq!(found(exchanged), [""; 0]);
     }
 
     #[test]
@@ -131,6 +139,7 @@ mod tests {
             ("local key = KEYS[1]\nkey = ARGV[1]\nredis.call('GET', key)", "a.lua:2: `key` stands for `KEYS[1]`"),
             ("local key = KEYS[1]\nlocal key = ARGV[1]\nredis.call('GET', key)", "a.lua:2: `key` stands for"),
             ("return pcall(redis.call, 'GET', 'x')", "a.lua:1: `redis.call` goes where"),
+            ("local told = 1\ntold, other = 2, redis.call\nother('GET', 'x')", "a.lua:2: `redis.call` goes where"),
         ] {
             let found = found(bad);
             assert!(found.len() == 1 && found[0].starts_with(said), "{bad:?}: {found:?}");

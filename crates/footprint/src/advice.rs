@@ -326,16 +326,18 @@ fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator
             measured.bytes as f64 - shards(measured) * a_shard
         });
     let count = group.keys as f64 * mean(group, |measured| if is_large(measured) { shards(measured) } else { 0.0 });
+    let all = count.ceil() as u64;
     let act = match (&group.owner, group.kind) {
         (Owner::Structure { name, .. }, Some(Kind::ShardedHash | Kind::ShardedSet)) => {
             // More than one name can have are several names.
-            match u16::try_from(count.ceil() as u64) {
-                Ok(shards) => Act::Reshard { name: name.clone(), shards: shards.into() },
-                Err(_) => Act::Shard { by, elements, shards: count.ceil() as u64, of_a_name: count.ceil() as u64 },
+            if all > SHARDS_MAX.into() {
+                Act::Shard { by, elements, shards: all, of_a_name: all }
+            } else {
+                Act::Reshard { name: name.clone(), shards: all }
             }
         }
         (Owner::Structure { .. }, _) => return None,
-        _ => Act::Shard { by, elements, shards: count.ceil() as u64, of_a_name: largest(group, is_large, shards) },
+        _ => Act::Shard { by, elements, shards: all, of_a_name: largest(group, is_large, shards) },
     };
     (count >= 1.0).then(|| about(group, act, worst(group), "programs must use the shards", saves_bytes))
 }

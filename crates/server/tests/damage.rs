@@ -238,12 +238,16 @@ async fn child_whose_servers_disk_refuses_to_sync() {
     println!("refused {}", refused.len());
 }
 
+/// Runs a test that is a child, in a process of its own, on this folder.
+fn run_child(test: &str, folder: &Path) -> std::process::Output {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test, "--nocapture"]).env("LARDER_CHILD", folder).output().unwrap()
+}
+
 #[test]
 fn after_a_sync_that_failed_every_write_is_an_error_and_reads_go_on() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "child_whose_servers_disk_refuses_to_sync", "--nocapture"]);
-    let output = child.env("LARDER_CHILD", folder.path()).output().unwrap();
+    let output = run_child("child_whose_servers_disk_refuses_to_sync", folder.path());
     assert!(String::from_utf8_lossy(&output.stdout).contains("refused 14"), "{output:?}");
     let server = common::start_in_folder(folder.path());
     let value = answer(&server, "mg k v");
@@ -286,9 +290,7 @@ fn child_whose_delayed_flush_fails() {
 #[test]
 fn a_delayed_flush_that_fails_when_it_is_due_is_counted() {
     let folder = tempfile::tempdir().unwrap();
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "child_whose_delayed_flush_fails", "--nocapture"]);
-    let output = child.env("LARDER_CHILD", folder.path()).output().unwrap();
+    let output = run_child("child_whose_delayed_flush_fails", folder.path());
     assert!(String::from_utf8_lossy(&output.stdout).contains("told once"), "{output:?}");
 }
 

@@ -100,6 +100,8 @@ pub(crate) struct Seen {
     is_in_epoch: bool,
     /// Sequences of this handle that were acknowledged and not read since.
     unread: Runs,
+    /// Those up to this one may stand in the snapshot of `newest.0`, or in an earlier one; those behind it in the log for certain, or in a later epoch.
+    in_snapshot: u64,
 }
 
 impl Seen {
@@ -123,11 +125,14 @@ impl Seen {
         if is_same_epoch && trace.digest_at_bytes != Some(self.digest) {
             return Some(format!("it does not begin with the {bytes} bytes that this handle read"));
         }
-        // Else the snapshot may hold them, and have forgotten who wrote them.
-        if !is_same_epoch && trace.known.is_none() && !trace.is_complete {
-            return None;
-        }
-        let missing = self.unread.first_missing(trace.known.unwrap_or(0), &trace.own)?;
+        // A snapshot may hold some, and have forgotten who wrote them.
+        let floor = match trace.known {
+            Some(known) => known,
+            None if trace.is_complete => 0,
+            None if is_same_epoch => self.in_snapshot,
+            None => return None,
+        };
+        let missing = self.unread.first_missing(floor, &trace.own)?;
         Some(format!("this handle's write {missing} was acknowledged and is gone, though later ones are there"))
     }
 
@@ -139,6 +144,7 @@ impl Seen {
         // An acknowledgement that came after the read was sent stands; it says of itself which epoch it is in.
         if now.0 > self.newest.0 {
             self.is_in_epoch = self.acked == before.acked && last == self.acked;
+            self.in_snapshot = self.acked;
         }
         self.newest = now;
         self.digest = trace.digest;
@@ -151,6 +157,9 @@ impl Seen {
         // It landed in that epoch or in a later one. If none later was seen, a value of that epoch must show it; else it may
         // have landed, and been compacted away, before the one that was seen.
         self.is_in_epoch = self.newest.0 == before.newest.0 && self.newest.1 > 0;
+        if self.newest.0 != before.newest.0 {
+            self.in_snapshot = seq;
+        }
         self.unread.push(seq);
         if self.unread.0.len() > RUNS_MAX {
             self.unread.0.remove(0);
@@ -247,6 +256,33 @@ mod tests {
         seen.read(&seen.clone(), (2, 100), 5, &trace(Some(5), &[]));
         let why = seen.contradicted((2, 100), 0, &trace(None, &[]));
         assert_eq!(why.as_deref(), Some(gone));
+    }
+
+    /// It was compacted away behind more writers than a snapshot keeps, and its acknowledgement came after that was read, or while it was.
+    #[test]
+    fn a_write_that_was_acknowledged_late_may_stand_in_a_snapshot_that_has_forgotten_its_writer() {
+        let forgotten = |own: &[u64]| Trace { is_complete: false, ..trace(None, own) };
+        let sent = Seen { newest: (1, 100), acked: 4, ..Seen::default() };
+        for is_read_first in [true, false] {
+            let mut seen = sent.clone();
+            if is_read_first {
+                seen.read(&sent, (2, 80), 0, &forgotten(&[]));
+                seen.acknowledged(5, &sent);
+            } else {
+                seen.acknowledged(5, &sent);
+                seen.read(&sent, (2, 80), 0, &forgotten(&[]));
+            }
+            assert_eq!(seen.contradicted((2, 80), 0, &grown(&seen, forgotten(&[]))), None, "{is_read_first}");
+            // One that is sent since must show, and so must this one where the snapshot knows of the writer.
+            let now = seen.clone();
+            seen.acknowledged(6, &now);
+            assert_eq!(seen.contradicted((2, 120), 6, &grown(&seen, forgotten(&[6]))), None);
+            seen.acknowledged(7, &now);
+            let why = seen.contradicted((2, 160), 7, &grown(&seen, forgotten(&[7])));
+            assert!(why.is_some_and(|why| why.contains("write 6 was acknowledged")), "{is_read_first}");
+            let why = seen.contradicted((2, 160), 7, &grown(&seen, trace(Some(4), &[6, 7])));
+            assert!(why.is_some_and(|why| why.contains("write 5 was acknowledged")), "{is_read_first}");
+        }
     }
 
     #[test]

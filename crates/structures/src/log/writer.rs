@@ -14,6 +14,7 @@
 //! | look | a read of the part, one of the ledger | the frame is there | done, or register |
 //! | | | it is not, and has room | append |
 //! | | | it has none | the next part |
+//! | | | it is the third that is empty and refused the frame twice | full |
 //! | | | there is no part | make, as another incarnation |
 //! | register | to the ledger: the incarnation of the part | | done |
 //!
@@ -51,6 +52,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const FAULTS_MAX: u32 = 8;
 /// Refused appends after which the limit in the profile is no longer believed.
 const REFUSALS_BELIEVED_MAX: u32 = 2;
+/// Empty parts that refuse an append, after which no other is made: the next may lie on a server that has room, but each that is made stays.
+const EMPTY_PARTS_MAX: u32 = 3;
 /// Of how many chunks a handle remembers the part that it writes to.
 const KNOWN_MAX: usize = 1024;
 /// Entries past their life that are let be: removing them costs round trips.
@@ -117,6 +120,8 @@ struct Pending {
     frame_bytes: usize,
     /// How often the store refused the append.
     refusals: u32,
+    /// How many parts refused it that were empty.
+    empty_parts: u32,
     faults: u32,
     last_error: Option<Error>,
     outcome: Option<Result<()>>,
@@ -390,6 +395,7 @@ impl Pending {
             checked: None,
             frame_bytes: 0,
             refusals: 0,
+            empty_parts: 0,
             faults: 0,
             last_error: None,
             outcome: None,
@@ -460,8 +466,9 @@ impl Pending {
             }
             (Ok(Reply::NotStored), Ok(Reply::NotStored)) => {
                 self.is_in_doubt = was_in_doubt;
+                let is_empty = matches!(&read, Ok(Reply::Item(item)) if item.value.len() <= HEADER_BYTES);
                 match view {
-                    Some(Ok(list)) if !was_in_doubt => self.go_on(list),
+                    Some(Ok(list)) if !was_in_doubt => self.go_on_from(is_empty, list),
                     _ => {}
                 }
             }
@@ -526,9 +533,9 @@ impl Pending {
         let fits = part.len().saturating_add(self.frame(inner).len()) <= inner.value_bytes_max;
         if fits && self.refusals < REFUSALS_BELIEVED_MAX {
             self.step = Step::Append;
-        } else {
-            self.go_on(list);
+            return Ok(());
         }
+        self.go_on_from(part.len() <= HEADER_BYTES, list);
         Ok(())
     }
 
@@ -537,6 +544,15 @@ impl Pending {
         match self.unlisted {
             Some(incarnation) => self.step = Step::Register(incarnation),
             None => self.outcome = Some(Ok(())),
+        }
+    }
+
+    /// Goes on from a part that refused the frame, unless too many did that are empty.
+    fn go_on_from(&mut self, is_empty: bool, list: &List) {
+        self.empty_parts += u32::from(is_empty);
+        match self.empty_parts >= EMPTY_PARTS_MAX {
+            true => self.fail(refused()),
+            false => self.go_on(list),
         }
     }
 
@@ -597,10 +613,15 @@ impl Pending {
         let effect = self.effect();
         match &self.last_error {
             Some(error) => error.clone().effect(effect),
-            None if self.refusals > 0 => {
-                Error::new(ErrorKind::Full, "the store refused the event, and has not said why").effect(effect)
+            None if self.refusals > 0 => refused().effect(effect),
+            None => {
+                let detail = format!("the put was not settled before its deadline, in at most {ROUNDS_MAX} rounds");
+                Error::new(ErrorKind::Timeout, detail).effect(effect)
             }
-            None => Error::new(ErrorKind::Timeout, "the put was not settled before its deadline").effect(effect),
         }
     }
+}
+
+fn refused() -> Error {
+    Error::new(ErrorKind::Full, "the store refused the event, and has not said why")
 }

@@ -80,7 +80,7 @@ fn read_state(bytes: &[u8]) -> Result<bool, String> {
 fn note(rng: &mut fastrand::Rng) -> Bytes {
     let (below, taken, print) = (below(rng), ranges(rng), print(rng));
     let record = Record { segment: NUMBER, incarnation: INCARNATION, below, taken, print, remover: None };
-    note_frame(&record, rng.u64(..))
+    note_frame(&record, rng.u64(..), number(rng))
 }
 
 fn segment_of(rng: &mut fastrand::Rng) -> Vec<u8> {

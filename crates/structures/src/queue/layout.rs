@@ -445,13 +445,13 @@ pub(super) fn segment(number: u64, incarnation: u64, note: Option<Bytes>) -> Byt
     }
 }
 
-/// A frame that notes what was taken of a segment, and where to go on below it. Each has a writer of its own: none is a repeat.
-pub(super) fn note_frame(record: &Record, writer: u64) -> Bytes {
+/// A frame that notes what was taken of a segment, and where to go on below it, by the state of this sequence. Each has a writer of its own: none is a repeat.
+pub(super) fn note_frame(record: &Record, writer: u64, seq: u64) -> Bytes {
     let mut note = Vec::new();
     put_note(&mut note, record.below, &record.taken, &record.print);
     let mut elements = Vec::with_capacity(note.len() + 3);
     layout::put_element(&mut elements, Action::Remove, &note);
-    layout::frame(place(record.segment, record.incarnation), writer, 1, &elements)
+    layout::frame(place(record.segment, record.incarnation), writer, seq, &elements)
 }
 
 /// A segment as it was read.
@@ -463,8 +463,9 @@ pub(super) struct Content {
     pub(super) below: Option<Below>,
     /// What the segment itself says was taken, as far as it is there.
     pub(super) taken: Vec<(u32, u32)>,
-    /// True if more was noted as taken than is there: the segment was set back before the note.
-    pub(super) is_cut: bool,
+    /// Set where its last note has more as taken than is there: the segment was set back before that note, and so many of its first items are for certain the ones that
+    /// were there.
+    pub(super) kept: Option<u32>,
     /// Which items these are.
     pub(super) chain: Chain,
     pub(super) bytes: usize,
@@ -478,7 +479,8 @@ pub(super) struct Content {
 struct Frames<'v> {
     incarnation: u64,
     items: Vec<&'v [u8]>,
-    notes: Vec<&'v [u8]>,
+    /// Each with the sequence of the state that it is of.
+    notes: Vec<(u64, &'v [u8])>,
     chain: Chain,
     /// Writer and sequence of the frame.
     frame: (u64, u64),
@@ -502,7 +504,7 @@ impl<'v> Fold<'v> for Frames<'v> {
                 self.chain.add(self.incarnation, writer, seq, std::mem::take(&mut self.is_new));
                 self.items.push(element);
             }
-            Action::Remove => self.notes.push(element),
+            Action::Remove => self.notes.push((self.frame.1, element)),
         }
     }
 }
@@ -522,32 +524,40 @@ impl Content {
             items: folded.state.items.iter().map(|item| bytes.slice_ref(item)).collect(),
             below: None,
             taken: Vec::new(),
-            is_cut: false,
+            kept: None,
             bytes: bytes.len(),
             cas: item.cas,
             last: folded.last(writer),
             chain: folded.state.chain,
         };
-        for mut note in folded.state.notes {
+        let mut last = 0;
+        for (seq, mut note) in folded.state.notes {
             let whole = take_note(&mut note).filter(|_| note.is_empty());
-            content.note(whole.ok_or_else(|| mismatch("a note of the segment is malformed"))?);
+            let kept = content.note(whole.ok_or_else(|| mismatch("a note of the segment is malformed"))?);
+            // By the state's order: one that came late says nothing of what was found since, and a later one knows what an earlier one missed.
+            if seq >= last {
+                let before = content.kept.filter(|_| seq == last);
+                (last, content.kept) = (seq, before.into_iter().chain(kept).min());
+            }
         }
         Ok(content)
     }
 
-    /// Joins a note: both what was taken and how far below it goes on only ever grow, so their order does not matter.
-    fn note(&mut self, (below, mut taken, print): Note) {
+    /// Joins a note: both what was taken and how far below it goes on only ever grow, so their order does not matter. Of what it has as taken, so many items are
+    /// there for certain; `None`: all.
+    fn note(&mut self, (below, mut taken, print): Note) -> Option<u32> {
         let depth = |below: &Below| (below.segment.map_or(0, |segment| segment + 1), !below.is_guess);
         if self.below.is_none_or(|known| depth(&below) < depth(&known)) {
             self.below = Some(below);
         }
-        if let Some(kept) = self.chain.kept(&print, taken.last().map_or(0, |range| range.1)) {
+        let kept = self.chain.kept(&print, taken.last().map_or(0, |range| range.1));
+        if let Some(kept) = kept {
             cut(&mut taken, kept);
-            self.is_cut = true;
         }
         for range in taken {
             add(&mut self.taken, range);
         }
+        kept
     }
 
     /// True if the segment itself says so of the item; of a queue's, which says nothing, always.

@@ -65,7 +65,7 @@ fn a_segment_of_a_stack_has_golden_bytes() {
     let note = note_of(3, 0x77, 5, 2, &[(1, 3)], &Chain::of(1, 1, 0));
     // A frame of one removed element of 13 bytes: below 2, one range, a gap of 1, a length of 2, and of what was there one frame.
     assert_eq!(note[0], 23);
-    assert_eq!(&note[5..], b"\x05\0\0\0\0\0\0\0\x01\x1b\x06\x01\x01\x02\x01\x1b\x5e\xca\xa4\xfc\x05\x68\x41");
+    assert_eq!(&note[5..], b"\x05\0\0\0\0\0\0\0\x05\x1b\x06\x01\x01\x02\x01\x1b\x5e\xca\xa4\xfc\x05\x68\x41");
     let value = segment(3, 0x77, Some(note));
     assert_eq!(&value[..4], b"LRA\x01");
     assert_eq!(&value[4..14], b"\x77\0\0\0\0\0\0\0\x03\0");
@@ -84,11 +84,16 @@ fn a_link_has_golden_bytes() {
     }
 }
 
-/// A note that `writer` leaves of what was taken of a segment.
+/// A note of what was taken of a segment that is left with the write of the state that has the same number as the note's writer.
 fn note_of(number: u64, incarnation: u64, writer: u64, below: u64, taken: &[(u32, u32)], chain: &Chain) -> Bytes {
+    let seq = writer;
     let below = Below { segment: Some(below), is_guess: false };
     let print = chain.print(taken.last().map_or(0, |range| range.1));
-    note_frame(&Record { segment: number, incarnation, below, taken: taken.to_vec(), print, remover: None }, writer)
+    note_frame(
+        &Record { segment: number, incarnation, below, taken: taken.to_vec(), print, remover: None },
+        writer,
+        seq,
+    )
 }
 
 /// A segment with these frames, as it is read.
@@ -271,11 +276,33 @@ fn what_is_below_is_sooner_a_guess_than_known_and_deeper_than_either() {
     let below = |notes: &[Below]| {
         let mut content = read(1, 9, &[], 7).unwrap();
         let print = content.chain.print(0);
-        notes.iter().for_each(|&below| content.note((below, Vec::new(), print.clone())));
+        notes.iter().for_each(|&below| assert_eq!(content.note((below, Vec::new(), print.clone())), None));
         content.below
     };
     assert_eq!([below(&[known, guess]), below(&[guess, known])], [Some(guess); 2]);
     assert_eq!([below(&[guess, deeper]), below(&[deeper, known])], [Some(deeper); 2]);
+}
+
+/// The first is of more than there is; whether that is known by now the last of them tells, whenever it came.
+#[test]
+fn what_a_segment_had_lost_when_it_was_left_is_told_by_the_note_that_is_last_by_the_state() {
+    let (first, second) = (items(1, 9, 7, 1, &["a"]), items(1, 9, 7, 2, &["b"]));
+    let whole = read(1, 9, &[first.clone(), second.clone()], 7).unwrap().chain;
+    let there = read(1, 9, std::slice::from_ref(&first), 7).unwrap().chain;
+    let note = |writer, taken: &[(u32, u32)], chain| note_of(1, 9, writer, 0, taken, chain);
+    let (early, cut, late) = (note(20, &[(0, 1)], &there), note(30, &[(0, 2)], &whole), note(40, &[(0, 1)], &there));
+    for (notes, kept) in [
+        (vec![&early], None),
+        (vec![&cut], Some(1)),
+        (vec![&early, &cut], Some(1)),
+        (vec![&cut, &early], Some(1)),
+        (vec![&early, &cut, &late], None),
+        (vec![&late, &cut], None),
+    ] {
+        let frames: Vec<Bytes> = std::iter::once(&first).chain(notes).cloned().collect();
+        let content = read(1, 9, &frames, 7).unwrap();
+        assert_eq!((content.kept, content.taken), (kept, vec![(0, 1)]));
+    }
 }
 
 #[test]

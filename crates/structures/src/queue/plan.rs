@@ -166,15 +166,21 @@ fn set_back(state: &mut State, at: usize, content: &Content, kept: u32) -> Strin
     let segment = state.records[at].segment;
     let end = state.records[at].end();
     state.records[at].cut(kept, content);
+    let claims = void(state, segment, kept);
+    format!(
+        "segment {segment} went back to an older state, by a failover or a restart: of the {end} items up to the last that was taken {kept} are there for \
+         certain, what was pushed behind them may be gone, and what is there is delivered, perhaps again; {claims} claims are void"
+    )
+}
+
+/// Counts a segment that was set back: of its items so many are there for certain, and claims of others are void. How many those were.
+fn void(state: &mut State, segment: u64, kept: u32) -> usize {
     let before = state.opens.len();
     state.opens.retain(|open| open.segment != segment || open.ordinal < kept);
     let claims = before - state.opens.len();
     state.lost_items += claims as u64;
     state.lost_segments += 1;
-    format!(
-        "segment {segment} went back to an older state, by a failover or a restart: of the {end} items up to the last that was taken {kept} are there for \
-         certain, what was pushed behind them may be gone, and what is there is delivered, perhaps again; {claims} claims are void"
-    )
+    claims
 }
 
 /// True if nothing of the segment is left, as far as the state knows, and nobody pushes to it but by mistake.
@@ -438,13 +444,11 @@ fn descend(state: &mut State, shelf: &Shelf) -> Descent {
             }
             Look::Here(content) => {
                 state.records.insert(0, content.record(segment));
-                if !content.is_cut {
-                    return Descent::Onto;
-                }
-                state.lost_segments += 1;
+                let Some(kept) = content.kept else { return Descent::Onto };
+                let claims = void(state, segment, kept);
                 let what = format!(
-                    "segment {segment} went back to an older state, by a failover or a restart, before it was left: what was in it may be gone, and what \
-                     is there is delivered, perhaps again"
+                    "segment {segment} went back to an older state, by a failover or a restart, before it was left: {kept} of its items are there for \
+                     certain, others may be gone, and what is there is delivered, perhaps again; {claims} claims are void"
                 );
                 return Descent::Ended(Free::Lost(what));
             }
@@ -471,7 +475,7 @@ mod tests {
             items: vec![Bytes::from_static(b"x"); items as usize],
             below: Some(Below::default()),
             taken: Vec::new(),
-            is_cut: false,
+            kept: None,
             chain: Chain::of(items, items, 0),
             bytes: 100,
             cas: None,
@@ -598,7 +602,7 @@ mod tests {
         let records = vec![record(2, Below { segment: Some(1), is_guess: false })];
         let mut state = State { seq: 9, tail: 2, live: 2, records, ..State::default() };
         let mut shelf = Shelf::default();
-        shelf.keep(1, Some(Content { is_cut: true, ..segment(11, 2) }), 2, 9);
+        shelf.keep(1, Some(Content { kept: Some(1), ..segment(11, 2) }), 2, 9);
         let end = descend(&mut state, &shelf);
         assert!(matches!(end, Descent::Ended(Free::Lost(what)) if what.contains("segment 1 went back")));
         assert_eq!((state.lost_segments, state.live, state.records[0].segment), (1, 2, 1));

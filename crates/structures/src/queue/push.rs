@@ -19,7 +19,8 @@ use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Replie
 
 use super::engine::{Engine, Params, SEGMENT_ITEMS, View};
 use super::layout::{self, Below, Content, Record, State};
-use super::plan::{self, Order};
+use super::plan::{self, Order, Shelf};
+use super::removal::Removals;
 use crate::append::layout as frames;
 use crate::cell::Wrote;
 use crate::combine::Driver;
@@ -34,6 +35,8 @@ const STEPS_MAX: usize = 64;
 const FAULTS_MAX: u32 = 8;
 /// How many segments that a stack has left are looked at where it seems full.
 const LOOKED_AT_MAX: usize = 16;
+/// With more than so many segments on record, a stack leaves those as well of which nothing is left.
+const ON_RECORD_MAX: usize = 16;
 /// A handle looks at the tail this many times while it fills one.
 const LOOKS_A_SEGMENT: usize = 8;
 
@@ -63,6 +66,10 @@ pub(super) struct Pusher {
     is_tight: bool,
     /// A segment that was added, while nobody knows whether the state names it.
     spare: Option<Spare>,
+    /// Of the segments that a stack has left: what a look finds.
+    shelf: Shelf,
+    /// Of these, which were found gone.
+    removals: Removals,
 }
 
 /// A segment that this handle added to name it in the state.
@@ -120,9 +127,11 @@ impl Driver for Pusher {
 
 impl Pusher {
     pub(super) fn new(engine: Arc<Engine>, view: &View) -> Pusher {
+        let (writer, may_evict) = (random_id(), engine.store.profile().may_evict());
+        let removals = Removals::new(writer, may_evict, engine.timeout);
         let mut pusher = Pusher {
             engine,
-            writer: random_id(),
+            writer,
             seq: 0,
             elements: Vec::new(),
             tail: None,
@@ -130,6 +139,8 @@ impl Pusher {
             bytes_until_look: 0,
             is_tight: false,
             spare: None,
+            shelf: Shelf::default(),
+            removals,
         };
         pusher.follow(view);
         // From a random start: of many short-lived handles, each that pushes a little, some look.
@@ -240,6 +251,16 @@ impl Pusher {
     /// The same of a stack, after a look at the segments that it has left: those are removed by who takes, which nobody may do for long.
     /// **Round trips: 1**, none of a queue.
     async fn may_open_by_a_look(&self, ctx: Ctx, state: &State, count: Option<u32>) -> Result<bool> {
+        let left = self.look_at_drained(ctx, state).await?;
+        let is_over = |(record, content): &&(&Record, Option<Content>)| {
+            content.as_ref().is_none_or(|content| content.count() == record.count())
+        };
+        let over = left.iter().filter(is_over).count() as u64 + u64::from(self.is_used_up(state, count));
+        Ok(!left.is_empty() && self.has_room_beside(state.live.saturating_sub(over)))
+    }
+
+    /// Segments that a stack has left and of which nothing is left, as far as the state knows, with what is there. **Round trips: 1**, if there are any.
+    async fn look_at_drained<'s>(&self, ctx: Ctx, state: &'s State) -> Result<Vec<(&'s Record, Option<Content>)>> {
         let order = self.engine.order;
         let left: Vec<&Record> = (0..state.records.len())
             .filter(|&at| order == Order::Lifo && plan::is_drained(state, order, at))
@@ -247,17 +268,38 @@ impl Pusher {
             .take(LOOKED_AT_MAX)
             .collect();
         if left.is_empty() {
-            return Ok(false);
+            return Ok(Vec::new());
         }
         let reads: Result<Batch> = left.iter().map(|record| self.engine.segment_read(record.incarnation)).collect();
         let mut answers = Answers::new(self.engine.store.run(ctx, reads?).await);
-        let mut over = u64::from(self.is_used_up(state, count));
+        let mut looked_at = Vec::with_capacity(left.len());
         for record in left {
             let item = answers.next()?.into_item();
-            let content = item.map(|item| Content::parse(record.segment, &item, self.writer)).transpose()?;
-            over += u64::from(content.is_none_or(|content| content.count() == record.count()));
+            // Nothing of it is left that anybody wants: what stands in its place must not keep others from pushing.
+            let content = item.and_then(|item| Content::parse(record.segment, &item, self.writer).ok());
+            looked_at.push((record, content));
         }
-        Ok(self.has_room_beside(state.live.saturating_sub(over)))
+        Ok(looked_at)
+    }
+
+    /// Takes segments off the record that are gone, where those who take from a stack have not done so for long: what lies above them would stay on record, too.
+    /// **Round trips: 1**, if there are many on record; else none.
+    async fn tidy(&mut self, ctx: Ctx, state: &mut State) -> Result<()> {
+        if state.records.len() <= ON_RECORD_MAX {
+            return Ok(());
+        }
+        self.shelf.begin(None);
+        let looked_at = self.look_at_drained(ctx, state).await?;
+        let segments: Vec<u64> = looked_at.iter().map(|(record, _)| record.segment).collect();
+        for (&segment, (_, content)) in segments.iter().zip(looked_at) {
+            self.shelf.keep(segment, content, state.tail, state.seq);
+        }
+        self.removals.forget_all_but(state);
+        self.removals.note_missed(state, self.engine.order, &self.shelf);
+        plan::tidy(state, self.engine.order, &self.shelf, &self.removals);
+        // What is there is not wanted.
+        segments.into_iter().for_each(|segment| self.shelf.forget(segment));
+        Ok(())
     }
 
     /// True if all of the tail's `count` items were taken and are done with.
@@ -420,12 +462,12 @@ impl Pusher {
         Ok(Step::Again)
     }
 
-    /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2.**
+    /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2**, and 1 more where a stack has many on record.
     ///
     /// # Errors
     /// [`ErrorKind::Full`], and those of the store.
     async fn open_next(&mut self, ctx: Ctx, view: View, content: Option<Content>) -> Result<()> {
-        let state = view.state.clone();
+        let mut state = view.state.clone();
         let count = content.as_ref().map(Content::count);
         if content.is_some() && !self.may_open(&state, count) && !self.may_open_by_a_look(ctx, &state, count).await? {
             let Params { segment_bytes: each, bytes_max } = self.engine.params;
@@ -433,6 +475,7 @@ impl Pusher {
                 format!("it holds {} segments of {each} bytes; the limit is {bytes_max} bytes in all", state.live);
             return Err(self.engine.named(ErrorKind::Full, &detail));
         }
+        self.tidy(ctx, &mut state).await?;
         // Until it is known what became of it.
         self.tail = None;
         let base = state.seq;
@@ -456,7 +499,7 @@ impl Pusher {
     async fn name(&mut self, ctx: Ctx, cas: Cas, next: Next, tail: Tail) -> Result<bool> {
         let engine = self.engine.clone();
         let Next { mut state, record, leaving, .. } = next;
-        let note = (engine.order == Order::Lifo).then(|| layout::note_frame(&record, random_id()));
+        let note = (engine.order == Order::Lifo).then(|| layout::note_frame(&record, random_id(), state.seq + 1));
         let segment = layout::segment(tail.number, tail.incarnation, note);
         let add = Op::put(engine.segment_key(tail.incarnation)?, PutMode::Add, segment, Ttl::Never);
         let mut batch = Batch::from_iter([add, engine.segment_read(tail.incarnation)?]);
@@ -555,15 +598,17 @@ impl Pusher {
             return (Record { below: Below::default(), ..record }, leaving.into_iter().collect());
         }
         let leave = |record: &Record| {
-            let note = layout::note_frame(record, random_id());
+            let note = layout::note_frame(record, random_id(), state.seq + 1);
             Leaving { segment: record.segment, incarnation: record.incarnation, note: Some(note) }
         };
-        // What is drained stays on record: so it is removed soon, and not only when the stack comes down to it again.
-        let is_live = |record: &&Record| {
+        let is_live = |record: &Record| {
             let is_drained = record.is_whole() && (record.segment != state.tail || count == Some(record.count()));
             !is_drained || state.opens.iter().any(|open| open.segment == record.segment)
         };
-        (record, state.records.iter().take_while(is_live).map(leave).collect())
+        // What is drained stays on record: so it is removed soon, and not only when the stack comes down to it again. But not so much that the state grows with all that lies above it.
+        let over = state.records.len().saturating_sub(ON_RECORD_MAX);
+        let leaves = |(at, record): &(usize, &Record)| *at < over || is_live(record);
+        (record, state.records.iter().enumerate().take_while(leaves).map(|(_, record)| leave(record)).collect())
     }
 }
 

@@ -96,7 +96,7 @@ impl Removals {
     }
 
     /// Forgets segments that are not on record any more.
-    fn forget_all_but(&mut self, state: &State) {
+    pub(super) fn forget_all_but(&mut self, state: &State) {
         let is_on_record = |incarnation: u64| state.records.iter().any(|record| record.incarnation == incarnation);
         self.known.retain(|incarnation, _| is_on_record(*incarnation));
         self.missed.retain(|incarnation, _| is_on_record(*incarnation));
@@ -402,7 +402,7 @@ mod tests {
                 items: vec![Bytes::from_static(b"x"); 2],
                 below: None,
                 taken: Vec::new(),
-                is_cut: false,
+                kept: None,
                 chain: chain.clone(),
                 bytes: 100,
                 cas: None,

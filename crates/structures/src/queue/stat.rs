@@ -360,7 +360,7 @@ mod tests {
             items: vec![Bytes::from_static(b"x")],
             below: Some(Below { segment, is_guess: false }),
             taken: Vec::new(),
-            is_cut: false,
+            kept: None,
             chain: Chain::of(1, 1, 0),
             bytes: 100,
             cas: None,

@@ -10,6 +10,7 @@
 //!
 //! A visitor is counted after the last step. So a shard that is missing was lost, and never was not there yet.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -243,8 +244,10 @@ async fn keys_of(
     let is_native = super::is_native(manifest);
     let known = |piece: &&Piece| period_of(piece) <= PERIOD_MAX;
     let mut heads: Vec<Key> = Vec::new();
-    for piece in entries.iter().filter(known).filter(|piece| piece.part == MADE) {
-        heads.push(manifest.data_key(name, layout::head_index(piece.number))?);
+    // Whoever planned a period may have made its head, and ended before he entered that.
+    let periods: BTreeSet<u64> = entries.iter().filter(known).map(period_of).collect();
+    for period in periods {
+        heads.push(manifest.data_key(name, layout::head_index(period))?);
     }
     let mut shards: Vec<(u64, u32)> = Vec::new();
     for part in heads.chunks(store.profile().batch_ops_max.min(4_096)) {

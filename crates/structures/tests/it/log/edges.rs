@@ -147,15 +147,24 @@ async fn a_part_that_the_store_refuses_to_grow_is_tried_twice() {
     assert!(store.get(part_key(&store, "l", START_MS, 1).await).await.unwrap().is_some());
 }
 
+/// However often it is tried: what is made for it stays, and the next finds it.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_refuses_to_grow_any_part_is_said_to_be_full() {
-    let (store, clock) = (Probe::new().shared(), clock());
+async fn a_store_that_refuses_to_grow_any_part_is_said_to_be_full_and_gets_three_parts() {
+    let inner = Arc::new(MemoryStore::new());
+    let (store, clock): (StoreRef, _) = (inner.clone(), clock());
     options(&clock).open_or_create(&store, "l").await.unwrap().put("a").await.unwrap();
+    let before = inner.stats().items;
     let answering = Answering::new(&store);
     let log = options(&clock).open(&answering.shared(), "l").await.unwrap();
     answering.by(|op| is_append(op).then_some(Ok(Reply::NotStored)));
-    let error = log.put("b").await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    for _ in 0..3 {
+        let error = log.put("b").await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+        assert_eq!(inner.stats().items, before + 3);
+    }
+    answering.by(|_| None);
+    log.put("c").await.unwrap();
+    assert_eq!(texts(log.fetch(..).await.unwrap()), ["a", "c"]);
 }
 
 /// An event that landed in the first part, where a reader finds it, and by a replica that lags seems to be gone with it: it is put again, into the second part, since others filled the first.

@@ -269,3 +269,72 @@ async fn a_segment_that_was_set_back_and_is_evicted_then_is_told_as_lost() {
         assert!(told > 0, "{there}");
     }
 }
+
+/// What a stack's segment has lost before it was left is found when the stack comes down to it: who claimed it has no claim any more.
+#[tokio::test]
+async fn claims_of_what_a_segment_had_lost_before_it_was_left_are_void() {
+    for is_given_back in [false, true] {
+        let store = memory();
+        let line = Line::open(Kind::Stack, &store, &small()).await;
+        let segment = key(Kind::Stack, &store, Some(0)).await;
+        for at in 0..4 {
+            line.push(format!("old {at}")).await.unwrap();
+        }
+        let of_four = value(&store, &segment).await;
+        line.push_all(["old 4", "old 5"]).await.unwrap();
+        let gone = [line.take().await, line.take().await];
+        let kept = line.take().await;
+        set_back(&store, &segment, of_four).await;
+        let new: Vec<String> = (0..60).map(|at| format!("new {at}")).collect();
+        for item in &new {
+            line.push(item).await.unwrap();
+        }
+        let other = Line::open(Kind::Stack, &store, &small()).await;
+        let (items, told) = drain(&other).await;
+        let old = (0..3).map(|at| format!("old {at}"));
+        let all: Vec<String> = old.chain(new).rev().collect();
+        assert_eq!((items, told), (all, 1));
+        for claim in gone {
+            let ended = if is_given_back { claim.release().await } else { claim.ack().await };
+            assert_eq!(ended.unwrap_err().kind(), ErrorKind::Fenced);
+        }
+        let stat = other.stat().await;
+        assert_eq!((stat.items_lost, stat.segments_lost, stat.ready, stat.claimed), (2, 1, 0, 1));
+        kept.release().await.unwrap();
+        assert_eq!(drain(&other).await, (vec!["old 3".to_owned()], 0));
+    }
+}
+
+/// Its first note stays in the segment: a later one knows that the loss was found.
+#[tokio::test]
+async fn what_a_segment_had_lost_before_it_was_left_is_told_once_however_often_it_is_left() {
+    let store = memory();
+    let line = Line::open(Kind::Stack, &store, &small()).await;
+    let segment = key(Kind::Stack, &store, Some(0)).await;
+    line.push("old 0").await.unwrap();
+    let of_one = value(&store, &segment).await;
+    line.push("old 1").await.unwrap();
+    assert!(line.pop().await.unwrap().is_some());
+    set_back(&store, &segment, of_one).await;
+    let fill = async || {
+        for at in 0..60 {
+            line.push(format!("new {at}")).await.unwrap();
+        }
+    };
+    fill().await;
+    let other = Line::open(Kind::Stack, &store, &small()).await;
+    let error = loop {
+        if let Err(error) = other.pop().await {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("before it was left"), "{error}");
+    let claim = other.take().await;
+    fill().await;
+    let third = Line::open(Kind::Stack, &store, &small()).await;
+    let (items, told) = drain(&third).await;
+    assert_eq!((items.last().map(String::as_str), told), (Some("old 0"), 0), "{items:?}");
+    claim.ack().await.unwrap();
+    let stat = third.stat().await;
+    assert_eq!((stat.items_lost, stat.segments_lost, stat.ready, stat.claimed), (0, 1, 0, 0));
+}

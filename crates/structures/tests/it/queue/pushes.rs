@@ -10,7 +10,7 @@ use crate::queue::between::{Between, adds, appends, but, swaps};
 use crate::queue::support::{BOTH, Kind, Line, key, small};
 use crate::support::hooked::fail;
 use crate::support::probe::Probe;
-use crate::table::support::{cost, counting};
+use crate::table::support::{Evicting, cost, counting};
 
 fn memory() -> StoreRef {
     Arc::new(MemoryStore::new())
@@ -253,4 +253,38 @@ async fn a_stack_that_was_empty_once_grows_as_any_other() {
     let state = store.get(key(Kind::Stack, &store, None).await).await.unwrap().expect("the state").value;
     assert!(state.len() < 200, "{} bytes", state.len());
     assert_eq!(line.drain().await.len(), 200);
+}
+
+/// Who takes has taken all there was, and comes no more: what is removed stays on record, and all that is pushed since lies above it.
+#[tokio::test]
+async fn a_stack_that_is_only_pushed_to_does_not_grow_its_state() {
+    for (pushed, taken, may_evict) in [(4, 4, false), (4, 4, true), (40, 40, false), (4, 3, false)] {
+        let inner: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(4_300).build().unwrap());
+        let store: StoreRef = if may_evict { Arc::new(Evicting(inner)) } else { inner };
+        let line = Line::open(Kind::Stack, &store, &small()).await;
+        for n in 0..pushed {
+            line.push(item(n)).await.unwrap();
+        }
+        for _ in 0..taken {
+            assert!(line.pop().await.unwrap().is_some());
+        }
+        let state = key(Kind::Stack, &store, None).await;
+        for n in 0..400 {
+            line.push(item(1_000 + n))
+                .await
+                .unwrap_or_else(|error| panic!("{pushed}, {taken}, {may_evict}, {n}: {error}"));
+            let bytes = store.get(state.clone()).await.unwrap().expect("the state").value.len();
+            assert!(bytes < 2_500, "{bytes} bytes after {n}");
+        }
+        let items = line.drain().await;
+        let all: Vec<String> = (0..pushed - taken).chain(1_000..1_400).rev().map(item).collect();
+        assert_eq!(items, all);
+        let stat = line.stat().await;
+        assert_eq!((stat.segments_lost, stat.segments), (0, 1), "{pushed}, {taken}, {may_evict}");
+    }
+}
+
+/// An item that fills a segment.
+fn item(n: usize) -> String {
+    format!("{n:0250}")
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, PutMode, Run, Store, StoreRef, Verb};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, PutMode, Run, Store, StoreExt, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 use larder_structures::queue::Claim;
@@ -422,6 +422,39 @@ async fn two_who_miss_what_the_other_removed_say_what_they_have_removed_themselv
         expect("losses", three.stat().await.segments_lost, 0)
     })
     .await;
+}
+
+/// Who removed what a stack has left has ended before he could say so, and nobody takes any more: all that is pushed since would stay on record above it.
+#[tokio::test]
+async fn a_stack_that_is_only_pushed_to_forgets_what_was_removed_and_not_noted() {
+    for may_evict in [false, true] {
+        let inner: StoreRef = Arc::new(MemoryStore::new());
+        let store: StoreRef = if may_evict { Arc::new(Evicting(inner)) } else { inner };
+        let breaking = Breaking::new(&store);
+        let taker = Line::open(Kind::Stack, &breaking.shared(), &small()).await;
+        for n in 0..40 {
+            taker.push(format!("old {n:0250}")).await.unwrap();
+        }
+        breaking.set(Removals::Unsaid);
+        while breaking.asked.load(Ordering::Relaxed) == 0 {
+            taker.pop().await.unwrap().unwrap();
+        }
+        let line = Line::open(Kind::Stack, &store, &small()).await;
+        let left = line.len().await.unwrap();
+        let state = key(Kind::Stack, &store, None).await;
+        let mut bytes = Vec::new();
+        for n in 0..200 {
+            if n == 100 {
+                // For so long another waits for what he has to say, where he may have said it.
+                tokio::time::sleep(Duration::from_millis(350)).await;
+            }
+            line.push(format!("new {n:0250}")).await.unwrap();
+            bytes.push(store.get(state.clone()).await.unwrap().expect("the state").value.len());
+        }
+        assert!(bytes[199] < 2_500, "{may_evict}: {bytes:?}");
+        let (items, told) = all(&line).await;
+        assert_eq!((items.len() as u64, told), (left + 200, usize::from(may_evict)), "{may_evict}");
+    }
 }
 
 type Deed = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -107,12 +107,11 @@ async fn a_native_shard_is_read_as_an_item_of_the_same_elements() {
     assert_eq!(native.kind, Kind::ShardedSet);
     assert_eq!(said, Manifest { params: Bytes::from_static(b"\0\0"), ..native });
     let shard = Key::new("L.seen.d.0000000000000007.00000001-0").unwrap();
-    let live = Bytes::from_static(b"-2147483648");
-    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"7"), live]));
+    natives.hold(&shard, Held::set(["7", "-2147483648"]));
     let item = read(&portable, &shard).await.unwrap();
     assert_eq!((item[1], &item[10..]), (1, &b"\x01\0\0\0\x017"[..]));
     // One that was lost, and that a write made again, has no mark.
-    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"8")]));
+    natives.hold(&shard, Held::set(["8"]));
     let error = read(&portable, &shard).await.unwrap_err();
     assert!(error.to_string().contains("this is not what a sharded set has here"), "{error}");
 }
@@ -131,7 +130,7 @@ async fn a_shard_of_a_period_that_is_not_listed_is_told_to_be_of_none() {
     let natives = Natives::over(&items);
     let portable: StoreRef = Arc::new(Portable::new(natives.shared()));
     let shard = Key::new(format!("L.days.u.{generation:016x}.ab-0")).unwrap();
-    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"-2147483648")]));
+    natives.hold(&shard, Held::set(["-2147483648"]));
     let error = read(&portable, &shard).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
     assert!(error.to_string().contains("a shard of a period that is not there, or is being made"), "{error}");

@@ -176,13 +176,19 @@ async fn a_lost_reply_leaves_it_open_who_was_new_and_each_counts_once() {
     assert_eq!(count(&site).await, 4);
 }
 
-#[tokio::test(start_paused = true)]
-async fn of_several_batches_one_that_was_not_sent_leaves_nobody_in_doubt() {
+/// Visitors whose adds go out two ids a batch, and four ids for two batches.
+async fn of_two_batches() -> (Arc<Hooked>, UniqueVisitors, Vec<u64>) {
     let sets = sets(8);
     let ids = ids_of_shards_of_their_own(&sets, 4).await;
     let hooked = Hooked::with_batches_of(&sets.shared(), 6);
     let site = open(&hooked.shared()).await;
     site.add([u64::MAX]).await.unwrap();
+    (hooked, site, ids)
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_batches_one_that_was_not_sent_leaves_nobody_in_doubt() {
+    let (hooked, site, ids) = of_two_batches().await;
     for novelty in [Novelty::New, Novelty::Known] {
         hooked.refuse(1);
         assert_eq!(site.add(ids.iter().copied()).await.unwrap(), [novelty; 4]);
@@ -192,11 +198,7 @@ async fn of_several_batches_one_that_was_not_sent_leaves_nobody_in_doubt() {
 /// A store that panics may have carried out what it was sent.
 #[tokio::test(start_paused = true)]
 async fn of_several_batches_one_that_panicked_is_in_doubt_and_sent_again() {
-    let sets = sets(8);
-    let ids = ids_of_shards_of_their_own(&sets, 4).await;
-    let hooked = Hooked::with_batches_of(&sets.shared(), 6);
-    let site = open(&hooked.shared()).await;
-    site.add([u64::MAX]).await.unwrap();
+    let (hooked, site, ids) = of_two_batches().await;
     hooked.at(1, |store, batch| async move {
         let replies = store.run(Ctx::default(), batch).await;
         if replies.len() == 2 { panic!("on purpose") } else { replies }
@@ -208,35 +210,33 @@ async fn of_several_batches_one_that_panicked_is_in_doubt_and_sent_again() {
 }
 
 #[tokio::test]
-async fn ids_of_a_shard_that_is_gone_are_counted_in_the_error() {
-    let sets = sets(8);
-    let site = open(&sets.shared()).await;
-    site.add(0..60u64).await.unwrap();
-    let (_, lost) = lose_largest(&sets);
-    assert!(lost > 1, "{lost}");
-    let error = site.add(0..60u64).await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "nobody was new: {error}");
-    assert!(error.to_string().contains(&format!("{lost} of 60 ids were not added")), "{error}");
-    // Of those that come for the first time some count, and which is not told.
-    let error = site.add(0..100u64).await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::Unknown), "{error}");
-    assert_eq!(site.count().await.unwrap_err().kind(), ErrorKind::Lost);
-    let year = site.current().unwrap();
-    assert_eq!(site.are_new_in(year, 0..60u64).await.unwrap_err().kind(), ErrorKind::Lost);
-    site.forget(year).await.unwrap();
-    assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
-}
-
-#[tokio::test]
-async fn a_shard_that_another_programs_set_took_the_place_of_is_lost() {
-    let sets = sets(8);
-    let site = open(&sets.shared()).await;
-    site.add(0..20u64).await.unwrap();
-    let (key, _) = lose_largest(&sets);
-    plant(&sets, &key);
-    assert_eq!(site.count().await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(site.add(0..20u64).await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(sizes(&sets)[&key], 1, "and theirs is left alone");
+async fn ids_of_a_shard_that_is_gone_or_another_programs_are_counted_in_the_error() {
+    for is_anothers in [false, true] {
+        let sets = sets(8);
+        let site = open(&sets.shared()).await;
+        site.add(0..60u64).await.unwrap();
+        let (key, lost) = lose_largest(&sets);
+        assert!(lost > 1, "{lost}");
+        if is_anothers {
+            plant(&sets, &key);
+        }
+        let error = site.add(0..60u64).await.unwrap_err();
+        let told = (error.kind(), error.known_effect());
+        assert_eq!(told, (ErrorKind::Lost, Effect::NotApplied), "nobody was new: {error}");
+        assert!(error.to_string().contains(&format!("{lost} of 60 ids were not added")), "{error}");
+        // Of those that come for the first time some count, and which is not told.
+        let error = site.add(0..100u64).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::Unknown), "{error}");
+        assert_eq!(site.count().await.unwrap_err().kind(), ErrorKind::Lost);
+        let year = site.current().unwrap();
+        assert_eq!(site.are_new_in(year, 0..60u64).await.unwrap_err().kind(), ErrorKind::Lost);
+        if is_anothers {
+            assert_eq!(sizes(&sets)[&key], 1, "and theirs is left alone");
+            continue;
+        }
+        site.forget(year).await.unwrap();
+        assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
+    }
 }
 
 #[tokio::test]

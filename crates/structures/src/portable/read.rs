@@ -87,7 +87,8 @@ impl Portable {
         let plans: Vec<Plan> = natives.iter().map(|native| native.plan(self.seen(&native.of))).collect();
         let asks = plans.iter().filter_map(|plan| if let Plan::Ask(ask) = plan { Some(&ask.ops) } else { None });
         let batch: Batch = asks.flatten().cloned().collect();
-        let mut replies = self.store.run(ctx, batch).await.into_iter();
+        let replies = if batch.is_empty() { Replies::new() } else { self.store.run(ctx, batch).await };
+        let mut replies = replies.into_iter();
         let mut answer = |native: &Native, plan: Plan| match plan {
             Plan::Keep => None,
             Plan::Answer(reply) => Some(reply),

@@ -19,7 +19,7 @@ use crate::name::Name;
 const SEGMENTS_AT_ONCE: usize = 16;
 /// How many links are read at once.
 const LINKS_AT_ONCE: usize = 256;
-/// How often a count is tried again when something is missing that others may have removed meanwhile.
+/// How many passes a count takes at most, where something is missing that others may have removed meanwhile.
 const TRIES_MAX: usize = 4;
 
 /// What a pass over the segments found.

@@ -252,7 +252,7 @@ impl Core {
         if self.is_native() { layout::unescaped(stored) } else { Some(stored.clone()) }
     }
 
-    /// Asks shards. **Round trips: 1** for every 1,024 of them, 128 that are asked for all they have.
+    /// Asks shards. **Round trips: 1** for every 1,024 of them, 256 where shards are read whole.
     pub(super) async fn look(&self, ctx: Ctx, map: &Map, asks: &[(u16, Ask)]) -> Result<Vec<Sight>> {
         let is_whole = |ask: &Ask| match ask {
             Ask::All => true,

@@ -119,7 +119,7 @@ impl Core {
 
     /// Reads all shards, or counts what is in them. Begun anew where the map changes meanwhile: two maps count an element in different shards.
     ///
-    /// **Round trips: 1** for every 1,024 shards, 256 that are read whole; and 1 more for those that nothing came to yet.
+    /// **Round trips: 1** for every 1,024 shards, 128 that are read whole; and 1 more for those that nothing came to yet.
     pub(super) async fn sweep(&self, whole: bool) -> Result<Sweep> {
         self.vigil.check()?;
         let mut strikes = 0;

@@ -81,28 +81,38 @@ impl Core {
             _ => format!("{unpacked} shards are not packed, but a {encoding}"),
         };
         let limits = self.store.profile().encodings.unwrap_or_default();
+        // Before Redis 7.2.
+        let packs_integers_only = self.of == Collection::Set && limits.set_entries_max == 0;
         let (what, entries_max, bytes_max) = match self.of {
             Collection::Hash => ("hash-max-listpack", limits.hash_entries_max, limits.hash_value_bytes_max),
+            Collection::Set if packs_integers_only => ("set-max-intset", limits.set_integers_max, 0),
             Collection::Set => ("set-max-listpack", limits.set_entries_max, limits.set_value_bytes_max),
             Collection::Sorted => {
                 ("zset-max-listpack", limits.sorted_set_entries_max, limits.sorted_set_value_bytes_max)
             }
         };
         if entries_max == 0 {
-            return format!(
-                "{what_is}: this server packs no set but one of integers (up to {}); Redis 7.2 packs others, too",
-                limits.set_integers_max
-            );
+            return format!("{what_is}: {what}-entries is 0, or this server does not tell it");
         }
         // The mark is an entry as well.
+        if largest < entries_max && packs_integers_only {
+            return format!(
+                "{what_is}: this server packs no set but one of integers (up to {entries_max}); Redis 7.2 packs others, too"
+            );
+        }
         if largest < entries_max {
             return format!(
                 "{what_is}, though no shard has more than {largest} elements, which are not too many: one is longer than {what}-value ({bytes_max} bytes), or was"
             );
         }
         let shards = elements.div_ceil((entries_max / 2).max(1)).max(1);
+        // Dense ids are numbers.
+        let but = match packs_integers_only && !self.params.is_dense {
+            true => ", where all members are integers; Redis 7.2 packs others, too",
+            false => "",
+        };
         format!(
-            "{what_is}: {largest} elements, as the fullest has, and the mark are over {what}-entries ({entries_max}); resharding to {shards} shards packs them again"
+            "{what_is}: {largest} elements, as the fullest has, and the mark are over {what}-entries ({entries_max}); resharding to {shards} shards packs them again{but}"
         )
     }
 }
@@ -181,9 +191,25 @@ mod tests {
         );
         let said = core(Kind::ShardedSet, encodings).advice("hashtable", 1, 100, 160);
         assert!(said.contains("resharding to 4 shards packs them again"), "{said}");
-        // Before Redis 7.2.
-        let said =
-            core(Kind::ShardedSet, Encodings { set_entries_max: 0, ..encodings }).advice("hashtable", 1, 100, 160);
-        assert!(said.contains("packs no set but one of integers (up to 512)"), "{said}");
+        let said = core(Kind::ShardedHash, Encodings::default()).advice("hashtable", 1, 100, 160);
+        assert!(said.contains("hash-max-listpack-entries is 0, or this server does not tell it"), "{said}");
+    }
+
+    #[test]
+    fn before_redis_7_2_the_advice_goes_by_the_limit_of_sets_of_integers() {
+        let encodings = Encodings { set_integers_max: 512, ..Encodings::default() };
+        let mut set = core(Kind::ShardedSet, encodings);
+        let packs = "packs no set but one of integers (up to 512)";
+        // The mark is an integer as well.
+        for (largest, says) in [(100, packs), (511, packs), (512, "over set-max-intset-entries (512)")] {
+            let said = set.advice("hashtable", 1, largest, 1_000);
+            assert!(said.contains(says), "{said}");
+            assert!(said.contains("Redis 7.2 packs others, too"), "{said}");
+            let reshards = said.contains("resharding to 4 shards packs them again, where all members are integers");
+            assert_eq!(reshards, largest == 512, "{said}");
+        }
+        set.params.is_dense = true;
+        let said = set.advice("hashtable", 1, 512, 1_000);
+        assert!(said.ends_with("resharding to 4 shards packs them again"), "{said}");
     }
 }

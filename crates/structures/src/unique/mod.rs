@@ -45,16 +45,19 @@
 //! # Round trips
 //! | of an opened handle | round trips |
 //! |---|---|
-//! | add | 2, for as many ids as touch 4,096 shards; 1 where all are known already; in sets 1 for 16,383 ids and shards, four such at once |
+//! | add, add_in | 2 for every 4,096 shards that ids stand in, 1 where all of these are known already; in sets 1 for every 16,383 ids and shards, four such at once |
 //! | is_new | 1 |
-//! | count, stat | 1 for every 4,096 shards; no values travel |
-//! | union | 1 for every 256 shards of each period |
+//! | are_new_in | 1 for every 4,096 shards that ids stand in |
+//! | count, count_in | 1 for every 4,096 shards; no values travel, but that of a sketch |
+//! | stat | twice as many as a count; in sets three times |
+//! | forecast | as a count of the period before |
+//! | union | 1 for every 256 shards of each period; the values travel |
 //! | forget | 5, and 1 more for each further 4,096 shards |
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
-//! A handle's first of a period costs 1 more; the period's first 7 more (6 where periods expire), and those of many shards, its own and of the period before. A write that
-//! meets with others' is tried again: 2 more each time. Calls of one handle that come together share their round trips.
+//! A handle's first call for a period costs 1 more; the first add to a period, which makes it, 7 more (6 where periods expire), and 1 for each further 4,096 shards, its own and
+//! of the period before. An add that meets with others' writes is tried again: 2 more each time. Adds of one handle that come together share theirs, but in sets.
 //!
 //! # How many are expected
 //! A period is made for half as many again as came in the one before it; where nobody came, for what the options say. One that outgrows it is not resized: it
@@ -414,7 +417,7 @@ impl UniqueVisitors {
         Ok(novelties.first().copied().unwrap_or(Novelty::Unknown))
     }
 
-    /// Whether visitors would be new in a period; adds nothing. **Round trips: 1** for as many as touch 4,096 shards.
+    /// Whether visitors would be new in a period; adds nothing. **Round trips: 1** for every 4,096 shards that they stand in.
     ///
     /// ```
     /// # use larder_core::StoreRef;

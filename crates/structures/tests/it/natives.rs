@@ -11,12 +11,12 @@ use larder_structures::records::{Schema, Value};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Name, PackedRecords, ShardedHash};
 
-use crate::support::collections::natives;
 use crate::support::hooked::{Hooked, dies_at};
+use crate::support::natives::Natives;
 
 fn store() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
-    let store = natives(&(memory.clone() as StoreRef));
+    let store = Natives::over(&(memory.clone() as StoreRef)).shared();
     (memory, store)
 }
 

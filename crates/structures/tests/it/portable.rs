@@ -14,26 +14,30 @@ use crate::counter::support::{Meter, data_key, memory};
 use crate::support::hooked::Hooked;
 use crate::support::natives::{Held, Natives};
 
-/// What a read of this key tells, through [`Portable`], of a store that says of it that it is no item.
-async fn told(key: &str) -> Error {
+/// What a read of this key tells, through [`Portable`], of a store that says of it that it is no item; and its round trips.
+async fn told(key: &str) -> (Error, u64) {
     let store: StoreRef = Arc::new(MemoryStore::new());
     let hooked = Hooked::new(&store);
     hooked.at(1, |_, batch| async move {
         batch.iter().map(|_| Err(Error::new(ErrorKind::LayoutMismatch, "of another type"))).collect()
     });
-    let portable: StoreRef = Arc::new(Portable::new(hooked.shared()));
+    let counting = Counting::new(hooked.shared());
+    let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting.clone())));
     let get = Batch::from_iter([Op::get(Key::new(key.to_owned()).unwrap(), Want::VALUE)]);
-    portable.run(Ctx::default(), get).await.remove(0).unwrap_err()
+    let error = portable.run(Ctx::default(), get).await.remove(0).unwrap_err();
+    (error, counting.counts().round_trips)
 }
 
 #[tokio::test]
 async fn a_native_key_without_its_structure_is_told() {
-    let left = told("L.users.r.0123456789abcdef.s0").await;
+    let (left, round_trips) = told("L.users.r.0123456789abcdef.s0").await;
     assert_eq!(left.kind(), ErrorKind::LayoutMismatch);
     assert!(left.to_string().contains("what is left of a structure that is not there"), "{left}");
+    assert_eq!(round_trips, 2, "the key, its manifest");
     // The number of a fast counter may look like an item of its own right: the store's own word stands.
-    let number = told("L.users.n.0123456789abcdef.s0").await;
+    let (number, round_trips) = told("L.users.n.0123456789abcdef.s0").await;
     assert!(number.to_string().contains("of another type"), "{number}");
+    assert_eq!(round_trips, 2, "the key, its manifest");
 }
 
 /// What is read of a key.
@@ -103,12 +107,11 @@ async fn a_native_shard_is_read_as_an_item_of_the_same_elements() {
     assert_eq!(native.kind, Kind::ShardedSet);
     assert_eq!(said, Manifest { params: Bytes::from_static(b"\0\0"), ..native });
     let shard = Key::new("L.seen.d.0000000000000007.00000001-0").unwrap();
-    let live = Bytes::from_static(b"-2147483648");
-    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"7"), live]));
+    natives.hold(&shard, Held::set(["7", "-2147483648"]));
     let item = read(&portable, &shard).await.unwrap();
     assert_eq!((item[1], &item[10..]), (1, &b"\x01\0\0\0\x017"[..]));
     // One that was lost, and that a write made again, has no mark.
-    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"8")]));
+    natives.hold(&shard, Held::set(["8"]));
     let error = read(&portable, &shard).await.unwrap_err();
     assert!(error.to_string().contains("this is not what a sharded set has here"), "{error}");
 }
@@ -127,7 +130,7 @@ async fn a_shard_of_a_period_that_is_not_listed_is_told_to_be_of_none() {
     let natives = Natives::over(&items);
     let portable: StoreRef = Arc::new(Portable::new(natives.shared()));
     let shard = Key::new(format!("L.days.u.{generation:016x}.ab-0")).unwrap();
-    natives.hold(&shard, Held::Set(vec![Bytes::from_static(b"-2147483648")]));
+    natives.hold(&shard, Held::set(["-2147483648"]));
     let error = read(&portable, &shard).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
     assert!(error.to_string().contains("a shard of a period that is not there, or is being made"), "{error}");
@@ -137,7 +140,8 @@ async fn a_shard_of_a_period_that_is_not_listed_is_told_to_be_of_none() {
 #[tokio::test]
 async fn a_key_that_is_never_native_is_told_as_the_store_tells_it() {
     for key in ["L.users.s.0123456789abcdef.0", "L.users.p.0123456789abcdef.0", "L.users.q.0123456789abcdef.0"] {
-        let error = told(key).await;
+        let (error, round_trips) = told(key).await;
         assert!(error.to_string().contains("of another type"), "{key}: {error}");
+        assert_eq!(round_trips, 1, "{key}");
     }
 }

@@ -285,18 +285,18 @@ async fn a_drop_that_meets_another_programs_set_keeps_what_names_the_others() {
         });
     }
     assert!(heads.len() == 1 && !shards.is_empty(), "{heads:?}, {shards:?}");
-    let mark = Bytes::from_static(b"-2147483648");
+    let ours = Held::set(["-2147483648"]);
     for shard in &shards {
         assert!(items.delete(shard.clone()).await.unwrap());
-        natives.hold(shard, Held::Set(vec![mark.clone()]));
+        natives.hold(shard, ours.clone());
     }
-    let theirs = Held::Set(vec![Bytes::from_static(b"1")]);
+    let theirs = Held::set(["1"]);
     natives.hold(&shards[0], theirs.clone());
     let error = drop_set(&natives.shared()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
     assert!(is_there(&items, &heads[0]).await);
     assert_eq!(natives.held(&shards[0]), Some(theirs));
-    natives.hold(&shards[0], Held::Set(vec![mark]));
+    natives.hold(&shards[0], ours);
     assert!(drop_set(&natives.shared()).await.unwrap().is_some());
     assert_eq!((memory.stats().items, natives.held(&shards[0])), (0, None));
 }

@@ -7,7 +7,7 @@ use larder_core::{ErrorKind, Key, PutMode, StoreExt, StoreRef, Ttl};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 
-use crate::queue::support::{BOTH, Kind, LEASE, Line, key, small, text};
+use crate::queue::support::{BOTH, Kind, LEASE, Line, drain, key, small, text};
 use crate::table::support::Evicting;
 
 const PUSHED: usize = 8;
@@ -22,21 +22,6 @@ async fn value(store: &StoreRef, key: &Key) -> Bytes {
 
 async fn set_back(store: &StoreRef, key: &Key, value: Bytes) {
     store.put(key.clone(), PutMode::Set, value, Ttl::Never).await.unwrap();
-}
-
-/// Takes all there is: what came, and how often a loss was told.
-async fn drain(line: &Line) -> (Vec<String>, usize) {
-    let (mut items, mut told) = (Vec::new(), 0);
-    loop {
-        match line.pop().await {
-            Ok(Some(item)) => items.push(text(&item)),
-            Ok(None) => return (items, told),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-                told += 1;
-            }
-        }
-    }
 }
 
 /// `PUSHED` items, one a push, of which some were taken; then the segment has only the first of them, and others are pushed.

@@ -36,6 +36,14 @@ async fn drop_it(store: &StoreRef) -> larder_core::Result<()> {
     registry::drop_structure(store, Ctx::default(), &Name::new("q").unwrap()).await.map(|_| ())
 }
 
+/// Drops it by batches of 16, few of them, and nothing is left.
+async fn drop_in_few_batches(memory: &MemoryStore, store: &StoreRef) {
+    let (counted, counting) = counting(Hooked::with_batches_of(store, 16).shared());
+    let took = cost(&counting, drop_it(&counted)).await;
+    assert!(took <= 20, "{took} round trips");
+    assert_eq!(memory.stats().items, 0);
+}
+
 #[tokio::test]
 async fn a_lost_tail_that_was_told_is_missing_no_more() {
     for kind in BOTH {
@@ -91,10 +99,7 @@ async fn a_drop_finds_what_lies_below_a_lost_segment_of_a_deep_stack() {
     let (memory, store) = memory();
     push(&Line::open(Kind::Stack, &store, &small()).await, 60).await;
     store.delete(key(Kind::Stack, &store, Some(40)).await).await.unwrap();
-    let (counted, counting) = counting(Hooked::with_batches_of(&store, 16).shared());
-    let took = cost(&counting, drop_it(&counted)).await;
-    assert!(took <= 20, "{took} round trips");
-    assert_eq!(memory.stats().items, 0);
+    drop_in_few_batches(&memory, &store).await;
 }
 
 /// Each segment says which comes below it: numbers in between are not tried.
@@ -109,10 +114,7 @@ async fn a_drop_of_a_stack_with_wide_gaps_costs_what_is_there() {
         }
     }
     push(&line, 2).await;
-    let (counted, counting) = counting(Hooked::with_batches_of(&store, 16).shared());
-    let took = cost(&counting, drop_it(&counted)).await;
-    assert!(took <= 20, "{took} round trips");
-    assert_eq!(memory.stats().items, 0);
+    drop_in_few_batches(&memory, &store).await;
 }
 
 /// A segment is missing, and others write the state before each look: what is missing may have been removed. It ends all the same.

@@ -12,7 +12,7 @@ use larder_structures::QueueOptions;
 use larder_structures::queue::Claim;
 use tokio::task::JoinHandle;
 
-use crate::queue::support::{BOTH, Kind, Line, key, small, text};
+use crate::queue::support::{BOTH, Kind, Line, drain, key, small, text};
 use crate::table::support::Evicting;
 
 /// What becomes of requests that remove by token.
@@ -95,21 +95,6 @@ impl fmt::Debug for Breaking {
     }
 }
 
-/// All there is, and how often a loss was told.
-async fn all(line: &Line) -> (Vec<String>, usize) {
-    let (mut items, mut told) = (Vec::new(), 0);
-    loop {
-        match line.pop().await {
-            Ok(Some(item)) => items.push(text(&item)),
-            Ok(None) => return (items, told),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-                told += 1;
-            }
-        }
-    }
-}
-
 /// Looks at the tail are an eighth of a segment apart: a short push sees none.
 fn large() -> QueueOptions {
     QueueOptions::default().segment_bytes(64 * 1024)
@@ -151,7 +136,7 @@ async fn a_late_push_to_a_used_up_segment_that_is_evicted_is_told_as_lost() {
             for claim in &claims {
                 line.ack(claim.id()).await.unwrap();
             }
-            let (items, told) = all(line).await;
+            let (items, told) = drain(line).await;
             let expected: &[&str] = if is_evicted { &[] } else { &["late"] };
             assert_eq!(
                 (&items[..], told),
@@ -159,7 +144,7 @@ async fn a_late_push_to_a_used_up_segment_that_is_evicted_is_told_as_lost() {
                 "{kind:?}"
             );
             // Once.
-            assert_eq!(all(&one).await, (Vec::new(), 0), "{kind:?}");
+            assert_eq!(drain(&one).await, (Vec::new(), 0), "{kind:?}");
             assert_eq!(one.stat().await.segments_lost, u64::from(is_evicted), "{kind:?}");
             assert_eq!(one.len().await.unwrap(), 0);
         }
@@ -191,7 +176,7 @@ async fn a_removal_that_is_not_answered_is_no_loss_and_is_done_by_another() {
                 two.push("x").await.unwrap();
                 two.pop().await.unwrap().unwrap();
             }
-            assert_eq!(all(&two).await, (Vec::new(), 0));
+            assert_eq!(drain(&two).await, (Vec::new(), 0));
             assert_eq!((two.stat().await.segments_lost, two.len().await.unwrap()), (0, 0), "{kind:?}, {removals:?}");
             // The link of a stack's segment stays where nobody was told that the segment is gone.
             let links = if (kind, removals) == (Kind::Stack, Removals::LoseTheReply) { 20 } else { 0 };
@@ -251,7 +236,7 @@ async fn with_a_removal_that_is_said_late(kind: Kind, late: Duration) -> (Vec<St
     });
     tokio::time::sleep(Duration::from_millis(30)).await;
     let since = Instant::now();
-    let (mut items, told) = all(&two).await;
+    let (mut items, told) = drain(&two).await;
     let taken = since.elapsed();
     if late < Duration::from_secs(1) {
         items.extend(taking.await.unwrap());
@@ -371,7 +356,7 @@ async fn what_is_pushed_while_it_is_in_doubt_whether_there_is_nothing_is_taken_a
         };
         let (popped, ()) = tokio::join!(doubt.fresh.pop(), pushing);
         expect("what was pushed", popped.map(|item| item.map(|item| text(&item))).ok(), Some(Some("new".to_owned())))?;
-        expect("the rest", all(&doubt.fresh).await, (Vec::new(), 1))
+        expect("the rest", drain(&doubt.fresh).await, (Vec::new(), 1))
     })
     .await;
 }
@@ -390,7 +375,7 @@ async fn an_acknowledgement_does_not_wait_for_another_call_that_is_in_doubt() {
             acknowledged = acknowledging => acknowledged.unwrap(),
             popped = doubt.fresh.pop() => return Err(format!("{popped:?} came first")),
         }
-        expect("the rest", all(&doubt.fresh).await, (Vec::new(), 1))
+        expect("the rest", drain(&doubt.fresh).await, (Vec::new(), 1))
     })
     .await;
 }
@@ -514,7 +499,7 @@ async fn a_loss_that_is_found_while_others_write_is_told_before_there_is_nothing
             Line::open(kind, &overtaken(&store, move || once.lock().unwrap().take()), &large()).await
         };
         *once.lock().unwrap() = Some(Box::pin(async move { two.ack(of_the_tail.id()).await.unwrap() }));
-        assert_eq!(all(&line).await, (Vec::new(), 1), "{kind:?}");
+        assert_eq!(drain(&line).await, (Vec::new(), 1), "{kind:?}");
         assert!(once.lock().unwrap().is_none(), "{kind:?}: nothing was overtaken");
     }
 }

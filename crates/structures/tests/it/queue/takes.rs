@@ -10,27 +10,12 @@ use larder_structures::QueueOptions;
 use larder_testkit::faulty::{Fault, Faulty};
 
 use crate::queue::between::{Answer, Between, but, swaps};
-use crate::queue::support::{BOTH, Kind, LEASE, Line, key, small, text};
+use crate::queue::support::{BOTH, Kind, LEASE, Line, drain, key, small, text};
 use crate::support::hooked::fail;
 use crate::table::support::{Evicting, cost, counting};
 
 fn memory() -> StoreRef {
     Arc::new(MemoryStore::new())
-}
-
-/// All there is, and how often a loss was told.
-async fn all(line: &Line) -> (Vec<String>, usize) {
-    let (mut items, mut told) = (Vec::new(), 0);
-    loop {
-        match line.pop().await {
-            Ok(Some(item)) => items.push(text(&item)),
-            Ok(None) => return (items, told),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-                told += 1;
-            }
-        }
-    }
 }
 
 /// Fills segments, each with one item, until there are so many.
@@ -205,7 +190,7 @@ async fn a_loss_that_another_was_told_of_since_is_not_told_again_from_what_was_k
         };
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
         assert!(writes.load(Ordering::Relaxed) > 1, "{kind:?}");
-        let (items, told) = all(&one).await;
+        let (items, told) = drain(&one).await;
         assert!(!items.is_empty());
         assert_eq!(told, 0, "{kind:?}");
     }
@@ -237,7 +222,7 @@ async fn who_has_heard_of_a_loss_is_not_told_again_though_nobody_could_note_that
         assert_eq!((taken, told), (2, 1), "{kind:?}");
         // It is told to others, who have not heard of it.
         between.heal();
-        assert_eq!(all(&Line::open(kind, &store, &small()).await).await.1, 1, "{kind:?}");
+        assert_eq!(drain(&Line::open(kind, &store, &small()).await).await.1, 1, "{kind:?}");
     }
 }
 
@@ -379,7 +364,7 @@ async fn what_stands_in_the_place_of_a_segment_that_is_used_up_keeps_nobody_from
         use_up(kind, &store, &one).await;
         one.push("the rest").await.unwrap();
         put(&store, key(kind, &store, Some(1)).await, "garbage").await;
-        let (items, told) = all(&Line::open(kind, &store, &small()).await).await;
+        let (items, told) = drain(&Line::open(kind, &store, &small()).await).await;
         assert_eq!(items, ["the rest"], "{kind:?}");
         // What was pushed to it late is gone, if there was something.
         assert!(told <= 1, "{kind:?}: told {told} times");
@@ -417,12 +402,12 @@ async fn several_segments_that_are_removed_in_one_go_are_no_loss() {
         let one = Line::open(kind, &store, &small()).await;
         fill(&one, 5).await;
         use_up(kind, &store, &one).await;
-        assert_eq!(all(&one).await, (Vec::new(), 0), "{kind:?}");
+        assert_eq!(drain(&one).await, (Vec::new(), 0), "{kind:?}");
         let stat = one.stat().await;
         assert_eq!((stat.segments, stat.segments_lost, stat.segments_missing), (1, 0, 0), "{kind:?}");
         // The manifest, the state, the tail; a link that is none's, and markers of claims that others have ended.
         assert!(memory.stats().items <= 8, "{kind:?}: {} keys", memory.stats().items);
         let other = Line::open(kind, &store, &small()).await;
-        assert_eq!(all(&other).await, (Vec::new(), 0), "{kind:?}");
+        assert_eq!(drain(&other).await, (Vec::new(), 0), "{kind:?}");
     }
 }

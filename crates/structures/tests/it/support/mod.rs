@@ -1,7 +1,6 @@
 //! Stores that tests can look into and break, and real servers.
 
 pub(crate) mod answering;
-pub(crate) mod collections;
 pub(crate) mod far;
 pub(crate) mod hooked;
 pub(crate) mod memcached;

@@ -1,133 +1,43 @@
 //! Unique visitors in sets of integers, on a stand-in for a server's own sets: a test decides what becomes of each batch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use larder_core::native::{Collection, Families, Guarded, GuardedAct, Native, NativeReply};
-use larder_core::profile::Encodings;
-use larder_core::{
-    Batch, Ctx, Effect, Error, ErrorKind, Key, Profile, Replies, Reply, Run, Store, StoreExt, StoreRef, Verb,
-};
+use larder_core::native::NativeReply;
+use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Reply, StoreRef};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::{IdKind, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
 
 use crate::support::hooked::{Hooked, fail};
+use crate::support::natives::{Held, Natives};
 use crate::support::steady::steady;
 
-const MARK: &[u8] = b"-2147483648";
+const MARK: &str = "-2147483648";
 
-/// Items in memory, and beside them sets as a server has them.
-#[derive(Debug)]
-struct Sets {
-    items: StoreRef,
-    /// How many integers a set may have to be packed, as it tells.
-    packed_max: u64,
-    sets: Mutex<BTreeMap<Key, BTreeSet<Bytes>>>,
-    under_way: AtomicUsize,
-    most_under_way: AtomicUsize,
+/// A server that keeps sets of so many integers packed.
+fn sets(packed_max: u64) -> Arc<Natives> {
+    let items: StoreRef = Arc::new(MemoryStore::new());
+    Natives::packing(&items, Some(packed_max))
 }
 
-impl Sets {
-    fn new(packed_max: u64) -> Arc<Sets> {
-        Arc::new(Sets {
-            items: Arc::new(MemoryStore::new()),
-            packed_max,
-            sets: Mutex::default(),
-            under_way: AtomicUsize::new(0),
-            most_under_way: AtomicUsize::new(0),
-        })
-    }
-
-    fn shared(self: &Arc<Self>) -> StoreRef {
-        self.clone()
-    }
-
-    /// How many members each set has, its mark among them.
-    fn sizes(&self) -> BTreeMap<Key, usize> {
-        self.sets.lock().unwrap().iter().map(|(key, set)| (key.clone(), set.len())).collect()
-    }
-
-    /// Another program's set under a key.
-    fn plant(&self, key: &Key) {
-        self.sets.lock().unwrap().insert(key.clone(), BTreeSet::from([Bytes::from_static(b"theirs")]));
-    }
-
-    /// Loses the set that has most members, and tells how many visitors were in it.
-    fn lose_largest(&self) -> (Key, usize) {
-        let mut sets = self.sets.lock().unwrap();
-        let largest = sets.iter().max_by_key(|(_, set)| set.len()).map(|(key, _)| key.clone()).unwrap();
-        let lost = sets.remove(&largest).unwrap();
-        (largest, lost.len() - 1)
-    }
-
-    fn apply(&self, key: &Key, native: &Native) -> NativeReply {
-        let mut sets = self.sets.lock().unwrap();
-        let has = |set: Option<&BTreeSet<Bytes>>, member: &Bytes| set.is_some_and(|set| set.contains(member));
-        match native {
-            Native::Guarded(Guarded { of: Collection::Set, mark, act }) => {
-                let is_marked = has(sets.get(key), mark);
-                match act {
-                    GuardedAct::Make { .. } if !sets.contains_key(key) => {
-                        sets.insert(key.clone(), BTreeSet::from([mark.clone()]));
-                        NativeReply::Flags(vec![true])
-                    }
-                    GuardedAct::Drop { .. } if !sets.contains_key(key) => NativeReply::Flags(vec![false]),
-                    _ if !is_marked => NativeReply::Unmarked,
-                    GuardedAct::Make { .. } => NativeReply::Flags(vec![false]),
-                    GuardedAct::Drop { .. } => NativeReply::Flags(vec![sets.remove(key).is_some()]),
-                    GuardedAct::Put { entries } => {
-                        let set = sets.entry(key.clone()).or_default();
-                        NativeReply::Flags(entries.iter().map(|(member, _)| set.insert(member.clone())).collect())
-                    }
-                    other => panic!("{other:?} is not asked of sets of visitors"),
-                }
-            }
-            Native::SetHas { members } => {
-                NativeReply::Flags(members.iter().map(|member| has(sets.get(key), member)).collect())
-            }
-            Native::SetLen => NativeReply::Count(sets.get(key).map_or(0, |set| set.len() as u64)),
-            Native::SetAll => {
-                NativeReply::Members(sets.get(key).map_or(Vec::new(), |set| set.iter().cloned().collect()))
-            }
-            Native::Encoding => NativeReply::Text(
-                sets.get(key)
-                    .map(|set| if set.len() as u64 <= self.packed_max { "intset" } else { "hashtable" }.to_owned()),
-            ),
-            other => panic!("{other:?} is not asked of sets of visitors"),
-        }
-    }
+/// How many members each set has, its mark among them.
+fn sizes(sets: &Natives) -> BTreeMap<Key, usize> {
+    let size = |held| if let Held::Names(names) = held { names.len() } else { panic!("it is no set: {held:?}") };
+    sets.all().into_iter().map(|(key, held)| (key, size(held))).collect()
 }
 
-impl Store for Sets {
-    fn profile(&self) -> Arc<Profile> {
-        let encodings = Encodings { set_integers_max: self.packed_max, ..Encodings::default() };
-        let natives = Families::SET | Families::KEYS | Families::LOOK;
-        Arc::new(Profile { natives, encodings: Some(encodings), ..(*self.items.profile()).clone() })
-    }
+/// Another program's set under a key.
+fn plant(sets: &Natives, key: &Key) {
+    sets.hold(key, Held::set(["theirs"]));
+}
 
-    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        Run::pending(async move {
-            let under_way = 1 + self.under_way.fetch_add(1, Ordering::SeqCst);
-            self.most_under_way.fetch_max(under_way, Ordering::SeqCst);
-            // Others may send theirs meanwhile, as on any server.
-            for _ in 0..8 {
-                tokio::task::yield_now().await;
-            }
-            let mut replies = Replies::new();
-            for op in batch {
-                replies.push(match &op.verb {
-                    Verb::Native(native) => Ok(Reply::from(self.apply(&op.key, native))),
-                    _ => self.items.run_one(ctx, op).await,
-                });
-            }
-            self.under_way.fetch_sub(1, Ordering::SeqCst);
-            replies
-        })
-    }
+/// Loses the set that has most members, and tells how many visitors were in it.
+fn lose_largest(sets: &Natives) -> (Key, usize) {
+    let (largest, size) = sizes(sets).into_iter().max_by_key(|(_, size)| *size).unwrap();
+    sets.lose(&largest);
+    (largest, size - 1)
 }
 
 /// Periods of a year: a test on the last of its milliseconds would take longer.
@@ -145,14 +55,14 @@ async fn count(site: &UniqueVisitors) -> u64 {
 }
 
 /// Ids no two of which are in one shard: found by where they go in a structure of the same shape.
-async fn ids_of_shards_of_their_own(sets: &Arc<Sets>, wanted: usize) -> Vec<u64> {
+async fn ids_of_shards_of_their_own(sets: &Arc<Natives>, wanted: usize) -> Vec<u64> {
     let other = options().open_or_create(&sets.shared(), "other").await.unwrap();
     other.add([u64::MAX]).await.unwrap();
     let (mut taken, mut ids) = (BTreeSet::new(), Vec::new());
     for id in 1_000u64.. {
-        let before = sets.sizes();
+        let before = sizes(sets);
         other.add([id]).await.unwrap();
-        let grown = sets.sizes().into_iter().find(|(key, size)| before.get(key) != Some(size));
+        let grown = sizes(sets).into_iter().find(|(key, size)| before.get(key) != Some(size));
         if taken.insert(grown.expect("it is new").0) {
             ids.push(id);
         }
@@ -166,7 +76,7 @@ async fn ids_of_shards_of_their_own(sets: &Arc<Sets>, wanted: usize) -> Vec<u64>
 #[tokio::test]
 async fn each_id_is_new_once_in_a_call_and_among_calls() {
     for precision in [Precision::Compact, Precision::Exact] {
-        let store = Sets::new(8).shared();
+        let store = sets(8).shared();
         let site = options().precision(precision).open_or_create(&store, "site").await.unwrap();
         let told = site.add([1u64, 2, 1, 3, 1]).await.unwrap();
         assert_eq!(told, [Novelty::New, Novelty::New, Novelty::Known, Novelty::New, Novelty::Known], "{precision:?}");
@@ -184,7 +94,7 @@ async fn each_id_is_new_once_in_a_call_and_among_calls() {
 
 #[tokio::test]
 async fn round_trips_are_as_documented() {
-    let counting = Counting::new(Sets::new(8).shared());
+    let counting = Counting::new(sets(8).shared());
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
     site.add(0..50u64).await.unwrap();
@@ -205,20 +115,20 @@ async fn round_trips_are_as_documented() {
 
 #[tokio::test]
 async fn figures_of_many_shards_fit_the_batches_of_a_store_that_takes_few_ops() {
-    let sets = Sets::new(8);
+    let sets = sets(8);
     // More ops in a batch than these, and the store panics.
     let hooked = Hooked::with_batches_of(&sets.shared(), 9);
     let site = open(&hooked.shared()).await;
     let told = site.add(0..50u64).await.unwrap();
     assert_eq!(told, [Novelty::New; 50]);
     let stat = site.stat(site.current().unwrap()).await.unwrap().unwrap();
-    assert_eq!((stat.count.visitors, stat.largest_shard as usize), (50, *sets.sizes().values().max().unwrap() - 1));
+    assert_eq!((stat.count.visitors, stat.largest_shard as usize), (50, *sizes(&sets).values().max().unwrap() - 1));
 }
 
 /// 16,383 ids and shards go into a batch, less where the store takes fewer ops; batches go out four at a time.
 #[tokio::test]
 async fn ids_of_many_shards_are_spread_over_batches_of_which_four_are_under_way() {
-    let sets = Sets::new(8);
+    let sets = sets(8);
     let ids = ids_of_shards_of_their_own(&sets, 14).await;
     // One op is left for a look at the manifest, so that two ids with their shards fit, and not three.
     let hooked = Hooked::with_batches_of(&sets.shared(), 6);
@@ -226,19 +136,19 @@ async fn ids_of_many_shards_are_spread_over_batches_of_which_four_are_under_way(
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
     site.add([u64::MAX]).await.unwrap();
-    sets.most_under_way.store(0, Ordering::SeqCst);
+    _ = sets.most_under_way();
     for (ids, batches, at_once) in [(&ids[..2], 1, 1), (&ids[..6], 3, 3), (&ids[..], 7, 4)] {
         let before = counting.counts();
         site.add(ids.iter().copied()).await.unwrap();
         assert_eq!(counting.counts().since(&before).round_trips, batches, "{} ids", ids.len());
-        assert_eq!(sets.most_under_way.load(Ordering::SeqCst), at_once, "{} ids", ids.len());
+        assert_eq!(sets.most_under_way(), at_once, "{} ids", ids.len());
     }
     assert_eq!(count(&site).await, 1 + ids.len() as u64);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_not_sent_is_sent_again_a_few_times() {
-    let hooked = Hooked::new(&Sets::new(8).shared());
+    let hooked = Hooked::new(&sets(8).shared());
     let counting = Counting::new(hooked.shared());
     let shared: StoreRef = Arc::new(counting.clone());
     let site = open(&shared).await;
@@ -254,7 +164,7 @@ async fn what_was_not_sent_is_sent_again_a_few_times() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_reply_leaves_it_open_who_was_new_and_each_counts_once() {
-    let hooked = Hooked::new(&Sets::new(8).shared());
+    let hooked = Hooked::new(&sets(8).shared());
     let site = open(&hooked.shared()).await;
     site.add([1u64]).await.unwrap();
     hooked.lose_replies(1);
@@ -266,13 +176,19 @@ async fn a_lost_reply_leaves_it_open_who_was_new_and_each_counts_once() {
     assert_eq!(count(&site).await, 4);
 }
 
-#[tokio::test(start_paused = true)]
-async fn of_several_batches_one_that_was_not_sent_leaves_nobody_in_doubt() {
-    let sets = Sets::new(8);
+/// Visitors whose adds go out two ids a batch, and four ids for two batches.
+async fn of_two_batches() -> (Arc<Hooked>, UniqueVisitors, Vec<u64>) {
+    let sets = sets(8);
     let ids = ids_of_shards_of_their_own(&sets, 4).await;
     let hooked = Hooked::with_batches_of(&sets.shared(), 6);
     let site = open(&hooked.shared()).await;
     site.add([u64::MAX]).await.unwrap();
+    (hooked, site, ids)
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_batches_one_that_was_not_sent_leaves_nobody_in_doubt() {
+    let (hooked, site, ids) = of_two_batches().await;
     for novelty in [Novelty::New, Novelty::Known] {
         hooked.refuse(1);
         assert_eq!(site.add(ids.iter().copied()).await.unwrap(), [novelty; 4]);
@@ -282,11 +198,7 @@ async fn of_several_batches_one_that_was_not_sent_leaves_nobody_in_doubt() {
 /// A store that panics may have carried out what it was sent.
 #[tokio::test(start_paused = true)]
 async fn of_several_batches_one_that_panicked_is_in_doubt_and_sent_again() {
-    let sets = Sets::new(8);
-    let ids = ids_of_shards_of_their_own(&sets, 4).await;
-    let hooked = Hooked::with_batches_of(&sets.shared(), 6);
-    let site = open(&hooked.shared()).await;
-    site.add([u64::MAX]).await.unwrap();
+    let (hooked, site, ids) = of_two_batches().await;
     hooked.at(1, |store, batch| async move {
         let replies = store.run(Ctx::default(), batch).await;
         if replies.len() == 2 { panic!("on purpose") } else { replies }
@@ -298,46 +210,44 @@ async fn of_several_batches_one_that_panicked_is_in_doubt_and_sent_again() {
 }
 
 #[tokio::test]
-async fn ids_of_a_shard_that_is_gone_are_counted_in_the_error() {
-    let sets = Sets::new(8);
-    let site = open(&sets.shared()).await;
-    site.add(0..60u64).await.unwrap();
-    let (_, lost) = sets.lose_largest();
-    assert!(lost > 1, "{lost}");
-    let error = site.add(0..60u64).await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "nobody was new: {error}");
-    assert!(error.to_string().contains(&format!("{lost} of 60 ids were not added")), "{error}");
-    // Of those that come for the first time some count, and which is not told.
-    let error = site.add(0..100u64).await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::Unknown), "{error}");
-    assert_eq!(site.count().await.unwrap_err().kind(), ErrorKind::Lost);
-    let year = site.current().unwrap();
-    assert_eq!(site.are_new_in(year, 0..60u64).await.unwrap_err().kind(), ErrorKind::Lost);
-    site.forget(year).await.unwrap();
-    assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
-}
-
-#[tokio::test]
-async fn a_shard_that_another_programs_set_took_the_place_of_is_lost() {
-    let sets = Sets::new(8);
-    let site = open(&sets.shared()).await;
-    site.add(0..20u64).await.unwrap();
-    let (key, _) = sets.lose_largest();
-    sets.plant(&key);
-    assert_eq!(site.count().await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(site.add(0..20u64).await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(sets.sizes()[&key], 1, "and theirs is left alone");
+async fn ids_of_a_shard_that_is_gone_or_another_programs_are_counted_in_the_error() {
+    for is_anothers in [false, true] {
+        let sets = sets(8);
+        let site = open(&sets.shared()).await;
+        site.add(0..60u64).await.unwrap();
+        let (key, lost) = lose_largest(&sets);
+        assert!(lost > 1, "{lost}");
+        if is_anothers {
+            plant(&sets, &key);
+        }
+        let error = site.add(0..60u64).await.unwrap_err();
+        let told = (error.kind(), error.known_effect());
+        assert_eq!(told, (ErrorKind::Lost, Effect::NotApplied), "nobody was new: {error}");
+        assert!(error.to_string().contains(&format!("{lost} of 60 ids were not added")), "{error}");
+        // Of those that come for the first time some count, and which is not told.
+        let error = site.add(0..100u64).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::Unknown), "{error}");
+        assert_eq!(site.count().await.unwrap_err().kind(), ErrorKind::Lost);
+        let year = site.current().unwrap();
+        assert_eq!(site.are_new_in(year, 0..60u64).await.unwrap_err().kind(), ErrorKind::Lost);
+        if is_anothers {
+            assert_eq!(sizes(&sets)[&key], 1, "and theirs is left alone");
+            continue;
+        }
+        site.forget(year).await.unwrap();
+        assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
+    }
 }
 
 #[tokio::test]
 async fn a_shard_that_goes_while_figures_are_taken_is_lost() {
-    let sets = Sets::new(8);
+    let sets = sets(8);
     let hooked = Hooked::new(&sets.shared());
     let site = open(&hooked.shared()).await;
     site.add(0..20u64).await.unwrap();
     // How many each has, their sum, and then how they are kept.
     hooked.at(3, move |store, batch| async move {
-        sets.lose_largest();
+        lose_largest(&sets);
         store.run(Ctx::default(), batch).await
     });
     let error = site.stat(site.current().unwrap()).await.unwrap_err();
@@ -348,8 +258,7 @@ async fn a_shard_that_goes_while_figures_are_taken_is_lost() {
 async fn sets_are_made_for_as_many_members_as_the_server_packs() {
     // Of a server that does not tell, what servers pack unless told otherwise.
     for (packed_max, a_set) in [(512, 424), (0, 424), (1_024, 861)] {
-        let site =
-            options().expected(20 * a_set).open_or_create(&Sets::new(packed_max).shared(), "site").await.unwrap();
+        let site = options().expected(20 * a_set).open_or_create(&sets(packed_max).shared(), "site").await.unwrap();
         site.add([1u64]).await.unwrap();
         let shards = site.stat(site.current().unwrap()).await.unwrap().unwrap().shards;
         assert!((20..=21).contains(&shards), "{shards} sets where {packed_max} are packed");
@@ -358,7 +267,7 @@ async fn sets_are_made_for_as_many_members_as_the_server_packs() {
 
 #[tokio::test]
 async fn a_set_unites_with_hashes_that_are_kept_shorter() {
-    let store = Sets::new(8).shared();
+    let store = sets(8).shared();
     let memory: StoreRef = Arc::new(MemoryStore::new());
     let near = options().precision(Precision::NearExact { bits: 24 });
     let near = near.open_or_create(&memory, "near").await.unwrap();
@@ -376,28 +285,28 @@ async fn a_set_unites_with_hashes_that_are_kept_shorter() {
 /// Whoever makes a period draws the names of its shards. Where one is taken by chance, others are drawn.
 #[tokio::test(start_paused = true)]
 async fn a_period_whose_shards_name_is_taken_is_made_under_another() {
-    let sets = Sets::new(8);
+    let sets = sets(8);
     let hooked = Hooked::new(&sets.shared());
     let site = open(&hooked.shared()).await;
     let theirs = Arc::new(Mutex::new(None));
     // The steps of making one: look, forecast, plan, shards, head, entry, look again.
     let (planting, planted) = (sets.clone(), theirs.clone());
     hooked.at(4, move |store, batch| async move {
-        planting.plant(&batch[0].key);
+        plant(&planting, &batch[0].key);
         *planted.lock().unwrap() = Some(batch[0].key.clone());
         store.run(Ctx::default(), batch).await
     });
     assert_eq!(site.add([7u64]).await.unwrap(), [Novelty::New]);
     assert_eq!(count(&site).await, 1);
     let theirs = theirs.lock().unwrap().take().unwrap();
-    assert_eq!(sets.sizes()[&theirs], 1, "and theirs is left alone");
-    assert!(sets.sets.lock().unwrap().values().filter(|set| set.contains(MARK)).count() > 10);
+    assert_eq!(sizes(&sets)[&theirs], 1, "and theirs is left alone");
+    assert!(sets.all().values().filter(|set| set.has(MARK)).count() > 10);
 }
 
 /// What comes of a reply that no server gives.
 #[tokio::test]
 async fn a_reply_of_another_length_is_an_error_and_no_answer() {
-    let hooked = Hooked::new(&Sets::new(8).shared());
+    let hooked = Hooked::new(&sets(8).shared());
     let site = open(&hooked.shared()).await;
     site.add([1u64]).await.unwrap();
     let short = || NativeReply::Flags(vec![true]);

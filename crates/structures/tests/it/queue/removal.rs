@@ -437,7 +437,7 @@ async fn a_stack_that_is_only_pushed_to_forgets_what_was_removed_and_not_noted()
             bytes.push(store.get(state.clone()).await.unwrap().expect("the state").value.len());
         }
         assert!(bytes[199] < 2_500, "{may_evict}: {bytes:?}");
-        let (items, told) = all(&line).await;
+        let (items, told) = drain(&line).await;
         assert_eq!((items.len() as u64, told), (left + 200, usize::from(may_evict)), "{may_evict}");
     }
 }

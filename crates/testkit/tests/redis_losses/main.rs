@@ -5,6 +5,7 @@
 //! without a race. To the handles it is a store that was set back to an older state.
 
 mod cut_off;
+mod fresh;
 mod handles;
 
 use std::collections::{BTreeMap, BTreeSet};

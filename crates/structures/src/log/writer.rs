@@ -14,7 +14,7 @@
 //! | look | a read of the part, one of the ledger | the frame is there | done, or register |
 //! | | | it is not, and has room | append |
 //! | | | it has none | the next part |
-//! | | | it is the third that is empty and refused the frame twice | full |
+//! | | | it is the eighth that is empty, and refused the frame | full |
 //! | | | there is no part | make, as another incarnation |
 //! | register | to the ledger: the incarnation of the part | | done |
 //!
@@ -53,7 +53,7 @@ const FAULTS_MAX: u32 = 8;
 /// Refused appends after which the limit in the profile is no longer believed.
 const REFUSALS_BELIEVED_MAX: u32 = 2;
 /// Empty parts that refuse an append, after which no other is made: the next may lie on a server that has room, but each that is made stays.
-const EMPTY_PARTS_MAX: u32 = 3;
+const EMPTY_PARTS_MAX: u32 = 8;
 /// Of how many chunks a handle remembers the part that it writes to.
 const KNOWN_MAX: usize = 1024;
 /// Entries past their life that are let be: removing them costs round trips.
@@ -600,7 +600,7 @@ impl Pending {
     }
 
     fn effect(&self) -> Effect {
-        if self.is_in_doubt || self.is_landed { Effect::Unknown } else { Effect::NotApplied }
+        if self.is_in_doubt || self.is_landed || self.is_marked { Effect::Unknown } else { Effect::NotApplied }
     }
 
     fn fail(&mut self, error: Error) {

@@ -540,6 +540,9 @@ impl Content {
                 (last, content.kept) = (seq, before.into_iter().chain(kept).min());
             }
         }
+        if let Some(kept) = content.kept {
+            cut(&mut content.taken, kept);
+        }
         Ok(content)
     }
 

@@ -39,7 +39,7 @@
 //! # Round trips
 //! | of an opened handle | round trips |
 //! |---|---|
-//! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it |
+//! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it; of a stack 1 more where it seems full, and 1 where more than 16 segments are partly taken, or used up |
 //! | claim, pop, ack, release | as below; once in a segment up to 4 more: for its link, to remove it, of a stack with its link, and on a store that may evict to note that |
 //! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. Where there is nothing: 2 more for the one who removes what was used up; and on a store that may evict, while it is open what became of a segment, 1 for each look, for some 300 ms: pauses between them are drawn between 0 and a bound that doubles from 1 ms to 50 ms |
 //! | `pop_within`, `claim_within` | as claim and pop, and 1 for each look while there is nothing; where the store tells of changes there is one more for each wait, of 2 s at the most, that ends as an item comes. Elsewhere the pauses between looks are drawn between 0 and a bound that doubles from 10 ms to 250 ms |

@@ -20,7 +20,7 @@ use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Replie
 use super::engine::{Engine, Params, SEGMENT_ITEMS, View};
 use super::layout::{self, Below, Content, Record, State};
 use super::plan::{self, Order, Shelf};
-use super::removal::Removals;
+use super::removal::{self, Removals};
 use crate::append::layout as frames;
 use crate::cell::Wrote;
 use crate::combine::Driver;
@@ -282,15 +282,20 @@ impl Pusher {
         Ok(looked_at)
     }
 
-    /// Takes segments off the record that are gone, where those who take from a stack have not done so for long: what lies above them would stay on record, too.
-    /// **Round trips: 1**, if there are many on record; else none.
-    async fn tidy(&mut self, ctx: Ctx, state: &mut State) -> Result<()> {
+    /// Takes segments off the record that are gone, where those who take from a stack have not done so for long: what lies above them would stay on record, too. Returns those
+    /// that are used up and still there; of what cannot be looked at, none. **Round trips: 1**, if there are many on record; else none.
+    async fn tidy(&mut self, ctx: Ctx, state: &mut State) -> Vec<u64> {
         if state.records.len() <= ON_RECORD_MAX {
-            return Ok(());
+            return Vec::new();
         }
+        // A server that is down is not to keep others from pushing.
+        let now = ambient::now();
+        let deadline = ctx.deadline.map(|deadline| now + deadline.saturating_duration_since(now) / 2);
         self.shelf.begin(None);
-        let looked_at = self.look_at_drained(ctx, state).await?;
+        let Ok(looked_at) = self.look_at_drained(Ctx { deadline }, state).await else { return Vec::new() };
         let segments: Vec<u64> = looked_at.iter().map(|(record, _)| record.segment).collect();
+        let there: Vec<u64> =
+            looked_at.iter().filter(|(_, content)| content.is_some()).map(|(record, _)| record.segment).collect();
         for (&segment, (_, content)) in segments.iter().zip(looked_at) {
             self.shelf.keep(segment, content, state.tail, state.seq);
         }
@@ -299,7 +304,7 @@ impl Pusher {
         plan::tidy(state, self.engine.order, &self.shelf, &self.removals);
         // What is there is not wanted.
         segments.into_iter().for_each(|segment| self.shelf.forget(segment));
-        Ok(())
+        there
     }
 
     /// True if all of the tail's `count` items were taken and are done with.
@@ -475,12 +480,12 @@ impl Pusher {
                 format!("it holds {} segments of {each} bytes; the limit is {bytes_max} bytes in all", state.live);
             return Err(self.engine.named(ErrorKind::Full, &detail));
         }
-        self.tidy(ctx, &mut state).await?;
+        let used_up = self.tidy(ctx, &mut state).await;
         // Until it is known what became of it.
         self.tail = None;
         let base = state.seq;
         let tail = Tail { number: state.tail + 1, incarnation: random_id() };
-        let next = self.next(state, count, tail);
+        let next = self.next(state, count, tail, &used_up);
         self.discard_spare(ctx, &view.state).await;
         self.spare = Some(Spare { tail, base });
         let named = self.name(ctx, view.cas, next, tail).await;
@@ -567,15 +572,15 @@ impl Pusher {
         }
     }
 
-    /// What the state comes to with a next tail. `count` is how many items the tail has; `None` if it is lost.
-    fn next(&self, mut state: State, count: Option<u32>, tail: Tail) -> Next {
+    /// What the state comes to with a next tail. `count` is how many items the tail has; `None` if it is lost. `used_up` are segments that a stack may let go of.
+    fn next(&self, mut state: State, count: Option<u32>, tail: Tail, used_up: &[u64]) -> Next {
         let was_taken_from = count.is_none() && state.record_at(state.tail).is_some();
-        let (record, leaving) = self.leave(&mut state, count, tail);
+        let (record, leaving) = self.leave(&mut state, count, tail, used_up);
         Next { state, record, leaving, was_taken_from }
     }
 
     /// Changes the state for a tail that is left behind. Returns the next tail's record, and the segments that the state forgets.
-    fn leave(&self, state: &mut State, count: Option<u32>, tail: Tail) -> (Record, Vec<Leaving>) {
+    fn leave(&self, state: &mut State, count: Option<u32>, tail: Tail, used_up: &[u64]) -> (Record, Vec<Leaving>) {
         let at = state.record_at(state.tail);
         let mut below = Below { segment: Some(state.tail), is_guess: false };
         match at.filter(|_| count.is_none()) {
@@ -605,9 +610,13 @@ impl Pusher {
             let is_drained = record.is_whole() && (record.segment != state.tail || count == Some(record.count()));
             !is_drained || state.opens.iter().any(|open| open.segment == record.segment)
         };
-        // What is drained stays on record: so it is removed soon, and not only when the stack comes down to it again. But not so much that the state grows with all that lies above it.
+        // What is drained stays on record: so it is removed soon, and not only when the stack comes down to it again. But not so much that the state grows with all that lies above
+        // it: then what nobody is about to remove leaves as well.
         let over = state.records.len().saturating_sub(ON_RECORD_MAX);
-        let leaves = |(at, record): &(usize, &Record)| *at < over || is_live(record);
+        let is_let_go = |record: &Record| {
+            used_up.contains(&record.segment) && record.remover.is_none_or(|remover| removal::is_old(state, remover))
+        };
+        let leaves = |(at, record): &(usize, &Record)| is_live(record) || (*at < over && is_let_go(record));
         (record, state.records.iter().enumerate().take_while(leaves).map(|(_, record)| leave(record)).collect())
     }
 }

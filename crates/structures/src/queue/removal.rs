@@ -211,7 +211,8 @@ fn gone<'s>(state: &'s State, order: Order, shelf: &'s Shelf) -> impl Iterator<I
     seen.filter(|(_, seen)| seen.content.is_none())
 }
 
-fn is_old(state: &State, remover: Remover) -> bool {
+/// True if another may take over: who was to remove it has probably ended.
+pub(super) fn is_old(state: &State, remover: Remover) -> bool {
     state.seq.saturating_sub(remover.seq) >= WRITES_UNTIL_TAKEN_OVER
 }
 

@@ -95,14 +95,18 @@ impl Core {
             return format!("{what_is}: {what}-entries is 0, or this server does not tell it");
         }
         // The mark is an entry as well.
-        if largest < entries_max && packs_integers_only {
+        if largest < entries_max && packs_integers_only && !self.params.is_dense {
             return format!(
                 "{what_is}: this server packs no set but one of integers (up to {entries_max}); Redis 7.2 packs others, too"
             );
         }
         if largest < entries_max {
+            let why = match packs_integers_only {
+                true => format!("one had more than {what}-entries ({entries_max}) before"),
+                false => format!("one is longer than {what}-value ({bytes_max} bytes), or was"),
+            };
             return format!(
-                "{what_is}, though no shard has more than {largest} elements, which are not too many: one is longer than {what}-value ({bytes_max} bytes), or was"
+                "{what_is}, though no shard has more than {largest} elements, which are not too many: {why}"
             );
         }
         let shards = elements.div_ceil((entries_max / 2).max(1)).max(1);
@@ -209,6 +213,8 @@ mod tests {
             assert_eq!(reshards, largest == 512, "{said}");
         }
         set.params.is_dense = true;
+        let said = set.advice("hashtable", 1, 100, 1_000);
+        assert!(said.ends_with("one had more than set-max-intset-entries (512) before"), "{said}");
         let said = set.advice("hashtable", 1, 512, 1_000);
         assert!(said.ends_with("resharding to 4 shards packs them again"), "{said}");
     }

@@ -149,7 +149,7 @@ async fn a_part_that_the_store_refuses_to_grow_is_tried_twice() {
 
 /// However often it is tried: what is made for it stays, and the next finds it.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_refuses_to_grow_any_part_is_said_to_be_full_and_gets_three_parts() {
+async fn a_store_that_refuses_to_grow_any_part_is_said_to_be_full_and_gets_eight_parts() {
     let inner = Arc::new(MemoryStore::new());
     let (store, clock): (StoreRef, _) = (inner.clone(), clock());
     options(&clock).open_or_create(&store, "l").await.unwrap().put("a").await.unwrap();
@@ -160,7 +160,7 @@ async fn a_store_that_refuses_to_grow_any_part_is_said_to_be_full_and_gets_three
     for _ in 0..3 {
         let error = log.put("b").await.unwrap_err();
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
-        assert_eq!(inner.stats().items, before + 3);
+        assert_eq!(inner.stats().items, before + 8);
     }
     answering.by(|_| None);
     log.put("c").await.unwrap();

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, StoreExt, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Queue, QueueOptions, registry};
+use tokio::sync::Notify;
 
 use crate::queue::between::{Between, adds, appends, but, swaps};
-use crate::queue::support::{BOTH, Kind, Line, key, small};
+use crate::queue::support::{BOTH, Kind, Line, drain, key, small};
 use crate::support::hooked::fail;
 use crate::support::probe::Probe;
 use crate::table::support::{Evicting, cost, counting};
@@ -287,4 +288,51 @@ async fn a_stack_that_is_only_pushed_to_does_not_grow_its_state() {
 /// An item that fills a segment.
 fn item(n: usize) -> String {
     format!("{n:0250}")
+}
+
+/// He has read a segment that was let go of a moment ago, and removes it by what he read: to the state it would be lost.
+#[tokio::test]
+async fn what_another_is_about_to_remove_a_stack_does_not_let_go_of() {
+    let store = memory();
+    let (of_taker, of_pusher) = (Between::new(&store), Between::new(&store));
+    let taker = Line::open(Kind::Stack, &of_taker.shared(), &small()).await;
+    for n in 0..20 {
+        taker.push(item(n)).await.unwrap();
+    }
+    let mut claims = Vec::new();
+    for _ in 0..20 {
+        claims.push(taker.take().await);
+    }
+    // Whoever acknowledges them has not read them, and removes nothing.
+    for claim in claims {
+        Line::open(Kind::Stack, &store, &small()).await.ack(claim.id()).await.unwrap();
+    }
+    let pusher = Line::open(Kind::Stack, &of_pusher.shared(), &small()).await;
+    pusher.push("first").await.unwrap();
+    let (held, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (is_held, goes_on) = (held.clone(), go.clone());
+    of_pusher.once(swaps, |store, batch| async move {
+        is_held.notify_one();
+        goes_on.notified().await;
+        store.run(Ctx::default(), batch).await
+    });
+    let pushing = Arc::new(Mutex::new(None));
+    let pushed = pushing.clone();
+    of_taker.once(removes, |store, batch| async move {
+        let task = tokio::spawn(async move { pusher.push(item(99)).await });
+        *pushed.lock().unwrap() = Some(task);
+        held.notified().await;
+        store.run(Ctx::default(), batch).await
+    });
+    assert!(taker.pop().await.unwrap().is_some());
+    go.notify_one();
+    let task = pushing.lock().unwrap().take().expect("he was about to remove something");
+    task.await.unwrap().unwrap();
+    let (items, told) = drain(&Line::open(Kind::Stack, &store, &small()).await).await;
+    assert_eq!((items.len(), told), (1, 0), "{items:?}");
+    assert_eq!(taker.stat().await.segments_lost, 0);
+}
+
+fn removes(op: &Op) -> bool {
+    matches!(op.verb, Verb::Delete { cas: Some(_) })
 }

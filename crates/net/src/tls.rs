@@ -106,7 +106,8 @@ impl Connector {
             .map_err(|error| config_error(format!("{host:?} cannot be the name in a certificate: {error}")))?;
         let stream = self.connector.connect(name, stream).await.map_err(|error| {
             // What rustls itself found wrong is a matter of certificates or of the wrong port; the rest is the network's.
-            let kind = if error.get_ref().is_some() { ErrorKind::Config } else { ErrorKind::Unavailable };
+            let is_found_wrong = error.kind() == std::io::ErrorKind::InvalidData;
+            let kind = if is_found_wrong { ErrorKind::Config } else { ErrorKind::Unavailable };
             let is_no_tls = error.to_string().contains("InvalidContentType");
             let mend = if is_no_tls { "; is this the port on which the server speaks TLS?" } else { "" };
             Error::new(kind, format!("the TLS handshake failed: {error}{mend}")).source(error)

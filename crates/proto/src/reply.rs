@@ -10,6 +10,8 @@ use crate::request::{Expect, Shape};
 
 /// The most that is told of what our own server says of its store.
 const TOLD_BYTES_MAX: usize = 512;
+/// For so much more of a value room is made at once: what is announced may never come.
+const RESERVED_BYTES_MAX: usize = 8 << 20;
 
 /// Values up to this many bytes are copied out of the receive buffer; larger ones share it.
 ///
@@ -132,14 +134,16 @@ impl Decoder {
             )));
         }
         let tail: &[u8] = if expect.shape == Shape::Get { b"\r\nEND\r\n" } else { b"\r\n" };
-        let whole = line_bytes + value_bytes + tail.len();
+        let Some(whole) = value_bytes.checked_add(line_bytes + tail.len()) else {
+            return Err(ProtocolError(format!("a value of {value_bytes} bytes is announced; no machine has so many")));
+        };
         let value_end = line_bytes + value_bytes;
         let seen = received.get(value_end..received.len().min(whole)).unwrap_or_default();
         if !tail.starts_with(seen) {
             return Err(ProtocolError::unexpected("a value is not followed by its end", seen));
         }
         if received.len() < whole {
-            received.reserve(whole - received.len());
+            received.reserve((whole - received.len()).min(RESERVED_BYTES_MAX));
             return Ok(None);
         }
         if expect.shape == Shape::MetaArith {
@@ -283,7 +287,7 @@ fn refused(line: &[u8], expect: &Expect) -> Option<Head> {
         return Some(Head::Refused { error, in_step: true });
     }
     if let Some(message) = line.strip_prefix(b"SERVER_ERROR") {
-        let no_room = contains(message, b"out of memory") || contains(message, b"too large");
+        let no_room = contains(message, b"ut of memory") || contains(message, b"too large");
         // A failed plain set, and a failed `ms` in every mode, has deleted the old item.
         let (effect, gone) = match expect.shape {
             Shape::Set | Shape::MetaPut if no_room => (Effect::Unknown, "; the item that was there, if any, is gone"),

@@ -62,7 +62,7 @@ impl Abilities {
     ///
     /// # Errors
     /// Nothing was appended, and the op must not be counted as sent:
-    /// - [`ErrorKind::BadInput`]: the key cannot be carried, the value is over the server's limit, or the ttl out of range;
+    /// - [`ErrorKind::BadInput`]: the key cannot be carried (`noreply` not by a classic delete), the value is over the server's limit, or the ttl out of range;
     /// - [`ErrorKind::Unsupported`]: the server has no cas, no expiry (which a conditional delete of the classic dialect takes, too) or no initial value.
     ///
     /// ```
@@ -93,6 +93,10 @@ impl Abilities {
                 }
             }
             Verb::Delete { cas } if self.dialect.is_meta() => line.meta_delete(cas.map(|cas| cas.token)),
+            Verb::Delete { cas: None } if op.key.as_bytes() == b"noreply" => {
+                let detail = "a classic delete of the key \"noreply\" is not answered by all servers; the meta dialect has one that is";
+                return Err(Error::new(ErrorKind::BadInput, detail).key(&op.key));
+            }
             Verb::Delete { cas: None } => line.classic_delete(),
             Verb::Delete { cas: Some(_) } if !self.ttl => return Err(unsupported("a delete by token")),
             Verb::Delete { cas: Some(cas) } => line.classic_delete_if(cas.token),

@@ -114,6 +114,8 @@ fn delete_touch_and_arithmetic() {
     assert_eq!(encoded(&classic, &Op::delete_if(key("k"), TOKEN)).unwrap(), r"cas k 0 -1 0 77\r\n\r\n");
     refusal(&Abilities { ttl: false, ..classic }, &Op::delete_if(key("k"), TOKEN), ErrorKind::Unsupported);
     refusal(&classic, &arith("k", Arith::Incr(1), initial), ErrorKind::Unsupported);
+    // Newer servers take it for a delete that is not to be answered.
+    refusal(&classic, &Op::delete(key("noreply")), ErrorKind::BadInput);
 }
 
 #[test]
@@ -240,6 +242,21 @@ fn replies_to_writes() {
     assert_eq!(reply(Dialect::Classic, &incr, "NOT_FOUND\r\n"), Reply::Miss);
 }
 
+/// A server that is broken, or means harm: what it announces has no room in any machine, and none is made before it comes.
+#[test]
+fn a_length_that_no_value_has_is_refused_or_waited_for_without_its_room() {
+    let get = Op::get(key("k"), Want::VALUE);
+    let expect = Abilities::of(Dialect::Meta).encode(&get, 9, SERVER_NOW_S, &mut Vec::new()).unwrap();
+    let decoder = Decoder { session: 5, value_bytes_max: usize::MAX };
+    for length in [usize::MAX, usize::MAX - 1, usize::MAX - 16] {
+        let mut received = BytesMut::from(format!("VA {length} O9\r\n").as_bytes());
+        assert!(decoder.decode(&mut received, &expect).is_err(), "{length}");
+    }
+    let mut received = BytesMut::from(format!("VA {} O9\r\n", 1u64 << 45).as_bytes());
+    assert!(matches!(decoder.decode(&mut received, &expect), Ok(None)));
+    assert!(received.capacity() < 32 << 20);
+}
+
 #[test]
 fn a_padded_number_is_trimmed() {
     let decr = arith("k", Arith::Decr(1), None);
@@ -268,6 +285,8 @@ fn refusals_say_what_is_known_of_the_effect() {
     assert_eq!(refused(Dialect::Meta, &add, strange), (ErrorKind::Protocol, Unknown, true));
     assert_eq!(refused(Dialect::Meta, &get, strange), (ErrorKind::Protocol, NotApplied, true));
     let incr = arith("k", Arith::Incr(1), None);
+    let no_item = "SERVER_ERROR Out of memory allocating new item\r\n";
+    assert_eq!(refused(Dialect::Meta, &incr, no_item), (ErrorKind::Full, NotApplied, true));
     let text = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
     assert_eq!(refused(Dialect::Meta, &incr, text), (ErrorKind::BadInput, NotApplied, true));
     let chunk = "CLIENT_ERROR bad data chunk\r\n";

@@ -48,7 +48,7 @@ pub(crate) struct QueueLimits {
 /// What callers and the task share. The lock around it protects the order of `out` and `parts`.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Encoded bytes that nobody has begun to write.
+    /// Encoded bytes that were not written; they may begin with the rest of a request of which some was.
     pub(crate) out: Vec<u8>,
     /// Where `out` begins in the stream of all bytes of this connection.
     pub(crate) out_start: u64,

@@ -66,7 +66,7 @@ pub(crate) struct Driver {
 enum Event {
     Received(usize),
     Woken,
-    Written,
+    Written(usize),
     Tick,
 }
 
@@ -110,7 +110,11 @@ impl Driver {
                     self.take_out();
                     Ok(())
                 }
-                Ok(Event::Written) => {
+                Ok(Event::Written(bytes)) => {
+                    // The server cannot answer a request before it has it whole.
+                    if self.was_oldest_under_way(bytes) {
+                        self.quiet_since = None;
+                    }
                     self.on_written();
                     Ok(())
                 }
@@ -145,7 +149,7 @@ impl Driver {
                     count(&self.conn.counters.sent_bytes, bytes as u64);
                     self.sent += bytes;
                     self.flush = true;
-                    return Poll::Ready(Ok(Event::Written));
+                    return Poll::Ready(Ok(Event::Written(bytes)));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {}
@@ -207,6 +211,12 @@ impl Driver {
         }
         let begun = queue.parts.partition_point(|queued| queued.begin < queue.out_start);
         self.inflight.extend(queue.parts.drain(..begun));
+    }
+
+    /// True if of the oldest part that waits for an answer not all was written before the last so many bytes were.
+    fn was_oldest_under_way(&self, written: usize) -> bool {
+        let end = self.inflight.get(1).map_or(self.sending_start + self.sending.len() as u64, |next| next.begin);
+        !self.inflight.is_empty() && end > self.sending_start + (self.sent - written) as u64
     }
 
     fn on_written(&mut self) {
@@ -367,11 +377,13 @@ impl Driver {
     }
 }
 
-/// Takes overdue parts, with their bytes, out of a queue that nobody has begun to write.
+/// Takes overdue parts, with their bytes, out of a queue. What is left to write of a part that was begun, and is none of the queue's any more, stays before them.
 fn remove_unsent(queue: &mut Queue, now: Instant, wakers: &mut Vec<Waker>) -> usize {
     let mut removed = 0;
     let parts = std::mem::take(&mut queue.parts);
     let out = std::mem::take(&mut queue.out);
+    let first = parts.front().map_or(queue.out_start, |queued| queued.begin);
+    queue.out.extend_from_slice(&out[..(first - queue.out_start) as usize]);
     let mut ends: VecDeque<u64> = parts.iter().skip(1).map(|queued| queued.begin).collect();
     ends.push_back(queue.out_start + out.len() as u64);
     for (queued, end) in parts.into_iter().zip(ends) {
@@ -424,4 +436,44 @@ fn lost(error: &io::Error) -> Error {
         _ => format!("the connection was lost: {error}"),
     };
     Error::new(ErrorKind::Unavailable, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::Op;
+    use smallvec::SmallVec;
+
+    use super::*;
+
+    const NOW_AND_LATER: [Duration; 2] = [Duration::ZERO, Duration::from_secs(60)];
+
+    /// A part whose bytes begin there; overdue at once, or after a while.
+    fn queued(begin: u64, now: Instant, is_overdue: bool) -> Queued {
+        let deadline = now + NOW_AND_LATER[usize::from(!is_overdue)];
+        let abilities = larder_proto::Abilities::of(larder_proto::Dialect::Meta);
+        let get = Op::get(larder_core::Key::new("k").unwrap(), larder_core::Want::VALUE);
+        let expect = abilities.encode(&get, 1, 0, &mut Vec::new()).unwrap();
+        Queued { part: Part::new(SmallVec::from_iter([expect]), deadline), number: 1, begin }
+    }
+
+    /// A caller wrote directly as much as the system took; the rest of it stands before what came since.
+    #[test]
+    fn the_rest_of_a_request_that_was_begun_stays_where_those_behind_it_are_taken_back() {
+        let now = Instant::now();
+        // The rest of the first, b, c and d: of these, who is overdue, and what is left.
+        for (overdue, left) in [
+            ([true, true, true], &b"lo\r\n"[..]),
+            ([true, false, true], b"lo\r\nget c\r\n"),
+            ([false, true, false], b"lo\r\nget b\r\nget d\r\n"),
+        ] {
+            let parts = (0..3).map(|at| queued(14 + 7 * at as u64, now, overdue[at])).collect();
+            let out = b"lo\r\nget b\r\nget c\r\nget d\r\n".to_vec();
+            let mut queue = Queue { out, out_start: 10, parts, unanswered_ops: 4, ..Queue::default() };
+            let removed = remove_unsent(&mut queue, now, &mut Vec::new());
+            assert_eq!(removed, overdue.iter().filter(|&&is| is).count());
+            assert_eq!((queue.out.as_slice(), queue.unanswered_ops), (left, 4 - removed));
+            let begins: Vec<u64> = queue.parts.iter().map(|queued| queued.begin).collect();
+            assert_eq!(begins, [14, 21, 28][..3 - removed]);
+        }
+    }
 }

@@ -146,7 +146,6 @@ impl Node {
                         driver.run().await;
                         drop(told);
                     });
-                    *self.info.lock() = Some(conn.server.clone());
                     self.conns.write().homes[place] = Some(conn);
                     if std::mem::replace(&mut opened[place], true) {
                         count(&self.shared.counters.reconnects, 1);
@@ -217,6 +216,10 @@ impl Node {
             traffic: Traffic::new(has_lane),
         });
         let driver = Driver::new(conn.clone(), task_stream, config.timeout * 2);
+        if home.is_none() {
+            // Before it is counted: who asks for the profile in between would keep the one of before.
+            *self.info.lock() = Some(conn.server.clone());
+        }
         count(&self.shared.counters.connections, 1);
         Ok((conn, driver))
     }

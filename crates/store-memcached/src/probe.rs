@@ -21,6 +21,11 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// The longest line of an answer that is read line by line.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
+/// The largest item that any memcached takes (`-I`); what a server says beyond is not believed.
+const ITEM_BYTES_MAX: usize = 1 << 30;
+/// How long a server may say nothing in the middle of a long answer: its crawler may pass many items that have ended.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
+
 /// What the handshake found out about a server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerInfo {
@@ -91,20 +96,27 @@ impl Exchange {
             if searched > LINE_BYTES_MAX {
                 return Err(not_memcached("a line of its answer has no end"));
             }
-            let read = self.stream.read_buf(&mut self.received).await;
-            if read.map_err(|error| unavailable("the connection was lost midway", error))? == 0 {
-                return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection midway"));
-            }
+            self.midway().await?;
+        }
+    }
+
+    /// Reads on in the middle of an answer.
+    async fn midway(&mut self) -> Result<()> {
+        let read = tokio::time::timeout(SILENCE_MAX, self.stream.read_buf(&mut self.received)).await;
+        let silent = |_| {
+            let detail = format!("the server said nothing for {} s in the middle of an answer", SILENCE_MAX.as_secs());
+            Error::new(ErrorKind::Timeout, detail)
+        };
+        match read.map_err(silent)?.map_err(|error| unavailable("the connection was lost midway", error))? {
+            0 => Err(Error::new(ErrorKind::Unavailable, "the server closed the connection midway")),
+            _ => Ok(()),
         }
     }
 
     /// The next so many bytes of an answer, and the end of a line behind them.
     pub(crate) async fn block(&mut self, bytes: usize) -> Result<BytesMut> {
         while self.received.len() < bytes + 2 {
-            let read = self.stream.read_buf(&mut self.received).await;
-            if read.map_err(|error| unavailable("the connection was lost midway", error))? == 0 {
-                return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection midway"));
-            }
+            self.midway().await?;
         }
         let block = self.received.split_to(bytes);
         match &self.received.split_to(2)[..] {
@@ -137,7 +149,9 @@ impl Exchange {
     }
 
     async fn more(&mut self) -> Result<()> {
-        let read = self.stream.read_buf(&mut self.received).await;
+        let read = tokio::time::timeout(SILENCE_MAX, self.stream.read_buf(&mut self.received)).await;
+        let silent = |_| Error::new(ErrorKind::Timeout, "the server does not answer");
+        let read = read.map_err(silent)?;
         if read.map_err(|error| unavailable("the connection was lost during the handshake", error))? == 0 {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -241,7 +255,7 @@ pub(crate) async fn probe(exchange: &mut Exchange, config: &Config, item: &Op) -
     }
     abilities.cas &= stats.cas.unwrap_or(true);
     if let Some(bytes) = stats.item_bytes_max {
-        abilities.item_bytes_max = bytes;
+        abilities.item_bytes_max = bytes.min(ITEM_BYTES_MAX);
     }
     let lockstep = config.tls.is_some() && version.is_some_and(|version| version < Version::TLS_PIPELINES);
     let durability = durability(stats.durability.as_deref());
@@ -275,6 +289,10 @@ fn version(line: &[u8]) -> Result<Option<Version>> {
     }
     if line == b"ERROR" {
         return Ok(None);
+    }
+    // It has as many connections as it may, or what it stands for is down.
+    if line.starts_with(b"ERROR ") || line.starts_with(b"SERVER_ERROR") {
+        return Err(Error::new(ErrorKind::Unavailable, format!("the server answered {} to \"version\"", Shown(line))));
     }
     Err(not_memcached(&format!("it answered {} to \"version\"", Shown(line))))
 }

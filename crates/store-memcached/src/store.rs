@@ -253,12 +253,10 @@ impl Store for MemcachedStore {
     }
 }
 
-type Results = Vec<(usize, Result<Reply>)>;
-
 /// Waits for all of them at once.
-async fn all_of<'a, F>(mut runs: Vec<Pin<Box<F>>>) -> Vec<Results>
+pub(crate) async fn all_of<'a, T, F>(mut runs: Vec<Pin<Box<F>>>) -> Vec<T>
 where
-    F: Future<Output = Results> + 'a,
+    F: Future<Output = T> + 'a,
 {
     let mut done = Vec::with_capacity(runs.len());
     poll_fn(|cx| {

@@ -1,6 +1,7 @@
 //! What the servers say of their memory and their work, and how large each item is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::survey::{CommandTimes, DataType, Hot, Pace, Seen, SlabClass, Survey, Surveying, Told, Vitals};
@@ -13,6 +14,7 @@ use crate::MemcachedStore;
 use crate::list::items;
 use crate::node::Node;
 use crate::probe::Exchange;
+use crate::store::all_of;
 
 /// Items between two words of progress, and two pauses.
 const PIECE: u64 = 1_000;
@@ -27,12 +29,14 @@ impl Survey for MemcachedStore {
     fn vitals(&self, ctx: Ctx) -> Surveying<'_, Vec<Result<Vitals>>> {
         Box::pin(async move {
             let limit = ctx.at_most(self.timeout()).deadline.map(Instant::from_std);
-            let mut all = Vec::new();
-            for node in self.nodes() {
+            // All at once: one that does not answer is not to make the others late.
+            let ask = async |(place, node): (usize, &Arc<Node>)| {
                 let asked = by(limit, vitals(node)).await;
-                all.push(asked.map_err(|error| error.store(&node.server.name)));
-            }
-            all
+                (place, asked.map_err(|error| error.store(&node.server.name)))
+            };
+            let mut all = all_of(self.nodes().iter().enumerate().map(|each| Box::pin(ask(each))).collect()).await;
+            all.sort_by_key(|(place, _)| *place);
+            all.into_iter().map(|(_, asked)| asked).collect()
         })
     }
 

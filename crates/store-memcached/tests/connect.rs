@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::*;
-use larder_core::{ErrorKind, Eviction, Store, TtlSupport};
+use larder_core::{ErrorKind, Eviction, Op, Store, TtlSupport, Want};
+use larder_store_memcached::{Config, MemcachedStore};
 use larder_testkit::servers::{Memcached, Version};
 
 /// A server that says the same to whatever it hears; it ends with the test process.
@@ -124,5 +125,19 @@ async fn unix_sockets_work() {
         set(&store, "k", vec![7; 900_000]).await;
         assert_eq!(value(&store, "k").await.unwrap().len(), 900_000);
         assert!(store.profile().store.starts_with("memcached 1.6"));
+    }
+}
+
+/// It is a memcached that has as many connections as it may, or what a proxy stands for is down: that passes.
+#[tokio::test]
+async fn a_server_that_takes_no_more_connections_is_unavailable_and_no_other_program() {
+    for text in [&b"ERROR Too many open connections\r\n"[..], b"SERVER_ERROR backend is down\r\n"] {
+        let url = format!("memcached://{}?timeout_ms=300&connect_timeout_ms=300", says_and(text, drop));
+        let store = MemcachedStore::connect(Config::from_url(&url).unwrap()).await;
+        let error = match store {
+            Ok(store) => one(&store, Op::get(key("k"), Want::VALUE)).await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }

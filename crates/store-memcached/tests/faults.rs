@@ -11,6 +11,8 @@ use larder_core::{Ctx, Effect, ErrorKind, Op, PutMode, Reply, Result, StoreExt, 
 use larder_store_memcached::MemcachedStore;
 use larder_testkit::proxy::{Fault, Hold, Proxy, Rates, Then};
 use larder_testkit::servers::{Memcached, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 
 /// A server, a store that reaches it by a proxy, and one that reaches it directly: the truth.
 struct Scene {
@@ -410,4 +412,39 @@ async fn a_runtime_that_ends_leaves_nobody_waiting() {
     let store = store.join().unwrap();
     let error = one(&store, append()).await.unwrap_err();
     assert_eq!(error.known_effect(), Effect::NotApplied);
+}
+
+/// The server is silent for longer than one that owes an answer may be: it does not have the value whole.
+#[tokio::test]
+async fn a_large_value_over_a_slow_link_is_stored() {
+    let server = Memcached::start(Version::New, &["-I", "16m", "-m", "256"]);
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let (link, target) = (listener.local_addr().unwrap(), server.addr());
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = TcpStream::connect(target).await.unwrap().into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+            tokio::spawn(async move {
+                let mut some = vec![0; 128 * 1024];
+                loop {
+                    let read = from_client.read(&mut some).await.unwrap();
+                    if read == 0 || to_server.write_all(&some[..read]).await.is_err() {
+                        return;
+                    }
+                    // 2.5 MB a second at the most.
+                    tokio::time::sleep(Duration::from_micros(read as u64 * 2 / 5)).await;
+                }
+            });
+        }
+    });
+    let store = open(&format!("memcached://{link}?timeout_ms=1500&connections=1")).await;
+    let put = Op::put(key("large"), PutMode::Set, vec![7; 12_000_000], Ttl::Never);
+    let stored = store.run_one(Ctx::within(Duration::from_secs(60)), put).await;
+    assert_eq!(stored.unwrap(), Reply::Stored);
+    assert_eq!(store.stats().connections, 1);
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use common::*;
 use larder_core::{ErrorKind, Op, PutMode, Reply, Store, Ttl, Want};
-use larder_store_memcached::MemcachedStore;
+use larder_store_memcached::{Config, MemcachedStore};
 use larder_testkit::servers::{Memcached, Version};
 use rustls_pki_types::PrivateKeyDer;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -163,4 +164,22 @@ async fn tls_and_no_tls_are_told_apart() {
     let url = format!("memcached+tls://{}?tls_insecure=yes&connect_timeout_ms=500", server.addr());
     let tls_to_plain = tokio::time::timeout(Duration::from_secs(5), refused(&url)).await;
     assert!(tls_to_plain.is_ok());
+}
+
+/// A server that ends, or a balancer, in the middle of a handshake: that passes, and is no matter of certificates.
+#[tokio::test]
+async fn a_server_that_closes_in_the_middle_of_a_handshake_is_unavailable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            _ = stream.read(&mut [0; 4_096]).await;
+        }
+    });
+    let url = format!("memcached+tls://{addr}?timeout_ms=300&connect_timeout_ms=300");
+    let error = match MemcachedStore::connect(Config::from_url(&url).unwrap()).await {
+        Ok(store) => one(&store, Op::get(key("k"), Want::VALUE)).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use larder_core::ext::answered_at_once;
-use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Reply, Result, Run, Store};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Result, Run, Store};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 

@@ -391,8 +391,12 @@ async fn commit(store: &StoreRef, ctx: Ctx, name: &Name, new: &Manifest, data: &
 async fn are_there(store: &StoreRef, ctx: Ctx, ops: &Batch) -> Result<bool> {
     let gets = ops.iter().map(|op| Op::get(op.key.clone(), Want::empty()).routed(op.route.clone()));
     for reply in store.run(ctx, gets.collect()).await {
-        if reply? == Reply::Miss {
-            return Ok(false);
+        match reply {
+            Ok(Reply::Miss) => return Ok(false),
+            Ok(_) => {}
+            // No item, but what the server keeps natively: of a generation that nobody else knows.
+            Err(error) if error.kind() == ErrorKind::LayoutMismatch => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(true)

@@ -25,6 +25,7 @@ use larder_core::{
 };
 
 use crate::behind::Behind;
+use crate::counter;
 use crate::events;
 use crate::manifest::Manifest;
 use crate::name::Name;
@@ -225,12 +226,14 @@ impl Vigil {
             else {
                 return false;
             };
-            let gets =
-                cells.iter().flatten().map(|cell| Op::get(cell.key.clone(), Want::empty()).routed(cell.route.clone()));
-            let mut replies = self.store.run(ctx, gets.collect()).await.into_iter();
+            let asks = cells
+                .iter()
+                .flatten()
+                .map(|cell| counter::presence_op(&self.manifest, cell.key.clone()).routed(cell.route.clone()));
+            let mut replies = self.store.run(ctx, asks.collect()).await.into_iter();
             for cells in &cells {
-                let found =
-                    replies.by_ref().take(cells.len()).filter(|reply| matches!(reply, Ok(Reply::Item(_)))).count();
+                let is_there = |reply: &Result<Reply>| counter::is_present(&self.manifest, reply);
+                let found = replies.by_ref().take(cells.len()).filter(is_there).count();
                 if found < needed {
                     return false;
                 }

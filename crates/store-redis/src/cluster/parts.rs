@@ -427,7 +427,7 @@ fn without_asking(values: Values, part: &Part) -> Values {
 }
 
 /// Waits for all of them at once; the results are in their order.
-async fn all_of<F: Future>(mut runs: Vec<std::pin::Pin<Box<F>>>) -> Vec<F::Output> {
+pub(crate) async fn all_of<F: Future>(mut runs: Vec<std::pin::Pin<Box<F>>>) -> Vec<F::Output> {
     let mut done: Vec<Option<F::Output>> = runs.iter().map(|_| None).collect();
     std::future::poll_fn(|cx| {
         let mut open = 0;

@@ -14,6 +14,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, ServerError, Value};
 use tokio::task::AbortHandle;
 
+use crate::cluster::all_of;
 use crate::codec::refused;
 use crate::handshake::text;
 use crate::node::Node;
@@ -50,11 +51,10 @@ impl Survey for RedisStore {
 impl Survey for RedisClusterStore {
     fn vitals(&self, ctx: Ctx) -> Surveying<'_, Vec<Result<Vitals>>> {
         Box::pin(async move {
-            let mut all = Vec::new();
-            for member in &self.members() {
-                all.push(named(&member.node, vitals::ask(&member.node, ctx).await));
-            }
-            all
+            // All at once: one that does not answer is not to make the others late.
+            let members = self.members();
+            let ask = async |node| named(node, vitals::ask(node, ctx).await);
+            all_of(members.iter().map(|member| Box::pin(ask(&member.node))).collect()).await
         })
     }
 

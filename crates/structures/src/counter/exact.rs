@@ -159,6 +159,15 @@ impl Slots {
         events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::RolledBack, detail)))
     }
 
+    /// The error for a slot that lacks an add of this handle's that was acknowledged, behind so many writes at the least.
+    pub(super) fn lacks(&self, index: u16, base_seq: u64, view: &View) -> Error {
+        let detail = format!(
+            "slot {index} of counter {} is at write {} and lacks an add of this handle that came behind write {base_seq} and was acknowledged",
+            self.name, view.slot.seq
+        );
+        events::loss(self.registers.vigil.subject(), self.of_store(Error::new(ErrorKind::RolledBack, detail)))
+    }
+
     /// The error for slots that are gone: the manifest tells whether the counter was dropped.
     async fn lost(&self, ctx: Ctx, lost: &[u16], rest: &[Result<View>]) -> Error {
         // A look only: what makes copies of the manifest again might do so behind a drop.

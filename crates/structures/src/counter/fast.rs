@@ -234,6 +234,23 @@ pub(crate) fn number_op(key: Key) -> Op {
     Op::native(key, Native::BitsRead { offset_bytes: 0, len_bytes: NATIVE_BYTES as u64 + 1 })
 }
 
+/// Asks whether there is anything under a key of the structure's data: an item, but for a native number.
+pub(crate) fn presence_op(manifest: &Manifest, key: Key) -> Op {
+    if is_native(manifest) { number_op(key) } else { Op::get(key, Want::empty()) }
+}
+
+/// True if the reply to [`presence_op`] says that there is.
+pub(crate) fn is_present(manifest: &Manifest, reply: &Result<Reply>) -> bool {
+    match reply {
+        Ok(Reply::Item(_)) => true,
+        Ok(Reply::Native(native)) => match (&**native, mark(manifest)) {
+            (NativeReply::Bytes(bytes), Some(mark)) => bytes.starts_with(&mark),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
 /// What stands in an item of the same number; `None` for bytes that are none.
 pub(crate) fn portable_number(manifest: &Manifest, bytes: &[u8]) -> Option<Bytes> {
     let number = number(&mark(manifest)?, bytes)?;

@@ -30,7 +30,8 @@
 //! evicted while the data stayed is put back. Within that minute a process that opens the name anew finds it absent, or makes
 //! another counter; then the handle says `Lost` from its next look on, and what it counted since is in the life that is lost.
 //!
-//! A loss is an error and names what is left. A store that was set back to an older state is [`RolledBack`], if this handle has seen the newer one.
+//! A loss is an error and names what is left. A store that was set back to an older state is [`RolledBack`], if this handle has seen the newer one and others
+//! have not written as often since; to a handle that adds, at its next add, also then.
 //!
 //! # How the exact counter works
 //!
@@ -66,7 +67,7 @@ use larder_core::{Effect, Error, ErrorKind, Result, StoreRef};
 
 use self::exact::Slots;
 use self::fast::Fast;
-pub(crate) use self::fast::{is_native, mark, number_op, portable_manifest, portable_number};
+pub(crate) use self::fast::{is_native, is_present, mark, number_op, portable_manifest, portable_number, presence_op};
 pub use self::options::CounterOptions;
 use self::writer::Writer;
 use crate::combine::Combiner;

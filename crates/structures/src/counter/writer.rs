@@ -44,6 +44,8 @@ pub(super) struct Writer {
     pub(super) seat: Option<Seat>,
     /// A write of number `op` that was sent, and may have landed or may yet.
     sent: Option<Sent>,
+    /// The last write that was acknowledged: its slot shows it, or is an older one.
+    acked: Option<Acked>,
     /// How often another writer was met on the slot.
     meetings: u32,
 }
@@ -58,6 +60,14 @@ pub(super) struct Seat {
 
 #[derive(Debug)]
 struct Sent {
+    base_seq: u64,
+}
+
+#[derive(Debug)]
+struct Acked {
+    index: u16,
+    op: u64,
+    /// The slot's sequence when it was sent first.
     base_seq: u64,
 }
 
@@ -90,7 +100,7 @@ impl Driver for Writer {
 
 impl Writer {
     pub(super) fn new(slots: Arc<Slots>) -> Writer {
-        Writer { slots, id: random_id(), op: 0, seat: None, sent: None, meetings: 0 }
+        Writer { slots, id: random_id(), op: 0, seat: None, sent: None, acked: None, meetings: 0 }
     }
 
     async fn add(&mut self, ctx: Ctx, delta: i128) -> Result<()> {
@@ -119,12 +129,14 @@ impl Writer {
     async fn try_add(&mut self, ctx: Ctx, delta: i128) -> Result<Tried> {
         let (index, view) = self.sit(ctx).await?;
         let mark = Mark { writer: self.id, op: self.op };
+        self.check_acked(index, &view)?;
         if let Some(sent) = &self.sent {
             if !view.settled {
                 return self.settle(ctx, index, view).await;
             }
             match view.slot.fate(mark, sent.base_seq) {
                 Fate::Landed => {
+                    self.acked = Some(Acked { index, op: self.op, base_seq: sent.base_seq });
                     self.sent = None;
                     return Ok(Tried::Landed);
                 }
@@ -139,12 +151,15 @@ impl Writer {
             _ = self.slots.mend_idle(ctx, index).await;
         }
         let sent_before = self.sent.is_some();
-        self.sent.get_or_insert(Sent { base_seq: view.slot.seq });
+        let base_seq = self.sent.get_or_insert(Sent { base_seq: view.slot.seq }).base_seq;
         // Whoever drops this future midway leaves a seat that must be read again.
         self.seat = Some(Seat { index, view: None });
         let (landed, now) = self.write(ctx, index, view, next).await;
         let is_known = match &landed {
-            Ok(true) => true,
+            Ok(true) => {
+                self.acked = Some(Acked { index, op: self.op, base_seq });
+                true
+            }
             Ok(false) => !sent_before,
             Err(error) => !sent_before && !error.is_unknown(),
         };
@@ -156,6 +171,20 @@ impl Writer {
         }
         self.meet(index, now, matches!(landed, Ok(false)));
         Ok(if landed? { Tried::Landed } else { Tried::Again })
+    }
+
+    /// Checks that a slot holds what was acknowledged there last: one that was set back may have been written as often since.
+    ///
+    /// # Errors
+    /// [`ErrorKind::RolledBack`] where it does not.
+    fn check_acked(&self, index: u16, view: &View) -> Result<()> {
+        let Some(acked) = self.acked.as_ref().filter(|acked| acked.index == index && view.settled) else {
+            return Ok(());
+        };
+        match view.slot.fate(Mark { writer: self.id, op: acked.op }, acked.base_seq) {
+            Fate::Never | Fate::Open => Err(self.slots.lacks(index, acked.base_seq, view)),
+            Fate::Landed | Fate::Forgotten => Ok(()),
+        }
     }
 
     /// Writes what stands on too few copies as it is, so that it stays, and tells what became of what was sent.

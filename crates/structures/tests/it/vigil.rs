@@ -9,6 +9,7 @@ use larder_structures::{Counter, Name, Set};
 use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::{Meter, counting, data_key, memory};
 use crate::support::hooked::Hooked;
+use crate::support::natives::Natives;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -24,6 +25,13 @@ enum Handle {
 }
 
 const KINDS: [&str; 4] = ["set", "sharded set", "counter", "fast counter"];
+/// One that the store keeps natively.
+const NATIVE: &str = "native fast counter";
+
+/// A store for this kind, over another.
+fn store_for(kind: &str, store: StoreRef) -> StoreRef {
+    if kind == NATIVE { Natives::over(&store) } else { store }
+}
 
 impl Handle {
     async fn open(kind: &str, store: &StoreRef, clock: ClockRef) -> Handle {
@@ -76,9 +84,10 @@ async fn exists(store: &StoreRef) -> bool {
 
 #[tokio::test]
 async fn a_manifest_that_was_evicted_is_put_back_by_the_first_use_after_a_minute() {
-    for kind in KINDS {
+    for kind in KINDS.into_iter().chain([NATIVE]) {
         for is_write in [false, true] {
             let (store, counting) = counting();
+            let store = store_for(kind, store);
             let (clock, shared) = manual();
             let handle = Handle::open(kind, &store, shared.clone()).await;
             handle.write().await.unwrap();

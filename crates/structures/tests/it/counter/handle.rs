@@ -323,6 +323,47 @@ async fn an_older_state_is_rolled_back() {
     }
 }
 
+/// Others have written the slot as often since as it had been: its number of writes tells nothing, and who added knows what it lacks.
+#[tokio::test]
+async fn a_writer_is_told_of_an_older_state_that_was_written_as_often_since() {
+    for (adds, by_others) in [(2, 1), (2, 2), (5, 7)] {
+        let store = memory();
+        let counter = Counter::options().slots(1).open_or_create(&store, "n").await.unwrap();
+        counter.add(1).await.unwrap();
+        let key = slot_key(&store, "n", 0).await;
+        let old = store.get(key.clone()).await.unwrap().unwrap().value;
+        for _ in 1..adds {
+            counter.add(1).await.unwrap();
+        }
+        store.put(key, PutMode::Set, old, Ttl::Never).await.unwrap();
+        let fresh = process(&store, "n").await;
+        for _ in 0..by_others {
+            fresh.add(1).await.unwrap();
+        }
+        for _ in 0..2 {
+            let error = counter.add(1).await.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::RolledBack, Effect::NotApplied), "{error}");
+        }
+        assert_eq!(fresh.get().await.unwrap(), 1 + by_others);
+        // Who comes now goes by what there is.
+        process(&store, "n").await.add(1).await.unwrap();
+    }
+}
+
+/// More writers came since than a slot remembers: then nobody can tell.
+#[tokio::test]
+async fn an_add_that_many_others_came_after_is_not_missed() {
+    let store = memory();
+    let counter = Counter::options().slots(1).open_or_create(&store, "n").await.unwrap();
+    for _ in 0..3 {
+        counter.add(1).await.unwrap();
+        for _ in 0..12 {
+            process(&store, "n").await.add(1).await.unwrap();
+        }
+    }
+    assert_eq!(counter.get().await.unwrap(), 39);
+}
+
 #[tokio::test]
 async fn foreign_bytes_in_a_slot_are_a_layout_mismatch() {
     let store = memory();

@@ -34,14 +34,22 @@ pub(super) enum Verdict {
     Takeable(Option<Content>),
 }
 
+/// What remains of a record's life where the store's clock tells.
+pub(super) fn told(remaining: Remaining, profile: &Profile) -> Option<Duration> {
+    match remaining {
+        Remaining::For(left) if profile.remaining_ttl => Some(left),
+        _ => None,
+    }
+}
+
 /// A record's age by the store's clock, or where the store tells no remaining life by this process's wall clock `wall`.
 pub(super) fn age(record: &Record, remaining: Remaining, profile: &Profile, wall: Duration) -> Age {
-    match remaining {
-        Remaining::For(left) if profile.remaining_ttl => {
+    match told(remaining, profile) {
+        Some(left) => {
             let slack_ms = if profile.ttl == TtlSupport::Millis { 0 } else { TICK_MS };
             Age { ms: record.life_ms.saturating_sub(as_ms(left)), slack_ms }
         }
-        _ => Age { ms: as_ms(wall).saturating_sub(record.written_ms), slack_ms: 0 },
+        None => Age { ms: as_ms(wall).saturating_sub(record.written_ms), slack_ms: 0 },
     }
 }
 
@@ -115,9 +123,10 @@ impl Record {
 }
 
 impl Content {
-    /// The same after a while; `None` once it may not be served any more.
-    pub(super) fn after(self, elapsed: Duration) -> Option<Content> {
-        let served_ms = self.served_ms.saturating_sub(as_ms(elapsed));
+    /// The same as it is `now`, if that is how it was `then`; `None` once it may not be served any more.
+    pub(super) fn after(self, then: Duration, now: Duration) -> Option<Content> {
+        // Whole ms of the clock, as a store's: of many short whiles in a row none adds up to nothing.
+        let served_ms = self.served_ms.saturating_sub(as_ms(now).saturating_sub(as_ms(then)));
         (served_ms > 0).then_some(Content { served_ms, ..self })
     }
 }
@@ -141,7 +150,7 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    fn told(ttl: TtlSupport) -> Profile {
+    fn telling(ttl: TtlSupport) -> Profile {
         Profile { ttl, ..Profile::unlimited("test") }
     }
 
@@ -149,7 +158,7 @@ mod tests {
     fn said(record: &Record, ttl: TtlSupport, gone: Duration, draw: u64) -> Verdict {
         let left = Duration::from_millis(record.life_ms) - gone;
         // The wall clock is off by a day: it must not matter.
-        let age = age(record, Remaining::For(left), &told(ttl), secs(100 + 86_400));
+        let age = age(record, Remaining::For(left), &telling(ttl), secs(100 + 86_400));
         judge(record.clone(), &KEY, |it| it == draw, age)
     }
 
@@ -198,7 +207,7 @@ mod tests {
 
     #[test]
     fn where_the_store_tells_no_remaining_life_the_wall_clock_judges() {
-        let profile = Profile { remaining_ttl: false, ..told(TtlSupport::Seconds) };
+        let profile = Profile { remaining_ttl: false, ..telling(TtlSupport::Seconds) };
         let record = scribe(TtlSupport::Seconds).value(Bytes::from_static(b"v"), secs(5), secs(2));
         for (wall_s, age_ms) in [(100, 0), (104, 4_000), (106, 6_000), (50, 0)] {
             assert_eq!(age(&record, Remaining::Unknown, &profile, secs(wall_s)).ms, age_ms, "{wall_s}");

@@ -256,7 +256,7 @@ impl CacheOptions {
 
     /// How much longer the value is served to others while one rebuilds it; 0 if not given: they wait.
     ///
-    /// Nothing is served later than that, and a value that nobody asks for goes when it ends.
+    /// Nothing is served later than that, but for the time that a write of it takes on its way to the store; rebuilds that fail do not lengthen it. A value that nobody asks for goes when it ends.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -515,7 +515,8 @@ impl Cache {
     /// [`BadInput`](ErrorKind::BadInput) for a key of more than [`KEY_BYTES_MAX`] bytes; [`Timeout`](ErrorKind::Timeout) where somebody else's rebuild outlasts
     /// [`wait`](CacheOptions::wait); [`LayoutMismatch`](ErrorKind::LayoutMismatch) where another program wrote under the entry's key (an invalidation mends it);
     /// [`Absent`](ErrorKind::Absent) where the cache was dropped and this handle may not make it; [`Unsupported`](ErrorKind::Unsupported) where it would have to wait outside a Tokio
-    /// runtime; those of the store. After one with the effect `Unknown` a lease may have been taken, which ends with its time.
+    /// runtime; those of the store. After one with the effect `Unknown` a lease may have been taken: it is given up beside the caller, and where that
+    /// fails, too, ends with its time. So is that of a lookup that is dropped midway.
     pub async fn lookup(&self, key: impl AsRef<[u8]>) -> Result<Lookup> {
         self.0.lookup(key.as_ref()).await
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::judge::Scribe;
 use super::layout::{Content, Record};
-use super::shared::Shared;
+use super::shared::{Shared, Try};
 use super::{Cached, Source};
 use crate::cell::Cell;
 use crate::events;
@@ -66,9 +66,9 @@ pub(super) struct Term {
     cell: Cell,
     key: Bytes,
     draw: u64,
-    /// The stale value as it stood when the lease was read.
+    /// The stale value as it was read with the lease.
     kept: Option<Content>,
-    /// When that was, by the monotonic clock.
+    /// When it was as old as it said, at the earliest, by the monotonic clock: not when the answer came, which is later.
     since: Duration,
     /// Held for a look or a change, never across an await.
     standing: Mutex<Standing>,
@@ -221,11 +221,10 @@ impl Term {
         cell: Cell,
         cas: Cas,
         key: Bytes,
-        draw: u64,
+        Try { draw, sent }: Try,
         kept: Option<Content>,
-        sent: Duration,
+        since: Duration,
     ) -> Term {
-        let since = shared.terms.clock.monotonic();
         let standing = Mutex::new(Standing { cas, sent, fault: None, gone: None });
         Term { shared, cell, key, draw, kept, since, standing }
     }
@@ -247,7 +246,7 @@ impl Term {
         outcome.map_err(|error| if error.kind() == ErrorKind::Conflict { self.gone(error) } else { error })
     }
 
-    async fn free(&self) {
+    pub(super) async fn free(&self) {
         if let Ok(place) = self.place() {
             _ = place.replace(&self.scribe().free(self.kept_now())).await;
         }
@@ -255,8 +254,8 @@ impl Term {
 
     /// What is left of the stale value.
     fn kept_now(&self) -> Option<Content> {
-        let elapsed = self.shared.terms.clock.monotonic().saturating_sub(self.since);
-        self.kept.clone().and_then(|content| content.after(elapsed))
+        let now = self.shared.terms.clock.monotonic();
+        self.kept.clone().and_then(|content| content.after(self.since, now))
     }
 
     fn scribe(&self) -> Scribe<'_> {

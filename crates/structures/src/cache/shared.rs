@@ -8,9 +8,10 @@ use bytes::Bytes;
 use larder_core::observe::{Subject, WaitEnd};
 use larder_core::text::Shown;
 use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Item, Op, Profile, Reply, Result, StoreRef, TtlSupport};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::judge::{Scribe, Verdict, age, judge};
+use super::judge::{Scribe, Verdict, age, judge, told};
 use super::layout::{Content, HASH_XXH3_128, HEAD_BYTES_MAX, LAYOUT, Record, index_of};
 use super::rebuild::{Rebuild, Term};
 use super::{Cached, KEY_BYTES_MAX, Lookup, Source};
@@ -66,13 +67,18 @@ struct Life {
 struct View {
     cell: Cell,
     item: Option<Item>,
+    /// When it was as old as it says, at the earliest, by the monotonic clock. The time since is part of its age, too.
+    as_of: Duration,
 }
 
-/// Somebody who asks for a key, and rebuilds it if it is their turn.
+/// Somebody who asks for a key, and rebuilds it if it is their turn. Dropped midway, it gives back what it may have taken.
 struct Bid {
+    shared: Arc<Shared>,
     key: Bytes,
     /// The leases that were sent and may stand, the latest last.
     tries: Vec<Try>,
+    /// Where the latest was sent to, and the runtime to give it back on: a drop may come from outside of it.
+    sent_to: Option<(Cell, Option<Handle>)>,
     /// When waiting for others ends.
     wait_until: Instant,
     /// When trying to take the lease ends.
@@ -82,10 +88,10 @@ struct Bid {
 
 /// A lease that was sent. Each has a draw of its own: one that arrives late, after an invalidation of the lease that landed in its stead, must not pass for that one.
 #[derive(Clone, Copy, Debug)]
-struct Try {
-    draw: u64,
+pub(super) struct Try {
+    pub(super) draw: u64,
     /// When it was sent, by the monotonic clock.
-    sent: Duration,
+    pub(super) sent: Duration,
 }
 
 impl Shared {
@@ -149,8 +155,10 @@ impl Shared {
         let now = Instant::now();
         let Terms { wait, timeout, .. } = self.terms;
         let mut bid = Bid {
+            shared: self.clone(),
             key,
             tries: Vec::new(),
+            sent_to: None,
             wait_until: now + wait,
             try_until: now + wait.max(timeout),
             backoff: Backoff::new(PAUSE_FIRST, PAUSE_MAX),
@@ -179,27 +187,60 @@ impl Shared {
     }
 
     /// The rebuild under the lease of that draw, which was read.
-    fn rebuild(self: &Arc<Self>, bid: Bid, view: View, draw: u64, kept: Option<Content>) -> Result<Rebuild> {
+    fn rebuild(self: &Arc<Self>, mut bid: Bid, view: View, draw: u64, kept: Option<Content>) -> Result<Rebuild> {
+        let term = self.term(&bid.key, &bid.tries, view, draw, kept)?;
+        // From here on it is the rebuild that gives the lease up.
+        bid.tries.clear();
+        Ok(Rebuild::new(term))
+    }
+
+    fn term(
+        self: &Arc<Self>,
+        key: &Bytes,
+        tries: &[Try],
+        view: View,
+        draw: u64,
+        kept: Option<Content>,
+    ) -> Result<Term> {
         let cas = view.item.and_then(|item| item.cas).ok_or_else(no_token)?;
-        let sent = bid.tries.iter().find(|sent| sent.draw == draw).map_or(Duration::ZERO, |sent| sent.sent);
-        Ok(Rebuild::new(Term::new(self.clone(), view.cell, cas, bid.key, draw, kept, sent)))
+        let sent = tries.iter().find(|sent| sent.draw == draw).map_or(Duration::ZERO, |sent| sent.sent);
+        Ok(Term::new(self.clone(), view.cell, cas, key.clone(), Try { draw, sent }, kept, view.as_of))
+    }
+
+    /// Gives up the lease of somebody who asks no more, if one of those stands. Should it fail, the lease ends with its time.
+    async fn give_back(self: Arc<Self>, cell: Cell, key: Bytes, tries: Vec<Try>) {
+        let sent = self.terms.clock.monotonic();
+        let Ok(item) = cell.read(&self.store, self.ctx()).await else { return };
+        let view = self.view(cell, item, sent);
+        if let Ok(Verdict::Mine { draw, kept }) = self.verdict(&view, &key, &tries)
+            && let Ok(term) = self.term(&key, &tries, view, draw, kept)
+        {
+            term.free().await;
+        }
     }
 
     /// Writes a lease where there is none; what stands there then. Its draw tells whose it is, and which of several that were tried.
     async fn take(&self, bid: &mut Bid, view: View, kept: Option<Content>) -> Result<View> {
-        let draw = bid.next_try(self.terms.clock.monotonic());
+        let sent = self.terms.clock.monotonic();
+        let draw = bid.next_try(sent, &view.cell);
+        // A lease does not make it live longer by what has passed since it was read.
+        let kept = kept.and_then(|content| content.after(view.as_of, sent));
         let lease = self.scribe(&bid.key, draw).lease(self.terms.lease, kept);
         let (cell, bytes, ttl) = (view.cell, lease.encode(), lease.ttl());
         let wrote = match view.item {
             Some(item) => cell.write(&self.store, self.ctx(), item.cas.ok_or_else(no_token)?, bytes, ttl).await,
             None => cell.create(&self.store, self.ctx(), bytes, ttl).await,
         };
-        if matches!(wrote.landed, Ok(false)) {
+        let is_nowhere = match &wrote.landed {
+            Ok(is_landed) => !is_landed,
+            Err(error) => !error.is_unknown(),
+        };
+        if is_nowhere {
             bid.tries.pop();
         }
         match (wrote.landed, wrote.now) {
             (Err(error), _) if !error.is_unknown() => Err(error),
-            (_, Ok(item)) => Ok(View { cell, item }),
+            (_, Ok(item)) => Ok(self.view(cell, item, sent)),
             // It may have landed: whoever reads it knows.
             (landed, Err(error)) => {
                 let mut fault = landed.err().unwrap_or(error);
@@ -244,8 +285,17 @@ impl Shared {
     }
 
     async fn read(&self, key: &[u8]) -> Result<View> {
+        let sent = self.terms.clock.monotonic();
         let (cell, reply) = self.run(key, Cell::read_op).await?;
-        Ok(View { cell, item: reply.into_item() })
+        Ok(self.view(cell, reply.into_item(), sent))
+    }
+
+    /// What the answer to a read says that was sent then.
+    fn view(&self, cell: Cell, item: Option<Item>, sent: Duration) -> View {
+        // The store told its age on the way; by the wall clock it is judged here and now.
+        let is_told = item.as_ref().is_some_and(|item| told(item.ttl, &self.store.profile()).is_some());
+        let as_of = if is_told { sent } else { self.terms.clock.monotonic() };
+        View { cell, item, as_of }
     }
 
     /// Runs an op on the entry of a key, in the life of the name that is.
@@ -302,7 +352,8 @@ impl Shared {
 
 impl Bid {
     /// Draws for a lease that is sent now.
-    fn next_try(&mut self, now: Duration) -> u64 {
+    fn next_try(&mut self, now: Duration, cell: &Cell) -> u64 {
+        self.sent_to = Some((cell.clone(), Handle::try_current().ok()));
         if self.tries.len() >= TRIES_KEPT_MAX {
             self.tries.remove(0);
         }
@@ -343,6 +394,18 @@ impl Bid {
         runtime::current("a pause before the lease is tried for again takes a timer")?;
         tokio::time::sleep_until(self.try_until.min(now + self.backoff.next_pause())).await;
         Ok(())
+    }
+}
+
+impl Drop for Bid {
+    fn drop(&mut self) {
+        if self.tries.is_empty() {
+            return;
+        }
+        let Some((cell, runtime)) = self.sent_to.take() else { return };
+        let Some(runtime) = runtime.or_else(|| Handle::try_current().ok()) else { return };
+        let (key, tries) = (std::mem::take(&mut self.key), std::mem::take(&mut self.tries));
+        runtime.spawn(self.shared.clone().give_back(cell, key, tries));
     }
 }
 

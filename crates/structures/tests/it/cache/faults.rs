@@ -8,7 +8,7 @@ use larder_core::Reply;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, StoreRef};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
-use larder_structures::cache::Source;
+use larder_structures::cache::{Lookup, Source};
 use larder_structures::{Cache, CacheOptions};
 use larder_testkit::faulty::{Fault, Faulty};
 
@@ -172,6 +172,69 @@ async fn a_lease_that_lands_after_it_was_given_up_for_lost_is_the_callers_own() 
     assert!(is_fresh(&found(&cache, "k").await, "v"));
     clock.advance(secs(15));
     assert!(cached(&cache, "k", "w").await.is_kept());
+}
+
+/// Its lease has landed, and it has not heard of it: there is no rebuild yet that would give it up.
+#[tokio::test]
+async fn a_lookup_that_is_dropped_while_its_lease_is_written_gives_it_up() {
+    for had_value in [false, true] {
+        let (clock, inner) = clocked();
+        let hooked = Hooked::new(&inner);
+        let long = || options().lease(secs(3600)).wait(Duration::ZERO).clock(clock.clone());
+        let cache = long().open_or_create(&hooked.shared(), "c").await.unwrap();
+        let other = long().open(&inner, "c").await.unwrap();
+        if had_value {
+            cached(&other, "k", "old").await;
+            clock.advance(secs(11));
+        }
+        let landed = Arc::new(tokio::sync::Notify::new());
+        let lands = landed.clone();
+        hooked.at(2, |store, batch| async move {
+            assert!(store.run(Ctx::default(), batch).await.iter().all(Result::is_ok), "it lands");
+            lands.notify_one();
+            std::future::pending().await
+        });
+        tokio::select! {
+            biased;
+            _ = cache.lookup("k") => panic!("the lease was answered"),
+            () = landed.notified() => {}
+        }
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        match other.lookup("k").await {
+            Ok(Lookup::Rebuild(rebuild)) => {
+                assert_eq!(rebuild.stale().map(|value| &value[..]), had_value.then_some(&b"old"[..]));
+                assert!(rebuild.finish("new").await.is_kept());
+            }
+            seen => panic!("the lease stands, had a value: {had_value}: {seen:?}"),
+        }
+        // Nothing of it comes after.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(is_fresh(&found(&cache, "k").await, "new"));
+    }
+}
+
+/// One whose lookup fails, too: it was told that the lease may have been taken, and does not keep it.
+#[tokio::test]
+async fn a_lookup_that_fails_after_its_lease_was_written_gives_it_up() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let brief = || brief().timeout(Duration::from_millis(1)).lease(secs(3600)).wait(Duration::ZERO);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let other = brief().open(&inner, "c").await.unwrap();
+    hooked.at(2, |store, batch| async move {
+        _ = store.run(Ctx::default(), batch.clone()).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        fail(&batch, Effect::Unknown)
+    });
+    assert!(cache.lookup("k").await.unwrap_err().is_unknown());
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(other.lookup("k").await, Ok(Lookup::Rebuild(_))));
 }
 
 #[tokio::test]

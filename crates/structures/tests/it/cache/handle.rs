@@ -11,9 +11,9 @@ use larder_structures::cache::{KEY_BYTES_MAX, Lookup, Source};
 use larder_structures::{Cache, Name, Set, registry};
 
 use crate::cache::support::{
-    cached, clocked, entry_key, found, is_fresh, is_stale, leased, long_rebuild, options, secs, why_not,
+    Distant, cached, clocked, entry_key, found, is_fresh, is_stale, leased, long_rebuild, options, secs, why_not,
 };
-use crate::lock::support::memory;
+use crate::lock::support::{Dialect, Reprofiled, memory};
 use crate::support::probe::Probe;
 
 /// The index of the key `k`.
@@ -294,6 +294,44 @@ async fn a_closure_that_fails_gives_the_lease_up_at_once_and_leaves_the_stale_va
     // Giving up twice has not made it live longer.
     clock.advance(secs(1));
     assert!(cache.get("k").await.unwrap().is_none());
+}
+
+/// Each failure writes the stale value twice, and what passes on the way to the store and back is part of its time.
+#[tokio::test(start_paused = true)]
+async fn rebuilds_that_fail_one_after_the_other_far_away_do_not_make_the_stale_value_live_longer() {
+    const EACH_WAY: Duration = Duration::from_millis(50);
+    let ttl = secs(1);
+    for (dialect, stale) in [(Dialect::Millis, secs(1)), (Dialect::Silent, secs(1)), (Dialect::Millis, secs(5))] {
+        let (inner, clock) = memory();
+        let inner = Reprofiled::speaking(&inner, dialect);
+        let options = || options().ttl(ttl).stale(stale).lease(LONG).wait(Duration::ZERO).clock(clock.clone());
+        let near = options().open_or_create(&inner, "c").await.unwrap();
+        let far = options().open(&Distant::shared(&inner, EACH_WAY), "c").await.unwrap();
+        cached(&near, "k", "old").await;
+        let made = tokio::time::Instant::now();
+        let failures = Arc::new(AtomicUsize::new(0));
+        let failing = tokio::spawn({
+            let failures = failures.clone();
+            async move {
+                tokio::time::sleep(ttl).await;
+                loop {
+                    let fail = async || Err::<Bytes, _>(Error::new(ErrorKind::Overflow, "mine"));
+                    assert_eq!(far.get_or_rebuild("k", fail).await.unwrap_err().detail(), "mine");
+                    failures.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        });
+        tokio::time::sleep_until(made + ttl + stale - 2 * EACH_WAY).await;
+        let seen = near.get("k").await.unwrap();
+        assert!(seen.is_some_and(|seen| is_stale(&seen, "old")), "{dialect:?}, {stale:?}: its window is not over");
+        tokio::time::sleep_until(made + ttl + stale + 2 * EACH_WAY).await;
+        let seen = near.get("k").await.unwrap();
+        assert!(seen.is_none(), "{dialect:?}, {stale:?}: {seen:?}");
+        assert!(!failing.is_finished());
+        failing.abort();
+        let failures = failures.load(Ordering::SeqCst);
+        assert!(failures >= stale.as_millis() as usize / 300, "{dialect:?}, {stale:?}: {failures}");
+    }
 }
 
 #[tokio::test]

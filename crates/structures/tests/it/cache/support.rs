@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use larder_core::{Ctx, Error, Key, ManualClock, StoreRef};
+use larder_core::{Batch, Ctx, Error, Key, ManualClock, Profile, Run, Store, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::{Cached, Lookup, Rebuild, Source};
 use larder_structures::{Cache, CacheOptions, Name, registry};
@@ -14,6 +14,34 @@ pub(crate) fn clocked() -> (Arc<ManualClock>, StoreRef) {
     let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
     let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
     (clock, Arc::new(store))
+}
+
+/// A store that is far away: every batch takes as long to it, and its replies as long back. Where time is paused.
+#[derive(Debug)]
+pub(crate) struct Distant {
+    inner: StoreRef,
+    each_way: Duration,
+}
+
+impl Distant {
+    pub(crate) fn shared(inner: &StoreRef, each_way: Duration) -> StoreRef {
+        Arc::new(Distant { inner: inner.clone(), each_way })
+    }
+}
+
+impl Store for Distant {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            tokio::time::sleep(self.each_way).await;
+            let replies = self.inner.run(ctx, batch).await;
+            tokio::time::sleep(self.each_way).await;
+            replies
+        })
+    }
 }
 
 /// Fresh for 10 s, served for 5 more, leased for 2.

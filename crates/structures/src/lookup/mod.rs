@@ -28,7 +28,7 @@
 //! # Round trips
 //! | of an opened handle | |
 //! |---|---|
-//! | get | 1; 3 more when another version was built since |
+//! | get | 1, also to refuse a number where the table has addresses; 3 more when another version was built since |
 //! | get_many | 1 for every 1 MiB of the blocks they touch |
 //! | build | 4, and 2 for every 128 KiB of blocks; 3 more to remove what was there before |
 //! | stat | 1 |
@@ -293,8 +293,8 @@ impl PackedTable {
         PackedTable::options().open_or_create(store, name).await
     }
 
-    /// The row of an address or a number; `None` where no range has it. A table of numbers takes an address for its number. **Round trips: 1**; 3 more when another
-    /// version was built since.
+    /// The row of an address or a number; `None` where no range has it. A table of numbers takes an address for its number. **Round trips: 1**, also to
+    /// refuse a number, which the version in force must say; 3 more when another version was built since.
     ///
     /// Algorithm: two binary searches, one in the directory for the block and one in the block; at most 8 rows are decoded.
     ///

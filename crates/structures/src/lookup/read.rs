@@ -43,6 +43,8 @@ enum Tried {
     Found(Vec<Option<Found>>),
     /// This block is not there.
     Missing(Spot),
+    /// This key is a number, and the table is of addresses.
+    Unfit(LookupKey),
     /// Another version is in force.
     Another,
 }
@@ -57,6 +59,11 @@ fn of_blocks(wanted: &[(usize, Spot)], most: usize) -> usize {
     by_block(wanted).take(most).map(<[_]>::len).sum()
 }
 
+/// True for a number where the table has addresses.
+fn is_unfit(directory: &Directory, key: &LookupKey) -> bool {
+    key.family() == Family::Number && !directory.has_numbers() && !directory.sections.is_empty()
+}
+
 impl Inner {
     /// The rows of keys, all of one version.
     pub(super) async fn get_many(&self, keys: &[LookupKey]) -> Result<Vec<Option<Found>>> {
@@ -69,17 +76,17 @@ impl Inner {
         for _ in 0..ROUNDS_MAX {
             let tried = self.try_get(ctx, &loaded, keys).await?;
             self.vigil.check()?;
-            let missing = match tried {
-                Tried::Found(found) => return Ok(found),
-                Tried::Missing(spot) => Some(spot),
-                Tried::Another => None,
-            };
-            let (now, _) = self.load(ctx).await?;
-            // The blocks of a version go when another one is in force: while this one is, nobody removes them.
-            if let Some(spot) = missing.filter(|_| now.is(loaded.known())) {
-                return Err(self.lost(&spot));
+            if let Tried::Found(found) = tried {
+                return Ok(found);
             }
-            loaded = now;
+            let (now, _) = self.load(ctx).await?;
+            let is_in_force = now.is(loaded.known());
+            match tried {
+                // The blocks of a version go when another one is in force: while this one is, nobody removes them.
+                Tried::Missing(spot) if is_in_force => return Err(self.lost(&spot)),
+                Tried::Unfit(key) if is_in_force => return Err(self.unfit(&key)),
+                _ => loaded = now,
+            }
         }
         let detail = format!("packed table {} was built anew each of the {ROUNDS_MAX} times it was read", self.name);
         Err(Error::new(ErrorKind::Conflict, detail))
@@ -89,16 +96,14 @@ impl Inner {
         let mut found = vec![None; keys.len()];
         // The keys that have a block, by block.
         let mut wanted: Vec<(usize, Spot)> = Vec::with_capacity(keys.len());
+        let directory = loaded.version.as_ref().map(|(_, directory)| directory);
+        // It may be of numbers since.
+        if let Some(key) = directory.and_then(|directory| keys.iter().find(|key| is_unfit(directory, key))) {
+            return Ok(Tried::Unfit(*key));
+        }
         let mut looks = self.is_look_due();
         for (at, key) in keys.iter().enumerate() {
-            let spot = match &loaded.version {
-                Some((_, directory)) => {
-                    self.check_key(directory, key)?;
-                    directory.spot(key)
-                }
-                None => None,
-            };
-            match spot {
+            match directory.and_then(|directory| directory.spot(key)) {
                 Some(spot) => wanted.push((at, spot)),
                 // That no row has it, the version in force must say.
                 None => looks = true,
@@ -156,14 +161,10 @@ impl Inner {
         Ok(Some(Found { first: spot.family.key(hit.first), last: spot.family.key(last), fields }))
     }
 
-    /// # Errors
-    /// [`ErrorKind::BadInput`] for a number where the table has addresses.
-    fn check_key(&self, directory: &Directory, key: &LookupKey) -> Result<()> {
-        if key.family() == Family::Number && !directory.has_numbers() && !directory.sections.is_empty() {
-            let detail = format!("packed table {} is of addresses, and {key} is a number", self.name);
-            return Err(Error::new(ErrorKind::BadInput, detail));
-        }
-        Ok(())
+    /// The error for a number where the table has addresses.
+    fn unfit(&self, key: &LookupKey) -> Error {
+        let detail = format!("packed table {} is of addresses, and {key} is a number", self.name);
+        Error::new(ErrorKind::BadInput, detail)
     }
 
     fn lost(&self, spot: &Spot) -> Error {

@@ -8,7 +8,7 @@ use larder_core::native::{BitField, GuardedBits, GuardedBitsAct, Native, NativeR
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want, ambient};
 
 use super::layout::{self, Bits, Header};
-use super::shared::{Inner, Known};
+use super::shared::{Inner, Known, Seen};
 use crate::events;
 use crate::retry::Backoff;
 use crate::runtime;
@@ -210,25 +210,26 @@ impl Inner {
         let mut out = vec![Vec::new(); ids.len()];
         // A shard that others made meanwhile is known the next time.
         loop {
-            let is_whole = if self.is_native() {
+            let seen = if self.is_native() {
                 self.read_native(deadline, &wanted, parts, &mut out).await?
             } else {
                 self.read_portable(deadline, &wanted, parts, &mut out).await?
             };
-            if is_whole {
+            if !self.settle_all(deadline, &seen).await?.contains(&Known::Meanwhile) {
                 return Ok(out);
             }
         }
     }
 
+    /// Reads numbers of records, and what each shard says of itself, which is still to be settled.
     async fn read_native(
         &self,
         deadline: Instant,
         wanted: &Wanted,
         parts: &[Bits],
         out: &mut [Vec<u64>],
-    ) -> Result<bool> {
-        let mut is_whole = true;
+    ) -> Result<Vec<Seen>> {
+        let mut seen = Vec::with_capacity(wanted.len());
         let records_an_op = (FIELDS_AN_OP / parts.len()).max(1);
         let mut asked = Vec::new();
         for (&shard, records) in wanted {
@@ -246,13 +247,14 @@ impl Inner {
                     Ok(Op::native(self.key(*shard)?, Native::Bits(fields)))
                 })
                 .collect();
+            let were_known: Vec<bool> = some.iter().map(|(shard, _)| self.known(*shard).is_some()).collect();
             let replies = self.vigil().run(Ctx { deadline: Some(deadline) }, ops?).await;
-            for ((shard, records), reply) in some.iter().zip(replies) {
+            for (((shard, records), was_known), reply) in some.iter().zip(were_known).zip(replies) {
                 let Some(NativeReply::Numbers(numbers)) = reply?.into_native() else {
                     return Err(self.strange(*shard));
                 };
                 let found = Header::of_fields(*shard, &numbers);
-                is_whole &= self.settle(deadline, *shard, found).await? != Known::Meanwhile;
+                seen.push(Seen { shard: *shard, was_known, found });
                 let mut numbers = numbers.into_iter().skip(Header::mark_fields().len());
                 for (at, _) in *records {
                     let read = numbers.by_ref().take(parts.len()).map(Option::unwrap_or_default);
@@ -261,17 +263,18 @@ impl Inner {
                 }
             }
         }
-        Ok(is_whole)
+        Ok(seen)
     }
 
+    /// As [`read_native`](Inner::read_native).
     async fn read_portable(
         &self,
         deadline: Instant,
         wanted: &Wanted,
         parts: &[Bits],
         out: &mut [Vec<u64>],
-    ) -> Result<bool> {
-        let mut is_whole = true;
+    ) -> Result<Vec<Seen>> {
+        let mut seen = Vec::with_capacity(wanted.len());
         let shards: Vec<(&u32, &Vec<(usize, u32)>)> = wanted.iter().collect();
         let record_bytes = self.params.schema.bits() / 8 + 2;
         // Of a shard that few records are wanted of, only those are read, where the store can.
@@ -292,16 +295,16 @@ impl Inner {
                     batch.push(Op::get_range(self.key(shard)?, first / 8, record_bytes as u64));
                 }
             }
+            let were_known: Vec<bool> = some.iter().map(|(shard, _)| self.known(**shard).is_some()).collect();
             let mut replies = self.vigil().run(Ctx { deadline: Some(deadline) }, batch).await.into_iter();
-            for &(&shard, records) in some {
+            for (&(&shard, records), was_known) in some.iter().zip(were_known) {
                 let whole = !by_parts(records);
                 let head = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?.into_item();
                 let found = match &head {
                     Some(item) => Some(self.header(shard, &item.value)?.incarnation),
                     None => None,
                 };
-                let known = self.settle(deadline, shard, found).await?;
-                is_whole &= known != Known::Meanwhile;
+                seen.push(Seen { shard, was_known, found });
                 for (at, position) in records {
                     let first = self.params.first_bit(*position);
                     let (bytes, base) = if whole {
@@ -310,18 +313,18 @@ impl Inner {
                         let item = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?.into_item();
                         (item.map(|item| item.value), first / 8 * 8)
                     };
-                    out[*at] = match (&bytes, known) {
-                        (Some(bytes), _) => {
+                    out[*at] = match &bytes {
+                        Some(bytes) => {
                             let read = |part: &Bits| layout::read_bits(bytes, first - base + part.offset, part.width);
                             parts.iter().map(read).collect()
                         }
-                        (None, Known::Made) => return Err(self.lost(shard)),
-                        (None, Known::Never | Known::Meanwhile) => vec![0; parts.len()],
+                        None if found.is_some() => return Err(self.lost(shard)),
+                        None => vec![0; parts.len()],
                     };
                 }
             }
         }
-        Ok(is_whole)
+        Ok(seen)
     }
 
     /// The highest id that is known, plus 1. **Round trips: 1** in the native layout, else 2, and 1 for each shard at the end that nothing was

@@ -39,6 +39,7 @@
 //! | set | 2 | 1 |
 //! | get_many, set_many | 1 and 2 for every 2 MiB of the shards they touch | 1 for 64 × 1,024 numbers |
 //! | the first set in a shard | 4 more | 4 more |
+//! | a get, or get_many, of any shard that was never made: the list tells so, each time | 1 more | 1 more |
 //! | the first time a handle meets a shard that others made | 1 more | 1 more |
 //! | highest | 2 | 1 |
 //! | aggregate | 3, and 1 for every 2 MiB | 2, and 1 for every 2 MiB |
@@ -478,7 +479,8 @@ impl PackedRecords {
         self.0.change(todo).await
     }
 
-    /// A record: the values of all fields, in their order; of one that was never set, zeros. **Round trips: 1.**
+    /// A record: the values of all fields, in their order; of one that was never set, zeros. **Round trips: 1**, 2 where nothing was
+    /// set yet in its whole shard: that it was never made, and is not lost, the list tells.
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for an id out of range, [`Lost`](ErrorKind::Lost) where its shard is gone, those of the store.
@@ -497,7 +499,7 @@ impl PackedRecords {
     }
 
     /// Records, in the order of the ids. **Round trips**: as one [`get`](PackedRecords::get) while they touch 2 MiB of shards, or 65,536
-    /// numbers where the store has bit fields.
+    /// numbers where the store has bit fields, and 1 for each further as many; 1 more for all the shards together that were never made.
     ///
     /// # Errors
     /// As [`get`](PackedRecords::get).
@@ -596,7 +598,7 @@ impl PackedRecords {
     }
 
     /// How many of the records of these ids have which values in these fields; an id that is given twice counts twice. **Round trips**: as a
-    /// [`get_many`](PackedRecords::get_many) for every 1,000.
+    /// [`get_many`](PackedRecords::get_many) for every 1,000, also where shards were never made.
     ///
     /// # Errors
     /// As [`aggregate`](PackedRecords::aggregate), and [`BadInput`](ErrorKind::BadInput) for an id out of range.

@@ -57,6 +57,16 @@ pub(super) enum Known {
     Meanwhile,
 }
 
+/// What a read found of a shard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) shard: u32,
+    /// If it was known to be listed before it was read; one that is known since may have been made since.
+    pub(super) was_known: bool,
+    /// The incarnation that it says of itself; `None` where there is no shard.
+    pub(super) found: Option<u64>,
+}
+
 impl Inner {
     /// No round trip.
     ///
@@ -309,16 +319,33 @@ impl Inner {
     ///
     /// **Round trips: 0** where that is known, else 1: what others made meanwhile is learnt from the ledger.
     pub(super) async fn settle(&self, deadline: Instant, shard: u32, found: Option<u64>) -> Result<Known> {
-        let knew = self.known(shard);
-        if found.is_some() && knew == found {
-            return Ok(Known::Made);
+        let was_known = self.known(shard).is_some();
+        self.settle_all(deadline, &[Seen { shard, was_known, found }]).await.map(|known| known[0])
+    }
+
+    /// The same of many shards, by one look for all; to be called when all of them were read, so that the look is no older than any
+    /// reading. **Round trips: 0** where all are known, else 1.
+    pub(super) async fn settle_all(&self, deadline: Instant, seen: &[Seen]) -> Result<Vec<Known>> {
+        let is_settled = |seen: &Seen| seen.found.is_some() && self.known(seen.shard) == seen.found;
+        let mut known = vec![Known::Made; seen.len()];
+        let open: Vec<usize> = (0..seen.len()).filter(|&at| !is_settled(&seen[at])).collect();
+        if open.is_empty() {
+            return Ok(known);
         }
         let list = self.look(deadline).await?;
-        match (self.said(&list, shard)?, found) {
+        for at in open {
+            known[at] = self.judge(&list, seen[at])?;
+        }
+        Ok(known)
+    }
+
+    /// What a list that was read after a shard tells of it.
+    fn judge(&self, list: &List, seen: Seen) -> Result<Known> {
+        match (self.said(list, seen.shard)?, seen.found) {
             (Some(listed), Some(found)) if listed == found => Ok(Known::Made),
             // Looked for before it was made; next time it is known.
-            (Some(_), None) if knew.is_none() => Ok(Known::Meanwhile),
-            (Some(_), _) => Err(self.lost(shard)),
+            (Some(_), None) if !seen.was_known => Ok(Known::Meanwhile),
+            (Some(_), _) => Err(self.lost(seen.shard)),
             // It is there, and its maker has not listed it yet: nothing in it was acknowledged.
             (None, Some(_)) => Ok(Known::Made),
             (None, None) => Ok(Known::Never),

@@ -598,3 +598,56 @@ async fn of_two_versions_of_one_number_that_a_handle_reads_at_once_the_second_is
     let error = handle.stat().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
 }
+
+fn networks(word: &str) -> Rows {
+    let mut rows = Rows::new(["word"]).unwrap();
+    rows.push_network("192.0.2.0/24", [word]).unwrap();
+    rows
+}
+
+/// A number that a table of addresses cannot have may be one of the version that took its place.
+#[tokio::test]
+async fn a_handle_that_knows_addresses_finds_the_numbers_that_were_built_since() {
+    let counting = larder_layers::Counting::new(memory());
+    let store: StoreRef = Arc::new(counting.clone());
+    let builder = open(&store).await;
+    builder.build(networks("one")).await.unwrap();
+    let (address, number): (LookupKey, LookupKey) = ("192.0.2.9".parse().unwrap(), 7u64.into());
+    let [reader, fresh, of_both] = [open(&store).await, open(&store).await, open(&store).await];
+    for handle in [&reader, &of_both] {
+        for _ in 0..2 {
+            let before = counting.counts();
+            let error = handle.get_many(&[address, number]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+            assert!(error.to_string().contains("is of addresses, and 7 is a number"), "{error}");
+            assert_eq!(counting.counts().since(&before).round_trips, 1);
+            assert_eq!(&handle.get(address).await.unwrap().unwrap().fields[0][..], b"one");
+        }
+    }
+    builder.build(rows("two", 30)).await.unwrap();
+    for handle in [&reader, &fresh] {
+        let before = counting.counts();
+        assert_eq!(&handle.get(number).await.unwrap().expect("a row").fields[0][..], b"two");
+        assert_eq!(counting.counts().since(&before).round_trips, 3);
+    }
+    let found = of_both.get_many(&[number, address]).await.unwrap();
+    assert!(found[0].is_some() && found[1].is_none(), "{found:?}");
+    // And back: the numbers are refused once addresses are in force.
+    builder.build(networks("three")).await.unwrap();
+    assert_eq!(&of_both.get(address).await.unwrap().expect("a row").fields[0][..], b"three");
+    assert_eq!(reader.get(number).await.unwrap_err().kind(), ErrorKind::BadInput);
+}
+
+/// Where no block of the old version is gone yet, a handle learns of the new one by its look at the head: calls that are refused leave it to others.
+#[tokio::test]
+async fn a_number_that_is_refused_takes_no_look_from_those_behind_it() {
+    let counting = larder_layers::Counting::new(memory());
+    let store: StoreRef = Arc::new(counting.clone());
+    open(&store).await.build(networks("one")).await.unwrap();
+    let address: LookupKey = "192.0.2.9".parse().unwrap();
+    let reader = open(&store).await;
+    reader.get(7u64).await.unwrap_err();
+    let before = counting.counts();
+    reader.get(address).await.unwrap();
+    assert!(counting.counts().since(&before).ops >= 2, "the first look is due: a block, and the head");
+}

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use larder_core::{Batch, Ctx, ErrorKind, Key, StoreExt, StoreRef};
+use larder_core::native::Native;
+use larder_core::{Batch, Ctx, ErrorKind, Key, Op, Reply, StoreExt, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::records::{Schema, Value};
 use larder_structures::{Name, PackedRecords, registry};
 
 use crate::support::hooked::Hooked;
+use crate::support::natives::Natives;
 use crate::support::sieve::Sieve;
 use crate::support::twice::Twice;
 
@@ -28,7 +30,20 @@ async fn set(records: &PackedRecords, id: u64, visits: u64) -> larder_core::Resu
 async fn evict(store: &StoreRef, shard: u32) {
     let manifest = registry::find(store, Ctx::default(), &Name::new("users").unwrap()).await.unwrap().unwrap();
     let key = Key::new(format!("L.users.r.{:016x}.s{shard}", manifest.generation)).unwrap();
-    assert!(store.delete(key).await.unwrap(), "shard {shard} was not there");
+    let is_native = !store.profile().natives.is_empty();
+    let gone = if is_native { Op::native(key, Native::Remove) } else { Op::delete(key) };
+    assert_eq!(store.run_one(Ctx::default(), gone).await.unwrap(), Reply::Deleted, "shard {shard} was not there");
+}
+
+/// A store for each of the two layouts.
+fn stores() -> [StoreRef; 2] {
+    let memory = || Arc::new(MemoryStore::new()) as StoreRef;
+    [memory(), Natives::over(&memory()).shared()]
+}
+
+/// An id in each of the first shards.
+fn one_a_shard(shards: u64) -> Vec<u64> {
+    (0..shards).map(|shard| 1 + shard * IN_SHARD_1).collect()
 }
 
 fn is_lost<T: std::fmt::Debug>(told: larder_core::Result<T>) {
@@ -99,6 +114,93 @@ async fn the_first_set_in_a_shard_takes_the_round_trips_it_documents() {
         let before = counting.counts();
         set(&records, 0, visits).await.unwrap();
         assert_eq!(counting.counts().since(&before).round_trips, documented);
+    }
+}
+
+#[tokio::test]
+async fn shards_that_were_never_made_take_one_look_together_at_each_call() {
+    for store in stores() {
+        let counting = larder_layers::Counting::new(store);
+        let records = records(&(Arc::new(counting.clone()) as StoreRef)).await;
+        let ids = one_a_shard(10);
+        for _ in 0..2 {
+            let before = counting.counts();
+            assert_eq!(records.get(7).await.unwrap(), [Value::Uint(0)]);
+            assert_eq!(counting.counts().since(&before).round_trips, 2, "a get");
+            let before = counting.counts();
+            assert_eq!(records.get_many(&ids).await.unwrap(), vec![[Value::Uint(0)]; 10]);
+            assert_eq!(counting.counts().since(&before).round_trips, 2, "of ten shards");
+            let before = counting.counts();
+            let counted = records.aggregate_ids(&["visits"], &ids).await.unwrap();
+            assert_eq!(counted.count(&[Value::Uint(0)]), 10);
+            assert_eq!(counting.counts().since(&before).round_trips, 2, "a count of ten shards");
+        }
+        // Shards that are there, and known, need none.
+        set(&records, ids[3], 4).await.unwrap();
+        let before = counting.counts();
+        assert_eq!(records.get_many(&ids[3..4]).await.unwrap(), [[Value::Uint(4)]]);
+        assert_eq!(counting.counts().since(&before).round_trips, 1, "of one that is there");
+        let before = counting.counts();
+        assert_eq!(records.get_many(&ids).await.unwrap()[3], [Value::Uint(4)]);
+        assert_eq!(counting.counts().since(&before).round_trips, 2, "of nine that are not");
+    }
+}
+
+/// Also where they are read in many batches.
+#[tokio::test]
+async fn shards_that_were_never_made_take_one_look_behind_the_last_batch() {
+    // Of four ops a batch each is a native shard; a portable one may take 17, by its parts, and so has a batch for itself.
+    for (store, batches) in stores().into_iter().zip([8, 2]) {
+        let counting = larder_layers::Counting::new(store);
+        let hooked = Hooked::with_batches_of(&(Arc::new(counting.clone()) as StoreRef), 4);
+        let records = records(&hooked.shared()).await;
+        let before = counting.counts();
+        records.get_many(&one_a_shard(8)).await.unwrap();
+        assert_eq!(counting.counts().since(&before).round_trips, batches + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_shard_among_those_that_were_never_made_is_told() {
+    for store in stores() {
+        let knows = records(&store).await;
+        let ids = one_a_shard(10);
+        for at in [3, 6] {
+            set(&knows, ids[at], 5).await.unwrap();
+        }
+        let knew_none = records(&store).await;
+        evict(&store, 3).await;
+        for handle in [&knew_none, &knows] {
+            is_lost(handle.get_many(&ids).await);
+            is_lost(handle.aggregate_ids(&["visits"], &ids).await);
+            is_lost(handle.get_many(&ids[3..5]).await);
+            let others = handle.get_many(&ids[4..]).await.unwrap();
+            assert_eq!((others[2].clone(), others[3].clone()), (vec![Value::Uint(5)], vec![Value::Uint(0)]));
+        }
+        is_lost(set(&knows, ids[3], 6).await);
+    }
+}
+
+/// What is looked up of one shard, or by another caller of the handle, makes no loss of another that is made since it was missed.
+#[tokio::test]
+async fn shards_that_are_made_between_the_reading_and_the_look_are_read_again() {
+    for store in stores() {
+        for is_same_handle in [false, true] {
+            let hooked = Hooked::new(&store);
+            let reader = records(&hooked.shared()).await;
+            let writer = if is_same_handle { reader.clone() } else { records(&store).await };
+            let ids = one_a_shard(4);
+            let made = ids.clone();
+            hooked.at(1, move |store, batch| async move {
+                let replies = store.run(Ctx::default(), batch).await;
+                for id in made {
+                    set(&writer, id, 8).await.unwrap();
+                }
+                replies
+            });
+            assert_eq!(reader.get_many(&ids).await.unwrap(), vec![[Value::Uint(8)]; 4], "{is_same_handle}");
+            registry::drop_structure(&store, Ctx::default(), &Name::new("users").unwrap()).await.unwrap();
+        }
     }
 }
 

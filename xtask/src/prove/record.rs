@@ -1,5 +1,5 @@
 //! Runs as they are recorded, a line each, in `docs/proof/<commit>.jsonl`, which is kept with the code: another machine adds to it. Nothing counts twice: what a run did must be what no other did that counts. Runs of a commit count at a later one, too, as
-//! long as the product is the same: documents and tests have no say in what the proof finds. So do mutants as long as nothing has changed that they were made of and held against, but for tests that
+//! long as what their part runs is the same: documents and tests have no say in what the proof finds, nor has the command line in where the durable store crashes. So do mutants as long as nothing has changed that they were made of and held against, but for tests that
 //! have come: who was killed stays so.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,31 @@ use super::{MUTANTS, RESULTS, RUNS};
 use crate::command::{Context, Failure, Result, output};
 use crate::mutants;
 
-/// What the proof is built of.
+/// What the proof is built of, and all that a part may run.
 const PRODUCT: &[&str] = &["crates", "prove", "Cargo.toml", "Cargo.lock"];
+/// What a part runs that needs no server: nothing else can change what it finds.
+const CRASHES: &[&str] = &["crates/core", "crates/dump", "crates/store-durable", "prove", "Cargo.toml", "Cargo.lock"];
+const IN_PROCESS: &[&str] = &[
+    "crates/core",
+    "crates/dump",
+    "crates/layers",
+    "crates/store-durable",
+    "crates/store-memory",
+    "crates/structures",
+    "crates/testkit",
+    "prove",
+    "Cargo.toml",
+    "Cargo.lock",
+];
+
+/// What a part is made of.
+fn sources(part: &str) -> &'static [&'static str] {
+    match part {
+        "crashes" => CRASHES,
+        "histories" | "planted" | "simulation" | "stalls" => IN_PROCESS,
+        _ => PRODUCT,
+    }
+}
 /// What is counted of losses that nobody was told of.
 const SILENT: &str = "silent losses";
 
@@ -180,9 +203,10 @@ impl Book {
             let Some(commit) = file.file_stem().and_then(|stem| stem.to_str()) else { continue };
             let mut is_same = BTreeMap::new();
             for run in parsed(&file)?.into_iter().filter(|run| run.moved.is_none()) {
-                let subject = run.extent.subject().map(str::to_owned);
-                let counts =
-                    *is_same.entry(subject).or_insert_with_key(|subject| self.counts_here(subject.as_deref(), commit));
+                let of = (run.part.clone(), run.extent.subject().map(str::to_owned));
+                let counts = *is_same
+                    .entry(of)
+                    .or_insert_with_key(|(part, subject)| self.counts_here(part, subject.as_deref(), commit));
                 if counts && !counted.iter().chain(&earlier).any(|other| other.did_some_of(&run.part, &run.extent)) {
                     earlier.push(Run { earlier: Some(commit.to_owned()), ..run });
                 }
@@ -191,12 +215,12 @@ impl Book {
         Ok(earlier)
     }
 
-    /// Whether runs at another commit would be the same here: those of a subject's mutants, or of the other parts.
-    fn counts_here(&self, subject: Option<&str>, commit: &str) -> bool {
+    /// Whether runs at another commit would be the same here: those of a subject's mutants, or of another part.
+    fn counts_here(&self, part: &str, subject: Option<&str>, commit: &str) -> bool {
         match subject {
             Some(subject) => mutants::sources(subject)
                 .is_some_and(|sources| changes::since(&self.root, commit, sources) <= Change::MoreTests),
-            None => changes::since(&self.root, commit, PRODUCT) <= Change::Tests,
+            None => changes::since(&self.root, commit, sources(part)) <= Change::Tests,
         }
     }
 
@@ -392,6 +416,79 @@ mod tests {
         assert_eq!(told(), ["core 0/3", "layouts 1/3", "1"], "a test more");
         add("structures/src/code.rs", "first");
         assert_eq!(told(), ["core 0/3"], "the structures are others by now");
+    }
+
+    #[test]
+    fn a_run_counts_as_long_as_what_its_part_runs_is_the_same() {
+        let (folder, book) = opened();
+        let root = folder.path();
+        for part in ["crashes", "nemesis", "simulation"] {
+            let findings = json!({"counts": {}, "violations": 0});
+            book.record(root, json!({"part": part, "seed": 1, "seeds": 1, "seconds": 1, "findings": findings}))
+                .unwrap();
+        }
+        fs::rename(&book.file, book.file.with_file_name(format!("{}.jsonl", book.commit))).unwrap();
+        let file = book.file.with_file_name("later.jsonl");
+        let later = Book { commit: "later".to_owned(), root: root.to_owned(), file };
+        let told = || later.runs().unwrap().into_iter().map(|run| run.part).collect::<Vec<_>>();
+        assert_eq!(told(), ["crashes", "nemesis", "simulation"]);
+        for (code, left) in [
+            ("crates/cli/src/main.rs", &["crashes", "simulation"][..]),
+            ("crates/structures/src/set.rs", &["crashes"]),
+            ("prove/src/crashes.rs", &[]),
+        ] {
+            fs::create_dir_all(root.join(code).parent().unwrap()).unwrap();
+            fs::write(root.join(code), "first").unwrap();
+            output(Command::new("git").args(["add", code]).current_dir(root)).unwrap();
+            assert_eq!(told(), left, "{code}");
+        }
+    }
+
+    /// The crates that these of the proof's own modules name.
+    fn named_in(modules: &[&str]) -> BTreeSet<String> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prove/src");
+        let mut files: Vec<PathBuf> = modules.iter().map(|module| source.join(module)).collect();
+        let mut named = BTreeSet::new();
+        while let Some(file) = files.pop() {
+            if file.is_dir() {
+                files.extend(fs::read_dir(&file).unwrap().map(|entry| entry.unwrap().path()));
+                continue;
+            }
+            let text = fs::read_to_string(&file).unwrap();
+            let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+            named.extend(words.filter_map(|word| word.strip_prefix("larder_")).map(|name| name.replace('_', "-")));
+            assert!(!text.contains("larder::"), "{}: the facade has all stores", file.display());
+        }
+        named
+    }
+
+    #[test]
+    fn a_part_is_made_of_all_crates_that_its_modules_name_and_of_what_those_are_made_of() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        for (part, modules) in [
+            ("crashes", &["crashes"][..]),
+            ("histories", &["histories", "virtual_time.rs", "watched.rs", "findings.rs"]),
+            ("planted", &["planted", "histories", "virtual_time.rs", "watched.rs", "findings.rs"]),
+            ("simulation", &["simulation", "virtual_time.rs", "watched.rs", "findings.rs"]),
+            ("stalls", &["stalls.rs", "virtual_time.rs", "findings.rs"]),
+        ] {
+            let mut named: Vec<String> = named_in(modules).into_iter().collect();
+            assert!(!named.is_empty(), "{part}");
+            let mut at = 0;
+            while let Some(name) = named.get(at).cloned() {
+                let folder = format!("crates/{name}");
+                assert!(sources(part).contains(&folder.as_str()), "{part} is made of {name}, too");
+                let manifest = fs::read_to_string(crates.join(&name).join("Cargo.toml")).unwrap();
+                let needs = manifest.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap();
+                let needs = needs.lines().filter_map(|line| line.strip_prefix("larder-"));
+                for need in needs.filter_map(|line| line.split(['.', ' ', '=']).next()) {
+                    if !named.iter().any(|known| known == need) {
+                        named.push(need.to_owned());
+                    }
+                }
+                at += 1;
+            }
+        }
     }
 
     #[test]

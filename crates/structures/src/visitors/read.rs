@@ -1,7 +1,8 @@
 //! Reading figures, and telling a window that nobody hit from one that was lost.
 //!
-//! A part that is there counts; one that is neither there nor listed was never hit. One that is listed and not there, or there in
-//! another incarnation, is read once more, *after* the ledger that lists it: only then is it certain that it was there before.
+//! A part that is there and listed counts. One that is not listed does not, there or not: nobody was told that its hits count, and
+//! were it lost before it is listed, nobody could tell. One that is listed and not there, or there in another incarnation, is read
+//! once more, *after* the ledger that lists it: only then is it certain that it was there before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,8 +84,11 @@ impl Shared {
             return Err(events::loss(self.vigil().subject(), self.lost(*at, &list)));
         }
         let mut figures = BTreeMap::new();
-        for ((window, _), sight) in found {
-            *figures.entry(window).or_insert(0) += sight.map_or(0, |sight| sight.count);
+        for ((window, part), sight) in found {
+            let is_listed = |sight: &Sight| {
+                list.incarnations(window, part).iter().any(|piece| piece.incarnation == sight.incarnation)
+            };
+            *figures.entry(window).or_insert(0) += sight.filter(is_listed).map_or(0, |sight| sight.count);
         }
         Ok(Some(figures))
     }

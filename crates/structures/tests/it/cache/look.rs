@@ -23,7 +23,7 @@ async fn look(store: &StoreRef, key: &str) -> Option<CacheEntry> {
 #[tokio::test]
 async fn an_entry_is_told_as_whoever_asks_for_it_would_meet_it() {
     let (clock, store) = clocked();
-    let cache = options().open_or_create(&store, "c").await.unwrap();
+    let cache = options().clock(clock.clone()).open_or_create(&store, "c").await.unwrap();
     let state = async || {
         let entry = look(&store, "k").await.unwrap();
         (entry.state, entry.value_bytes, entry.age, entry.left)

@@ -73,10 +73,8 @@ if act == 'remove' then
   return told
 end
 if act == 'turn' then
-  put(ARGV[4], '0')
-  run = redis.pcall
-  local gone = run(take, key, mark)
-  if type(gone) == 'table' then return redis.error_reply('HALF ' .. take .. ' ' .. gone.err) end
+  -- What comes last is refused here, if it is, before anything is written.
+  call(take, key, ARGV[4])
   at = 5
 end
 local step = of == 'set' and 1 or 2
@@ -84,5 +82,12 @@ for i = at, #ARGV, step do
   local new = put(ARGV[i], ARGV[i + 1])
   if type(new) == 'table' then return redis.error_reply('HALF ' .. add .. ' ' .. new.err) end
   told[#told + 1], run = new, redis.pcall
+end
+-- Behind all entries: a turn of which a part is refused leaves the mark that was there. The new one first, or a collection of one mark would go, and its life with it.
+if act == 'turn' then
+  local turned = put(ARGV[4], '0')
+  if type(turned) == 'table' then return redis.error_reply('HALF ' .. add .. ' ' .. turned.err) end
+  local gone = redis.pcall(take, key, mark)
+  if type(gone) == 'table' then return redis.error_reply('HALF ' .. take .. ' ' .. gone.err) end
 end
 return told

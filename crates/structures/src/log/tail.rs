@@ -91,6 +91,14 @@ struct Survey {
     tokens: BTreeMap<At, Cas>,
 }
 
+impl Survey {
+    /// The same without what is past the retention by now: it may have expired since, which is no gap.
+    fn kept(&self, inner: &Inner, now_ms: u64) -> Survey {
+        let todo = self.todo.iter().filter(|at| inner.is_kept(at.chunk, now_ms)).copied().collect();
+        Survey { todo, ..self.clone() }
+    }
+}
+
 /// Frames: chunk, writer, sequence.
 type Frames = BTreeSet<(u64, u64, u64)>;
 
@@ -226,7 +234,7 @@ impl Tail {
         self.inner.ledger.vigil().check()?;
         let now_ms = self.inner.now_ms();
         let survey = match &self.left {
-            Some(left) => left.clone(),
+            Some(left) => left.kept(&self.inner, now_ms),
             None => self.survey(Ctx::within(self.timeout), now_ms).await?,
         };
         let (some, rest) = survey.todo.split_at(self.first_few(&survey.todo));
@@ -238,8 +246,8 @@ impl Tail {
         self.cursor = cursor;
         self.sights = sights;
         self.list_cas = survey.list_cas;
-        let left = rest.iter().filter(|at| self.inner.is_kept(at.chunk, now_ms)).copied().collect::<Vec<_>>();
-        self.left = (!left.is_empty()).then(|| Survey { unchanged: Vec::new(), todo: left, ..survey });
+        let left = Survey { unchanged: Vec::new(), todo: rest.to_vec(), ..survey }.kept(&self.inner, now_ms);
+        self.left = (!left.todo.is_empty()).then_some(left);
         found.events.sort_by_key(|event| event.time_ms);
         found.gaps.sort_by_key(|gap| (gap.first_ms, gap.part));
         Ok(found)

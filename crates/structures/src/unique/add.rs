@@ -222,7 +222,10 @@ impl Driver for Adder {
     }
 
     async fn apply(&mut self, changes: &[Change], interrupted: bool) -> Result<Outcome> {
-        if !interrupted {
+        if interrupted {
+            // Nobody saw the reply of the write that was under way: it may arrive yet.
+            self.works.iter_mut().for_each(|work| work.is_in_doubt |= work.tried.is_some());
+        } else {
             self.begin(changes);
         }
         self.settle().await;

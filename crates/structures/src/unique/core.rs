@@ -140,6 +140,11 @@ impl Core {
         kept_until_ms(&self.params, period)
     }
 
+    /// True while a period is read and added to.
+    pub(super) fn is_kept(&self, period: u64) -> bool {
+        self.now_ms() < self.kept_until_ms(period)
+    }
+
     /// The life of what is made, or written anew, in a period now: it ends when the period is no longer kept, whenever it began, and for
     /// clocks that are behind this one as much later as they may be.
     pub(super) fn life(&self, period: u64) -> Ttl {

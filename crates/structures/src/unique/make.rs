@@ -114,12 +114,12 @@ impl Core {
         Ok(made?.then_some(day))
     }
 
-    /// How many are expected in a period: by how many came in the one before. **Round trips: 1 to 2**, and as many as its shards take.
+    /// How many are expected in a period: by how many came in the one before. **Round trips: 1 to 2**, and as many as its shards take; 0 where it is over.
     ///
     /// # Errors
-    /// Those of the store. A period before that was lost tells nothing, and is no error.
+    /// Those of the store. A period before that was lost, or is over, tells nothing, and is no error.
     pub(super) async fn forecast(&self, ctx: Ctx, period: u64) -> Result<u64> {
-        let before = match period.checked_sub(1) {
+        let before = match period.checked_sub(1).filter(|&before| self.is_kept(before)) {
             Some(before) => match self.count(ctx, before).await {
                 Ok(count) => Some(count.visitors),
                 Err(error) if error.kind() == ErrorKind::Lost && self.vigil().check().is_ok() => None,

@@ -534,7 +534,7 @@ impl UniqueVisitors {
     }
 
     /// How many visitors a period would be made for: half as many again as came in the one before it; where nobody came, what the options say. **Round
-    /// trips: 1** for every 4,096 shards of the period before, one more where the handle does not know it.
+    /// trips: 1** for every 4,096 shards of the period before, one more where the handle does not know it; none where that one is over.
     ///
     /// ```
     /// # use larder_core::StoreRef;

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use larder_core::observe::{self, Event, Observer};
 use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
+use larder_store_memory::MemoryStore;
 use larder_structures::lock::Lock;
 use larder_structures::log::Cursor;
-use larder_structures::{Array, Cache, Counter, EventLog, Name, Queue, Set, Stack, Table, Visitors, registry};
+use larder_structures::{
+    Array, Cache, Counter, EventLog, Name, Queue, Set, Stack, Table, UniqueVisitors, Visitors, registry,
+};
 
 use crate::array::support::{NOTHING, whole};
 use crate::counter::support::{memory, slot_key};
@@ -306,6 +309,20 @@ async fn visitors_tell_retries_compactions_and_losses() {
     plain.delete(larder_core::Key::new(key).unwrap()).await.unwrap();
     assert_eq!(site.current().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(told("v"), ["visitors: lost"]);
+}
+
+/// The period before is over, and has expired, when the next one is planned by it.
+#[tokio::test]
+async fn a_period_that_is_over_is_no_loss_to_the_next() {
+    seen();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(20_000 * 3_600)));
+    let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
+    let hours = UniqueVisitors::options().period(Duration::from_secs(3_600)).keep(SECOND).clock(clock.clone());
+    let site = hours.open_or_create(&store, "u").await.unwrap();
+    site.add([1u64]).await.unwrap();
+    clock.advance(Duration::from_secs(2 * 3_600 - 10));
+    site.add([1u64]).await.unwrap();
+    assert_eq!(told("u"), [""; 0]);
 }
 
 #[tokio::test]

@@ -266,6 +266,25 @@ async fn a_chunk_that_is_over_before_a_tail_has_caught_up_is_no_gap() {
     assert_eq!(told, ["old", "2", "1", "0", "2", "1", "0"]);
 }
 
+/// What the first look left was there when the list was read; by the second it is past the retention, and its part has expired.
+#[tokio::test]
+async fn a_part_that_ends_before_a_look_takes_it_up_is_no_gap() {
+    let clock = clock();
+    let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
+    let log = options(&clock).open_or_create(&store, "l").await.unwrap();
+    for n in (0..3).rev() {
+        log.put_at(START_MS - n * MINUTE_MS, n.to_string()).await.unwrap();
+    }
+    let mut tail = log.tail(Cursor::default()).unwrap().parts_a_look(1);
+    assert_eq!(texts(tail.poll().await.unwrap()), ["2"]);
+    assert!(tail.is_behind());
+    advance(&clock, 60 * MINUTE_MS);
+    let (events, gaps) = with_gaps(tail.poll().await.unwrap());
+    assert_eq!((events.len(), gaps.len(), tail.is_behind()), (0, 0, false), "{gaps:?}");
+    log.put("newer").await.unwrap();
+    assert_eq!(texts(tail.poll().await.unwrap()), ["newer"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tail_that_finds_nothing_pauses_for_half_of_what_it_was_told_at_the_least() {
     let (probe, clock) = (Probe::new(), clock());

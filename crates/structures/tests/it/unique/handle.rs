@@ -102,6 +102,45 @@ async fn a_caller_that_is_dropped_midway_does_no_harm() {
     }
 }
 
+/// Of two callers in one write the one that drives it is dropped; the write arrives between the other's look and its write.
+#[tokio::test]
+async fn a_write_of_a_dropped_caller_that_arrives_late_leaves_the_others_ids_new() {
+    let store = memory();
+    let hooked = Hooked::new(&store);
+    let site = open(&hooked.shared()).await;
+    site.add([0u64]).await.unwrap();
+    let (keep, late) = std::sync::mpsc::channel();
+    let (go_on, gate) = tokio::sync::oneshot::channel::<()>();
+    let (is_sent, sent) = tokio::sync::oneshot::channel::<()>();
+    hooked.at(2, move |store, batch| async move {
+        gate.await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    hooked.at(4, move |_, batch| async move {
+        keep.send(batch).unwrap();
+        is_sent.send(()).unwrap();
+        std::future::pending().await
+    });
+    hooked.at(6, move |store, batch| async move {
+        _ = store.run(Ctx::default(), late.recv().unwrap()).await;
+        store.run(Ctx::default(), batch).await
+    });
+    let add = |id: u64| {
+        let site = site.clone();
+        tokio::spawn(async move { site.add([id]).await })
+    };
+    let first = add(1);
+    tokio::task::yield_now().await;
+    let (driving, waiting) = (add(2), add(3));
+    tokio::task::yield_now().await;
+    go_on.send(()).unwrap();
+    assert_eq!(first.await.unwrap().unwrap(), [Novelty::New]);
+    sent.await.unwrap();
+    driving.abort();
+    assert_eq!(waiting.await.unwrap().unwrap(), [Novelty::New]);
+    assert_eq!(count(&site).await, 4);
+}
+
 #[tokio::test]
 async fn a_period_that_many_make_at_once_is_one() {
     for round in 0..20u64 {

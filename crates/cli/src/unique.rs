@@ -69,7 +69,7 @@ const ADD_HELP: &str = "\
 Prints how many are new: of an id that several add, exactly one is told so. --each prints a line for each instead: `new`, `known` or `unknown`, a blank, and the id. \
 `-` reads ids from standard input, one a line, with progress at a terminal; they are sent as they come, many at a time.
 
-They are created if need be: with days in UTC, or --period and --offset; --precision exact keeps each id's whole hash, compact some 47 bits of it, near-exact 32 \
+They are created if need be: with days in UTC, or --zone, --offset and --period; --precision exact keeps each id's whole hash, compact some 47 bits of it, near-exact 32 \
 (near:BITS others) with its error put back, and sketch counts to 1 % in 2.5 KB. Ids are any bytes; with --ids-are integer whole numbers of 64 bits, which never meet.
 
 A day is made for half as many again as came the day before; after a day without visitors, for --expected. More may come.
@@ -102,6 +102,9 @@ pub(crate) struct UniqueAdd {
     /// How far the local time is ahead of UTC, such as +01:00 or -05:00; likewise [default: +00:00]
     #[arg(long, value_name = "OFFSET", value_parser = offset_s, allow_hyphen_values = true)]
     pub(crate) offset: Option<i32>,
+    /// The zone whose days they are, such as Europe/Berlin: of 23 and 25 hours when its clocks change; likewise [default: the offset]
+    #[arg(long, value_name = "ZONE", conflicts_with = "offset")]
+    pub(crate) zone: Option<String>,
     /// exact, compact, near, near:BITS, sketch or sketch:LGK; likewise [default: compact]
     #[arg(long, value_name = "PRECISION", value_parser = precision)]
     pub(crate) precision: Option<Precision>,
@@ -252,6 +255,9 @@ fn options(session: &Session, args: &UniqueAdd) -> UniqueVisitorsOptions {
     }
     if let Some(offset_s) = args.offset {
         options = options.offset_s(offset_s);
+    }
+    if let Some(zone) = &args.zone {
+        options = options.zone(zone);
     }
     if let Some(precision) = args.precision {
         options = options.precision(precision);

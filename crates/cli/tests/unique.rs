@@ -55,6 +55,25 @@ fn visitors_come_from_standard_input() {
     on(&url, "unique add site - 5").fails(2, "stands alone");
 }
 
+/// The 25th of October 2026 has 25 hours in Berlin: it ends at 23:00 of that day in UTC, and began at 22:00 of the one before.
+#[test]
+fn days_are_those_of_a_zone() {
+    let server = Memcached::start(Version::New, &[]);
+    let url = server.url();
+    let day = |time: &str| {
+        on(&url, &format!("--json unique add site --zone europe/berlin {time} --at {time}")).json()["period"].clone()
+    };
+    let times = ["2026-10-24T21:59:59Z", "2026-10-24T22:00:00Z", "2026-10-25T22:59:59Z", "2026-10-25T23:00:00Z"];
+    assert_eq!(times.map(day), [20_750, 20_751, 20_751, 20_752].map(serde_json::Value::from));
+    assert_eq!(on(&url, "unique count site --at 2026-10-25T12:00:00Z").exits(0), "2\n");
+    let told = on(&url, "inspect site").exits(0);
+    assert!(told.contains("Europe/Berlin"), "{told}");
+    on(&url, "unique add site bob --offset +01:00").fails(8, "days of Europe/Berlin, not of an offset of 3600 s");
+    on(&url, "unique add site bob --zone Asia/Tokyo").fails(8, "days of Europe/Berlin, not of Asia/Tokyo");
+    on(&url, "unique add other bob --zone Europe/Atlantis").fails(2, "IANA time zone database");
+    on(&url, "unique add other bob --zone Asia/Tokyo --offset +09:00").fails(2, "cannot be used with");
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let server = Memcached::start(Version::New, &[]);

@@ -3,6 +3,7 @@
 use super::id::{Hash, IdKind};
 use super::layout::{Blob, Head, Members, Params, Precision, SHARDS_MAX, Shape, Spot, sketch_blob};
 use super::sketch;
+use super::zone::Zone;
 use crate::fuzzing::{Codec, comes_back, number, unsealed};
 
 const SPAN: u64 = 1 << 35;
@@ -25,6 +26,11 @@ fn params(rng: &mut fastrand::Rng) -> Vec<u8> {
         shape: [Shape::Blob, Shape::Padded, Shape::Native][rng.usize(0..3)],
         expected: number(rng),
         keep_ms: number(rng),
+        zone: if rng.bool() {
+            Zone::named(["Europe/Berlin", "Asia/Tokyo", "UTC", "No/Where"][rng.usize(0..4)])
+        } else {
+            None
+        },
     };
     params.encode().to_vec()
 }

@@ -13,6 +13,7 @@
 //! | | 1 | shards: 1 blobs, 2 blobs padded to a size class, 3 the store's own sets |
 //! | | 8 | visitors expected where no period before tells |
 //! | | 8 | how long a period is kept after its end, in milliseconds; 0 for ever |
+//! | | … | the name of the zone whose days they are; none where the offset tells |
 //! | a period's head | 4 | `LRU` and the version, 1 |
 //! | | 8 | incarnation; its lower 32 bits stand in the shards' keys |
 //! | | 8 | visitors expected |
@@ -41,10 +42,12 @@ use larder_core::{Error, ErrorKind, Result};
 
 use super::id::{Hash, IdKind};
 use super::rice;
+use super::zone::Zone;
 
 /// The version of the layout, as the manifest records it.
 pub(super) const LAYOUT: u8 = 1;
 const PARAMS_BYTES: usize = 40;
+pub(super) const DAY_MS: u64 = 86_400_000;
 
 const HEAD_MAGIC: [u8; 4] = *b"LRU\x01";
 const HEAD_BYTES: usize = 29;
@@ -145,7 +148,7 @@ pub(super) enum Shape {
 }
 
 /// What is fixed when unique visitors are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Params {
     pub(super) period_ms: u64,
     pub(super) offset_ms: i32,
@@ -155,10 +158,12 @@ pub(super) struct Params {
     pub(super) shape: Shape,
     pub(super) expected: u64,
     pub(super) keep_ms: u64,
+    /// Where periods are whole days of a zone, whose clocks may change.
+    pub(super) zone: Option<Zone>,
 }
 
 impl Params {
-    pub(super) fn encode(self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let (precision, detail) = self.precision.code();
         let ids = match self.ids {
             IdKind::Any => 1,
@@ -176,6 +181,7 @@ impl Params {
         out.extend_from_slice(&[precision, detail, ids, shape]);
         out.extend_from_slice(&self.expected.to_le_bytes());
         out.extend_from_slice(&self.keep_ms.to_le_bytes());
+        out.extend_from_slice(self.zone.as_ref().map_or("", Zone::name).as_bytes());
         Bytes::from(out)
     }
 
@@ -186,6 +192,7 @@ impl Params {
         let (seed, rest) = rest.split_first_chunk()?;
         let (&[precision, detail, ids, shape], rest) = rest.split_first_chunk()?;
         let (expected, rest) = rest.split_first_chunk()?;
+        let (keep_ms, zone) = rest.split_first_chunk()?;
         Some(Params {
             period_ms: u64::from_le_bytes(*period_ms),
             offset_ms: i32::from_le_bytes(*offset_ms),
@@ -203,7 +210,11 @@ impl Params {
                 _ => return None,
             },
             expected: u64::from_le_bytes(*expected),
-            keep_ms: u64::from_le_bytes(rest.try_into().ok()?),
+            keep_ms: u64::from_le_bytes(*keep_ms),
+            zone: match zone {
+                [] => None,
+                name => Some(Zone::named(std::str::from_utf8(name).ok()?)?),
+            },
         })
     }
 
@@ -216,15 +227,28 @@ impl Params {
     ///
     /// `None` for a time before the first or after the last.
     pub(super) fn period_of(&self, time_ms: u64) -> Option<u64> {
-        let local = i128::from(time_ms) + i128::from(self.offset_ms);
-        let period = u64::try_from(local.div_euclid(i128::from(self.period_ms.max(1)))).ok()?;
+        let period = match &self.zone {
+            Some(zone) => zone.day_of(time_ms)? / self.days(),
+            None => {
+                let local = i128::from(time_ms) + i128::from(self.offset_ms);
+                u64::try_from(local.div_euclid(i128::from(self.period_ms.max(1)))).ok()?
+            }
+        };
         (period <= PERIOD_MAX).then_some(period)
     }
 
     /// When a period begins, in milliseconds since 1970; 0 where that is before.
     pub(super) fn begin_ms(&self, period: u64) -> u64 {
+        if let Some(zone) = &self.zone {
+            return zone.begin_ms(period.saturating_mul(self.days()));
+        }
         let begin = i128::from(period) * i128::from(self.period_ms) - i128::from(self.offset_ms);
         u64::try_from(begin.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// How many days of a zone a period has.
+    fn days(&self) -> u64 {
+        (self.period_ms / DAY_MS).max(1)
     }
 }
 

@@ -13,6 +13,7 @@ fn params() -> Params {
         shape: Shape::Padded,
         expected: 1_000,
         keep_ms: 5,
+        zone: None,
     }
 }
 
@@ -53,6 +54,12 @@ fn what_is_stored_is_read_back() {
     for precision in [Precision::Exact, Precision::Compact, Precision::NEAR_EXACT, Precision::SKETCH] {
         let params = Params { precision, ..params() };
         assert_eq!(Params::decode(&params.encode()), Some(params));
+    }
+    let berlin = Params { zone: Zone::named("Europe/Berlin"), offset_ms: 0, ..params() };
+    assert_eq!(Params::decode(&berlin.encode()), Some(berlin.clone()));
+    assert_eq!(berlin.encode()[40..], b"Europe/Berlin"[..]);
+    for wrong in [&b"Europe/\xff"[..], b"Europe Berlin", &[b'x'; 65]] {
+        assert_eq!(Params::decode(&[&params().encode()[..], wrong].concat()), None, "{wrong:?}");
     }
     assert_eq!(Head::decode(&head(3, 40).encode()).unwrap(), head(3, 40));
     assert_eq!(Head::decode(&head(0, 40).encode()).unwrap_err().kind(), ErrorKind::LayoutMismatch);

@@ -1,7 +1,8 @@
 //! How many different visitors came in a day: each id counts once a period, whoever adds it, and whoever adds it first is told that it was new.
 //!
-//! Time is cut into periods, days unless said otherwise, in any time zone. A period has a number, absolute, for ever: `20000` is the day that begins
-//! 20,000 days after 1970 in that zone. A period is a number of shards, sized for the visitors that are expected; a shard holds hashes of ids. There is no
+//! Time is cut into periods, days unless said otherwise, in any time zone: so far ahead of UTC for ever ([`offset_s`](UniqueVisitorsOptions::offset_s)), or by the
+//! calendar of a place, whose clocks change ([`zone`](UniqueVisitorsOptions::zone)). A period has a number, absolute, for ever: `20000` is the day that begins
+//! 20,000 days after 1970 there. A period is a number of shards, sized for the visitors that are expected; a shard holds hashes of ids. There is no
 //! counter beside them: the count *is* the sum of the shards, so nothing that stops midway loses a visitor.
 //!
 //! Source: J. Carlson, "Redis in Action", 2013, chapter 9: a sharded set of the first 15 hex digits of a UUID, and a counter. What was changed: ids are
@@ -72,6 +73,7 @@
 //! |---|---|
 //! | `layout` | the bytes, and where a hash stands |
 //! | `rice` | the code of sorted numbers |
+//! | `zone` | days by the calendar of a zone |
 //! | `id` | ids and hashes |
 //! | `sizing` | shards and bits for a number of visitors, the forecast, the correction |
 //! | `sketch` | CPC sketches |
@@ -96,6 +98,7 @@ pub(crate) mod portable;
 mod rice;
 mod sizing;
 mod sketch;
+mod zone;
 
 use std::fmt;
 use std::sync::Arc;
@@ -778,7 +781,10 @@ pub(crate) fn describe(params: &[u8]) -> Option<Vec<(&'static str, String)>> {
     };
     Some(vec![
         ("period", format!("{period:?}")),
-        ("offset", format!("{} s", params.offset_ms / 1_000)),
+        match &params.zone {
+            Some(zone) => ("zone", zone.name().to_owned()),
+            None => ("offset", format!("{} s", params.offset_ms / 1_000)),
+        },
         ("precision", params.precision.as_str().to_owned()),
         ("ids", params.ids.as_str().to_owned()),
         ("expected", params.expected.to_string()),

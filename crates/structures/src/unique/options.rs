@@ -10,7 +10,8 @@ use larder_core::{ClockRef, Ctx, Durability, Error, ErrorKind, Result, StoreRef,
 use super::add::{Adder, COMBINED_IDS_MAX};
 use super::core::{Core, as_ms};
 use super::id::IdKind;
-use super::layout::{EXPECTED_MAX, LAYOUT, Params, Precision, Shape};
+use super::layout::{DAY_MS, EXPECTED_MAX, LAYOUT, Params, Precision, Shape};
+use super::zone::Zone;
 use super::{Shared, UniqueVisitors};
 use crate::append::Tuning;
 use crate::combine::Combiner;
@@ -54,6 +55,7 @@ const VALUE_BYTES_MIN: usize = 16_384;
 pub struct UniqueVisitorsOptions {
     period: Option<Duration>,
     offset_s: Option<i32>,
+    zone: Option<String>,
     precision: Option<Precision>,
     ids: Option<IdKind>,
     seed: Option<u64>,
@@ -74,13 +76,26 @@ impl UniqueVisitorsOptions {
     }
 
     /// How many seconds the local time is ahead of UTC, negative where it is behind, up to 14 hours; 0 for new ones unless said. Periods begin at local
-    /// midnight (or whatever their length divides). Where summer time moves it, see [`add_in`](UniqueVisitors::add_in).
+    /// midnight (or whatever their length divides). Where summer time moves it, see [`zone`](UniqueVisitorsOptions::zone).
     ///
     /// ```
     /// let new_york = larder_structures::UniqueVisitors::options().offset_s(-5 * 3_600);
     /// ```
     pub fn offset_s(self, offset_s: i32) -> UniqueVisitorsOptions {
         UniqueVisitorsOptions { offset_s: Some(offset_s), ..self }
+    }
+
+    /// The zone whose days they are, instead of an offset: a name of the IANA time zone database, such as `Europe/Berlin`, 64 bytes at the most. A day has 23 or 25 hours
+    /// there when the clocks change; the number of a day is that of its date, in days after 1-1-1970. Periods are whole days then, counted from that date.
+    ///
+    /// Which day a time is in is told by the database of the process that adds, or counts: the machine's own, else the one that this crate was built with. Where two of
+    /// them differ (a law was changed, and one was not updated), visitors of the hours in question are in the day that the one who adds them says.
+    ///
+    /// ```
+    /// let berlin = larder_structures::UniqueVisitors::options().zone("Europe/Berlin");
+    /// ```
+    pub fn zone(self, zone: impl Into<String>) -> UniqueVisitorsOptions {
+        UniqueVisitorsOptions { zone: Some(zone.into()), ..self }
     }
 
     /// How exactly visitors are counted; compact for new ones unless said.
@@ -225,6 +240,7 @@ impl UniqueVisitorsOptions {
                 OFFSET_MS_MAX / 1_000
             )));
         };
+        let zone = self.new_zone()?;
         let keep = self.keep.unwrap_or(Duration::ZERO);
         if keep > KEEP_MAX {
             return Err(bad(format!("periods are to be kept for {keep:?}; the limit is {KEEP_MAX:?}")));
@@ -239,6 +255,7 @@ impl UniqueVisitorsOptions {
             shape: shape_on(store, precision, ids),
             expected,
             keep_ms: as_ms(keep),
+            zone,
         };
         let period = self.period.unwrap_or(PERIOD_DEFAULT);
         if !is_sound(&params) || !period.subsec_nanos().is_multiple_of(1_000_000) {
@@ -250,6 +267,24 @@ impl UniqueVisitorsOptions {
             return Err(bad(detail));
         }
         Ok(params)
+    }
+
+    /// The zone of new ones.
+    fn new_zone(&self) -> Result<Option<Zone>> {
+        let Some(name) = &self.zone else { return Ok(None) };
+        let Some(zone) = Zone::named(name).filter(Zone::is_known) else {
+            return Err(bad(format!(
+                "the zone is {name:?}; it takes a name of the IANA time zone database, such as Europe/Berlin"
+            )));
+        };
+        if self.offset_s.is_some() {
+            return Err(bad(format!("there are a zone, {}, and an offset; periods take one of them", zone.name())));
+        }
+        let period = self.period.unwrap_or(PERIOD_DEFAULT);
+        if !as_ms(period).is_multiple_of(DAY_MS) {
+            return Err(bad(format!("a period is {period:?}, and a zone is given; its periods take whole days")));
+        }
+        Ok(Some(zone))
     }
 
     /// A handle on what a manifest says, if it is as these options say.
@@ -279,10 +314,12 @@ impl UniqueVisitorsOptions {
             let found = Duration::from_millis(found.period_ms);
             return differs("a period of", format!("{found:?}"), format!("{period:?}"));
         }
-        if let Some(offset_s) =
-            self.offset_s.filter(|offset_s| i64::from(*offset_s) * 1_000 != i64::from(found.offset_ms))
-        {
-            return differs("an offset in seconds of", (found.offset_ms / 1_000).to_string(), offset_s.to_string());
+        let made_by =
+            found.zone.as_ref().map_or_else(|| an_offset(found.offset_ms / 1_000), |zone| zone.name().to_owned());
+        let zone = |name: &String| Zone::named(name).map_or_else(|| name.clone(), |zone| zone.name().to_owned());
+        let asked = self.zone.as_ref().map(zone).or_else(|| self.offset_s.map(an_offset));
+        if let Some(asked) = asked.filter(|asked| *asked != made_by) {
+            return differs("days of", made_by, format!("of {asked}"));
         }
         if let Some(precision) = self.precision.filter(|precision| *precision != found.precision) {
             return differs("precision", format!("{:?}", found.precision), format!("{precision:?}"));
@@ -299,6 +336,10 @@ impl UniqueVisitorsOptions {
         }
         Ok(Params { expected: self.expected.unwrap_or(found.expected), ..found })
     }
+}
+
+fn an_offset(offset_s: i32) -> String {
+    format!("an offset of {offset_s} s")
 }
 
 fn bad(detail: String) -> Error {
@@ -330,6 +371,7 @@ fn is_sound(params: &Params) -> bool {
         && (1..=EXPECTED_MAX).contains(&params.expected)
         && params.keep_ms <= as_ms(KEEP_MAX)
         && params.precision.is_sound()
+        && (params.zone.is_none() || params.period_ms.is_multiple_of(DAY_MS) && params.offset_ms == 0)
         && (params.shape != Shape::Native
             || params.precision == Precision::Compact
             || params.precision == Precision::Exact && params.ids == IdKind::Integer)
@@ -349,8 +391,16 @@ fn can_carry(store: &StoreRef, params: &Params) -> Result<()> {
     if profile.value_bytes_max(larder_core::Key::BYTES_MAX) < VALUE_BYTES_MIN {
         return refuse(format!("unique visitors need items of {VALUE_BYTES_MIN} bytes"));
     }
+    if let Some(zone) = params.zone.as_ref().filter(|zone| !zone.is_known()) {
+        return refuse(format!(
+            "these are the days of {}, which is not in the time zone database of this machine",
+            zone.name()
+        ));
+    }
     if params.keep_ms > 0 {
-        let life = Duration::from_millis(params.keep_ms + params.period_ms) + 3 * CLOCKS_APART_MAX;
+        // The days of a zone may be longer: 25 hours, or two days where the date line was moved.
+        let longer_ms = if params.zone.is_some() { DAY_MS } else { 0 };
+        let life = Duration::from_millis(params.keep_ms + params.period_ms + longer_ms) + 3 * CLOCKS_APART_MAX;
         if profile.ttl == TtlSupport::None || life > profile.ttl_max {
             return refuse(format!("periods must live for {life:?}; the longest life here is {:?}", profile.ttl_max));
         }
@@ -373,6 +423,7 @@ mod tests {
             shape: Shape::Blob,
             expected: 100,
             keep_ms: 0,
+            zone: None,
         };
         let good = Manifest::new(Kind::UniqueVisitors, LAYOUT, Ledger::SHARDS, params.encode());
         let name = Name::new("site").unwrap();

@@ -11,6 +11,7 @@ use super::core::{MADE, as_ms, end_ms};
 use super::id::Rounds;
 use super::layout::{Head, Members, PERIOD_MAX, Params, Shape, head_index};
 use super::native::{hashes, set_op};
+use super::zone::Zone;
 use crate::ids::random_id;
 use crate::ledger;
 use crate::manifest::Manifest;
@@ -41,9 +42,13 @@ pub(crate) struct Periods {
 }
 
 impl Periods {
-    /// Reads the list of periods, and their heads; `None` for parameters of another release. **Round trips: 2** for 1,024 of them.
+    /// Reads the list of periods, and their heads; `None` for parameters of another release, or a zone that this machine does not know. **Round trips: 2** for 1,024 of them.
     pub(crate) async fn read(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Option<Periods>> {
-        let Some(params) = Params::decode(&manifest.params) else { return Ok(None) };
+        // When a period ends nobody knows where its zone is not.
+        let params = Params::decode(&manifest.params);
+        let Some(params) = params.filter(|params| params.zone.as_ref().is_none_or(Zone::is_known)) else {
+            return Ok(None);
+        };
         let listed = ledger::pieces(store, ctx, name, manifest).await?;
         let made = listed.iter().filter(|piece| piece.part == MADE && piece.number <= PERIOD_MAX);
         let mut periods: Vec<u64> = made.map(|piece| piece.number).collect();
@@ -122,7 +127,7 @@ mod tests {
 
     fn params(precision: Precision, ids: IdKind, keep_ms: u64) -> Params {
         let (period_ms, offset_ms, seed, expected) = (86_400_000, 0, 9, 100);
-        Params { period_ms, offset_ms, seed, precision, ids, shape: Shape::Native, expected, keep_ms }
+        Params { period_ms, offset_ms, seed, precision, ids, shape: Shape::Native, expected, keep_ms, zone: None }
     }
 
     fn periods(params: Params, bits: u8) -> (Periods, Head) {
@@ -191,7 +196,7 @@ mod tests {
     #[test]
     fn a_manifest_of_sets_says_blobs_elsewhere_and_the_rest_stays() {
         let sets = params(Precision::Exact, IdKind::Integer, 1_000);
-        let native = manifest_of(sets);
+        let native = manifest_of(sets.clone());
         let blobs = manifest(&native).unwrap();
         assert_eq!(Params::decode(&blobs.params), Some(Params { shape: Shape::Blob, ..sets }));
         assert_eq!(Manifest { params: native.params.clone(), ..blobs }, native);

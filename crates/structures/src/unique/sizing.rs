@@ -209,7 +209,17 @@ mod tests {
 
     fn params(precision: Precision, shape: Shape) -> Params {
         let ids = IdKind::Any;
-        Params { period_ms: 86_400_000, offset_ms: 0, seed: 0, precision, ids, shape, expected: 1_000, keep_ms: 0 }
+        Params {
+            period_ms: 86_400_000,
+            offset_ms: 0,
+            seed: 0,
+            precision,
+            ids,
+            shape,
+            expected: 1_000,
+            keep_ms: 0,
+            zone: None,
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::{
-    Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, ManualClock, Profile, Run, Store, StoreRef,
+    Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, ManualClock, Profile, PutMode, Run, Store, StoreExt,
+    StoreRef, Ttl,
 };
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
@@ -331,8 +332,91 @@ async fn an_offset_is_in_seconds_and_fixed() {
     for other in [0, 9, 9 * 3_600 + 1, -9 * 3_600] {
         let error = days().offset_s(other).open(&store, "tokyo").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
-        assert!(error.to_string().contains(&format!("offset in seconds of 32400, not {other}")), "{error}");
+        assert!(
+            error.to_string().contains(&format!("days of an offset of 32400 s, not of an offset of {other} s")),
+            "{error}"
+        );
     }
+}
+
+/// In Berlin the 25th of October 2026 has 25 hours, and the 29th of March 23.
+#[tokio::test]
+async fn a_zones_days_have_the_hours_that_its_clocks_say() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    // Midnight in Berlin, in UTC, and the day's number.
+    for (begin_s, hours, day) in [(1_792_879_200, 25, 20_751), (1_774_738_800, 23, 20_541), (1_792_969_200, 24, 20_752)]
+    {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(begin_s)));
+        let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
+        let berlin = UniqueVisitors::options().zone("Europe/Berlin").keep(SECOND).clock(clock.clone());
+        let site = berlin.open_or_create(&store, "site").await.unwrap();
+        assert_eq!(site.current().unwrap(), day);
+        clock.set_wall(Duration::from_secs(begin_s) - SECOND);
+        assert_eq!(site.current().unwrap(), day - 1);
+        site.add([1u64]).await.unwrap();
+        for hour in [0, 12, hours - 1] {
+            clock.set_wall(Duration::from_secs(begin_s) + HOUR * hour);
+            site.add([u64::from(hour)]).await.unwrap();
+        }
+        assert_eq!(site.count().await.unwrap().visitors, 3, "{hours} hours");
+        clock.set_wall(Duration::from_secs(begin_s) + HOUR * hours);
+        assert_eq!(site.count_in(day).await.unwrap().visitors, 3, "it is kept for a second");
+        assert_eq!((site.current().unwrap(), site.count().await.unwrap().visitors), (day + 1, 0));
+        clock.advance(SECOND);
+        let error = site.count_in(day).await.unwrap_err();
+        assert!(
+            error.to_string().contains("is over: it was kept for 1000 ms after its end, and that was 0 ms ago"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_zone_is_one_of_the_database_and_fixed() {
+    let (store, clock) = (memory(), clock());
+    let days = || UniqueVisitors::options().clock(clock.clone());
+    for (wrong, part) in [
+        (days().zone("Europe/Atlantis"), "it takes a name of the IANA time zone database"),
+        (days().zone(""), "it takes a name of the IANA time zone database"),
+        (days().zone("Asia/Tokyo").offset_s(0), "there are a zone, Asia/Tokyo, and an offset"),
+        (days().zone("Asia/Tokyo").period(SECOND * 3_600), "whole days"),
+    ] {
+        let error = wrong.open_or_create(&store, "site").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert_eq!(registry::find(&store, Ctx::default(), &Name::new("site").unwrap()).await.unwrap(), None);
+    days().zone("Asia/Tokyo").period(7 * SECOND * 86_400).open_or_create(&store, "weeks").await.unwrap();
+    days().zone("asia/tokyo").open(&store, "weeks").await.unwrap();
+    days().open(&store, "weeks").await.unwrap();
+    days().offset_s(3_600).open_or_create(&store, "offset").await.unwrap();
+    for (name, asked, part) in [
+        ("weeks", days().zone("Europe/Berlin"), "days of Asia/Tokyo, not of Europe/Berlin"),
+        ("weeks", days().offset_s(9 * 3_600), "days of Asia/Tokyo, not of an offset of 32400 s"),
+        ("offset", days().zone("Europe/Berlin"), "days of an offset of 3600 s, not of Europe/Berlin"),
+    ] {
+        let error = asked.open(&store, name).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// A manifest whose zone this machine's database does not have: its structure is not opened, and may be dropped.
+#[tokio::test]
+async fn a_zone_that_is_not_known_here_is_refused_and_may_be_dropped() {
+    let (store, clock) = (memory(), clock());
+    let days = UniqueVisitors::options().zone("Asia/Tokyo").clock(clock.clone());
+    days.open_or_create(&store, "site").await.unwrap();
+    let name = Name::new("site").unwrap();
+    let key = name.manifest_key().unwrap();
+    let value = store.get(key.clone()).await.unwrap().unwrap().value;
+    let at = value.windows(10).position(|bytes| bytes == b"Asia/Tokyo").unwrap();
+    let elsewhere = [&value[..at], b"Mars/Ascra", &value[at + 10..]].concat();
+    store.put(key, PutMode::Set, elsewhere, Ttl::Never).await.unwrap();
+    let error = UniqueVisitors::options().clock(clock).open(&store, "site").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("the days of Mars/Ascra"), "{error}");
+    registry::drop_structure(&store, Ctx::default(), &name).await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -254,11 +254,13 @@ impl Core {
         }
         if !unmarked.is_empty() {
             let (at, asks): (Vec<usize>, Vec<(u16, Ask)>) = unmarked.into_iter().unzip();
-            let is_begun = tried.iter().any(|tried| matches!(tried, Tried::Done(_)));
-            let sights = self.look(ctx, map, &asks).await.map_err(|error| midway(error, is_begun))?;
-            for (at, sight) in at.into_iter().zip(sights) {
+            match self.look(ctx, map, &asks).await {
                 // Live by now: it was filled in between.
-                tried[at] = if sight.mark == Mark::Live { Tried::Beaten } else { Tried::Refused(sight.mark) };
+                Ok(sights) => at.into_iter().zip(sights).for_each(|(at, sight)| {
+                    tried[at] = if sight.mark == Mark::Live { Tried::Beaten } else { Tried::Refused(sight.mark) };
+                }),
+                // Of those that were looked at alone: the others have ended as they did.
+                Err(error) => at.into_iter().for_each(|at| tried[at] = Tried::Failed(error.clone())),
             }
         }
         Ok(tried)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, Key, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb};
+use larder_core::native::NativeReply;
+use larder_core::{Ctx, Effect, Error, ErrorKind, Key, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb};
 use larder_layers::{Counting, Counts};
 use larder_store_memory::MemoryStore;
 use larder_structures::inspect::inspect;
@@ -14,6 +15,7 @@ use larder_structures::{Name, ShardedHash, ShardedSet, ShardedSortedSet};
 use tokio::time::Instant;
 
 use crate::support::hooked::{Hooked, dies_at, fail};
+use crate::support::natives::Natives;
 use crate::support::probe::Probe;
 use crate::support::sieve::Sieve;
 
@@ -101,6 +103,28 @@ async fn a_filling_goes_on_where_replies_are_lost_and_ends_at_what_was_refused()
             assert_eq!((stat.elements, stat.shards, stat.moving_from), (40, 3, None), "batch {nth}");
         }
     }
+}
+
+/// A write that three shards take part in: one has taken it, and its reply is lost; what became of the others is looked at, and cannot be.
+#[tokio::test]
+async fn a_change_in_doubt_stays_so_where_the_look_at_another_shard_fails() {
+    let (_, items) = memory();
+    let store = Natives::over(&items).shared();
+    moving(&store).await;
+    assert_eq!(set(&store, 2).await.add(["7"]).await.unwrap(), [false], "its shard is filled");
+    let hooked = Hooked::new(&store);
+    let writer = set(&hooked.shared(), 2).await;
+    hooked.at(1, |store, batch| async move {
+        let lost = || Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::Unknown));
+        let is_refused = |reply: &Reply| matches!(reply, Reply::Native(native) if **native == NativeReply::Unmarked);
+        let replies = store.run(Ctx::default(), batch).await.into_iter();
+        replies.map(|reply| if reply.as_ref().is_ok_and(is_refused) { reply } else { lost() }).collect()
+    });
+    hooked.refuse(2);
+    let error = writer.add((40..80).map(|member| member.to_string())).await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    let members = set(&store, 2).await.len().await.unwrap();
+    assert!(members > 40 && members < 80, "{members}: a part of it was made");
 }
 
 #[tokio::test]

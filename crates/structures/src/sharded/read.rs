@@ -71,6 +71,8 @@ impl Core {
                 }
             }
             if let (false, Some(from)) = (unfilled.is_empty(), from) {
+                // The map in force has room for all of them: the others are numbers behind the end of the old one, and were never there.
+                unfilled.retain(|&at| self.place(&from, &names[at]).is_ok());
                 let groups = self.grouped(&from, names, &unfilled)?;
                 unfilled.clear();
                 for (source, at, sight) in self.look_for(ctx, &from, groups).await? {
@@ -98,7 +100,6 @@ impl Core {
     fn grouped(&self, map: &Map, names: &[Bytes], of: &[usize]) -> Result<Grouped> {
         let mut groups = Grouped::new();
         for &at in of {
-            // An id behind the end of an older map is in none of its shards.
             let (shard, stored) = self.place(map, &names[at])?;
             let group = groups.entry(shard).or_default();
             group.0.push(at);

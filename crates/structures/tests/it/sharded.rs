@@ -128,6 +128,23 @@ async fn a_change_in_doubt_stays_so_where_the_look_at_another_shard_fails() {
 }
 
 #[tokio::test]
+async fn a_number_behind_the_end_of_the_old_map_is_not_there_while_nothing_came_to_its_shard() {
+    let (_, store) = memory();
+    let options = || ShardedHash::options().shards(2).dense(10);
+    options().open_or_create(&store, "n").await.unwrap().set([("3", "v"), ("17", "w")]).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = options().open(&hooked.shared(), "n").await.unwrap();
+    dies_at(&hooked, FILLS, dying.reshard(4)).await;
+    let reader = options().open(&store, "n").await.unwrap();
+    assert_eq!(
+        reader.get_many(["25", "3", "39", "17"]).await.unwrap(),
+        [None, Some("v".into()), None, Some("w".into())]
+    );
+    assert_eq!(reader.get("40").await.unwrap_err().kind(), ErrorKind::BadInput);
+    assert_eq!((reader.stat().await.unwrap().moving_from, reader.len().await.unwrap()), (Some(2), 2));
+}
+
+#[tokio::test]
 async fn a_writer_whose_shard_is_filled_and_resharded_again_by_others_goes_on_there() {
     let (_, store) = memory();
     moving(&store).await;

@@ -336,9 +336,8 @@ impl Core {
                     Some(NativeReply::Count(count)) => count,
                     other => return Err(self.strange(&other)),
                 };
-                // It was filled or made in between: whoever asks again gets it.
-                if before != mark {
-                    mark = if mark == Mark::Live { Mark::Sealed } else { mark };
+                if before != mark && mark == Mark::Live {
+                    mark = Mark::Turned;
                 }
                 Ok(Sight { mark, seen: 0, found: Found::Count(count.saturating_sub(1)) })
             }
@@ -520,7 +519,7 @@ impl Unusable {
             Mark::Missing => self.missing.push(shard),
             Mark::Sealed => self.sealed = Some(shard),
             Mark::Unfilled => self.unfilled = Some(shard),
-            Mark::Live => {}
+            Mark::Live | Mark::Turned => {}
         }
     }
 }
@@ -650,7 +649,7 @@ mod tests {
         let (live, unfilled, sealed) = ([true, false, false], [false, false, true], [false, true, false]);
         for (before, after, mark) in [
             (live, live, Mark::Live),
-            (unfilled, live, Mark::Sealed),
+            (unfilled, live, Mark::Turned),
             (live, sealed, Mark::Sealed),
             (unfilled, unfilled, Mark::Unfilled),
         ] {

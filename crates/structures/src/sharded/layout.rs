@@ -231,6 +231,8 @@ pub(super) enum Mark {
     Unfilled,
     Live,
     Sealed,
+    /// It became live while it was counted: whoever asks again gets it.
+    Turned,
     /// There is no such shard.
     Missing,
 }
@@ -239,7 +241,7 @@ impl Mark {
     fn byte(self) -> u8 {
         match self {
             Mark::Unfilled => 0,
-            Mark::Live => 1,
+            Mark::Live | Mark::Turned => 1,
             Mark::Sealed | Mark::Missing => 2,
         }
     }

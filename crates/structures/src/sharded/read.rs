@@ -123,7 +123,6 @@ impl Core {
     /// **Round trips: 1** for every 1,024 shards, 128 that are read whole; and 1 more for those that nothing came to yet.
     pub(super) async fn sweep(&self, whole: bool) -> Result<Sweep> {
         self.vigil.check()?;
-        let mut strikes = 0;
         'anew: loop {
             let plan = self.plan();
             let mut sweep = Sweep::default();
@@ -131,7 +130,8 @@ impl Core {
             for part in shards.chunks(WHOLE_A_BATCH * if whole { 1 } else { 8 }) {
                 // As long for each part: there may be many.
                 let ctx = Ctx { deadline: Some(self.deadline()) };
-                let mut todo = part.to_vec();
+                // Of each part, too: while others fill shards, every part may meet one that is filled at that moment.
+                let (mut todo, mut strikes) = (part.to_vec(), 0);
                 while !todo.is_empty() {
                     let (left, unusable) = self.sweep_some(ctx, &plan, &todo, whole, &mut sweep).await?;
                     todo = left;

@@ -144,6 +144,29 @@ async fn a_number_behind_the_end_of_the_old_map_is_not_there_while_nothing_came_
     assert_eq!((reader.stat().await.unwrap().moving_from, reader.len().await.unwrap()), (Some(2), 2));
 }
 
+/// Each of five parts of a sweep meets shards that are filled at that moment; at four such in a row a shard that is missing is lost.
+#[tokio::test]
+async fn a_sweep_of_many_shards_that_are_filled_just_ahead_of_it_loses_none() {
+    let (_, store) = memory();
+    set(&store, 320).await.add((0..2_000).map(|member| member.to_string())).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = set(&hooked.shared(), 2).await;
+    dies_at(&hooked, FILLS, dying.reshard(640)).await;
+    let hooked = Hooked::new(&store);
+    let reader = set(&hooked.shared(), 2).await;
+    for part in 0..5 {
+        // Of each part the shards are read, what they come from, the map, and the shards again.
+        hooked.at(4 * part + 2, move |store, batch| async move {
+            let filler = Hooked::new(&store);
+            let filling = set(&filler.shared(), 2).await;
+            // 128 shards more: 5 batches for every 32, 2 for those that are filled already; and one reads the map.
+            dies_at(&filler, 1 + 4 * (2 * part + 5) + 1, filling.reshard(640)).await;
+            store.run(Ctx::default(), batch).await
+        });
+    }
+    assert_eq!(reader.members().await.unwrap().len(), 2_000);
+}
+
 #[tokio::test]
 async fn a_writer_whose_shard_is_filled_and_resharded_again_by_others_goes_on_there() {
     let (_, store) = memory();

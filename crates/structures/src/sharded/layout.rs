@@ -223,6 +223,11 @@ impl Plan {
             Phase::Planned(other) | Phase::Moving(other) => Some(other),
         }
     }
+
+    /// True where shards of this map are of use, or may come to be.
+    pub(super) fn names(&self, map: &Map) -> bool {
+        self.map.id == map.id || self.other().is_some_and(|other| other.id == map.id)
+    }
 }
 
 /// What a shard says of itself.

@@ -163,7 +163,8 @@ impl Core {
         if now == planned && self.write_plan(cas, &moving).await? {
             return Ok(Some(to.id));
         }
-        if now != planned && now.map.id != to.id {
+        // Others have cleared it away. Or put it in force, and maybe go on from it: then elements stand in its shards.
+        if !now.names(&to) {
             self.remove(&to, 0..to.shards).await?;
         }
         Ok(None)
@@ -182,7 +183,8 @@ impl Core {
         }
         let (now, cas) = self.read_plan().await?;
         let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
-        if now == *plan && self.write_plan(cas, &stable).await? {
+        // Where the reply was lost, or others were first: what no plan names any more can come into force no more.
+        if now == *plan && (self.write_plan(cas, &stable).await? || !self.read_plan().await?.0.names(other)) {
             self.remove(other, 0..other.shards).await?;
         }
         Ok(())

@@ -240,6 +240,50 @@ async fn a_plan_that_stands_for_two_seconds_is_cleared_and_its_late_shards_are_r
     assert_eq!(memory.stats().items, 4 + 2, "the shards, the map and the manifest: {:?}", contents(&memory).keys());
 }
 
+/// The reading that finds the plan, 40 more in 2 s, one with the token: then the plan is cleared away.
+const CLEARS: u64 = 1 + 40 + 1 + 1;
+
+#[tokio::test(start_paused = true)]
+async fn the_shards_of_a_dead_plan_are_removed_where_the_reply_to_its_clearing_is_lost() {
+    let (memory, store) = memory();
+    let hooked = Hooked::new(&store);
+    let dying = set(&hooked.shared(), 2).await;
+    dies_at(&hooked, MAKES + 1, dying.reshard(5)).await;
+    assert_eq!(memory.stats().items, 2 + 5 + 2, "{:?}", contents(&memory).keys());
+    let hooked = Hooked::new(&store);
+    let clearing = set(&hooked.shared(), 2).await;
+    hooked.lose_replies(CLEARS);
+    clearing.reshard(2).await.unwrap();
+    assert_eq!(memory.stats().items, 2 + 2, "the shards, the map and the manifest: {:?}", contents(&memory).keys());
+}
+
+/// The map item that follows a plan, which it puts in force.
+fn in_force(planned: &[u8]) -> Vec<u8> {
+    let version = u64::from_le_bytes(planned[2..10].try_into().unwrap()) + 1;
+    [&[1, 2][..], &version.to_le_bytes(), &planned[20..], &planned[10..20]].concat()
+}
+
+/// Others take the plan over, from a map that went back, and reshard again: what is moving away is in its shards yet.
+#[tokio::test]
+async fn a_plan_that_others_have_put_in_force_and_left_again_keeps_its_shards() {
+    let (memory, store) = memory();
+    set(&store, 2).await.add((0..40).map(|member| member.to_string())).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let late = set(&hooked.shared(), 2).await;
+    // It has made its shards, and reads the map again.
+    hooked.at(MAKES + 1, move |store, batch| async move {
+        let (key, planned) = contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".0")).unwrap();
+        memory.direct().put(&key, PutMode::Set, &in_force(&planned), 0, Ttl::Never).unwrap();
+        let others = Hooked::new(&store);
+        let resharding = set(&others.shared(), 2).await;
+        // It fills them, and puts the next map in force.
+        dies_at(&others, 1 + 5 + 1 + FILLS, resharding.reshard(4)).await;
+        store.run(Ctx::default(), batch).await
+    });
+    late.reshard(3).await.unwrap();
+    assert_eq!(late.len().await.unwrap(), 40);
+}
+
 #[tokio::test]
 async fn writers_of_one_handle_do_not_beat_each_other_at_a_shard() {
     let probe = Probe::new();

@@ -48,7 +48,7 @@
 //! | changes of one call | each shard by itself | the same | the same |
 //! | the ends of a sorted set | show every change that was acknowledged before they are read | the same | the same |
 //! | the ends lost | only where the store is built to evict: made again from the shards by whoever needs them | the same | the same |
-//! | a lost shard, or map | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
+//! | a lost shard, or map (looked at once a minute) | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
 //! | while it is resharded | all of the above | the same | the same |
 //! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is `RolledBack`; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!

@@ -142,16 +142,11 @@ impl Core {
         if !self.write_plan(cas, &planned).await? {
             return Ok(None);
         }
-        for part in make::parts(&to, self.ops_a_batch()) {
-            let ops = part.map(|shard| make::make_op(self.of, self.is_native(), self.key(&to, shard)?, Mark::Unfilled));
-            let ops = ops.collect::<Result<Batch>>()?;
-            for (op, reply) in ops.iter().zip(self.run(self.ctx(), ops.clone()).await) {
-                // Nothing was moved: what is there is cleared away by the next one.
-                let made = reply.and_then(|reply| owned::is_made(op, &reply));
-                made.map_err(|error| error.effect(Effect::NotApplied))?;
-            }
-        }
-        let (now, cas) = match self.read_plan().await {
+        let read = match self.make_unfilled(&to).await {
+            Ok(()) => self.read_plan().await,
+            Err(error) => Err(error),
+        };
+        let (now, cas) = match read {
             // It was dropped meanwhile: nobody knows of these.
             Err(error) if error.kind() == ErrorKind::Lost => {
                 _ = self.remove(&to, 0..to.shards).await;
@@ -168,6 +163,22 @@ impl Core {
             self.remove(&to, 0..to.shards).await?;
         }
         Ok(None)
+    }
+
+    /// Step 2.
+    ///
+    /// # Errors
+    /// With the effect "not applied": what is there is cleared away by the next one.
+    async fn make_unfilled(&self, to: &Map) -> Result<()> {
+        for part in make::parts(to, self.ops_a_batch()) {
+            let ops = part.map(|shard| make::make_op(self.of, self.is_native(), self.key(to, shard)?, Mark::Unfilled));
+            let ops = ops.collect::<Result<Batch>>()?;
+            for (op, reply) in ops.iter().zip(self.run(self.ctx(), ops.clone()).await) {
+                let made = reply.and_then(|reply| owned::is_made(op, &reply));
+                made.map_err(|error| error.effect(Effect::NotApplied))?;
+            }
+        }
+        Ok(())
     }
 
     /// Clears a plan away, unless its maker gets on with it.
@@ -271,7 +282,8 @@ impl Core {
             let ops = part
                 .iter()
                 .map(|&shard| Ok(make::owned(self.of, self.is_native(), self.key(map, shard)?).remove_op(&profile)));
-            for reply in self.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
+            // Without a look at the map: also where that is gone.
+            for reply in self.vigil.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
                 reply?;
             }
         }

@@ -216,6 +216,49 @@ async fn shards_that_are_made_behind_a_drop_are_removed_again() {
     assert_eq!(memory.stats().items, 0, "{:?}", contents(&memory).keys());
 }
 
+/// The third batch of a drop deletes the shards that the map told of, the fourth the map.
+#[tokio::test]
+async fn a_drop_takes_the_shards_of_a_resharding_that_others_make_meanwhile() {
+    for (nth, is_native) in [(3, false), (4, false), (3, true), (4, true)] {
+        let (memory, items) = memory();
+        let natives = Natives::over(&items);
+        let store = if is_native { natives.shared() } else { items };
+        let (old, other) = (set(&store, 2).await, set(&store, 2).await);
+        old.add((0..40).map(|member| member.to_string())).await.unwrap();
+        let hooked = Hooked::new(&store);
+        hooked.at(nth, move |store, batch| async move {
+            let resharded = other.reshard(3).await;
+            // Once the shards are deleted, it puts a map in force whose shards nothing can come to.
+            assert_eq!(resharded.is_ok(), nth == 3, "{resharded:?}");
+            store.run(Ctx::default(), batch).await
+        });
+        let dropped = drop_structure(&hooked.shared(), Ctx::default(), &Name::new("n").unwrap()).await.unwrap();
+        assert!(dropped.is_some());
+        let left = contents(&memory);
+        assert_eq!((left.len(), natives.all().len()), (0, 0), "batch {nth}: {:?}, {:?}", left.keys(), natives.all());
+        for outcome in [old.add(["a"]).await, old.remove(["1"]).await] {
+            let error = outcome.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_map_of_another_release_keeps_its_collection_from_being_dropped() {
+    let (memory, store) = memory();
+    set(&store, 2).await.add(["a"]).await.unwrap();
+    let before = contents(&memory);
+    let (key, map) = before.iter().find(|(key, _)| key.ends_with(b".0")).unwrap();
+    let drop_it = async || drop_structure(&store, Ctx::default(), &Name::new("n").unwrap()).await;
+    memory.direct().put(key, PutMode::Set, b"another", 0, Ttl::Never).unwrap();
+    let error = drop_it().await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::LayoutMismatch, Effect::NotApplied), "{error}");
+    assert_eq!(memory.stats().items, before.len());
+    memory.direct().put(key, PutMode::Set, map, 0, Ttl::Never).unwrap();
+    drop_it().await.unwrap();
+    assert_eq!(memory.stats().items, 0);
+}
+
 /// Whoever plans and comes no further for 2 s is taken for dead; what he makes after that he removes.
 #[tokio::test(start_paused = true)]
 async fn a_plan_that_stands_for_two_seconds_is_cleared_and_its_late_shards_are_removed() {

@@ -305,6 +305,12 @@ impl Shard {
         out.freeze()
     }
 
+    /// What an element adds to the bytes of one.
+    pub(super) fn element_bytes(of: Collection, name: &[u8], value: &[u8]) -> usize {
+        let bytes = |part: &[u8]| len_bytes(part.len()) + part.len();
+        bytes(name) + if of == Collection::Set { 0 } else { bytes(value) }
+    }
+
     /// `None` for bytes that are no shard.
     pub(super) fn decode(bytes: &Bytes, of: Collection) -> Option<Shard> {
         let has_values = of != Collection::Set;
@@ -394,6 +400,12 @@ pub(super) fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     }
     out.put_u8(len as u8);
     out.put_slice(bytes);
+}
+
+/// What a length takes.
+fn len_bytes(len: usize) -> usize {
+    let bits = usize::BITS - len.leading_zeros();
+    bits.div_ceil(7).max(1) as usize
 }
 
 pub(super) fn take_bytes(from: &Bytes, at: &mut usize) -> Option<Bytes> {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use larder_core::native::Collection;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Result, Ttl, Want};
 
-use super::core::{Ask, Core, coming_from};
-use super::layout::{Map, Mark, Phase, Plan};
+use super::core::{Ask, Core, Found, WHOLE_A_BATCH, coming_from};
+use super::layout::{Map, Mark, Phase, Plan, Shard};
 use super::{SHARDS_MAX, make};
 use crate::cell::Cell;
 use crate::events;
@@ -135,9 +135,46 @@ impl Core {
         Ok(Map { id, shards, per_shard })
     }
 
+    /// Sees to it that what stands in the shards of one map fits into those of another, where shards are items: one that does not would stay unfilled. A shard that
+    /// several come into is to leave an eighth to what is written meanwhile; one is never larger than what it comes from. **Round trips: 1** for every 128 shards, none natively.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] where it does not fit.
+    async fn expect_room(&self, from: &Map, to: &Map) -> Result<()> {
+        if self.is_native() {
+            return Ok(());
+        }
+        let mut bytes = vec![Shard::empty(Mark::Live).encode(self.of).len(); to.shards.into()];
+        let asks: Vec<(u16, Ask)> = (0..from.shards).map(|shard| (shard, Ask::All)).collect();
+        for part in asks.chunks(WHOLE_A_BATCH) {
+            for ((source, _), sight) in part.iter().zip(self.look(self.ctx(), from, part).await?) {
+                // What is missing is told by who fills; or others were first, and nothing is put in force here.
+                let Found::All(all) = sight.found else { continue };
+                for (stored, value) in all {
+                    let Some(name) = self.named(from, *source, &stored) else { continue };
+                    let (shard, stored) = self.place(to, &name)?;
+                    bytes[usize::from(shard)] += Shard::element_bytes(self.of, &stored, &value);
+                }
+            }
+        }
+        for (shard, bytes) in (0..to.shards).zip(bytes) {
+            let item_max = self.store.profile().value_bytes_max(self.key(to, shard)?.as_bytes().len());
+            let left = if to.overlap(shard, from).len() > 1 { item_max / 8 } else { 0 };
+            if bytes > item_max - left {
+                let limit = match left {
+                    0 => format!("an item takes {item_max}"),
+                    _ => format!("of the {item_max} that an item takes, {left} are left to what is written meanwhile"),
+                };
+                return Err(self.no_room((to, shard), bytes, &limit).effect(Effect::NotApplied));
+            }
+        }
+        Ok(())
+    }
+
     /// Steps 1 to 3. The id of the map that is in force then; `None` where others were first.
     async fn begin(&self, plan: &Plan, cas: Cas, shards: u16) -> Result<Option<u32>> {
         let to = self.next_map(&plan.map, shards)?;
+        self.expect_room(&plan.map, &to).await?;
         let planned = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Planned(to) };
         if !self.write_plan(cas, &planned).await? {
             return Ok(None);

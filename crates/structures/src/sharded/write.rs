@@ -432,20 +432,27 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::Full`] for one that takes more than an item can have.
     pub(super) fn put_item_op(&self, map: &Map, shard: u16, now: &Shard, cas: Cas) -> Result<Op> {
-        let key = self.key(map, shard)?;
-        let value = now.encode(self.of);
+        let (key, value) = (self.key(map, shard)?, now.encode(self.of));
         let max = self.store.profile().value_bytes_max(key.as_bytes().len());
         if value.len() > max {
-            let detail = format!(
-                "{}: shard {shard} of {} would take {} bytes, and an item takes {max}: resharding to more shards makes room",
-                self.what(),
-                map.shards,
-                value.len()
-            );
-            return Err(Error::new(ErrorKind::Full, detail).key(&key).store(self.store.profile().store.clone()));
+            return Err(self.no_room((map, shard), value.len(), &format!("an item takes {max}")));
         }
         let verb = Verb::Put { mode: PutMode::Cas(cas), value, flags: now.flags(self.of), ttl: Ttl::Never };
         Ok(Op::new(key, verb))
+    }
+
+    /// The error for a shard that would take more than it can have.
+    pub(super) fn no_room(&self, (map, shard): (&Map, u16), bytes: usize, limit: &str) -> Error {
+        let detail = format!(
+            "{}: shard {shard} of {} would take {bytes} bytes, and {limit}: resharding to more shards makes room",
+            self.what(),
+            map.shards
+        );
+        let error = Error::new(ErrorKind::Full, detail).store(self.store.profile().store.clone());
+        match self.key(map, shard) {
+            Ok(key) => error.key(&key),
+            Err(_) => error,
+        }
     }
 }
 

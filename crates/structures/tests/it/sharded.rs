@@ -19,10 +19,11 @@ use crate::support::natives::Natives;
 use crate::support::probe::Probe;
 use crate::support::sieve::Sieve;
 
-/// The batches of a resharding of few shards: one reads the map, one writes the plan, one makes the shards, one reads the map again, one puts the new map in force, ...
-const MAKES: u64 = 3;
+/// The batches of a resharding of few shards that are items: one reads the map, one what is to fit, one writes the plan, one makes the shards, one reads the map again, one
+/// puts the new map in force, ...
+const MAKES: u64 = 4;
 /// ... and this one begins to fill it.
-const FILLS: u64 = 6;
+const FILLS: u64 = 7;
 
 fn memory() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
@@ -384,6 +385,58 @@ async fn a_shard_that_has_no_room_says_what_makes_some() {
     hash.reshard(2).await.unwrap();
     hash.set([(room.to_string(), value)]).await.unwrap();
     assert_eq!(hash.len().await.unwrap(), room + 1);
+}
+
+/// Two shards that are nearly full, and what fills one.
+async fn nearly_full(store: &StoreRef) -> ShardedHash {
+    let hash = ShardedHash::options().shards(2).open_or_create(store, "n").await.unwrap();
+    let mut field = 0;
+    while hash.set([(field.to_string(), "x".repeat(100))]).await.is_ok() {
+        field += 1;
+    }
+    hash
+}
+
+#[tokio::test]
+async fn a_resharding_to_shards_that_would_not_fit_is_refused_and_nothing_is_changed() {
+    let memory = Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap());
+    let store: StoreRef = memory.clone();
+    let hash = nearly_full(&store).await;
+    let (len, before) = (hash.len().await.unwrap(), contents(&memory));
+    let error = hash.reshard(1).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    let bytes: usize = before.iter().filter(|(key, _)| key.contains(&b'-')).map(|(_, value)| value.len()).sum();
+    // One header less.
+    let says = format!("shard 0 of 1 would take {} bytes", bytes - 14);
+    assert!(error.to_string().contains(&says) && error.to_string().contains("that an item takes"), "{says}: {error}");
+    assert!(contents(&memory) == before, "{:?}", contents(&memory).keys());
+    assert_eq!(hash.remove(["0"]).await.unwrap(), [true]);
+    assert_eq!(hash.set([("0", "v")]).await.unwrap(), [true]);
+    hash.reshard(4).await.unwrap();
+    assert_eq!((hash.len().await.unwrap(), hash.shards()), (len, 4));
+}
+
+/// What several shards come into leaves some room: a shard may grow until it is sealed.
+#[tokio::test]
+async fn a_shard_that_several_come_into_has_room_for_what_is_written_until_it_is_filled() {
+    let memory = Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap());
+    let store: StoreRef = memory;
+    let hash = ShardedHash::options().shards(2).open_or_create(&store, "n").await.unwrap();
+    let value = |bytes: usize| "x".repeat(bytes);
+    hash.set([("0", value(1_000)), ("1", value(1_000))]).await.unwrap();
+    let error = hash.reshard(1).await.unwrap_err();
+    assert!(error.to_string().contains("are left to what is written meanwhile"), "{error}");
+    hash.set([("1", value(800))]).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let resharding = ShardedHash::open(&hooked.shared(), "n").await.unwrap();
+    let old = hash.clone();
+    // The new map is in force, and nothing is sealed yet.
+    hooked.at(FILLS, move |store, batch| async move {
+        old.set([("1", "x".repeat(1_000))]).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    resharding.reshard(1).await.unwrap();
+    assert_eq!(hash.get("1").await.unwrap().unwrap().len(), 1_000);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_core::list::{self, List};
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Result, StoreRef, Want};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
 
 use crate::array;
 use crate::copies;
@@ -158,12 +158,15 @@ const DROP_TRIES_MAX: usize = 4;
 /// Returns what was dropped, `None` if there was nothing. **Round trips: 3**, 2 for a structure that is its manifest, 4 with
 /// copies, and for unique visitors in sets of the store's own; one more for each further batch that the data keys fill, and two for each time that the manifest must be looked at again.
 ///
-/// A store that cannot delete by token (`delete_cas` in its profile) deletes the manifest as it is: what others drop and make
-/// again between the look and the delete loses its manifest there.
+/// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, and the list of the periods of unique visitors are deleted as they were read, and
+/// where they were written since, they are read and what they name is deleted once more.
+///
+/// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map and list as they are: what others drop and make
+/// again between the look and the delete loses its manifest there, and shards of a resharding or a period that others begin meanwhile are left behind.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone. [`ErrorKind::LayoutMismatch`] while another
-/// program's value stands under one of its keys, which is left as it is. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
+/// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone; and where others keep writing what names its data. [`ErrorKind::LayoutMismatch`] while another
+/// program's value, or another release's map of a sharded collection, stands under one of its keys, which is left as it is. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
 ///
 /// ```
 /// # use larder_core::Ctx;
@@ -179,8 +182,7 @@ const DROP_TRIES_MAX: usize = 4;
 pub async fn drop_structure(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Manifest>> {
     let Some(mut found) = find_first(store, ctx, name).await? else { return Ok(None) };
     let manifest = found.manifest.clone();
-    delete_pieces(store, ctx, name, &manifest).await?;
-    delete_data(store, ctx, name, &manifest).await?;
+    delete_all_data(store, ctx, name, &manifest).await?;
     let mut is_begun = manifest.shards > 0;
     for _ in 0..DROP_TRIES_MAX {
         match manifest::remove(store, ctx, name, found.item.cas).await {
@@ -206,7 +208,7 @@ pub async fn drop_structure(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<O
 /// Removes copies that were made again before the manifest was gone.
 async fn swept(store: &StoreRef, ctx: Ctx, name: &Name, manifest: Manifest) -> Result<Option<Manifest>> {
     if manifest.copies > 1 {
-        delete_data(store, ctx, name, &manifest).await.map_err(|error| midway(error, true))?;
+        delete_data(store, ctx, name, &manifest, None).await.map_err(|error| midway(error, true))?;
     }
     Ok(Some(manifest))
 }
@@ -216,10 +218,25 @@ fn midway(error: Error, is_begun: bool) -> Error {
     if is_begun { error.effect(Effect::Unknown) } else { error }
 }
 
+/// Deletes the pieces, and then the data that they were found through: these as they were read, where others may name more pieces in them meanwhile, and anew
+/// where they did.
+async fn delete_all_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
+    let mut is_begun = false;
+    for _ in 0..DROP_TRIES_MAX {
+        let pieces = pieces(store, ctx, name, manifest).await.map_err(|error| midway(error, is_begun))?;
+        delete_pieces(store, ctx, pieces.keys).await.map_err(|error| midway(error, is_begun))?;
+        if delete_data(store, ctx, name, manifest, pieces.cas).await.map_err(|error| midway(error, is_begun))? {
+            return Ok(());
+        }
+        is_begun = true;
+    }
+    let detail = format!("others wrote what names the data of {name} at each of {DROP_TRIES_MAX} tries to drop it");
+    Err(midway(Error::new(ErrorKind::Conflict, detail), is_begun))
+}
+
 /// Deletes the keys that a structure made as it went, beside the data that its manifest counts: chunks, segments, entries. They
 /// are found through those data, so they go first.
-async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
-    let all = pieces(store, ctx, name, manifest).await?;
+async fn delete_pieces(store: &StoreRef, ctx: Ctx, all: Vec<Owned>) -> Result<()> {
     let mut is_begun = false;
     let profile = store.profile();
     // Items name the others where there are both: they stay for the next drop where this one meets what is another program's.
@@ -232,9 +249,17 @@ async fn delete_pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manif
     Ok(())
 }
 
+/// What a structure made as it went.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    pub(crate) keys: Vec<Owned>,
+    /// The token of the first data item, which names them: where others may name more in it that nobody would find without it.
+    pub(crate) cas: Option<Cas>,
+}
+
 /// The keys of a structure's pieces. Each kind that has any knows them itself.
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
-    let items = match manifest.kind {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
+    let keys = match manifest.kind {
         Kind::Array => array::pieces(name, manifest),
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set | Kind::Cache => Ok(Vec::new()),
         Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
@@ -243,45 +268,65 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
         Kind::PackedTable => lookup::pieces(store, ctx, name, manifest).await,
         Kind::UniqueVisitors => return unique::pieces(store, ctx, name, manifest).await,
-        Kind::Records => return records::pieces(store, ctx, name, manifest).await,
+        Kind::Records => {
+            let keys = records::pieces(store, ctx, name, manifest).await?;
+            return Ok(Pieces { keys, cas: None });
+        }
         Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => {
             return sharded::pieces(store, ctx, name, manifest).await;
         }
     };
-    items.map(Owned::items)
+    Ok(Pieces { keys: Owned::items(keys?), cas: None })
 }
 
-/// Deletes the data of a structure, and the copies of its manifest. **Round trips: 1** a batch that the keys fill.
-async fn delete_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
+/// Deletes the data of a structure, and the copies of its manifest. False where the first of them has another token than this, and stays. **Round trips: 1** a
+/// batch that the keys fill.
+async fn delete_data(
+    store: &StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    manifest: &Manifest,
+    mut first: Option<Cas>,
+) -> Result<bool> {
     let profile = store.profile();
     let mut batch = Batch::new();
-    let mut is_begun = false;
+    let (mut is_begun, mut is_all) = (false, true);
     for index in 0..manifest.shards {
         for cell in manifest.cells(name, index)?.into_iter().take(profile.nodes) {
             if batch.len() >= profile.batch_ops_max {
-                delete_all(store, ctx, std::mem::take(&mut batch)).await.map_err(|error| midway(error, is_begun))?;
+                let deleted = delete_all(store, ctx, std::mem::take(&mut batch)).await;
+                is_all &= deleted.map_err(|error| midway(error, is_begun))?;
                 is_begun = true;
             }
             let data = match counter::mark(manifest) {
                 Some(mark) => Owned::bits(cell.key, vec![mark]),
                 None => Owned::item(cell.key),
             };
-            batch.push(data.remove_op(&profile).routed(cell.route));
+            let op = match first.take().filter(|_| profile.delete_cas) {
+                Some(cas) => Op::delete_if(data.key, cas),
+                None => data.remove_op(&profile),
+            };
+            batch.push(op.routed(cell.route));
         }
     }
     // Last: whoever put one back looks for the data after it.
     let copies = copies::delete_ops(name, manifest)?;
     batch.extend(copies.into_iter().filter(|op| usize::from(op.route.rank) < profile.nodes));
-    delete_all(store, ctx, batch).await.map_err(|error| midway(error, is_begun))
+    Ok(is_all & delete_all(store, ctx, batch).await.map_err(|error| midway(error, is_begun))?)
 }
 
-async fn delete_all(store: &StoreRef, ctx: Ctx, deletes: Batch) -> Result<()> {
+/// False where one was to be deleted by a token, and has another.
+async fn delete_all(store: &StoreRef, ctx: Ctx, deletes: Batch) -> Result<bool> {
     if deletes.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
-    let (mut is_begun, mut fault) = (false, None);
+    let (mut is_begun, mut is_all, mut fault) = (false, true, None);
     let ops: Vec<Op> = deletes.iter().cloned().collect();
     for (op, reply) in ops.iter().zip(store.run(ctx, deletes).await) {
+        if matches!(reply, Ok(Reply::Exists)) && op.cas().is_some() {
+            is_all = false;
+            continue;
+        }
         match reply.and_then(|reply| owned::is_removed(op, &reply)) {
             Ok(was_there) => is_begun |= was_there,
             Err(error) => {
@@ -290,7 +335,7 @@ async fn delete_all(store: &StoreRef, ctx: Ctx, deletes: Batch) -> Result<()> {
             }
         }
     }
-    fault.map_or(Ok(()), |error| Err(midway(error, is_begun)))
+    fault.map_or(Ok(is_all), |error| Err(midway(error, is_begun)))
 }
 
 /// The manifest on the server that decides, brought back from a copy if there is none.

@@ -200,7 +200,7 @@ impl Inspection {
         }
         let named = gets.len();
         // Where data are lost, the list of the pieces may be too: then what can still be found is counted.
-        let pieces = registry::pieces(store, ctx, &self.name, &self.manifest).await.unwrap_or_default();
+        let pieces = registry::pieces(store, ctx, &self.name, &self.manifest).await.unwrap_or_default().keys;
         let is_native = match self.manifest.kind {
             Kind::Records => records::is_native(&self.manifest),
             Kind::UniqueVisitors => unique::is_native(&self.manifest),

@@ -26,7 +26,7 @@ pub(crate) mod layout;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, ambient};
+use larder_core::{Batch, Cas, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Want, ambient};
 
 pub(crate) use self::layout::Piece;
 use self::layout::{ENTRY_BYTES, Entries};
@@ -154,7 +154,7 @@ impl Ledger {
         for part in expired.chunks(profile.batch_ops_max) {
             let op = |key| match profile.ttl {
                 larder_core::TtlSupport::None => Op::delete(key),
-                _ => Op::get(key, larder_core::Want::empty()),
+                _ => Op::get(key, Want::empty()),
             };
             let ops: Result<Batch> = part.iter().map(|piece| Ok(op(key_of(piece)?))).collect();
             let replies = self.store.run(ctx, ops?).await;
@@ -234,16 +234,29 @@ impl List {
 /// # Errors
 /// Those of the store, and [`ErrorKind::LayoutMismatch`].
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Piece>> {
+    Ok(pieces_and_token(store, ctx, name, manifest).await?.0)
+}
+
+/// The same, and the ledger's token: as long as it has that, nobody has listed more.
+///
+/// # Errors
+/// As [`pieces`].
+pub(crate) async fn pieces_and_token(
+    store: &StoreRef,
+    ctx: Ctx,
+    name: &Name,
+    manifest: &Manifest,
+) -> Result<(Vec<Piece>, Option<Cas>)> {
     let key = manifest.data_key(name, 0)?;
-    let read = Op::get(key.clone(), larder_core::Want::VALUE);
-    let reply = store.run(ctx, Batch::from_buf([read])).await.pop();
+    let want = if store.profile().cas { Want::VALUE | Want::CAS } else { Want::VALUE };
+    let reply = store.run(ctx, Batch::from_buf([Op::get(key.clone(), want)])).await.pop();
     let Some(item) = reply.unwrap_or_else(|| Err(larder_core::ext::no_reply()))?.into_item() else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     };
     let place = engine::Place { generation: manifest.generation, shard: 0 };
     let folded = engine::Value::parse(&item.value, place).and_then(|value| value.fold(Distinct::default()));
     let list = folded.and_then(|folded| List::of(&folded.state)).map_err(|error| error.key(&key))?;
-    Ok(list.0)
+    Ok((list.0, item.cas))
 }
 
 /// How many bytes of a ledger a compaction would save.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub struct Core {
     plan: Mutex<Plan>,
     /// When the map is looked at next, by the clock's monotonic time.
     next_look_ms: AtomicU64,
+    /// The last look found no map, or none that this release knows.
+    is_map_amiss: AtomicBool,
     /// Writers of one handle to one shard go one after the other: they would only beat each other.
     pub(super) gates: Vec<tokio::sync::Mutex<()>>,
     /// Of a sorted set: what is known of its ends.
@@ -104,6 +106,7 @@ impl Core {
             map_key: manifest.data_key(name, 0)?,
             vigil: Vigil::new(store, clock.clone(), name, &manifest)?,
             next_look_ms: AtomicU64::new(as_ms(clock.monotonic().saturating_add(LOOK_EVERY))),
+            is_map_amiss: AtomicBool::new(false),
             clock,
             manifest,
             params,
@@ -146,26 +149,40 @@ impl Core {
         self.a_batch(2, OPS_A_BATCH)
     }
 
-    /// Runs a batch, with a look at the manifest and at the map in it if one is due. **Round trips: 1.**
+    /// Runs a batch, with a look at the manifest and at the map in it if one is due; where the map is gone, or none that this release knows, all ops say so.
+    /// **Round trips: 1.**
     pub(super) async fn run(&self, ctx: Ctx, mut batch: Batch) -> Replies {
+        if !self.is_look_due() || batch.len() >= self.store.profile().batch_ops_max {
+            return self.vigil.run(ctx, batch).await;
+        }
+        let are_reads: Vec<bool> = batch.iter().map(Op::is_read).collect();
+        batch.push(Op::get(self.map_key.clone(), Want::VALUE));
+        let mut replies = self.vigil.run(ctx, batch).await;
+        let Some(Ok(reply)) = replies.pop() else { return replies };
+        let map = self.map_of(reply);
+        self.is_map_amiss.store(map.is_err(), Ordering::Release);
+        match map {
+            Ok(plan) => _ = self.learn(plan),
+            // It was dropped, say: what was written went to shards that nobody finds any more.
+            Err(error) => {
+                for (reply, is_read) in replies.iter_mut().zip(are_reads).filter(|(reply, _)| reply.is_ok()) {
+                    let effect = if is_read { Effect::NotApplied } else { Effect::Unknown };
+                    *reply = Err(error.clone().effect(effect));
+                }
+            }
+        }
+        replies
+    }
+
+    /// True for one caller a [`LOOK_EVERY`], and for all while the map is amiss.
+    fn is_look_due(&self) -> bool {
         let now = as_ms(self.clock.monotonic());
         let due = self.next_look_ms.load(Ordering::Relaxed);
         let next = now.saturating_add(as_ms(LOOK_EVERY));
         // The look also keeps the map among what was used lately, where a store evicts what was not.
-        let looks = now >= due
-            && self.next_look_ms.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            && batch.len() < self.store.profile().batch_ops_max;
-        if !looks {
-            return self.vigil.run(ctx, batch).await;
-        }
-        batch.push(Op::get(self.map_key.clone(), Want::VALUE));
-        let mut replies = self.vigil.run(ctx, batch).await;
-        if let Some(Ok(Reply::Item(item))) = replies.pop()
-            && let Some(plan) = Plan::decode(&item.value)
-        {
-            self.learn(plan);
-        }
-        replies
+        let is_ours =
+            now >= due && self.next_look_ms.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        is_ours || self.is_map_amiss.load(Ordering::Acquire)
     }
 
     /// Reads the map; answers the newest that is known then. **Round trips: 1.**
@@ -178,19 +195,21 @@ impl Core {
         let mut replies = self.vigil.run(ctx, batch).await;
         self.vigil.check()?;
         let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-        let Some(item) = reply.into_item() else {
-            return Err(self.loss(Error::new(ErrorKind::Lost, format!("{} has lost its map", self.what()))));
-        };
-        let plan = Plan::decode(&item.value).ok_or_else(|| {
-            let detail = format!("the map of {} is none that this release knows", self.what());
-            Error::new(ErrorKind::LayoutMismatch, detail).key(&self.map_key)
-        })?;
+        let plan = self.map_of(reply)?;
         if plan.version < known.version {
             let (now, then) = (plan.version, known.version);
             let detail = format!("the map of {} was at version {then} and is at {now}", self.what());
             return Err(self.loss(Error::new(ErrorKind::RolledBack, detail)));
         }
         Ok(self.learn(plan))
+    }
+
+    /// The map that was read.
+    fn map_of(&self, reply: Reply) -> Result<Plan> {
+        let Some(item) = reply.into_item() else {
+            return Err(self.loss(Error::new(ErrorKind::Lost, format!("{} has lost its map", self.what()))));
+        };
+        Plan::decode(&item.value).ok_or_else(|| unknown_map(&self.what(), &self.map_key))
     }
 
     /// The newer one of this and the one that is known: another task's read may have overtaken.
@@ -336,9 +355,8 @@ impl Core {
                     Some(NativeReply::Count(count)) => count,
                     other => return Err(self.strange(&other)),
                 };
-                // It was filled or made in between: whoever asks again gets it.
-                if before != mark {
-                    mark = if mark == Mark::Live { Mark::Sealed } else { mark };
+                if before != mark && mark == Mark::Live {
+                    mark = Mark::Turned;
                 }
                 Ok(Sight { mark, seen: 0, found: Found::Count(count.saturating_sub(1)) })
             }
@@ -520,7 +538,7 @@ impl Unusable {
             Mark::Missing => self.missing.push(shard),
             Mark::Sealed => self.sealed = Some(shard),
             Mark::Unfilled => self.unfilled = Some(shard),
-            Mark::Live => {}
+            Mark::Live | Mark::Turned => {}
         }
     }
 }
@@ -528,6 +546,11 @@ impl Unusable {
 /// An error of a call some of whose changes may have been made.
 pub(super) fn midway(error: Error, is_begun: bool) -> Error {
     if is_begun { error.effect(Effect::Unknown) } else { error }
+}
+
+/// The error for a map item of another release.
+pub(super) fn unknown_map(what: &str, key: &Key) -> Error {
+    Error::new(ErrorKind::LayoutMismatch, format!("the map of {what} is none that this release knows")).key(key)
 }
 
 /// The map that elements come from, while some do.
@@ -607,8 +630,11 @@ impl fmt::Debug for Core {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::{PutMode, StoreExt, Ttl};
+
     use super::*;
     use crate::sharded::layout::LAYOUT;
+    use crate::sharded::write::Change;
 
     fn hash() -> Core {
         let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
@@ -650,7 +676,7 @@ mod tests {
         let (live, unfilled, sealed) = ([true, false, false], [false, false, true], [false, true, false]);
         for (before, after, mark) in [
             (live, live, Mark::Live),
-            (unfilled, live, Mark::Sealed),
+            (unfilled, live, Mark::Turned),
             (live, sealed, Mark::Sealed),
             (unfilled, unfilled, Mark::Unfilled),
         ] {
@@ -660,5 +686,39 @@ mod tests {
             // The mark is no element.
             assert!(matches!(sight.found, Found::Count(4)), "{sight:?}");
         }
+    }
+
+    /// Others dropped it, and it was resharded meanwhile: shards may be left that take everything.
+    #[tokio::test]
+    async fn a_handle_that_misses_its_map_acknowledges_nothing_from_then_on() {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
+        let name = Name::new("n").unwrap();
+        let set = settings.open(&store, &name, Kind::ShardedSet, true).await.unwrap();
+        let get = Op::get(set.map_key.clone(), Want::VALUE);
+        let map = store.run_one(Ctx::default(), get).await.unwrap().into_item().unwrap().value;
+        let put = |value: Bytes| Op::put(set.map_key.clone(), PutMode::Set, value, Ttl::Never);
+        let names = [Bytes::from_static(b"a")];
+        let add = async || set.change(&names, &[Change::Put(Bytes::new())]).await;
+        store.run_one(Ctx::default(), Op::delete(set.map_key.clone())).await.unwrap();
+        set.next_look_ms.store(0, Ordering::Relaxed);
+        for (then, kind) in [(Bytes::from_static(b"another"), ErrorKind::Lost), (map, ErrorKind::LayoutMismatch)] {
+            for _ in 0..2 {
+                let error = add().await.unwrap_err();
+                assert_eq!((error.kind(), error.known_effect()), (kind, Effect::NotApplied), "{error}");
+                assert_eq!(set.get(&names).await.unwrap_err().kind(), kind);
+            }
+            store.run_one(Ctx::default(), put(then)).await.unwrap();
+        }
+        add().await.unwrap();
+        assert!(!set.is_look_due(), "the next look is due in a minute");
+        // What was written beside the look may be there.
+        let replies = async |ops| set.run(Ctx::default(), Batch::from_iter(ops)).await;
+        store.run_one(Ctx::default(), Op::delete(set.map_key.clone())).await.unwrap();
+        set.next_look_ms.store(0, Ordering::Relaxed);
+        let key = Key::new("k").unwrap();
+        let ops = [Op::get(key.clone(), Want::VALUE), Op::put(key, PutMode::Set, "v", Ttl::Never)];
+        let told: Vec<_> = replies(ops).await.into_iter().map(|reply| reply.unwrap_err().known_effect()).collect();
+        assert_eq!(told, [Effect::NotApplied, Effect::Unknown]);
     }
 }

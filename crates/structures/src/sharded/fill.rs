@@ -102,7 +102,7 @@ impl Core {
         for ((shard, _), sight) in asks.iter().zip(self.look(ctx, to, &asks).await?) {
             match sight.mark {
                 // Filled by others; or already on the way into the map after this.
-                Mark::Live | Mark::Sealed => {}
+                Mark::Live | Mark::Sealed | Mark::Turned => {}
                 Mark::Missing => return Err(self.gone(ctx, to, *shard).await?),
                 Mark::Unfilled => {
                     gone = gone.or(stuck.get(shard).copied());

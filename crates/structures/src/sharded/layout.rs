@@ -223,6 +223,11 @@ impl Plan {
             Phase::Planned(other) | Phase::Moving(other) => Some(other),
         }
     }
+
+    /// True where shards of this map are of use, or may come to be.
+    pub(super) fn names(&self, map: &Map) -> bool {
+        self.map.id == map.id || self.other().is_some_and(|other| other.id == map.id)
+    }
 }
 
 /// What a shard says of itself.
@@ -231,6 +236,8 @@ pub(super) enum Mark {
     Unfilled,
     Live,
     Sealed,
+    /// It became live while it was counted: whoever asks again gets it.
+    Turned,
     /// There is no such shard.
     Missing,
 }
@@ -239,7 +246,7 @@ impl Mark {
     fn byte(self) -> u8 {
         match self {
             Mark::Unfilled => 0,
-            Mark::Live => 1,
+            Mark::Live | Mark::Turned => 1,
             Mark::Sealed | Mark::Missing => 2,
         }
     }
@@ -296,6 +303,12 @@ impl Shard {
             }
         }
         out.freeze()
+    }
+
+    /// What an element adds to the bytes of one.
+    pub(super) fn element_bytes(of: Collection, name: &[u8], value: &[u8]) -> usize {
+        let bytes = |part: &[u8]| len_bytes(part.len()) + part.len();
+        bytes(name) + if of == Collection::Set { 0 } else { bytes(value) }
     }
 
     /// `None` for bytes that are no shard.
@@ -387,6 +400,12 @@ pub(super) fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     }
     out.put_u8(len as u8);
     out.put_slice(bytes);
+}
+
+/// What a length takes.
+fn len_bytes(len: usize) -> usize {
+    let bits = usize::BITS - len.leading_zeros();
+    bits.div_ceil(7).max(1) as usize
 }
 
 pub(super) fn take_bytes(from: &Bytes, at: &mut usize) -> Option<Bytes> {

@@ -203,3 +203,17 @@ fn lengths_of_five_bytes_are_read_and_those_of_more_are_none() {
     assert_eq!(read(b"\x81\x80\x80\x80\0a").as_deref(), Some(&b"a"[..]), "five bytes that say one");
     assert_eq!(read(b"\x81\x80\x80\x80\x80\0a"), None);
 }
+
+#[test]
+fn a_shard_takes_its_header_and_what_each_element_adds() {
+    for of in [Collection::Hash, Collection::Set] {
+        let mut shard = Shard::empty(Mark::Live);
+        let mut bytes = shard.encode(of).len();
+        for len in [0, 1, 127, 128, 16_383, 16_384, 70_000] {
+            let (name, value) = (Bytes::from(vec![b'n'; len]), Bytes::from(vec![b'v'; len]));
+            bytes += Shard::element_bytes(of, &name, &value);
+            shard.elements.insert(name, value);
+            assert_eq!(shard.encode(of).len(), bytes, "{of:?}, {len}");
+        }
+    }
+}

@@ -8,7 +8,7 @@ use larder_core::{
     Batch, Ctx, Effect, Error, ErrorKind, Key, Op, Profile, PutMode, Result, StoreExt, StoreRef, Ttl, Verb, Want,
 };
 
-use super::core::{Core, collection, shard_key};
+use super::core::{Core, collection, shard_key, unknown_map};
 use super::ends::{ENTRY_BYTES, Ends, HEAD_BYTES};
 use super::keeper::{ENDS, now_us};
 use super::layout::{
@@ -19,6 +19,7 @@ use crate::ids::random_id;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
 use crate::owned::{self, Owned};
+use crate::registry::Pieces;
 use crate::timeout;
 
 /// How many members a sorted set keeps at each end where nothing was said, and at the most.
@@ -253,16 +254,21 @@ fn keys(name: &Name, manifest: &Manifest, map: &Map) -> Result<Vec<Owned>> {
     (0..map.shards).map(|shard| Ok(owned(of, is_native, shard_key(name, manifest, map, shard)?))).collect()
 }
 
-/// The keys of the shards, of both maps where one follows the other. **Round trips: 1.**
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
-    let get = Op::get(manifest.data_key(name, 0)?, Want::VALUE);
-    let Some(item) = store.run_one(ctx, get).await?.into_item() else { return Ok(Vec::new()) };
-    let Some(plan) = Plan::decode(&item.value) else { return Ok(Vec::new()) };
+/// The keys of the shards, of both maps where one follows the other, and the token of the map item. **Round trips: 1.**
+///
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for a map that this release does not know: nobody else knows of its shards.
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
+    let key = manifest.data_key(name, 0)?;
+    let get = Op::get(key.clone(), Want::VALUE | Want::CAS);
+    let Some(item) = store.run_one(ctx, get).await?.into_item() else { return Ok(Pieces::default()) };
+    let what = || format!("{} {name}", manifest.kind.as_str());
+    let plan = Plan::decode(&item.value).ok_or_else(|| unknown_map(&what(), &key))?;
     let mut all = keys(name, manifest, &plan.map)?;
     if let Some(other) = plan.other() {
         all.extend(keys(name, manifest, &other)?);
     }
-    Ok(all)
+    Ok(Pieces { keys: all, cas: item.cas })
 }
 
 /// True if its shards are no items.

@@ -25,6 +25,10 @@
 //! waits for the one that reshards, and it may die at any step: the next one goes on. A writer whose map is old is refused by the shard itself, and reads the map. A
 //! reader that meets an unfilled shard reads what it comes from. Every element is moved once, of some hundred at a time. `docs/design.md` says why it is so.
 //!
+//! Where shards are items, it is looked first whether all that stands in them fits into the new ones, and else refused ([`Full`](larder_core::ErrorKind::Full)). A new shard that
+//! several come into must have an eighth of an item left, since the old ones may grow until they are sealed. Should they grow by more than that, such a shard stays unfilled: it
+//! is read as before, but a write to it and another resharding are `Full`, until the store takes larger items.
+//!
 //! # The sorted set
 //! A question about all scores would have to be put to all shards. So the members of the highest and of the lowest scores are kept apart as well, as one item, the ends:
 //! [`top`](ShardedSortedSet::top) and [`bottom`](ShardedSortedSet::bottom) are one read of it. Twice as many as can be read stand there, so that it outlives removals; when it falls short it is
@@ -48,7 +52,7 @@
 //! | changes of one call | each shard by itself | the same | the same |
 //! | the ends of a sorted set | show every change that was acknowledged before they are read | the same | the same |
 //! | the ends lost | only where the store is built to evict: made again from the shards by whoever needs them | the same | the same |
-//! | a lost shard, or map | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
+//! | a lost shard, or map (looked at once a minute) | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
 //! | while it is resharded | all of the above | the same | the same |
 //! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is `RolledBack`; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!
@@ -360,11 +364,12 @@ macro_rules! common {
 
             /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first.
             #[doc = concat!("\n```\n", $example, "\n```\n")]
-            /// **Round trips:** natively 3 for every 32 shards, else 5; and some 6. Others wait for none of them.
+            /// **Round trips:** natively 3 for every 32 shards, else 5, and 1 for every 128 old ones; and some 6. Others wait for none of them.
             ///
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;
-            /// [`Conflict`](larder_core::ErrorKind::Conflict) where others keep resharding; those of the store. Whatever it is, nothing is lost by it: reshard again.
+            /// [`Conflict`](larder_core::ErrorKind::Conflict) where others keep resharding; [`Full`](larder_core::ErrorKind::Full) for shards that are items and too few for what
+            /// stands in the old ones, which go on as they are; those of the store. Whatever it is, nothing is lost by it: reshard again.
             pub async fn reshard(&self, shards: u16) -> larder_core::Result<()> {
                 self.0.reshard(shards, &mut |_| ()).await
             }

@@ -71,6 +71,8 @@ impl Core {
                 }
             }
             if let (false, Some(from)) = (unfilled.is_empty(), from) {
+                // The map in force has room for all of them: the others are numbers behind the end of the old one, and were never there.
+                unfilled.retain(|&at| self.place(&from, &names[at]).is_ok());
                 let groups = self.grouped(&from, names, &unfilled)?;
                 unfilled.clear();
                 for (source, at, sight) in self.look_for(ctx, &from, groups).await? {
@@ -98,7 +100,6 @@ impl Core {
     fn grouped(&self, map: &Map, names: &[Bytes], of: &[usize]) -> Result<Grouped> {
         let mut groups = Grouped::new();
         for &at in of {
-            // An id behind the end of an older map is in none of its shards.
             let (shard, stored) = self.place(map, &names[at])?;
             let group = groups.entry(shard).or_default();
             group.0.push(at);
@@ -122,7 +123,6 @@ impl Core {
     /// **Round trips: 1** for every 1,024 shards, 128 that are read whole; and 1 more for those that nothing came to yet.
     pub(super) async fn sweep(&self, whole: bool) -> Result<Sweep> {
         self.vigil.check()?;
-        let mut strikes = 0;
         'anew: loop {
             let plan = self.plan();
             let mut sweep = Sweep::default();
@@ -130,7 +130,8 @@ impl Core {
             for part in shards.chunks(WHOLE_A_BATCH * if whole { 1 } else { 8 }) {
                 // As long for each part: there may be many.
                 let ctx = Ctx { deadline: Some(self.deadline()) };
-                let mut todo = part.to_vec();
+                // Of each part, too: while others fill shards, every part may meet one that is filled at that moment.
+                let (mut todo, mut strikes) = (part.to_vec(), 0);
                 while !todo.is_empty() {
                     let (left, unusable) = self.sweep_some(ctx, &plan, &todo, whole, &mut sweep).await?;
                     todo = left;

@@ -15,8 +15,8 @@ use std::time::Duration;
 use larder_core::native::Collection;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Result, Ttl, Want};
 
-use super::core::{Ask, Core, coming_from};
-use super::layout::{Map, Mark, Phase, Plan};
+use super::core::{Ask, Core, Found, WHOLE_A_BATCH, coming_from};
+use super::layout::{Map, Mark, Phase, Plan, Shard};
 use super::{SHARDS_MAX, make};
 use crate::cell::Cell;
 use crate::events;
@@ -135,23 +135,55 @@ impl Core {
         Ok(Map { id, shards, per_shard })
     }
 
+    /// Sees to it that what stands in the shards of one map fits into those of another, where shards are items: one that does not would stay unfilled. A shard that
+    /// several come into is to leave an eighth to what is written meanwhile; one is never larger than what it comes from. **Round trips: 1** for every 128 shards, none natively.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] where it does not fit.
+    async fn expect_room(&self, from: &Map, to: &Map) -> Result<()> {
+        if self.is_native() {
+            return Ok(());
+        }
+        let mut bytes = vec![Shard::empty(Mark::Live).encode(self.of).len(); to.shards.into()];
+        let asks: Vec<(u16, Ask)> = (0..from.shards).map(|shard| (shard, Ask::All)).collect();
+        for part in asks.chunks(WHOLE_A_BATCH) {
+            for ((source, _), sight) in part.iter().zip(self.look(self.ctx(), from, part).await?) {
+                // What is missing is told by who fills; or others were first, and nothing is put in force here.
+                let Found::All(all) = sight.found else { continue };
+                for (stored, value) in all {
+                    let Some(name) = self.named(from, *source, &stored) else { continue };
+                    let (shard, stored) = self.place(to, &name)?;
+                    bytes[usize::from(shard)] += Shard::element_bytes(self.of, &stored, &value);
+                }
+            }
+        }
+        for (shard, bytes) in (0..to.shards).zip(bytes) {
+            let item_max = self.store.profile().value_bytes_max(self.key(to, shard)?.as_bytes().len());
+            let left = if to.overlap(shard, from).len() > 1 { item_max / 8 } else { 0 };
+            if bytes > item_max - left {
+                let limit = match left {
+                    0 => format!("an item takes {item_max}"),
+                    _ => format!("of the {item_max} that an item takes, {left} are left to what is written meanwhile"),
+                };
+                return Err(self.no_room((to, shard), bytes, &limit).effect(Effect::NotApplied));
+            }
+        }
+        Ok(())
+    }
+
     /// Steps 1 to 3. The id of the map that is in force then; `None` where others were first.
     async fn begin(&self, plan: &Plan, cas: Cas, shards: u16) -> Result<Option<u32>> {
         let to = self.next_map(&plan.map, shards)?;
+        self.expect_room(&plan.map, &to).await?;
         let planned = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Planned(to) };
         if !self.write_plan(cas, &planned).await? {
             return Ok(None);
         }
-        for part in make::parts(&to, self.ops_a_batch()) {
-            let ops = part.map(|shard| make::make_op(self.of, self.is_native(), self.key(&to, shard)?, Mark::Unfilled));
-            let ops = ops.collect::<Result<Batch>>()?;
-            for (op, reply) in ops.iter().zip(self.run(self.ctx(), ops.clone()).await) {
-                // Nothing was moved: what is there is cleared away by the next one.
-                let made = reply.and_then(|reply| owned::is_made(op, &reply));
-                made.map_err(|error| error.effect(Effect::NotApplied))?;
-            }
-        }
-        let (now, cas) = match self.read_plan().await {
+        let read = match self.make_unfilled(&to).await {
+            Ok(()) => self.read_plan().await,
+            Err(error) => Err(error),
+        };
+        let (now, cas) = match read {
             // It was dropped meanwhile: nobody knows of these.
             Err(error) if error.kind() == ErrorKind::Lost => {
                 _ = self.remove(&to, 0..to.shards).await;
@@ -163,10 +195,27 @@ impl Core {
         if now == planned && self.write_plan(cas, &moving).await? {
             return Ok(Some(to.id));
         }
-        if now != planned && now.map.id != to.id {
+        // Others have cleared it away. Or put it in force, and maybe go on from it: then elements stand in its shards.
+        if !now.names(&to) {
             self.remove(&to, 0..to.shards).await?;
         }
         Ok(None)
+    }
+
+    /// Step 2.
+    ///
+    /// # Errors
+    /// With the effect "not applied": what is there is cleared away by the next one.
+    async fn make_unfilled(&self, to: &Map) -> Result<()> {
+        for part in make::parts(to, self.ops_a_batch()) {
+            let ops = part.map(|shard| make::make_op(self.of, self.is_native(), self.key(to, shard)?, Mark::Unfilled));
+            let ops = ops.collect::<Result<Batch>>()?;
+            for (op, reply) in ops.iter().zip(self.run(self.ctx(), ops.clone()).await) {
+                let made = reply.and_then(|reply| owned::is_made(op, &reply));
+                made.map_err(|error| error.effect(Effect::NotApplied))?;
+            }
+        }
+        Ok(())
     }
 
     /// Clears a plan away, unless its maker gets on with it.
@@ -182,7 +231,8 @@ impl Core {
         }
         let (now, cas) = self.read_plan().await?;
         let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
-        if now == *plan && self.write_plan(cas, &stable).await? {
+        // Where the reply was lost, or others were first: what no plan names any more can come into force no more.
+        if now == *plan && (self.write_plan(cas, &stable).await? || !self.read_plan().await?.0.names(other)) {
             self.remove(other, 0..other.shards).await?;
         }
         Ok(())
@@ -269,7 +319,8 @@ impl Core {
             let ops = part
                 .iter()
                 .map(|&shard| Ok(make::owned(self.of, self.is_native(), self.key(map, shard)?).remove_op(&profile)));
-            for reply in self.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
+            // Without a look at the map: also where that is gone.
+            for reply in self.vigil.run(self.ctx(), ops.collect::<Result<Batch>>()?).await {
                 reply?;
             }
         }

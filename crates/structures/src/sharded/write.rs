@@ -254,11 +254,13 @@ impl Core {
         }
         if !unmarked.is_empty() {
             let (at, asks): (Vec<usize>, Vec<(u16, Ask)>) = unmarked.into_iter().unzip();
-            let is_begun = tried.iter().any(|tried| matches!(tried, Tried::Done(_)));
-            let sights = self.look(ctx, map, &asks).await.map_err(|error| midway(error, is_begun))?;
-            for (at, sight) in at.into_iter().zip(sights) {
+            match self.look(ctx, map, &asks).await {
                 // Live by now: it was filled in between.
-                tried[at] = if sight.mark == Mark::Live { Tried::Beaten } else { Tried::Refused(sight.mark) };
+                Ok(sights) => at.into_iter().zip(sights).for_each(|(at, sight)| {
+                    tried[at] = if sight.mark == Mark::Live { Tried::Beaten } else { Tried::Refused(sight.mark) };
+                }),
+                // Of those that were looked at alone: the others have ended as they did.
+                Err(error) => at.into_iter().for_each(|at| tried[at] = Tried::Failed(error.clone())),
             }
         }
         Ok(tried)
@@ -430,20 +432,27 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::Full`] for one that takes more than an item can have.
     pub(super) fn put_item_op(&self, map: &Map, shard: u16, now: &Shard, cas: Cas) -> Result<Op> {
-        let key = self.key(map, shard)?;
-        let value = now.encode(self.of);
+        let (key, value) = (self.key(map, shard)?, now.encode(self.of));
         let max = self.store.profile().value_bytes_max(key.as_bytes().len());
         if value.len() > max {
-            let detail = format!(
-                "{}: shard {shard} of {} would take {} bytes, and an item takes {max}: resharding to more shards makes room",
-                self.what(),
-                map.shards,
-                value.len()
-            );
-            return Err(Error::new(ErrorKind::Full, detail).key(&key).store(self.store.profile().store.clone()));
+            return Err(self.no_room((map, shard), value.len(), &format!("an item takes {max}")));
         }
         let verb = Verb::Put { mode: PutMode::Cas(cas), value, flags: now.flags(self.of), ttl: Ttl::Never };
         Ok(Op::new(key, verb))
+    }
+
+    /// The error for a shard that would take more than it can have.
+    pub(super) fn no_room(&self, (map, shard): (&Map, u16), bytes: usize, limit: &str) -> Error {
+        let detail = format!(
+            "{}: shard {shard} of {} would take {bytes} bytes, and {limit}: resharding to more shards makes room",
+            self.what(),
+            map.shards
+        );
+        let error = Error::new(ErrorKind::Full, detail).store(self.store.profile().store.clone());
+        match self.key(map, shard) {
+            Ok(key) => error.key(&key),
+            Err(_) => error,
+        }
     }
 }
 

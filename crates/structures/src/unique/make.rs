@@ -25,6 +25,7 @@ use crate::ledger::{self, List, Piece};
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
 use crate::owned::{self, Owned};
+use crate::registry::Pieces;
 use crate::retry::Backoff;
 
 /// How often making is tried where a reply is lost, or others get in between.
@@ -62,6 +63,7 @@ impl Core {
     /// `None` where others were first: look again.
     async fn try_open(&self, deadline: Instant, ctx: Ctx, period: u64) -> Result<Option<Arc<Day>>> {
         let (found, list) = self.look(ctx, period).await?;
+        let is_there = found.is_some();
         let day = match found {
             Some(day) if list.has_exactly(&day.piece()) => return Ok(Some(day)),
             Some(day) => day,
@@ -71,7 +73,14 @@ impl Core {
                 made
             }
         };
-        self.ledger.register(deadline, &[day.piece()]).await?;
+        if let Err(error) = self.ledger.register(deadline, &[day.piece()]).await {
+            if !is_there && error.kind() == ErrorKind::Lost {
+                // It was dropped meanwhile: nobody would find what was made.
+                self.delete_shards(ctx, &day.head, day.head.shards).await;
+                _ = self.store.run(ctx, Batch::from_buf([Op::delete(self.head_key(period)?)])).await;
+            }
+            return Err(error);
+        }
         // The head may have been thrown away before the ledger had it, and another have made the period again: then each would count in a life of its own. The
         // later of two to enter theirs reads both here, and a head that is seen after its entry cannot be made again unnoticed.
         let (found, list) = self.look(ctx, period).await?;
@@ -273,7 +282,7 @@ async fn keys_of(
     Ok(keys)
 }
 
-/// The keys of the periods that the ledger lists, for dropping them. **Round trips: 2.** Of a period that expires and whose head is gone, the shards end by
+/// The keys of the periods that the ledger lists, for dropping them, and its token. **Round trips: 2.** Of a period that expires and whose head is gone, the shards end by
 /// themselves.
 ///
 /// # Errors
@@ -283,7 +292,7 @@ pub(super) async fn pieces(
     ctx: Ctx,
     name: &Name,
     manifest: &Manifest,
-) -> Result<Vec<Owned>> {
-    let listed = ledger::pieces(store, ctx, name, manifest).await?;
-    keys_of(store, ctx, name, manifest, &listed).await
+) -> Result<Pieces> {
+    let (listed, cas) = ledger::pieces_and_token(store, ctx, name, manifest).await?;
+    Ok(Pieces { keys: keys_of(store, ctx, name, manifest, &listed).await?, cas })
 }

@@ -116,7 +116,7 @@ pub use self::options::UniqueVisitorsOptions;
 use crate::combine::Combiner;
 use crate::manifest::Manifest;
 use crate::name::Name;
-use crate::owned::Owned;
+use crate::registry::Pieces;
 use crate::runtime;
 
 /// The most ids that one call takes.
@@ -762,7 +762,7 @@ impl fmt::Debug for Shared {
 ///
 /// # Errors
 /// Those of the store, and [`ErrorKind::LayoutMismatch`].
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
     make::pieces(store, ctx, name, manifest).await
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, Key, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb};
+use larder_core::native::NativeReply;
+use larder_core::{Ctx, Effect, Error, ErrorKind, Key, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb};
 use larder_layers::{Counting, Counts};
 use larder_store_memory::MemoryStore;
 use larder_structures::inspect::inspect;
@@ -14,13 +15,15 @@ use larder_structures::{Name, ShardedHash, ShardedSet, ShardedSortedSet};
 use tokio::time::Instant;
 
 use crate::support::hooked::{Hooked, dies_at, fail};
+use crate::support::natives::Natives;
 use crate::support::probe::Probe;
 use crate::support::sieve::Sieve;
 
-/// The batches of a resharding of few shards: one reads the map, one writes the plan, one makes the shards, one reads the map again, one puts the new map in force, ...
-const MAKES: u64 = 3;
+/// The batches of a resharding of few shards that are items: one reads the map, one what is to fit, one writes the plan, one makes the shards, one reads the map again, one
+/// puts the new map in force, ...
+const MAKES: u64 = 4;
 /// ... and this one begins to fill it.
-const FILLS: u64 = 6;
+const FILLS: u64 = 7;
 
 fn memory() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
@@ -103,6 +106,68 @@ async fn a_filling_goes_on_where_replies_are_lost_and_ends_at_what_was_refused()
     }
 }
 
+/// A write that three shards take part in: one has taken it, and its reply is lost; what became of the others is looked at, and cannot be.
+#[tokio::test]
+async fn a_change_in_doubt_stays_so_where_the_look_at_another_shard_fails() {
+    let (_, items) = memory();
+    let store = Natives::over(&items).shared();
+    moving(&store).await;
+    assert_eq!(set(&store, 2).await.add(["7"]).await.unwrap(), [false], "its shard is filled");
+    let hooked = Hooked::new(&store);
+    let writer = set(&hooked.shared(), 2).await;
+    hooked.at(1, |store, batch| async move {
+        let lost = || Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::Unknown));
+        let is_refused = |reply: &Reply| matches!(reply, Reply::Native(native) if **native == NativeReply::Unmarked);
+        let replies = store.run(Ctx::default(), batch).await.into_iter();
+        replies.map(|reply| if reply.as_ref().is_ok_and(is_refused) { reply } else { lost() }).collect()
+    });
+    hooked.refuse(2);
+    let error = writer.add((40..80).map(|member| member.to_string())).await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    let members = set(&store, 2).await.len().await.unwrap();
+    assert!(members > 40 && members < 80, "{members}: a part of it was made");
+}
+
+#[tokio::test]
+async fn a_number_behind_the_end_of_the_old_map_is_not_there_while_nothing_came_to_its_shard() {
+    let (_, store) = memory();
+    let options = || ShardedHash::options().shards(2).dense(10);
+    options().open_or_create(&store, "n").await.unwrap().set([("3", "v"), ("17", "w")]).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = options().open(&hooked.shared(), "n").await.unwrap();
+    dies_at(&hooked, FILLS, dying.reshard(4)).await;
+    let reader = options().open(&store, "n").await.unwrap();
+    assert_eq!(
+        reader.get_many(["25", "3", "39", "17"]).await.unwrap(),
+        [None, Some("v".into()), None, Some("w".into())]
+    );
+    assert_eq!(reader.get("40").await.unwrap_err().kind(), ErrorKind::BadInput);
+    assert_eq!((reader.stat().await.unwrap().moving_from, reader.len().await.unwrap()), (Some(2), 2));
+}
+
+/// Each of five parts of a sweep meets shards that are filled at that moment; at four such in a row a shard that is missing is lost.
+#[tokio::test]
+async fn a_sweep_of_many_shards_that_are_filled_just_ahead_of_it_loses_none() {
+    let (_, store) = memory();
+    set(&store, 320).await.add((0..2_000).map(|member| member.to_string())).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = set(&hooked.shared(), 2).await;
+    dies_at(&hooked, FILLS, dying.reshard(640)).await;
+    let hooked = Hooked::new(&store);
+    let reader = set(&hooked.shared(), 2).await;
+    for part in 0..5 {
+        // Of each part the shards are read, what they come from, the map, and the shards again.
+        hooked.at(4 * part + 2, move |store, batch| async move {
+            let filler = Hooked::new(&store);
+            let filling = set(&filler.shared(), 2).await;
+            // 128 shards more: 5 batches for every 32, 2 for those that are filled already; and one reads the map.
+            dies_at(&filler, 1 + 4 * (2 * part + 5) + 1, filling.reshard(640)).await;
+            store.run(Ctx::default(), batch).await
+        });
+    }
+    assert_eq!(reader.members().await.unwrap().len(), 2_000);
+}
+
 #[tokio::test]
 async fn a_writer_whose_shard_is_filled_and_resharded_again_by_others_goes_on_there() {
     let (_, store) = memory();
@@ -152,6 +217,49 @@ async fn shards_that_are_made_behind_a_drop_are_removed_again() {
     assert_eq!(memory.stats().items, 0, "{:?}", contents(&memory).keys());
 }
 
+/// The third batch of a drop deletes the shards that the map told of, the fourth the map.
+#[tokio::test]
+async fn a_drop_takes_the_shards_of_a_resharding_that_others_make_meanwhile() {
+    for (nth, is_native) in [(3, false), (4, false), (3, true), (4, true)] {
+        let (memory, items) = memory();
+        let natives = Natives::over(&items);
+        let store = if is_native { natives.shared() } else { items };
+        let (old, other) = (set(&store, 2).await, set(&store, 2).await);
+        old.add((0..40).map(|member| member.to_string())).await.unwrap();
+        let hooked = Hooked::new(&store);
+        hooked.at(nth, move |store, batch| async move {
+            let resharded = other.reshard(3).await;
+            // Once the shards are deleted, it puts a map in force whose shards nothing can come to.
+            assert_eq!(resharded.is_ok(), nth == 3, "{resharded:?}");
+            store.run(Ctx::default(), batch).await
+        });
+        let dropped = drop_structure(&hooked.shared(), Ctx::default(), &Name::new("n").unwrap()).await.unwrap();
+        assert!(dropped.is_some());
+        let left = contents(&memory);
+        assert_eq!((left.len(), natives.all().len()), (0, 0), "batch {nth}: {:?}, {:?}", left.keys(), natives.all());
+        for outcome in [old.add(["a"]).await, old.remove(["1"]).await] {
+            let error = outcome.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_map_of_another_release_keeps_its_collection_from_being_dropped() {
+    let (memory, store) = memory();
+    set(&store, 2).await.add(["a"]).await.unwrap();
+    let before = contents(&memory);
+    let (key, map) = before.iter().find(|(key, _)| key.ends_with(b".0")).unwrap();
+    let drop_it = async || drop_structure(&store, Ctx::default(), &Name::new("n").unwrap()).await;
+    memory.direct().put(key, PutMode::Set, b"another", 0, Ttl::Never).unwrap();
+    let error = drop_it().await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::LayoutMismatch, Effect::NotApplied), "{error}");
+    assert_eq!(memory.stats().items, before.len());
+    memory.direct().put(key, PutMode::Set, map, 0, Ttl::Never).unwrap();
+    drop_it().await.unwrap();
+    assert_eq!(memory.stats().items, 0);
+}
+
 /// Whoever plans and comes no further for 2 s is taken for dead; what he makes after that he removes.
 #[tokio::test(start_paused = true)]
 async fn a_plan_that_stands_for_two_seconds_is_cleared_and_its_late_shards_are_removed() {
@@ -174,6 +282,50 @@ async fn a_plan_that_stands_for_two_seconds_is_cleared_and_its_late_shards_are_r
     late.reshard(4).await.unwrap();
     assert_eq!(late.has_many(["3", "17", "30"]).await.unwrap(), [true, true, false]);
     assert_eq!(memory.stats().items, 4 + 2, "the shards, the map and the manifest: {:?}", contents(&memory).keys());
+}
+
+/// The reading that finds the plan, 40 more in 2 s, one with the token: then the plan is cleared away.
+const CLEARS: u64 = 1 + 40 + 1 + 1;
+
+#[tokio::test(start_paused = true)]
+async fn the_shards_of_a_dead_plan_are_removed_where_the_reply_to_its_clearing_is_lost() {
+    let (memory, store) = memory();
+    let hooked = Hooked::new(&store);
+    let dying = set(&hooked.shared(), 2).await;
+    dies_at(&hooked, MAKES + 1, dying.reshard(5)).await;
+    assert_eq!(memory.stats().items, 2 + 5 + 2, "{:?}", contents(&memory).keys());
+    let hooked = Hooked::new(&store);
+    let clearing = set(&hooked.shared(), 2).await;
+    hooked.lose_replies(CLEARS);
+    clearing.reshard(2).await.unwrap();
+    assert_eq!(memory.stats().items, 2 + 2, "the shards, the map and the manifest: {:?}", contents(&memory).keys());
+}
+
+/// The map item that follows a plan, which it puts in force.
+fn in_force(planned: &[u8]) -> Vec<u8> {
+    let version = u64::from_le_bytes(planned[2..10].try_into().unwrap()) + 1;
+    [&[1, 2][..], &version.to_le_bytes(), &planned[20..], &planned[10..20]].concat()
+}
+
+/// Others take the plan over, from a map that went back, and reshard again: what is moving away is in its shards yet.
+#[tokio::test]
+async fn a_plan_that_others_have_put_in_force_and_left_again_keeps_its_shards() {
+    let (memory, store) = memory();
+    set(&store, 2).await.add((0..40).map(|member| member.to_string())).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let late = set(&hooked.shared(), 2).await;
+    // It has made its shards, and reads the map again.
+    hooked.at(MAKES + 1, move |store, batch| async move {
+        let (key, planned) = contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".0")).unwrap();
+        memory.direct().put(&key, PutMode::Set, &in_force(&planned), 0, Ttl::Never).unwrap();
+        let others = Hooked::new(&store);
+        let resharding = set(&others.shared(), 2).await;
+        // It fills them, and puts the next map in force.
+        dies_at(&others, 1 + 5 + 1 + FILLS, resharding.reshard(4)).await;
+        store.run(Ctx::default(), batch).await
+    });
+    late.reshard(3).await.unwrap();
+    assert_eq!(late.len().await.unwrap(), 40);
 }
 
 #[tokio::test]
@@ -233,6 +385,58 @@ async fn a_shard_that_has_no_room_says_what_makes_some() {
     hash.reshard(2).await.unwrap();
     hash.set([(room.to_string(), value)]).await.unwrap();
     assert_eq!(hash.len().await.unwrap(), room + 1);
+}
+
+/// Two shards that are nearly full, and what fills one.
+async fn nearly_full(store: &StoreRef) -> ShardedHash {
+    let hash = ShardedHash::options().shards(2).open_or_create(store, "n").await.unwrap();
+    let mut field = 0;
+    while hash.set([(field.to_string(), "x".repeat(100))]).await.is_ok() {
+        field += 1;
+    }
+    hash
+}
+
+#[tokio::test]
+async fn a_resharding_to_shards_that_would_not_fit_is_refused_and_nothing_is_changed() {
+    let memory = Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap());
+    let store: StoreRef = memory.clone();
+    let hash = nearly_full(&store).await;
+    let (len, before) = (hash.len().await.unwrap(), contents(&memory));
+    let error = hash.reshard(1).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    let bytes: usize = before.iter().filter(|(key, _)| key.contains(&b'-')).map(|(_, value)| value.len()).sum();
+    // One header less.
+    let says = format!("shard 0 of 1 would take {} bytes", bytes - 14);
+    assert!(error.to_string().contains(&says) && error.to_string().contains("that an item takes"), "{says}: {error}");
+    assert!(contents(&memory) == before, "{:?}", contents(&memory).keys());
+    assert_eq!(hash.remove(["0"]).await.unwrap(), [true]);
+    assert_eq!(hash.set([("0", "v")]).await.unwrap(), [true]);
+    hash.reshard(4).await.unwrap();
+    assert_eq!((hash.len().await.unwrap(), hash.shards()), (len, 4));
+}
+
+/// What several shards come into leaves some room: a shard may grow until it is sealed.
+#[tokio::test]
+async fn a_shard_that_several_come_into_has_room_for_what_is_written_until_it_is_filled() {
+    let memory = Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap());
+    let store: StoreRef = memory;
+    let hash = ShardedHash::options().shards(2).open_or_create(&store, "n").await.unwrap();
+    let value = |bytes: usize| "x".repeat(bytes);
+    hash.set([("0", value(1_000)), ("1", value(1_000))]).await.unwrap();
+    let error = hash.reshard(1).await.unwrap_err();
+    assert!(error.to_string().contains("are left to what is written meanwhile"), "{error}");
+    hash.set([("1", value(800))]).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let resharding = ShardedHash::open(&hooked.shared(), "n").await.unwrap();
+    let old = hash.clone();
+    // The new map is in force, and nothing is sealed yet.
+    hooked.at(FILLS, move |store, batch| async move {
+        old.set([("1", "x".repeat(1_000))]).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    resharding.reshard(1).await.unwrap();
+    assert_eq!(hash.get("1").await.unwrap().unwrap().len(), 1_000);
 }
 
 #[tokio::test]

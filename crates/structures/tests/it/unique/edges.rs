@@ -258,6 +258,41 @@ async fn a_period_whose_maker_died_midway_is_dropped_with_the_structure() {
     }
 }
 
+/// A period is made before each step of a drop, and a drop before each step of making one.
+#[tokio::test]
+async fn periods_that_are_kept_for_ever_and_made_beside_a_drop_leave_nothing() {
+    // The manifest, the list, heads, shards, the list, the manifest.
+    for step in 2..=6 {
+        let inner = Arc::new(MemoryStore::new());
+        let store: StoreRef = inner.clone();
+        let clock = clock();
+        let site = seconds(&clock).open_or_create(&store, "site").await.unwrap();
+        site.add([1u64]).await.unwrap();
+        clock.advance(SECOND);
+        let hooked = Hooked::new(&store);
+        hooked.at(step, move |store, batch| async move {
+            _ = site.add([2u64]).await;
+            store.run(Ctx::default(), batch).await
+        });
+        let name = Name::new("site").unwrap();
+        registry::drop_structure(&hooked.shared(), Ctx::default(), &name).await.unwrap().unwrap();
+        assert_eq!(inner.stats().items, 0, "step {step} of the drop");
+    }
+    // The steps of making one: look, forecast, plan, shards, head, entry, look again.
+    for step in 1..=7 {
+        let inner = Arc::new(MemoryStore::new());
+        let store: StoreRef = inner.clone();
+        let hooked = Hooked::new(&store);
+        let site = options().open_or_create(&hooked.shared(), "site").await.unwrap();
+        hooked.at(step, |store, batch| async move {
+            registry::drop_structure(&store, Ctx::default(), &Name::new("site").unwrap()).await.unwrap().unwrap();
+            store.run(Ctx::default(), batch).await
+        });
+        assert_eq!(site.add([1u64]).await.unwrap_err().kind(), ErrorKind::Lost, "step {step} of the add");
+        assert_eq!(inner.stats().items, 0, "step {step} of the add");
+    }
+}
+
 /// A head that was refused, in a reply that was lost: what was made for it is removed, and the other's stands.
 #[tokio::test]
 async fn shards_of_a_head_that_came_second_are_removed_even_if_that_was_not_told() {

@@ -141,7 +141,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .write(true)
             .open(&args.file)
             .map_err(|error| unreadable(&args.file, &error))?;
-        let resumed = DumpWriter::resume(file)?;
+        let resumed = DumpWriter::resume(file, head.origin)?;
+        say(&format!("{} is gone on with: it was begun of {}", args.file.display(), resumed.head.source));
         let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
         let (file, exported) = larder::dump::export(&store, &**list, resumed.writer, &known, &mut tell).await?;
         file.sync_all()?;

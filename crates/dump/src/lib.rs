@@ -6,6 +6,7 @@
 //!         check: xxh3-64 of kind, length and body, seeded with the block's number, from 0
 //! kind  'h'  the first block, once: what the dump is of. UTF-8, a line each: a name, a space, a value
 //!       'i'  items, each: key length(2) flags(4) expiry(8) value length(4) key value
+//!            all begin in the first 256 KiB of the body
 //!            expiry: ms since 1970, by the wall clock of whoever wrote it; 0: never
 //!       'e'  the last block, once: items(8) bytes of their values(8)
 //! ```

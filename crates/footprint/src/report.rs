@@ -260,25 +260,22 @@ fn owner(like: &Like, manifests: &HashMap<Name, Result<Manifest>>) -> (Owner, Op
         Belongs::Pattern(pattern) => (Owner::Foreign(pattern.clone()), None),
         Belongs::OtherStructures => (Owner::OtherStructures, None),
         Belongs::Life(name, life) => {
-            let manifest = manifests.get(name);
-            let is_left_over = match (manifest, life) {
-                (None, _) => true,
-                (Some(Ok(manifest)), Some(life)) => manifest.generation != *life,
-                // Of a kind that this release does not know.
-                (Some(_), _) => false,
-            };
-            let kind = manifest.and_then(|manifest| manifest.as_ref().ok()).map(|manifest| manifest.kind);
-            (Owner::Structure { name: name.clone(), is_left_over }, kind.filter(|_| !is_left_over))
+            let Some(manifest) = manifests.get(name) else { return (Owner::Unclaimed(name.clone()), None) };
+            // One that cannot be read is of a kind that this release does not know.
+            let manifest = manifest.as_ref().ok();
+            let is_left_over = manifest.zip(*life).is_some_and(|(manifest, life)| manifest.generation != life);
+            let kind = manifest.map(|manifest| manifest.kind).filter(|_| !is_left_over);
+            (Owner::Structure { name: name.clone(), is_left_over }, kind)
         }
+    }
+}
+
 /// Bytes that are resident for each that is used, of all servers together; one that does not tell how many it uses counts next to nothing.
 fn resident_ratio(nodes: &[Vitals]) -> Option<f64> {
     let told = nodes.iter().filter_map(|node| Some((node.resident_ratio?, node.used_bytes.unwrap_or(1).max(1) as f64)));
     let (resident, used) =
         told.fold((0.0, 0.0), |(resident, all), (ratio, used)| (resident + ratio * used, all + used));
     (used > 0.0).then(|| resident / used)
-}
-
-    }
 }
 
 /// A report of groups.
@@ -357,6 +354,9 @@ async fn ask_structures(
             }
         }
         told(Step::Structures { done, of });
+    }
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests {
@@ -376,7 +376,4 @@ mod tests {
         let told = resident_ratio(&[node(Some(10.0), Some(1_000_000)), node(Some(1.1), Some(999_000_000))]).unwrap();
         assert!((told - 1.1089).abs() < 1e-9, "{told}");
     }
-}
-    }
-    Ok(())
 }

@@ -15,7 +15,7 @@
 //! and so is a block that is missing or stands elsewhere, since its number is in its check. It is not compressed: pipe it through a compressor.
 //!
 //! [`export`] writes one of any store that can list its keys, while others work on it; [`import`] puts one into any store. The durable store writes one of a moment (its `backup`).
-//! What a store keeps in more than items is exported through `Portable` of `larder-structures`, which reads it as items.
+//! What a store keeps in more than items, or in copies on several servers, is exported through `Portable` of `larder-structures`, which reads it as items, one a key.
 
 mod export;
 mod format;

@@ -420,7 +420,15 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     on_file(&store, "export --resume", &dump).fails(2, "is whole");
     let whole = std::fs::read(&dump).unwrap();
     std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();
-    on_file(&store, "export --resume", &dump).exits(0);
+    let done = on_file(&store, "export --resume", &dump);
+    done.exits(0);
+    assert!(done.stderr.contains("is gone on with: it was begun of "), "{}", done.stderr);
+    // A backup is of one moment: what is there now does not belong to it.
+    let backup = folder.path().join("backup.dump");
+    on_file(&store, "backup", &backup).exits(0);
+    let moment = std::fs::read(&backup).unwrap();
+    std::fs::write(&backup, &moment[..moment.len() - 5]).unwrap();
+    on_file(&store, "export --resume", &backup).fails(2, "a backup of another moment");
     let to = file_store(folder.path(), "to");
     on_file(&to, "import", &dump).exits(0);
     assert_some(&to);

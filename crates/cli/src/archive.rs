@@ -21,9 +21,9 @@ use crate::session::{Session, TIMEOUT, backup_url, files_url};
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
 working: each item is as it was when it was read. An export that was cut short is gone on with by --resume. Structures that a Redis keeps natively are written as other stores \
-keep them, and stay so wherever they are imported. What other programs keep on a Redis, and what has lost its mark, cannot be moved: they are counted and named, and the exit code is 8.
+keep them, and stay so wherever they are imported; a counter with copies on several servers as one without. What other programs keep on a Redis, and what has lost its mark, cannot be moved: they are counted and named, and the exit code is 8.
 
-Round trips: those of listing, 1 for every 256 items, and 1 for every 32 native keys.
+Round trips: those of listing, 1 for every 256 items, and 1 for every 32 native keys or keys with copies.
 
 Examples:
   larder export all.dump
@@ -141,7 +141,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .write(true)
             .open(&args.file)
             .map_err(|error| unreadable(&args.file, &error))?;
-        let resumed = DumpWriter::resume(file)?;
+        let resumed = DumpWriter::resume(file, head.origin)?;
+        say(&format!("{} is gone on with: it was begun of {}", args.file.display(), resumed.head.source));
         let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
         let (file, exported) = larder::dump::export(&store, &**list, resumed.writer, &known, &mut tell).await?;
         file.sync_all()?;

@@ -3,6 +3,8 @@
 mod common;
 
 use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
@@ -227,6 +229,60 @@ fn every_structure_moves_from_a_redis_that_keeps_it_natively() {
     change(&from.url());
 }
 
+/// What a memcached answers to a line.
+fn ask_memcached(server: &Memcached, line: &str) -> String {
+    let mut stream = TcpStream::connect(server.addr()).unwrap();
+    stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    answer
+}
+
+/// Three memcacheds, and a store over them.
+fn fleet() -> ([Memcached; 3], String) {
+    let servers = [(); 3].map(|()| Memcached::start(Version::New, &[]));
+    let hosts = servers.each_ref().map(|server| server.addr().to_string());
+    (servers, format!("memcached://{}", hosts.join(",")))
+}
+
+/// How a counter of three copies is exported, imported and read, where some of the three servers came back empty.
+fn moves_a_counter_of_copies(flushed: &[usize]) -> [Done; 3] {
+    let folder = tempfile::tempdir().unwrap();
+    let (servers, from) = fleet();
+    on(&from, "counter add hits 5 --copies 3").exits(0);
+    on(&from, "counter add hits 37").exits(0);
+    flushed.iter().for_each(|&at| assert_eq!(ask_memcached(&servers[at], "flush_all"), "OK\r\n"));
+    let (to, dump) = (file_store(folder.path(), "to"), folder.path().join("all.dump"));
+    let exported = on_file(&from, "export", &dump);
+    let imported = on_file(&to, "import", &dump);
+    let got = on(&to, "counter get hits");
+    assert_eq!(on(&to, "counter add hits 1").code(), got.code());
+    [exported, imported, got]
+}
+
+#[test]
+fn a_counter_with_copies_moves_as_one_without_also_where_a_server_came_back_empty() {
+    // A manifest, and 16 slots.
+    for flushed in [&[][..], &[0], &[1], &[2]] {
+        let [exported, imported, got] = moves_a_counter_of_copies(flushed);
+        assert!(exported.exits(0).starts_with("17 items, "), "{flushed:?}: {exported:?}");
+        assert_eq!(imported.exits(0), "17 written, 0 there already, 0 over, 0 refused\n", "{flushed:?}");
+        assert_eq!(got.exits(0), "42\n", "{flushed:?}");
+    }
+    let [exported, _, got] = moves_a_counter_of_copies(&[0, 1]);
+    exported.exits(8);
+    assert!(exported.stderr.contains("16 keys were left out"), "{}", exported.stderr);
+    assert!(exported.stderr.contains("this is not what a counter has here"), "{}", exported.stderr);
+    got.fails(4, "lost");
+}
+
+#[test]
+fn every_structure_moves_from_several_servers_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let ((_servers, from), (_others, to)) = (fleet(), fleet());
+    moves_along(folder.path(), &from, &[to, file_store(folder.path(), "last")]);
+}
+
 #[test]
 fn a_native_structure_is_gone_on_with_where_its_export_was_killed() {
     let folder = tempfile::tempdir().unwrap();
@@ -364,7 +420,15 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     on_file(&store, "export --resume", &dump).fails(2, "is whole");
     let whole = std::fs::read(&dump).unwrap();
     std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();
-    on_file(&store, "export --resume", &dump).exits(0);
+    let done = on_file(&store, "export --resume", &dump);
+    done.exits(0);
+    assert!(done.stderr.contains("is gone on with: it was begun of "), "{}", done.stderr);
+    // A backup is of one moment: what is there now does not belong to it.
+    let backup = folder.path().join("backup.dump");
+    on_file(&store, "backup", &backup).exits(0);
+    let moment = std::fs::read(&backup).unwrap();
+    std::fs::write(&backup, &moment[..moment.len() - 5]).unwrap();
+    on_file(&store, "export --resume", &backup).fails(2, "a backup of another moment");
     let to = file_store(folder.path(), "to");
     on_file(&to, "import", &dump).exits(0);
     assert_some(&to);

@@ -150,7 +150,7 @@ impl ManualClock {
         clock
     }
 
-    /// Turns both times forward.
+    /// Turns both times forward, at the most to the end of what a clock can tell: some 584 years.
     ///
     /// ```
     /// use larder_core::{Clock, ManualClock};
@@ -160,8 +160,10 @@ impl ManualClock {
     /// assert_eq!(clock.monotonic(), Duration::from_millis(3));
     /// ```
     pub fn advance(&self, by: Duration) {
-        self.monotonic_ns.fetch_add(as_ns(by), Ordering::SeqCst);
-        self.wall_ns.fetch_add(as_ns(by), Ordering::SeqCst);
+        for time in [&self.monotonic_ns, &self.wall_ns] {
+            // Never refused: there is always a next value.
+            _ = time.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(now.saturating_add(as_ns(by))));
+        }
     }
 
     /// Sets the wall clock, forward or back.
@@ -195,6 +197,16 @@ fn as_ns(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_turned_past_its_end_stands_there() {
+        let clock = ManualClock::at(Duration::from_secs(1));
+        let end = Duration::from_nanos(u64::MAX);
+        for by in [Duration::MAX, Duration::from_secs(1)] {
+            clock.advance(by);
+            assert_eq!((clock.monotonic(), clock.wall()), (end, end));
+        }
+    }
 
     #[test]
     fn the_systems_clock_starts_at_zero_and_goes_on() {

@@ -1,6 +1,6 @@
 //! From a store into a dump.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::poll_fn;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use larder_core::list::{List, Listed};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Key, Op, Remaining, Reply, Result, Store, Want};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::format::{DumpItem, Totals, now_ms};
 use crate::writer::DumpWriter;
@@ -54,7 +55,8 @@ pub struct Foreign {
 /// Writes every item of a store that its list tells, with flags and life, while others work on it: no moment, but each item as it was when it was read. What is
 /// `known` (where a dump is gone on with) is not read again.
 ///
-/// Items are asked for by 256 at a time, and the listing waits for them: memory stays small. **Round trips**: the list's, and 1 for each 256 items.
+/// Items are asked for by 256 at a time, and the listing waits for them: memory stays small. Over several servers, where a key may have copies that are listed, too, some 40 bytes of it a
+/// key are taken, so that each is in the dump once; one server may tell a key twice (as a table that grows does), and then it is twice in the dump, which an import does not mind. **Round trips**: the list's, and 1 for each 256 items.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the store cannot tell lives: a dump without them would make what is to end live for ever. Those of the list, of reading and of writing;
@@ -87,7 +89,8 @@ pub async fn export<W: Write>(
         return Err(Error::new(ErrorKind::Unsupported, detail).store(&profile.store));
     }
     let mut exported = Exported::default();
-    let told: Mutex<Told> = Mutex::default();
+    let seen = (profile.nodes > 1).then(HashSet::new);
+    let told = Mutex::new(Told { keys: VecDeque::new(), known: 0, seen });
     let mut take = |listed: Listed<'_>| {
         if let Listed::Key(key) = listed {
             lock(&told).take(key, known);
@@ -128,14 +131,18 @@ pub async fn export<W: Write>(
 }
 
 /// What the listing has told, and is not asked for yet.
-#[derive(Default)]
 struct Told {
     keys: VecDeque<Key>,
     known: u64,
+    /// Fingerprints of all keys that were told, where one may stand on several servers.
+    seen: Option<HashSet<u128>>,
 }
 
 impl Told {
     fn take(&mut self, key: &[u8], known: &(dyn Fn(&[u8]) -> bool + Sync)) {
+        if self.seen.as_mut().is_some_and(|seen| !seen.insert(xxh3_128(key))) {
+            return;
+        }
         if known(key) {
             self.known += 1;
         } else if let Ok(key) = Key::new(key.to_vec()) {

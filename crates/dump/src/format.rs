@@ -13,9 +13,12 @@ pub(crate) const END: u8 = b'e';
 /// A block's kind and length.
 pub(crate) const PREFIX_BYTES: usize = 5;
 pub(crate) const CHECK_BYTES: usize = 8;
+/// The last block's body, and the block.
+pub(crate) const TOTALS_BYTES: usize = 16;
+pub(crate) const END_BYTES: usize = PREFIX_BYTES + TOTALS_BYTES + CHECK_BYTES;
 /// An item, but for its key and its value.
 pub(crate) const ITEM_BYTES: usize = 2 + 4 + 8 + 4;
-/// Items are gathered into a block of about this length; an item that is longer has one of its own.
+/// Items are gathered into a block until it has so many bytes: none begins behind them, so that what a block's items take in memory is bounded.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 /// No block is longer: the largest item, and a block's worth before it.
 pub(crate) const BLOCK_BYTES_MAX: usize = (128 << 20) + BLOCK_BYTES;
@@ -173,8 +176,8 @@ impl Totals {
         self.value_bytes += item.value.len() as u64;
     }
 
-    pub(crate) fn encode(self) -> [u8; 16] {
-        let mut out = [0; 16];
+    pub(crate) fn encode(self) -> [u8; TOTALS_BYTES] {
+        let mut out = [0; TOTALS_BYTES];
         out[..8].copy_from_slice(&self.items.to_le_bytes());
         out[8..].copy_from_slice(&self.value_bytes.to_le_bytes());
         out

@@ -7,8 +7,8 @@ use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::format::{
-    BLOCK_BYTES_MAX, CHECK_BYTES, DumpItem, END, HEAD, HEAD_BYTES_MAX, Head, ITEMS, MAGIC, PREFIX_BYTES, Totals,
-    io_error,
+    BLOCK_BYTES, BLOCK_BYTES_MAX, CHECK_BYTES, DumpItem, END, HEAD, HEAD_BYTES_MAX, Head, ITEMS, MAGIC, PREFIX_BYTES,
+    Totals, io_error,
 };
 
 /// Reads a dump, block by block, each held against its checksum first.
@@ -90,8 +90,11 @@ impl<R: Read> DumpReader<R> {
         let (kind, mut body) = self.block(BLOCK_BYTES_MAX)?;
         match kind {
             ITEMS => {
-                let mut items = Vec::new();
+                let (mut items, length) = (Vec::new(), body.len());
                 while !body.is_empty() {
+                    if length - body.len() >= BLOCK_BYTES {
+                        return Err(self.damaged("a block has more items than it may"));
+                    }
                     let item = DumpItem::decode(&mut body);
                     items.push(item.ok_or_else(|| self.damaged("an item cannot be read"))?);
                 }
@@ -148,7 +151,7 @@ impl<R: Read> DumpReader<R> {
         self.damaged("it ends here, without its end: it was cut short")
     }
 
-    fn damaged(&self, what: &str) -> Error {
+    pub(crate) fn damaged(&self, what: &str) -> Error {
         let (at, items) = (self.whole_bytes, self.totals.items);
         Error::new(ErrorKind::Corrupt, format!("the dump is damaged at byte {at}, after {items} items: {what}"))
     }

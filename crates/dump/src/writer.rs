@@ -2,13 +2,16 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufReader, Seek, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 
 use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::DumpReader;
-use crate::format::{BLOCK_BYTES, BLOCK_BYTES_MAX, DumpItem, END, HEAD, Head, ITEMS, MAGIC, Totals, block, io_error};
+use crate::format::{
+    BLOCK_BYTES, BLOCK_BYTES_MAX, DumpItem, END, END_BYTES, HEAD, Head, ITEMS, MAGIC, Origin, PREFIX_BYTES,
+    TOTALS_BYTES, Totals, block, io_error,
+};
 
 /// Writes a dump, block by block. One that is not [`finish`](DumpWriter::finish)ed is cut short, and its reader says so.
 ///
@@ -115,11 +118,19 @@ impl DumpWriter<File> {
     /// Goes on with a dump that was cut short: what is whole of it stays, the rest is cut off. It takes some 40 bytes of memory a key.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for a file that is no dump, or is damaged before its end; [`ErrorKind::BadInput`] for one that has its end.
-    pub fn resume(mut file: File) -> Result<Resumed> {
+    /// [`ErrorKind::Corrupt`] for a file that is no dump, or is damaged before its end; [`ErrorKind::BadInput`] for one that has its end, and for one of another moment than `origin`
+    /// (`None`: of none, as an export is), whose items do not belong together. The file is left as it is.
+    pub fn resume(mut file: File, origin: Option<Origin>) -> Result<Resumed> {
         let failed = |error| io_error("the dump cannot be gone on with", error);
         let copy = file.try_clone().map_err(failed)?;
         let mut reader = DumpReader::new(BufReader::new(copy))?;
+        if reader.head().origin != origin {
+            let detail = format!(
+                "the dump is of {}, and a backup of another moment than this would be: make a new one",
+                reader.head().source
+            );
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
         let (mut keys, mut totals) = (HashSet::new(), Totals::default());
         loop {
             match reader.next_block() {
@@ -132,13 +143,29 @@ impl DumpWriter<File> {
                         format!("the dump is whole, with {} items: there is nothing to go on with", totals.items);
                     return Err(Error::new(ErrorKind::BadInput, detail));
                 }
+                // A length that is damaged reaches past the end, too.
+                Err(_) if reader.is_cut_short() && has_end(&mut file).map_err(failed)? => {
+                    return Err(reader.damaged("a block is longer than what is left, and yet the dump has its end"));
+                }
                 Err(_) if reader.is_cut_short() => break,
                 Err(error) => return Err(error),
             }
         }
         let end = reader.whole_bytes();
-        file.set_len(end).and_then(|()| file.seek(std::io::SeekFrom::Start(end))).map_err(failed)?;
+        file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(failed)?;
         let writer = DumpWriter { out: file, body: Vec::new(), number: reader.blocks(), totals };
         Ok(Resumed { writer, keys, head: reader.head().clone() })
     }
+}
+
+/// True if a file's last bytes are a dump's last block, by its kind and length.
+fn has_end(file: &mut File) -> std::io::Result<bool> {
+    let mut last = [0; END_BYTES];
+    if file.seek(SeekFrom::End(0))? < END_BYTES as u64 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-(END_BYTES as i64)))?;
+    file.read_exact(&mut last)?;
+    let length = (TOTALS_BYTES as u32).to_le_bytes();
+    Ok(last[0] == END && last[1..PREFIX_BYTES] == length)
 }

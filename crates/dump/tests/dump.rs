@@ -168,7 +168,7 @@ async fn an_export_that_was_cut_short_is_gone_on_with() {
         let mut file = tempfile();
         file.write_all(&whole[..cut]).unwrap();
         file.rewind().unwrap();
-        let resumed = DumpWriter::resume(file).unwrap();
+        let resumed = DumpWriter::resume(file, None).unwrap();
         let known = resumed.keys.len() as u64;
         let keys = resumed.keys;
         let is_known = |key: &[u8]| keys.contains(&DumpWriter::fingerprint(key));
@@ -182,12 +182,81 @@ async fn an_export_that_was_cut_short_is_gone_on_with() {
         keys.dedup();
         assert_eq!(keys.len(), 3_000);
         file.rewind().unwrap();
-        assert!(DumpWriter::resume(file).unwrap_err().to_string().contains("is whole, with 3000 items"));
+        assert!(DumpWriter::resume(file, None).unwrap_err().to_string().contains("is whole, with 3000 items"));
     }
 }
 
 fn tempfile() -> std::fs::File {
     tempfile::tempfile().unwrap()
+}
+
+/// A file of these bytes, at its beginning.
+fn file_of(bytes: &[u8]) -> std::fs::File {
+    let mut file = tempfile();
+    file.write_all(bytes).unwrap();
+    file.rewind().unwrap();
+    file
+}
+
+#[test]
+fn a_whole_dump_with_a_damaged_length_is_not_cut() {
+    let mut bytes = dump(&[item(b"a", vec![1; 300 << 10]), item(b"b", vec![2; 300 << 10])]);
+    // The length of the first block of items: it reaches past the end now.
+    bytes[dump_head_len() + 3] = 0x40;
+    let file = file_of(&bytes);
+    let error = DumpWriter::resume(file.try_clone().unwrap(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("yet the dump has its end"), "{error}");
+    assert_eq!(file.metadata().unwrap().len(), bytes.len() as u64);
+    // Without its end it is taken for cut short.
+    let resumed = DumpWriter::resume(file_of(&bytes[..bytes.len() - 1]), None).unwrap();
+    assert_eq!(resumed.keys.len(), 0);
+}
+
+#[test]
+fn a_dump_of_another_moment_is_not_gone_on_with() {
+    let origin = Origin { store: 2, incarnation: 3, restores: 4, sequence: 5 };
+    let head = Head { source: "the first store".to_owned(), made_ms: 1, origin: Some(origin) };
+    let mut writer = DumpWriter::new(Vec::new(), &head).unwrap();
+    writer.push(&item(b"k", "v")).unwrap();
+    let bytes = writer.finish().unwrap().0;
+    let cut = &bytes[..bytes.len() - 1];
+    for other in [None, Some(Origin { sequence: 6, ..origin })] {
+        let file = file_of(cut);
+        let error = DumpWriter::resume(file.try_clone().unwrap(), other).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        assert!(error.to_string().contains("of the first store, and a backup of another moment"), "{error}");
+        assert_eq!(file.metadata().unwrap().len(), cut.len() as u64);
+    }
+    assert_eq!(DumpWriter::resume(file_of(cut), Some(origin)).unwrap().keys.len(), 1);
+}
+
+/// An item takes some hundred bytes of memory, however small it is in the dump.
+#[test]
+fn a_block_of_more_items_than_any_writer_puts_there_is_refused() {
+    let mut writer = DumpWriter::new(Vec::new(), &Head::now("test")).unwrap();
+    (0..20_000u32).for_each(|n| writer.push(&item(&n.to_le_bytes(), "")).unwrap());
+    let (sound, totals) = writer.finish().unwrap();
+    let mut reader = DumpReader::new(&sound[..]).unwrap();
+    let mut most = 0;
+    while let Some(items) = reader.next_block().unwrap() {
+        most = most.max(items.len());
+    }
+    assert_eq!((reader.totals(), most), (totals, (256 << 10) / 22 + 1));
+    // One block, with a right check, of one item more than fits.
+    let one = b"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0k";
+    let hostile = |items: usize| {
+        let mut block = vec![b'i'];
+        block.extend_from_slice(&((one.len() * items) as u32).to_le_bytes());
+        (0..items).for_each(|_| block.extend_from_slice(one));
+        block.extend_from_slice(&xxhash_rust::xxh3::xxh3_64_with_seed(&block, 1).to_le_bytes());
+        let bytes = [&sound[..dump_head_len()], &block[..]].concat();
+        DumpReader::new(&bytes[..]).unwrap().next_block().map(|items| items.map_or(0, |items| items.len()))
+    };
+    let most = (256usize << 10).div_ceil(one.len());
+    assert_eq!(hostile(most).unwrap(), most);
+    let error = hostile(most + 1).unwrap_err();
+    assert!(error.to_string().contains("more items than it may"), "{error}");
 }
 
 #[tokio::test]

@@ -115,6 +115,11 @@ pub enum Act {
         /// Over how many.
         shards: u64,
     },
+    /// Find out whether data whose manifest is gone is live: no memory is saved by it, but what is lost may be found.
+    Look {
+        /// Of which structure it is.
+        name: Name,
+    },
     /// Remove keys that nobody reads any more.
     Remove {
         /// Of which structure they were.
@@ -168,6 +173,7 @@ impl std::fmt::Display for Act {
                 }
             }
             Act::Reshard { name, shards } => write!(f, "larder reshard {name} --shards {shards}"),
+            Act::Look { name } => write!(f, "find out whether {name} is live, whose manifest is gone"),
             Act::Remove { name } => write!(f, "remove what is left over of {name}"),
         }
     }
@@ -199,6 +205,7 @@ pub fn advise(groups: &[Group], nodes: &[Vitals]) -> Vec<Advice> {
     }
     advice.retain(|one| one.saves_bytes > all * WORTH);
     advice.extend(slabs(groups, nodes));
+    advice.extend(groups.iter().filter_map(unclaimed));
     advice.sort_by(|one, other| other.saves_bytes.total_cmp(&one.saves_bytes));
     advice
 }
@@ -336,7 +343,7 @@ fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator
                 Act::Reshard { name: name.clone(), shards: all }
             }
         }
-        (Owner::Structure { .. }, _) => return None,
+        (Owner::Structure { .. } | Owner::Unclaimed(_), _) => return None,
         _ => Act::Shard { by, elements, shards: all, of_a_name: largest(group, is_large, shards) },
     };
     (count >= 1.0).then(|| about(group, act, worst(group), "programs must use the shards", saves_bytes))
@@ -444,9 +451,17 @@ fn gather_items(group: &Group, nodes: &[Vitals]) -> Option<Advice> {
 /// Keys of lives that are over.
 fn left_over(group: &Group) -> Option<Advice> {
     let Owner::Structure { name, is_left_over: true } = &group.owner else { return None };
-    let why = format!("{} keys of a life of the name that is over, or whose manifest is gone", group.keys);
+    let why = format!("{} keys of a life of the name that is over: its manifest is of another", group.keys);
     let note = "look first that nobody made it anew meanwhile";
     Some(about(group, Act::Remove { name: name.clone() }, why, note, group.bytes.value))
+}
+
+/// Keys whose manifest is gone: nobody can tell from outside whether they are live.
+fn unclaimed(group: &Group) -> Option<Advice> {
+    let Owner::Unclaimed(name) = &group.owner else { return None };
+    let why = format!("{} keys without a manifest: live data of which it was evicted, or what a drop left", group.keys);
+    let note = "a handle that is open puts an evicted one back within a minute of its use; who opens it anew meanwhile makes another, and this data is lost";
+    Some(about(group, Act::Look { name: name.clone() }, why, note, 0.0))
 }
 
 /// Memory that the allocator holds and does not use.

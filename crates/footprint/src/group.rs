@@ -48,7 +48,7 @@ pub struct Group {
     pub reasons: Vec<(Reason, f64)>,
     /// Those that were looked at closer, by their keys.
     pub measured: Vec<(Vec<u8>, Measured)>,
-    /// How many there are of each size, in steps of 8 bytes, where the server tells sizes as it lists.
+    /// How many there are of each size, in steps of 8 bytes, over 512 KiB of 4 KiB, where the server tells sizes as it lists.
     pub sizes: BTreeMap<u64, u64>,
 }
 

@@ -9,8 +9,9 @@ use crate::pattern::{Belongs, Sorter};
 
 /// Sizes are told apart to so many bytes.
 const SIZE_STEP: u64 = 8;
-/// Sizes beyond are told together: they take chunks that are cut.
-const SIZE_MAX: u64 = 512 * 1024;
+/// Those over so many bytes, of which there are few, to so many.
+const LARGE_BYTES: u64 = 512 * 1024;
+const LARGE_STEP: u64 = 4 * 1024;
 /// Elements that are drawn of a collection that is not packed.
 const ELEMENTS_DRAWN: u32 = 128;
 
@@ -79,7 +80,8 @@ impl Tally {
         add(&mut self.value_bytes, seen.value_bytes);
         add(&mut self.expiring, seen.expires.map(u64::from));
         if let Some(bytes) = seen.bytes {
-            *self.sizes.entry(bytes.next_multiple_of(SIZE_STEP).min(SIZE_MAX + SIZE_STEP)).or_default() += 1;
+            let step = if bytes > LARGE_BYTES { LARGE_STEP } else { SIZE_STEP };
+            *self.sizes.entry(bytes.next_multiple_of(step)).or_default() += 1;
         }
         // Algorithm R (Vitter, 1985, after Waterman).
         if self.drawn.len() < draw_max {
@@ -145,6 +147,16 @@ pub(crate) fn samples(like: &Like, tally: &Tally) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_items_are_told_by_their_sizes_too() {
+        let mut tally = Tally::default();
+        for bytes in [97, 512 << 10, (512 << 10) + 1, 1 << 20, (64 << 20) - 5] {
+            tally.count(&Seen { bytes: Some(bytes), ..seen(b"k") }, &mut fastrand::Rng::with_seed(1), 1);
+        }
+        let sizes: Vec<u64> = tally.sizes.into_keys().collect();
+        assert_eq!(sizes, [104, 512 << 10, 516 << 10, 1 << 20, 64 << 20]);
+    }
 
     fn seen(key: &[u8]) -> Seen<'_> {
         Seen {

@@ -29,9 +29,11 @@ pub enum Owner {
     Structure {
         /// Its name.
         name: Name,
-        /// True for keys of a life of the name that is over, or whose manifest is gone: nobody reads them.
+        /// True for keys of a life of the name that is over: nobody reads them.
         is_left_over: bool,
     },
+    /// A structure's whose manifest is gone: live data of which it was evicted, which is a loss, or what a drop left.
+    Unclaimed(Name),
     /// Those of structures beyond the first thousand.
     OtherStructures,
     /// Those of other programs, by what they have in common; `*` stands for what differs.
@@ -43,6 +45,7 @@ impl std::fmt::Display for Owner {
         match self {
             Owner::Structure { name, is_left_over: false } => write!(f, "{name}"),
             Owner::Structure { name, is_left_over: true } => write!(f, "{name} (left over)"),
+            Owner::Unclaimed(name) => write!(f, "{name} (manifest gone)"),
             Owner::OtherStructures => f.write_str("other structures"),
             Owner::Foreign(pattern) => f.write_str(pattern),
         }

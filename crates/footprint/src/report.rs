@@ -176,7 +176,7 @@ pub async fn report(
     let manifests = manifests(store, options.ctx, &sorter).await?;
     let limits = encodings(&nodes);
     let uncounted = Allocator::of(&nodes).uncounted(&nodes);
-    let ratio = nodes.iter().filter_map(|node| node.resident_ratio).reduce(f64::max);
+    let ratio = resident_ratio(&nodes);
     let mut groups: Vec<Group> = Vec::with_capacity(tallies.len());
     for ((like, tally), measured) in tallies.iter().zip(measured) {
         let (owner, kind) = owner(like, &manifests);
@@ -184,7 +184,7 @@ pub async fn report(
         if tally.bytes.is_none() {
             group = group.measured(corrected(measured, like, uncounted), limits.as_ref());
         }
-        // memcached's figures are the chunks; elsewhere the whole server's ratio must do.
+        // memcached's figures are the chunks; elsewhere the ratio of all servers together must do.
         group.resident_bytes = group.resident_bytes.or(ratio.map(|ratio| ratio * group.bytes.value));
         groups.push(group);
     }
@@ -260,17 +260,22 @@ fn owner(like: &Like, manifests: &HashMap<Name, Result<Manifest>>) -> (Owner, Op
         Belongs::Pattern(pattern) => (Owner::Foreign(pattern.clone()), None),
         Belongs::OtherStructures => (Owner::OtherStructures, None),
         Belongs::Life(name, life) => {
-            let manifest = manifests.get(name);
-            let is_left_over = match (manifest, life) {
-                (None, _) => true,
-                (Some(Ok(manifest)), Some(life)) => manifest.generation != *life,
-                // Of a kind that this release does not know.
-                (Some(_), _) => false,
-            };
-            let kind = manifest.and_then(|manifest| manifest.as_ref().ok()).map(|manifest| manifest.kind);
-            (Owner::Structure { name: name.clone(), is_left_over }, kind.filter(|_| !is_left_over))
+            let Some(manifest) = manifests.get(name) else { return (Owner::Unclaimed(name.clone()), None) };
+            // One that cannot be read is of a kind that this release does not know.
+            let manifest = manifest.as_ref().ok();
+            let is_left_over = manifest.zip(*life).is_some_and(|(manifest, life)| manifest.generation != life);
+            let kind = manifest.map(|manifest| manifest.kind).filter(|_| !is_left_over);
+            (Owner::Structure { name: name.clone(), is_left_over }, kind)
         }
     }
+}
+
+/// Bytes that are resident for each that is used, of all servers together; one that does not tell how many it uses counts next to nothing.
+fn resident_ratio(nodes: &[Vitals]) -> Option<f64> {
+    let told = nodes.iter().filter_map(|node| Some((node.resident_ratio?, node.used_bytes.unwrap_or(1).max(1) as f64)));
+    let (resident, used) =
+        told.fold((0.0, 0.0), |(resident, all), (ratio, used)| (resident + ratio * used, all + used));
+    (used > 0.0).then(|| resident / used)
 }
 
 /// A report of groups.
@@ -281,7 +286,7 @@ fn assembled(nodes: Vec<Vitals>, silent: Vec<Error>, groups: Vec<Group>, samples
     let bytes = groups.iter().fold(Estimate::exact(0.0, 0), |sum, group| sum.plus(group.bytes));
     let disk: u64 = nodes.iter().filter_map(|node| node.disk_bytes).sum();
     let resident_ratio = match disk {
-        0 => nodes.iter().filter_map(|node| node.resident_ratio).reduce(f64::max),
+        0 => resident_ratio(&nodes),
         disk => Some(disk as f64 / bytes.value).filter(|ratio| ratio.is_finite()),
     };
     let advice = advise(&groups, &nodes);
@@ -351,4 +356,24 @@ async fn ask_structures(
         told(Step::Structures { done, of });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resident_ratio_is_that_of_all_servers_by_what_they_use() {
+        let node = |ratio, used_bytes| {
+            let mut vitals = Vitals::default();
+            (vitals.resident_ratio, vitals.used_bytes) = (ratio, used_bytes);
+            vitals
+        };
+        assert_eq!(resident_ratio(&[]), None);
+        assert_eq!(resident_ratio(&[node(None, Some(100))]), None);
+        assert_eq!(resident_ratio(&[node(Some(1.5), None)]), Some(1.5));
+        // One that is empty, and holds ten times what it uses, is no measure of one that is full.
+        let told = resident_ratio(&[node(Some(10.0), Some(1_000_000)), node(Some(1.1), Some(999_000_000))]).unwrap();
+        assert!((told - 1.1089).abs() < 1e-9, "{told}");
+    }
 }

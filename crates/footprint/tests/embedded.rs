@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreRef, Ttl};
+use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreExt, StoreRef, Ttl};
 use larder_footprint::{Act, Options, Owner, report};
 use larder_store_durable::Options as Files;
 use larder_store_memory::MemoryStore;
@@ -48,6 +48,22 @@ async fn items_in_memory_are_summed_and_many_short_ones_gathered() {
     println!("claimed {:.0}, measured {saved:.0}", found.advice[0].saves_bytes);
     assert!(off.abs() < 0.15, "claimed {:.0}, measured {saved:.0}", found.advice[0].saves_bytes);
     assert_eq!(after.structures[0].elements, Some(20_000.0));
+}
+
+/// Nobody can tell from outside whether what has no manifest was dropped, or has lost it.
+#[tokio::test]
+async fn data_whose_manifest_is_gone_is_told_to_be_live_maybe_and_never_to_be_removed() {
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    let tags = Set::open_or_create(&store, "tags").await.unwrap();
+    tags.add(["red", "green"]).await.unwrap();
+    store.run_one(Ctx::default(), Op::delete(Key::new("L.tags.m").unwrap())).await.unwrap();
+    let found = report(&store, &*memory, &asked(), &mut |_| ()).await.unwrap();
+    assert_eq!(found.groups[0].owner.to_string(), "\"tags\" (manifest gone)");
+    assert_eq!(found.structures, []);
+    assert_eq!(found.advice.len(), 1, "{:?}", found.advice);
+    assert!(matches!(found.advice[0].act, Act::Look { .. }), "{:?}", found.advice);
+    assert!(found.advice[0].why.contains("live data of which it was evicted"), "{:?}", found.advice);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! [`Outage`]: what to do while a store cannot be reached.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::observe::{self, Event, Subject};
 use larder_core::{
@@ -179,6 +179,8 @@ impl Outage {
 
     /// Brings the ops at `places` to an end, as declared.
     async fn settle(&self, ctx: Ctx, batch: Batch, mut replies: Replies, places: Vec<usize>) -> Replies {
+        // What falls back takes its time out of what others wait.
+        let start = ambient::now();
         let policy = |at: &usize| self.policy(&batch[*at]);
         for second in self.seconds() {
             // Reads and writes together, in the order of the batch, where they fall back to the same store.
@@ -191,12 +193,18 @@ impl Outage {
             }
         }
         let waits = places.into_iter().filter(|at| matches!(policy(at), OnOutage::Wait(_))).collect();
-        self.wait(ctx, &batch, replies, waits).await
+        self.wait(ctx, &batch, replies, waits, start).await
     }
 
-    /// Tries the ops at `places` again until they are answered, or waited long enough.
-    async fn wait(&self, ctx: Ctx, batch: &Batch, mut replies: Replies, mut places: Vec<usize>) -> Replies {
-        let start = ambient::now();
+    /// Tries the ops at `places` again until they are answered, or waited long enough since `start`.
+    async fn wait(
+        &self,
+        ctx: Ctx,
+        batch: &Batch,
+        mut replies: Replies,
+        mut places: Vec<usize>,
+        start: Instant,
+    ) -> Replies {
         let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
             let left = |at: &usize| match self.policy(&batch[*at]) {
@@ -329,8 +337,6 @@ fn weaker(one: Profile, other: &Profile) -> Profile {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use larder_core::native::Families;
     use larder_core::{Cas, Effect, Ranges, Reply, Result, StoreExt, Ttl, TtlSupport};
 
@@ -392,6 +398,19 @@ mod tests {
             assert!((2..1_000).contains(&tries), "{tries} tries");
             assert!(start.elapsed() < 5 * SECOND && (start.elapsed() >= short || has_deadline));
         }
+    }
+
+    /// In real time, too.
+    #[tokio::test]
+    async fn a_wait_counts_from_when_the_outage_was_met_and_not_from_the_end_of_a_slow_fallback() {
+        let (fake, second) = (Arc::new(Fake::default()), Fake::slow(Duration::from_millis(150)));
+        let wait = OnOutage::Wait(Duration::from_millis(100));
+        let outage = Outage::new(fake.clone()).reads(OnOutage::FallBack(second)).writes(wait);
+        fake.will_answer([down(), down()]);
+        let replies = outage.run(Ctx::default(), Batch::from_iter([get("a"), set("b")])).await;
+        assert!(replies[0].is_ok());
+        assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(fake.take_asked().len(), 1, "its time was over");
     }
 
     #[tokio::test(start_paused = true)]

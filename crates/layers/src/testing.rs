@@ -3,7 +3,7 @@
 //!
 //! It behaves as one connection to a server does: when it breaks at an op, every later op of the same batch has no reply
 //! either, reads fail as [`NotApplied`](Effect::NotApplied), writes that were sent as [`Unknown`](Effect::Unknown), and tokens read
-//! before the break are answered [`Exists`](Reply::Exists) after it.
+//! before the break are answered [`Exists`](Reply::Exists) after it, a watch of one [`Changed`](Reply::Changed).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -307,7 +307,7 @@ impl Faulty {
         if let Some(after) = late {
             let rest = batch.iter().skip(at).filter(|op| !op.is_read());
             let mut state = self.lock();
-            let rest: Batch = rest.filter_map(|op| state.inner_op(op.clone(), connection)).collect();
+            let rest: Batch = rest.filter_map(|op| state.inner_op(op.clone(), connection).ok()).collect();
             let due = state.ops + after;
             state.late.push((due, rest));
         }
@@ -318,16 +318,16 @@ impl Faulty {
 
     /// Runs ops on the store behind; tokens are translated both ways.
     async fn forward(&self, ctx: Ctx, connection: u64, batch: Batch) -> Replies {
-        let sent: Vec<Option<Op>> = {
+        let sent: Vec<std::result::Result<Op, Reply>> = {
             let state = self.lock();
             batch.into_iter().map(|op| state.inner_op(op, connection)).collect()
         };
         let mut replies = self.inner.run(ctx, sent.iter().flatten().cloned().collect()).await.into_iter();
         let mut state = self.lock();
-        sent.iter()
+        sent.into_iter()
             .map(|op| match op {
-                None => Ok(Reply::Exists),
-                Some(_) => {
+                Err(answer) => Ok(answer),
+                Ok(_) => {
                     let reply = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
                     reply.map(|reply| state.outer_reply(reply, connection))
                 }
@@ -360,15 +360,17 @@ impl State {
         broken
     }
 
-    /// The op as the store behind knows it; `None` where its token belongs to another connection.
-    fn inner_op(&self, mut op: Op, connection: u64) -> Option<Op> {
-        let cas = match &mut op.verb {
-            Verb::Put { mode: PutMode::Cas(cas), .. } | Verb::Delete { cas: Some(cas) } => cas,
-            _ => return Some(op),
+    /// The op as the store behind knows it; the answer to it where its token belongs to another connection, and so to no item.
+    fn inner_op(&self, mut op: Op, connection: u64) -> std::result::Result<Op, Reply> {
+        let (cas, otherwise) = match &mut op.verb {
+            Verb::Put { mode: PutMode::Cas(cas), .. } | Verb::Delete { cas: Some(cas) } => (cas, Reply::Exists),
+            Verb::Watch { seen: Some(cas) } => (cas, Reply::Changed),
+            _ => return Ok(op),
         };
-        let session = usize::try_from(cas.session).ok().and_then(|at| self.sessions.get(at))?;
+        let session = usize::try_from(cas.session).ok().and_then(|at| self.sessions.get(at));
+        let Some(session) = session.filter(|session| session.connection == connection) else { return Err(otherwise) };
         cas.session = session.inner;
-        (session.connection == connection).then_some(op)
+        Ok(op)
     }
 
     fn outer_reply(&mut self, mut reply: Reply, connection: u64) -> Reply {
@@ -413,5 +415,31 @@ impl Store for Faulty {
 impl fmt::Debug for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Faulty").field(&self.inner).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Cas, Item, StoreExt};
+
+    use super::*;
+    use crate::fake::{Fake, get, key};
+
+    #[tokio::test]
+    async fn a_watch_has_the_token_of_the_store_behind_and_another_connections_is_told_as_a_change() {
+        let (fake, seen) = (Arc::new(Fake::default()), Cas { token: 7, session: 42 });
+        fake.will_answer([Ok(Reply::Item(Item { cas: Some(seen), ..Item::default() }))]);
+        let store = Faulty::new(fake.clone());
+        let item = store.run_one(Ctx::default(), get("k")).await.unwrap().into_item().unwrap();
+        let watch = Op::watch(key("k"), item.cas);
+        fake.will_answer([Ok(Reply::Unchanged)]);
+        assert_eq!(store.run_one(Ctx::default(), watch.clone()).await.unwrap(), Reply::Unchanged);
+        let sent: Vec<Op> = fake.take_asked().into_iter().flat_map(|(_, batch)| batch).collect();
+        assert_eq!(sent, [get("k"), Op::watch(key("k"), Some(seen))]);
+        store.fail_nth(1, Fault::Cut);
+        store.run_one(Ctx::default(), get("k")).await.unwrap_err();
+        fake.take_asked();
+        assert_eq!(store.run_one(Ctx::default(), watch).await.unwrap(), Reply::Changed);
+        assert!(fake.take_asked().iter().all(|(_, batch)| batch.is_empty()), "of no item: nothing is asked");
     }
 }

@@ -1,10 +1,11 @@
-//! What stores on the network share: addresses and dialling, whether a server is reached, TLS, and the pieces of URLs.
+//! What stores on the network share: addresses and dialling, whether a server is reached, TLS, waiting for several servers, and the pieces of URLs.
 
 mod address;
 mod backoff;
 mod health;
 mod stream;
 mod tls;
+mod together;
 pub mod url;
 
 pub use address::{Address, Auth};
@@ -12,3 +13,4 @@ pub use backoff::Backoff;
 pub use health::Health;
 pub use stream::Stream;
 pub use tls::{Connector, Tls};
+pub use together::all_of;

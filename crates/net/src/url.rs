@@ -28,17 +28,34 @@ pub fn masked(url: &str) -> String {
     }
 }
 
-/// Splits `target?options` where the options begin: the password may hold a question mark, so that is after the last `@`.
+/// Splits `target?options` at the first `?`, so that nothing in an option can change what is dialled. In a password a question mark is percent-encoded (`%3F`).
+///
+/// # Errors
+/// Where what is split looks like a password with a question mark: to go on would show parts of it in errors.
 ///
 /// ```
-/// assert_eq!(larder_net::url::split_options("u:a?b@h?x=1"), ("u:a?b@h", "x=1"));
+/// use larder_net::url::split_options;
+/// assert_eq!(split_options("u:a%3Fb@h?x=1")?, ("u:a%3Fb@h", "x=1"));
+/// assert_eq!(split_options("h?tls_ca=/me@elsewhere")?, ("h", "tls_ca=/me@elsewhere"));
+/// assert!(split_options("u:a?b@h").unwrap_err().contains("%3F"));
+/// # Ok::<(), String>(())
 /// ```
-pub fn split_options(rest: &str) -> (&str, &str) {
-    let authority_from = rest.rfind('@').map_or(0, |at| at + 1);
-    match rest[authority_from..].find('?') {
-        Some(at) => (&rest[..authority_from + at], &rest[authority_from + at + 1..]),
-        None => (rest, ""),
+pub fn split_options(rest: &str) -> Result<(&str, &str), Wrong> {
+    let (target, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = target.split('/').next().unwrap_or_default();
+    let mut names = options.split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    let is_in_password = !target.contains('@') && options.contains('@') && !are_hosts(authority);
+    if is_in_password || names.any(|name| name.contains('@')) {
+        return Err("a question mark in a user or a password is written %3F".to_owned());
     }
+    Ok((target, options))
+}
+
+/// True for what can be hosts with their ports, and no user with a password.
+fn are_hosts(authority: &str) -> bool {
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_host = |text: &str| text.ends_with(']') || text.rsplit_once(':').is_none_or(|(_, port)| is_number(port));
+    authority.split(',').all(is_host)
 }
 
 /// The user and the password before an `@`, percent-decoded, and what follows.
@@ -188,4 +205,30 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_an_option_is_never_the_host() {
+        for (rest, target, options) in [
+            ("good?tls_ca=a@evil", "good", "tls_ca=a@evil"),
+            ("good:1,[::1]:2/3?x=1&y=@evil?z", "good:1,[::1]:2/3", "x=1&y=@evil?z"),
+            ("joe:pw@good?x=u:p@evil", "joe:pw@good", "x=u:p@evil"),
+            ("/run/a@b.sock?x=@evil", "/run/a@b.sock", "x=@evil"),
+            ("joe:p%3Fw@good", "joe:p%3Fw@good", ""),
+        ] {
+            assert_eq!(split_options(rest), Ok((target, options)), "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_question_mark_in_a_password_is_refused_and_not_shown() {
+        for rest in ["joe:sec?ret@h", "joe:sec?ret@h?x=1", ":sec?ret@/run/r.sock", "joe:1?ret@h?x=1", "joe:se?c=r@h"] {
+            let wrong = split_options(rest).unwrap_err();
+            assert!(wrong.contains("%3F") && !wrong.contains("sec"), "{rest}: {wrong}");
+        }
+    }
 }

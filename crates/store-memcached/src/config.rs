@@ -73,7 +73,7 @@ impl Config {
     /// Reads a URL: `memcached://[user:password@]host[:port][,host[:port]…][?option=value[&…]]`,
     /// `memcached+tls://…` with the same parts, or `memcached+unix:///path/to/socket[?…]`.
     ///
-    /// The default port is 11211; IPv6 addresses stand in brackets; user and password may be percent-encoded.
+    /// The default port is 11211; IPv6 addresses stand in brackets; user and password may be percent-encoded, and a question mark in them must be.
     /// A server is identified by `host:port` as written here: that text is hashed, so every client must write it alike.
     ///
     /// | option | values | default | meaning |

@@ -8,9 +8,9 @@ use larder_core::{Ctx, Error, ErrorKind, Result};
 use larder_proto::metadump::{DumpLine, parse};
 use tokio::time::Instant;
 
-use crate::MemcachedStore;
 use crate::node::Node;
 use crate::probe::Exchange;
+use crate::{MemcachedStore, fleet};
 
 /// Items between two words of progress.
 const PROGRESS_EVERY: u64 = 10_000;
@@ -26,6 +26,7 @@ const BUSY_TRIES_MAX: u32 = 600;
 /// - The crawler takes a thread of the server and looks at each item: on a large server it is slow (hundreds of thousands of items a second), and it
 ///   looks at all items whatever the prefix.
 /// - One listing at a time runs on a server; a second waits.
+/// - The list of its fleet, which each server carries, is not told: it is no data, and on another fleet it would lock its clients out.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] by a server whose crawler is switched off or that has none.
@@ -35,7 +36,7 @@ impl List for MemcachedStore {
             let mut looked_at = 0;
             for node in self.nodes() {
                 let mut each = |key: &[u8], _: &[u8]| {
-                    if key.starts_with(prefix) {
+                    if key.starts_with(prefix) && key != fleet::KEY.as_bytes() {
                         tell(Listed::Key(key));
                     }
                     looked_at += 1;

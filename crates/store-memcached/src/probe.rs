@@ -100,17 +100,23 @@ impl Exchange {
         }
     }
 
-    /// Reads on in the middle of an answer.
-    async fn midway(&mut self) -> Result<()> {
+    /// Reads on, for as long as the server says something.
+    async fn read_some(&mut self, when: &str, hint: &str) -> Result<()> {
         let read = tokio::time::timeout(SILENCE_MAX, self.stream.read_buf(&mut self.received)).await;
         let silent = |_| {
-            let detail = format!("the server said nothing for {} s in the middle of an answer", SILENCE_MAX.as_secs());
+            let detail = format!("the server said nothing for {} s {when}", SILENCE_MAX.as_secs());
             Error::new(ErrorKind::Timeout, detail)
         };
-        match read.map_err(silent)?.map_err(|error| unavailable("the connection was lost midway", error))? {
-            0 => Err(Error::new(ErrorKind::Unavailable, "the server closed the connection midway")),
+        let lost = |error| unavailable(&format!("the connection was lost {when}"), error);
+        match read.map_err(silent)?.map_err(lost)? {
+            0 => Err(Error::new(ErrorKind::Unavailable, format!("the server closed the connection {when}{hint}"))),
             _ => Ok(()),
         }
+    }
+
+    /// Reads on in the middle of an answer.
+    async fn midway(&mut self) -> Result<()> {
+        self.read_some("midway", "").await
     }
 
     /// The next so many bytes of an answer, and the end of a line behind them.
@@ -149,15 +155,7 @@ impl Exchange {
     }
 
     async fn more(&mut self) -> Result<()> {
-        let read = tokio::time::timeout(SILENCE_MAX, self.stream.read_buf(&mut self.received)).await;
-        let silent = |_| Error::new(ErrorKind::Timeout, "the server does not answer");
-        let read = read.map_err(silent)?;
-        if read.map_err(|error| unavailable("the connection was lost during the handshake", error))? == 0 {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "the server closed the connection during the handshake (too many connections, or not a memcached?)",
-            ));
-        }
+        self.read_some("during the handshake", " (too many connections, or not a memcached?)").await?;
         if let Some(other) = looks_like(&self.received) {
             return Err(Error::new(
                 ErrorKind::Config,

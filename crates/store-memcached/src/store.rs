@@ -1,10 +1,7 @@
 //! The store: splits batches over nodes, all at once.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Instant;
 
 use larder_core::ext::answered_at_once;
@@ -20,7 +17,7 @@ use crate::node::{Node, Shared};
 use crate::profile::{BATCH_OPS_MAX, aggregate};
 use crate::ring::{Ring, fnv};
 use crate::sending::{Places, Sending, ordered};
-use larder_net::Connector;
+use larder_net::{Connector, all_of};
 
 /// A store on one memcached server, or on a fleet of them.
 ///
@@ -251,26 +248,6 @@ impl Store for MemcachedStore {
             _ => Run::pending(self.run_split(ctx, batch)),
         }
     }
-}
-
-/// Waits for all of them at once.
-pub(crate) async fn all_of<'a, T, F>(mut runs: Vec<Pin<Box<F>>>) -> Vec<T>
-where
-    F: Future<Output = T> + 'a,
-{
-    let mut done = Vec::with_capacity(runs.len());
-    poll_fn(|cx| {
-        runs.retain_mut(|run| match run.as_mut().poll(cx) {
-            Poll::Ready(results) => {
-                done.push(results);
-                false
-            }
-            Poll::Pending => true,
-        });
-        if runs.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    done
 }
 
 /// Refuses what a URL could not say, for configurations made by hand.

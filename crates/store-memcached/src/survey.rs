@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use larder_core::survey::{CommandTimes, DataType, Hot, Pace, Seen, SlabClass, Survey, Surveying, Told, Vitals};
 use larder_core::{Ctx, Error, ErrorKind, Result};
+use larder_net::all_of;
 use larder_proto::Abilities;
 use larder_proto::metadump::{details, unescaped};
 use tokio::time::Instant;
@@ -14,7 +15,6 @@ use crate::MemcachedStore;
 use crate::list::items;
 use crate::node::Node;
 use crate::probe::Exchange;
-use crate::store::all_of;
 
 /// Items between two words of progress, and two pauses.
 const PIECE: u64 = 1_000;
@@ -30,13 +30,9 @@ impl Survey for MemcachedStore {
         Box::pin(async move {
             let limit = ctx.at_most(self.timeout()).deadline.map(Instant::from_std);
             // All at once: one that does not answer is not to make the others late.
-            let ask = async |(place, node): (usize, &Arc<Node>)| {
-                let asked = by(limit, vitals(node)).await;
-                (place, asked.map_err(|error| error.store(&node.server.name)))
-            };
-            let mut all = all_of(self.nodes().iter().enumerate().map(|each| Box::pin(ask(each))).collect()).await;
-            all.sort_by_key(|(place, _)| *place);
-            all.into_iter().map(|(_, asked)| asked).collect()
+            let ask =
+                async |node: &Arc<Node>| by(limit, vitals(node)).await.map_err(|error| error.store(&node.server.name));
+            all_of(self.nodes().iter().map(|node| Box::pin(ask(node))).collect()).await
         })
     }
 

@@ -42,7 +42,7 @@ fn read(url: &str) -> Result<Config, Wrong> {
     if rest.contains('#') {
         return Err("a fragment (#…) has no meaning here".to_owned());
     }
-    let (target, options) = split_options(rest);
+    let (target, options) = split_options(rest)?;
     let mut config = if scheme == "memcached+unix" { unix(target)? } else { hosts(target)? };
     if scheme == "memcached+tls" {
         config.tls = Some(Tls::default());
@@ -195,11 +195,18 @@ mod tests {
     }
 
     #[test]
+    fn an_option_never_changes_what_is_dialled() {
+        let config = parse("memcached+tls://good?tls_ca=/etc/a@evil").unwrap();
+        assert_eq!(config.servers[0].name, "good:11211");
+        assert!(wrong("memcached://good?oops=joe:pw@evil").contains("oops"));
+    }
+
+    #[test]
     fn secrets_are_masked() {
         let text = wrong("memcached://joe:secret@h?oops=1");
         assert!(text.contains("joe:***@h") && !text.contains("secret"));
         let text = wrong("memcached://joe:sec?ret@h?oops=1");
-        assert!(!text.contains("sec?ret"));
+        assert!(text.contains("%3F") && !text.contains("sec") && !text.contains("ret@"), "{text}");
         assert!(!format!("{:?}", parse("memcached://joe:secret@h").unwrap()).contains("secret"));
     }
 }

@@ -109,7 +109,7 @@ impl Config {
     /// Reads a URL: `redis://[user:password@]host[:port][/database][?option=value[&…]]`, `rediss://…` for TLS with the same parts, or
     /// `redis+unix://[user:password@]/path/to/socket[?database=1&…]`. `:password@` is a password without a user.
     ///
-    /// The default port is 6379; IPv6 addresses stand in brackets; user and password may be percent-encoded.
+    /// The default port is 6379; IPv6 addresses stand in brackets; user and password may be percent-encoded, and a question mark in them must be.
     ///
     /// | option | values | default | meaning |
     /// |---|---|---|---|

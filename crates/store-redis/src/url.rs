@@ -46,7 +46,7 @@ fn read_cluster(url: &str) -> Result<ClusterConfig, Wrong> {
     if rest.contains('#') {
         return Err("a fragment (#…) has no meaning here".to_owned());
     }
-    let (target, options) = split_options(rest);
+    let (target, options) = split_options(rest)?;
     let (auth, places) = user_information(target)?;
     let places = places.strip_suffix('/').unwrap_or(places);
     if places.contains('/') {
@@ -88,7 +88,7 @@ fn read(url: &str) -> Result<Config, Wrong> {
     if rest.contains('#') {
         return Err("a fragment (#…) has no meaning here".to_owned());
     }
-    let (target, options) = split_options(rest);
+    let (target, options) = split_options(rest)?;
     let (auth, place) = user_information(target)?;
     let mut config = if scheme == "redis+unix" { unix(place)? } else { tcp(place)? };
     config.auth = auth;
@@ -270,6 +270,8 @@ mod tests {
             assert!(error.contains(said), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
+        let said = wrong("redis://joe:hunt?er2@h?oops=1");
+        assert!(said.contains("%3F") && !said.contains("hunt") && !said.contains("er2"), "{said}");
         assert!(!wrong("redis://joe:hunter2@h?oops=1").contains("hunter2"));
         assert!(!format!("{:?}", parse("redis://joe:hunter2@h").unwrap()).contains("hunter2"));
     }

@@ -17,6 +17,16 @@ pub(crate) const COPIES_MAX: u8 = 5;
 /// # Errors
 /// Those of the store, if no manifest was found and not all servers were heard.
 pub(crate) async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<Found>> {
+    let Some((found, missing)) = look(store, ctx, name).await? else { return Ok(None) };
+    mend(store, ctx, name, &found, missing).await?;
+    Ok(Some(found))
+}
+
+/// Reads the manifest of a name wherever one can stand, and tells the ranks where it should and does not. **Round trips: 1.**
+///
+/// # Errors
+/// Those of the store, if no manifest was found and not all servers were heard.
+pub(crate) async fn look(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Option<(Found, Vec<u8>)>> {
     let key = name.manifest_key()?;
     let ranks = u8::try_from(store.profile().nodes).unwrap_or(u8::MAX).clamp(1, COPIES_MAX);
     let get = |rank| Op::get(key.clone(), Want::VALUE | Want::CAS | Want::TTL).routed(Route { with: None, rank });
@@ -44,12 +54,14 @@ pub(crate) async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Opti
         return fault.map_or(Ok(None), Err);
     };
     missing.retain(|&rank| rank < found.manifest.copies);
-    if missing.is_empty() {
-        return Ok(Some(found));
-    }
+    Ok(Some((found, missing)))
+}
+
+/// Makes copies again that are missing. **Round trips: 1**, 2 where the one that decides is; 0 where none is.
+async fn mend(store: &StoreRef, ctx: Ctx, name: &Name, found: &Found, mut missing: Vec<u8>) -> Result<()> {
     if missing.first() == Some(&0) {
         // Whoever creates or restores it first decides what the name is.
-        let put = Op::put(key.clone(), PutMode::Add, found.item.value.clone(), Ttl::Never);
+        let put = Op::put(name.manifest_key()?, PutMode::Add, found.item.value.clone(), Ttl::Never);
         match store.run(ctx, Batch::from_buf([put])).await.pop() {
             Some(Ok(Reply::NotStored)) => {
                 let detail = format!("{name} is being made or restored by others; open it again");
@@ -60,7 +72,7 @@ pub(crate) async fn find(store: &StoreRef, ctx: Ctx, name: &Name) -> Result<Opti
         }
     }
     spread(store, ctx, name, &found.manifest, missing.into_iter()).await;
-    Ok(Some(found))
+    Ok(())
 }
 
 /// Puts copies of a manifest on servers of these ranks. What fails is made up for by whoever opens the structure next.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::Fault;
+use crate::{Fault, finite};
 
 /// How values of a type become bytes, and back.
 ///
@@ -72,11 +72,13 @@ pub trait Codec<T>: 'static {
 #[derive(Clone, Copy, Debug)]
 pub struct Raw;
 
-/// JSON, through serde: for other programs and for people. Not canonical for unordered maps: see [`Codec`].
+/// JSON, through serde: for other programs and for people. Not canonical for unordered maps: see [`Codec`]. Floats come back as they were, to the bit; NaN and the infinities, for which
+/// JSON has no number, are refused.
 ///
 /// ```
 /// use larder_typed::{Codec, Json};
 /// assert_eq!(Json::encode(&(1, 'a')).unwrap(), "[1,\"a\"]");
+/// assert!(Json::encode(&[0.5, f64::NAN]).is_err());
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Json;
@@ -143,6 +145,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     const NAME: &'static str = "JSON";
 
     fn encode(value: &T) -> Result<Bytes, Fault> {
+        finite::check(value)?;
         Ok(serde_json::to_vec(value)?.into())
     }
 

@@ -212,6 +212,48 @@ fn bytes_behind_a_value_are_refused() {
     refused::<Json>(b"");
 }
 
+/// JSON writes `null` for them, which an option reads as nothing.
+#[test]
+fn json_refuses_what_it_has_no_number_for_wherever_it_stands() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    enum Reading {
+        Of { celsius: Option<f64> },
+        Two(f32, f32),
+        One(f64),
+    }
+    for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let told = |fault: Result<Bytes, Fault>| fault.unwrap_err().to_string();
+        assert_eq!(told(Json::encode(&bad)), format!("JSON has no number for {bad}"));
+        told(Json::encode(&Some(bad)));
+        told(Json::encode(&vec![(1, [0.0, bad])]));
+        told(Json::encode(&BTreeMap::from([("a".to_owned(), bad as f32)])));
+        told(Json::encode(&Reading::Of { celsius: Some(bad) }));
+        told(Json::encode(&Reading::Two(1.0, bad as f32)));
+        told(Json::encode(&Reading::One(bad)));
+    }
+    assert_eq!(Json::encode(&Reading::Of { celsius: None }).unwrap(), "{\"Of\":{\"celsius\":null}}");
+    assert_eq!(Json::encode(&(Some(0.5), f64::MAX, ())).unwrap(), "[0.5,1.7976931348623157e+308,null]");
+}
+
+proptest! {
+    #[test]
+    fn every_finite_float_comes_back_from_json_to_the_bit(bits: u64) {
+        let float = f64::from_bits(bits);
+        prop_assume!(float.is_finite());
+        let back: f64 = Json::decode(&Json::encode(&float).unwrap()).unwrap();
+        prop_assert_eq!(back.to_bits(), bits);
+    }
+}
+
+/// Of those some are taken for their neighbours by a reader that is fast.
+#[test]
+fn a_float_of_many_digits_comes_back_from_json_to_the_bit() {
+    for float in [0.09999999999999999_f64, -1.3074161101396561e123, 0.1 + 0.2] {
+        let back: f64 = Json::decode(&Json::encode(&float).unwrap()).unwrap();
+        assert_eq!(back.to_bits(), float.to_bits(), "{float}");
+    }
+}
+
 /// Why a set of unordered maps is wrong, and one of ordered maps right.
 #[test]
 fn equal_ordered_maps_have_equal_bytes_and_equal_unordered_ones_need_not() {

@@ -56,8 +56,9 @@ fn group(group: &Group) -> Value {
     let reason = |(reason, share): &(Reason, f64)| json!({"why": reason.to_string(), "setting": reason.setting(), "share": share});
     json!({
         "owner": owner,
-        "structure": matches!(group.owner, Owner::Structure { .. } | Owner::OtherStructures),
+        "structure": matches!(group.owner, Owner::Structure { .. } | Owner::Unclaimed(_) | Owner::OtherStructures),
         "left_over": is_left_over,
+        "manifest_gone": matches!(group.owner, Owner::Unclaimed(_)),
         "kind": group.kind.map(larder::Kind::as_str),
         "type": group.data_type.as_str(),
         "encoding": group.encoding,
@@ -78,6 +79,7 @@ fn group(group: &Group) -> Value {
 fn owner(owner: &Owner) -> (Value, bool) {
     match owner {
         Owner::Structure { name, is_left_over } => (bytes(name.as_bytes()), *is_left_over),
+        Owner::Unclaimed(name) => (bytes(name.as_bytes()), false),
         other => (Value::from(other.to_string()), false),
     }
 }
@@ -105,6 +107,7 @@ fn advice(advice: &Advice) -> Value {
             ("shard", &[][..], Some((Some(*elements), *shards, *of_a_name)))
         }
         Act::Reshard { shards, .. } => ("reshard", &[][..], Some((None, *shards, *shards))),
+        Act::Look { .. } => ("look", &[][..], None),
         Act::Remove { .. } => ("remove", &[][..], None),
         _ => ("other", &[][..], None),
     };

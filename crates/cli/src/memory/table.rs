@@ -41,7 +41,9 @@ pub(super) fn print_advice(report: &Report) -> Result<(), Failure> {
         );
     }
     for one in &report.advice {
-        _ = writeln!(out, "# {} would save about {}", one.act, size(one.saves_bytes));
+        // What is advised for another reason saves nothing.
+        let saves = (one.saves_bytes > 0.0).then(|| format!(" would save about {}", size(one.saves_bytes)));
+        _ = writeln!(out, "# {}{}", one.act, saves.unwrap_or_default());
         _ = writeln!(out, "#   {}: {}", about(one), one.why);
         _ = writeln!(out, "#   {}", one.note);
     }

@@ -29,7 +29,6 @@ use crate::watch::is_watch;
 
 pub use config::ClusterConfig;
 use nodes::{Member, Nodes};
-pub(crate) use parts::all_of;
 use slot::Slot;
 
 /// A store on a Redis or Valkey cluster.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Effect, Error, ErrorKind, Op, Replies, Reply, Result};
-use larder_net::Backoff;
+use larder_net::{Backoff, all_of};
 use redis::{Cmd, ServerError, Value};
 use smallvec::SmallVec;
 
@@ -424,23 +424,4 @@ fn without_asking(values: Values, part: &Part) -> Values {
         answers.extend(values.next());
     }
     answers
-}
-
-/// Waits for all of them at once; the results are in their order.
-pub(crate) async fn all_of<F: Future>(mut runs: Vec<std::pin::Pin<Box<F>>>) -> Vec<F::Output> {
-    let mut done: Vec<Option<F::Output>> = runs.iter().map(|_| None).collect();
-    std::future::poll_fn(|cx| {
-        let mut open = 0;
-        for (run, done) in runs.iter_mut().zip(&mut done) {
-            if done.is_none() {
-                match run.as_mut().poll(cx) {
-                    std::task::Poll::Ready(output) => *done = Some(output),
-                    std::task::Poll::Pending => open += 1,
-                }
-            }
-        }
-        if open == 0 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    done.into_iter().flatten().collect()
 }

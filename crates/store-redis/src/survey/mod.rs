@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use larder_core::survey::{DataType, Measured, Pace, Sample, Seen, Survey, Surveying, Told, Vitals};
 use larder_core::{Ctx, Error, ErrorKind, Result};
+use larder_net::all_of;
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, ServerError, Value};
 use tokio::task::AbortHandle;
 
-use crate::cluster::all_of;
 use crate::codec::refused;
 use crate::handshake::text;
 use crate::node::Node;

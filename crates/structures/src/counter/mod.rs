@@ -69,6 +69,7 @@ use self::exact::Slots;
 use self::fast::Fast;
 pub(crate) use self::fast::{is_native, is_present, mark, number_op, portable_manifest, portable_number, presence_op};
 pub use self::options::CounterOptions;
+pub(crate) use self::replica::portable_slot;
 use self::writer::Writer;
 use crate::combine::Combiner;
 use crate::name::Name;

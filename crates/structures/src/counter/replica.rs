@@ -164,6 +164,15 @@ fn judge(copies: Vec<Copy>) -> Result<Option<View>> {
     Ok(Some(View { slot: best.slot.clone(), settled, hold: register::Hold::Many(hold) }))
 }
 
+/// The slot that holds of what its copies hold, as one that has none; `None` where too many are gone, or one is no copy.
+pub(crate) fn portable_slot(copies: &[Option<Bytes>]) -> Option<Bytes> {
+    let records = copies.iter().flatten().map(|bytes| Record::decode(bytes)).collect::<Option<Vec<_>>>()?;
+    if records.len() < read_quorum(copies.len()) {
+        return None;
+    }
+    records.iter().max_by_key(|record| record.rank()).map(|best| best.slot.encode())
+}
+
 /// What is sent to one copy.
 enum Ask {
     Read,
@@ -380,6 +389,7 @@ async fn round(
 mod tests {
     use super::*;
     use crate::copies::COPIES_MAX;
+    use crate::counter::layout::Mark;
 
     #[test]
     fn golden_bytes() {
@@ -402,5 +412,23 @@ mod tests {
         }
         assert_eq!((write_quorum(3), read_quorum(3)), (2, 2));
         assert_eq!((write_quorum(2), read_quorum(2)), (2, 1));
+    }
+
+    #[test]
+    fn the_slot_of_copies_is_that_of_the_highest_ballot_and_sequence_where_enough_are_left() {
+        let added = |slot: &Slot, delta| slot.added(Mark { writer: 7, op: slot.seq + 1 }, delta, 0).unwrap();
+        let copy = |epoch, slot: &Slot| {
+            let accepted = Ballot { epoch, draw: 1 };
+            Some(Record { promised: accepted, accepted, slot: slot.clone() }.encode())
+        };
+        let old = added(&Slot::default(), 1);
+        let new = added(&old, 4);
+        let overruled = added(&new, 9);
+        let best = |copies: &[Option<Bytes>]| portable_slot(copies).and_then(|bytes| Slot::decode(&bytes));
+        assert_eq!(best(&[copy(2, &old), copy(2, &new), copy(1, &overruled)]), Some(new.clone()));
+        assert_eq!(best(&[None, copy(2, &new), copy(2, &old)]), Some(new.clone()));
+        assert_eq!(best(&[None, copy(2, &new)]), Some(new.clone()));
+        assert_eq!(best(&[None, None, copy(2, &new)]), None);
+        assert_eq!(best(&[copy(2, &new), copy(2, &old), Some(new.encode())]), None, "one is no copy");
     }
 }

@@ -1,11 +1,13 @@
-//! A store read as if all structures in it were kept in items, as they are on every store: for moving what it holds.
+//! A store read as if all structures in it were kept in items, one a key, as they are on every store: for moving what it holds.
 //!
-//! Where a store has more than items, some structures are kept in its own collections and bit fields. Each key of those has a counterpart in the portable layout,
-//! under the same name and with the same content, so one key at a time is read and written as that:
+//! Where a store has more than items, some structures are kept in its own collections and bit fields; and where it is of several servers, a counter may have copies of each key.
+//! Each such key has a counterpart in the portable layout, under the same name and with the same content, so one key at a time is read and written as that:
 //!
 //! | native key | is read as |
 //! |---|---|
 //! | a manifest | the same, with the parameters of the portable layout |
+//! | a manifest with copies | the same, with one; where the server of rank 0 has none, that of another |
+//! | the copies of a slot of an exact counter | the slot that holds, as one without copies |
 //! | the bit field of a fast counter | its value in decimal digits |
 //! | a shard of packed records | the same bytes, with the number of records known |
 //! | the highest id of packed records | nothing: it follows from the shards |
@@ -30,13 +32,13 @@ use crate::{counter, records, sharded, unique};
 /// How many structures are remembered.
 const SEEN_MAX: usize = 1_024;
 
-/// A store whose native structures are read as their portable counterparts: see the [module](self).
+/// A store whose native structures, and those with copies on several servers, are read as their portable counterparts: see the [module](self).
 ///
 /// Only reads of whole items are changed; every other op is the store's own. What was lost reads as nothing, or is an error, and never as something empty: a shard or a number without its mark is
-/// [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch), as is everything that another program wrote.
+/// [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch), as are a slot of which too many copies are gone and everything that another program wrote.
 ///
-/// **Round trips** of a batch of reads: 1, and where some of its keys are native 1 for each 32 of them, and 1 for the manifests of those not read
-/// before (of unique visitors 3).
+/// **Round trips** of a batch of reads: 1, and where some of its keys are native, or have copies, 1 for each 32 of them, and 1 for the manifests of those not read
+/// before (of unique visitors 3). Over several servers 1 more for each manifest that is missing where it should stand.
 ///
 /// ```
 /// # use larder_core::StoreRef;
@@ -103,9 +105,10 @@ impl fmt::Debug for Portable {
     }
 }
 
-/// True if keys of this structure are no items.
+/// True if keys of this structure are no items, or have copies.
 fn is_native(manifest: &Manifest) -> bool {
     match manifest.kind {
+        Kind::Counter => manifest.copies > 1,
         Kind::FastCounter => counter::is_native(manifest),
         Kind::Records => records::is_native(manifest),
         Kind::UniqueVisitors => unique::is_native(manifest),
@@ -120,6 +123,7 @@ fn portable_manifest(manifest: &Manifest) -> Option<Manifest> {
         return None;
     }
     match manifest.kind {
+        Kind::Counter => Some(Manifest { copies: 1, ..manifest.clone() }),
         Kind::FastCounter => Some(counter::portable_manifest(manifest)),
         Kind::Records => records::portable::manifest(manifest),
         Kind::UniqueVisitors => unique::portable::manifest(manifest),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_core::native::NativeReply;
-use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Key, Op, Remaining, Replies, Reply, Result, Verb, Want};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Key, Op, Remaining, Replies, Reply, Result, Route, Verb, Want};
 
 use super::{Portable, Seen, is_native, portable_manifest};
 use crate::manifest::{Kind, Manifest};
@@ -12,14 +12,14 @@ use crate::name::{DataKey, Name};
 use crate::owned::GONE;
 use crate::records::portable::Part;
 use crate::unique::portable::Periods;
-use crate::{counter, records, sharded, unique};
+use crate::{copies, counter, records, sharded, unique};
 
 /// Native keys that are read in one batch: their values come whole.
 const KEYS_A_BATCH: usize = 32;
 /// What the first byte of an item is on a server that has native keys: of a fast counter's bit field it may be that, too, by chance.
 const ITEM_MAGIC: u64 = 0xC1;
 
-/// A key that may be native: its place in the batch, and whose it is.
+/// A key that may be native, or have copies: its place in the batch, and whose it is.
 struct Native {
     at: usize,
     key: Key,
@@ -29,16 +29,16 @@ struct Native {
 }
 
 impl Native {
-    /// `None` for a reply that stands, and for a key that no native structure has.
-    fn of(at: usize, op: &Op, reply: &Result<Reply>) -> Option<Native> {
+    /// `None` for a reply that stands, and for a key that no native structure has, and none with copies on `nodes` servers.
+    fn of(at: usize, op: &Op, reply: &Result<Reply>, nodes: usize) -> Option<Native> {
         if !matches!(op.verb, Verb::Get { .. }) {
             return None;
         }
         let (name, Some(DataKey { role, life, index })) = Name::parts_of_key(op.key.as_bytes())? else { return None };
-        if !Kind::NATIVE.iter().any(|kind| kind.role() == role) {
-            return None;
-        }
         let may_be = match reply {
+            // What one server says, or has lost, is not all.
+            reply if role == Kind::Counter.role() => nodes > 1 && reply.is_ok(),
+            _ if !Kind::NATIVE.iter().any(|kind| kind.role() == role) => false,
             Err(error) => matches!(error.kind(), ErrorKind::LayoutMismatch | ErrorKind::BadInput),
             Ok(_) => role == Kind::FastCounter.role() && life >> 56 == ITEM_MAGIC,
         };
@@ -56,15 +56,23 @@ impl Portable {
     pub(super) async fn read(&self, ctx: Ctx, batch: Batch) -> Replies {
         let ops: Vec<Op> = batch.iter().cloned().collect();
         let mut replies = self.store.run(ctx, batch).await;
+        let nodes = self.store.profile().nodes;
         let mut natives = Vec::new();
         for (at, (op, reply)) in ops.iter().zip(&mut replies).enumerate() {
-            if let Ok(Reply::Item(item)) = reply
-                && Name::of_manifest_key(op.key.as_bytes()).is_some()
-                && let Some(manifest) = Manifest::decode(&item.value).ok().as_ref().and_then(portable_manifest)
+            if matches!(op.verb, Verb::Get { .. })
+                && let Some(name) = Name::of_manifest_key(op.key.as_bytes())
             {
-                item.value = manifest.encode();
+                if nodes > 1 && matches!(reply, Ok(Reply::Miss)) {
+                    let found = copies::look(&self.store, ctx, &name).await;
+                    *reply = found.map(|found| found.map_or(Reply::Miss, |(found, _)| Reply::Item(found.item)));
+                }
+                if let Ok(Reply::Item(item)) = reply
+                    && let Some(manifest) = Manifest::decode(&item.value).ok().as_ref().and_then(portable_manifest)
+                {
+                    item.value = manifest.encode();
+                }
             }
-            natives.extend(Native::of(at, op, reply));
+            natives.extend(Native::of(at, op, reply, nodes));
         }
         for part in natives.chunks(KEYS_A_BATCH) {
             let read = self.read_natives(ctx, part).await;
@@ -103,7 +111,8 @@ impl Portable {
         natives.iter().zip(plans).map(|(native, plan)| answer(native, plan)).collect()
     }
 
-    /// Reads the manifests of structures that are not known yet, and the periods of unique visitors. **Round trips: 1**, and 2 for each of the latter.
+    /// Reads the manifests of structures that are not known yet, and the periods of unique visitors. **Round trips: 1**, and 2 for each of the latter; over several servers
+    /// 1 more for each manifest that is missing where it should stand.
     async fn look(&self, ctx: Ctx, natives: &[Native]) -> Result<()> {
         let mut new: Vec<&Native> = natives.iter().filter(|native| !native.is_known(self.seen(&native.of))).collect();
         new.sort_by(|one, other| one.of.cmp(&other.of));
@@ -114,7 +123,13 @@ impl Portable {
         let gets = new.iter().map(|native| Ok(Op::get(native.of.0.manifest_key()?, Want::VALUE)));
         for (native, reply) in new.iter().zip(self.store.run(ctx, gets.collect::<Result<Batch>>()?).await) {
             // What is no manifest is told where it is read itself, and a manifest of another life says nothing of this one.
-            let found = reply?.into_item().and_then(|item| Manifest::decode(&item.value).ok());
+            let found = match reply?.into_item() {
+                Some(item) => Manifest::decode(&item.value).ok(),
+                None if self.store.profile().nodes > 1 => {
+                    copies::look(&self.store, ctx, &native.of.0).await?.map(|(found, _)| found.manifest)
+                }
+                None => None,
+            };
             let Some(manifest) = found.filter(|manifest| manifest.generation == native.of.1) else { continue };
             let seen = match is_native(&manifest) {
                 false => Seen::Items,
@@ -147,6 +162,7 @@ struct Ask {
 
 /// What a key is.
 enum What {
+    Copies,
     Number,
     Record(u32),
     Elements,
@@ -171,7 +187,9 @@ impl Native {
             Some(Seen::Native(manifest, periods)) => (manifest, periods),
             Some(Seen::Items) => return Plan::Keep,
             // It may be an item of its own right: see `ITEM_MAGIC`.
-            None if self.role == Kind::FastCounter.role() => return Plan::Keep,
+            None if [Kind::Counter, Kind::FastCounter].iter().any(|kind| kind.role() == self.role) => {
+                return Plan::Keep;
+            }
             None => {
                 return Plan::Answer(Err(
                     self.strange("what is left of a structure that is not there, or is being made")
@@ -183,6 +201,10 @@ impl Native {
         }
         let key = self.key.clone();
         let asked = match (manifest.kind, periods) {
+            (Kind::Counter, _) => {
+                let get = |rank| Op::get(key.clone(), Want::VALUE).routed(Route { with: None, rank });
+                Some((What::Copies, (0..manifest.copies).map(get).collect()))
+            }
             (Kind::FastCounter, _) => Some((What::Number, vec![counter::number_op(key)])),
             (Kind::Records, _) => match Part::of_index(&self.index) {
                 Some(Part::Highest) => return Plan::Answer(Ok(Reply::Miss)),
@@ -213,22 +235,27 @@ impl Native {
     /// # Errors
     /// [`ErrorKind::LayoutMismatch`] for what is not as the structure left it.
     fn reply(&self, ask: &Ask, replies: Vec<Reply>) -> Result<Reply> {
-        let mut natives = replies.into_iter().map(Reply::into_native);
-        let (first, second) = (natives.next().flatten(), natives.next().flatten());
         let for_ever = |(value, flags): (Bytes, u32)| (value, flags, Remaining::Never);
         let item = match &ask.what {
-            What::Number => match first {
-                Some(NativeReply::Bytes(bytes)) => {
-                    counter::portable_number(&ask.manifest, &bytes).map(|value| (value, 0))
+            What::Copies => counter::portable_slot(&values(replies)).map(|value| for_ever((value, 0))),
+            What::Number => match natives(replies) {
+                [Some(NativeReply::Bytes(bytes)), _] => {
+                    counter::portable_number(&ask.manifest, &bytes).map(|value| for_ever((value, 0)))
                 }
                 _ => None,
-            }
-            .map(for_ever),
+            },
             What::Record(shard) => {
+                let [first, second] = natives(replies);
                 records::portable::item(&ask.manifest, *shard, first, second).map(|value| for_ever((value, 0)))
             }
-            What::Elements => sharded::portable::item(ask.manifest.kind, first).map(for_ever),
-            What::Visitors { periods, tag, shard } => periods.item(*tag, *shard, first),
+            What::Elements => {
+                let [first, _] = natives(replies);
+                sharded::portable::item(ask.manifest.kind, first).map(for_ever)
+            }
+            What::Visitors { periods, tag, shard } => {
+                let [first, _] = natives(replies);
+                periods.item(*tag, *shard, first)
+            }
         };
         let Some((value, flags, ttl)) = item else {
             let what = ask.manifest.kind.with_article();
@@ -236,4 +263,15 @@ impl Native {
         };
         Ok(Reply::Item(Item { value, flags, cas: None, ttl }))
     }
+}
+
+/// What items hold; `None` for those that are not there.
+fn values(replies: Vec<Reply>) -> Vec<Option<Bytes>> {
+    replies.into_iter().map(|reply| reply.into_item().map(|item| item.value)).collect()
+}
+
+/// What two native ops answered, of which there may be one.
+fn natives(replies: Vec<Reply>) -> [Option<NativeReply>; 2] {
+    let mut natives = replies.into_iter().map(Reply::into_native);
+    [natives.next().flatten(), natives.next().flatten()]
 }

@@ -10,7 +10,8 @@ use larder_store_memory::MemoryStore;
 use larder_structures::Portable;
 use larder_structures::{Counter, Kind, Manifest, Name, UniqueVisitors, registry};
 
-use crate::counter::support::{Meter, data_key, memory};
+use crate::counter::fleet::{Fleet, Node};
+use crate::counter::support::{Meter, data_key, memory, slot_key};
 use crate::support::hooked::Hooked;
 use crate::support::natives::{Held, Natives};
 
@@ -81,6 +82,42 @@ async fn a_counter_in_a_bit_field_is_read_as_one_in_digits() {
         assert_eq!(read(&portable, key).await.unwrap(), digits, "{name}");
         assert_eq!(meter.round_trips(), 2, "{name}: the key, the bits");
     }
+}
+
+#[tokio::test]
+async fn the_copies_of_a_slot_are_read_as_one_and_a_manifest_wherever_it_stands() {
+    let nodes: Vec<Arc<Node>> = (0..3).map(|_| Node::new()).collect();
+    let fleet = Fleet::shared(nodes.iter().map(|node| node.clone() as StoreRef));
+    let counting = Counting::new(fleet.clone());
+    let mut meter = Meter::new(counting.clone());
+    let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting)));
+    for (name, copies) in [("many", 3), ("one", 1)] {
+        let counter = Counter::options().copies(copies).slots(2).open_or_create(&fleet, name).await.unwrap();
+        counter.add(5).await.unwrap();
+    }
+    let (many, one) = (slot_key(&fleet, "many", 0).await, slot_key(&fleet, "one", 0).await);
+    let slot = read(&portable, &many).await.unwrap();
+    assert_eq!(slot[0], 1, "a slot, without ballots");
+    assert_eq!(meter.round_trips(), 3, "the key, its manifest, the copies");
+    assert_eq!(read(&portable, &many).await.unwrap(), slot);
+    assert_eq!(meter.round_trips(), 2, "the key, the copies");
+    assert_eq!(read(&portable, &one).await.unwrap(), read(&fleet, &one).await.unwrap());
+    assert_eq!(meter.round_trips(), 2, "the key, its manifest");
+    assert_eq!(read(&portable, &one).await.unwrap(), read(&fleet, &one).await.unwrap());
+    assert_eq!(meter.round_trips(), 1, "the key");
+    let key = Name::new("many").unwrap().manifest_key().unwrap();
+    let said = Manifest { copies: 1, ..manifest(&fleet, "many").await };
+    for node in &nodes {
+        node.restart_empty();
+        let portable: StoreRef = Arc::new(Portable::new(fleet.clone()));
+        assert_eq!(Manifest::decode(&read(&portable, &key).await.unwrap()).unwrap(), said);
+        assert_eq!(read(&portable, &many).await.unwrap(), slot);
+        // Makes again what the server had.
+        Counter::open(&fleet, "many").await.unwrap().repair().await.unwrap();
+    }
+    nodes[..2].iter().for_each(|node| node.restart_empty());
+    let error = read(&portable, &many).await.unwrap_err();
+    assert!(error.to_string().contains("this is not what a counter has here"), "{error}");
 }
 
 #[tokio::test]

@@ -1,0 +1,162 @@
+//! A serializer that writes nothing: it tells whether a value has a float that JSON has no word for.
+
+use std::fmt::Display;
+
+use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
+use serde::ser::{SerializeSeq, SerializeStruct, SerializeStructVariant};
+use serde::ser::{SerializeTuple, SerializeTupleStruct, SerializeTupleVariant};
+use serde_json::{Error, Result};
+
+/// Fails for a value with NaN or an infinity in it: JSON writes `null` for it, which reads back as nothing, or not at all.
+pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<()> {
+    value.serialize(Finite)
+}
+
+/// Passes all but floats that are not finite.
+struct Finite;
+
+impl Finite {
+    fn float(value: f64) -> Result<()> {
+        if value.is_finite() { Ok(()) } else { Err(Error::custom(format!("JSON has no number for {value}"))) }
+    }
+}
+
+/// Methods for what has no float in it.
+macro_rules! passed {
+    ($($name:ident($type:ty)),*) => {
+        $(fn $name(self, _: $type) -> Result<()> {
+            Ok(())
+        })*
+    };
+}
+
+impl Serializer for Finite {
+    type Ok = ();
+    type Error = Error;
+    type SerializeSeq = Finite;
+    type SerializeTuple = Finite;
+    type SerializeTupleStruct = Finite;
+    type SerializeTupleVariant = Finite;
+    type SerializeMap = Finite;
+    type SerializeStruct = Finite;
+    type SerializeStructVariant = Finite;
+
+    passed!(serialize_bool(bool), serialize_char(char), serialize_str(&str), serialize_bytes(&[u8]));
+    passed!(serialize_i8(i8), serialize_i16(i16), serialize_i32(i32), serialize_i64(i64), serialize_i128(i128));
+    passed!(serialize_u8(u8), serialize_u16(u16), serialize_u32(u32), serialize_u64(u64), serialize_u128(u128));
+    passed!(serialize_unit_struct(&'static str));
+
+    fn serialize_f32(self, value: f32) -> Result<()> {
+        Finite::float(value.into())
+    }
+
+    fn serialize_f64(self, value: f64) -> Result<()> {
+        Finite::float(value)
+    }
+
+    fn serialize_none(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn serialize_unit(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn serialize_unit_variant(self, _: &'static str, _: u32, _: &'static str) -> Result<()> {
+        Ok(())
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<()> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Result<()> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        value: &T,
+    ) -> Result<()> {
+        value.serialize(self)
+    }
+
+    fn serialize_seq(self, _: Option<usize>) -> Result<Finite> {
+        Ok(self)
+    }
+
+    fn serialize_tuple(self, _: usize) -> Result<Finite> {
+        Ok(self)
+    }
+
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Finite> {
+        Ok(self)
+    }
+
+    fn serialize_tuple_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Finite> {
+        Ok(self)
+    }
+
+    fn serialize_map(self, _: Option<usize>) -> Result<Finite> {
+        Ok(self)
+    }
+
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Finite> {
+        Ok(self)
+    }
+
+    fn serialize_struct_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Finite> {
+        Ok(self)
+    }
+
+    fn collect_str<T: Display + ?Sized>(self, _: &T) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What is made of parts, one after the other.
+macro_rules! of_parts {
+    ($($of:ident: $part:ident($($name:ty)?)),*) => {
+        $(impl $of for Finite {
+            type Ok = ();
+            type Error = Error;
+
+            fn $part<T: Serialize + ?Sized>(&mut self, $(_: $name,)? value: &T) -> Result<()> {
+                check(value)
+            }
+
+            fn end(self) -> Result<()> {
+                Ok(())
+            }
+        })*
+    };
+}
+
+of_parts!(
+    SerializeSeq: serialize_element(),
+    SerializeTuple: serialize_element(),
+    SerializeTupleStruct: serialize_field(),
+    SerializeTupleVariant: serialize_field(),
+    SerializeStruct: serialize_field(&'static str),
+    SerializeStructVariant: serialize_field(&'static str)
+);
+
+impl SerializeMap for Finite {
+    type Ok = ();
+    type Error = Error;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<()> {
+        check(key)
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
+        check(value)
+    }
+
+    fn end(self) -> Result<()> {
+        Ok(())
+    }
+}

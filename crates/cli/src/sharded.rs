@@ -143,7 +143,7 @@ pub(crate) const RESHARD_HELP: &str = "\
 For a sharded hash, set or sorted set; others read and write meanwhile, and wait for nothing. Should it be killed, nothing is lost: whoever meets a shard that is not filled yet \
 fills it, and the same command, or one with another number, goes on where it stopped.
 
-Round trips: open 2; for every 32 shards 3 on Redis and Valkey, else 5, and 1 for every 128 old ones; and some 8.
+Round trips: open 2; for every 32 shards 3 on Redis and Valkey, else 5, and 1 for every 32 old ones that are brought together; and some 8.
 
 Examples:
   larder reshard cities --shards 6000

@@ -67,9 +67,13 @@ impl Portable {
                     *reply = found.map(|found| found.map_or(Reply::Miss, |(found, _)| Reply::Item(found.item)));
                 }
                 if let Ok(Reply::Item(item)) = reply
-                    && let Some(manifest) = Manifest::decode(&item.value).ok().as_ref().and_then(portable_manifest)
+                    && let Ok(manifest) = Manifest::decode(&item.value)
                 {
-                    item.value = manifest.encode();
+                    if usize::from(manifest.copies) > nodes {
+                        *reply = Err(few_servers(&name, &manifest, nodes, &op.key));
+                    } else if let Some(manifest) = portable_manifest(&manifest) {
+                        item.value = manifest.encode();
+                    }
                 }
             }
             natives.extend(Native::of(at, op, reply, nodes));
@@ -263,6 +267,15 @@ impl Native {
         };
         Ok(Reply::Item(Item { value, flags, cas: None, ttl }))
     }
+}
+
+/// The error for a structure of which this store has too few servers to know what its copies say.
+fn few_servers(name: &Name, manifest: &Manifest, nodes: usize, key: &Key) -> Error {
+    let detail = format!(
+        "{name} has copies on {} servers, and this store is {nodes} of them: name all of them",
+        manifest.copies
+    );
+    Error::new(ErrorKind::LayoutMismatch, detail).key(key)
 }
 
 /// What items hold; `None` for those that are not there.

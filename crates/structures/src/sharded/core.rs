@@ -152,7 +152,7 @@ impl Core {
     /// Runs a batch, with a look at the manifest and at the map in it if one is due; where the map is gone, or none that this release knows, all ops say so.
     /// **Round trips: 1.**
     pub(super) async fn run(&self, ctx: Ctx, mut batch: Batch) -> Replies {
-        if !self.is_look_due() || batch.len() >= self.store.profile().batch_ops_max {
+        if batch.len() >= self.store.profile().batch_ops_max || !self.is_look_due() {
             return self.vigil.run(ctx, batch).await;
         }
         let are_reads: Vec<bool> = batch.iter().map(Op::is_read).collect();

@@ -364,7 +364,7 @@ macro_rules! common {
 
             /// Makes the shards another number, while others read and write: see [Resharding](super#resharding). One that others began and did not finish is finished first.
             #[doc = concat!("\n```\n", $example, "\n```\n")]
-            /// **Round trips:** natively 3 for every 32 shards, else 5, and 1 for every 128 old ones; and some 6. Others wait for none of them.
+            /// **Round trips:** natively 3 for every 32 shards, else 5, and 1 for every 32 old ones that are brought together; and some 6. Others wait for none of them.
             ///
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;

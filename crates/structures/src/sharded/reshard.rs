@@ -10,12 +10,13 @@
 //!
 //! Steps 1, 3 and 5 are conditional writes of one item.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use larder_core::native::Collection;
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Result, Ttl, Want};
 
-use super::core::{Ask, Core, Found, WHOLE_A_BATCH, coming_from};
+use super::core::{Ask, Core, Found, coming_from};
 use super::layout::{Map, Mark, Phase, Plan, Shard};
 use super::{SHARDS_MAX, make};
 use crate::cell::Cell;
@@ -136,7 +137,8 @@ impl Core {
     }
 
     /// Sees to it that what stands in the shards of one map fits into those of another, where shards are items: one that does not would stay unfilled. A shard that
-    /// several come into is to leave an eighth to what is written meanwhile; one is never larger than what it comes from. **Round trips: 1** for every 128 shards, none natively.
+    /// several come into is to leave an eighth to what is written meanwhile; what comes from one shard is never larger than that. **Round trips: 1** for every 32 shards
+    /// that are brought together with others, none natively.
     ///
     /// # Errors
     /// [`ErrorKind::Full`] where it does not fit.
@@ -144,9 +146,12 @@ impl Core {
         if self.is_native() {
             return Ok(());
         }
+        let are_several = |shard: &u16| to.overlap(*shard, from).len() > 1;
+        let sources: BTreeSet<u16> =
+            (0..to.shards).filter(are_several).flat_map(|shard| to.overlap(shard, from)).collect();
         let mut bytes = vec![Shard::empty(Mark::Live).encode(self.of).len(); to.shards.into()];
-        let asks: Vec<(u16, Ask)> = (0..from.shards).map(|shard| (shard, Ask::All)).collect();
-        for part in asks.chunks(WHOLE_A_BATCH) {
+        let asks: Vec<(u16, Ask)> = sources.into_iter().map(|shard| (shard, Ask::All)).collect();
+        for part in asks.chunks(SHARDS_A_STEP.into()) {
             for ((source, _), sight) in part.iter().zip(self.look(self.ctx(), from, part).await?) {
                 // What is missing is told by who fills; or others were first, and nothing is put in force here.
                 let Found::All(all) = sight.found else { continue };
@@ -157,14 +162,12 @@ impl Core {
                 }
             }
         }
-        for (shard, bytes) in (0..to.shards).zip(bytes) {
+        for (shard, bytes) in (0..to.shards).zip(bytes).filter(|(shard, _)| are_several(shard)) {
             let item_max = self.store.profile().value_bytes_max(self.key(to, shard)?.as_bytes().len());
-            let left = if to.overlap(shard, from).len() > 1 { item_max / 8 } else { 0 };
+            let left = item_max / 8;
             if bytes > item_max - left {
-                let limit = match left {
-                    0 => format!("an item takes {item_max}"),
-                    _ => format!("of the {item_max} that an item takes, {left} are left to what is written meanwhile"),
-                };
+                let limit =
+                    format!("of the {item_max} that an item takes, {left} are left to what is written meanwhile");
                 return Err(self.no_room((to, shard), bytes, &limit).effect(Effect::NotApplied));
             }
         }
@@ -226,13 +229,16 @@ impl Core {
             tokio::time::sleep(pause).await;
             waited += pause;
             if self.read_plan().await?.0.version != plan.version {
-                return Ok(());
+                break;
             }
         }
         let (now, cas) = self.read_plan().await?;
         let stable = Plan { version: plan.version + 1, map: plan.map, phase: Phase::Stable };
-        // Where the reply was lost, or others were first: what no plan names any more can come into force no more.
-        if now == *plan && (self.write_plan(cas, &stable).await? || !self.read_plan().await?.0.names(other)) {
+        if now == *plan {
+            self.write_plan(cas, &stable).await?;
+        }
+        // Also where others were first, or a lost write of ours landed: what no plan names any more can come into force no more.
+        if !self.read_plan().await?.0.names(other) {
             self.remove(other, 0..other.shards).await?;
         }
         Ok(())

@@ -88,7 +88,9 @@ impl UniqueVisitorsOptions {
     /// The zone whose days they are, instead of an offset: a name of the IANA time zone database, such as `Europe/Berlin`, 64 bytes at the most. A day has 23 or 25 hours
     /// there when the clocks change; the number of a day is that of its date, in days after 1-1-1970. Periods are whole days then, counted from that date.
     ///
-    /// Which day a time is in is told by the database of the process that adds, or counts: the machine's own, else the one that this crate was built with. Where two of
+    /// A zone's names are names of different zones to it: what was made with `Europe/Kiev` is not opened with `Europe/Kyiv`.
+    ///
+    /// Which day a time is in is told by the database of the process that adds, or counts: the machine's own, or where it has none the one that this crate was built with. Where two of
     /// them differ (a law was changed, and one was not updated), visitors of the hours in question are in the day that the one who adds them says.
     ///
     /// ```
@@ -138,7 +140,8 @@ impl UniqueVisitorsOptions {
         UniqueVisitorsOptions { expected: Some(expected), ..self }
     }
 
-    /// How long a period is kept after its end, up to 10 years; zero, and new ones unless said, for ever.
+    /// How long a period is kept after its end, up to 10 years; zero, and new ones unless said, for ever. The next one is made for as many visitors as it
+    /// tells only if the first of them come while it is kept; else for as many as [`expected`](UniqueVisitorsOptions::expected) says.
     ///
     /// ```
     /// let options = larder_structures::UniqueVisitors::options().keep(std::time::Duration::from_secs(30 * 86_400));

@@ -82,7 +82,7 @@ impl Shared {
                     Err(error) if is_passing(&error) => self.ledger.read(ctx).await,
                     list => list,
                 };
-                self.enlist(deadline, &list?, piece, key.clone()).await
+                self.enlist(deadline, &list?, &[piece]).await
             };
             return match entered.await {
                 Ok(()) => Ok(()),

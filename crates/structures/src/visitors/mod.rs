@@ -32,7 +32,7 @@
 //!
 //! How a loss is told: the pieces of a window (its counter, and the shards of its visitors) are listed in a ledger, each with an incarnation that its
 //! maker drew at random and that stands in the piece, too. A hit is acknowledged only when its piece is listed. So a piece that is listed and gone, or
-//! there in another incarnation, was lost; one that is neither there nor listed was never hit. A counter has room for 22 bits of
+//! there in another incarnation, was lost; one that is neither there nor listed was never hit. A read, too, lists what it finds before it tells it. A counter has room for 22 bits of
 //! incarnation: one that is lost and made again is taken for the first once in 4 million losses. Hits go on in a window that was lost; reads of it say so.
 //! A ledger that is lost ends the structure: everything says `Lost` until it is dropped and made anew.
 //!
@@ -49,7 +49,7 @@
 //! |---|---|
 //! | hit, hit_many, hit_at | 1; a window's first 2 |
 //! | hit_visitor | 1; 0 for one that the handle has counted in this window already; a shard's first in a window 2 |
-//! | get, current, interpolated, get_at | 1; 2 where a window was lost |
+//! | get, current, interpolated, get_at | 1; 2 where a window was lost, or is not listed yet |
 //! | open | 1 |
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
@@ -288,7 +288,7 @@ impl Visitors {
         self.0.visit(window, id.as_ref()).await
     }
 
-    /// The figure of the last complete window. **Round trips: 1**, 2 where it was lost.
+    /// The figure of the last complete window. **Round trips: 1**, 2 where it was lost, or is not listed yet.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -309,7 +309,7 @@ impl Visitors {
         Ok(figure)
     }
 
-    /// The figure so far of the window that is being filled. **Round trips: 1**, 2 where it was lost.
+    /// The figure so far of the window that is being filled. **Round trips: 1**, 2 where it was lost, or is not listed yet.
     ///
     /// ```
     /// # use larder_core::StoreRef;
@@ -331,7 +331,7 @@ impl Visitors {
     }
 
     /// A figure that moves evenly: with *a* the last complete window but one, *b* the last, and *f* the part of the current window that
-    /// has passed, *a* (1 - *f*) + *b* *f*, rounded to the nearest. **Round trips: 1**, 2 where a window was lost.
+    /// has passed, *a* (1 - *f*) + *b* *f*, rounded to the nearest. **Round trips: 1**, 2 where a window was lost, or is not listed yet.
     ///
     /// So it is where [`get`](Visitors::get) will be at the end of the window, and goes on from there: it has no steps.
     ///
@@ -360,7 +360,7 @@ impl Visitors {
         Ok(layout::interpolated(older, newer, now_ms % period_ms, period_ms))
     }
 
-    /// The figure of the window of a time: of the current one, or of one of the two before. **Round trips: 1**, 2 where it was lost.
+    /// The figure of the window of a time: of the current one, or of one of the two before. **Round trips: 1**, 2 where it was lost, or is not listed yet.
     ///
     /// ```
     /// # use larder_core::StoreRef;

@@ -1,18 +1,18 @@
 //! Reading figures, and telling a window that nobody hit from one that was lost.
 //!
-//! A part that is there and listed counts. One that is not listed does not, there or not: nobody was told that its hits count, and
-//! were it lost before it is listed, nobody could tell. One that is listed and not there, or there in another incarnation, is read
-//! once more, *after* the ledger that lists it: only then is it certain that it was there before.
+//! A part that is there counts; one that is neither there nor listed was never hit. One that is listed and not there, or there in
+//! another incarnation, is read once more, *after* the ledger that lists it: only then is it certain that it was there before. One that is there and not
+//! listed (its makers are about to list it, or died before; or the ledger was set back) is listed before it is told: nobody could tell its loss else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Op, Reply, Result, Want};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Item, Op, Reply, Result, Want};
 
 use super::layout::{self, COUNTER};
 use super::shared::Shared;
 use crate::events;
-use crate::ledger::List;
+use crate::ledger::{List, Piece};
 use crate::manifest::unexpected;
 
 /// How often figures are read anew whose window was over before they came.
@@ -83,14 +83,26 @@ impl Shared {
             }
             return Err(events::loss(self.vigil().subject(), self.lost(*at, &list)));
         }
+        self.enlist_found(ctx, &list, &found).await?;
         let mut figures = BTreeMap::new();
-        for ((window, part), sight) in found {
-            let is_listed = |sight: &Sight| {
-                list.incarnations(window, part).iter().any(|piece| piece.incarnation == sight.incarnation)
-            };
-            *figures.entry(window).or_insert(0) += sight.filter(is_listed).map_or(0, |sight| sight.count);
+        for ((window, _), sight) in found {
+            *figures.entry(window).or_insert(0) += sight.map_or(0, |sight| sight.count);
         }
         Ok(Some(figures))
+    }
+
+    /// Sees to it that what was found is listed. **Round trips: 0**, 1 where something was not.
+    async fn enlist_found(self: &Arc<Self>, ctx: Ctx, list: &List, found: &BTreeMap<At, Option<Sight>>) -> Result<()> {
+        let piece = |(&(number, part), sight): (&At, &Option<Sight>)| {
+            let incarnation = sight.as_ref()?.incarnation;
+            (!list.has(number, part)).then_some(Piece { number, part, incarnation })
+        };
+        let unlisted: Vec<Piece> = found.iter().filter_map(piece).collect();
+        if unlisted.is_empty() {
+            return Ok(());
+        }
+        let deadline = ctx.deadline.unwrap_or_else(|| self.deadline());
+        self.enlist(deadline, list, &unlisted).await.map_err(|error| error.effect(Effect::NotApplied))
     }
 
     /// Reads parts, and the ledger if it is asked for, in one batch.

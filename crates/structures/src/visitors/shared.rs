@@ -137,22 +137,26 @@ impl Shared {
         replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))
     }
 
-    /// Sees to it that the ledger lists a part that is there, and remembers that it does. **Round trips: 0** where `list` has it,
+    /// Sees to it that the ledger lists parts that are there, and remembers that it does. **Round trips: 0** where `list` has them,
     /// else 1.
-    pub(super) async fn enlist(self: &Arc<Self>, deadline: Instant, list: &List, piece: Piece, key: Key) -> Result<()> {
-        if !list.has(piece.number, piece.part) {
-            self.register(deadline, list, piece).await?;
+    pub(super) async fn enlist(self: &Arc<Self>, deadline: Instant, list: &List, pieces: &[Piece]) -> Result<()> {
+        let new: Vec<Piece> = pieces.iter().filter(|piece| !list.has(piece.number, piece.part)).copied().collect();
+        if !new.is_empty() {
+            self.register(deadline, list, &new).await?;
         }
         let now_ms = self.now_ms();
         let oldest = layout::window_of(now_ms, self.params.period_ms).saturating_sub(KEPT + 1);
-        self.known.listed(piece.number, piece.part, key, oldest.min(piece.number));
+        for piece in pieces {
+            let key = self.key(piece.number, piece.part)?;
+            self.known.listed(piece.number, piece.part, key, oldest.min(piece.number));
+        }
         self.trim(list, now_ms).await;
         Ok(())
     }
 
-    /// Enters a part in the ledger. Where that has no room, entries of windows that are over make it.
-    async fn register(&self, deadline: Instant, list: &List, piece: Piece) -> Result<()> {
-        let outcome = self.ledger.register(deadline, &[piece]).await;
+    /// Enters parts in the ledger. Where that has no room, entries of windows that are over make it.
+    async fn register(&self, deadline: Instant, list: &List, pieces: &[Piece]) -> Result<()> {
+        let outcome = self.ledger.register(deadline, pieces).await;
         if !matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) {
             return outcome;
         }
@@ -161,7 +165,7 @@ impl Shared {
             return outcome;
         }
         self.ledger.trim(deadline, &over, |piece| self.key(piece.number, piece.part)).await?;
-        self.ledger.register(deadline, &[piece]).await
+        self.ledger.register(deadline, pieces).await
     }
 
     /// What is listed of windows that are over by everybody's clock.

@@ -158,7 +158,7 @@ impl Shared {
         }
         // Where the ledger lists it already, nothing is entered.
         let piece = Piece { number: visit.window, part: visit.part, incarnation: incarnation.unwrap_or(0) };
-        self.enlist(visit.deadline, &list, piece, visit.key.clone()).await?;
+        self.enlist(visit.deadline, &list, &[piece]).await?;
         Ok(is_in)
     }
 

@@ -107,6 +107,10 @@ async fn the_copies_of_a_slot_are_read_as_one_and_a_manifest_wherever_it_stands(
     assert_eq!(meter.round_trips(), 1, "the key");
     let key = Name::new("many").unwrap().manifest_key().unwrap();
     let said = Manifest { copies: 1, ..manifest(&fleet, "many").await };
+    let alone: StoreRef = Arc::new(Portable::new(nodes[0].clone()));
+    let error = read(&alone, &key).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
+    assert!(error.to_string().contains("has copies on 3 servers, and this store is 1 of them"), "{error}");
     for node in &nodes {
         node.restart_empty();
         let portable: StoreRef = Arc::new(Portable::new(fleet.clone()));

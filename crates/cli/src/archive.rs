@@ -10,6 +10,7 @@ use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use larder::Portable;
 use larder::dump::{DumpReader, DumpWriter, Exported, Head, Imported, Importing, Totals};
+use larder::text::Shown;
 use serde_json::json;
 
 use crate::args::Common;
@@ -142,7 +143,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .open(&args.file)
             .map_err(|error| unreadable(&args.file, &error))?;
         let resumed = DumpWriter::resume(file, head.origin)?;
-        say(&format!("{} is gone on with: it was begun of {}", args.file.display(), resumed.head.source));
+        let source = Shown(resumed.head.source.as_bytes());
+        say(&format!("{} is gone on with: it was begun of {source}", args.file.display()));
         let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
         let (file, exported) = larder::dump::export(&store, &**list, resumed.writer, &known, &mut tell).await?;
         file.sync_all()?;

@@ -105,6 +105,22 @@ fn memcached_old_and_new_are_reported_item_by_item() {
     }
 }
 
+/// It saves nothing to look whether data is live.
+#[test]
+fn what_is_to_be_looked_at_is_told_apart_from_what_saves() {
+    let server = RedisServer::start(RedisVersion::ALL[0], &RedisOptions::new());
+    on(&server.url(), "set add tags a b").exits(0);
+    server.command(&["DEL", "L.tags.m"]);
+    let report = on(&server.url(), "memory report").exits(0);
+    let (_, told) = report.split_once("To look at\n").unwrap_or_else(|| panic!("{report}"));
+    assert!(told.starts_with("find out whether \"tags\" is live"), "{report}");
+    assert!(told.contains("Nothing would save a hundredth of it.") && !report.contains("What would save"), "{report}");
+    assert!(!report.contains("  0 B"), "{report}");
+    let advice = on(&server.url(), "memory advise").exits(0);
+    assert!(advice.starts_with("# To look at\n# find out whether"), "{advice}");
+    assert!(advice.contains("nothing would save a hundredth of that"), "{advice}");
+}
+
 #[test]
 fn files_and_the_users_own_store_are_reported_too() {
     let folder = tempfile::tempdir().unwrap();

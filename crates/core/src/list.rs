@@ -12,6 +12,10 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::store::Ctx;
 
+/// Where each of several memcached servers carries the list of them: no data, and in another fleet it would lock its clients out. Listings of a fleet, exports and imports leave it out.
+/// A structure's keys begin with `L.`, so that this is none of theirs.
+pub const FLEET_KEY: &str = "L!fleet";
+
 /// Something that can tell which keys it holds. For looking around and for maintenance, not for programs to work by.
 ///
 /// # Contract

@@ -44,6 +44,7 @@ impl fmt::Debug for Shown<'_> {
 /// assert_eq!(masked_url("memcached://joe:secret@cache:11211"), "memcached://joe:***@cache:11211");
 /// assert_eq!(masked_url("memcached://cache:11211?tls_ca=/me@here"), "memcached://cache:11211?tls_ca=/me@here");
 /// assert_eq!(masked_url("redis://token@cache"), "redis://***@cache");
+/// assert_eq!(masked_url("redis://joe:1?2@cache"), "redis://joe:***@cache");
 /// ```
 pub fn masked_url(url: &str) -> String {
     let masked = without_password(url);
@@ -65,15 +66,19 @@ fn without_password(url: &str) -> String {
     let start = url.find("://").map(|at| at + 3).or_else(|| url.find(':').map(|at| at + 1)).unwrap_or(0);
     let rest = &url[start..];
     let options = rest.find(['?', '#']).unwrap_or(rest.len());
-    let Some(at) = rest[..options].rfind('@').or_else(|| {
-        // An `@` among the options is theirs, unless what stands before them can be no `host` or `host:port`: then it is
-        // the rest of a password.
-        let is_server = |part: &str| {
-            let port = part.rsplit_once(':').map_or("", |(_, port)| port);
-            part.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())
-        };
-        if rest[..options].split(',').all(is_server) { None } else { rest.rfind('@') }
-    }) else {
+    // An `@` among the options is theirs, unless it is in the name of one, or what stands before them can be no `host` or `host:port`: then it
+    // is the rest of a password.
+    let mut names = rest[options..].split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    let is_server = |part: &str| {
+        let port = part.rsplit_once(':').map_or("", |(_, port)| port);
+        part.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let at = match rest[..options].rfind('@') {
+        _ if names.any(|name| name.contains('@')) => rest.rfind('@'),
+        None if !rest[..options].split(',').all(is_server) => rest.rfind('@'),
+        at => at,
+    };
+    let Some(at) = at else {
         return url.to_owned();
     };
     // Without `//` the first word may be the scheme or the user, and so the second a password with a colon behind it.
@@ -112,6 +117,10 @@ mod tests {
     fn a_password_with_at_and_slash_is_masked_whole() {
         assert_eq!(masked_url("memcached://u:p@ss/w@h:1/x"), "memcached://u:***@h:1/x");
         assert_eq!(masked_url("memcached://u:p?a#s@host"), "memcached://u:***@host");
+        assert_eq!(masked_url("redis://joe:1?ret@h"), "redis://joe:***@h");
+        assert_eq!(masked_url("redis://sec?ret@h"), "redis://***@h");
+        assert_eq!(masked_url("redis://u:p@a?ss@h"), "redis://u:***@h");
+        assert_eq!(masked_url("redis://sec?re=t&x@h?y=1"), "redis://***@h?y=1");
         assert_eq!(masked_url("memcached:u:pass@host"), "memcached:***@host");
         assert_eq!(masked_url("u:pass:@host"), "u:***@host");
         assert_eq!(masked_url("memcached://u:pass:word:@host"), "memcached://u:***@host");

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use larder_core::list::{List, Listed};
+use larder_core::list::{FLEET_KEY, List, Listed};
 use larder_core::{Batch, Ctx, Error, ErrorKind, Item, Key, Op, Remaining, Reply, Result, Store, Want};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -53,7 +53,9 @@ pub struct Foreign {
 }
 
 /// Writes every item of a store that its list tells, with flags and life, while others work on it: no moment, but each item as it was when it was read. What is
-/// `known` (where a dump is gone on with) is not read again.
+/// `known` (where a dump is gone on with) is not read again. A fleet's list of its servers ([`FLEET_KEY`]) is left out.
+///
+/// `store` and `list` must be of the same thing: a layer whose profile tells fewer `nodes` than there are hides the servers behind it, and what is listed of each would be in the dump as often.
 ///
 /// Items are asked for by 256 at a time, and the listing waits for them: memory stays small. Over several servers, where a key may have copies that are listed, too, some 40 bytes of it a
 /// key are taken, so that each is in the dump once; one server may tell a key twice (as a table that grows does), and then it is twice in the dump, which an import does not mind. **Round trips**: the list's, and 1 for each 256 items.
@@ -140,6 +142,10 @@ struct Told {
 
 impl Told {
     fn take(&mut self, key: &[u8], known: &(dyn Fn(&[u8]) -> bool + Sync)) {
+        // Of the fleet it was on, a store that is no fleet may have it: put there by an import, or by a fleet that it served.
+        if key == FLEET_KEY.as_bytes() {
+            return;
+        }
         if self.seen.as_mut().is_some_and(|seen| !seen.insert(xxh3_128(key))) {
             return;
         }

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::time::Duration;
 
+use larder_core::list::FLEET_KEY;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Store, Ttl, Verb};
 
 use crate::format::{DumpItem, now_ms};
@@ -64,7 +65,7 @@ pub struct Refused {
 
 /// Puts the items of a dump into a store, with flags and what is left of their lives. Writers meanwhile are not overwritten, unless told to `replace`.
 ///
-/// An item that the store does not take is counted, and the others go on. **Round trips**: 1 for each 256 items, or 1 MiB.
+/// An item that the store does not take is counted, and the others go on. A fleet's list of its servers ([`FLEET_KEY`]), which older dumps may hold, is left out. **Round trips**: 1 for each 256 items, or 1 MiB.
 ///
 /// # Errors
 /// Those of the dump and of the store. `so_far` tells how far it came: go on with as many [blocks](Imported::blocks) skipped. What a block's lost answer left unknown is
@@ -125,7 +126,7 @@ fn batch_len(items: &[DumpItem]) -> usize {
 async fn write(store: &dyn Store, items: &[DumpItem], replace: bool, so_far: &mut Imported) -> Result<()> {
     let (now_ms, mode) = (now_ms(), if replace { PutMode::Set } else { PutMode::Add });
     let mut batch = Batch::new();
-    for item in items {
+    for item in items.iter().filter(|item| item.key.as_bytes() != FLEET_KEY.as_bytes()) {
         let ttl = match item.expiry_ms.map(|expiry_ms| expiry_ms.saturating_sub(now_ms)) {
             Some(0) => {
                 so_far.expired += 1;

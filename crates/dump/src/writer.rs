@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 
+use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -115,7 +116,8 @@ impl DumpWriter<File> {
         xxh3_128(key)
     }
 
-    /// Goes on with a dump that was cut short: what is whole of it stays, the rest is cut off. It takes some 40 bytes of memory a key.
+    /// Goes on with a dump that was cut short: what is whole of it stays, the rest is cut off: no more than the longest block has (128 MiB and a quarter),
+    /// since a length of more is damaged. It takes some 40 bytes of memory a key.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a file that is no dump, or is damaged before its end; [`ErrorKind::BadInput`] for one that has its end, and for one of another moment than `origin`
@@ -127,7 +129,7 @@ impl DumpWriter<File> {
         if reader.head().origin != origin {
             let detail = format!(
                 "the dump is of {}, and a backup of another moment than this would be: make a new one",
-                reader.head().source
+                Shown(reader.head().source.as_bytes())
             );
             return Err(Error::new(ErrorKind::BadInput, detail));
         }

@@ -4,6 +4,7 @@ use std::io::{Seek, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_core::list::FLEET_KEY;
 use larder_core::{Ctx, Error, ErrorKind, Key, Op, PutMode, Remaining, StoreExt, Ttl, Want};
 use larder_dump::{
     DumpItem, DumpReader, DumpWriter, Exported, Head, Imported, Importing, Origin, Totals, export, import,
@@ -213,10 +214,33 @@ fn a_whole_dump_with_a_damaged_length_is_not_cut() {
     assert_eq!(resumed.keys.len(), 0);
 }
 
+/// A length that reaches past the end and past any block is damaged: what is cut off is one torn block at the most.
+#[test]
+fn more_than_a_block_can_have_is_not_cut_off() {
+    const BLOCK_BYTES_MAX: u64 = (128 << 20) + (256 << 10);
+    let bytes = dump(&[item(b"a", vec![1; 300 << 10])]);
+    let begun = dump_head_len() as u64;
+    let resumed = |length: u64, prefix: [u8; 5]| {
+        let mut file = file_of(&bytes[..dump_head_len()]);
+        file.seek(std::io::SeekFrom::End(0)).unwrap();
+        file.write_all(&prefix).unwrap();
+        file.set_len(length).unwrap();
+        file.rewind().unwrap();
+        (DumpWriter::resume(file.try_clone().unwrap(), None), file.metadata().unwrap().len())
+    };
+    // The longest block there is, without the last byte of its check: it was torn.
+    let longest = [b'i', 0, 0, 4, 8];
+    let (torn, length) = resumed(begun + 5 + BLOCK_BYTES_MAX + 7, longest);
+    assert_eq!((torn.unwrap().keys.len(), length), (0, begun));
+    let more = begun + 5 + BLOCK_BYTES_MAX + 8;
+    let (wrong, length) = resumed(more, [b'i', 1, 0, 4, 8]);
+    assert_eq!((wrong.unwrap_err().kind(), length), (ErrorKind::Corrupt, more));
+}
+
 #[test]
 fn a_dump_of_another_moment_is_not_gone_on_with() {
     let origin = Origin { store: 2, incarnation: 3, restores: 4, sequence: 5 };
-    let head = Head { source: "the first store".to_owned(), made_ms: 1, origin: Some(origin) };
+    let head = Head { source: "the first \u{1b}[2Jstore".to_owned(), made_ms: 1, origin: Some(origin) };
     let mut writer = DumpWriter::new(Vec::new(), &head).unwrap();
     writer.push(&item(b"k", "v")).unwrap();
     let bytes = writer.finish().unwrap().0;
@@ -225,7 +249,8 @@ fn a_dump_of_another_moment_is_not_gone_on_with() {
         let file = file_of(cut);
         let error = DumpWriter::resume(file.try_clone().unwrap(), other).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
-        assert!(error.to_string().contains("of the first store, and a backup of another moment"), "{error}");
+        let shown = r#"of "the first \x1b[2Jstore", and a backup of another moment"#;
+        assert!(error.to_string().contains(shown), "{error}");
         assert_eq!(file.metadata().unwrap().len(), cut.len() as u64);
     }
     assert_eq!(DumpWriter::resume(file_of(cut), Some(origin)).unwrap().keys.len(), 1);
@@ -257,6 +282,23 @@ fn a_block_of_more_items_than_any_writer_puts_there_is_refused() {
     assert_eq!(hostile(most).unwrap(), most);
     let error = hostile(most + 1).unwrap_err();
     assert!(error.to_string().contains("more items than it may"), "{error}");
+}
+
+/// On other servers it would lock their clients out.
+#[tokio::test]
+async fn the_list_of_a_fleet_is_neither_exported_nor_imported() {
+    let (from, to) = (MemoryStore::new(), MemoryStore::new());
+    put(&from, FLEET_KEY, "larder fleet 1\n", Ttl::Never).await;
+    put(&from, "k", "v", Ttl::Never).await;
+    let (bytes, out) = exported(&from).await;
+    assert_eq!((out.totals.items, out.gone, out.known, out.foreign.count), (1, 0, 0, 0));
+    assert_eq!(read(&bytes).unwrap().1, [item(b"k", "v")]);
+    let older = dump(&[item(FLEET_KEY.as_bytes(), "larder fleet 1\n"), item(b"k", "v")]);
+    for replace in [false, true] {
+        let how = imported(&to, &older, Importing { replace, ..Importing::default() }).await.unwrap();
+        assert_eq!((how.stored + how.kept, how.expired, how.refused.count), (1, 0, 0));
+        assert_eq!(to.get(Key::new(FLEET_KEY).unwrap()).await.unwrap(), None);
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 //!
 //! All of it is arithmetic over groups that were measured: nothing is asked of a server, and nothing changed.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_core::Encodings;
 use larder_core::survey::{DataType, Measured, Part, Shape, SlabClass, Vitals};
@@ -45,6 +46,8 @@ const CHUNK_WASTE: f64 = 1.1;
 const FRAGMENTED: f64 = 1.5;
 /// Below this much, what is resident is mostly the server itself.
 const FRAGMENTED_BYTES_MIN: u64 = 64 << 20;
+/// Names whose manifest is gone that are told, those of most keys first; of the rest, how many they are.
+const UNCLAIMED_MAX: usize = 20;
 /// What is left of fragmentation after tidying up.
 const TIDY: f64 = 1.1;
 
@@ -179,7 +182,7 @@ impl std::fmt::Display for Act {
     }
 }
 
-/// What would save memory, what saves most first. A pure function of what was measured: of groups, and of what the servers said.
+/// What would save memory, what saves most first; before it, what may be a loss: of at most 20 names. A pure function of what was measured: of groups, and of what the servers said.
 ///
 /// A saving below a hundredth of all is left out. Savings of one group do not add up: they are choices. Never advised is a memcached growth factor that runs out of slab classes, such as
 /// 1.05: items in between would take chunks of half a megabyte.
@@ -205,9 +208,10 @@ pub fn advise(groups: &[Group], nodes: &[Vitals]) -> Vec<Advice> {
     }
     advice.retain(|one| one.saves_bytes > all * WORTH);
     advice.extend(slabs(groups, nodes));
-    advice.extend(groups.iter().filter_map(unclaimed));
     advice.sort_by(|one, other| other.saves_bytes.total_cmp(&one.saves_bytes));
-    advice
+    let mut all = unclaimed(groups);
+    all.append(&mut advice);
+    all
 }
 
 /// The settings that all advice together calls for: of each the largest.
@@ -456,12 +460,32 @@ fn left_over(group: &Group) -> Option<Advice> {
     Some(about(group, Act::Remove { name: name.clone() }, why, note, group.bytes.value))
 }
 
-/// Keys whose manifest is gone: nobody can tell from outside whether they are live.
-fn unclaimed(group: &Group) -> Option<Advice> {
-    let Owner::Unclaimed(name) = &group.owner else { return None };
-    let why = format!("{} keys without a manifest: live data of which it was evicted, or what a drop left", group.keys);
-    let note = "a handle that is open puts an evicted one back within a minute of its use; who opens it anew meanwhile makes another, and this data is lost";
-    Some(about(group, Act::Look { name: name.clone() }, why, note, 0.0))
+/// Keys whose manifest is gone, by their names: nobody can tell from outside whether they are live. Those of most keys first.
+fn unclaimed(groups: &[Group]) -> Vec<Advice> {
+    let mut all: BTreeMap<&Name, (u64, BTreeSet<String>)> = BTreeMap::new();
+    for group in groups {
+        let Owner::Unclaimed(name) = &group.owner else { continue };
+        let (keys, kept) = all.entry(name).or_default();
+        *keys = keys.saturating_add(group.keys);
+        kept.insert(group.kept());
+    }
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|(_, (keys, _))| Reverse(*keys));
+    let more = all.len().saturating_sub(UNCLAIMED_MAX);
+    all.truncate(UNCLAIMED_MAX);
+    let one = |(name, (keys, kept)): (&Name, (u64, BTreeSet<String>))| Advice {
+        owner: Some(Owner::Unclaimed(name.clone())),
+        kept: kept.into_iter().collect::<Vec<_>>().join("; "),
+        act: Act::Look { name: name.clone() },
+        why: format!("{keys} keys without a manifest: live data of which it was evicted, or what a drop left"),
+        note: "a handle that is open puts an evicted one back within a minute of its use; who opens it anew meanwhile makes another, and this data is lost",
+        saves_bytes: 0.0,
+    };
+    let mut advice: Vec<Advice> = all.into_iter().map(one).collect();
+    if let Some(last) = advice.last_mut().filter(|_| more > 0) {
+        last.why += &format!(" (and {more} more such names)");
+    }
+    advice
 }
 
 /// Memory that the allocator holds and does not use.

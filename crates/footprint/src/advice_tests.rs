@@ -211,6 +211,23 @@ fn refused_items_and_pages_that_nobody_needs_are_told() {
 }
 
 #[test]
+fn names_whose_manifest_is_gone_are_told_once_each_first_and_not_too_many() {
+    let gone = |number: u64, data_type, encoding, keys| {
+        Group::new(Owner::Unclaimed(Name::new(format!("n{number:02}")).unwrap()), data_type, encoding, keys)
+    };
+    let hash = of(20, 1_800, &[shape("field", Some("value"))]);
+    let mut groups = vec![foreign("user:*", DataType::Hash, "hashtable", 1_000, &[hash])];
+    groups.extend((0..23).map(|number| gone(number, DataType::Set, "intset", 10 + number)));
+    groups.push(gone(7, DataType::String, "raw", 100));
+    let advice = advise(&groups, &[redis(REDIS_7_0)]);
+    assert_eq!(advice.len(), 21, "{advice:?}");
+    assert!(advice[..20].iter().all(|one| matches!(one.act, Act::Look { .. })) && advice[20].act == Act::Rewrite);
+    assert!(advice[0].why.starts_with("117 keys without a manifest"), "{:?}", advice[0]);
+    assert_eq!((advice[0].kept.as_str(), advice[1].why.contains("more")), ("set, intset; string, raw", false));
+    assert!(advice[19].why.ends_with("(and 3 more such names)"), "{:?}", advice[19]);
+}
+
+#[test]
 fn settings_of_several_groups_are_the_largest_of_each() {
     let hash = |elements| of(elements, elements * 80, &[shape("field-1", Some("value-1"))]);
     let groups = [

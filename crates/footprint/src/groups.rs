@@ -12,6 +12,8 @@ const SIZE_STEP: u64 = 8;
 /// Those over so many bytes, of which there are few, to so many.
 const LARGE_BYTES: u64 = 512 * 1024;
 const LARGE_STEP: u64 = 4 * 1024;
+/// No item is larger: what a server tells of more counts as this, so that sizes are no more than can be held.
+const SIZE_MAX: u64 = 1 << 30;
 /// Elements that are drawn of a collection that is not packed.
 const ELEMENTS_DRAWN: u32 = 128;
 
@@ -56,7 +58,7 @@ impl Tally {
             }
             *of = of.saturating_sub(1);
         }
-        let sum = |one: Option<u64>, other: Option<u64>| one.zip(other).map(|(one, other)| one + other);
+        let sum = |one: Option<u64>, other: Option<u64>| one.zip(other).map(|(one, other)| one.saturating_add(other));
         self.keys += other.keys;
         self.key_bytes += other.key_bytes;
         self.bytes = sum(self.bytes, other.bytes);
@@ -72,14 +74,15 @@ impl Tally {
         if self.keys == 0 {
             (self.bytes, self.resident_bytes, self.value_bytes, self.expiring) = (Some(0), Some(0), Some(0), Some(0));
         }
-        let add = |sum: &mut Option<u64>, more: Option<u64>| *sum = sum.zip(more).map(|(sum, more)| sum + more);
+        let add =
+            |sum: &mut Option<u64>, more: Option<u64>| *sum = sum.zip(more).map(|(sum, more)| sum.saturating_add(more));
         self.keys += 1;
         self.key_bytes += seen.key.len() as u64;
         add(&mut self.bytes, seen.bytes);
         add(&mut self.resident_bytes, seen.resident_bytes);
         add(&mut self.value_bytes, seen.value_bytes);
         add(&mut self.expiring, seen.expires.map(u64::from));
-        if let Some(bytes) = seen.bytes {
+        if let Some(bytes) = seen.bytes.map(|bytes| bytes.min(SIZE_MAX)) {
             let step = if bytes > LARGE_BYTES { LARGE_STEP } else { SIZE_STEP };
             *self.sizes.entry(bytes.next_multiple_of(step)).or_default() += 1;
         }
@@ -156,6 +159,17 @@ mod tests {
         }
         let sizes: Vec<u64> = tally.sizes.into_keys().collect();
         assert_eq!(sizes, [104, 512 << 10, 516 << 10, 1 << 20, 64 << 20]);
+    }
+
+    #[test]
+    fn sizes_beyond_any_item_are_of_the_largest() {
+        let mut tally = Tally::default();
+        for bytes in [1 << 30, (1 << 30) + 1, 1 << 40, u64::MAX] {
+            let mut one = Tally::default();
+            one.count(&Seen { bytes: Some(bytes), ..seen(b"k") }, &mut fastrand::Rng::with_seed(1), 1);
+            tally.join(one, &mut fastrand::Rng::with_seed(1), 1);
+        }
+        assert_eq!(tally.sizes.into_iter().collect::<Vec<_>>(), [(1 << 30, 4)]);
     }
 
     fn seen(key: &[u8]) -> Seen<'_> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use larder_core::survey::{DataType, Measured, Pace, Sample, Survey, Told, Vitals};
-use larder_core::{Ctx, Encodings, Error, ErrorKind, Result, StoreRef};
+use larder_core::{Batch, Ctx, Encodings, Error, ErrorKind, Op, Result, Route, StoreRef, Want};
 use larder_structures::inspect::inspect;
 use larder_structures::{Kind, Manifest, Name, registry};
 
@@ -13,10 +13,14 @@ use crate::estimate::Estimate;
 use crate::group::Group;
 use crate::groups::{Collector, Like, Tally, samples};
 use crate::packed::{Allocator, is_unpacked};
-use crate::pattern::{Belongs, Owner, Sorter};
+use crate::pattern::{Belongs, Owner};
 
 /// Keys that one request for a closer look has.
 const SAMPLES_AT_ONCE: usize = 1_000;
+/// On so many servers a manifest may stand.
+const COPIES_MAX: u8 = 5;
+/// Names whose manifests are looked for in other places at once.
+const NAMES_A_LOOK: usize = 64;
 
 /// How a report is made.
 ///
@@ -94,7 +98,7 @@ pub struct Report {
     pub bytes: Estimate,
     /// Bytes that are resident, or on disk, for each that keys take, where groups were not told their own.
     pub resident_ratio: Option<f64>,
-    /// What would save memory, what saves most first.
+    /// What may be a loss, then what would save memory, what saves most first.
     pub advice: Vec<Advice>,
     /// How many keys of each group were drawn at the most.
     pub samples: u32,
@@ -138,8 +142,9 @@ pub(crate) fn encodings(nodes: &[Vitals]) -> Option<Encodings> {
 ///
 /// `store` must be the one that `survey` came with: manifests are read from it.
 ///
-/// **Round trips:** 1 a server for its figures, those of the [walk](Survey::walk) and of the [closer looks](Survey::measure), 1 for every 256 structures; with
-/// [`elements`](Options::elements), those of [`inspect`] for each structure whose keys do not tell.
+/// **Round trips:** 1 a server for its figures, those of the [walk](Survey::walk) and of the [closer looks](Survey::measure), 1 for every 256 structures, over several servers
+/// 1 more for every 64 whose manifest is not where it belongs; with [`elements`](Options::elements), those of [`inspect`] for each structure whose keys do not tell:
+/// as whoever opens it does, it puts back copies of the manifest that are missing, which is all that is ever written.
 ///
 /// # Errors
 /// Those of the survey; where no server answers, that of one. A server that does not answer beside others that do is among [`silent`](Report::silent) if its keys could be listed
@@ -173,7 +178,7 @@ pub async fn report(
     survey.walk(options.ctx, options.pace, &mut tell).await?;
     let (sorter, tallies) = collector.finish();
     let measured = measure(survey, options, &tallies, told).await?;
-    let manifests = manifests(store, options.ctx, &sorter).await?;
+    let manifests = manifests(store, options.ctx, sorter.names()).await?;
     let limits = encodings(&nodes);
     let uncounted = Allocator::of(&nodes).uncounted(&nodes);
     let ratio = resident_ratio(&nodes);
@@ -249,9 +254,37 @@ async fn measure(
     Ok(found)
 }
 
-async fn manifests(store: &StoreRef, ctx: Ctx, sorter: &Sorter) -> Result<HashMap<Name, Result<Manifest>>> {
-    let found = registry::manifests(store, ctx, sorter.names()).await?;
-    Ok(found.into_iter().map(|listed| (listed.name, listed.manifest)).collect())
+/// The manifests of names. One that is not where it belongs may stand as a copy on another server, until who opens the structure puts it back.
+async fn manifests(store: &StoreRef, ctx: Ctx, names: Vec<Name>) -> Result<HashMap<Name, Result<Manifest>>> {
+    let found = registry::manifests(store, ctx, names.clone()).await?;
+    let mut found: HashMap<Name, Result<Manifest>> =
+        found.into_iter().map(|listed| (listed.name, listed.manifest)).collect();
+    let missing = names.into_iter().filter(|name| !found.contains_key(name)).collect();
+    found.extend(copies(store, ctx, missing).await?);
+    Ok(found)
+}
+
+/// Manifests that stand as copies only. They are read and left as they are: `registry::find` would mend.
+async fn copies(store: &StoreRef, ctx: Ctx, names: Vec<Name>) -> Result<HashMap<Name, Result<Manifest>>> {
+    let mut found = HashMap::new();
+    let profile = store.profile();
+    let ranks = u8::try_from(profile.nodes).unwrap_or(u8::MAX).clamp(1, COPIES_MAX);
+    let names_max = (profile.batch_ops_max / usize::from(ranks)).clamp(1, NAMES_A_LOOK);
+    for part in names.chunks(names_max).filter(|_| ranks > 1) {
+        let places: Vec<(&Name, u8)> = part.iter().flat_map(|name| (1..ranks).map(move |rank| (name, rank))).collect();
+        let get = |&(name, rank): &(&Name, u8)| {
+            Ok(Op::get(name.manifest_key()?, Want::VALUE).routed(Route { with: None, rank }))
+        };
+        let replies = store.run(ctx, places.iter().map(get).collect::<Result<Batch>>()?).await;
+        for ((name, rank), reply) in places.into_iter().zip(replies) {
+            // One that is no copy was left there by another list of servers.
+            let copy = reply?.into_item().and_then(|item| Manifest::decode(&item.value).ok());
+            if let Some(manifest) = copy.filter(|manifest| rank < manifest.copies) {
+                found.entry(name.clone()).or_insert(Ok(manifest));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Whose keys are, and of which kind that is.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use larder_core::survey::{Pace, Survey};
-use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreRef, Ttl};
+use larder_core::{Batch, Ctx, Key, Op, PutMode, StoreExt, StoreRef, Ttl, Want};
 use larder_footprint::{Act, Options, Report, report};
 use larder_store_memcached::{Config, MemcachedStore};
-use larder_structures::Set;
+use larder_structures::{Counter, Set};
 use larder_testkit::servers::{Memcached, Version};
 
 async fn open(urls: &str) -> Arc<MemcachedStore> {
@@ -131,4 +131,22 @@ async fn every_server_of_a_fleet_is_told_and_one_that_is_down_too() {
     assert!(error.to_string().contains(&addrs[1]), "a part is not told for the whole: {error}");
     let told = store.vitals(Ctx::default()).await;
     assert_eq!(told.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+}
+
+/// A server that came back empty has lost the manifests that belong to it; their copies stand on others.
+#[tokio::test]
+async fn a_manifest_that_stands_as_a_copy_only_is_not_gone() {
+    let servers: Vec<Memcached> = (0..2).map(|_| Memcached::start(Version::New, &[])).collect();
+    let addrs: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let store = open(&format!("memcached://{}", addrs.join(","))).await;
+    let plain: StoreRef = store.clone();
+    Counter::options().copies(2).open_or_create(&plain, "hits").await.unwrap().add(1).await.unwrap();
+    let manifest = Key::new("L.hits.m").unwrap();
+    store.run_one(Ctx::default(), Op::delete(manifest.clone())).await.unwrap();
+    let report = report(&plain, &*store, &Options::default(), &mut |_| ()).await.unwrap();
+    let owners: Vec<String> = report.groups.iter().map(|group| group.owner.to_string()).collect();
+    assert!(owners.contains(&"\"hits\"".to_owned()), "{owners:?}");
+    assert!(!owners.iter().any(|owner| owner.contains("gone")), "{owners:?}");
+    let left = store.run_one(Ctx::default(), Op::get(manifest, Want::VALUE)).await.unwrap();
+    assert!(left.into_item().is_none(), "a report puts nothing back");
 }

@@ -316,12 +316,18 @@ impl Faulty {
         replies
     }
 
-    /// Runs ops on the store behind; tokens are translated both ways.
+    /// Runs ops on the store behind; tokens are translated both ways. Watches end together, so that where one of them has its answer here, the others have theirs: nothing is sent of them.
     async fn forward(&self, ctx: Ctx, connection: u64, batch: Batch) -> Replies {
         let sent: Vec<std::result::Result<Op, Reply>> = {
             let state = self.lock();
             batch.into_iter().map(|op| state.inner_op(op, connection)).collect()
         };
+        let is_over = sent.iter().any(|op| matches!(op, Err(Reply::Changed)));
+        let is_watch = |op: &Op| matches!(op.verb, Verb::Watch { .. });
+        let ended = sent
+            .into_iter()
+            .map(|op| op.and_then(|op| if is_over && is_watch(&op) { Err(Reply::Unchanged) } else { Ok(op) }));
+        let sent: Vec<std::result::Result<Op, Reply>> = ended.collect();
         let mut replies = self.inner.run(ctx, sent.iter().flatten().cloned().collect()).await.into_iter();
         let mut state = self.lock();
         sent.into_iter()
@@ -441,5 +447,17 @@ mod tests {
         fake.take_asked();
         assert_eq!(store.run_one(Ctx::default(), watch).await.unwrap(), Reply::Changed);
         assert!(fake.take_asked().iter().all(|(_, batch)| batch.is_empty()), "of no item: nothing is asked");
+    }
+
+    /// Watches of one batch end with the first of them.
+    #[tokio::test]
+    async fn a_watch_of_another_connection_ends_those_beside_it_at_once() {
+        let fake = Arc::new(Fake::default());
+        let store = Faulty::new(fake.clone());
+        let dead = Op::watch(key("k"), Some(Cas { token: 7, session: 42 }));
+        let replies = store.run(Ctx::default(), [Op::watch(key("l"), None), dead].into_iter().collect()).await;
+        let replies: Vec<Reply> = replies.into_iter().map(Result::unwrap).collect();
+        assert_eq!(replies, [Reply::Unchanged, Reply::Changed]);
+        assert!(fake.take_asked().iter().all(|(_, batch)| batch.is_empty()), "it would wait for a change of the other");
     }
 }

@@ -20,8 +20,8 @@ use larder_core::{Error, ErrorKind, Key, Op, PutMode, Reply, Result, Ttl, Want};
 use crate::config::{Config, FleetMode};
 use crate::probe::Exchange;
 
-/// Where the list is kept. A structure's keys begin with `L.`, so that this is none of theirs.
-pub const KEY: &str = "L!fleet";
+/// Where the list is kept.
+pub const KEY: &str = larder_core::list::FLEET_KEY;
 
 /// The server list of a store, as its servers carry it.
 #[derive(Clone, Debug)]

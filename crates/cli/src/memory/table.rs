@@ -31,8 +31,19 @@ pub(super) fn print_report(report: &Report, groups_max: usize) -> Result<(), Fai
 
 /// What data call for: lines of a configuration, all else as comments.
 pub(super) fn print_advice(report: &Report) -> Result<(), Failure> {
+    print(&configuration(report))
+}
+
+fn configuration(report: &Report) -> String {
     let mut out = String::new();
-    if report.advice.is_empty() {
+    let (saving, looked_at) = by_saving(report);
+    if !looked_at.is_empty() {
+        _ = writeln!(out, "# To look at");
+    }
+    for one in looked_at {
+        line(&mut out, one, "");
+    }
+    if saving.is_empty() {
         _ = writeln!(
             out,
             "# {} keys, {}: nothing would save a hundredth of that",
@@ -40,19 +51,26 @@ pub(super) fn print_advice(report: &Report) -> Result<(), Failure> {
             size(report.bytes.value)
         );
     }
-    for one in &report.advice {
-        // What is advised for another reason saves nothing.
-        let saves = (one.saves_bytes > 0.0).then(|| format!(" would save about {}", size(one.saves_bytes)));
-        _ = writeln!(out, "# {}{}", one.act, saves.unwrap_or_default());
-        _ = writeln!(out, "#   {}: {}", about(one), one.why);
-        _ = writeln!(out, "#   {}", one.note);
+    for one in saving {
+        line(&mut out, one, &format!(" would save about {}", size(one.saves_bytes)));
     }
     for setting in settings(&report.advice) {
         // Options of a command line are no lines of a configuration.
         let before = if setting.name.starts_with('-') { "# memcached " } else { "" };
         _ = writeln!(out, "# now: {} {}\n{before}{setting}", setting.name, setting.now);
     }
-    print(&out)
+    out
+}
+
+fn line(out: &mut String, one: &Advice, saves: &str) {
+    _ = writeln!(out, "# {}{saves}", one.act);
+    _ = writeln!(out, "#   {}: {}", about(one), one.why);
+    _ = writeln!(out, "#   {}", one.note);
+}
+
+/// Advice that saves memory, and advice for another reason.
+fn by_saving(report: &Report) -> (Vec<&Advice>, Vec<&Advice>) {
+    report.advice.iter().partition(|one| one.saves_bytes > 0.0)
 }
 
 fn print(out: &str) -> Result<(), Failure> {
@@ -194,16 +212,26 @@ fn unpacked(out: &mut String, report: &Report, groups_max: usize) {
 }
 
 fn advice(out: &mut String, report: &Report) {
-    if report.advice.is_empty() {
-        _ = writeln!(out, "Nothing would save a hundredth of it.");
-        return;
+    let (saving, looked_at) = by_saving(report);
+    if !looked_at.is_empty() {
+        _ = writeln!(out, "{BOLD}To look at{PLAIN}");
     }
-    _ = writeln!(out, "{BOLD}What would save memory{PLAIN}");
-    for one in &report.advice {
+    for one in looked_at {
+        _ = writeln!(out, "{RED}{}{PLAIN}", act(one));
+        _ = writeln!(out, "  {}: {}", about(one), one.why);
+    }
+    if saving.is_empty() {
+        _ = writeln!(out, "Nothing would save a hundredth of it.");
+    } else {
+        _ = writeln!(out, "{BOLD}What would save memory{PLAIN}");
+    }
+    for one in saving {
         _ = writeln!(out, "{GREEN}{:>9}{PLAIN}  {}", size(one.saves_bytes), act(one));
         _ = writeln!(out, "           {}: {}", about(one), one.why);
     }
-    _ = writeln!(out, "`larder memory advise` says what else is to be known of each.");
+    if !report.advice.is_empty() {
+        _ = writeln!(out, "`larder memory advise` says what else is to be known of each.");
+    }
 }
 
 fn act(advice: &Advice) -> String {

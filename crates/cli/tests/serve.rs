@@ -498,6 +498,31 @@ fn what_was_flushed_stays_so_over_a_kill_and_what_came_after_it_is_there() {
     }
 }
 
+/// A listing goes through what is durable: it waits until what came before it on its connection is.
+#[test]
+fn a_listing_finds_what_came_before_it_on_its_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Served::start(folder.path(), &words(&in_folder(folder.path())));
+    for round in 0..50 {
+        let mut stream = server.connect();
+        let request = format!(
+            "set k{round} 0 0 1\r\nx\r\nlru_crawler metadump all\r\nset l{round} 0 0 1 noreply\r\nx\r\nstats sizes\r\nflush_all\r\nlru_crawler \
+             mgdump all\r\nquit\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).unwrap();
+        let lines: Vec<&str> = told.lines().collect();
+        let [stored, begun, key, end, sizes, end_of_sizes, flushed, begun_again, end_again] = lines[..] else {
+            panic!("{told}")
+        };
+        assert_eq!((stored, begun, end), ("STORED", "OK", "END"), "{told}");
+        assert!(key.starts_with(&format!("key=k{round} ")), "{told}");
+        assert!(sizes.starts_with("STAT ") && sizes.ends_with(" 2"), "{told}");
+        assert_eq!((end_of_sizes, flushed, begun_again, end_again), ("END", "OK", "OK", "EN"), "{told}");
+    }
+}
+
 #[test]
 fn what_cannot_be_served_is_named() {
     let folder = tempfile::tempdir().unwrap();

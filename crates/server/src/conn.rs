@@ -41,10 +41,14 @@ pub(crate) struct Connection<E: Engine, S> {
     session: Session,
     /// A request that is not all there, or requests that wait until replies were taken.
     pending: BytesMut,
+    /// What was taken from the front of that, and is still in memory.
+    consumed: usize,
     /// Others had their turn since there is something to wait for.
     has_yielded: bool,
     /// How much of the replies was sent.
     sent: usize,
+    /// True while the stream may hold back some of that.
+    is_unflushed: bool,
     /// What is counted of this connection in the bytes that all hold.
     held: usize,
     /// True if it holds half a request, and more than any may.
@@ -57,8 +61,20 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     pub(crate) fn new(env: Arc<Env<E>>, state: Arc<ConnState>, stream: S) -> Connection<E, S> {
         let session = Session::new(env.auth.is_some());
         let pending = BytesMut::new();
-        let (has_yielded, is_hoarding) = (false, false);
-        Connection { env, state, stream, session, pending, has_yielded, sent: 0, held: 0, is_hoarding, progress: 0 }
+        Connection {
+            env,
+            state,
+            stream,
+            session,
+            pending,
+            consumed: 0,
+            has_yielded: false,
+            sent: 0,
+            is_unflushed: false,
+            held: 0,
+            is_hoarding: false,
+            progress: 0,
+        }
     }
 
     /// Waits until what the replies say is durable. Where it cannot be, they are not sent, and the connection ends: the outcome is unknown.
@@ -80,13 +96,12 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     /// Sends what there is to send.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         ready!(self.poll_settled(cx))?;
-        let mut wrote = false;
         while self.sent < self.session.out.len() {
             match Pin::new(&mut self.stream).poll_write(cx, &self.session.out[self.sent..])? {
                 Poll::Ready(0) => return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
                 Poll::Ready(bytes) => {
                     self.sent += bytes;
-                    wrote = true;
+                    self.is_unflushed = true;
                     self.env.counters.mine().add(Count::BytesWritten, bytes as u64);
                     self.touch();
                 }
@@ -96,14 +111,17 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 }
             }
         }
-        if wrote {
-            self.give_back();
-            // Plain sockets have nothing to flush; TLS may have.
-            return Pin::new(&mut self.stream).poll_flush(cx);
-        }
-        // Taken to answer into, and nothing was to be answered yet: who has sent half a line keeps no buffer of the thread's.
+        // Sent, or taken to answer into where nothing was to be answered yet: who has sent half a line keeps no buffer of the thread's.
         if self.session.out.capacity() > 0 {
             self.give_back();
+        }
+        // Plain sockets have nothing to flush. TLS takes what the socket does not, and sends it only when it is asked to.
+        if self.is_unflushed {
+            if Pin::new(&mut self.stream).poll_flush(cx)?.is_pending() {
+                self.state.set_phase(Phase::Writing);
+                return Poll::Pending;
+            }
+            self.is_unflushed = false;
         }
         Poll::Ready(Ok(()))
     }
@@ -128,13 +146,15 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
     fn feed_pending(&mut self) {
         let taken = self.session.feed(&self.env, &self.pending);
         self.pending.advance(taken);
+        self.consumed += taken;
         if taken > 0 {
             self.progress = PROGRESS_BYTES_MIN;
         }
-        // Who is left with little of what was much holds little.
-        let left = self.pending.len();
-        if left == 0 || (left <= HELD_BYTES_FREE && self.pending.capacity() > HELD_BYTES_FREE) {
+        // Who is left with little of what was much holds little: never over twice what is counted, since that does not count what was taken.
+        let (left, all) = (self.pending.len(), self.pending.capacity().saturating_add(self.consumed));
+        if left == 0 || (self.consumed >= left && all > HELD_BYTES_FREE) {
             self.pending = BytesMut::from(&self.pending[..]);
+            self.consumed = 0;
         }
     }
 

@@ -190,6 +190,29 @@ fn a_little_rest_of_much_is_held_as_a_little() {
     assert_eq!(reply.len(), b"VALUE k 0 900000\r\n\r\nEND\r\n".len() + 900_000);
 }
 
+/// A rest that is more than any may hold is not the end of a buffer of a megabyte either: what is counted is what there is, or half of it.
+#[test]
+fn a_rest_of_much_holds_no_more_than_is_counted() {
+    const CONNECTIONS: usize = 100;
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    let server = start(Limits::default());
+    let addr = server.addrs()[0];
+    let large = [&b"set k 0 0 900000\r\n"[..], &[b'v'; 900_000], b"\r\nset r 0 0 90000\r\n", &[b'r'; 8_000]].concat();
+    let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| connect(addr)).collect();
+    ask(&mut streams[0], &large, b"STORED\r\n");
+    let before = resident();
+    for stream in &mut streams[1..] {
+        ask(stream, &large, b"STORED\r\n");
+    }
+    eventually(|| stat(addr, "read_buf_bytes") >= CONNECTIONS as u64 * 8_000);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < CONNECTIONS as u64 * 400_000, "{grown} bytes for {CONNECTIONS} rests of 8,000");
+}
+
 #[test]
 fn one_connection_too_many_is_told_so() {
     let server = start(Limits { connections_max: 2, ..Limits::default() });

@@ -21,14 +21,23 @@ fn files(folder: &std::path::Path) -> Tls {
     Tls::new(cert, key)
 }
 
-/// What a client that speaks this version alone is answered.
-fn said(server: &Server, tls: &Tls, version: &'static SupportedProtocolVersion) -> std::io::Result<Vec<u8>> {
+/// A client that speaks this version alone.
+fn client(
+    server: &Server,
+    tls: &Tls,
+    version: &'static SupportedProtocolVersion,
+) -> StreamOwned<ClientConnection, TcpStream> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&tls.chain).unwrap()).unwrap();
     let config = ClientConfig::builder_with_protocol_versions(&[version]).with_root_certificates(roots);
     let name = ServerName::try_from("localhost").unwrap();
     let client = ClientConnection::new(Arc::new(config.with_no_client_auth()), name).unwrap();
-    let mut stream = StreamOwned::new(client, TcpStream::connect(server.addrs()[0]).unwrap());
+    StreamOwned::new(client, TcpStream::connect(server.addrs()[0]).unwrap())
+}
+
+/// What it is answered.
+fn said(server: &Server, tls: &Tls, version: &'static SupportedProtocolVersion) -> std::io::Result<Vec<u8>> {
+    let mut stream = client(server, tls, version);
     stream.write_all(b"mn\r\n")?;
     let mut reply = vec![0; 4];
     stream.read_exact(&mut reply)?;
@@ -44,6 +53,32 @@ fn versions_are_1_2_and_1_3_or_the_latter_alone() {
         let server = common::start_with(Config { tls: Some(tls.clone()), ..Config::default() });
         assert_eq!(said(&server, &tls, &TLS13).unwrap(), b"MN\r\n");
         assert_eq!(said(&server, &tls, &TLS12).is_ok(), !only_1_3);
+    }
+}
+
+/// What the socket does not take at once is sent when it does, without another request of the client's.
+#[test]
+fn a_large_reply_to_a_slow_client_comes_whole() {
+    const BYTES: usize = 1_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let tls = files(folder.path());
+    let server = common::start_with(Config { tls: Some(tls.clone()), ..Config::default() });
+    for version in [&TLS12, &TLS13] {
+        let mut stream = client(&server, &tls, version);
+        stream.sock.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        stream.write_all(format!("set k 0 0 {BYTES}\r\n").as_bytes()).unwrap();
+        stream.write_all(&vec![b'v'; BYTES]).unwrap();
+        stream.write_all(b"\r\n").unwrap();
+        let mut stored = [0; 8];
+        stream.read_exact(&mut stored).unwrap();
+        assert_eq!(&stored, b"STORED\r\n");
+        // More than the sockets hold, however far they grow.
+        const TIMES: usize = 12;
+        stream.write_all(&b"get k\r\n".repeat(TIMES)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let mut reply = vec![0; TIMES * (format!("VALUE k 0 {BYTES}\r\n\r\nEND\r\n").len() + BYTES)];
+        stream.read_exact(&mut reply).expect("all of it comes");
+        assert!(reply.ends_with(b"v\r\nEND\r\n"));
     }
 }
 

@@ -139,8 +139,48 @@ mod tests {
     use larder_core::{Ctx, ErrorKind, Op, PutMode, StoreExt};
 
     use super::*;
+    use crate::committer::AlterFn;
+    use crate::fault::Fault;
     use crate::layout::Commit;
     use crate::{Direct, DirectItem, DirectNext, Options};
+
+    /// Has the committer do this, and does not wait for it.
+    async fn have(store: &DurableStore, alter: AlterFn) {
+        let key = Key::new("k").unwrap();
+        assert!(store.ask(Request::Alter { key, alter, reply: oneshot::channel().0 }).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_who_writes_is_told_to_those_who_wait_and_is_a_failure_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let direct = Direct::new(Options::new(folder.path()).open().unwrap());
+        assert!(direct.failure().is_none());
+        have(direct.store(), Box::new(|_: Option<&Record>, _: &_| panic!("on purpose"))).await;
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while direct.failure().is_none() {
+            assert!(std::time::Instant::now() < until, "nobody is told");
+            tokio::task::yield_now().await;
+        }
+        assert!(direct.failure().unwrap().to_string().contains("ended in a panic"));
+    }
+
+    /// As one that waits for room in an engine that has failed.
+    #[tokio::test]
+    async fn a_failed_store_whose_writer_stands_still_is_closed_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Options::new(folder.path()).open().unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let stand = move |_: Option<&Record>, _: &_| {
+            _ = released.recv();
+            Ok(Change::Keep)
+        };
+        have(&store, Box::new(stand)).await;
+        store.shared().fail(&Fault::corrupt("on purpose"));
+        let began = std::time::Instant::now();
+        drop(store);
+        assert!(began.elapsed() < std::time::Duration::from_secs(60));
+        drop(release);
+    }
 
     /// As an earlier version left it, which counted on from tokens that clients had chosen.
     #[tokio::test]

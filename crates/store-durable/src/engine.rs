@@ -186,11 +186,16 @@ impl Engine {
     pub(crate) fn settle(&self) -> Result<(), Fault> {
         self.keyspace.rotate_memtable().map_err(fault)?;
         while self.keyspace.tree.sealed_memtable_count() > 0 {
-            // A worker whose write failed has ended, and nobody writes the rest: the engine tells whoever writes.
-            self.database.persist(PersistMode::Buffer).map_err(fault)?;
+            self.check()?;
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(())
+    }
+
+    /// An error once the engine could not write: a worker whose write of a table failed has ended, nobody writes the rest, and whoever commits may wait for ever for
+    /// room in memory.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        self.database.persist(PersistMode::Buffer).map_err(fault)
     }
 
     /// Reads every table from end to end, and holds it against its checksums: which of them match all of those in it, and not the one that was noted of the file.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use larder_core::{
     Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Op, Profile, Ranges, Replies, Reply, Result, Run,
@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::committer::{Committer, QUEUE_REQUESTS_MAX, Request, Shared, SharedParts};
 use crate::engine::Engine;
-use crate::fault::Fault;
+use crate::fault::{Fault, Harm};
 use crate::journal::{self, Found, Newest};
 use crate::layout::Commit;
 use crate::moving::Moving;
@@ -31,7 +31,9 @@ use crate::versions;
 use crate::witness::Witness;
 
 /// How long one who may not wait in line sleeps between two looks at a full queue.
-const FULL_WAIT: std::time::Duration = std::time::Duration::from_millis(1);
+const FULL_WAIT: Duration = Duration::from_millis(1);
+/// How long a store that failed is waited for when it is closed.
+const FAILED_WAIT: Duration = Duration::from_secs(5);
 /// Requests that carry fewer bytes are counted by the queue alone.
 const LARGE_BYTES_MIN: usize = 64 << 10;
 /// Kilobytes of large requests that may wait for the committer.
@@ -114,7 +116,12 @@ impl DurableStore {
         let moving = Moving::resume(&shared, &rounds);
         drop(rounds);
         let committer = Committer::new(shared.clone(), requests, last, generations, journal, moving);
-        let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(|| committer.run());
+        let ending = Ending(shared.clone());
+        let work = move || {
+            let _ending = ending;
+            committer.run();
+        };
+        let spawned = std::thread::Builder::new().name("larder-committer".to_owned()).spawn(work);
         let threads =
             |error: std::io::Error| Error::new(ErrorKind::Unavailable, format!("no thread: {error}")).store(&name);
         let committer = spawned.map_err(threads)?;
@@ -334,7 +341,7 @@ impl Drop for DurableStore {
     fn drop(&mut self) {
         self.queue.close();
         if let Some(committer) = self.committer.take() {
-            _ = committer.join();
+            wait_for(committer, &self.shared);
         }
         self.timer.stop();
         let notes = self.shared.has_written.load(Ordering::Acquire) && self.shared.sync_now().is_ok();
@@ -350,6 +357,32 @@ impl fmt::Debug for DurableStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DurableStore").field("store", &self.shared.name).finish_non_exhaustive()
     }
+}
+
+/// Tells a committer that ends by a panic: whoever waits for it would wait for ever.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let detail = "the thread that writes has ended in a panic".to_owned();
+            self.0.fail(&Fault { harm: Harm::Unavailable, detail });
+        }
+    }
+}
+
+/// Waits until the committer has ended. One that waits for an engine that cannot write any more is left behind, with the engine and its lock on the folder, until the process ends.
+fn wait_for(committer: JoinHandle<()>, shared: &Shared) {
+    const PAUSE_MAX: Duration = Duration::from_millis(5);
+    let (mut pause, mut failed) = (Duration::from_micros(20), None);
+    while !committer.is_finished() {
+        if shared.failure().is_some() && failed.get_or_insert_with(Instant::now).elapsed() > FAILED_WAIT {
+            return;
+        }
+        std::thread::sleep(pause);
+        pause = PAUSE_MAX.min(pause * 2);
+    }
+    _ = committer.join();
 }
 
 /// An engine that was found as it was left.

@@ -100,6 +100,11 @@ impl Drop for Timer {
 
 /// What is to be done once a second.
 fn chores(shared: &Shared, queue: &Queue<Request>) {
+    if shared.failure().is_none()
+        && let Err(fault) = shared.engine.check()
+    {
+        shared.fail(&fault);
+    }
     if let Some(unsettled) = shared.unsettled.get() {
         unsettled.trim();
         if unsettled.is_untold() {

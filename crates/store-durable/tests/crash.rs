@@ -262,13 +262,30 @@ async fn child_that_settles_while_its_disk_refuses_to_sync() {
     println!("acknowledged 1");
 }
 
+/// The worker's write fails, and nobody writes then that would be told.
+#[tokio::test]
+async fn child_whose_engine_fails_beside_it() {
+    let Some(store) = childs_store() else { return };
+    set(&store, "k", "v").await.unwrap();
+    refuse_syncs();
+    assert!(store.settle().is_err());
+    let direct = Direct::new(store);
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while direct.failure().is_none() {
+        assert!(std::time::Instant::now() < until, "nobody is told");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("acknowledged 1");
+}
+
 #[tokio::test]
 async fn a_store_that_cannot_write_its_tables_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let output =
-        child("child_that_settles_while_its_disk_refuses_to_sync", folder.path(), Sync::Always).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 1"), "{output:?}");
-    assert_eq!(get(&Options::new(folder.path()).open().unwrap(), "k").await.unwrap(), "v");
+    for test in ["child_that_settles_while_its_disk_refuses_to_sync", "child_whose_engine_fails_beside_it"] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = child(test, folder.path(), Sync::Always).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("acknowledged 1"), "{output:?}");
+        assert_eq!(get(&Options::new(folder.path()).open().unwrap(), "k").await.unwrap(), "v");
+    }
 }
 
 #[tokio::test]

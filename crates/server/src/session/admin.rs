@@ -158,8 +158,8 @@ impl Session {
                 if as_requests { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" }
             }
             // Of our own: all that the store holds at this moment, as a dump.
+            (Some(_), None) if verb == Some(b"backup") && !env.limits.dump_enabled => "ERROR backup not allowed",
             (Some(_), None) if verb == Some(b"backup") => match env.engine.backup() {
-                _ if !env.limits.dump_enabled => "ERROR backup not allowed",
                 Ok(Some(backup)) => {
                     self.out.extend_from_slice(b"OK\r\n");
                     self.dump = Some(Dump::Backup(Box::new(backup)));

@@ -10,7 +10,7 @@ mod stats;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use larder_proto::server::{Command, KeyScratch, Unended, parse, unended, write};
+use larder_proto::server::{Admin, Command, KeyScratch, Unended, parse, unended, write};
 use memchr::memchr;
 
 use crate::counters::{Class, Count, Tally};
@@ -205,6 +205,9 @@ impl Session {
             Command::Delete { key, noreply } => self.delete(env, key, *noreply, tally),
             Command::Arith { key, incr, delta, noreply } => self.arith(env, key, *incr, *delta, *noreply, tally),
             Command::Touch { key, exptime, noreply } => self.touch(env, key, *exptime, *noreply, tally),
+            // These go through what is durable, and are to find what this connection wrote before.
+            Command::Stats(words) if self.waits_for > 0 && { *words }.next().is_some() => return Step::Paused,
+            Command::Admin(Admin::LruCrawler, ..) if self.waits_for > 0 => return Step::Paused,
             Command::Stats(words) => self.stats(env, *words),
             Command::Version => write::line(&mut self.out, crate::VERSION_LINE),
             Command::Quit => self.closing = true,

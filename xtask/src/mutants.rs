@@ -6,11 +6,14 @@
 
 mod alone;
 mod at_once;
+mod subjects;
 mod switch;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
+use std::iter::Sum;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -19,170 +22,15 @@ use anstream::println;
 use serde_json::{Value, json};
 
 use crate::command::{Context, Failure, Result, output};
-use crate::prove::{self, Book, Extent};
-use alone::Alone;
+use crate::prove::{self, Book};
 use at_once::Ground;
+use subjects::{AtOnce, Subject};
+pub(crate) use subjects::{Files, Tests, files};
 
 const ARGUED: &str = "docs/mutants.md";
 /// What cargo-mutants ends with where it tried the mutants: none was missed, some were, some never ended. Anything else is a wrong command line, a test that fails on the
 /// code as it is, or a fault of its own, and says nothing of any mutant.
 const TRIED: [i32; 3] = [0, 2, 3];
-
-/// What mutants are made of, and what they are held against.
-struct Subject {
-    package: &'static str,
-    /// Beside the package: which tests.
-    tests: &'static [&'static str],
-    /// Where the tests beside the code are built without what is built on it.
-    alone: Option<Alone>,
-    /// Where all mutants are built at once.
-    at_once: Option<AtOnce>,
-    /// Which files, if not all.
-    files: &'static [&'static str],
-    /// The folders of what they are made of and held against, as far as it is ours.
-    sources: &'static [&'static str],
-}
-
-impl Subject {
-    /// cargo-mutants, of its files, with its outcomes in this folder.
-    fn mutants(&self, folder: &Path) -> Command {
-        let mut cargo = Command::new(cargo());
-        cargo.args(["mutants", "--package", self.package, "--no-shuffle", "--output"]).arg(folder);
-        self.files.iter().for_each(|file| _ = cargo.args(["--file", file]));
-        cargo
-    }
-
-    /// By the tests of its own, in the copy where they are built alone.
-    fn hold_against_its_own(&self, cargo: &mut Command, root: &Path, folder: &Path) -> Result<()> {
-        cargo.args(self.tests);
-        if let Some(alone) = &self.alone {
-            let tree = folder.join("tree");
-            alone.tree(root, self.package, &tree)?;
-            // The copy is nothing that git knows.
-            cargo.arg("--gitignore=false").current_dir(tree);
-        } else {
-            cargo.current_dir(root);
-        }
-        Ok(())
-    }
-}
-
-/// How all mutants are built at once, and the tests that they are held against.
-struct AtOnce {
-    crate_root: &'static str,
-    /// As cargo is told.
-    tests: &'static [&'static str],
-    /// As the runner that lists them is told.
-    filter: &'static [&'static str],
-}
-
-impl AtOnce {
-    /// Tries mutants on a copy of the tree, and writes what came of it into this folder.
-    fn trials(&self, root: &Path, list: &[Value], folder: &Path) -> Result<(Vec<Value>, Vec<String>)> {
-        // Who tries another subject behind this one builds little anew.
-        let place = prove::target(root).join("mutants").join("at-once");
-        let (tree, target) = (place.join("tree"), place.join("target"));
-        alone::copy_of(root, &tree)?;
-        let ground = Ground {
-            tree: &tree,
-            target: &target,
-            crate_root: self.crate_root,
-            tests: self.tests,
-            filter: self.filter,
-        };
-        let argued = argued_text(root)?;
-        let argued = self::argued(&argued);
-        let (outcomes, apart) = at_once::trials(&ground, list, |name| is_argued(&argued, name))?;
-        let told = folder.join("at-once.json");
-        let text = json!({"outcomes": outcomes, "apart": apart}).to_string();
-        fs::write(&told, text).context(|| format!("could not write {}", told.display()))?;
-        Ok((outcomes, apart))
-    }
-}
-
-/// Documentation tests count, too, where they are what holds a small function: cargo's own runner has them.
-const WITH_EXAMPLES: &[&str] = &["--test-tool", "cargo"];
-/// Those of structures that can have no switch are held by the tests beside them, which are quick.
-const BESIDE: &[&str] = &["--test-tool", "cargo", "--cargo-arg=--lib"];
-/// The testkit is built on the structures, and has the faulty store of the layers.
-const WITHOUT_TESTKIT: Alone = Alone { without: "larder-testkit", with: ("larder-layers", "testing") };
-
-/// Held against all that is in memory: the tests beside the code, and the conformance suite over the memory store.
-const IN_STRUCTURES: AtOnce = AtOnce {
-    crate_root: "crates/structures/src/lib.rs",
-    tests: &["--package=larder-structures", "--package=larder-testkit", "--lib", "--test=it", "--test=conformance"],
-    filter: &[
-        "--profile=mutants",
-        "--ignore-default-filter",
-        "-E=default() | (package(larder-structures) & kind(lib))",
-    ],
-};
-
-/// What the tests in memory run: other stores are built beside it, and are not asked.
-const IN_MEMORY: &[&str] =
-    &["crates/core", "crates/layers", "crates/store-memory", "crates/structures", "crates/testkit"];
-
-/// By the names of the command line.
-const SUBJECTS: &[(&str, Subject)] = &[
-    (
-        "core",
-        Subject {
-            package: "larder-core",
-            tests: WITH_EXAMPLES,
-            alone: None,
-            at_once: None,
-            files: &[],
-            sources: &["crates/core"],
-        },
-    ),
-    (
-        "proto",
-        Subject {
-            package: "larder-proto",
-            tests: WITH_EXAMPLES,
-            alone: None,
-            at_once: None,
-            files: &[],
-            sources: &["crates/core", "crates/proto"],
-        },
-    ),
-    (
-        "layouts",
-        Subject {
-            package: "larder-structures",
-            tests: BESIDE,
-            alone: Some(WITHOUT_TESTKIT),
-            at_once: Some(IN_STRUCTURES),
-            files: &[
-                "crates/structures/src/*/layout.rs",
-                "crates/structures/src/lookup/{bits,block,huffman,model,text}.rs",
-                "crates/structures/src/unique/{rice,id}.rs",
-                "crates/structures/src/array/commits.rs",
-                "crates/structures/src/log/cursor.rs",
-                "crates/structures/src/sharded/ends.rs",
-                "crates/structures/src/records/schema.rs",
-                "crates/structures/src/{manifest,name}.rs",
-            ],
-            sources: IN_MEMORY,
-        },
-    ),
-    (
-        "structures",
-        Subject {
-            package: "larder-structures",
-            tests: BESIDE,
-            alone: Some(WITHOUT_TESTKIT),
-            at_once: Some(IN_STRUCTURES),
-            files: &[],
-            sources: IN_MEMORY,
-        },
-    ),
-];
-
-/// The folders of what a subject's mutants are made of and held against.
-pub(crate) fn sources(subject: &str) -> Option<&'static [&'static str]> {
-    SUBJECTS.iter().find(|(known, _)| *known == subject).map(|(_, subject)| subject.sources)
-}
 
 /// What to try.
 #[derive(clap::Args)]
@@ -190,7 +38,7 @@ pub(crate) struct Args {
     /// Mutants of these: core, proto, layouts, structures
     #[arg(value_name = "SUBJECT", default_values = ["core", "proto", "layouts"])]
     subjects: Vec<String>,
-    /// One part of so many of each subject's mutants, K/N, K from 0 on
+    /// Of the files that are not tried yet one part of so many, K/N, K from 0 on
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
     /// Only mutants whose name matches, for a look: nothing is recorded; may be given again
@@ -206,16 +54,12 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     output(cargo.args(["mutants", "--version"]))
         .map_err(|_| Failure("cargo-mutants is missing: cargo install cargo-mutants --locked".to_owned()))?;
     let shard = args.shard.as_deref().map_or(Ok((0, 1)), shard_of)?;
-    let known = |name: &String| {
-        let all = || SUBJECTS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
-        let known = SUBJECTS.iter().find(|(known, _)| known == name);
-        known.ok_or_else(|| Failure(format!("no subject is called {name:?}; they are: {}", all())))
-    };
+    let subjects = args.subjects.iter().map(|name| subjects::named(name)).collect::<Result<Vec<_>>>()?;
     let mut survivors = 0;
-    for (name, subject) in args.subjects.iter().map(known).collect::<Result<Vec<_>>>()? {
+    for subject in subjects {
         survivors += match args.left {
-            true => try_left(root, name, subject)?,
-            false => try_subject(root, args, shard, name, subject)?,
+            true => try_left(root, subject)?,
+            false => try_subject(root, args, shard, subject)?,
         };
     }
     if survivors == 0 {
@@ -225,23 +69,39 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     }
 }
 
-/// A part of the mutants by its number, and how many parts there are.
-fn shard_of(words: &str) -> Result<(u64, u64)> {
+/// A part by its number, and how many parts there are.
+fn shard_of(words: &str) -> Result<(usize, usize)> {
     let numbers = words.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
     let odd = || Failure(format!("a shard is K/N, K from 0 on and less than N, not {words:?}"));
     numbers.filter(|(at, of)| at < of).ok_or_else(odd)
 }
 
-/// Tries the mutants of a subject, and records what became of them: how many survive that are not argued.
-fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subject: &Subject) -> Result<usize> {
-    let book = Book::open(root)?;
-    book.refuse(prove::MUTANTS, &Extent::Shard { subject: name.to_owned(), at, of })?;
-    let folder = prove::target(root).join("mutants").join(name);
+/// A part of files, each with about as many lines.
+fn part_of(files: Files, (at, of): (usize, usize)) -> BTreeSet<String> {
+    let mut files: Vec<(String, usize)> = files.into_iter().collect();
+    files.sort_by_key(|(_, lines)| Reverse(*lines));
+    files.into_iter().map(|(file, _)| file).skip(at).step_by(of).collect()
+}
+
+/// Tries the mutants of a subject's files, and records what became of them: how many survive that are not argued.
+fn try_subject(root: &Path, args: &Args, shard: (usize, usize), subject: &Subject) -> Result<usize> {
+    let (book, all) = (Book::open(root)?, subject.files(root)?);
+    let is_look = !args.names.is_empty();
+    let files = if is_look { all.clone() } else { book.untried(all.clone())? };
+    println!(
+        "\n\x1b[1m==> mutants of {}: {} of its {} files are to be tried\x1b[0m",
+        subject.name,
+        files.len(),
+        all.len()
+    );
+    let files = part_of(files, shard);
+    if files.is_empty() {
+        return Ok(0);
+    }
+    let folder = prove::target(root).join("mutants").join(subject.name);
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
-    let mut cargo = subject.mutants(&folder);
+    let mut cargo = subject.mutants(&folder, files.iter().map(String::as_str));
     args.names.iter().for_each(|name| _ = cargo.args(["--re", name]));
-    args.shard.iter().for_each(|shard| _ = cargo.args(["--shard", shard, "--sharding", "round-robin"]));
-    println!("\n\x1b[1m==> mutants of {name}\x1b[0m");
     let began = Instant::now();
     let outcomes = match &subject.at_once {
         Some(at_once) => outcomes_at_once(root, subject, at_once, &mut cargo, &folder)?,
@@ -250,20 +110,24 @@ fn try_subject(root: &Path, args: &Args, (at, of): (u64, u64), name: &str, subje
             outcomes(&mut cargo, &folder.join("mutants.out/outcomes.json"))?
         }
     };
-    let argued = argued_text(root)?;
-    let found = found(&outcomes, &argued)?;
-    println!("    {}", found["counts"]);
+    let (argued, killers) = (argued_text(root)?, killers(&outcomes, &folder.join("mutants.out"))?);
+    let found = found(&outcomes, &killers, &argued)?;
+    let all: Found = found.values().sum();
+    println!("    {}", all.counts());
     let wrong = argued_and_killed(&outcomes, &argued);
     wrong.iter().for_each(|name| println!("    argued, and killed: {name}"));
-    if args.names.is_empty() {
-        let seconds = began.elapsed().as_secs();
-        let (part, findings) = (prove::MUTANTS, &found);
-        let run =
-            json!({"part": part, "subject": name, "shard": at, "shards": of, "seconds": seconds, "findings": findings});
-        book.record(root, run)?;
+    if !is_look {
+        let (seconds, none) = (began.elapsed().as_secs(), Found::default());
+        for file in &files {
+            // One of which there are no mutants is tried, too.
+            let found = found.get(file).unwrap_or(&none);
+            let seconds = seconds * found.tried() / all.tried().max(1);
+            let run = json!({"part": prove::MUTANTS, "file": file, "seconds": seconds, "findings": found.findings()});
+            book.record(root, run)?;
+        }
     }
     if wrong.is_empty() {
-        Ok(found["survivors"].as_array().map_or(0, Vec::len))
+        Ok(all.survivors.len())
     } else {
         Err(Failure(format!("{} mutants are argued in {ARGUED}, and a test fails on them", wrong.len())))
     }
@@ -277,7 +141,10 @@ fn outcomes_at_once(
     cargo: &mut Command,
     folder: &Path,
 ) -> Result<Value> {
-    let (mut all, apart) = at_once.trials(root, &listed(cargo, root)?, folder)?;
+    let (mut all, mut apart) = trials(root, at_once, &listed(cargo, root)?, folder)?;
+    if at_once.has_examples {
+        apart.extend(take_survivors(&mut all, &argued(&argued_text(root)?)));
+    }
     all.push(json!({"scenario": "Baseline", "summary": "Success"}));
     if !apart.is_empty() {
         let known = BTreeSet::new();
@@ -298,6 +165,38 @@ fn outcomes_at_once(
     Ok(json!({"outcomes": all}))
 }
 
+/// Takes out the outcomes of those that survive and are not argued: their names.
+fn take_survivors(outcomes: &mut Vec<Value>, argued: &BTreeSet<&str>) -> Vec<String> {
+    let is_survivor = |outcome: &mut Value| {
+        let name = outcome["scenario"]["Mutant"]["name"].as_str();
+        outcome["summary"] == "MissedMutant" && name.is_some_and(|name| !is_argued(argued, name))
+    };
+    let taken = outcomes.extract_if(.., is_survivor);
+    taken.filter_map(|outcome| outcome["scenario"]["Mutant"]["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// Tries mutants at once on a copy of the tree, and writes what came of it into this folder: the outcomes, and those that stay apart.
+fn trials(root: &Path, at_once: &AtOnce, list: &[Value], folder: &Path) -> Result<(Vec<Value>, Vec<String>)> {
+    // Who tries another subject behind this one builds little anew.
+    let place = prove::target(root).join("mutants").join("at-once");
+    let (tree, target) = (place.join("tree"), place.join("target"));
+    alone::copy_of(root, &tree)?;
+    let ground = Ground {
+        tree: &tree,
+        target: &target,
+        crate_root: at_once.crate_root,
+        tests: at_once.tests,
+        filter: at_once.filter,
+    };
+    let argued = argued_text(root)?;
+    let argued = self::argued(&argued);
+    let (outcomes, apart) = at_once::trials(&ground, list, |name| is_argued(&argued, name))?;
+    let told = folder.join("at-once.json");
+    let text = json!({"outcomes": outcomes, "apart": apart}).to_string();
+    fs::write(&told, text).context(|| format!("could not write {}", told.display()))?;
+    Ok((outcomes, apart))
+}
+
 /// The mutants that cargo-mutants would try.
 fn listed(cargo: &mut Command, root: &Path) -> Result<Vec<Value>> {
     let list = output(cargo.args(["--list", "--json"]).current_dir(root))?;
@@ -305,14 +204,14 @@ fn listed(cargo: &mut Command, root: &Path) -> Result<Vec<Value>> {
 }
 
 /// Tries once more what survives of a subject, and records what does no longer: how many do.
-fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
+fn try_left(root: &Path, subject: &Subject) -> Result<usize> {
     let book = Book::open(root)?;
-    let left = book.left(name)?;
-    println!("\n\x1b[1m==> mutants of {name} that survive: {}\x1b[0m", left.len());
+    let left = book.left(&subject.files(root)?)?;
+    println!("\n\x1b[1m==> mutants of {} that survive: {}\x1b[0m", subject.name, left.len());
     if left.is_empty() {
         return Ok(0);
     }
-    let folder = prove::target(root).join("mutants").join(format!("{name}-left"));
+    let folder = prove::target(root).join("mutants").join(format!("{}-left", subject.name));
     fs::create_dir_all(&folder).context(|| format!("could not make {}", folder.display()))?;
     let (began, text) = (Instant::now(), argued_text(root)?);
     let known = argued(&text);
@@ -326,16 +225,26 @@ fn try_left(root: &Path, name: &str, subject: &Subject) -> Result<usize> {
         again.run(&rest, |cargo| subject.hold_against_its_own(cargo, root, &folder))?;
     }
     book.expect_unmoved(root, "while its tests ran")?;
-    let killed = &again.killed;
-    let argued: Vec<&String> =
-        left.iter().filter(|name| is_argued(&known, name) && !killed.contains_key(*name)).collect();
-    let survivors = left.len() - killed.len() - argued.len();
-    println!("    killed {}, argued {}, survive {survivors}", killed.len(), argued.len());
-    let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
     let seconds = began.elapsed().as_secs();
-    let run = json!({"part": prove::MUTANTS, "subject": name, "left": true, "seconds": seconds, "findings": findings});
-    book.record(root, run)?;
+    let mut survivors = left.len();
+    for file in left.iter().map(|name| file_of(name)).collect::<BTreeSet<_>>() {
+        let its: Vec<&String> = left.iter().filter(|name| file_of(name) == file).collect();
+        let killed: BTreeMap<&String, &String> = again.killed.iter().filter(|(name, _)| its.contains(name)).collect();
+        let argued: Vec<&&String> =
+            its.iter().filter(|name| is_argued(&known, name) && !killed.contains_key(**name)).collect();
+        survivors -= killed.len() + argued.len();
+        let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
+        let seconds = seconds * its.len() as u64 / left.len() as u64;
+        let run = json!({"part": prove::MUTANTS, "file": file, "left": true, "seconds": seconds, "findings": findings});
+        book.record(root, run)?;
+    }
+    println!("    killed {}, survive {survivors}", again.killed.len());
     Ok(survivors)
+}
+
+/// The file that a mutant is of, by its name.
+fn file_of(name: &str) -> &str {
+    name.split(':').next().unwrap_or(name)
 }
 
 /// Mutants of a subject that are tried once more.
@@ -350,15 +259,15 @@ struct Again<'a> {
 }
 
 impl Again<'_> {
-    /// Tries those at once that can have a switch: the others.
+    /// Tries those at once that can have a switch: those that are to be tried by themselves, too.
     fn run_at_once(&mut self, names: &[String], at_once: &AtOnce) -> Result<Vec<String>> {
-        let mut cargo = self.subject.mutants(self.folder);
-        let mut list = listed(&mut cargo, self.root)?;
+        let mut list = listed(&mut self.cargo(names), self.root)?;
         list.retain(|mutant| names.iter().any(|name| mutant["name"] == name[..]));
-        let (mut outcomes, apart) = at_once.trials(self.root, &list, self.folder)?;
+        let (mut outcomes, apart) = trials(self.root, at_once, &list, self.folder)?;
         outcomes.extend(apart.iter().map(|name| json!({"scenario": {"Mutant": {"name": name}}})));
         self.take(names, &json!({"outcomes": outcomes}))?;
-        Ok(apart)
+        let is_left = |name: &&String| !self.killed.contains_key(*name) && !is_argued(self.known, name);
+        Ok(if at_once.has_examples { names.iter().filter(is_left).cloned().collect() } else { apart })
     }
 
     /// Tries these, in the way that is set up.
@@ -367,8 +276,14 @@ impl Again<'_> {
         self.take(names, &outcomes)
     }
 
+    /// cargo-mutants, of the files of these.
+    fn cargo(&self, names: &[String]) -> Command {
+        let files: BTreeSet<&str> = names.iter().map(|name| file_of(name)).collect();
+        self.subject.mutants(self.folder, files)
+    }
+
     fn outcomes(&self, names: &[String], set_up: impl FnOnce(&mut Command) -> Result<()>) -> Result<Value> {
-        let mut cargo = self.subject.mutants(self.folder);
+        let mut cargo = self.cargo(names);
         names.iter().for_each(|name| _ = cargo.arg("--re").arg(format!("^{}$", literal(name))));
         // cargo-mutants (27.1.0) tries those that leave out a field whatever the names are, but none where nothing is said to have changed.
         let diff = self.folder.join("left.diff");
@@ -445,44 +360,82 @@ fn outcomes(cargo: &mut Command, file: &Path) -> Result<Value> {
     serde_json::from_str(&text).context(|| format!("{} cannot be read", file.display()))
 }
 
-/// What became of the mutants, as a part of the proof has it.
-fn found(outcomes: &Value, argued: &str) -> Result<Value> {
+/// What became of the mutants of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found {
+    caught: u64,
+    timeouts: u64,
+    broken: u64,
+    excused: u64,
+    survivors: Vec<String>,
+    /// The tests that failed on one of them.
+    tests: BTreeSet<String>,
+}
+
+impl Found {
+    fn viable(&self) -> u64 {
+        self.caught + self.timeouts + self.excused + self.survivors.len() as u64
+    }
+
+    fn tried(&self) -> u64 {
+        self.viable() + self.broken
+    }
+
+    fn counts(&self) -> Value {
+        json!({
+            "viable": self.viable(),
+            "killed": self.caught + self.timeouts,
+            "killed by the clock": self.timeouts,
+            "argued": self.excused,
+            "survive": self.survivors.len(),
+            "do not build": self.broken,
+        })
+    }
+
+    /// As a part of the proof has it.
+    fn findings(&self) -> Value {
+        let (counts, survivors, tests) = (self.counts(), &self.survivors, &self.tests);
+        json!({"counts": counts, "violations": 0, "told": [], "survivors": survivors, "tests": tests})
+    }
+}
+
+impl<'f> Sum<&'f Found> for Found {
+    fn sum<I: Iterator<Item = &'f Found>>(all: I) -> Found {
+        all.fold(Found::default(), |mut sum, one| {
+            sum.caught += one.caught;
+            sum.timeouts += one.timeouts;
+            sum.broken += one.broken;
+            sum.excused += one.excused;
+            sum.survivors.extend(one.survivors.iter().cloned());
+            sum.tests.extend(one.tests.iter().cloned());
+            sum
+        })
+    }
+}
+
+/// What became of the mutants, by their file.
+fn found(outcomes: &Value, killers: &BTreeMap<String, String>, argued: &str) -> Result<BTreeMap<String, Found>> {
     let odd = || Failure("cargo-mutants' outcomes have an unexpected shape".to_owned());
     let argued = self::argued(argued);
-    let (mut caught, mut timeouts, mut broken, mut excused, mut survivors) = (0u64, 0u64, 0u64, 0u64, Vec::new());
-    let mut is_sound = false;
+    let (mut files, mut is_sound): (BTreeMap<String, Found>, bool) = Default::default();
     for outcome in outcomes["outcomes"].as_array().ok_or_else(odd)? {
         let summary = outcome["summary"].as_str().ok_or_else(odd)?;
         let Some(mutant) = outcome["scenario"]["Mutant"]["name"].as_str() else {
             is_sound = summary == "Success";
             continue;
         };
+        let found = files.entry(file_of(mutant).to_owned()).or_default();
         match summary {
-            "CaughtMutant" => caught += 1,
-            "Timeout" => timeouts += 1,
-            "Unviable" => broken += 1,
-            "MissedMutant" if is_argued(&argued, mutant) => excused += 1,
-            "MissedMutant" => survivors.push(mutant),
+            "CaughtMutant" => found.caught += 1,
+            "Timeout" => found.timeouts += 1,
+            "Unviable" => found.broken += 1,
+            "MissedMutant" if is_argued(&argued, mutant) => found.excused += 1,
+            "MissedMutant" => found.survivors.push(mutant.to_owned()),
             _ => return Err(odd()),
         }
+        found.tests.extend(killers.get(mutant).cloned());
     }
-    if !is_sound {
-        return Err(fails_as_it_is());
-    }
-    let killed = caught + timeouts;
-    Ok(json!({
-        "counts": {
-            "viable": killed + excused + survivors.len() as u64,
-            "killed": killed,
-            "killed by the clock": timeouts,
-            "argued": excused,
-            "survive": survivors.len(),
-            "do not build": broken,
-        },
-        "violations": 0,
-        "told": [],
-        "survivors": survivors,
-    }))
+    if is_sound { Ok(files) } else { Err(fails_as_it_is()) }
 }
 
 /// Those that the text says no test can see, and one did. By the name with its place: others of that name may be the same.
@@ -574,14 +527,31 @@ mod tests {
             mutant("a.rs:8:3: replace + with * in v", "MissedMutant"),
             mutant("a.rs:8:9: replace + with * in v", "MissedMutant"),
             mutant("a.rs:1:2: replace x -> u8 with Default::default()", "Unviable"),
+            mutant("b.rs:1:2: c", "MissedMutant"),
         ]});
         let argued = "# Mutants\n\n- `a.rs: replace | with ^ in z`: the bits are disjoint.\n- `a.rs:8:9: replace + with * in v`: the same there.\n";
-        let found = found(&outcomes, argued).unwrap();
-        assert_eq!(found["violations"], 0);
-        assert_eq!(found["survivors"], json!(["a.rs:9:9: replace + with - in y", "a.rs:8:3: replace + with * in v"]));
-        let count = |what: &str| found["counts"][what].as_u64().unwrap();
+        let killers = BTreeMap::from([("a.rs:1:2: replace x -> u8 with 0".to_owned(), "a test".to_owned())]);
+        let found = found(&outcomes, &killers, argued).unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["a.rs", "b.rs"]);
+        let findings = found["a.rs"].findings();
+        assert_eq!((&findings["violations"], &findings["tests"]), (&json!(0), &json!(["a test"])));
+        let survivors = ["a.rs:9:9: replace + with - in y", "a.rs:8:3: replace + with * in v"];
+        assert_eq!(findings["survivors"], json!(survivors));
+        let count = |what: &str| findings["counts"][what].as_u64().unwrap();
         let whats = ["viable", "killed", "killed by the clock", "argued", "survive", "do not build"];
         assert_eq!(whats.map(count), [6, 2, 1, 2, 2, 1]);
+        let all: Found = found.values().sum();
+        assert_eq!((all.viable(), all.tried(), all.survivors.len()), (7, 8, 3));
+    }
+
+    #[test]
+    fn a_part_of_files_has_about_as_many_lines_as_the_others() {
+        let files: Files =
+            [("a", 9), ("b", 1), ("c", 7), ("d", 3)].map(|(file, lines)| (file.to_owned(), lines)).into();
+        let part = |at, of| part_of(files.clone(), (at, of)).into_iter().collect::<Vec<_>>();
+        assert_eq!([part(0, 2), part(1, 2)], [["a", "d"], ["b", "c"]]);
+        assert_eq!(part(0, 1).len(), 4);
+        assert!(part(4, 5).is_empty());
     }
 
     #[test]
@@ -597,8 +567,19 @@ mod tests {
     }
 
     #[test]
+    fn those_that_survive_and_are_not_argued_are_taken_out() {
+        let mut outcomes = vec![
+            mutant("a.rs:1:2: b", "MissedMutant"),
+            mutant("a.rs:2:2: c", "CaughtMutant"),
+            mutant("a.rs:3:2: d", "MissedMutant"),
+        ];
+        assert_eq!(take_survivors(&mut outcomes, &BTreeSet::from(["a.rs: d"])), ["a.rs:1:2: b"]);
+        assert_eq!(outcomes, [mutant("a.rs:2:2: c", "CaughtMutant"), mutant("a.rs:3:2: d", "MissedMutant")]);
+    }
+
+    #[test]
     fn outcomes_that_show_nothing_are_refused() {
-        let outcomes = |all: &[Value]| super::found(&json!({"outcomes": all}), "");
+        let outcomes = |all: &[Value]| super::found(&json!({"outcomes": all}), &BTreeMap::new(), "");
         let sound = json!({"scenario": "Baseline", "summary": "Success"});
         let broken = json!({"scenario": "Baseline", "summary": "Failure"});
         assert!(outcomes(&[sound.clone(), mutant("a.rs:1:2: b", "CaughtMutant")]).is_ok());
@@ -658,7 +639,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("mutants.out")).unwrap();
         fs::write(folder.path().join("mutants.out/a.log"), "test x::y ... FAILED\n").unwrap();
-        let subject = &SUBJECTS[0].1;
+        let subject = subjects::named("core").unwrap();
         let known = BTreeSet::from(["f.rs: replace a with b"]);
         let again =
             || Again { root: folder.path(), folder: folder.path(), subject, known: &known, killed: BTreeMap::new() };
@@ -691,8 +672,10 @@ mod tests {
 
     #[test]
     fn subjects_that_the_page_asks_for_can_be_chosen() {
+        let known = subjects::named("nobody's").err().unwrap().0;
         for name in ["core", "layouts", "structures"] {
-            assert!(SUBJECTS.iter().any(|(known, _)| *known == name), "{name}");
+            assert_eq!(subjects::named(name).unwrap().name, name);
+            assert!(known.contains(name), "{known}");
         }
     }
 }

@@ -17,8 +17,9 @@ use serde_json::Value;
 
 use crate::command::{Context, Failure, Result, output};
 use crate::servers;
+pub(crate) use changes::product_of;
+pub(crate) use record::Book;
 use record::Run;
-pub(crate) use record::{Book, Extent};
 
 const RESULTS: &str = "docs/results.md";
 /// The folder of the runs.
@@ -56,7 +57,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let runs = book.runs()?;
     if !runs.is_empty() {
         let results = root.join(RESULTS);
-        fs::write(&results, page::page(&runs, &book.commit))
+        fs::write(&results, page::page(&runs, &crate::mutants::files(root)?, &book.commit))
             .context(|| format!("could not write {}", results.display()))?;
         println!("\nwritten: {RESULTS} ({} runs at {})", runs.len(), book.commit);
     } else if ran.is_ok() {

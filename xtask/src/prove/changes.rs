@@ -12,47 +12,23 @@ const TOOLS: [&str; 2] = ["xtask", "larder-bench"];
 const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
 const TESTS_ELSEWHERE: &str = "#[cfg(test)]\n#[path = \"";
 
-/// How a tree differs from a commit, in the folders that were asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Change {
-    Nothing,
-    /// Lines came to tests, and none went: it is taken that what made a test fail still does.
-    MoreTests,
-    /// Only tests are others.
-    Tests,
-    /// What is tested, or how it is built; or nobody can tell.
-    Product,
-}
-
-/// How the tree under `root` differs from a commit in these folders and files. That of a tree that had changes is no commit, and tells nothing.
-pub(super) fn since(root: &Path, commit: &str, places: &[&str]) -> Change {
+/// Whether nothing but tests is another in these folders and files than it was at a commit: what is tested, and how it is built. A tree that had changes is no commit, and tells nothing.
+pub(super) fn is_same_product(root: &Path, commit: &str, places: &[&str]) -> bool {
     let git = |words: &[&str]| output(Command::new("git").args(words).current_dir(root)).ok();
-    let Some(diff) = git(&[&["diff", "--numstat", "--no-renames", "-z", commit, "--"], places].concat()) else {
-        return Change::Product;
+    let Some(files) = git(&[&["diff", "--name-only", "--no-renames", "-z", commit, "--"], places].concat()) else {
+        return false;
     };
-    let changes = diff.split_terminator('\0').map(|line| {
-        let mut columns = line.splitn(3, '\t');
-        let (Some(_), Some(removed), Some(file)) = (columns.next(), columns.next(), columns.next()) else {
-            return Change::Product;
-        };
+    files.split_terminator('\0').all(|file| {
         // A file that came or went has no text on one side, and one that is no text none on either.
         let before = git(&["show", &format!("{commit}:{file}")]);
         let after = std::fs::read_to_string(root.join(file)).ok();
-        if before.is_none() && after.is_none() {
-            return Change::Product;
-        }
         let product = |text: &Option<String>| product_of(file, text.as_deref().unwrap_or("")).into_owned();
-        match (product(&before) == product(&after), removed) {
-            (true, "0") => Change::MoreTests,
-            (true, _) => Change::Tests,
-            (false, _) => Change::Product,
-        }
-    });
-    changes.max().unwrap_or(Change::Nothing)
+        (before.is_some() || after.is_some()) && product(&before) == product(&after)
+    })
 }
 
 /// What of a file's text is no test and no tool.
-fn product_of<'t>(file: &str, text: &'t str) -> Cow<'t, str> {
+pub(crate) fn product_of<'t>(file: &str, text: &'t str) -> Cow<'t, str> {
     match file {
         "Cargo.lock" => without_tools(text).into(),
         file if file.ends_with(".rs") => without_tests(file, text).into(),
@@ -93,11 +69,12 @@ mod tests {
         format!("\n#[cfg(test)]\nmod tests {{\n    {}\n}}\n", of.join("\n    "))
     }
 
-    /// How a tree with one file that was this, and is that, has changed; `None` where there is none.
-    fn changed(file: &str, before: Option<&str>, after: Option<&str>) -> Change {
+    /// Whether a tree with one file that was this, and is that, is the same product; `None` where there is none.
+    fn is_same(file: &str, before: Option<&str>, after: Option<&str>) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        let file = root.join("a").join(file);
+        let name = format!("a/{file}");
+        let file = root.join(&name);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(root.join("a/always"), "there").unwrap();
         let git = |words: &[&str]| {
@@ -115,31 +92,29 @@ mod tests {
         let commit = git(&["rev-parse", "HEAD"]);
         put(after);
         git(&["add", "a"]);
-        assert_eq!(since(root, commit.trim(), &["b"]), Change::Nothing, "elsewhere");
-        since(root, commit.trim(), &["a"])
+        let is_same = |place: &str| is_same_product(root, commit.trim(), &[place]);
+        assert!(is_same("b") && is_same("a/always"), "elsewhere");
+        assert_eq!(is_same("a"), is_same(&name));
+        is_same("a")
     }
 
     #[test]
-    fn tests_that_come_and_tests_that_change_are_told_apart() {
+    fn tests_that_come_change_or_go_leave_the_product_what_it_was() {
         let with = |of: &[&str]| format!("{CODE}{}", tests(of));
-        let change = |before: &str, after: &str| changed("src/code.rs", Some(before), Some(after));
-        assert_eq!(change(&with(&["a"]), &with(&["a"])), Change::Nothing);
-        assert_eq!(change(&with(&["a"]), &with(&["a", "b"])), Change::MoreTests);
-        assert_eq!(change(CODE, &with(&["a"])), Change::MoreTests);
-        assert_eq!(change(&with(&["a"]), &with(&["b"])), Change::Tests);
-        assert_eq!(change(&with(&["a"]), CODE), Change::Tests);
+        let code = |before: &str, after: &str| is_same("src/code.rs", Some(before), Some(after));
+        assert!(code(&with(&["a"]), &with(&["a"])) && code(&with(&["a"]), &with(&["a", "b"])));
+        assert!(code(CODE, &with(&["a"])) && code(&with(&["a"]), &with(&["b"])) && code(&with(&["a"]), CODE));
         let shared = with(&["a"]).replace("mod tests", "pub(crate) mod tests");
         let elsewhere = format!("{CODE}\n#[cfg(test)]\n#[path = \"code_tests.rs\"]\nmod tests;\n");
-        assert_eq!([change(CODE, &shared), change(CODE, &elsewhere)], [Change::MoreTests; 2]);
-        assert_eq!(changed("tests/it/main.rs", Some("a\n"), Some("a\nb\n")), Change::MoreTests);
-        assert_eq!(changed("src/code_tests.rs", None, Some("a\n")), Change::MoreTests);
-        assert_eq!(changed("src/code_tests.rs", Some("a\n"), None), Change::Tests);
+        assert!(code(CODE, &shared) && code(CODE, &elsewhere));
+        assert!(is_same("tests/it/main.rs", Some("a\n"), Some("a\nb\n")));
+        assert!(is_same("src/code_tests.rs", None, Some("a\n")) && is_same("src/code_tests.rs", Some("a\n"), None));
     }
 
     #[test]
     fn whatever_else_changes_is_the_product() {
         let product = |file: &str, before: Option<&str>, after: Option<&str>| {
-            assert_eq!(changed(file, before, after), Change::Product, "{file}: {before:?}, {after:?}");
+            assert!(!is_same(file, before, after), "{file}: {before:?}, {after:?}");
         };
         product("src/code.rs", Some(CODE), Some("fn one() {}\nfn two() {}\n"));
         product("src/code.rs", Some(&format!("{CODE}{}", tests(&["a"]))), Some(&tests(&["a"])));
@@ -176,6 +151,6 @@ mod tests {
     #[test]
     fn what_is_no_commit_tells_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(since(folder.path(), "abc-changed", &["a"]), Change::Product);
+        assert!(!is_same_product(folder.path(), "abc-changed", &["a"]));
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::MUTANTS;
 use super::record::{Extent, Run, left};
+use crate::mutants::Files;
 
 /// What is counted as a fault that was caused begins so.
 const FAULTS: &str = "faults: ";
@@ -31,8 +32,8 @@ const KILLED_PERCENT_MIN: f64 = 95.0;
 /// Of runs that do not say it.
 const UNKNOWN_MACHINE: &str = "not recorded";
 
-/// The page.
-pub(super) fn page(runs: &[Run], commit: &str) -> String {
+/// The page, of runs and of the files of each subject of mutants.
+pub(super) fn page(runs: &[Run], files: &BTreeMap<&str, Files>, commit: &str) -> String {
     let (mutants, runs): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| run.part == MUTANTS);
     let parts: BTreeSet<&str> = runs.iter().map(|run| run.part.as_str()).collect();
     let mut page = format!(
@@ -40,12 +41,13 @@ pub(super) fn page(runs: &[Run], commit: &str) -> String {
          How it is run, and what each part does: [CONTRIBUTING.md](../CONTRIBUTING.md#the-proof).\n"
     );
     page.push_str(&machines(runs.iter().chain(&mutants)));
-    page.push_str(&must_reach(&runs, &mutants));
+    let subjects = subjects(&mutants, files);
+    page.push_str(&must_reach(&runs, &subjects));
     page.push_str(&table_of_parts(&runs, &parts));
     page.push_str(&moved(runs.iter().chain(&mutants)));
     page.push_str(&earlier(runs.iter().chain(&mutants)));
     page.push_str(&table_of_planted(&runs));
-    page.push_str(&table_of_mutants(&mutants));
+    page.push_str(&table_of_mutants(&subjects));
     let is_done = |what: &str| ![FAULTS, PLANTED, SHARES].iter().any(|apart| what.starts_with(apart));
     page.push_str(&counts(&runs, &parts, "What was done", is_done));
     page.push_str(&counts(&runs, &parts, "Faults that were caused", |what| what.starts_with(FAULTS)));
@@ -56,9 +58,16 @@ pub(super) fn page(runs: &[Run], commit: &str) -> String {
 
 /// Where they ran, and with what.
 fn machines<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
-    let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
-    runs.for_each(|run| *machines.entry(run.on.as_deref().unwrap_or(UNKNOWN_MACHINE)).or_default() += 1);
-    let lines = machines.into_iter().map(|(machine, runs)| format!("- {runs} of them: {machine}\n"));
+    let mut machines: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
+    for run in runs {
+        let counts = machines.entry(run.on.as_deref().unwrap_or(UNKNOWN_MACHINE)).or_default();
+        counts[usize::from(run.extent.file().is_some())] += 1;
+    }
+    let told = |(machine, [runs, files]): (&str, [usize; 2])| match files {
+        0 => format!("- {runs} of them: {machine}\n"),
+        _ => format!("- {runs} of them, and {files} of mutants of a file: {machine}\n"),
+    };
+    let lines = machines.into_iter().map(told);
     format!("\nThe runs, and what they ran on:\n\n{}", lines.collect::<String>())
 }
 
@@ -94,16 +103,16 @@ impl From<bool> for Met {
     }
 }
 
-fn must_reach(runs: &[&Run], mutants: &[&Run]) -> String {
+fn must_reach(runs: &[&Run], subjects: &BTreeMap<&str, Killed>) -> String {
     let mut table = "\n## Must reach\n\n| what | figure | met |\n|---|---|---|\n".to_owned();
-    for Target { what, figure, met } in targets(runs, mutants) {
+    for Target { what, figure, met } in targets(runs, subjects) {
         // A string takes whatever is written.
         let _ = writeln!(table, "| {what} | {figure} | {} |", met.as_str());
     }
     table
 }
 
-fn targets(runs: &[&Run], mutants: &[&Run]) -> Vec<Target> {
+fn targets(runs: &[&Run], subjects: &BTreeMap<&str, Killed>) -> Vec<Target> {
     let of = |what: &str| -> u64 { runs.iter().map(|run| run.count(what)).sum() };
     // Of the parts that count something, what they found that must not be.
     let wrong = |what: &str| -> u64 {
@@ -154,7 +163,7 @@ fn targets(runs: &[&Run], mutants: &[&Run]) -> Vec<Target> {
             of("simulation seeds") >= 10_000 && wrong("simulation seeds") == 0,
         ),
         planted_caught(runs),
-        mutants_killed(mutants),
+        mutants_killed(subjects),
     ]
 }
 
@@ -199,15 +208,14 @@ fn planted_caught(runs: &[&Run]) -> Target {
     }
 }
 
-fn mutants_killed(mutants: &[&Run]) -> Target {
-    let subjects = subjects(mutants);
+fn mutants_killed(subjects: &BTreeMap<&str, Killed>) -> Target {
     let figure = |subject: &&str| match subjects.get(subject) {
         Some(killed) => {
             let (percent, viable) = (killed.percent(), grouped(killed.of("viable")));
             let sample = if killed.is_whole() {
                 String::new()
             } else {
-                format!(", a sample: {:.1} % tried", 100.0 * killed.tried)
+                format!(", a sample: {:.1} % of the code tried", killed.percent_tried())
             };
             let late = match killed.late {
                 0 => String::new(),
@@ -248,7 +256,7 @@ fn minutes(seconds: impl Iterator<Item = u64>) -> String {
 fn seeds(runs: &[&&Run]) -> String {
     let ranges = runs.iter().filter_map(|run| match run.extent {
         Extent::Seeds { first, count } => Some((first, count)),
-        Extent::Shard { .. } | Extent::Left { .. } => None,
+        Extent::Mutants { .. } | Extent::Left { .. } => None,
     });
     let mut ranges: Vec<(u64, u64)> = ranges.collect();
     ranges.sort_unstable();
@@ -276,7 +284,7 @@ fn earlier<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
     let mut at: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for run in runs {
         let Some(commit) = &run.earlier else { continue };
-        let what = run.extent.subject().map_or_else(|| run.part.clone(), |_| format!("mutants of {}", run.extent));
+        let what = run.extent.file().map_or_else(|| run.part.clone(), |file| format!("mutants of {}", folder_of(file)));
         at.entry(commit).or_default().insert(what);
     }
     if at.is_empty() {
@@ -285,9 +293,14 @@ fn earlier<'a>(runs: impl Iterator<Item = &'a &'a Run>) -> String {
     let list = |whats: BTreeSet<String>| whats.into_iter().collect::<Vec<_>>().join(", ");
     let at: Vec<String> = at.into_iter().map(|(commit, whats)| format!("{commit}: {}", list(whats))).collect();
     format!(
-        "\nThese ran at an earlier commit, since which nothing of theirs has changed but tests. {}.\n",
+        "\nThese ran at an earlier commit, since which nothing of theirs has changed but tests: of mutants, not their file. {}.\n",
         at.join("; ")
     )
+}
+
+/// The folder of the package of a file.
+fn folder_of(file: &str) -> &str {
+    file.split("/src/").next().unwrap_or(file)
 }
 
 /// Of each planted bug the hunts, those that caught it, and the seeds that these took.
@@ -317,11 +330,11 @@ fn table_of_planted(runs: &[&Run]) -> String {
 /// What became of a subject's mutants.
 #[derive(Default)]
 struct Killed {
-    runs: usize,
+    /// The files that were tried, and how many there are; and their lines.
+    files: [usize; 2],
+    lines: [usize; 2],
     seconds: u64,
-    /// Of all its mutants, the part that was tried.
-    tried: f64,
-    /// How many of the killed survived all tests of the commit that they were drawn at.
+    /// How many of the killed survived all tests of the commit that they were tried at first.
     late: u64,
     counts: BTreeMap<String, u64>,
 }
@@ -331,9 +344,13 @@ impl Killed {
         self.counts.get(what).copied().unwrap_or(0)
     }
 
-    /// Whether all its mutants were tried: shares of them are added, which are no whole numbers.
+    /// Whether all its files were tried.
     fn is_whole(&self) -> bool {
-        self.tried > 0.999
+        self.files[0] == self.files[1]
+    }
+
+    fn percent_tried(&self) -> f64 {
+        100.0 * self.lines[0] as f64 / self.lines[1].max(1) as f64
     }
 
     /// Of those that a sample leaves out this says more: tests are written for those that it has.
@@ -355,56 +372,68 @@ impl Killed {
     }
 }
 
-fn subjects<'a>(mutants: &[&'a Run]) -> BTreeMap<&'a str, Killed> {
-    let mut subjects: BTreeMap<&str, Killed> = BTreeMap::new();
-    for run in mutants {
-        let Some(subject) = run.extent.subject() else { continue };
-        let killed = subjects.entry(subject).or_default();
-        killed.runs += 1;
-        killed.seconds += run.seconds;
-        if let Extent::Shard { of, .. } = run.extent {
-            killed.tried += 1.0 / of.max(1) as f64;
-        }
-        for (what, times) in &run.counts {
-            *killed.counts.entry(what.clone()).or_default() += times;
-        }
-    }
-    for (subject, killed) in &mut subjects {
-        // Some were settled by a later run, each of them once.
-        let its: Vec<&Run> = mutants.iter().copied().filter(|run| run.extent.subject() == Some(subject)).collect();
-        let survivors: BTreeSet<&String> = its.iter().flat_map(|run| &run.survivors).collect();
-        let settled = |names: fn(&Run) -> &Vec<String>| {
-            its.iter().flat_map(|run| names(run)).filter(|name| survivors.contains(name)).collect::<BTreeSet<_>>().len()
-                as u64
-        };
-        let all = settled(|run| &run.killed);
-        // By tests of the same commit, which were not written for it.
-        let in_time = its.iter().flat_map(|run| run.survivors.iter().map(|name| (name, &run.earlier)));
-        let in_time = in_time
-            .filter(|&(name, commit)| its.iter().any(|other| other.earlier == *commit && other.killed.contains(name)));
-        killed.late = all - in_time.map(|(name, _)| name).collect::<BTreeSet<_>>().len() as u64;
-        *killed.counts.entry("killed".to_owned()).or_default() += all;
-        *killed.counts.entry("argued".to_owned()).or_default() += settled(|run| &run.argued);
-        killed.counts.insert("survive".to_owned(), left(&its).count() as u64);
-    }
-    subjects
+/// What became of the mutants of each subject of which some were tried.
+fn subjects<'a>(mutants: &[&Run], files: &BTreeMap<&'a str, Files>) -> BTreeMap<&'a str, Killed> {
+    let of = |files: &Files| {
+        let is_its = |run: &&&Run| run.extent.file().is_some_and(|file| files.contains_key(file));
+        let its: Vec<&Run> = mutants.iter().filter(is_its).copied().collect();
+        (!its.is_empty()).then(|| killed(&its, files))
+    };
+    files.iter().filter_map(|(subject, files)| Some((*subject, of(files)?))).collect()
 }
 
-fn table_of_mutants(mutants: &[&Run]) -> String {
-    let subjects = subjects(mutants);
+/// What these runs of mutants of files come to.
+fn killed(runs: &[&Run], files: &Files) -> Killed {
+    let tried = |run: &&Run| match &run.extent {
+        Extent::Mutants { file } => files.get(file).copied(),
+        Extent::Left { .. } | Extent::Seeds { .. } => None,
+    };
+    let tried: Vec<usize> = runs.iter().filter_map(tried).collect();
+    let mut killed = Killed {
+        files: [tried.len(), files.len()],
+        lines: [tried.iter().sum(), files.values().sum()],
+        seconds: runs.iter().map(|run| run.seconds).sum(),
+        ..Killed::default()
+    };
+    for (what, times) in runs.iter().flat_map(|run| &run.counts) {
+        *killed.counts.entry(what.clone()).or_default() += times;
+    }
+    // Some were settled by a later run, each of them once.
+    let survivors: BTreeSet<&String> = runs.iter().flat_map(|run| &run.survivors).collect();
+    let settled = |names: fn(&Run) -> &Vec<String>| {
+        let names = runs.iter().flat_map(|run| names(run)).filter(|name| survivors.contains(name));
+        names.collect::<BTreeSet<_>>().len() as u64
+    };
+    let all = settled(|run| &run.killed);
+    // By tests of the same commit, which were not written for it.
+    let in_time = runs.iter().flat_map(|run| run.survivors.iter().map(|name| (name, &run.earlier)));
+    let in_time = in_time
+        .filter(|&(name, commit)| runs.iter().any(|other| other.earlier == *commit && other.killed.contains(name)));
+    killed.late = all - in_time.map(|(name, _)| name).collect::<BTreeSet<_>>().len() as u64;
+    *killed.counts.entry("killed".to_owned()).or_default() += all;
+    *killed.counts.entry("argued".to_owned()).or_default() += settled(|run| &run.argued);
+    killed.counts.insert("survive".to_owned(), left(runs).count() as u64);
+    killed
+}
+
+fn table_of_mutants(subjects: &BTreeMap<&str, Killed>) -> String {
     if subjects.is_empty() {
         return String::new();
     }
-    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with: one of their own package's, or, of structures and layouts, of the conformance suite over the memory store; at a second trial, one that came since. Such come for the very mutants that survive: of a sample it says what the tests did that were there when it was drawn. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
-                     | subject | runs | minutes | tried | killed of viable | | argued | survive | do not build |\n\
+    let mut table = "\n## Mutants\n\nKilled are those that a test failed on, or never ended with: one of their own package's, or, of structures and layouts, of the conformance suite over the memory store; at a second trial, one that came since. Such come for the very mutants that survive: of a sample it says what the tests did that were there when it was tried first. They are tried by the file, and what came of one counts while the file is the same but for its tests, and all tests are there that failed on its mutants. The files of layouts are structures', too. Those that survive, and why no test can see it: [mutants.md](mutants.md).\n\n\
+                     | subject | files | minutes | of the code | killed of viable | | argued | survive | do not build |\n\
                      |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
-    for (subject, killed) in &subjects {
+    for (subject, killed) in subjects {
         let of = |what| grouped(killed.of(what));
-        let (runs, minutes, tried) = (killed.runs, minutes([killed.seconds].into_iter()), 100.0 * killed.tried);
+        let ([tried, files], minutes, percent) =
+            (killed.files, minutes([killed.seconds].into_iter()), killed.percent_tried());
         let (share, viable) = (format!("{} of {}", of("killed"), of("viable")), killed.percent());
         let rest = ["argued", "survive", "do not build"].map(of).join(" | ");
-        let _ = writeln!(table, "| {subject} | {runs} | {minutes} | {tried:.1} % | {share} | {viable:.1} % | {rest} |");
+        let _ = writeln!(
+            table,
+            "| {subject} | {tried} of {files} | {minutes} | {percent:.1} % | {share} | {viable:.1} % | {rest} |"
+        );
     }
     table
 }
@@ -475,19 +504,21 @@ mod tests {
         counted(part, seed, violations, json!({"operations checked": 1_500_000, "faults: cut": 7}))
     }
 
-    fn mutants(subject: &str, shard: u64, counts: [u64; 3], survivors: &[&str]) -> Run {
+    fn mutants(file: &str, counts: [u64; 3], survivors: &[&str]) -> Run {
         let [viable, killed, argued] = counts;
         let survive = viable - killed - argued;
         let counts =
             json!({"viable": viable, "killed": killed, "argued": argued, "survive": survive, "do not build": 0});
         let findings = json!({"counts": counts, "violations": 0, "told": [], "survivors": survivors});
-        parsed(
-            json!({"part": "mutants", "subject": subject, "shard": shard, "shards": 4, "seconds": 60, "findings": findings}),
-        )
+        parsed(json!({"part": "mutants", "file": file, "seconds": 60, "findings": findings}))
     }
 
+    /// Of two subjects one file is the same.
     fn page_of(runs: &[Run]) -> String {
-        page(runs, "abc")
+        let files = |files: &[(&str, usize)]| files.iter().map(|(file, lines)| ((*file).to_owned(), *lines)).collect();
+        let core = files(&[("a.rs", 30), ("b.rs", 10), ("c.rs", 40)]);
+        let (layouts, structures) = (files(&[("l.rs", 1)]), files(&[("l.rs", 1), ("s.rs", 4)]));
+        page(runs, &BTreeMap::from([("core", core), ("layouts", layouts), ("structures", structures)]), "abc")
     }
 
     /// The line of a target.
@@ -498,8 +529,11 @@ mod tests {
     #[test]
     fn runs_are_counted_by_what_they_ran_on() {
         let on = |machine: &str| Run { on: Some(machine.to_owned()), ..run("histories", 1, 0) };
-        let page = page_of(&[on("one"), on("another"), run("crashes", 1, 0), on("one")]);
-        assert!(page.contains("\n\n- 1 of them: another\n- 1 of them: not recorded\n- 2 of them: one\n\n"), "{page}");
+        let file = Run { on: Some("one".to_owned()), ..mutants("a.rs", [1, 1, 0], &[]) };
+        let page = page_of(&[on("one"), on("another"), run("crashes", 1, 0), on("one"), file]);
+        let told =
+            "\n\n- 1 of them: another\n- 1 of them: not recorded\n- 2 of them, and 1 of mutants of a file: one\n\n";
+        assert!(page.contains(told), "{page}");
     }
 
     #[test]
@@ -632,60 +666,67 @@ mod tests {
     #[test]
     fn mutants_are_told_by_subject_and_survivors_are_no_violations() {
         let mut all = vec![
-            mutants("core", 0, [100, 96, 3], &["a.rs: replace + with - in y"]),
-            mutants("core", 1, [100, 99, 1], &[]),
-            mutants("layouts", 0, [40, 38, 2], &[]),
+            mutants("a.rs", [100, 96, 3], &["a.rs:1:2: replace + with - in y"]),
+            mutants("b.rs", [100, 99, 1], &[]),
         ];
-        let page = page_of(&all);
-        assert!(page.contains("| core | 2 | 2.0 | 50.0 % | 195 of 200 | 97.5 % | 4 | 1 | 0 |"), "{page}");
-        assert!(page.contains("## Mutants that survive\n\n- a.rs: replace + with - in y"), "{page}");
-        assert!(!page.contains("## Violations"), "{page}");
-        let (core, layouts) =
-            ("core 97.5 % of 200, a sample: 50.0 % tried", "layouts 95.0 % of 40, a sample: 25.0 % tried");
-        let row = format!("| {core}; {layouts}; structures 0 | **no** |");
         let of = |runs: &[Run]| target(&page_of(runs), "viable mutants killed").to_owned();
-        assert!(of(&all).ends_with(&row), "{page}");
-        all.push(mutants("structures", 0, [20, 19, 0], &[]));
-        assert!(of(&all).ends_with("structures 95.0 % of 20, a sample: 25.0 % tried | of a sample |"), "{}", of(&all));
-        let rest = |subject| (0..4).map(move |shard| mutants(subject, shard, [20, 19, 0], &[]));
-        let whole: Vec<Run> = ["core", "layouts", "structures"].into_iter().flat_map(rest).collect();
-        assert!(of(&whole).ends_with("; structures 95.0 % of 80 | yes |"), "{}", of(&whole));
+        assert!(
+            of(&all).ends_with(
+                "| core 97.5 % of 200, a sample: 50.0 % of the code tried; layouts 0; structures 0 | **no** |"
+            )
+        );
+        all.push(mutants("l.rs", [40, 38, 2], &[]));
+        let page = page_of(&all);
+        assert!(page.contains("| core | 2 of 3 | 2.0 | 50.0 % | 195 of 200 | 97.5 % | 4 | 1 | 0 |"), "{page}");
+        assert!(page.contains("| structures | 1 of 2 | 1.0 | 20.0 % | 38 of 40 | 95.0 % | 2 | 0 | 0 |"), "{page}");
+        assert!(page.contains("## Mutants that survive\n\n- a.rs:1:2: replace + with - in y"), "{page}");
+        assert!(!page.contains("## Violations"), "{page}");
+        let last =
+            "; layouts 95.0 % of 40; structures 95.0 % of 40, a sample: 20.0 % of the code tried | of a sample |";
+        assert!(of(&all).ends_with(last), "{}", of(&all));
+        all.extend([mutants("c.rs", [0, 0, 0], &[]), mutants("s.rs", [20, 19, 0], &[])]);
+        assert!(of(&all).ends_with("; layouts 95.0 % of 40; structures 95.0 % of 60 | yes |"), "{}", of(&all));
+        all.push(mutants("gone.rs", [900, 0, 0], &[]));
+        assert!(of(&all).ends_with("; structures 95.0 % of 60 | yes |"), "one of a file that is no more");
     }
 
     #[test]
     fn mutants_that_were_left_and_are_settled_by_now_survive_no_more() {
         let left = |killed: Value, argued: &[&str]| {
             let findings = json!({"counts": {}, "violations": 0, "killed": killed, "argued": argued});
-            parsed(json!({"part": "mutants", "subject": "core", "left": true, "seconds": 30, "findings": findings}))
+            parsed(json!({"part": "mutants", "file": "a.rs", "left": true, "seconds": 30, "findings": findings}))
         };
         let mut all = [
-            mutants("core", 0, [100, 96, 1], &["a.rs: x", "a.rs: y", "a.rs: z"]),
+            mutants("a.rs", [100, 96, 1], &["a.rs: x", "a.rs: y", "a.rs: z"]),
             left(json!({"a.rs: x": "a test", "b.rs: of a run that counts no more": "a test"}), &[]),
             left(json!({"a.rs: x": "another"}), &["a.rs: z"]),
         ];
         let page = page_of(&all);
-        assert!(page.contains("core 97.0 % of 100, a sample: 25.0 % tried"), "by a test of the same commit: {page}");
+        let sample = "a sample: 37.5 % of the code tried";
+        assert!(page.contains(&format!("core 97.0 % of 100, {sample}")), "by a test of the same commit: {page}");
         all[0].earlier = Some("e1".to_owned());
         let page = page_of(&all);
-        assert!(page.contains("| core | 3 | 2.0 | 25.0 % | 97 of 100 | 97.0 % | 2 | 1 | 0 |"), "{page}");
+        assert!(page.contains("| core | 1 of 3 | 2.0 | 37.5 % | 97 of 100 | 97.0 % | 2 | 1 | 0 |"), "{page}");
         assert!(page.contains("## Mutants that survive\n\n- a.rs: y\n"), "{page}");
         assert!(!page.contains("a.rs: x") && !page.contains("a.rs: z"), "{page}");
-        assert!(
-            page.contains("core 97.0 % of 100 (96.0 % by tests that were there), a sample: 25.0 % tried"),
-            "{page}"
-        );
+        assert!(page.contains(&format!("core 97.0 % of 100 (96.0 % by tests that were there), {sample}")), "{page}");
     }
 
     #[test]
     fn runs_of_an_earlier_commit_are_told() {
-        let mut all =
-            [run("histories", 1, 0), run("histories", 40, 0), run("crashes", 3, 0), mutants("core", 2, [1, 1, 0], &[])];
+        let mut all = [
+            run("histories", 1, 0),
+            run("histories", 40, 0),
+            run("crashes", 3, 0),
+            mutants("crates/core/src/a.rs", [1, 1, 0], &[]),
+            mutants("crates/core/src/b.rs", [1, 1, 0], &[]),
+        ];
         assert!(!page_of(&all).contains("an earlier commit"));
-        all[1].earlier = Some("e1".to_owned());
-        all[2].earlier = Some("e1".to_owned());
-        all[3].earlier = Some("d0".to_owned());
+        for (at, commit) in [(1, "e1"), (2, "e1"), (3, "d0"), (4, "d0")] {
+            all[at].earlier = Some(commit.to_owned());
+        }
         let page = page_of(&all);
-        assert!(page.contains("but tests. d0: mutants of core 2/4; e1: crashes, histories.\n"), "{page}");
+        assert!(page.contains("not their file. d0: mutants of crates/core; e1: crashes, histories.\n"), "{page}");
     }
 
     #[test]

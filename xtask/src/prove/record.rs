@@ -1,6 +1,6 @@
 //! Runs as they are recorded, a line each, in `docs/proof/<commit>.jsonl`, which is kept with the code: another machine adds to it. Nothing counts twice: what a run did must be what no other did that counts. Runs of a commit count at a later one, too, as
-//! long as what their part runs is the same: documents and tests have no say in what the proof finds, nor has the command line in where the durable store crashes. So do mutants as long as nothing has changed that they were made of and held against, but for tests that
-//! have come: who was killed stays so.
+//! long as what their part runs is the same: documents and tests have no say in what the proof finds, nor has the command line in where the durable store crashes. Mutants are tried and recorded by the file, and count as long as their file is the same but for its tests, and as
+//! each test is still there that failed on one of them: it is taken that it would fail again, whatever else has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,11 +11,11 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::changes::{self, Change};
+use super::changes::is_same_product;
 use super::machine::machine;
 use super::{MUTANTS, RESULTS, RUNS};
 use crate::command::{Context, Failure, Result, output};
-use crate::mutants;
+use crate::mutants::{Files, Tests};
 
 /// What the proof is built of, and all that a part may run.
 const PRODUCT: &[&str] = &["crates", "prove", "Cargo.toml", "Cargo.lock"];
@@ -50,17 +50,17 @@ const SILENT: &str = "silent losses";
 pub(crate) enum Extent {
     /// So many seeds, from the first on.
     Seeds { first: u64, count: u64 },
-    /// Of the mutants of a subject every `of`th, from the one `at` on.
-    Shard { subject: String, at: u64, of: u64 },
-    /// Of the mutants of a subject those that other runs had left, once more.
-    Left { subject: String },
+    /// The mutants of a file.
+    Mutants { file: String },
+    /// Of the mutants of a file those that other runs had left, once more.
+    Left { file: String },
 }
 
 impl Extent {
     /// Whose mutants.
-    pub(crate) fn subject(&self) -> Option<&str> {
+    pub(crate) fn file(&self) -> Option<&str> {
         match self {
-            Extent::Shard { subject, .. } | Extent::Left { subject } => Some(subject),
+            Extent::Mutants { file } | Extent::Left { file } => Some(file),
             Extent::Seeds { .. } => None,
         }
     }
@@ -71,11 +71,7 @@ impl Extent {
             (Extent::Seeds { first, count }, Extent::Seeds { first: other, count: others }) => {
                 *first < other.saturating_add(*others) && *other < first.saturating_add(*count)
             }
-            (Extent::Shard { subject, at, of }, Extent::Shard { subject: other, at: others, of: step }) => {
-                // There is a number with both remainders.
-                let common = divisor(*of, *step).max(1);
-                subject == other && at % common == others % common
-            }
+            (Extent::Mutants { file }, Extent::Mutants { file: other }) => file == other,
             _ => false,
         }
     }
@@ -86,15 +82,10 @@ impl fmt::Display for Extent {
         match self {
             Extent::Seeds { first, count: 0 | 1 } => write!(f, "{first}"),
             Extent::Seeds { first, count } => write!(f, "{first} to {}", first.saturating_add(count - 1)),
-            Extent::Shard { subject, at, of } => write!(f, "{subject} {at}/{of}"),
-            Extent::Left { subject } => write!(f, "{subject} left"),
+            Extent::Mutants { file } => write!(f, "{file}"),
+            Extent::Left { file } => write!(f, "{file} left"),
         }
     }
-}
-
-/// The greatest number that divides both.
-fn divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { divisor(b, a % b) }
 }
 
 /// One run of a part.
@@ -110,6 +101,8 @@ pub(crate) struct Run {
     /// Mutants that another run had left: those that are killed by now, and those that are argued.
     pub(crate) killed: Vec<String>,
     pub(crate) argued: Vec<String>,
+    /// The tests that failed on mutants.
+    pub(crate) tests: BTreeSet<String>,
     /// What the tree was by the end, where that was no longer what it was at the beginning.
     pub(crate) moved: Option<String>,
     /// The machine, the compiler and the servers, where that was recorded.
@@ -129,14 +122,13 @@ impl Run {
         };
         let findings = &value["findings"];
         let counts = findings["counts"].as_object().into_iter().flatten();
-        let extent = match value["subject"].as_str() {
-            Some(subject) if value["left"] == true => Extent::Left { subject: subject.to_owned() },
-            Some(subject) => {
-                let (at, of) = (number(&value, "shard")?, number(&value, "shards")?);
-                Extent::Shard { subject: subject.to_owned(), at, of }
-            }
+        let extent = match value["file"].as_str() {
+            Some(file) if value["left"] == true => Extent::Left { file: file.to_owned() },
+            Some(file) => Extent::Mutants { file: file.to_owned() },
             None => Extent::Seeds { first: number(&value, "seed")?, count: number(&value, "seeds")? },
         };
+        let killed = findings["killed"].as_object().into_iter().flatten();
+        let killed: Vec<(&String, &str)> = killed.filter_map(|(name, test)| Some((name, test.as_str()?))).collect();
         Ok(Run {
             part: value["part"].as_str().unwrap_or_default().to_owned(),
             extent,
@@ -145,8 +137,12 @@ impl Run {
             violations: number(findings, "violations")?,
             told: texts(&findings["told"]),
             survivors: texts(&findings["survivors"]),
-            killed: findings["killed"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect(),
+            killed: killed.iter().map(|(name, _)| (*name).clone()).collect(),
             argued: texts(&findings["argued"]),
+            tests: texts(&findings["tests"])
+                .into_iter()
+                .chain(killed.iter().map(|(_, test)| (*test).to_owned()))
+                .collect(),
             moved: value["moved"].as_str().map(str::to_owned),
             on: value["on"].as_str().map(str::to_owned),
             earlier: None,
@@ -198,15 +194,15 @@ impl Book {
         let mut files: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
         files.retain(|file| *file != self.file && file.extension().is_some_and(|extension| extension == "jsonl"));
         files.sort();
-        let mut earlier: Vec<Run> = Vec::new();
+        let (mut earlier, mut tests): (Vec<Run>, Tests) = Default::default();
         for file in files {
             let Some(commit) = file.file_stem().and_then(|stem| stem.to_str()) else { continue };
             let mut is_same = BTreeMap::new();
             for run in parsed(&file)?.into_iter().filter(|run| run.moved.is_none()) {
-                let of = (run.part.clone(), run.extent.subject().map(str::to_owned));
-                let counts = *is_same
-                    .entry(of)
-                    .or_insert_with_key(|(part, subject)| self.counts_here(part, subject.as_deref(), commit));
+                let of = (run.part.clone(), run.extent.file().map(str::to_owned));
+                let is_same =
+                    is_same.entry(of).or_insert_with_key(|(part, file)| self.is_same(commit, part, file.as_deref()));
+                let counts = *is_same && tests.are_all_there(&self.root, run.extent.file(), &run.tests)?;
                 if counts && !counted.iter().chain(&earlier).any(|other| other.did_some_of(&run.part, &run.extent)) {
                     earlier.push(Run { earlier: Some(commit.to_owned()), ..run });
                 }
@@ -215,21 +211,30 @@ impl Book {
         Ok(earlier)
     }
 
-    /// Whether runs at another commit would be the same here: those of a subject's mutants, or of another part.
-    fn counts_here(&self, part: &str, subject: Option<&str>, commit: &str) -> bool {
-        match subject {
-            Some(subject) => mutants::sources(subject)
-                .is_some_and(|sources| changes::since(&self.root, commit, sources) <= Change::MoreTests),
-            None => changes::since(&self.root, commit, sources(part)) <= Change::Tests,
+    /// Whether what a part runs, or the file that mutants are of, is what it was at a commit.
+    fn is_same(&self, commit: &str, part: &str, file: Option<&str>) -> bool {
+        match file {
+            Some(file) => is_same_product(&self.root, commit, &[file]),
+            None => is_same_product(&self.root, commit, sources(part)),
         }
     }
 
-    /// Mutants of a subject that no test saw, and nobody argued, in the runs that count here.
-    pub(crate) fn left(&self, subject: &str) -> Result<Vec<String>> {
+    /// Mutants of these files that no test saw, and nobody argued, in the runs that count here.
+    pub(crate) fn left(&self, files: &Files) -> Result<Vec<String>> {
         let runs = self.runs()?;
-        let its: Vec<&Run> =
-            runs.iter().filter(|run| run.part == MUTANTS && run.extent.subject() == Some(subject)).collect();
+        let is_of = |run: &&Run| run.part == MUTANTS && run.extent.file().is_some_and(|file| files.contains_key(file));
+        let its: Vec<&Run> = runs.iter().filter(is_of).collect();
         Ok(left(&its).map(str::to_owned).collect())
+    }
+
+    /// Those of these files of which no mutants are recorded.
+    pub(crate) fn untried(&self, files: Files) -> Result<Files> {
+        let runs = self.runs()?;
+        let is_tried = |file: &str| {
+            let extent = Extent::Mutants { file: file.to_owned() };
+            runs.iter().any(|run| run.did_some_of(MUTANTS, &extent))
+        };
+        Ok(files.into_iter().filter(|(file, _)| !is_tried(file)).collect())
     }
 
     /// Fails where some of this is recorded.
@@ -248,7 +253,7 @@ impl Book {
         let runs = self.runs()?;
         let ends = runs.iter().filter(|run| run.part == part).filter_map(|run| match run.extent {
             Extent::Seeds { first, count } => Some(first.saturating_add(count)),
-            Extent::Shard { .. } | Extent::Left { .. } => None,
+            Extent::Mutants { .. } | Extent::Left { .. } => None,
         });
         Ok(ends.max())
     }
@@ -322,8 +327,8 @@ mod tests {
         Extent::Seeds { first, count }
     }
 
-    fn shard(subject: &str, at: u64, of: u64) -> Extent {
-        Extent::Shard { subject: subject.to_owned(), at, of }
+    fn mutants(file: &str) -> Extent {
+        Extent::Mutants { file: file.to_owned() }
     }
 
     #[test]
@@ -344,13 +349,12 @@ mod tests {
     }
 
     #[test]
-    fn runs_meet_in_their_seeds_and_in_the_mutants_of_their_shards() {
+    fn runs_meet_in_their_seeds_and_in_the_file_of_their_mutants() {
         assert!(seeds(7, 3).meets(&seeds(9, 1)) && seeds(9, 1).meets(&seeds(7, 3)) && seeds(7, 3).meets(&seeds(0, 99)));
         assert!(!seeds(7, 3).meets(&seeds(10, 5)) && !seeds(10, 5).meets(&seeds(7, 3)));
-        // The third of ten has the third and the eighth of twenty, and not the second of four.
-        assert!(shard("core", 3, 5).meets(&shard("core", 13, 20)) && shard("core", 0, 1).meets(&shard("core", 5, 7)));
-        assert!(!shard("core", 3, 10).meets(&shard("core", 2, 4)) && !shard("core", 3, 5).meets(&shard("core", 4, 5)));
-        assert!(!shard("core", 3, 5).meets(&shard("proto", 3, 5)));
+        let left = Extent::Left { file: "a.rs".to_owned() };
+        assert!(mutants("a.rs").meets(&mutants("a.rs")) && !mutants("a.rs").meets(&mutants("b.rs")));
+        assert!(!mutants("a.rs").meets(&left) && !left.meets(&left) && !mutants("a.rs").meets(&seeds(0, 1)));
     }
 
     /// A tree of its own with one commit, a book of it, and how to record a run of these seeds.
@@ -387,35 +391,48 @@ mod tests {
         assert!(book.room("x", 6).is_err() && book.room("y", 6).is_ok());
     }
 
+    /// Writes a file of the tree, and has git know it.
+    fn put(root: &Path, file: &str, text: &str) {
+        fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        fs::write(root.join(file), text).unwrap();
+        output(Command::new("git").args(["add", file]).current_dir(root)).unwrap();
+    }
+
     #[test]
-    fn runs_of_an_earlier_commit_count_as_long_as_their_code_is_the_same() {
-        let (folder, book) = opened();
+    fn mutants_of_an_earlier_commit_count_as_long_as_their_file_is_the_same_and_the_tests_are_there() {
+        let (folder, mut book) = opened();
         let root = folder.path();
-        let findings = json!({"counts": {"viable": 3}, "violations": 0});
-        for (subject, at) in [("core", 0), ("layouts", 1), ("nobody's", 2)] {
-            let run = json!({"part": MUTANTS, "subject": subject, "shard": at, "shards": 3, "seconds": 1, "findings": findings});
-            book.record(root, run).unwrap();
+        let code =
+            |product: &str, test: &str| format!("{product}\n#[cfg(test)]\nmod tests {{\n    fn {test}() {{}}\n}}\n");
+        let files = ["a", "b"].map(|name| format!("crates/core/src/{name}.rs"));
+        put(root, &files[0], &code("fn a() {}", "one"));
+        put(root, &files[1], &code("fn b() {}", "two"));
+        let who = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "second"];
+        output(Command::new("git").args(who).current_dir(root)).unwrap();
+        book.commit = commit(root).unwrap();
+        for (file, tests) in files.iter().zip([["larder-core tests::one", "tests::two"], ["code - x (line 1)", "two"]])
+        {
+            let findings = json!({"counts": {"viable": 3}, "violations": 0, "tests": tests});
+            book.record(root, json!({"part": MUTANTS, "file": file, "seconds": 1, "findings": findings})).unwrap();
         }
-        record(&book, root, 1, 1).unwrap();
-        let runs = |name: &str| {
-            let file = book.file.with_file_name(name);
-            Book { commit: "another".to_owned(), root: root.to_owned(), file }.runs().unwrap()
-        };
-        let of = book.file.with_file_name(format!("{}.jsonl", book.commit));
-        fs::rename(&book.file, of).unwrap();
-        let told = || runs("later.jsonl").iter().map(|run| run.extent.to_string()).collect::<Vec<_>>();
-        assert!(runs("later.jsonl").iter().all(|run| run.earlier.as_ref() == Some(&book.commit)));
-        assert_eq!(told(), ["core 0/3", "layouts 1/3", "1"]);
-        let add = |file: &str, text: &str| {
-            let file = root.join("crates").join(file);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, text).unwrap();
-            output(Command::new("git").args(["add", "crates"]).current_dir(root)).unwrap();
-        };
-        add("core/tests/more.rs", "first");
-        assert_eq!(told(), ["core 0/3", "layouts 1/3", "1"], "a test more");
-        add("structures/src/code.rs", "first");
-        assert_eq!(told(), ["core 0/3"], "the structures are others by now");
+        fs::rename(&book.file, book.file.with_file_name(format!("{}.jsonl", book.commit))).unwrap();
+        let file = book.file.with_file_name("later.jsonl");
+        let later = Book { commit: "another".to_owned(), root: root.to_owned(), file };
+        let told = || later.runs().unwrap().iter().map(|run| run.extent.to_string()).collect::<Vec<_>>();
+        let untried = || later.untried(files.iter().map(|file| (file.clone(), 1)).collect()).unwrap();
+        assert_eq!(told(), files);
+        assert!(later.runs().unwrap().iter().all(|run| run.earlier.as_ref() == Some(&book.commit)));
+        put(root, &files[0], &code("fn another() {}", "one"));
+        assert_eq!(told(), files[1..], "the file is another");
+        assert_eq!(untried().into_keys().collect::<Vec<_>>(), files[..1]);
+        put(root, &files[0], &code("fn a() {}", "renamed"));
+        assert_eq!(told(), files[1..], "a test is gone that failed");
+        put(root, "crates/core/tests/it.rs", "fn one() {}");
+        assert_eq!(told(), files, "it has moved");
+        fs::remove_file(root.join("code")).unwrap();
+        assert_eq!(told(), files[..1], "the file of an example is gone");
+        put(root, &files[1], &code("fn b() {}", "three"));
+        assert!(told().is_empty(), "one that failed on mutants of both");
     }
 
     #[test]
@@ -437,9 +454,7 @@ mod tests {
             ("crates/structures/src/set.rs", &["crashes"]),
             ("prove/src/crashes.rs", &[]),
         ] {
-            fs::create_dir_all(root.join(code).parent().unwrap()).unwrap();
-            fs::write(root.join(code), "first").unwrap();
-            output(Command::new("git").args(["add", code]).current_dir(root)).unwrap();
+            put(root, code, "first");
             assert_eq!(told(), left, "{code}");
         }
     }
@@ -513,17 +528,17 @@ mod tests {
     #[test]
     fn mutants_that_were_left_are_left_until_they_are_settled() {
         let (folder, book) = opened();
-        let run = |what: Value, findings: Value| {
-            let mut run = json!({"part": MUTANTS, "subject": "core", "seconds": 1, "findings": findings});
-            run.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
+        let run = |file: &str, left: bool, findings: Value| {
+            let run = json!({"part": MUTANTS, "file": file, "left": left, "seconds": 1, "findings": findings});
             book.record(folder.path(), run).unwrap();
         };
-        run(json!({"shard": 0, "shards": 2}), json!({"violations": 0, "survivors": ["a", "b"]}));
-        run(json!({"shard": 1, "shards": 2}), json!({"violations": 0, "survivors": ["c"]}));
-        run(json!({"left": true}), json!({"violations": 0, "killed": {"b": "a test"}}));
-        run(json!({"left": true}), json!({"violations": 0, "argued": ["c"]}));
-        assert_eq!(book.left("core").unwrap(), ["a"]);
-        assert!(book.left("layouts").unwrap().is_empty());
+        run("a.rs", false, json!({"violations": 0, "survivors": ["a.rs: a", "a.rs: b"]}));
+        run("c.rs", false, json!({"violations": 0, "survivors": ["c.rs: c", "c.rs: d"]}));
+        run("a.rs", true, json!({"violations": 0, "killed": {"a.rs: b": "a test"}}));
+        run("c.rs", true, json!({"violations": 0, "argued": ["c.rs: c"]}));
+        let left = |files: &[&str]| book.left(&files.iter().map(|file| ((*file).to_owned(), 1)).collect()).unwrap();
+        assert_eq!(left(&["a.rs", "c.rs"]), ["a.rs: a", "c.rs: d"]);
+        assert_eq!(left(&["c.rs", "d.rs"]), ["c.rs: d"]);
     }
 
     #[test]

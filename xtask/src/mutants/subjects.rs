@@ -36,7 +36,7 @@ pub(super) struct AtOnce {
     pub(super) tests: &'static [&'static str],
     /// As the runner that lists them is told.
     pub(super) filter: &'static [&'static str],
-    /// Whether one that survives is tried by itself, too, against the package's tests: examples in its documentation are no tests that are built with the others.
+    /// Whether one that survives is tried by itself, too, against all tests of the package: examples in its documentation are none that are built with the others.
     pub(super) has_examples: bool,
 }
 
@@ -60,9 +60,10 @@ const IN_STRUCTURES: AtOnce = AtOnce {
     ],
     has_examples: false,
 };
+/// Without the test that builds a file of it by itself, which is none with switches.
 const IN_CORE: AtOnce = AtOnce {
     crate_root: "crates/core/src/lib.rs",
-    tests: &["--package=larder-core", "--lib", "--tests"],
+    tests: &["--package=larder-core", "--lib", "--test=vocabulary"],
     filter: &["--ignore-default-filter"],
     has_examples: true,
 };

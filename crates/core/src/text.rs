@@ -117,6 +117,7 @@ mod tests {
     fn a_password_with_at_and_slash_is_masked_whole() {
         assert_eq!(masked_url("memcached://u:p@ss/w@h:1/x"), "memcached://u:***@h:1/x");
         assert_eq!(masked_url("memcached://u:p?a#s@host"), "memcached://u:***@host");
+        assert_eq!(masked_url("redis://joe:se?cret=1@h"), "redis://joe:***@h");
         assert_eq!(masked_url("redis://joe:1?ret@h"), "redis://joe:***@h");
         assert_eq!(masked_url("redis://sec?ret@h"), "redis://***@h");
         assert_eq!(masked_url("redis://u:p@a?ss@h"), "redis://u:***@h");

@@ -1,6 +1,7 @@
 //! Finding out what a name holds, and dropping it with all its keys.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use larder_core::list::{self, List};
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
@@ -15,6 +16,8 @@ use crate::name::Name;
 use crate::owned::{self, Owned};
 use crate::queue;
 use crate::records;
+use crate::retry::Backoff;
+use crate::runtime;
 use crate::sharded;
 use crate::table;
 use crate::unique;
@@ -147,6 +150,12 @@ const MANIFESTS_A_BATCH: usize = 256;
 /// How often the manifest is removed again when its token died, or a lock was renewed, in between.
 const DROP_TRIES_MAX: usize = 4;
 
+/// How often the data are deleted where others write meanwhile what names them, and how long they are let be before the next time: whoever puts into a log whose parts were deleted makes them
+/// anew, and lists them, and is quiet after that.
+const LIST_TRIES_MAX: usize = 12;
+const LIST_PAUSE_FIRST: Duration = Duration::from_millis(2);
+const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
+
 /// Drops whatever structure a name holds, with all its keys: first the data, then the manifest. So a drop that stops midway
 /// leaves a structure that says [`Lost`](ErrorKind::Lost) and can be dropped again, and never a key that nobody can find.
 /// Handles that are open answer `Lost` from then on.
@@ -156,13 +165,15 @@ const DROP_TRIES_MAX: usize = 4;
 /// first), and one that looked just before cannot make enough copies for a write to count.
 ///
 /// Returns what was dropped, `None` if there was nothing. **Round trips: 3**, 2 for a structure that is its manifest, 4 with
-/// copies, and for unique visitors in sets of the store's own; one more for each further batch that the data keys fill, and two for each time that the manifest must be looked at again.
+/// copies, and for unique visitors in sets of the store's own, 5 where a list names pieces; one more for each further batch that the keys fill, 3 for each time that a list was
+/// written meanwhile, which waits a moment first, and two for each time that the manifest must be looked at again.
 ///
-/// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, and the list of the periods of unique visitors are deleted as they were read, and
-/// where they were written since, they are read and what they name is deleted once more.
+/// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, the head of a packed table, which names its versions, and the lists of the periods of
+/// unique visitors, of the shards of packed records and of the parts of an event log are deleted as they were read, and where they were written since, they are read and what they name is
+/// deleted once more. Whoever made what he cannot list any more removes it himself; what somebody had made who died before he could stays, under a key that nobody reads.
 ///
-/// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map and list as they are: what others drop and make
-/// again between the look and the delete loses its manifest there, and shards of a resharding or a period that others begin meanwhile are left behind.
+/// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map, head and list as they are: what others drop and make
+/// again between the look and the delete loses its manifest there, and what others list meanwhile is left behind.
 ///
 /// # Errors
 /// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone; and where others keep writing what names its data. [`ErrorKind::LayoutMismatch`] while another
@@ -222,7 +233,12 @@ fn midway(error: Error, is_begun: bool) -> Error {
 /// where they did.
 async fn delete_all_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<()> {
     let mut is_begun = false;
-    for _ in 0..DROP_TRIES_MAX {
+    let mut backoff = Backoff::new(LIST_PAUSE_FIRST, LIST_PAUSE_MAX);
+    for attempt in 0..LIST_TRIES_MAX {
+        if attempt > 0 {
+            runtime::current("dropping what others add to waits a moment").map_err(|error| midway(error, is_begun))?;
+            tokio::time::sleep(backoff.next_pause()).await;
+        }
         let pieces = pieces(store, ctx, name, manifest).await.map_err(|error| midway(error, is_begun))?;
         delete_pieces(store, ctx, pieces.keys).await.map_err(|error| midway(error, is_begun))?;
         if delete_data(store, ctx, name, manifest, pieces.cas).await.map_err(|error| midway(error, is_begun))? {
@@ -230,7 +246,7 @@ async fn delete_all_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Man
         }
         is_begun = true;
     }
-    let detail = format!("others wrote what names the data of {name} at each of {DROP_TRIES_MAX} tries to drop it");
+    let detail = format!("others wrote what names the data of {name} at each of {LIST_TRIES_MAX} tries to drop it");
     Err(midway(Error::new(ErrorKind::Conflict, detail), is_begun))
 }
 
@@ -263,15 +279,12 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
         Kind::Array => array::pieces(name, manifest),
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set | Kind::Cache => Ok(Vec::new()),
         Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
-        Kind::EventLog => log::pieces(store, ctx, name, manifest).await,
         Kind::Table => table::pieces(store, ctx, name, manifest).await,
         Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
-        Kind::PackedTable => lookup::pieces(store, ctx, name, manifest).await,
+        Kind::EventLog => return log::pieces(store, ctx, name, manifest).await,
+        Kind::PackedTable => return lookup::pieces(store, ctx, name, manifest).await,
         Kind::UniqueVisitors => return unique::pieces(store, ctx, name, manifest).await,
-        Kind::Records => {
-            let keys = records::pieces(store, ctx, name, manifest).await?;
-            return Ok(Pieces { keys, cas: None });
-        }
+        Kind::Records => return records::pieces(store, ctx, name, manifest).await,
         Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet => {
             return sharded::pieces(store, ctx, name, manifest).await;
         }

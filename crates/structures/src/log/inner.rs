@@ -243,6 +243,10 @@ pub(super) fn at(piece: &Piece) -> At {
     At { chunk: piece.number, part: piece.part }
 }
 
+pub(super) fn piece(at: At, incarnation: u64) -> Piece {
+    Piece { number: at.chunk, part: at.part, incarnation }
+}
+
 /// Which frames of a chunk were met: writer and sequence.
 pub(super) type Met = HashSet<(u64, u64), crate::hash::State>;
 

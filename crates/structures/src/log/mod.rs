@@ -82,6 +82,8 @@ use crate::combine::Combiner;
 use crate::ledger;
 use crate::manifest::Manifest;
 use crate::name::Name;
+use crate::owned::Owned;
+use crate::registry::Pieces;
 
 /// A handle of a log: a cheap clone, shared by as many tasks as you like.
 ///
@@ -324,13 +326,14 @@ impl fmt::Debug for EventLog {
     }
 }
 
-/// The keys of a log's parts, for dropping it. **Round trips: 1.**
+/// The keys of a log's parts, for dropping it, and the token of their list. **Round trips: 1.**
 ///
 /// # Errors
 /// Those of the store, and [`LayoutMismatch`](larder_core::ErrorKind::LayoutMismatch).
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
-    let listed = ledger::pieces(store, ctx, name, manifest).await?;
-    inner::parts(&listed).into_iter().map(|at| manifest.data_key(name, at)).collect()
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
+    let (listed, cas) = ledger::pieces_and_token(store, ctx, name, manifest).await?;
+    let keys: Result<Vec<Key>> = inner::parts(&listed).into_iter().map(|at| manifest.data_key(name, at)).collect();
+    Ok(Pieces { keys: Owned::items(keys?), cas })
 }
 
 /// The parameters in words; `None` for what this release did not write.

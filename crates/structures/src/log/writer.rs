@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Want, ambient};
 
-use super::inner::Inner;
+use super::inner::{Inner, parts, piece};
 use super::layout::{At, HEADER_BYTES};
 use crate::combine::Driver;
 use crate::events;
@@ -112,6 +112,8 @@ struct Pending {
     is_marked: bool,
     /// The incarnation of the part, where it is known to be missing from the ledger.
     unlisted: Option<u64>,
+    /// The parts that were sent to be made, and are not known to be listed.
+    made: Vec<Piece>,
     /// What the part has at least.
     bytes: usize,
     /// When the incarnation that is there was last seen; see [`Known`].
@@ -209,6 +211,7 @@ impl Writer {
                 tokio::time::sleep(backoff.next_pause().min(left)).await;
             }
         }
+        self.remove_unlisted().await;
         self.trim().await;
     }
 
@@ -295,9 +298,7 @@ impl Writer {
     /// Registers the parts that wait for it, all at once.
     async fn register(&mut self) {
         let waits = |pending: &Pending| match (pending.step, &pending.outcome) {
-            (Step::Register(incarnation), None) => {
-                Some(Piece { number: pending.at.chunk, part: pending.at.part, incarnation })
-            }
+            (Step::Register(incarnation), None) => Some(piece(pending.at, incarnation)),
             _ => None,
         };
         let pieces: Vec<Piece> = self.pending.iter().filter_map(waits).collect();
@@ -312,6 +313,32 @@ impl Writer {
         for pending in self.pending.iter_mut().filter(|pending| waits(pending).is_some()) {
             // What landed in a part that is not listed may be found yet, once another lists it.
             pending.outcome = Some(outcome.clone().map_err(|error| error.effect(Effect::Unknown)));
+            if outcome.is_ok() {
+                pending.made.retain(|made| !pieces.contains(made));
+            }
+        }
+    }
+
+    /// Removes the parts that this write made for a list that is gone by now, as in a drop: nobody would find them. What others made they remove themselves.
+    async fn remove_unlisted(&self) {
+        let is_lost =
+            |pending: &&Pending| matches!(&pending.outcome, Some(Err(error)) if error.kind() == ErrorKind::Lost);
+        let made: Vec<Piece> = self.pending.iter().filter(is_lost).flat_map(|pending| pending.made.clone()).collect();
+        if made.is_empty() {
+            return;
+        }
+        let (inner, ctx) = (&self.inner, Ctx { deadline: Some(self.deadline) });
+        // Which of them stand, and are this write's, is not known where a reply was lost.
+        let Ok(reads) = inner.read_parts(ctx, &parts(&made), Want::VALUE).await else { return };
+        let is_ours = |at: At, bytes: &[u8]| {
+            let incarnation = inner.parse(at, bytes).map(|part| part.incarnation);
+            incarnation.is_ok_and(|incarnation| made.contains(&piece(at, incarnation)))
+        };
+        let ours = reads.iter().filter(|read| read.item.as_ref().is_some_and(|(bytes, _)| is_ours(read.at, bytes)));
+        let deletes: Vec<Op> = ours.filter_map(|read| inner.key(read.at).ok()).map(Op::delete).collect();
+        for some in deletes.chunks(inner.store.profile().batch_ops_max) {
+            // What cannot be removed ends with its chunk.
+            _ = inner.store.run(ctx, some.iter().cloned().collect()).await;
         }
     }
 
@@ -391,6 +418,7 @@ impl Pending {
             is_landed: false,
             is_marked: false,
             unlisted: None,
+            made: Vec::new(),
             bytes,
             checked: None,
             frame_bytes: 0,
@@ -414,6 +442,7 @@ impl Pending {
         Ok(match self.step {
             Step::Append => Batch::from_iter([append(key)]),
             Step::Make(incarnation) => {
+                self.made.push(piece(self.at, incarnation));
                 let header = self.at.header(inner.manifest.generation, incarnation);
                 let add = Op::put(key.clone(), PutMode::Add, header, inner.ttl(self.at, now_ms));
                 Batch::from_iter([add, append(key.clone()), Op::get(key, Want::VALUE)])
@@ -520,8 +549,10 @@ impl Pending {
     /// What to do about a part that was read.
     fn judge(&mut self, inner: &Inner, bytes: &[u8], list: &List) -> Result<()> {
         let part = inner.parse(self.at, bytes)?;
-        let piece = Piece { number: self.at.chunk, part: self.at.part, incarnation: part.incarnation };
-        self.unlisted = (!list.has_exactly(&piece)).then_some(part.incarnation);
+        let piece = piece(self.at, part.incarnation);
+        let is_listed = list.has_exactly(&piece);
+        self.unlisted = (!is_listed).then_some(part.incarnation);
+        self.made.retain(|made| !is_listed || *made != piece);
         self.bytes = part.len();
         self.checked = Some(inner.clock.monotonic());
         if part.has(inner.writer, self.seq).map_err(|error| inner.named(error, self.at))? {

@@ -58,7 +58,7 @@ mod text;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, PutMode, Result, StoreRef, Ttl};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, PutMode, Result, StoreExt as _, StoreRef, Ttl, Want};
 
 pub use self::build::{Built, Progress, Step};
 pub use self::csv::CsvOptions;
@@ -69,6 +69,8 @@ pub use self::rows::{COLUMN_NAME_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, Rows};
 use self::shared::Inner;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
+use crate::owned::Owned;
+use crate::registry::Pieces;
 use crate::timeout;
 
 /// How many bytes of blocks one batch reads.
@@ -440,11 +442,17 @@ pub(crate) fn describe() -> Vec<(&'static str, String)> {
     vec![("kept in", "blocks of packed rows, by versions".to_owned())]
 }
 
-/// The keys of all versions that the head lists.
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
-    use larder_core::StoreExt as _;
-    let reply = store.run_one(ctx, Op::get(shared::head_key(name, manifest)?, larder_core::Want::VALUE)).await?;
-    let head = reply.into_item().and_then(|item| Head::decode(&item.value)).unwrap_or_default();
+/// The keys of all versions that the head lists, and its token: a build that begins or ends meanwhile writes it. One that is under way, and finds no head at its
+/// next look, removes what it has written. **Round trips: 1.**
+///
+/// # Errors
+/// Those of the store.
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
+    let want = if store.profile().cas { Want::VALUE | Want::CAS } else { Want::VALUE };
+    let reply = store.run_one(ctx, Op::get(shared::head_key(name, manifest)?, want)).await?;
+    let Some(item) = reply.into_item() else { return Ok(Pieces::default()) };
+    let head = Head::decode(&item.value).unwrap_or_default();
     let versions = head.current.iter().chain(&head.others);
-    versions.flat_map(|version| shared::version_keys(name, manifest, version)).collect()
+    let keys: Result<Vec<Key>> = versions.flat_map(|version| shared::version_keys(name, manifest, version)).collect();
+    Ok(Pieces { keys: Owned::items(keys?), cas: item.cas })
 }

@@ -76,7 +76,7 @@ use self::shared::Inner;
 use crate::ledger::{self, Ledger};
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
-use crate::owned::Owned;
+use crate::registry::Pieces;
 use crate::timeout;
 
 /// What the native layout takes of a store.
@@ -333,24 +333,27 @@ pub(crate) fn is_native(manifest: &Manifest) -> bool {
     Params::decode(&manifest.params).is_some_and(|params| params.kept == Kept::Native)
 }
 
-/// The keys of the shards that the ledger lists, and of the highest id.
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Owned>> {
+/// The keys of the shards that the ledger lists, and of the highest id; and the ledger's token. **Round trips: 1.**
+///
+/// # Errors
+/// Those of the store, and [`ErrorKind::LayoutMismatch`].
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
     let is_native = is_native(manifest);
     let mut shards: BTreeMap<u32, Vec<bytes::Bytes>> = BTreeMap::new();
-    for piece in ledger::pieces(store, ctx, name, manifest).await? {
+    let (listed, cas) = ledger::pieces_and_token(store, ctx, name, manifest).await?;
+    for piece in listed {
         if let Ok(shard) = u32::try_from(piece.number) {
             shards.entry(shard).or_default().push(Header::mark(shard, piece.incarnation));
         }
     }
     let mut all = Vec::with_capacity(shards.len() + 1);
     for (shard, marks) in shards {
-        let key = shared::data_key(name, manifest, shard)?;
-        all.push(if is_native { Owned::bits(key, marks) } else { Owned::item(key) });
+        all.push(shared::owned_shard(name, manifest, is_native, shard, marks)?);
     }
     if is_native {
         all.push(shared::highest(name, manifest)?);
     }
-    Ok(all)
+    Ok(Pieces { keys: all, cas })
 }
 
 impl PackedRecords {
@@ -423,7 +426,7 @@ impl PackedRecords {
     ///
     /// # Errors
     /// [`BadInput`](ErrorKind::BadInput) for an id out of range, a field that there is not and a value that does not fit: nothing is written then.
-    /// [`Lost`](ErrorKind::Lost) where the record's shard is gone. [`Conflict`](ErrorKind::Conflict) where others kept writing to the shard. Those of
+    /// [`Lost`](ErrorKind::Lost) where the record's shard is gone, or the list of shards: one that was made for the record is then removed, in 1 more. [`Conflict`](ErrorKind::Conflict) where others kept writing to the shard. Those of
     /// the store; with [`Effect::Unknown`](larder_core::Effect) it may have taken effect, or may yet.
     ///
     /// ```

@@ -235,10 +235,11 @@ impl Inner {
     /// Makes shards that the ledger does not list, or finds those that others made, and lists them.
     async fn make(&self, deadline: Instant, shards: &[u32]) -> Result<()> {
         let ctx = Ctx { deadline: Some(deadline) };
-        let mut batch = Batch::new();
+        let (mut batch, mut drawn) = (Batch::new(), Vec::with_capacity(shards.len()));
         for &shard in shards {
             // Drawn anew for each try: what was sent twice could come back without what was written to it first.
             let header = Header { incarnation: (random_id() >> 1).max(1), known: 0, shard };
+            drawn.push(Piece { number: u64::from(shard), part: 0, incarnation: header.incarnation });
             let value = header.shard_of_zeros(self.params.shard_bytes());
             batch.push(if self.is_native() {
                 Op::native(self.key(shard)?, Native::BitsMake { value: value.into() })
@@ -271,10 +272,13 @@ impl Inner {
             };
             pieces.push(Piece { number: u64::from(shard), part: 0, incarnation });
         }
-        let listed = self.ledger.register(deadline, &pieces).await;
-        listed.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
-        // Others may have made one, written to it and lost it since the look that missed it: whoever wrote to it had listed it before, so it stands beside this one by now.
-        let list = self.look(deadline).await.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
+        let listed = self.enlist(deadline, &pieces).await;
+        if matches!(&listed, Err(error) if error.kind() == ErrorKind::Lost) {
+            // It was dropped meanwhile: nobody would find what was made. What others made they remove themselves.
+            pieces.retain(|piece| drawn.contains(piece));
+            self.remove(ctx, &pieces).await;
+        }
+        let list = listed.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
         pieces.iter().try_for_each(|piece| match self.said(&list, piece.number as u32)? {
             Some(listed) if listed == piece.incarnation => Ok(()),
             _ => {
@@ -282,6 +286,36 @@ impl Inner {
                 Err(self.loss(Error::new(ErrorKind::RolledBack, detail)).effect(larder_core::Effect::NotApplied))
             }
         })
+    }
+
+    /// Lists shards that are there, and tells what is listed then. **Round trips: 2.**
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] where the list is gone, those of the store.
+    async fn enlist(&self, deadline: Instant, pieces: &[Piece]) -> Result<List> {
+        self.ledger.register(deadline, pieces).await?;
+        // Others may have made one, written to it and lost it since the look that missed it: whoever wrote to it had listed it before, so it stands beside this one by now.
+        self.look(deadline).await
+    }
+
+    /// Removes shards that this handle made, as far as that can be done.
+    async fn remove(&self, ctx: Ctx, made: &[Piece]) {
+        if made.is_empty() {
+            return;
+        }
+        let profile = self.store.profile();
+        let ops: Result<Batch> = made
+            .iter()
+            .map(|piece| {
+                // It was one.
+                let shard = piece.number as u32;
+                let marks = vec![Header::mark(shard, piece.incarnation)];
+                Ok(owned_shard(&self.name, &self.manifest, self.is_native(), shard, marks)?.remove_op(&profile))
+            })
+            .collect();
+        if let Ok(ops) = ops {
+            _ = self.store.run(ctx, ops).await;
+        }
     }
 
     /// The op that reads what a shard says of itself.
@@ -426,6 +460,18 @@ fn member(manifest: &Manifest) -> Bytes {
 
 fn highest_key(name: &Name, manifest: &Manifest) -> Result<Key> {
     manifest.data_key(name, HIGHEST)
+}
+
+/// A shard of one of these marks.
+pub(super) fn owned_shard(
+    name: &Name,
+    manifest: &Manifest,
+    is_native: bool,
+    shard: u32,
+    marks: Vec<Bytes>,
+) -> Result<Owned> {
+    let key = data_key(name, manifest, shard)?;
+    Ok(if is_native { Owned::bits(key, marks) } else { Owned::item(key) })
 }
 
 pub(super) fn data_key(name: &Name, manifest: &Manifest, shard: u32) -> Result<Key> {

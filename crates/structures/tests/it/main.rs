@@ -7,6 +7,7 @@ mod cache;
 mod clocks;
 mod clocks_apart;
 mod counter;
+mod drops;
 mod eight;
 mod foreign_redis;
 mod inspect;

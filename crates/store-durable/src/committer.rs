@@ -215,6 +215,12 @@ impl Shared {
         Error::new(ErrorKind::Unavailable, detail).store(&self.name)
     }
 
+    /// # Errors
+    /// `Full` where the disk has no room for what is written now.
+    pub(crate) fn check_room(&self) -> Result<(), Fault> {
+        self.room.check(|| self.engine.unwritten_bytes())
+    }
+
     /// Has what was written so far on disk.
     pub(crate) fn sync_now(&self) -> Result<(), Fault> {
         if let Some(fault) = self.failure() {
@@ -538,7 +544,7 @@ impl Committer {
 
     /// Looks whether there is room for an item, and a token.
     fn may_put(&self) -> Result<(), Fault> {
-        self.shared.room.check()?;
+        self.shared.check_room()?;
         if self.next_cas() > CAS_MAX { Err(Fault::no_token()) } else { Ok(()) }
     }
 

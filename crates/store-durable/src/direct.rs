@@ -499,7 +499,7 @@ impl Direct {
             return Err(error);
         }
         if needs_room {
-            self.store.shared().room.check().map_err(|fault| self.named(&fault))?;
+            self.store.shared().check_room().map_err(|fault| self.named(&fault))?;
         }
         Ok(())
     }

@@ -208,6 +208,11 @@ impl Engine {
         u64::try_from(self.keyspace.approximate_len()).unwrap_or(u64::MAX)
     }
 
+    /// Bytes in memory that tables are to be written of, at the most: they count with what they take in memory.
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.database.write_buffer_size()
+    }
+
     /// Bytes that the engine's files take.
     pub(crate) fn disk_bytes(&self) -> Result<u64, Fault> {
         self.database.disk_space().map_err(fault)

@@ -402,11 +402,11 @@ impl Committer {
             self.shared.sweeps.store(false, Ordering::Release);
             return;
         };
-        for (key, expiry_ms) in swept.old {
+        for (key, end) in swept.old {
             if self.shared.front.get(&key).is_some() {
                 continue;
             }
-            self.over.extend(expiry_ms.map(|expiry_ms| layout::expiry_key(expiry_ms, &key)));
+            self.over.extend(end.map(|end| layout::expiry_key(end, &key)));
             self.put(&key, None);
         }
         if swept.is_last {
@@ -633,8 +633,8 @@ impl Committer {
                 Some(writer) => writer.add(key, record),
                 None => entries.add_item(key, record),
             }
-            if let Some(expiry_ms) = record.and_then(|record| record.expiry_ms) {
-                self.shared.expiry.note(expiry_ms);
+            if let Some(end) = record.and_then(|record| record.end) {
+                self.shared.expiry.note(end);
             }
         }
         if std::mem::take(&mut self.notes_generations) {

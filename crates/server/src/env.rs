@@ -119,14 +119,18 @@ impl<E: Engine> Env<E> {
     }
 
     /// Removes everything in so many seconds; now for none. The last one asked for counts.
-    pub(crate) fn flush_in(&self, delay_s: u64) {
+    ///
+    /// # Errors
+    /// The store takes no writes any more: nothing will be removed.
+    pub(crate) fn flush_in(&self, delay_s: u64) -> larder_core::Result<()> {
         if delay_s == 0 {
             self.flush_at_ms.store(NO_FLUSH, Ordering::Relaxed);
-            self.engine.flush();
-            return;
+            return self.engine.flush();
         }
+        self.engine.failure().map_or(Ok(()), Err)?;
         let at_ms = self.since_start_ms().saturating_add(delay_s.saturating_mul(1_000));
         self.flush_at_ms.store(i64::try_from(at_ms).unwrap_or(NO_FLUSH - 1), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Moves the coarse clock on, and does what is due.
@@ -137,8 +141,10 @@ impl<E: Engine> Env<E> {
         let is_due = i64::try_from(now_ms).is_ok_and(|now_ms| due_ms <= now_ms);
         // Whoever asked for another moment meanwhile has that one.
         if is_due && self.flush_at_ms.compare_exchange(due_ms, NO_FLUSH, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.engine.flush();
-            self.flush_waits_for.fetch_max(self.engine.touched(), Ordering::Relaxed);
+            match self.engine.flush() {
+                Ok(()) => _ = self.flush_waits_for.fetch_max(self.engine.touched(), Ordering::Relaxed),
+                Err(error) => self.flush_failed(&error),
+            }
         }
         self.settle_flush();
     }
@@ -153,12 +159,14 @@ impl<E: Engine> Env<E> {
         match self.engine.poll_settled(waits_for, &mut Context::from_waker(Waker::noop())) {
             Poll::Pending => return,
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => {
-                self.counters.mine().add(Count::FlushErrors, 1);
-                tracing::error!(%error, "a delayed flush_all that was due may not have removed anything");
-            }
+            Poll::Ready(Err(error)) => self.flush_failed(&error),
         }
         self.flush_waits_for.store(0, Ordering::Relaxed);
+    }
+
+    fn flush_failed(&self, error: &larder_core::Error) {
+        self.counters.mine().add(Count::FlushErrors, 1);
+        tracing::error!(%error, "a delayed flush_all that was due may not have removed anything");
     }
 
     /// When an item expires that is stored now with this life, in ms of the store's clock: memcached's reading of the number. A moment that

@@ -212,6 +212,8 @@ async fn child_whose_servers_disk_refuses_to_sync() {
         "md k q",
         "ma k",
         "mg k v T9",
+        "flush_all",
+        "flush_all 10",
     ];
     for request in refused {
         let reply = ask(&format!("{request}\r\nmn\r\n"));
@@ -248,7 +250,7 @@ fn run_child(test: &str, folder: &Path) -> std::process::Output {
 fn after_a_sync_that_failed_every_write_is_an_error_and_reads_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let output = run_child("child_whose_servers_disk_refuses_to_sync", folder.path());
-    assert!(String::from_utf8_lossy(&output.stdout).contains("refused 14"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("refused 16"), "{output:?}");
     let server = common::start_in_folder(folder.path());
     let value = answer(&server, "mg k v");
     assert!(["VA 1\r\n1\r\nMN\r\n", "VA 1\r\n2\r\nMN\r\n"].contains(&value.as_str()), "{value}");

@@ -37,8 +37,8 @@ impl Engine for Slow {
         self.engine.update(key, decide)
     }
 
-    fn flush(&self) {
-        self.engine.flush();
+    fn flush(&self) -> Result<()> {
+        self.engine.flush()
     }
 
     fn touched(&self) -> u64 {

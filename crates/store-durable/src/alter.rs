@@ -122,16 +122,16 @@ fn changed(altered: Altered, record: Option<&Record>, rules: &ops::Rules) -> Res
         Altered::Put { value, flags, marks, ttl, cas } => (value, flags, marks, ttl, cas),
     };
     ops::check_value(&value, 0, rules)?;
-    let expiry_ms = match ttl {
-        NextTtl::Keep => record.and_then(|record| record.expiry_ms),
-        NextTtl::New(ttl) => ops::expiry_ms(ttl, rules)?,
+    let end = match ttl {
+        NextTtl::Keep => record.and_then(|record| record.end),
+        NextTtl::New(ttl) => ops::end(ttl, rules)?,
     };
     let cas = match cas {
         NextCas::Keep => record.map_or(rules.cas, |record| record.cas),
         NextCas::New => rules.cas,
         NextCas::Exactly(cas) => cas,
     };
-    Ok(Change::Put(Record { marks, flags, expiry_ms, cas, value, ..Record::default() }))
+    Ok(Change::Put(Record { marks, flags, end, cas, value, ..Record::default() }))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use larder_core::{Error, ErrorKind, Key, Result};
 use larder_dump::{DumpItem, DumpReader, DumpWriter, Head, Origin, Totals};
 
+use crate::end::End;
 use crate::engine::{Engine, Entries, Moment};
 use crate::fault::Fault;
 use crate::layout::{self, COMMIT_KEY, Commit, ITEM, Record, Shown};
@@ -139,7 +140,7 @@ fn dumped(key: &[u8], bytes: &Bytes, shown: Shown) -> Result<Option<DumpItem>, F
     }
     let bad_key = |_| damaged(key, layout::Bad("its key has no valid length"));
     let key = Key::new(key.to_vec()).map_err(bad_key)?;
-    Ok(Some(DumpItem { key, flags: record.flags, expiry_ms: record.expiry_ms, value: record.value }))
+    Ok(Some(DumpItem { key, flags: record.flags, expiry_ms: record.end.map(End::ms), value: record.value }))
 }
 
 impl Options {
@@ -222,7 +223,8 @@ impl Options {
             return Err(Error::new(ErrorKind::BadInput, detail).key(&item.key));
         }
         let DumpItem { key, flags, expiry_ms, value } = item;
-        entries.add_item(key.as_bytes(), Some(&Record { flags, expiry_ms, cas, value, ..Record::default() }));
+        let end = expiry_ms.map(End::at);
+        entries.add_item(key.as_bytes(), Some(&Record { flags, end, cas, value, ..Record::default() }));
         Ok(())
     }
 }

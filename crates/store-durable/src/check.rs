@@ -69,7 +69,7 @@ impl DurableStore {
             let bad = match Record::decode(key, &bytes) {
                 Ok(record) => {
                     checked.value_bytes += record.value.len() as u64;
-                    let noted = record.expiry_ms.map(|expiry_ms| moment.has(&layout::expiry_key(expiry_ms, key)));
+                    let noted = record.end.map(|end| moment.has(&layout::expiry_key(end, key)));
                     match noted.transpose() {
                         Ok(Some(false)) => Some(layout::Bad("the end of its life is noted nowhere")),
                         Ok(_) => None,

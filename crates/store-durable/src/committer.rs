@@ -215,6 +215,12 @@ impl Shared {
         Error::new(ErrorKind::Unavailable, detail).store(&self.name)
     }
 
+    /// # Errors
+    /// `Full` where the disk has no room for what is written now.
+    pub(crate) fn check_room(&self) -> Result<(), Fault> {
+        self.room.check(|| self.engine.unwritten_bytes())
+    }
+
     /// Has what was written so far on disk.
     pub(crate) fn sync_now(&self) -> Result<(), Fault> {
         if let Some(fault) = self.failure() {
@@ -396,11 +402,11 @@ impl Committer {
             self.shared.sweeps.store(false, Ordering::Release);
             return;
         };
-        for (key, expiry_ms) in swept.old {
+        for (key, end) in swept.old {
             if self.shared.front.get(&key).is_some() {
                 continue;
             }
-            self.over.extend(expiry_ms.map(|expiry_ms| layout::expiry_key(expiry_ms, &key)));
+            self.over.extend(end.map(|end| layout::expiry_key(end, &key)));
             self.put(&key, None);
         }
         if swept.is_last {
@@ -538,7 +544,7 @@ impl Committer {
 
     /// Looks whether there is room for an item, and a token.
     fn may_put(&self) -> Result<(), Fault> {
-        self.shared.room.check()?;
+        self.shared.check_room()?;
         if self.next_cas() > CAS_MAX { Err(Fault::no_token()) } else { Ok(()) }
     }
 
@@ -627,8 +633,8 @@ impl Committer {
                 Some(writer) => writer.add(key, record),
                 None => entries.add_item(key, record),
             }
-            if let Some(expiry_ms) = record.and_then(|record| record.expiry_ms) {
-                self.shared.expiry.note(expiry_ms);
+            if let Some(end) = record.and_then(|record| record.end) {
+                self.shared.expiry.note(end);
             }
         }
         if std::mem::take(&mut self.notes_generations) {

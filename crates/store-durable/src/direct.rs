@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::hash::BuildHasher;
 
 use crate::committer::{CAS_MAX, ITEMS_END, Request};
+use crate::end::End;
 use crate::fault::Fault;
 use crate::layout::{self, Record, Shown};
 use crate::recent::Recent;
@@ -478,7 +479,8 @@ impl Direct {
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
         let DirectItem { value, flags, marks, cas, expiry_ms } = next;
-        Ok(Record { marks, flags, expiry_ms, cas, value, ..Record::default() })
+        let end = expiry_ms.map(|ms| End::of_life(ms, ms.saturating_sub(self.now_ms())));
+        Ok(Record { marks, flags, end, cas, value, ..Record::default() })
     }
 
     /// Why nothing is written any more: a write or a sync has failed. `None` while all is well.
@@ -499,7 +501,7 @@ impl Direct {
             return Err(error);
         }
         if needs_room {
-            self.store.shared().room.check().map_err(|fault| self.named(&fault))?;
+            self.store.shared().check_room().map_err(|fault| self.named(&fault))?;
         }
         Ok(())
     }
@@ -518,6 +520,6 @@ impl Direct {
 }
 
 fn item(record: Record) -> DirectItem {
-    let Record { marks, flags, expiry_ms, cas, value, .. } = record;
-    DirectItem { value, flags, marks, cas, expiry_ms }
+    let Record { marks, flags, end, cas, value, .. } = record;
+    DirectItem { value, flags, marks, cas, expiry_ms: end.map(End::ms) }
 }

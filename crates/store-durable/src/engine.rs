@@ -208,6 +208,11 @@ impl Engine {
         u64::try_from(self.keyspace.approximate_len()).unwrap_or(u64::MAX)
     }
 
+    /// Bytes in memory that tables are to be written of, at the most: they count with what they take in memory.
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.database.write_buffer_size()
+    }
+
     /// Bytes that the engine's files take.
     pub(crate) fn disk_bytes(&self) -> Result<u64, Fault> {
         self.database.disk_space().map_err(fault)
@@ -299,25 +304,25 @@ impl Entries {
         }
     }
 
-    /// Adds the bytes of an item's record, and its expiry where it has one; `None` removes it.
+    /// Adds the bytes of an item's record, and notes the end of its life where it has one; `None` removes it.
     pub(crate) fn add_bytes(&mut self, key: &[u8], value: Option<&[u8]>) {
         let mut engine_key = std::mem::take(&mut self.key);
         layout::put_item_key(key, &mut engine_key);
         self.add(&engine_key, value);
-        if let Some(expiry_ms) = value.and_then(Record::expiry_of) {
-            layout::put_expiry_key(expiry_ms, key, &mut engine_key);
+        if let Some(end) = value.and_then(Record::end_of) {
+            layout::put_expiry_key(end, key, &mut engine_key);
             self.add(&engine_key, Some(&[]));
         }
         self.key = engine_key;
     }
 
-    /// Adds what an item is, and its expiry where it has one; `None` removes it.
+    /// Adds what an item is, and notes the end of its life where it has one; `None` removes it.
     pub(crate) fn add_item(&mut self, key: &[u8], record: Option<&Record>) {
         let (mut engine_key, mut value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
         layout::put_item_key(key, &mut engine_key);
         self.add(&engine_key, record.map(|record| record.put(key, &mut value)));
-        if let Some(expiry_ms) = record.and_then(|record| record.expiry_ms) {
-            layout::put_expiry_key(expiry_ms, key, &mut engine_key);
+        if let Some(end) = record.and_then(|record| record.end) {
+            layout::put_expiry_key(end, key, &mut engine_key);
             self.add(&engine_key, Some(&[]));
         }
         (self.key, self.value) = (engine_key, value);

@@ -1,10 +1,12 @@
 //! Reclaim: items whose life is over are removed without anybody asking for them.
 //!
-//! Each write of an item with a life adds an entry of its expiry, ordered by time. When the time has come the entry is looked up: if the item
-//! is over, it goes; if it got another life since, that one has an entry of its own. So a write need not know the life it replaces.
+//! Each write of an item with a life adds an entry by the time that its [end](crate::end) is noted by, ordered by that time. When the time has come the entry is looked up: if the item
+//! is over, it goes; if it got another life since, that one has an entry of its own. So a write need not know the life it replaces. Of every item that has a life there is an entry which is never before its end:
+//! so one that has come is of no use to an item that is not over, and may go.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::end::End;
 use crate::engine::Engine;
 use crate::fault::Fault;
 use crate::layout;
@@ -12,10 +14,10 @@ use crate::layout;
 /// Expiries that are taken up at once.
 pub(crate) const DUE_MAX: usize = 1024;
 
-/// When the next item may be over.
+/// When an item may be to be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Expiry {
-    /// No item is over before this.
+    /// No entry comes before this.
     earliest_ms: AtomicU64,
 }
 
@@ -28,12 +30,12 @@ pub(crate) struct Due {
 }
 
 impl Expiry {
-    /// An item expires then.
-    pub(crate) fn note(&self, expiry_ms: u64) {
-        self.earliest_ms.fetch_min(expiry_ms, Ordering::Relaxed);
+    /// An item with this end is written.
+    pub(crate) fn note(&self, end: End) {
+        self.earliest_ms.fetch_min(end.noted_ms(), Ordering::Relaxed);
     }
 
-    /// True if something may be over.
+    /// True if an entry may have come.
     pub(crate) fn is_due(&self, now_ms: u64) -> bool {
         self.earliest_ms.load(Ordering::Relaxed) <= now_ms
     }
@@ -43,8 +45,8 @@ impl Expiry {
         let (mut keys, mut next_ms, mut is_full) = (Vec::new(), u64::MAX, false);
         engine.scan(from, &[layout::EXPIRY + 1], &mut |key, _| {
             match layout::split_expiry_key(key) {
-                Some((expiry_ms, _)) if expiry_ms > now_ms => {
-                    next_ms = expiry_ms;
+                Some((noted_ms, _)) if noted_ms > now_ms => {
+                    next_ms = noted_ms;
                     return false;
                 }
                 _ if keys.len() == DUE_MAX => is_full = true,
@@ -62,16 +64,178 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use larder_core::{Ctx, ErrorKind, Key, ManualClock, Op, PutMode, StoreExt, Ttl};
+    use larder_core::{Ctx, ErrorKind, Key, ManualClock, Op, PutMode, Reply, Store, StoreExt, Ttl};
 
     use super::*;
     use crate::committer::Request;
-    use crate::layout::Commit;
-    use crate::{DurableStore, Options};
+    use crate::layout::{Commit, EXPIRY, Record};
+    use crate::options::Sync;
+    use crate::{Direct, DirectItem, DirectNext, DurableStore, Options};
 
-    async fn put_for_a_second(store: &DurableStore, key: &str) {
-        let put = Op::put(Key::new(key.to_owned()).unwrap(), PutMode::Set, "v", Ttl::After(Duration::from_secs(1)));
+    const BEGIN: Duration = Duration::from_secs(1_700_000_000);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn open(folder: &tempfile::TempDir, clock: &Arc<ManualClock>) -> DurableStore {
+        Options::new(folder.path()).clock(clock.clone()).sync(Sync::Never).open().unwrap()
+    }
+
+    async fn put(store: &DurableStore, key: &str, life: Duration) {
+        let put = Op::put(Key::new(key.to_owned()).unwrap(), PutMode::Set, "v", Ttl::After(life));
         store.run_one(Ctx::default(), put).await.unwrap();
+    }
+
+    async fn settled(direct: &Direct, ticket: u64) {
+        std::future::poll_fn(|cx| direct.poll_settled(ticket, cx).unwrap()).await;
+    }
+
+    /// How many ends are noted.
+    fn noted(store: &DurableStore) -> usize {
+        let (from, to) = (&[EXPIRY], &[EXPIRY + 1]);
+        let (moment, mut count) = (store.shared().moment(from, to), 0);
+        let mut tell = |_: &[u8], _| {
+            count += 1;
+            true
+        };
+        moment.scan(from, to, &mut tell).unwrap();
+        count
+    }
+
+    /// What is stored, over or not; all of it whole, and the end of each noted.
+    fn stored(store: &DurableStore) -> u64 {
+        let found = store.check(&mut |_| ()).unwrap();
+        assert_eq!(found.damaged, 0, "{:?}", found.first);
+        found.items
+    }
+
+    #[tokio::test]
+    async fn a_life_that_is_renewed_ten_thousand_times_is_noted_65_times_and_ends_as_it_is_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(BEGIN));
+        let store = open(&folder, &clock);
+        // 64 steps, and the end of the last.
+        let life = Duration::from_millis(64 << 20);
+        put(&store, "k", life).await;
+        for nth in 0..10_000 {
+            clock.advance(life / 10_000);
+            let touch = Op::touch(Key::new("k").unwrap(), Ttl::After(life));
+            match nth % 2 {
+                0 => put(&store, "k", life).await,
+                _ => assert_eq!(store.run_one(Ctx::default(), touch).await.unwrap(), Reply::Touched),
+            }
+        }
+        let notes = noted(&store);
+        assert!((64..=65).contains(&notes), "{notes}");
+        assert_eq!(stored(&store), 1);
+        clock.advance(life - Duration::from_millis(1));
+        store.reclaim_expired().await.unwrap();
+        assert!(store.get(Key::new("k").unwrap()).await.unwrap().is_some(), "it lives to the millisecond");
+        assert_eq!(stored(&store), 1, "notes of the lives before are gone, and not the item");
+        assert_eq!(noted(&store), 1);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(store.get(Key::new("k").unwrap()).await.unwrap(), None, "and no longer");
+        clock.advance(life / 64);
+        store.reclaim_expired().await.unwrap();
+        assert_eq!((stored(&store), noted(&store)), (0, 0), "a 64th of its life later at the most");
+    }
+
+    #[tokio::test]
+    async fn a_life_that_a_server_renews_is_noted_by_steps_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(BEGIN));
+        let direct = Direct::new(open(&folder, &clock));
+        let item = |cas, expiry_ms| {
+            let expiry_ms = Some(expiry_ms);
+            DirectNext::Put(DirectItem { value: "v".into(), flags: 0, marks: 0, cas, expiry_ms })
+        };
+        let life_ms = u64::try_from(DAY.as_millis()).unwrap();
+        for nth in 0..3_000 {
+            clock.advance(DAY / 3_000);
+            let expiry_ms = direct.now_ms() + life_ms;
+            let ticket = match nth % 2 {
+                0 => direct.overwrite(b"k", |cas| item(cas, expiry_ms)).unwrap(),
+                _ => direct.update(b"k", |_, cas| item(cas, expiry_ms)).unwrap(),
+            };
+            assert_eq!(direct.get(b"k").unwrap().0.unwrap().expiry_ms, Some(expiry_ms), "as it was asked for");
+            settled(&direct, ticket).await;
+        }
+        let notes = noted(direct.store());
+        assert!((80..=85).contains(&notes), "{notes}");
+        let mut told = None;
+        direct.walk(b"", 10, &mut |_, item| told = item.expiry_ms).unwrap();
+        assert_eq!(told, Some(direct.now_ms() + life_ms));
+    }
+
+    /// As it was written before there were steps.
+    #[tokio::test]
+    async fn items_of_the_older_layout_end_as_they_were_to_and_their_notes_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(BEGIN));
+        let store = open(&folder, &clock);
+        let end = End::at(u64::try_from((BEGIN + DAY).as_millis()).unwrap() + 1);
+        let shared = store.shared();
+        let mut entries = shared.engine.entries();
+        for key in ["old", "renewed"] {
+            entries.add_item(key.as_bytes(), Some(&Record { end: Some(end), value: "v".into(), ..Record::default() }));
+        }
+        let last = shared.engine.last_commit().unwrap().unwrap();
+        shared.engine.commit(entries, Commit { sequence: last.sequence + 1, ..last }, true).unwrap();
+        drop(store);
+        let store = open(&folder, &clock);
+        assert_eq!((stored(&store), noted(&store)), (2, 2));
+        put(&store, "renewed", DAY * 2).await;
+        clock.advance(DAY);
+        assert!(store.get(Key::new("old").unwrap()).await.unwrap().is_some());
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(store.get(Key::new("old").unwrap()).await.unwrap(), None);
+        store.reclaim_expired().await.unwrap();
+        assert_eq!((stored(&store), noted(&store)), (1, 1));
+        assert!(store.get(Key::new("renewed").unwrap()).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_was_set_back_leaves_ends_and_their_notes_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(BEGIN));
+        let store = open(&folder, &clock);
+        put(&store, "k", DAY).await;
+        drop(store);
+        clock.set_wall(BEGIN - DAY * 300);
+        let store = open(&folder, &clock);
+        put(&store, "k", DAY).await;
+        clock.advance(DAY);
+        assert_eq!(store.get(Key::new("k").unwrap()).await.unwrap(), None);
+        clock.advance(DAY / 64);
+        store.reclaim_expired().await.unwrap();
+        assert_eq!((stored(&store), noted(&store)), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_swept_leaves_no_note_of_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(BEGIN));
+        let direct = Direct::new(open(&folder, &clock));
+        let life = |number: u64| Duration::from_secs(60 * (number + 1));
+        for number in 0..50 {
+            clock.advance(Duration::from_millis(7));
+            put(direct.store(), &format!("k{number}"), life(number)).await;
+        }
+        let op = |number| {
+            let key = Key::new(format!("k{number}")).unwrap();
+            Op::put(key, PutMode::Set, "v", Ttl::After(life(number)))
+        };
+        // As a round, which is moved.
+        let replies = direct.store().run(Ctx::default(), (50..100).map(op).collect()).await;
+        assert!(replies.iter().all(Result::is_ok));
+        assert_eq!((stored(direct.store()), noted(direct.store())), (100, 100));
+        direct.store().settle().unwrap();
+        assert_eq!((stored(direct.store()), noted(direct.store())), (100, 100));
+        settled(&direct, direct.clear().unwrap()).await;
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while direct.store().shared().sweeps.load(Ordering::Acquire) {
+            assert!(std::time::Instant::now() < until, "{} are left", stored(direct.store()));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!((stored(direct.store()), noted(direct.store())), (0, 0));
     }
 
     #[tokio::test]
@@ -85,13 +249,13 @@ mod tests {
         for number in 0..damaged {
             let key = format!("damaged{number}");
             entries.add(&layout::item_key(key.as_bytes()), Some(b"no record"));
-            entries.add(&layout::expiry_key(1, key.as_bytes()), Some(&[]));
+            entries.add(&layout::expiry_key(End::at(1), key.as_bytes()), Some(&[]));
         }
         store.shared().engine.commit(entries, Commit::default(), false).unwrap();
-        put_for_a_second(&store, "one").await;
+        put(&store, "one", Duration::from_secs(1)).await;
         clock.advance(Duration::from_secs(1));
         assert_eq!(store.reclaim_expired().await.unwrap(), 1);
-        put_for_a_second(&store, "two").await;
+        put(&store, "two", Duration::from_secs(1)).await;
         clock.advance(Duration::from_secs(1));
         // As the timer asks.
         assert!(store.ask(Request::Reclaim { reply: None }).await.is_ok());

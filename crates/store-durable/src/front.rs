@@ -142,9 +142,9 @@ impl Front {
         let mut engine_key = Vec::new();
         for shard in &self.shards {
             for (key, kept) in shard.read().iter() {
-                let expiry_ms = kept.value.as_ref().filter(|_| wants_lives).and_then(|value| Record::expiry_of(value));
-                if let Some(expiry_ms) = expiry_ms {
-                    layout::put_expiry_key(expiry_ms, key, &mut engine_key);
+                let end = kept.value.as_ref().filter(|_| wants_lives).and_then(|value| Record::end_of(value));
+                if let Some(end) = end {
+                    layout::put_expiry_key(end, key, &mut engine_key);
                     add(&engine_key, Some(Bytes::new()));
                 }
                 if wants_items {
@@ -160,6 +160,7 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::end::End;
     use crate::layout::RoundWriter;
 
     #[test]
@@ -167,8 +168,8 @@ mod tests {
         let front = Front::default();
         let mut writer = RoundWriter::new(1, 0, 0);
         for number in 0..500_u32 {
-            let life = number.is_multiple_of(3).then_some(u64::from(number));
-            let record = Record { expiry_ms: life, value: Bytes::from_static(b"v"), ..Record::default() };
+            let life = number.is_multiple_of(3).then_some(End::at(u64::from(number)));
+            let record = Record { end: life, value: Bytes::from_static(b"v"), ..Record::default() };
             let key = number.wrapping_mul(2_654_435_761).to_be_bytes();
             writer.add(&key, (!number.is_multiple_of(5)).then_some(&record));
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::end::End;
 use crate::journal;
 use crate::layout::{COMMIT_KEY, Commit, Content, Generations, Record, Round, RoundWriter, item_key, split_expiry_key};
 use crate::moving::Moving;
@@ -14,11 +15,12 @@ use crate::place::{Identity, Noted, check_line};
 use crate::store::DurableStore;
 use crate::tables::place_of_damage;
 
-/// An item as it is stored under `key`.
-pub fn record(key: &[u8], marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: &[u8]) -> Vec<u8> {
+/// An item as it is stored under `key`; `end` as the record has it.
+pub fn record(key: &[u8], marks: u8, flags: u32, end: Option<u64>, cas: u64, value: &[u8]) -> Vec<u8> {
     // Every other token's is of a later generation.
     let generation = (cas % 2) as u32 * (cas >> 32) as u32;
-    Record { marks, flags, expiry_ms, generation, cas, value: Bytes::copy_from_slice(value) }.encode(key)
+    let end = end.map(End::from_bits);
+    Record { marks, flags, end, generation, cas, value: Bytes::copy_from_slice(value) }.encode(key)
 }
 
 /// Reads an item, and its own encoding again: whether it was taken.
@@ -28,6 +30,9 @@ pub fn record(key: &[u8], marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u6
 pub fn read_record(key: &[u8], bytes: &[u8]) -> Result<bool, String> {
     let Ok(record) = Record::decode(key, &Bytes::copy_from_slice(bytes)) else { return Ok(false) };
     _ = (record.is_over(0), record.is_over(u64::MAX), split_expiry_key(bytes), Generations::decode(bytes));
+    if record.end.is_some_and(|end| end.noted_ms() < end.ms()) || Record::end_of(bytes) != record.end {
+        return Err(format!("the end of {record:?} is noted elsewhere"));
+    }
     let again = Record::decode(key, &record.encode(key).into());
     if again.as_ref() == Ok(&record) { Ok(true) } else { Err(format!("{record:?} comes back as {again:?}")) }
 }

@@ -6,12 +6,14 @@
 //! |---|---|---|
 //! | 0 | `commit` | the [`Commit`] of the batch that was written last |
 //! | 0 | `generation` | the [`Generations`]; none until everything was removed for the first time |
-//! | 1 | expiry in ms, 8 bytes big-endian; the item's key | empty: the item may expire then |
+//! | 1 | the ms by which the end of an item's life is noted, 8 bytes big-endian; the item's key | empty: the item may be over then |
 //! | 2 | the item's key | the [`Record`] |
 //! | 3 | a place, 2 bytes big-endian | a [`Round`]: what it says of an item stands before the item itself |
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::end::End;
 
 /// The engine key of the commit record.
 pub(crate) const COMMIT_KEY: &[u8] = b"\x00commit";
@@ -37,14 +39,14 @@ const GENERATIONS_BYTES: usize = 1 + 4 + 4 + 8;
 /// An item as it is stored.
 ///
 /// First byte: 1 in the high half; in the low half which of the optional fields follow. Then, little-endian: marks (1 byte, bit 0), flags
-/// (4, bit 1), expiry in ms of the Unix epoch (8, bit 2), generation (4, bit 3), cas token (8), the value, and 4 bytes of check: the low half of
+/// (4, bit 1), [end of life](End) (8, bit 2), generation (4, bit 3), cas token (8), the value, and 4 bytes of check: the low half of
 /// xxh3-64 over the item's key and all before.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Record {
     /// Spare bits of whoever alters the item: the server's win and stale marks.
     pub(crate) marks: u8,
     pub(crate) flags: u32,
-    pub(crate) expiry_ms: Option<u64>,
+    pub(crate) end: Option<End>,
     /// How often everything had been removed when it was written.
     pub(crate) generation: u32,
     pub(crate) cas: u64,
@@ -110,22 +112,22 @@ pub(crate) fn put_item_key(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// The engine key of an item's expiry.
-pub(crate) fn expiry_key(expiry_ms: u64, key: &[u8]) -> Vec<u8> {
+/// The engine key that the end of an item's life is noted by.
+pub(crate) fn expiry_key(end: End, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(9 + key.len());
-    put_expiry_key(expiry_ms, key, &mut out);
+    put_expiry_key(end, key, &mut out);
     out
 }
 
 /// The same, in place of what a buffer held.
-pub(crate) fn put_expiry_key(expiry_ms: u64, key: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_expiry_key(end: End, key: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.push(EXPIRY);
-    out.extend_from_slice(&expiry_ms.to_be_bytes());
+    out.extend_from_slice(&end.noted_ms().to_be_bytes());
     out.extend_from_slice(key);
 }
 
-/// The expiry and the item's key in an expiry's engine key.
+/// The ms by which an end is noted and the item's key, in the end's engine key.
 pub(crate) fn split_expiry_key(engine_key: &[u8]) -> Option<(u64, &[u8])> {
     let (&EXPIRY, rest) = engine_key.split_first()? else { return None };
     let (ms, key) = rest.split_first_chunk()?;
@@ -251,8 +253,8 @@ impl Round {
 }
 
 impl Record {
-    /// When the item of these bytes expires, which are known to be whole.
-    pub(crate) fn expiry_of(bytes: &[u8]) -> Option<u64> {
+    /// When the life of the item of these bytes ends, which are known to be whole.
+    pub(crate) fn end_of(bytes: &[u8]) -> Option<End> {
         let (&head, mut rest) = bytes.split_first()?;
         if head & HAS_MARKS != 0 {
             field::<1>(&mut rest).ok()?;
@@ -260,7 +262,7 @@ impl Record {
         if head & HAS_FLAGS != 0 {
             field::<4>(&mut rest).ok()?;
         }
-        (head & HAS_EXPIRY != 0).then(|| field(&mut rest).ok().map(u64::from_le_bytes)).flatten()
+        (head & HAS_EXPIRY != 0).then(|| field(&mut rest).ok().map(read_end)).flatten()
     }
 
     /// The bytes of the item of `key`.
@@ -287,9 +289,9 @@ impl Record {
             out[start] |= HAS_FLAGS;
             out.extend_from_slice(&self.flags.to_le_bytes());
         }
-        if let Some(expiry_ms) = self.expiry_ms {
+        if let Some(end) = self.end {
             out[start] |= HAS_EXPIRY;
-            out.extend_from_slice(&expiry_ms.to_le_bytes());
+            out.extend_from_slice(&end.bits().to_le_bytes());
         }
         if self.generation != 0 {
             out[start] |= HAS_GENERATION;
@@ -323,7 +325,7 @@ impl Record {
             record.flags = u32::from_le_bytes(field(&mut rest)?);
         }
         if head & HAS_EXPIRY != 0 {
-            record.expiry_ms = Some(u64::from_le_bytes(field(&mut rest)?));
+            record.end = Some(read_end(field(&mut rest)?));
         }
         if head & HAS_GENERATION != 0 {
             record.generation = u32::from_le_bytes(field(&mut rest)?);
@@ -336,7 +338,7 @@ impl Record {
 
     /// True if the item is over at `now_ms`.
     pub(crate) fn is_over(&self, now_ms: u64) -> bool {
-        self.expiry_ms.is_some_and(|expiry_ms| expiry_ms <= now_ms)
+        self.end.is_some_and(|end| end.ms() <= now_ms)
     }
 }
 
@@ -455,6 +457,10 @@ fn check(key: &[u8], body: &[u8]) -> [u8; CHECK_BYTES] {
     (hasher.digest() as u32).to_le_bytes()
 }
 
+fn read_end(field: [u8; 8]) -> End {
+    End::from_bits(u64::from_le_bytes(field))
+}
+
 fn field<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Bad> {
     let (field, after) = rest.split_first_chunk().ok_or(Bad("a record is too short"))?;
     *rest = after;
@@ -471,7 +477,7 @@ mod tests {
     fn the_bytes_are_these() {
         let record = Record { cas: 7, value: Bytes::from_static(b"v"), ..Record::default() };
         assert_eq!(hex(&record.encode(b"k")), "1007000000000000007610de0ef3");
-        let record = Record { marks: 3, flags: 0x0102, expiry_ms: Some(9), ..record };
+        let record = Record { marks: 3, flags: 0x0102, end: Some(End::at(9)), ..record };
         assert_eq!(hex(&record.encode(b"k")), "1703020100000900000000000000070000000000000076787892ef");
         let commit = Commit { sequence: 1, synced: 2, store: 3, cas_limit: 4, time_ms: 5, content: 6, items: 7 };
         assert_eq!(
@@ -490,7 +496,11 @@ mod tests {
         );
         assert_eq!(round_key(258), *b"\x03\x01\x02");
         assert_eq!(item_key(b"k"), b"\x02k");
-        assert_eq!(expiry_key(258, b"k"), b"\x01\0\0\0\0\0\0\x01\x02k");
+        assert_eq!(expiry_key(End::at(258), b"k"), b"\x01\0\0\0\0\0\0\x01\x02k");
+        let end = Some(End::of_life(1_700_000_000_001, 86_400_000));
+        let record = Record { end, cas: 7, value: Bytes::from_static(b"v"), ..Record::default() };
+        assert_eq!(&hex(&record.encode(b"k"))[..36], "140168e5cf8b010014070000000000000076");
+        assert_eq!(end.map(|end| hex(&expiry_key(end, b"k"))).as_deref(), Some("010000018bcff000006b"));
     }
 
     fn round(sequence: u64, items: &[(&[u8], Option<&Record>)]) -> (Round, Bytes) {
@@ -543,16 +553,19 @@ mod tests {
 
         #[test]
         fn what_is_written_is_read(
-            marks: u8, flags: u32, expiry_ms: Option<u64>, cas: u64, value: Vec<u8>, key: Vec<u8>, sequence: u64, items: u32, generation: u32,
+            marks: u8, flags: u32, end: Option<u64>, cas: u64, value: Vec<u8>, key: Vec<u8>, sequence: u64, items: u32, generation: u32,
         ) {
-            let record = Record { marks, flags, expiry_ms, generation, cas, value: value.into() };
-            prop_assert_eq!(Record::decode(&key, &record.encode(&key).into()), Ok(record));
+            let record = Record { marks, flags, end: end.map(End::from_bits), generation, cas, value: value.into() };
+            let bytes = record.encode(&key);
+            prop_assert_eq!(Record::end_of(&bytes), record.end);
+            prop_assert_eq!(Record::decode(&key, &bytes.into()), Ok(record));
             let commit = Commit { sequence, items, ..Commit::default() };
             prop_assert_eq!(Commit::decode(&commit.encode()), Ok(commit));
             let generations = Generations { current: items, swept: generation };
             prop_assert_eq!(Generations::decode(&generations.encode()), Ok(generations));
-            let engine_key = expiry_key(sequence, &key);
-            prop_assert_eq!(split_expiry_key(&engine_key), Some((sequence, &key[..])));
+            let end = End::from_bits(sequence);
+            let engine_key = expiry_key(end, &key);
+            prop_assert_eq!(split_expiry_key(&engine_key), Some((end.noted_ms(), &key[..])));
         }
 
         #[test]

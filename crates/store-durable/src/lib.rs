@@ -23,6 +23,7 @@ mod backup;
 mod check;
 mod committer;
 mod direct;
+mod end;
 mod engine;
 mod expiry;
 mod fault;

@@ -142,8 +142,8 @@ impl Moving {
             let key = &self.keys[self.moved];
             self.moved += 1;
             if let Some(value) = shared.front.left_by(key, sealed) {
-                if let Some(expiry_ms) = value.as_ref().and_then(|value| Record::expiry_of(value)) {
-                    shared.expiry.note(expiry_ms);
+                if let Some(end) = value.as_ref().and_then(|value| Record::end_of(value)) {
+                    shared.expiry.note(end);
                 }
                 entries.add_bytes(key, value.as_deref());
                 count += 1;

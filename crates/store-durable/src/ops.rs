@@ -8,6 +8,7 @@ use larder_core::{
     Arith, Cas, Error, ErrorKind, Initial, Item, Key, Op, PutMode, Remaining, Reply, Result, Ttl, Verb, Want,
 };
 
+use crate::end::End;
 use crate::layout::Record;
 
 /// The longest life: 100 years of 365 days.
@@ -72,10 +73,10 @@ pub(crate) fn read(record: &Record, want: Want, rules: &Rules) -> Item {
         value: if want.contains(Want::VALUE) { record.value.clone() } else { Bytes::new() },
         flags: if want.contains(Want::FLAGS) { record.flags } else { 0 },
         cas: want.contains(Want::CAS).then_some(Cas { token: record.cas, session: rules.session }),
-        ttl: match record.expiry_ms {
+        ttl: match record.end {
             _ if !want.contains(Want::TTL) => Remaining::Unknown,
             None => Remaining::Never,
-            Some(expiry_ms) => left(expiry_ms),
+            Some(end) => left(end.ms()),
         },
     }
 }
@@ -86,9 +87,9 @@ type Put<'a> = (PutMode, &'a Bytes, u32, Ttl);
 fn put(key: &Key, put: Put<'_>, item: Option<&Record>, rules: &Rules) -> Result<(Reply, Change)> {
     let (mode, value, flags, ttl) = put;
     let value_bytes_max = check_value(value, key.as_bytes().len(), rules)?;
-    let expiry_ms = match mode {
+    let end = match mode {
         PutMode::Append | PutMode::Prepend => None,
-        _ => expiry_ms(ttl, rules)?,
+        _ => end(ttl, rules)?,
     };
     let refused = match (mode, item) {
         (PutMode::Cas(cas), _) if cas.session != rules.session => Some(Reply::Exists),
@@ -108,7 +109,7 @@ fn put(key: &Key, put: Put<'_>, item: Option<&Record>, rules: &Rules) -> Result<
     let record = match (mode, item) {
         (PutMode::Append, Some(item)) => Record { value: joined(&item.value, value), cas: rules.cas, ..item.clone() },
         (PutMode::Prepend, Some(item)) => Record { value: joined(value, &item.value), cas: rules.cas, ..item.clone() },
-        _ => Record { flags, expiry_ms, cas: rules.cas, value: value.clone(), ..Record::default() },
+        _ => Record { flags, end, cas: rules.cas, value: value.clone(), ..Record::default() },
     };
     Ok((Reply::Stored, Change::Put(record)))
 }
@@ -148,19 +149,19 @@ fn delete(cas: Option<Cas>, item: Option<&Record>, rules: &Rules) -> (Reply, Cha
 }
 
 fn touch(ttl: Ttl, item: Option<&Record>, rules: &Rules) -> Result<(Reply, Change)> {
-    let expiry_ms = expiry_ms(ttl, rules)?;
+    let end = end(ttl, rules)?;
     Ok(match item {
         None => (Reply::Miss, Change::Keep),
-        Some(item) => (Reply::Touched, Change::Put(Record { expiry_ms, ..item.clone() })),
+        Some(item) => (Reply::Touched, Change::Put(Record { end, ..item.clone() })),
     })
 }
 
 fn arith(arith: Arith, initial: Option<Initial>, item: Option<&Record>, rules: &Rules) -> Result<(Reply, Change)> {
     let digits = |number: u64| Bytes::copy_from_slice(itoa::Buffer::new().format(number).as_bytes());
-    let start = initial.map(|initial| Ok::<_, Error>((initial.value, expiry_ms(initial.ttl, rules)?))).transpose()?;
+    let start = initial.map(|initial| Ok::<_, Error>((initial.value, end(initial.ttl, rules)?))).transpose()?;
     let Some(item) = item else {
-        let Some((number, expiry_ms)) = start else { return Ok((Reply::Miss, Change::Keep)) };
-        let record = Record { expiry_ms, cas: rules.cas, value: digits(number), ..Record::default() };
+        let Some((number, end)) = start else { return Ok((Reply::Miss, Change::Keep)) };
+        let record = Record { end, cas: rules.cas, value: digits(number), ..Record::default() };
         return Ok((Reply::Number(number), Change::Put(record)));
     };
     let new = arith.of(&item.value)?;
@@ -168,10 +169,11 @@ fn arith(arith: Arith, initial: Option<Initial>, item: Option<&Record>, rules: &
     Ok((Reply::Number(new), Change::Put(record)))
 }
 
-/// When an item stored now with this life expires.
-pub(crate) fn expiry_ms(ttl: Ttl, rules: &Rules) -> Result<Option<u64>> {
+/// When the life of an item ends that is stored now.
+pub(crate) fn end(ttl: Ttl, rules: &Rules) -> Result<Option<End>> {
     let Some(ttl) = ttl.within(TTL_MAX)? else { return Ok(None) };
     // Rounded up: a life is never cut short.
     let ms = rules.now.saturating_add(ttl).as_nanos().div_ceil(1_000_000);
-    Ok(Some(u64::try_from(ms).unwrap_or(u64::MAX)))
+    let life_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    Ok(Some(End::of_life(u64::try_from(ms).unwrap_or(u64::MAX), life_ms)))
 }

@@ -18,8 +18,9 @@ use rustix::fs::FlockOperation;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The layout of the folder.
-const VERSION: u32 = 2;
-/// The oldest that is understood; it becomes the newest when it is opened, and found to be whole. The second has rounds, which one of the first would not look for.
+const VERSION: u32 = 3;
+/// The oldest that is understood; it becomes the newest when it is opened, and found to be whole. The second has rounds, which one of the first would not look for; the third notes ends of lives by steps, which one before would take
+/// for other ends.
 const VERSION_MIN: u32 = 1;
 const MAGIC: &str = "larder durable store";
 /// The file that says what the folder is.

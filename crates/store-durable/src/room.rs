@@ -1,4 +1,4 @@
-//! Room on the disk: writes are refused before the disk is full, so that what was begun can be ended.
+//! Room on the disk: writes are refused before the disk is full, so that what was begun can be ended. What the engine has in memory is begun: it is in the journal, and tables are still to be written of it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +20,9 @@ pub(crate) struct Room {
     reserve_bytes: u64,
     /// Bytes that may be written before the disk is asked again.
     credit_bytes: AtomicU64,
-    /// Bytes that were free when it was asked last.
+    /// Bytes that were free when it was asked last, and those that were still to be written of what was in memory.
     free_bytes: AtomicU64,
+    unwritten_bytes: AtomicU64,
     refusals: AtomicU64,
     /// When it was asked last, in milliseconds since it was made.
     asked_ms: AtomicU64,
@@ -32,34 +33,46 @@ impl Room {
     pub(crate) fn new(folder: PathBuf, reserve_bytes: u64) -> Room {
         let (free_bytes, refusals) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
         let (credit_bytes, asked_ms, made) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
-        Room { folder, reserve_bytes, credit_bytes, free_bytes, refusals, asked_ms, made }
+        let unwritten_bytes = AtomicU64::new(0);
+        Room { folder, reserve_bytes, credit_bytes, free_bytes, unwritten_bytes, refusals, asked_ms, made }
     }
 
+    /// `unwritten_bytes` tells what is still to be written of what is in memory.
+    ///
     /// # Errors
-    /// `Full` where less than the reserve is free.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+    /// `Full` where less than the reserve is free besides that.
+    pub(crate) fn check(&self, unwritten_bytes: impl FnOnce() -> u64) -> Result<(), Fault> {
         if self.reserve_bytes == 0 {
             return Ok(());
         }
-        let is_short = self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes;
+        let is_short = self.is_short();
         let asks = is_short && {
             let nth = self.refusals.fetch_add(1, Ordering::Relaxed) % ASK_EVERY_REFUSALS;
             let since_ms = self.now_ms().saturating_sub(self.asked_ms.load(Ordering::Relaxed));
             nth == ASK_EVERY_REFUSALS - 1 || since_ms >= ASK_EVERY_MS
         };
         if asks || !is_short && self.credit_bytes.load(Ordering::Relaxed) == 0 {
-            self.ask();
+            self.ask(unwritten_bytes());
         }
-        let free = self.free_bytes.load(Ordering::Relaxed);
-        if free >= self.reserve_bytes {
+        if !self.is_short() {
             return Ok(());
         }
-        let detail = format!(
-            "the disk of {} has {free} bytes left; {} must stay free (the option reserve)",
+        let mut detail = format!(
+            "the disk of {} has {} bytes left; {} must stay free (the option reserve)",
             self.folder.display(),
+            self.free_bytes.load(Ordering::Relaxed),
             self.reserve_bytes
         );
+        let unwritten_bytes = self.unwritten_bytes.load(Ordering::Relaxed);
+        if unwritten_bytes > 0 {
+            detail.push_str(&format!(", besides {unwritten_bytes} for tables of what is in memory"));
+        }
         Err(Fault { harm: Harm::Full, detail })
+    }
+
+    fn is_short(&self) -> bool {
+        let needed = self.reserve_bytes.saturating_add(self.unwritten_bytes.load(Ordering::Relaxed));
+        self.free_bytes.load(Ordering::Relaxed) < needed
     }
 
     /// Bytes were written.
@@ -72,12 +85,14 @@ impl Room {
         u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn ask(&self) {
+    /// What is unwritten is told before the disk is asked: what becomes a table in between counts twice, rather than not at all.
+    fn ask(&self, unwritten_bytes: u64) {
         self.asked_ms.store(self.now_ms(), Ordering::Relaxed);
         // A disk that does not say is written to until it refuses.
         let free =
             rustix::fs::statvfs(&self.folder).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
         self.free_bytes.store(free, Ordering::Relaxed);
+        self.unwritten_bytes.store(unwritten_bytes, Ordering::Relaxed);
         self.credit_bytes.store(ASK_EVERY_BYTES, Ordering::Relaxed);
     }
 }
@@ -86,18 +101,62 @@ impl Room {
 mod tests {
     use std::time::Duration;
 
+    use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl};
+
     use super::*;
+    use crate::Options;
+    use crate::options::Sync;
 
     #[test]
     fn room_that_came_back_is_found_within_a_second_of_few_refusals() {
         let folder = tempfile::tempdir().unwrap();
         let mut room = Room::new(folder.path().to_path_buf(), u64::MAX);
-        assert_eq!(room.check().unwrap_err().harm, Harm::Full);
+        assert_eq!(room.check(|| 0).unwrap_err().harm, Harm::Full);
         // As if others had freed it.
         room.reserve_bytes = 1;
         room.free_bytes.store(0, Ordering::Relaxed);
-        assert_eq!(room.check().unwrap_err().harm, Harm::Full, "it was asked just now");
+        assert_eq!(room.check(|| 0).unwrap_err().harm, Harm::Full, "it was asked just now");
         room.made -= Duration::from_millis(ASK_EVERY_MS);
-        room.check().unwrap();
+        room.check(|| 0).unwrap();
+    }
+
+    #[test]
+    fn what_is_in_memory_and_in_no_table_needs_room_besides_the_reserve() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room::new(folder.path().to_path_buf(), 1);
+        room.check(|| 1 << 10).unwrap();
+        room.wrote(ASK_EVERY_BYTES as usize);
+        let fault = room.check(|| u64::MAX - 1).unwrap_err();
+        assert_eq!(fault.harm, Harm::Full);
+        let told = format!("bytes left; 1 must stay free (the option reserve), besides {} for", u64::MAX - 1);
+        assert!(fault.detail.contains(&told), "{}", fault.detail);
+        Room::new(folder.path().to_path_buf(), 0).check(|| u64::MAX).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_the_engine_has_in_memory_is_counted_until_it_is_in_tables() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Options::new(folder.path()).sync(Sync::Never).open().unwrap();
+        for number in 0..8 {
+            let key = Key::new(format!("k{number}")).unwrap();
+            let put = Op::put(key, PutMode::Set, vec![7; 1 << 20], Ttl::Never);
+            store.run_one(Ctx::default(), put).await.unwrap();
+        }
+        let unwritten = || store.shared().engine.unwritten_bytes();
+        assert!(unwritten() >= 8 << 20, "{}", unwritten());
+        store.settle().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while unwritten() >= 1 << 20 {
+            assert!(Instant::now() < until, "{} are in tables", unwritten());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(store);
+        // Also of what the journal holds when it is opened.
+        let store = Options::new(folder.path()).open().unwrap();
+        let put = Op::put(Key::new("k").unwrap(), PutMode::Set, vec![7; 1 << 20], Ttl::Never);
+        store.run_one(Ctx::default(), put).await.unwrap();
+        drop(store);
+        let store = Options::new(folder.path()).open().unwrap();
+        assert!(store.shared().engine.unwritten_bytes() >= 1 << 20);
     }
 }

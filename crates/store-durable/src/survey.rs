@@ -61,7 +61,7 @@ fn item<'a>(key: &'a [u8], record_bytes: usize, record: &Record) -> Seen<'a> {
         bytes: Some((key.len() + record_bytes) as u64),
         resident_bytes: None,
         value_bytes: Some(record.value.len() as u64),
-        expires: Some(record.expiry_ms.is_some()),
+        expires: Some(record.end.is_some()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! generations are shown to nobody from then on, and a crash leaves all of them or none. They are removed a few at a time, between the rounds of others. (The engine can forget a whole
 //! keyspace, but not while others read and write it: its tree's issues 286 and 310.)
 
+use crate::end::End;
 use crate::engine::Engine;
 use crate::fault::Fault;
 use crate::layout::{Generations, ITEM, Record};
@@ -24,7 +25,7 @@ pub(crate) struct Sweep {
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     /// Items of earlier generations: their keys, and the ends of their lives.
-    pub(crate) old: Vec<(Vec<u8>, Option<u64>)>,
+    pub(crate) old: Vec<(Vec<u8>, Option<End>)>,
     /// It was the last.
     pub(crate) is_last: bool,
 }
@@ -61,7 +62,7 @@ impl Sweep {
             if let Ok(record) = Record::decode(key, &bytes)
                 && record.generation != current
             {
-                swept.old.push((key.to_vec(), record.expiry_ms));
+                swept.old.push((key.to_vec(), record.end));
             }
             looked_at += 1;
             let goes_on = looked_at < LOOKED_AT_MAX && swept.old.len() < REMOVED_MAX;

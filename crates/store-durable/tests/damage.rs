@@ -453,13 +453,13 @@ async fn a_newer_layout_is_refused() {
     let folder = store().await;
     let path = folder.path().join("larder");
     let text = std::fs::read_to_string(&path).unwrap();
-    let body = text.replace("version 2\n", "version 3\n");
+    let body = text.replace("version 3\n", "version 4\n");
     let body = &body[..body.rfind("check").unwrap()];
     let check = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
     std::fs::write(&path, format!("{body}check {check:016x}\n")).unwrap();
     let error = open(folder.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
-    assert!(error.to_string().contains("layout 3; this program knows 2"), "{error}");
+    assert!(error.to_string().contains("layout 4; this program knows 3"), "{error}");
 }
 
 #[tokio::test]
@@ -467,7 +467,7 @@ async fn a_folder_of_the_first_layout_opens_and_is_of_the_newest_then() {
     let folder = store().await;
     let path = folder.path().join("larder");
     let text = std::fs::read_to_string(&path).unwrap();
-    let body = text.replace("version 2\n", "version 1\n");
+    let body = text.replace("version 3\n", "version 1\n");
     let body = &body[..body.rfind("check").unwrap()];
     let check = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
     let first = format!("{body}check {check:016x}\n");

@@ -51,8 +51,9 @@ impl Engine for MemoryEngine {
         self.store.direct().update(key, decide)
     }
 
-    fn flush(&self) {
+    fn flush(&self) -> Result<()> {
         self.store.clear();
+        Ok(())
     }
 
     fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {

@@ -50,7 +50,10 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// Removes all that is there.
-    fn flush(&self);
+    ///
+    /// # Errors
+    /// The store takes no writes. Nothing has changed then.
+    fn flush(&self) -> Result<()>;
 
     /// Asked after each request: the last of what the calls of this thread wrote or saw since this was asked last, and must be
     /// [settled](Engine::poll_settled) before anybody is told of it; 0 for nothing.

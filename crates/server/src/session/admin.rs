@@ -110,7 +110,7 @@ impl Session {
         tally: &mut Tally,
     ) {
         let reply = match admin {
-            Admin::FlushAll => flush_all(env, words, noreply, tally),
+            Admin::FlushAll => return self.flush_all(env, words, noreply, tally),
             Admin::Verbosity => verbosity(env, words),
             Admin::CacheMemlimit => memlimit(env, words),
             Admin::LruCrawler => return self.lru_crawler(env, words, noreply),
@@ -121,6 +121,24 @@ impl Session {
             Admin::Shutdown => return self.shutdown(env, words, noreply),
         };
         self.answer(reply, noreply);
+    }
+
+    fn flush_all<E: Engine>(&mut self, env: &Env<E>, words: Words<'_>, noreply: bool, tally: &mut Tally) {
+        tally.add(Count::CmdFlush, 1);
+        if !env.limits.flush_enabled {
+            return self.answer("CLIENT_ERROR flush_all not allowed", noreply);
+        }
+        let delay_s = match flush_delay(words, noreply) {
+            Ok(delay_s) => u64::try_from(delay_s).unwrap_or(0),
+            Err(reply) => return self.answer(reply, noreply),
+        };
+        // A large number is a moment, as everywhere.
+        let wall_s = env.wall_ms() / 1_000;
+        let is_moment = delay_s > crate::env::RELATIVE_S_MAX;
+        match env.flush_in(if is_moment { delay_s.saturating_sub(wall_s) } else { delay_s }) {
+            Ok(()) => self.answer("OK", noreply),
+            Err(error) => self.refused::<E>(&error, NO_ROOM, noreply, tally),
+        }
     }
 
     fn shutdown<E: Engine>(&mut self, env: &Env<E>, words: Words<'_>, noreply: bool) {
@@ -181,24 +199,6 @@ impl Session {
             _ => "ERROR",
         };
         self.answer(reply, noreply);
-    }
-}
-
-fn flush_all<E: Engine>(env: &Env<E>, words: Words<'_>, noreply: bool, tally: &mut Tally) -> &'static str {
-    tally.add(Count::CmdFlush, 1);
-    if !env.limits.flush_enabled {
-        return "CLIENT_ERROR flush_all not allowed";
-    }
-    match flush_delay(words, noreply) {
-        Ok(delay_s) => {
-            let delay_s = u64::try_from(delay_s).unwrap_or(0);
-            // A large number is a moment, as everywhere.
-            let wall_s = env.wall_ms() / 1_000;
-            let is_moment = delay_s > crate::env::RELATIVE_S_MAX;
-            env.flush_in(if is_moment { delay_s.saturating_sub(wall_s) } else { delay_s });
-            "OK"
-        }
-        Err(reply) => reply,
     }
 }
 

@@ -110,7 +110,8 @@ fn try_subject(root: &Path, args: &Args, shard: (usize, usize), subject: &Subjec
             outcomes(&mut cargo, &folder.join("mutants.out/outcomes.json"))?
         }
     };
-    let (argued, killers) = (argued_text(root)?, killers(&outcomes, &folder.join("mutants.out"))?);
+    let (argued, mut killers) = (argued_text(root)?, killers(&outcomes, &folder.join("mutants.out"))?);
+    killers.extend(killers_by_the_clock(&outcomes));
     let found = found(&outcomes, &killers, &argued)?;
     let all: Found = found.values().sum();
     println!("    {}", all.counts());
@@ -235,7 +236,8 @@ fn try_left(root: &Path, subject: &Subject) -> Result<usize> {
         survivors -= killed.len() + argued.len();
         let findings = json!({"counts": {}, "violations": 0, "told": [], "killed": killed, "argued": argued});
         let seconds = seconds * its.len() as u64 / left.len() as u64;
-        let run = json!({"part": prove::MUTANTS, "file": file, "left": true, "seconds": seconds, "findings": findings});
+        let of = book.tried_at(file)?;
+        let run = json!({"part": prove::MUTANTS, "file": file, "left": true, "of": of, "seconds": seconds, "findings": findings});
         book.record(root, run)?;
     }
     println!("    killed {}, survive {survivors}", again.killed.len());
@@ -482,6 +484,17 @@ fn killers(outcomes: &Value, folder: &Path) -> Result<BTreeMap<String, String>> 
     Ok(killers)
 }
 
+/// The test that did not end on each mutant, where that is told.
+fn killers_by_the_clock(outcomes: &Value) -> BTreeMap<String, String> {
+    let all = outcomes["outcomes"].as_array().into_iter().flatten();
+    let late = all.filter(|outcome| outcome["summary"] == "Timeout");
+    let pair = |outcome: &Value| {
+        let name = outcome["scenario"]["Mutant"]["name"].as_str()?;
+        Some((name.to_owned(), outcome["killer"].as_str()?.to_owned()))
+    };
+    late.filter_map(pair).collect()
+}
+
 /// The test that a line of a runner's output says has failed: `FAIL [   0.1s] (1/9) package test`, or cargo's `test name ... FAILED`.
 fn failed(line: &str) -> Option<&str> {
     let line = line.trim();
@@ -631,6 +644,10 @@ mod tests {
         let killers = killers(&outcomes, folder.path()).unwrap();
         assert_eq!(killers, BTreeMap::from([("a".to_owned(), "larder-structures a::b".to_owned())]));
         assert_eq!(failed("test a::b ... FAILED"), Some("a::b"));
+        assert!(killers_by_the_clock(&outcomes).is_empty());
+        let late =
+            json!({"outcomes": [{"scenario": {"Mutant": {"name": "e"}}, "summary": "Timeout", "killer": "c::d"}]});
+        assert_eq!(killers_by_the_clock(&late), BTreeMap::from([("e".to_owned(), "c::d".to_owned())]));
         assert!(super::killers(&outcomes, &folder.path().join("elsewhere")).is_err());
     }
 

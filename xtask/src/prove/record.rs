@@ -101,6 +101,8 @@ pub(crate) struct Run {
     /// Mutants that another run had left: those that are killed by now, and those that are argued.
     pub(crate) killed: Vec<String>,
     pub(crate) argued: Vec<String>,
+    /// Of a second trial the commit of the first.
+    pub(crate) of: Option<String>,
     /// The tests that failed on mutants.
     pub(crate) tests: BTreeSet<String>,
     /// What the tree was by the end, where that was no longer what it was at the beginning.
@@ -139,6 +141,7 @@ impl Run {
             survivors: texts(&findings["survivors"]),
             killed: killed.iter().map(|(name, _)| (*name).clone()).collect(),
             argued: texts(&findings["argued"]),
+            of: value["of"].as_str().map(str::to_owned),
             tests: texts(&findings["tests"])
                 .into_iter()
                 .chain(killed.iter().map(|(_, test)| (*test).to_owned()))
@@ -181,11 +184,36 @@ impl Book {
         Ok(Book { commit, root: root.to_owned(), file })
     }
 
-    /// All that are recorded.
+    /// All that count: each once, and of second trials of mutants those of the first that counts.
     pub(crate) fn runs(&self) -> Result<Vec<Run>> {
-        let mut runs = if self.file.exists() { parsed(&self.file)? } else { Vec::new() };
+        let mut runs: Vec<Run> = Vec::new();
+        for run in if self.file.exists() { parsed(&self.file)? } else { Vec::new() } {
+            if !runs.iter().any(|other| other.did_some_of(&run.part, &run.extent)) {
+                runs.push(run);
+            }
+        }
         runs.extend(self.earlier(&runs)?);
+        let trials: BTreeSet<(String, String)> = runs.iter().filter_map(|run| self.trial(run)).collect();
+        let is_of_a_trial = |run: &Run| match (&run.extent, &run.of) {
+            (Extent::Left { file }, Some(of)) => trials.contains(&(file.clone(), of.clone())),
+            (Extent::Left { .. }, None) => false,
+            _ => true,
+        };
+        runs.retain(is_of_a_trial);
         Ok(runs)
+    }
+
+    /// The file whose mutants a run tried first, and the commit of that.
+    fn trial(&self, run: &Run) -> Option<(String, String)> {
+        let Extent::Mutants { file } = &run.extent else { return None };
+        Some((file.clone(), run.earlier.as_ref().unwrap_or(&self.commit).clone()))
+    }
+
+    /// The commit at which the mutants of a file were tried, in the runs that count here.
+    pub(crate) fn tried_at(&self, file: &str) -> Result<Option<String>> {
+        let trials = self.runs()?;
+        let mut trials = trials.iter().filter_map(|run| self.trial(run));
+        Ok(trials.find(|(of, _)| of == file).map(|(_, commit)| commit))
     }
 
     /// Runs at other commits that count at this one, and did nothing that these did.
@@ -529,7 +557,9 @@ mod tests {
     fn mutants_that_were_left_are_left_until_they_are_settled() {
         let (folder, book) = opened();
         let run = |file: &str, left: bool, findings: Value| {
-            let run = json!({"part": MUTANTS, "file": file, "left": left, "seconds": 1, "findings": findings});
+            let of = left.then_some(&book.commit);
+            let run =
+                json!({"part": MUTANTS, "file": file, "left": left, "of": of, "seconds": 1, "findings": findings});
             book.record(folder.path(), run).unwrap();
         };
         run("a.rs", false, json!({"violations": 0, "survivors": ["a.rs: a", "a.rs: b"]}));
@@ -539,6 +569,16 @@ mod tests {
         let left = |files: &[&str]| book.left(&files.iter().map(|file| ((*file).to_owned(), 1)).collect()).unwrap();
         assert_eq!(left(&["a.rs", "c.rs"]), ["a.rs: a", "c.rs: d"]);
         assert_eq!(left(&["c.rs", "d.rs"]), ["c.rs: d"]);
+        assert_eq!(book.tried_at("c.rs").unwrap(), Some(book.commit.clone()));
+        assert_eq!(book.tried_at("d.rs").unwrap(), None);
+        // Of another trial than the one that counts.
+        let text = fs::read_to_string(&book.file).unwrap();
+        let other = format!("\"of\":\"{}\"", book.commit);
+        fs::write(&book.file, text.replace(&other, "\"of\":\"another\"")).unwrap();
+        assert_eq!(left(&["a.rs", "c.rs"]), ["a.rs: a", "a.rs: b", "c.rs: c", "c.rs: d"]);
+        // Lines of two machines that came together.
+        fs::write(&book.file, text.repeat(2)).unwrap();
+        assert_eq!(book.runs().unwrap().iter().filter(|run| matches!(run.extent, Extent::Mutants { .. })).count(), 2);
     }
 
     #[test]

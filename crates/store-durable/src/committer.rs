@@ -221,6 +221,14 @@ impl Shared {
         self.room.check(|| self.engine.unwritten_bytes())
     }
 
+    /// Has what is in memory written to tables, where that is what the disk lacks room for: nothing else would be written for as long as writes are refused.
+    pub(crate) fn make_room(&self) -> Result<(), Fault> {
+        match self.room.waits_for_tables(|| self.engine.unwritten_bytes()) {
+            true => self.engine.write_tables(),
+            false => Ok(()),
+        }
+    }
+
     /// Has what was written so far on disk.
     pub(crate) fn sync_now(&self) -> Result<(), Fault> {
         if let Some(fault) = self.failure() {

@@ -182,9 +182,14 @@ impl Engine {
         self.told.check()
     }
 
+    /// Has what is in memory written to tables.
+    pub(crate) fn write_tables(&self) -> Result<(), Fault> {
+        self.keyspace.rotate_memtable().map(|_| ()).map_err(fault)
+    }
+
     /// Writes what is in memory to tables and waits for it.
     pub(crate) fn settle(&self) -> Result<(), Fault> {
-        self.keyspace.rotate_memtable().map_err(fault)?;
+        self.write_tables()?;
         while self.keyspace.tree.sealed_memtable_count() > 0 {
             self.check()?;
             std::thread::sleep(LOOK_EVERY);

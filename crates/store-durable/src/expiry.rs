@@ -209,6 +209,24 @@ mod tests {
         assert_eq!((stored(&store), noted(&store)), (0, 0));
     }
 
+    /// Their notes have come, and gone, before they are swept.
+    #[tokio::test]
+    async fn what_waits_to_be_swept_is_not_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(BEGIN));
+        let direct = Direct::new(open(&folder, &clock));
+        for number in 0..5_000 {
+            put(direct.store(), &format!("k{number}"), Duration::from_secs(1)).await;
+        }
+        settled(&direct, direct.clear().unwrap()).await;
+        clock.advance(Duration::from_secs(1));
+        direct.store().reclaim_expired().await.unwrap();
+        while direct.store().shared().sweeps.load(Ordering::Acquire) {
+            stored(direct.store());
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
     async fn what_is_swept_leaves_no_note_of_its_end() {
         let folder = tempfile::tempdir().unwrap();

@@ -70,6 +70,15 @@ impl Room {
         Err(Fault { harm: Harm::Full, detail })
     }
 
+    /// Asks the disk again where it was short: true where there would be room, were what is in memory in tables. Of little that is written often a table is small.
+    pub(crate) fn waits_for_tables(&self, unwritten_bytes: impl FnOnce() -> u64) -> bool {
+        if self.reserve_bytes == 0 || !self.is_short() {
+            return false;
+        }
+        self.ask(unwritten_bytes());
+        self.is_short() && self.free_bytes.load(Ordering::Relaxed) >= self.reserve_bytes
+    }
+
     fn is_short(&self) -> bool {
         let needed = self.reserve_bytes.saturating_add(self.unwritten_bytes.load(Ordering::Relaxed));
         self.free_bytes.load(Ordering::Relaxed) < needed
@@ -131,6 +140,22 @@ mod tests {
         let told = format!("bytes left; 1 must stay free (the option reserve), besides {} for", u64::MAX - 1);
         assert!(fault.detail.contains(&told), "{}", fault.detail);
         Room::new(folder.path().to_path_buf(), 0).check(|| u64::MAX).unwrap();
+    }
+
+    #[test]
+    fn what_is_in_memory_is_to_become_tables_where_only_that_is_in_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = |reserve_bytes| Room::new(folder.path().to_path_buf(), reserve_bytes);
+        let in_the_way = room(1);
+        assert!(!in_the_way.waits_for_tables(|| u64::MAX), "nobody was refused");
+        assert_eq!(in_the_way.check(|| u64::MAX - 1).unwrap_err().harm, Harm::Full);
+        assert!(in_the_way.waits_for_tables(|| u64::MAX - 1));
+        // They are written: whoever comes next is not refused.
+        assert!(!in_the_way.waits_for_tables(|| 0));
+        in_the_way.check(|| panic!("it was asked")).unwrap();
+        let short = room(u64::MAX);
+        assert_eq!(short.check(|| 1).unwrap_err().harm, Harm::Full);
+        assert!(!short.waits_for_tables(|| 1), "tables would not help");
     }
 
     #[tokio::test]

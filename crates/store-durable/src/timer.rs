@@ -101,7 +101,7 @@ impl Drop for Timer {
 /// What is to be done once a second.
 fn chores(shared: &Shared, queue: &Queue<Request>) {
     if shared.failure().is_none()
-        && let Err(fault) = shared.engine.check()
+        && let Err(fault) = shared.engine.check().and_then(|()| shared.make_room())
     {
         shared.fail(&fault);
     }

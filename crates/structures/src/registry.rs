@@ -1,7 +1,7 @@
 //! Finding out what a name holds, and dropping it with all its keys.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::list::{self, List};
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
@@ -177,7 +177,7 @@ const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// [`ErrorKind::Conflict`] if the name was dropped and made again meanwhile: the new one is left alone; and where others keep writing what names its data. [`ErrorKind::LayoutMismatch`] while another
-/// program's value, or another release's map of a sharded collection, stands under one of its keys, which is left as it is. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
+/// program's value, or another release's map of a sharded collection or head of a packed table, stands under one of its keys, which is left as it is. [`Unsupported`](ErrorKind::Unsupported) outside of a Tokio runtime, where it must wait a moment. Those of the store. With [`Effect::Unknown`] a part of it may be gone: drop it again.
 ///
 /// ```
 /// # use larder_core::Ctx;
@@ -237,10 +237,13 @@ async fn delete_all_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Man
     for attempt in 0..LIST_TRIES_MAX {
         if attempt > 0 {
             runtime::current("dropping what others add to waits a moment").map_err(|error| midway(error, is_begun))?;
-            tokio::time::sleep(backoff.next_pause()).await;
+            let left = ctx.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            tokio::time::sleep(backoff.next_pause().min(left.unwrap_or(Duration::MAX))).await;
         }
         let pieces = pieces(store, ctx, name, manifest).await.map_err(|error| midway(error, is_begun))?;
+        let has_pieces = !pieces.keys.is_empty();
         delete_pieces(store, ctx, pieces.keys).await.map_err(|error| midway(error, is_begun))?;
+        is_begun |= has_pieces;
         if delete_data(store, ctx, name, manifest, pieces.cas).await.map_err(|error| midway(error, is_begun))? {
             return Ok(());
         }

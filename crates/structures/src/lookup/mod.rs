@@ -446,12 +446,12 @@ pub(crate) fn describe() -> Vec<(&'static str, String)> {
 /// next look, removes what it has written. **Round trips: 1.**
 ///
 /// # Errors
-/// Those of the store.
+/// Those of the store, and [`ErrorKind::LayoutMismatch`] for a head that this release does not know.
 pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
     let want = if store.profile().cas { Want::VALUE | Want::CAS } else { Want::VALUE };
     let reply = store.run_one(ctx, Op::get(shared::head_key(name, manifest)?, want)).await?;
     let Some(item) = reply.into_item() else { return Ok(Pieces::default()) };
-    let head = Head::decode(&item.value).unwrap_or_default();
+    let head = shared::known_head(name, &item.value)?;
     let versions = head.current.iter().chain(&head.others);
     let keys: Result<Vec<Key>> = versions.flat_map(|version| shared::version_keys(name, manifest, version)).collect();
     Ok(Pieces { keys: Owned::items(keys?), cas: item.cas })

@@ -167,10 +167,7 @@ impl Inner {
             }
             other => return Err(unexpected(&self.head_op()?, &other)),
         };
-        let head = Head::decode(&item.value).ok_or_else(|| {
-            let detail = format!("the head of packed table {} is none that this release knows", self.name);
-            Error::new(ErrorKind::LayoutMismatch, detail)
-        })?;
+        let head = known_head(&self.name, &item.value)?;
         match set_back(known, head.current) {
             Some(shown) => {
                 Err(self.loss(Error::new(ErrorKind::RolledBack, format!("packed table {} {shown}", self.name))))
@@ -249,6 +246,16 @@ fn set_back(known: Option<Version>, now: Option<Version>) -> Option<String> {
 }
 
 /// The key of the head.
+/// # Errors
+/// [`ErrorKind::LayoutMismatch`] for one of another release.
+pub(super) fn known_head(name: &Name, bytes: &[u8]) -> Result<Head> {
+    let odd = || {
+        let detail = format!("the head of packed table {name} is none that this release knows");
+        Error::new(ErrorKind::LayoutMismatch, detail)
+    };
+    Head::decode(bytes).ok_or_else(odd)
+}
+
 pub(super) fn head_key(name: &Name, manifest: &Manifest) -> Result<Key> {
     manifest.data_key(name, 0)
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Profile, Result, Run, Store, StoreExt, StoreRef};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Profile, PutMode, Result, Run, Store, StoreExt, StoreRef, Ttl};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
-use larder_structures::lookup::Rows;
+use larder_structures::lookup::{LookupKey, Rows};
 use larder_structures::records::{Schema, Value};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{EventLog, Name, PackedRecords, PackedTable};
@@ -263,6 +263,38 @@ async fn a_drop_whose_list_is_deleted_in_a_lost_reply_is_unknown_and_can_be_done
             world.must_be_empty(&format!("kind {kind}, lands: {lands}"));
         }
     }
+}
+
+/// What the list names is gone by then, whatever became of the list.
+#[tokio::test]
+async fn a_drop_whose_list_cannot_be_deleted_says_that_a_part_may_be_gone() {
+    for kind in 0..3 {
+        let world = World::new(false);
+        each_kind(&world.store, kind).await;
+        let hooked = Hooked::new(&world.store);
+        hooked.at(LIST, |_, batch| async move { fail(&batch, Effect::NotApplied) });
+        let error = drop_it(&hooked.shared()).await.unwrap_err();
+        assert!(error.is_unknown(), "kind {kind}: {error}");
+        assert!(drop_it(&world.store).await.unwrap());
+        world.must_be_empty(&format!("kind {kind}"));
+    }
+}
+
+/// Who knows it knows what it names.
+#[tokio::test]
+async fn a_packed_table_with_a_head_of_another_release_is_not_dropped() {
+    let world = World::new(false);
+    table(&world.store).await.build(rows("word")).await.unwrap();
+    let found = find(&world.store, Ctx::default(), &Name::new("n").unwrap()).await.unwrap().unwrap();
+    let head = Key::new(format!("L.n.b.{:016x}.0", found.generation)).unwrap();
+    let known = world.store.get(head.clone()).await.unwrap().unwrap();
+    let put = |value: bytes::Bytes| world.store.put(head.clone(), PutMode::Set, value, Ttl::Never);
+    put("of another release".into()).await.unwrap();
+    assert_eq!(drop_it(&world.store).await.unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    put(known.value).await.unwrap();
+    assert!(table(&world.store).await.get(LookupKey::from(7)).await.unwrap().is_some());
+    assert!(drop_it(&world.store).await.unwrap());
+    world.must_be_empty("its own release");
 }
 
 /// What is listed at each try, up to the last.

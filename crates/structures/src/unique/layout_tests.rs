@@ -177,3 +177,22 @@ fn a_blob_that_outgrows_its_class_grows_by_quarters() {
 fn the_last_period_has_forty_bits() {
     assert_eq!((PERIOD_MAX, SHARDS_MAX), (0xff_ffff_ffff, 0x40_0000));
 }
+
+#[test]
+fn a_period_of_several_days_of_a_zone_is_as_many_of_its_days() {
+    let of = |days: u64| Params {
+        zone: Zone::named("Europe/Berlin"),
+        offset_ms: 0,
+        period_ms: days * 86_400_000,
+        ..params()
+    };
+    let (daily, weekly) = (of(1), of(7));
+    // Over both changes of the clocks.
+    for time_ms in (0..400).map(|day| 1_700_000_000_000 + day * 86_400_000) {
+        let (day, week) = (daily.period_of(time_ms).unwrap(), weekly.period_of(time_ms).unwrap());
+        assert_eq!(week, day / 7, "{time_ms}");
+        assert_eq!(weekly.begin_ms(week), daily.begin_ms(week * 7));
+        assert_eq!(weekly.period_of(weekly.begin_ms(week)), Some(week));
+        assert_eq!(weekly.period_of(weekly.begin_ms(week) - 1), Some(week - 1));
+    }
+}

@@ -104,6 +104,17 @@ impl Node {
                 why: Why::Late,
             })?,
         };
+        self.run_over(&link, lines, does, deadline).await
+    }
+
+    /// Runs commands on this very connection, for those that mean nothing on another; where it has ended, on none.
+    pub(crate) async fn run_over(
+        &self,
+        link: &Arc<Link>,
+        lines: Lines<'_>,
+        does: Does,
+        deadline: Instant,
+    ) -> Result<Values, Fault> {
         let answered = link.run(lines, does, deadline).await;
         if answered.as_ref().is_err_and(|fault| fault.is_unanswered()) {
             self.is_silent.store(true, Ordering::Relaxed);
@@ -118,7 +129,7 @@ impl Node {
     }
 
     /// The live connection, waiting for a dial that is under way; an error at once while the server is down.
-    async fn link_by(&self, deadline: Instant) -> Result<Arc<Link>> {
+    pub(crate) async fn link_by(&self, deadline: Instant) -> Result<Arc<Link>> {
         self.health.connection(deadline, || self.link()).await
     }
 

@@ -141,8 +141,9 @@ impl Node {
         }
     }
 
-    /// Keeps the connection: the only one that dials this server, one dial at a time. Runs until it is aborted.
+    /// Keeps the connection: the only one that dials this server, one dial at a time. Runs until it is aborted, and leaves no connection then.
     pub(crate) async fn keep(self: Arc<Node>) {
+        let _closes = Closes(&self);
         let mut failures = 0u32;
         let mut was_open = false;
         loop {
@@ -323,6 +324,16 @@ fn connection_config() -> AsyncConnectionConfig {
         .set_pipeline_buffer_size(QUEUE_BATCHES_MAX)
 }
 
+/// Closes the connection of a node whose keeper ends. Who aborts the keeper closes it, too, but not what a dial brings that ends in that moment: nothing interrupts
+/// the keeper before it has set it.
+struct Closes<'a>(&'a Node);
+
+impl Drop for Closes<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Tells the node that a connection has ended, even if its task was aborted.
 struct TellNode {
     node: Arc<Node>,
@@ -338,4 +349,35 @@ impl Drop for TellNode {
 
 fn unavailable(what: &str, error: RedisError) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{what}: {error}")).source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_to_redis_that_comes_while_the_store_is_dropped_is_closed() {
+        let server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+        let config = Config::from_url(&server.url()).unwrap();
+        let node = Arc::new(Node::new(config, Arc::default(), Role::Single).unwrap());
+        let open = Arc::downgrade(&node);
+        // Holds the keeper up between its dial and its taking note of the connection.
+        let held = node.info.lock();
+        let keeper = tokio::spawn(node.clone().keep());
+        std::thread::sleep(Duration::from_secs(1));
+        // As a store does that is dropped.
+        keeper.abort();
+        node.close();
+        drop(held);
+        drop(node);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while open.upgrade().is_some() {
+            assert!(Instant::now() < deadline, "the connection keeps the node, and the node the connection");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }

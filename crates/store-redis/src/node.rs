@@ -115,12 +115,19 @@ impl Node {
         does: Does,
         deadline: Instant,
     ) -> Result<Values, Fault> {
+        let mut awaited = Awaited { node: self, link, received_bytes: link.traffic.received_bytes(), has_ended: false };
         let answered = link.run(lines, does, deadline).await;
+        awaited.has_ended = true;
         if answered.as_ref().is_err_and(|fault| fault.is_unanswered()) {
-            self.is_silent.store(true, Ordering::Relaxed);
-            self.look.notify_one();
+            self.has_no_answer();
         }
         answered
+    }
+
+    /// Has the keeper look whether the connection lives.
+    fn has_no_answer(&self) {
+        self.is_silent.store(true, Ordering::Relaxed);
+        self.look.notify_one();
     }
 
     /// The live connection.
@@ -322,6 +329,24 @@ fn connection_config() -> AsyncConnectionConfig {
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(QUEUE_BATCHES_MAX)
+}
+
+/// Commands that somebody waits for. One who stops before the deadline, when nothing has come over the connection since, has it looked at: if everybody did that,
+/// silence would be noticed by nobody.
+struct Awaited<'a> {
+    node: &'a Node,
+    link: &'a Link,
+    /// As they were before the commands were handed over.
+    received_bytes: u64,
+    has_ended: bool,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended && self.link.traffic.received_bytes() == self.received_bytes {
+            self.node.has_no_answer();
+        }
+    }
 }
 
 /// Closes the connection of a node whose keeper ends. Who aborts the keeper closes it, too, but not what a dial brings that ends in that moment: nothing interrupts

@@ -129,30 +129,36 @@ impl Link {
     ///
     /// The client crate fails alike what it never sent and what was not answered; whether anything was written to the socket since the
     /// commands were handed over tells which. A caller who stops waiting, by the deadline or by dropping this, leaves the replies to the
-    /// connection's task: it stays in step.
+    /// connection's task: it stays in step. Of a batch that waits for replicas that is a failure to confirm.
     pub(crate) async fn run(
         self: &Arc<Self>,
         lines: Lines<'_>,
         does: Does,
         deadline: Instant,
     ) -> Result<Values, Fault> {
-        let Some((confirmed, waiting)) = self.confirmed.as_ref().and_then(|of| Some((of, of.begin(does)?))) else {
-            return self.exchange(lines, deadline).await;
+        let Some((confirmed, owed)) = self.confirmed.as_ref().and_then(|of| Some((of, of.begin(does)?))) else {
+            return self.exchange(lines, true, deadline).await;
         };
         let mut followed = Pipeline::with_capacity(lines.len() + 1);
         lines.add_to(&mut followed);
         followed.add_command(confirmed.command());
         let followed = if matches!(lines, Lines::Rest(_)) { Lines::Rest(&followed) } else { Lines::All(&followed) };
-        let answered = self.exchange(followed, deadline).await;
-        if answered.as_ref().is_err_and(Fault::is_unanswered) {
-            confirmed.unanswered();
+        match self.exchange(followed, false, deadline).await {
+            Ok(mut values) => {
+                owed.judge(values.pop())?;
+                Ok(values)
+            }
+            Err(fault) => {
+                if fault.effect == Effect::NotApplied {
+                    owed.never_sent();
+                }
+                Err(fault)
+            }
         }
-        let mut values = answered?;
-        confirmed.judge(waiting, values.pop())?;
-        Ok(values)
     }
 
-    async fn exchange(self: &Arc<Self>, lines: Lines<'_>, deadline: Instant) -> Result<Values, Fault> {
+    /// Where it `may_ride`, it may leave with others, and after its caller has stopped waiting.
+    async fn exchange(self: &Arc<Self>, lines: Lines<'_>, may_ride: bool, deadline: Instant) -> Result<Values, Fault> {
         let ops = lines.len();
         if self.is_closed() {
             return Err(self.cut(Effect::NotApplied, "the connection has ended"));
@@ -163,7 +169,7 @@ impl Link {
         count(&self.counters.ops, ops as u64);
         count(&self.counters.round_trips, u64::from(!matches!(lines, Lines::Rest(_))));
         let (_here, is_shared) = self.gather.enter(ops);
-        let answered = match is_shared {
+        let answered = match is_shared && may_ride {
             true => tokio::time::timeout_at(deadline.into(), self.ride(lines)).await,
             false => tokio::time::timeout_at(deadline.into(), self.send(lines)).await,
         };

@@ -1,5 +1,6 @@
-//! Which keys the server holds: `SCAN`, a piece at a time.
+//! Which keys the server holds: `SCAN`, a piece at a time, all over one connection.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use larder_core::list::{List, Listed, Listing};
@@ -7,7 +8,7 @@ use larder_core::{Ctx, Error, ErrorKind, Result};
 use redis::Value;
 
 use crate::codec::refused;
-use crate::link::Lines;
+use crate::link::{Lines, Link};
 use crate::node::Node;
 use crate::place::{escaped, logical};
 use crate::replicas::Does;
@@ -20,11 +21,13 @@ const SCAN_COUNT: usize = 1_000;
 ///
 /// - Every key of the database that an op could name is told, those that other programs wrote too. A key that stands there from the
 ///   beginning to the end is told; `SCAN` may tell one twice.
+/// - Where the server goes on is a number that means something to the process that told it alone: after a restart keys would be missed. So a listing whose connection
+///   ends midway ends, too, whatever is there by then.
 /// - A key that an op routed with another (`{with}key`) is told by its own name.
 /// - **Round trips: 1** a thousand keys of the database, one or two more for keys with a route.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] where the server forbids `SCAN`.
+/// [`ErrorKind::Config`] where the server forbids `SCAN`; [`ErrorKind::Unavailable`] where the connection ended midway.
 impl List for RedisStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
         Box::pin(async move {
@@ -43,8 +46,10 @@ pub(crate) async fn list_node(
     tell: &mut (dyn FnMut(Listed<'_>) + Send),
 ) -> Result<()> {
     let mut cursor = b"0".to_vec();
+    // For the first piece a dial is waited for.
+    let link = node.link_by(piece_deadline(node, ctx)).await?;
     loop {
-        let (next, keys) = scan(node, ctx, &cursor, prefix).await?;
+        let (next, keys) = scan(node, &link, ctx, &cursor, prefix).await?;
         for key in &keys {
             if let Some(key) = logical(key).filter(|key| key.starts_with(prefix)) {
                 tell(Listed::Key(&key));
@@ -59,16 +64,26 @@ pub(crate) async fn list_node(
     }
 }
 
-async fn scan(node: &Node, ctx: Ctx, cursor: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
+/// Each piece has the timeout of an op, all together the deadline.
+fn piece_deadline(node: &Node, ctx: Ctx) -> Instant {
+    ctx.at_most(node.config.timeout).deadline.unwrap_or_else(Instant::now)
+}
+
+/// A piece, from where the one before it ended, over the connection that this was told over.
+async fn scan(
+    node: &Node,
+    link: &Arc<Link>,
+    ctx: Ctx,
+    cursor: &[u8],
+    prefix: &[u8],
+) -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
     let mut cmd = redis::cmd("SCAN");
     cmd.arg(cursor).arg("COUNT").arg(SCAN_COUNT);
     if !prefix.is_empty() {
         cmd.arg("MATCH").arg(pattern(prefix));
     }
-    // Each piece has the timeout of an op, all together the deadline.
-    let deadline = ctx.at_most(node.config.timeout).deadline.unwrap_or_else(Instant::now);
-    let answered = node.run(Lines::One(&cmd), Does::Asks, deadline).await;
-    let mut values = answered.map_err(|fault| fault.error)?;
+    let answered = node.run_over(link, Lines::One(&cmd), Does::Asks, piece_deadline(node, ctx)).await;
+    let mut values = answered.map_err(|fault| if fault.is_cut() { ended(fault.error) } else { fault.error })?;
     match values.pop() {
         Some(Value::Array(parts)) => match <[Value; 2]>::try_from(parts) {
             Ok([Value::BulkString(next), Value::Array(keys)]) => {
@@ -83,6 +98,11 @@ async fn scan(node: &Node, ctx: Ctx, cursor: &[u8], prefix: &[u8]) -> Result<(Ve
         }
         other => Err(Error::new(ErrorKind::Protocol, format!("the server answered SCAN with {other:?}"))),
     }
+}
+
+fn ended(error: Error) -> Error {
+    let detail = format!("the connection ended midway; what was told is not all: {}", error.detail());
+    Error::new(error.kind(), detail).source(error)
 }
 
 fn bytes(value: Value) -> Option<Vec<u8>> {

@@ -104,12 +104,30 @@ impl Node {
                 why: Why::Late,
             })?,
         };
+        self.run_over(&link, lines, does, deadline).await
+    }
+
+    /// Runs commands on this very connection, for those that mean nothing on another; where it has ended, on none.
+    pub(crate) async fn run_over(
+        &self,
+        link: &Arc<Link>,
+        lines: Lines<'_>,
+        does: Does,
+        deadline: Instant,
+    ) -> Result<Values, Fault> {
+        let mut awaited = Awaited { node: self, link, received_bytes: link.traffic.received_bytes(), has_ended: false };
         let answered = link.run(lines, does, deadline).await;
+        awaited.has_ended = true;
         if answered.as_ref().is_err_and(|fault| fault.is_unanswered()) {
-            self.is_silent.store(true, Ordering::Relaxed);
-            self.look.notify_one();
+            self.has_no_answer();
         }
         answered
+    }
+
+    /// Has the keeper look whether the connection lives.
+    fn has_no_answer(&self) {
+        self.is_silent.store(true, Ordering::Relaxed);
+        self.look.notify_one();
     }
 
     /// The live connection.
@@ -118,7 +136,7 @@ impl Node {
     }
 
     /// The live connection, waiting for a dial that is under way; an error at once while the server is down.
-    async fn link_by(&self, deadline: Instant) -> Result<Arc<Link>> {
+    pub(crate) async fn link_by(&self, deadline: Instant) -> Result<Arc<Link>> {
         self.health.connection(deadline, || self.link()).await
     }
 
@@ -130,8 +148,9 @@ impl Node {
         }
     }
 
-    /// Keeps the connection: the only one that dials this server, one dial at a time. Runs until it is aborted.
+    /// Keeps the connection: the only one that dials this server, one dial at a time. Runs until it is aborted, and leaves no connection then.
     pub(crate) async fn keep(self: Arc<Node>) {
+        let _closes = Closes(&self);
         let mut failures = 0u32;
         let mut was_open = false;
         loop {
@@ -312,6 +331,34 @@ fn connection_config() -> AsyncConnectionConfig {
         .set_pipeline_buffer_size(QUEUE_BATCHES_MAX)
 }
 
+/// Commands that somebody waits for. One who stops before the deadline, when nothing has come over the connection since, has it looked at: if everybody did that,
+/// silence would be noticed by nobody.
+struct Awaited<'a> {
+    node: &'a Node,
+    link: &'a Link,
+    /// As they were before the commands were handed over.
+    received_bytes: u64,
+    has_ended: bool,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended && self.link.traffic.received_bytes() == self.received_bytes {
+            self.node.has_no_answer();
+        }
+    }
+}
+
+/// Closes the connection of a node whose keeper ends. Who aborts the keeper closes it, too, but not what a dial brings that ends in that moment: nothing interrupts
+/// the keeper before it has set it.
+struct Closes<'a>(&'a Node);
+
+impl Drop for Closes<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Tells the node that a connection has ended, even if its task was aborted.
 struct TellNode {
     node: Arc<Node>,
@@ -327,4 +374,35 @@ impl Drop for TellNode {
 
 fn unavailable(what: &str, error: RedisError) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{what}: {error}")).source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_to_redis_that_comes_while_the_store_is_dropped_is_closed() {
+        let server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
+        let config = Config::from_url(&server.url()).unwrap();
+        let node = Arc::new(Node::new(config, Arc::default(), Role::Single).unwrap());
+        let open = Arc::downgrade(&node);
+        // Holds the keeper up between its dial and its taking note of the connection.
+        let held = node.info.lock();
+        let keeper = tokio::spawn(node.clone().keep());
+        std::thread::sleep(Duration::from_secs(1));
+        // As a store does that is dropped.
+        keeper.abort();
+        node.close();
+        drop(held);
+        drop(node);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while open.upgrade().is_some() {
+            assert!(Instant::now() < deadline, "the connection keeps the node, and the node the connection");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }

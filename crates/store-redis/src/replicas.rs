@@ -39,20 +39,36 @@ pub(crate) struct Confirmed {
     cleared: AtomicU64,
 }
 
-/// A `WAIT` that follows a batch, and the failures that it clears.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting(u64);
+/// A batch that a `WAIT` follows, from before it is handed over until it is known whether replicas have it. Dropped before that it is a failure: whoever stopped
+/// waiting for it may go on to read it.
+#[derive(Debug)]
+pub(crate) struct Owed<'a> {
+    confirmed: &'a Confirmed,
+    /// The failures that it clears if it succeeds.
+    failures: u64,
+    is_settled: bool,
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.confirmed.failures.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
 
 impl Confirmed {
     pub(crate) fn new(wait: WaitReplicas) -> Confirmed {
         Confirmed { wait, failures: AtomicU64::new(0), cleared: AtomicU64::new(0) }
     }
 
-    /// Whether a batch must be followed by [`command`](Confirmed::command). To be asked before the batch is handed over.
-    pub(crate) fn begin(&self, does: Does) -> Option<Waiting> {
+    /// Whether a batch must be followed by [`command`](Confirmed::command). To be asked before the batch is handed over, by whoever does that himself: one that left
+    /// after its caller had stopped waiting could be overtaken by a `WAIT` that clears it.
+    pub(crate) fn begin(&self, does: Does) -> Option<Owed<'_>> {
         let failures = self.failures.load(Ordering::Acquire);
         let is_owing = failures > self.cleared.load(Ordering::Acquire);
-        (does == Does::Writes || does == Does::Reads && is_owing).then_some(Waiting(failures))
+        let waits = does == Does::Writes || does == Does::Reads && is_owing;
+        waits.then(|| Owed { confirmed: self, failures, is_settled: false })
     }
 
     pub(crate) fn command(&self) -> Cmd {
@@ -61,23 +77,27 @@ impl Confirmed {
         cmd.arg(self.wait.replicas).arg(u64::try_from(self.wait.timeout.as_millis()).unwrap_or(u64::MAX));
         cmd
     }
+}
 
-    /// Takes note that a batch that waited got no reply at all.
-    pub(crate) fn unanswered(&self) {
-        self.failures.fetch_add(1, Ordering::AcqRel);
+impl Owed<'_> {
+    /// The batch was not sent: nothing is owed.
+    pub(crate) fn never_sent(mut self) {
+        self.is_settled = true;
     }
 
     /// What the reply to the command says of the batch before it.
-    pub(crate) fn judge(&self, waiting: Waiting, told: Option<Value>) -> Result<(), Fault> {
-        let wanted = self.wait.replicas;
+    pub(crate) fn judge(mut self, told: Option<Value>) -> Result<(), Fault> {
+        let wait = self.confirmed.wait;
+        let wanted = wait.replicas;
         let detail = match told {
             Some(Value::Int(have)) if have >= i64::from(wanted) => {
-                self.cleared.fetch_max(waiting.0, Ordering::AcqRel);
+                self.confirmed.cleared.fetch_max(self.failures, Ordering::AcqRel);
+                self.is_settled = true;
                 return Ok(());
             }
             Some(Value::Int(have)) => format!(
                 "{have} of {wanted} replicas confirmed it within {} ms (wait_replicas); the primary has it, and a failover may lose it",
-                self.wait.timeout.as_millis()
+                wait.timeout.as_millis()
             ),
             Some(Value::ServerError(error)) => format!(
                 "whether {wanted} replicas have it is not known (WAIT: {} {})",
@@ -86,7 +106,6 @@ impl Confirmed {
             ),
             told => format!("whether {wanted} replicas have it is not known (WAIT was answered {told:?})"),
         };
-        self.unanswered();
         let error = Error::new(ErrorKind::Timeout, detail);
         Err(Fault { effect: Effect::Unknown, error, why: Why::Unconfirmed })
     }
@@ -108,14 +127,28 @@ mod tests {
         assert!(confirmed.begin(Does::Reads).is_none());
         let before = confirmed.begin(Does::Writes).unwrap();
         let failed = confirmed.begin(Does::Writes).unwrap();
-        let fault = confirmed.judge(failed, Some(Value::Int(0))).unwrap_err();
+        let fault = failed.judge(Some(Value::Int(0))).unwrap_err();
         assert!(fault.error.to_string().contains("0 of 1 replicas"), "{}", fault.error);
         assert_eq!((fault.effect, fault.is_unanswered()), (Effect::Unknown, false));
         // One that was sent before the failure was known says nothing of what failed.
-        confirmed.judge(before, Some(Value::Int(1))).unwrap();
+        before.judge(Some(Value::Int(1))).unwrap();
         let read = confirmed.begin(Does::Reads).expect("the failure stands");
         assert!(confirmed.begin(Does::Asks).is_none());
-        confirmed.judge(read, Some(Value::Int(2))).unwrap();
+        read.judge(Some(Value::Int(2))).unwrap();
+        assert!(confirmed.begin(Does::Reads).is_none());
+    }
+
+    #[test]
+    fn one_that_nobody_waits_for_any_more_is_a_failure_and_one_that_was_not_sent_is_none() {
+        let confirmed = one();
+        confirmed.begin(Does::Writes).unwrap().never_sent();
+        assert!(confirmed.begin(Does::Reads).is_none());
+        let before = confirmed.begin(Does::Writes).unwrap();
+        drop(confirmed.begin(Does::Writes).unwrap());
+        before.judge(Some(Value::Int(1))).unwrap();
+        // A read that is given up owes no less.
+        drop(confirmed.begin(Does::Reads).expect("the failure stands"));
+        confirmed.begin(Does::Reads).expect("it stands still").judge(Some(Value::Int(1))).unwrap();
         assert!(confirmed.begin(Does::Reads).is_none());
     }
 }

@@ -229,6 +229,25 @@ async fn a_server_that_hangs_times_out_and_the_connection_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_connection_that_fell_silent_is_given_up_though_nobody_waits_for_a_deadline() {
+    let scene = Scene::new(RedisVersion::Redis8, "timeout_ms=500").await;
+    set(&scene.truth, "k", "v").await;
+    wait_until_up(&scene.store).await;
+    scene.proxy.next(Fault::Hang);
+    let start = Instant::now();
+    let found = loop {
+        let hasty = tokio::time::timeout(Duration::from_millis(100), scene.store.get(key("k"))).await;
+        if let Ok(Ok(found)) = hasty {
+            break found;
+        }
+        // Some 1.2 s; a busy machine may take longer, and a connection that nobody gives up lasts as long as the system wants.
+        assert!(start.elapsed() < Duration::from_secs(30), "the dead connection is kept");
+    };
+    assert_eq!(found.unwrap().value, "v");
+    assert_eq!((scene.store.stats().poisoned, scene.proxy.counts().hangs), (1, 1));
+}
+
+#[tokio::test]
 async fn a_deadline_counts_and_the_others_replies_stay_matched() {
     let scene = Scene::new(RedisVersion::Redis7, "timeout_ms=5000").await;
     set(&scene.truth, "k", "v").await;

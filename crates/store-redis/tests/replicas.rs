@@ -4,8 +4,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use common::*;
 use larder_core::{Effect, ErrorKind, PutMode, Reply, Store, StoreExt};
+use larder_net::all_of;
+use larder_store_redis::RedisStore;
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 
 /// A primary and its replica, in sync.
@@ -67,18 +70,57 @@ async fn what_the_replica_did_not_confirm_is_unknown_and_reads_wait_until_it_has
     let other = open(&primary.url()).await;
     assert_eq!(value(&other, "k").await.unwrap(), "new", "others read what only the primary has");
     replica.cont();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let settled = loop {
-        match store.get(key("k")).await {
-            Ok(item) => break item.unwrap().value,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-    };
-    assert_eq!(settled, "new");
+    assert_eq!(settled(&store, "k").await, "new");
     let waits = primary.calls("wait");
     assert!(store.get(key("k")).await.unwrap().is_some());
     assert_eq!(primary.calls("wait"), waits, "nothing is owed any more");
     assert_eq!(one(&store, put("k", PutMode::Add, "x")).await.unwrap(), Reply::NotStored);
+}
+
+/// Reads until what is owed is confirmed, and returns what stands then.
+async fn settled(store: &RedisStore, name: &str) -> Bytes {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match store.get(key(name)).await {
+            Ok(item) => return item.unwrap().value,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn reads_wait_too_for_what_was_written_by_somebody_who_stopped_waiting() {
+    let (primary, replica) = pair(RedisVersion::Redis8);
+    let store = open(&format!("{}?wait_replicas=1&wait_ms=400&timeout_ms=9000", primary.url())).await;
+    let hasty = |name: &'static str| {
+        let write = one(&store, put(name, PutMode::Set, "new"));
+        tokio::time::timeout(Duration::from_millis(20), write)
+    };
+    set(&store, "k", "old").await;
+    replica.stop();
+    hasty("k").await.expect_err("nobody confirms it");
+    let read = store.get(key("k")).await.expect_err("the primary alone has it");
+    assert!(read.to_string().contains("0 of 1 replicas"), "{read}");
+    replica.cont();
+    assert_eq!(settled(&store, "k").await, "new");
+    let waits = primary.calls("wait");
+    assert!(store.get(key("k")).await.unwrap().is_some());
+    assert_eq!(primary.calls("wait"), waits, "nothing is owed any more");
+}
+
+/// More than share a pipeline from some number on.
+#[tokio::test]
+async fn reads_wait_too_for_what_a_crowd_wrote_that_stopped_waiting() {
+    let (primary, replica) = pair(RedisVersion::Valkey);
+    let store = open(&format!("{}?wait_replicas=1&wait_ms=100&timeout_ms=20000", primary.url())).await;
+    set(&store, "k", "old").await;
+    replica.stop();
+    let crowd = all_of((0..16).map(|_| Box::pin(one(&store, put("k", PutMode::Set, "new")))).collect());
+    tokio::time::timeout(Duration::from_millis(20), crowd).await.expect_err("nobody confirms it");
+    let read = store.get(key("k")).await.expect_err("the primary alone has it");
+    assert!(read.to_string().contains("0 of 1 replicas"), "{read}");
+    replica.cont();
+    assert_eq!(settled(&store, "k").await, "new");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::observe::Phase;
 use larder_core::{
-    Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, StoreRef, Ttl, Want,
+    Batch, ClockRef, Ctx, Effect, Error, ErrorKind, Item, Op, PutMode, Reply, Result, StoreRef, Ttl, Want, ambient,
 };
 
 use super::layout::{self, Elements, Fold, Folded, Place, RESERVED_BYTES, Value};
@@ -27,6 +27,8 @@ const COMPACT_TRIES_MAX: usize = 16;
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 /// How often it is tried.
 const BEHIND_TRIES_MAX: usize = 3;
+/// How long a compaction that has met with a write may keep the handle's own writes waiting.
+const QUIET_MAX: Duration = Duration::from_secs(1);
 /// The smallest value limit that a shard can live under: what it must reserve, and as much for elements.
 pub(crate) const VALUE_BYTES_MIN: usize = 2 * RESERVED_BYTES;
 /// Between two looks at a shard's dirt a handle appends this many times the bytes of dirt that are let be.
@@ -58,7 +60,7 @@ pub(crate) struct Shards<E: Elements> {
     seen: Mutex<Vec<Seen>>,
     /// Held by a write of this handle while it is under way, and by a compaction that has met with one: else a handle that
     /// writes without a pause would never be compacted.
-    pub(crate) quiet: tokio::sync::Mutex<()>,
+    quiet: tokio::sync::Mutex<()>,
     /// True while a compaction runs beside the callers; there is one at a time.
     compacting: Behind,
     /// What makes the states, where a value alone does not tell what it holds.
@@ -480,7 +482,7 @@ impl<E: Elements> Shards<E> {
                 return Ok(stats);
             }
             if quiet.is_none() {
-                quiet = Some(self.quiet.lock().await);
+                quiet = Some(self.quiet(ctx).await.ok_or_else(|| self.never_quiet())?);
             }
             tokio::time::sleep(backoff.next_pause()).await;
         }
@@ -515,19 +517,39 @@ impl<E: Elements> Shards<E> {
         }
     }
 
-    async fn compact_once(&self, ctx: Ctx, mut readings: Vec<Reading>) -> Result<()> {
-        let mut quiet = None;
-        for _ in 0..BEHIND_TRIES_MAX {
-            let met = self.try_compact(ctx, &readings).await?;
+    async fn compact_once(&self, ctx: Ctx, readings: Vec<Reading>) -> Result<()> {
+        let met = self.try_compact(ctx, &readings).await?;
+        if met.is_empty() {
+            return Ok(());
+        }
+        let _quiet = self.quiet(ctx).await.ok_or_else(|| self.never_quiet())?;
+        // All writes of this handle wait for it, also those to shards on servers that answer.
+        let work = self.compact_again(ctx.at_most(QUIET_MAX), met);
+        tokio::time::timeout(QUIET_MAX, work).await.unwrap_or(Ok(()))
+    }
+
+    /// Compacts shards where somebody wrote meanwhile: no write of this handle does now.
+    async fn compact_again(&self, ctx: Ctx, mut met: Vec<u16>) -> Result<()> {
+        for _ in 1..BEHIND_TRIES_MAX {
+            let readings = self.read_whole(ctx, met).await?;
+            met = self.try_compact(ctx, &readings).await?;
             if met.is_empty() {
-                return Ok(());
+                break;
             }
-            if quiet.is_none() {
-                quiet = Some(self.quiet.lock().await);
-            }
-            readings = self.read_whole(ctx, met).await?;
         }
         Ok(())
+    }
+
+    /// Keeps the writes of this handle and its compactions apart; `None` where others were at it up to the deadline.
+    pub(crate) async fn quiet(&self, ctx: Ctx) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let Some(deadline) = ctx.deadline else { return Some(self.quiet.lock().await) };
+        let left = deadline.saturating_duration_since(ambient::now());
+        tokio::time::timeout(left, self.quiet.lock()).await.ok()
+    }
+
+    fn never_quiet(&self) -> Error {
+        let detail = format!("{}: writes of this handle were under way until a compaction was to end", self.what);
+        Error::new(ErrorKind::Timeout, detail)
     }
 
     /// Compacts those that are dirty; returns the shards where somebody wrote meanwhile.

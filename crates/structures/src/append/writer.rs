@@ -152,7 +152,8 @@ impl<E: Elements> Writer<E> {
 
     async fn settle(&mut self) {
         let shards = self.shards.clone();
-        let _quiet = shards.quiet.lock().await;
+        // Where a compaction has it for so long, what was not sent never is.
+        let Some(_quiet) = shards.quiet(Ctx { deadline: Some(self.deadline) }).await else { return };
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         for _ in 0..ROUNDS_MAX {
             if self.pending.iter().all(|pending| pending.outcome.is_some()) || ambient::now() >= self.deadline {

@@ -19,7 +19,7 @@ pub(super) struct Slots {
     pub(super) registers: Registers,
     pub(super) timeout: Duration,
     pub(super) clock: ClockRef,
-    name: Name,
+    pub(super) name: Name,
     /// The highest sequence seen of each slot. Held for a copy or a comparison, never across an await.
     seen: Mutex<Vec<u64>>,
 }

@@ -16,6 +16,7 @@ use larder_core::{
     Want,
 };
 
+use super::reset::{look_in_time, unanswered, within};
 use crate::events;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
@@ -122,8 +123,7 @@ impl Fast {
         }
     }
 
-    pub(super) async fn get(&self) -> Result<i128> {
-        let ctx = Ctx::within(self.timeout);
+    pub(super) async fn get(&self, ctx: Ctx) -> Result<i128> {
         if let Some(mark) = &self.mark {
             let op = self.look_op();
             return match self.run_one(ctx, op.clone()).await?.into_native() {
@@ -146,12 +146,22 @@ impl Fast {
     }
 
     /// Takes away what was read: so what resets return and what remains add up to what was added.
-    pub(super) async fn reset(&self) -> Result<i128> {
-        let value = self.get().await?;
+    ///
+    /// Ends at the deadline or a moment behind it, whatever the store does.
+    pub(super) async fn reset(&self, ctx: Ctx) -> Result<i128> {
+        let value = look_in_time(ctx, &self.name, self.get(ctx)).await?;
         if value != 0 {
-            self.shift(Ctx::within(self.timeout), -value).await?;
+            let shift = within(ctx, self.shift(ctx, -value)).await;
+            let shifted = shift.unwrap_or_else(|| Err(unanswered(&self.name)));
+            shifted.map_err(|error| if error.is_unknown() { self.in_doubt(value, error) } else { error })?;
         }
         Ok(value)
+    }
+
+    /// The error of a reset that may have taken a value away: it names it.
+    fn in_doubt(&self, value: i128, error: Error) -> Error {
+        let detail = format!("0 was reset, and perhaps {value} more, before: {}", error.detail());
+        Error::new(error.kind(), detail).key(&self.key).effect(Effect::Unknown).source(error)
     }
 
     /// Adds, and tells the value after it.

@@ -63,7 +63,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Effect, Error, ErrorKind, Result, StoreRef};
+use larder_core::{Ctx, Effect, Error, ErrorKind, Result, StoreRef};
 
 use self::exact::Slots;
 use self::fast::Fast;
@@ -247,7 +247,7 @@ impl Counter {
     pub async fn get(&self) -> Result<i128> {
         match &self.inner {
             Inner::Exact { slots, .. } => self.bounded(slots.total()).await,
-            Inner::Fast(fast) => self.bounded(fast.get()).await,
+            Inner::Fast(fast) => self.bounded(fast.get(Ctx::within(self.timeout))).await,
         }
     }
 
@@ -257,8 +257,13 @@ impl Counter {
     ///
     /// **Round trips: 2**, 1 where it was 0; with several copies 3; more where adds race it.
     ///
+    /// Not safe to cancel: what a reset took that is dropped midway is gone, and nobody is told how much it was.
+    ///
     /// # Errors
-    /// As [`get`](Counter::get). An error of [`Effect::Unknown`] names what was taken before it, which is gone.
+    /// As [`get`](Counter::get). An error of [`Effect::Unknown`] names what was taken before it, which is gone, and what was
+    /// perhaps taken: of a slot, or of a fast counter, whose write got no answer within the timeout. After one of
+    /// [`Effect::NotApplied`] nothing was taken: so also where the timeout ran out behind adds of this handle, or where less of it
+    /// was left than the look at the counter had taken.
     ///
     /// ```
     /// # use larder_structures::Counter;
@@ -274,8 +279,24 @@ impl Counter {
     /// ```
     pub async fn reset(&self) -> Result<i128> {
         match &self.inner {
-            Inner::Exact { writer, .. } => self.bounded(async { writer.driver().await.reset().await }).await,
-            Inner::Fast(fast) => self.bounded(fast.reset()).await,
+            Inner::Exact { slots, writer } => {
+                self.check()?;
+                // One deadline for all of it, the wait for the adds under way included.
+                let ctx = Ctx::within(self.timeout);
+                let Ok(mut writer) = tokio::time::timeout(self.timeout, writer.driver()).await else {
+                    return Err(reset::too_late(&self.name, "others of this handle were under way for all of it"));
+                };
+                // Bounded by itself: it knows what it has sent.
+                let taken = writer.reset(ctx).await?;
+                slots.registers.vigil.check()?;
+                Ok(taken)
+            }
+            Inner::Fast(fast) => {
+                self.check()?;
+                let taken = fast.reset(Ctx::within(self.timeout)).await?;
+                fast.vigil.check()?;
+                Ok(taken)
+            }
         }
     }
 

@@ -1,15 +1,23 @@
 //! Resetting an exact counter: each slot's sum is taken away by a conditional write.
 //!
 //! A slot changes atomically, so an add that races a reset is either in what the reset returns or remains.
+//!
+//! What was taken is gone, so whoever began must come to say it: one deadline holds for all of a reset, no write is sent that could
+//! hardly be answered within it, and one that was sent is not cut off without naming what it takes.
 
-use larder_core::{Ctx, Effect, Error, ErrorKind, Result};
+use std::future::Future;
+use std::time::Duration;
 
+use larder_core::{Ctx, Effect, Error, ErrorKind, Result, ambient};
+
+use super::GRACE;
 use super::exact::sum;
 use super::layout::{Fate, Mark, Slot};
 use super::register::{Job, View};
 use super::writer::{Seat, Tries, Writer};
 use crate::events;
 use crate::ids::random_id;
+use crate::name::Name;
 
 /// A slot whose sum is being taken away.
 struct Taking {
@@ -32,9 +40,10 @@ enum Purpose {
 
 impl Writer {
     /// Takes every slot's sum away; the sum of what was taken. **Round trips: 2**, 1 if the counter was 0; with several copies 3.
-    pub(super) async fn reset(&mut self) -> Result<i128> {
-        let ctx = Ctx::within(self.slots.timeout);
-        let views = self.slots.read_all(ctx).await?;
+    ///
+    /// Ends at the deadline or a moment behind it, whatever the store does.
+    pub(super) async fn reset(&mut self, ctx: Ctx) -> Result<i128> {
+        let views = look_in_time(ctx, &self.slots.name, self.slots.read_all(ctx)).await?;
         sum(views.iter())?;
         // A writer of its own, so that the marks of this writer's adds stay as they are.
         let mark = Mark { writer: random_id(), op: 1 };
@@ -42,23 +51,29 @@ impl Writer {
             (view.slot.sum != 0 || !view.settled).then_some(Taking { index, view: Some(view), sent: None, taken: None })
         };
         let mut all: Vec<Taking> = (0..).zip(views).filter_map(taking).collect();
+        // What was sent stands in `all`, also where this comes to no end.
+        let ended = within(ctx, self.take(ctx, mark, &mut all)).await;
+        ended.unwrap_or_else(|| Err(unanswered(&self.slots.name))).map_err(|error| partly(error, &all))?;
+        self.keep_seat(&mut all);
+        total(&all)
+    }
+
+    /// Takes until all is taken, or gives up.
+    async fn take(&self, ctx: Ctx, mark: Mark, all: &mut [Taking]) -> Result<()> {
         let mut tries = Tries::new(ctx);
         loop {
-            let tried = self.take_all(ctx, mark, &mut all).await;
+            let tried = self.take_all(ctx, mark, all).await;
             if all.iter().all(|taking| taking.taken.is_some()) {
-                break;
+                return Ok(());
             }
             let is_sent = all.iter().any(|taking| taking.sent.is_some());
             let cause = tried.as_ref().err().map_or(ErrorKind::Conflict, Error::kind);
-            let paced = match tried {
-                Ok(()) => tries.conflict().await,
-                Err(error) => tries.fault(error, is_sent).await,
-            };
-            paced.map_err(|error| partly(error, &all))?;
+            match tried {
+                Ok(()) => tries.conflict().await?,
+                Err(error) => tries.fault(error, is_sent).await?,
+            }
             events::retry(self.subject(), cause);
         }
-        self.keep_seat(&mut all);
-        total(&all)
     }
 
     /// Tries once to take what was not taken yet.
@@ -73,11 +88,21 @@ impl Writer {
         }
         let mut jobs = Vec::new();
         let mut sent = Vec::new();
+        let mut stuck = None;
         for taking in open(all) {
-            if let Some((view, next, purpose)) = taking.begin(mark)? {
-                jobs.push(Job { index: taking.index, view, next });
-                sent.push((purpose, taking));
+            match taking.begin(mark) {
+                Ok(Some((view, next, purpose))) => {
+                    jobs.push(Job { index: taking.index, view, next });
+                    sent.push((purpose, taking));
+                }
+                Ok(None) => {}
+                Err(error) => stuck = Some(error),
             }
+        }
+        if let Some(error) = stuck {
+            // It cannot go on, and nothing of this try is sent.
+            sent.into_iter().for_each(|(purpose, taking)| _ = taking.end(purpose, Ok(false), None));
+            return Err(error);
         }
         let written = self.slots.write(ctx, jobs).await;
         for ((purpose, taking), (landed, now)) in sent.into_iter().zip(written) {
@@ -158,14 +183,60 @@ fn total(all: &[Taking]) -> Result<i128> {
     })
 }
 
-/// The error of a reset that stopped midway: it names what is gone already.
+/// The error of a reset that stopped midway: it names what is gone already, and what may be.
 fn partly(error: Error, all: &[Taking]) -> Error {
     let taken = all.iter().filter(|taking| taking.taken.is_some()).count();
-    let is_sent = all.iter().any(|taking| taking.sent.is_some());
-    if taken == 0 && !is_sent {
-        return error;
+    let mut in_doubt =
+        all.iter().filter(|taking| taking.taken.is_none()).filter_map(|taking| Some(taking.sent?.1)).peekable();
+    if taken == 0 && in_doubt.peek().is_none() {
+        // Whatever else was written leaves the sums as they are.
+        return error.effect(Effect::NotApplied);
     }
-    let sum = total(all).unwrap_or(i128::MAX);
-    let detail = format!("{taken} of {} slots were reset, {sum} in all, before: {}", all.len(), error.detail());
+    let perhaps = in_doubt.peek().is_some().then(|| format!(", and perhaps {} more", worded(in_doubt)));
+    let sum = worded(all.iter().filter_map(|taking| taking.taken));
+    let detail = format!(
+        "{taken} of {} slots were reset, {sum} in all{}, before: {}",
+        all.len(),
+        perhaps.unwrap_or_default(),
+        error.detail()
+    );
     Error::new(error.kind(), detail).effect(Effect::Unknown).source(error)
+}
+
+/// A sum for people.
+fn worded(mut sums: impl Iterator<Item = i128>) -> String {
+    sums.try_fold(0_i128, i128::checked_add).map_or_else(|| "more than 128 bits hold".to_owned(), |sum| sum.to_string())
+}
+
+/// Looks at a counter, and says whether there is time to take what was seen: a write takes as long as the look before it.
+///
+/// # Errors
+/// [`ErrorKind::Timeout`] where there is not: nothing is taken.
+pub(super) async fn look_in_time<T>(ctx: Ctx, name: &Name, look: impl Future<Output = Result<T>>) -> Result<T> {
+    let too_late = || too_late(name, "the look at it took more than half of what was left");
+    let began = ambient::now();
+    let seen = within(ctx, look).await.ok_or_else(too_late)?.map_err(|error| error.effect(Effect::NotApplied))?;
+    let took = ambient::now().saturating_duration_since(began);
+    if left(ctx) < took { Err(too_late()) } else { Ok(seen) }
+}
+
+/// What is left until the deadline.
+fn left(ctx: Ctx) -> Duration {
+    ctx.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(ambient::now()))
+}
+
+/// Work that may go on for a moment behind the deadline, so that it can tell what it knows; `None` where it does not end then.
+pub(super) async fn within<T>(ctx: Ctx, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(left(ctx).saturating_add(GRACE), work).await.ok()
+}
+
+/// The error of a reset that took nothing, for want of time.
+pub(super) fn too_late(name: &Name, why: &str) -> Error {
+    Error::new(ErrorKind::Timeout, format!("counter {name} was not reset within the timeout: {why}"))
+}
+
+/// The error of a reset whose write was not answered.
+pub(super) fn unanswered(name: &Name) -> Error {
+    let detail = format!("the store did not answer on counter {name} within the timeout");
+    Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown)
 }

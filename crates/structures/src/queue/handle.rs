@@ -572,6 +572,7 @@ macro_rules! handle {
             #[doc = example!(stringify!($name); "jobs.push(\"a\").await?;", "assert_eq!(jobs.len().await?, 1);")]
             /// # Errors
             /// [`Lost`](ErrorKind::Lost) while segments are missing that no consumer was told of, or the state is.
+            /// [`Conflict`](ErrorKind::Conflict) where others changed it at each of 4 passes, and segments were missing that they may have removed.
             #[allow(clippy::len_without_is_empty, reason = "it is asked of a store, and may fail")]
             pub async fn len(&self) -> Result<u64> {
                 self.0.engine.len().await
@@ -580,7 +581,8 @@ macro_rules! handle {
             /// Figures. **Round trips:** as [`len`](Self::len).
             #[doc = example!(stringify!($name); "assert_eq!(jobs.stat().await?.segments, 1);")]
             /// # Errors
-            /// [`Lost`](ErrorKind::Lost) if the state is gone. Segments that are gone are a figure.
+            /// [`Lost`](ErrorKind::Lost) if the state is gone. Segments that are gone are a figure; those that others may have removed, who changed it
+            /// at each of 4 passes, are in none.
             pub async fn stat(&self) -> Result<QueueStat> {
                 self.0.engine.stat().await
             }

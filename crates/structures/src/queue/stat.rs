@@ -37,10 +37,16 @@ impl Engine {
     /// Reads all there is. **Round trips: 2**, and 1 more for each further 16 segments; of a stack, for each place where some were
     /// removed, too.
     pub(super) async fn stat(&self) -> Result<QueueStat> {
+        Ok(self.figures().await?.0)
+    }
+
+    /// The figures, and how many segments were missing at each pass while the state moved: others removed them, or they are lost.
+    async fn figures(&self) -> Result<(QueueStat, u64)> {
         let ctx = Ctx::within(self.timeout);
         self.vigil.check()?;
         let mut view = self.look(ctx).await?;
         for tries in 1.. {
+            let mut in_doubt = 0;
             let mut pass = self.pass(ctx, &view.state).await?;
             if pass.missing > 0 {
                 // What others removed since the state was read is not lost.
@@ -51,12 +57,12 @@ impl Engine {
                     continue;
                 }
                 if is_moved {
-                    pass.missing = 0;
+                    in_doubt = std::mem::take(&mut pass.missing);
                 }
             }
             self.vigil.check()?;
             let state = view.state;
-            return Ok(QueueStat {
+            let stat = QueueStat {
                 ready: pass.ready
                     + state.opens.iter().filter(|open| open.claim == super::layout::GIVEN_BACK).count() as u64,
                 claimed: state.opens.iter().filter(|open| open.claim != super::layout::GIVEN_BACK).count() as u64,
@@ -67,20 +73,28 @@ impl Engine {
                 segments_missing: pass.missing + state.untold(),
                 segments_lost: state.lost_segments,
                 items_lost: state.lost_items,
-            });
+            };
+            return Ok((stat, in_doubt));
         }
         Err(larder_core::ext::no_reply())
     }
 
     /// How many items are not acknowledged yet.
     pub(super) async fn len(&self) -> Result<u64> {
-        let stat = self.stat().await?;
+        let (stat, in_doubt) = self.figures().await?;
         if stat.segments_missing > 0 {
             let detail = format!(
                 "{} segments are gone, or went back: evicted, or lost in a restart or a failover; a consumer is told of it, and goes on behind them",
                 stat.segments_missing
             );
             return Err(self.named(ErrorKind::Lost, &detail));
+        }
+        if in_doubt > 0 {
+            // Their items are not counted, so the number would be short.
+            let detail = format!(
+                "others took or pushed at each of {TRIES_MAX} passes, and {in_doubt} segments were missing at the last: removed by them, or lost"
+            );
+            return Err(self.named(ErrorKind::Conflict, &detail));
         }
         Ok(stat.ready + stat.claimed)
     }

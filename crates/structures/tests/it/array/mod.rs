@@ -6,5 +6,6 @@ mod faults;
 mod handle;
 mod memcached;
 mod model;
+mod quiet;
 mod setback;
 pub(crate) mod support;

@@ -6,5 +6,6 @@ mod faults;
 pub(crate) mod fleet;
 mod handle;
 mod memcached;
+mod resets;
 mod seats;
 pub(crate) mod support;

@@ -9,6 +9,7 @@ mod handle;
 mod late;
 mod memcached;
 mod model;
+mod moved;
 mod pushes;
 mod removal;
 pub(crate) mod support;

@@ -10,5 +10,6 @@ pub(crate) mod probe;
 pub(crate) mod scene;
 pub(crate) mod shaped;
 pub(crate) mod sieve;
+pub(crate) mod slow;
 pub(crate) mod steady;
 pub(crate) mod twice;

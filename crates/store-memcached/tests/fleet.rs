@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use common::*;
-use larder_core::{Effect, ErrorKind, Op, PutMode, Reply, Route, Store, Ttl, Want};
+use larder_core::{Effect, ErrorKind, Eviction, Op, PutMode, Reply, Route, Store, Ttl, TtlSupport, Want};
 use larder_store_memcached::fleet;
 use larder_testkit::servers::{Memcached, Version};
 
@@ -97,6 +97,27 @@ async fn a_fleet_with_a_server_down_connects_and_one_with_all_down_does_not() {
     servers[1].kill9();
     let error = refused(&url(&servers, "")).await;
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+}
+
+/// A server that was down at open may evict when it is back, and a structure that was opened meanwhile relies on what it was told.
+#[tokio::test]
+async fn a_server_that_is_down_counts_as_one_that_promises_nothing() {
+    let up = Memcached::start(Version::New, &["-M"]);
+    let mut servers = vec![up, Memcached::start(Version::New, &[])];
+    assert!(!open(&url(&servers[..1], "")).await.profile().may_evict(), "the one that is up refuses when it is full");
+    servers[1].kill9();
+    let store = open(&url(&servers, "")).await;
+    let down = store.profile();
+    assert!(down.may_evict(), "{down:?}");
+    assert_eq!(down.eviction, Eviction::Unknown);
+    // What a server does not know it refuses by name, so that what the others can is offered.
+    assert!(down.cas && down.arith_initial && down.ttl == TtlSupport::Seconds, "{down:?}");
+    servers[1].restart();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while store.profile().eviction != Eviction::WhenFull {
+        assert!(Instant::now() < deadline, "{:?}", store.profile());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use larder_core::{Effect, ErrorKind, Eviction, Op, PutMode, Reply, Route, Store, Ttl, TtlSupport, Want};
 use larder_store_memcached::fleet;
+use larder_testkit::proxy::Proxy;
 use larder_testkit::servers::{Memcached, Version};
 
 fn start(count: usize) -> Vec<Memcached> {
@@ -165,6 +166,33 @@ async fn a_client_with_another_list_is_refused_naming_both() {
     drop(claimed);
     let _single = open(&url(&servers[..1], "fleet=claim")).await;
     let _now_single = open(&url(&servers[..1], "")).await;
+}
+
+/// A client that lives on with `fleet=claim` in its URL must not take the servers back each time that a connection breaks.
+#[tokio::test]
+async fn a_claim_is_made_once_and_not_again_at_each_dial() {
+    let servers = start(3);
+    let proxies = [Proxy::start(servers[0].addr()), Proxy::start(servers[1].addr())];
+    let old = open(&format!("memcached://{},{}?fleet=claim", proxies[0].addr(), proxies[1].addr())).await;
+    let _new = open(&url(&servers, "fleet=claim")).await;
+    let single = open(&url(&servers[..1], "fleet=ignore")).await;
+    let claimed = value(&single, fleet::KEY).await.unwrap();
+    proxies[0].cut_all();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while old.stats().reconnects + old.stats().dials_failed == 0 {
+        assert!(Instant::now() < deadline, "{:?}", old.stats());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(value(&single, fleet::KEY).await.unwrap(), claimed, "the older list was put over the newer one");
+    // It is told why, as any client with another list is.
+    let error = loop {
+        match all(&old, (0..20).map(|i| get(&format!("k{i}")))).await.into_iter().find_map(Result::err) {
+            Some(error) if error.kind() == ErrorKind::Config => break error,
+            _ => assert!(Instant::now() < deadline),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert!(error.to_string().contains("another server list"), "{error}");
 }
 
 #[tokio::test]

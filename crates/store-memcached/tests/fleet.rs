@@ -209,3 +209,18 @@ async fn a_single_server_carries_no_mark_and_a_lost_mark_is_put_back() {
     assert!(value(&single, fleet::KEY).await.is_some());
     drop((fleet_store, again));
 }
+
+/// A server may be so light that it has no point on the ring.
+#[tokio::test]
+async fn a_ketama_fleet_of_very_uneven_weights_places_copies() {
+    let servers = start(2);
+    let store = open(&url(&servers, "hash=ketama&weights=1,100")).await;
+    for i in 0..20 {
+        let routed = |rank| {
+            let route = Route { with: Some(key(format!("together{i}"))), rank };
+            Op::put(key(format!("copy{i}")), PutMode::Add, "v", Ttl::Never).routed(route)
+        };
+        let replies = all(&store, (0..2).map(routed)).await;
+        assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))), "{replies:?}");
+    }
+}

@@ -12,13 +12,20 @@ use larder_core::{Durability, Eviction, Key, Profile, Ranges, TtlSupport};
 use larder_proto::exptime::ttl_max;
 use larder_proto::{Abilities, Dialect};
 
+use crate::config::Config;
 use crate::probe::ServerInfo;
 
-/// How many ops one batch may have.
+/// How many ops one batch may have, where the queue of a connection takes as many.
 pub const BATCH_OPS_MAX: usize = 16_384;
 
-/// The profile, by what is known of so many of the `nodes`.
-pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
+/// How many ops one batch may have: not more than may wait for a connection.
+pub(crate) fn batch_ops_max(config: &Config) -> usize {
+    BATCH_OPS_MAX.min(config.queue_ops_max).max(1)
+}
+
+/// The profile, by what is known of some of the servers, or of all.
+pub(crate) fn aggregate(infos: &[ServerInfo], config: &Config) -> Profile {
+    let nodes = config.servers.len();
     let all = |holds: fn(&Abilities) -> bool| infos.iter().all(|info| holds(&info.abilities));
     let now = Instant::now();
     let meta = all(|server| server.dialect.is_meta());
@@ -32,9 +39,10 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
             .iter()
             .map(|info| info.abilities.item_bytes_max)
             .min()
-            .unwrap_or(Abilities::ITEM_BYTES_DEFAULT),
+            .unwrap_or(Abilities::ITEM_BYTES_DEFAULT)
+            .min(config.queue_bytes_max),
         item_overhead_bytes: Abilities::ITEM_OVERHEAD_BYTES,
-        batch_ops_max: BATCH_OPS_MAX,
+        batch_ops_max: batch_ops_max(config),
         nodes,
         cas: all(|server| server.cas),
         // The classic dialect ends the item's life by a `cas`.
@@ -85,6 +93,7 @@ fn describe(infos: &[ServerInfo], nodes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Server;
 
     #[test]
     fn a_fleet_promises_what_the_weakest_of_its_servers_does() {
@@ -112,7 +121,8 @@ mod tests {
 
     #[test]
     fn of_servers_that_are_down_no_guarantee_is_given() {
-        let nobody = aggregate(&[], 2);
+        let config = Config::new(["a", "b"].map(|host| Server::tcp(host, Config::PORT)).to_vec());
+        let nobody = aggregate(&[], &config);
         assert_eq!((nobody.durability, nobody.eviction), (Durability::Unknown, Eviction::Unknown));
     }
 }

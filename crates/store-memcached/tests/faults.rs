@@ -115,6 +115,26 @@ async fn a_read_that_is_cut_is_sent_again_once() {
     }
 }
 
+/// Ops on one key take effect in the order of the batch: a read that goes again must not find the write that stood behind it.
+#[tokio::test]
+async fn a_read_before_a_write_that_may_be_applied_is_not_sent_again() {
+    for dialect in ["auto", "classic"] {
+        let scene = Scene::new(Version::New, &format!("dialect={dialect}")).await;
+        set(&scene.truth, "k", "").await;
+        set(&scene.truth, "other", "v").await;
+        let get = |k: &str| Op::get(key(k), Want::VALUE);
+        scene.proxy.next(Fault::CutReply { after_bytes: 0 });
+        let replies = all(&scene.store, [get("k"), get("other"), append(), get("k")]).await;
+        let error = replies[0].as_ref().expect_err(dialect);
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+        assert!(error.to_string().contains("out of order"), "{error}");
+        assert!(matches!(&replies[1], Ok(Reply::Item(item)) if item.value == "v"), "{dialect}: of another key");
+        assert!(replies[2].as_ref().is_err_and(larder_core::Error::is_unknown));
+        assert!(matches!(&replies[3], Ok(Reply::Item(item)) if item.value == "x"), "{dialect}: behind the write");
+        assert_eq!(value(&scene.truth, "k").await.unwrap(), "x", "{dialect}");
+    }
+}
+
 #[tokio::test]
 async fn lost_requests_lost_replies_and_late_deliveries_are_unknown_and_never_sent_again() {
     for version in Version::ALL {

@@ -306,6 +306,7 @@ async fn what_a_served_folder_promises_reaches_the_profile() {
         Server::start(larder_server::DurableEngine::new(store), config).unwrap()
     });
     let memory = common::start(larder_server::Limits::default());
+    let down = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let [disk, recent, memory] = [served[0].addrs()[0], served[1].addrs()[0], memory.addrs()[0]];
     for (servers, durability) in [
         (vec![disk], Durability::Disk),
@@ -313,6 +314,9 @@ async fn what_a_served_folder_promises_reaches_the_profile() {
         (vec![disk, recent], Durability::Recent),
         (vec![recent, memory], Durability::Server),
         (vec![memory], Durability::Server),
+        // Nothing is known of one that is down.
+        (vec![disk, down], Durability::Unknown),
+        (vec![down, memory], Durability::Server),
     ] {
         let addrs: Vec<String> = servers.iter().map(SocketAddr::to_string).collect();
         let config = Config::from_url(&format!("memcached://{}?fleet=ignore", addrs.join(","))).unwrap();

@@ -83,10 +83,10 @@ impl Config {
     /// | `connect_timeout_ms` | 1 to 600000 | 1000 | a dial with its handshake gives up |
     /// | `hash` | `rendezvous`, `ketama` | `rendezvous` | how keys are spread; `ketama` as libmemcached does (`KETAMA_WEIGHTED`) |
     /// | `weights` | `1,2,…` | all 1 | one number of 1 to 100 a server |
-    /// | `fleet` | `check`, `ignore`, `claim` | `check` | what to do if a server belongs to another server list |
+    /// | `fleet` | `check`, `ignore`, `claim` | `check` | what to do if a server belongs to another server list: refuse it, not look, or make it belong to this one, once ([`FleetMode`]) |
     /// | `dialect` | `auto`, `classic`, `classic-bare`, `meta13`, `meta` | `auto` | which commands to use |
-    /// | `queue_ops_max` | 1 to 1000000 | 65536 | ops that may wait for one connection |
-    /// | `queue_bytes_max` | 65536 to 4294967296 | 67108864 | bytes that may wait to be sent on one connection |
+    /// | `queue_ops_max` | 1 to 1000000 | 65536 | ops that may wait for one connection, and the most of a batch (16384 if more may wait) |
+    /// | `queue_bytes_max` | 65536 to 4294967296 | 67108864 | bytes that may wait to be sent on one connection, and the most of an item that the profile promises |
     /// | `tls_ca` | a path | the system's roots | certificates (PEM) to trust, with `memcached+tls` |
     /// | `tls_cert` | a path | | the client's own certificate (PEM), for servers that ask for one; goes with `tls_key` |
     /// | `tls_key` | a path | | its private key (PEM) |
@@ -233,7 +233,7 @@ pub enum FleetMode {
     Check,
     /// Do not look, and leave no mark.
     Ignore,
-    /// Make the server belong to this list.
+    /// Make each server belong to this list, at the first handshake with it; then as `Check`, so that who claims it later keeps it.
     Claim,
 }
 

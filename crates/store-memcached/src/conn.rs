@@ -38,7 +38,8 @@ pub(crate) struct Conn {
     pub(crate) traffic: Traffic,
 }
 
-/// How much may wait on one connection. Over it, ops are refused at once: a queue that blocks hides an overload.
+/// How much may wait on one connection. Over it, ops are refused at once: a queue that blocks hides an overload. What finds nothing
+/// that waits is taken whatever it is: it would be refused for ever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits {
     pub(crate) ops_max: usize,
@@ -166,7 +167,7 @@ impl Conn {
 
     fn check_limits<'o>(&self, queue: &Queue, ops: impl ExactSizeIterator<Item = &'o Op>) -> Result<(), Reject> {
         let QueueLimits { ops_max, bytes_max } = self.limits;
-        if queue.unanswered_ops + ops.len() > ops_max {
+        if queue.unanswered_ops > 0 && queue.unanswered_ops + ops.len() > ops_max {
             return Err(Reject::Full(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -178,7 +179,7 @@ impl Conn {
         }
         let waiting = queue.out.len() + queue.sending_bytes;
         let more: usize = ops.map(bytes_about).sum();
-        if waiting + more > bytes_max {
+        if waiting > 0 && waiting + more > bytes_max {
             return Err(Reject::Full(Error::new(
                 ErrorKind::Unavailable,
                 format!(

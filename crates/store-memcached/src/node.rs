@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use larder_core::{Error, ErrorKind, Op, Result};
@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::config::{Config, Connections, Server};
+use crate::config::{Config, Connections, FleetMode, Server};
 use crate::conn::{Conn, Queue, QueueLimits};
 use crate::counters::{Counters, count};
 use crate::driver::Driver;
@@ -36,6 +36,8 @@ pub(crate) struct Node {
     info: Mutex<Option<ServerInfo>>,
     /// A connection for questions about the server itself, kept from one time to the next; `None` before the first, and after one that was not answered in full.
     pub(crate) questions: tokio::sync::Mutex<Option<Exchange>>,
+    /// Whether this server was claimed, where it was to be: once, since others may claim it later.
+    is_claimed: AtomicBool,
     /// Wakes the keeper when a connection was lost, or a lane is wanted.
     missing: Notify,
 }
@@ -85,6 +87,7 @@ impl Node {
             health: Health::default(),
             info: Mutex::new(None),
             questions: tokio::sync::Mutex::new(None),
+            is_claimed: AtomicBool::new(false),
             missing: Notify::new(),
         }
     }
@@ -199,7 +202,7 @@ impl Node {
             if home.is_some_and(|home| home.identity != server.identity) {
                 return Err(Error::new(ErrorKind::Unavailable, "the read lane reached another server than its home"));
             }
-            fleet::check(&mut exchange, item, &self.shared.fingerprint, config.fleet).await?;
+            fleet::check(&mut exchange, item, &self.shared.fingerprint, self.fleet_mode(home)).await?;
             Ok((exchange.peer(), exchange.finish()?, server))
         };
         let (peer, stream, server) = within(config.connect_timeout, work).await?;
@@ -219,9 +222,18 @@ impl Node {
         if home.is_none() {
             // Before it is counted: who asks for the profile in between would keep the one of before.
             *self.info.lock() = Some(conn.server.clone());
+            self.is_claimed.store(true, Ordering::Relaxed);
         }
         count(&self.shared.counters.connections, 1);
         Ok((conn, driver))
+    }
+
+    /// How the server's list is treated at a dial: whoever claims does so at the first handshake, and from then on is a client like any other.
+    fn fleet_mode(&self, home: Option<&Home>) -> FleetMode {
+        match self.shared.config.fleet {
+            FleetMode::Claim if home.is_some() || self.is_claimed.load(Ordering::Relaxed) => FleetMode::Check,
+            mode => mode,
+        }
     }
 
     /// The home for which a lane was asked, if it was, and is not there.

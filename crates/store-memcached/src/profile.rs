@@ -1,5 +1,10 @@
 //! The profile of a fleet: of each limit and guarantee, the weakest that any server has.
+//!
+//! Of a server that was down since the store was opened nothing is known. What it cannot do, or hold, it refuses by name once it is
+//! there, so that abilities and limits are those of the others; what it takes with it when it crashes, or evicts, it would not tell,
+//! so that it counts as one that promises neither.
 
+use std::iter::repeat_n;
 use std::time::Instant;
 
 use larder_core::native::Families;
@@ -7,17 +12,25 @@ use larder_core::{Durability, Eviction, Key, Profile, Ranges, TtlSupport};
 use larder_proto::exptime::ttl_max;
 use larder_proto::{Abilities, Dialect};
 
+use crate::config::Config;
 use crate::probe::ServerInfo;
 
-/// How many ops one batch may have.
+/// How many ops one batch may have, where the queue of a connection takes as many.
 pub const BATCH_OPS_MAX: usize = 16_384;
 
-pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
+/// How many ops one batch may have: not more than may wait for a connection.
+pub(crate) fn batch_ops_max(config: &Config) -> usize {
+    BATCH_OPS_MAX.min(config.queue_ops_max).max(1)
+}
+
+/// The profile, by what is known of some of the servers, or of all.
+pub(crate) fn aggregate(infos: &[ServerInfo], config: &Config) -> Profile {
+    let nodes = config.servers.len();
     let all = |holds: fn(&Abilities) -> bool| infos.iter().all(|info| holds(&info.abilities));
     let now = Instant::now();
     let meta = all(|server| server.dialect.is_meta());
     let ttl = all(|server| server.ttl);
-    let evictions: Vec<Option<bool>> = infos.iter().map(|info| info.evicts).collect();
+    let unseen = nodes.saturating_sub(infos.len());
     Profile {
         store: describe(infos, nodes),
         key_bytes_max: Key::BYTES_MAX,
@@ -26,9 +39,10 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
             .iter()
             .map(|info| info.abilities.item_bytes_max)
             .min()
-            .unwrap_or(Abilities::ITEM_BYTES_DEFAULT),
+            .unwrap_or(Abilities::ITEM_BYTES_DEFAULT)
+            .min(config.queue_bytes_max),
         item_overhead_bytes: Abilities::ITEM_OVERHEAD_BYTES,
-        batch_ops_max: BATCH_OPS_MAX,
+        batch_ops_max: batch_ops_max(config),
         nodes,
         cas: all(|server| server.cas),
         // The classic dialect ends the item's life by a `cas`.
@@ -40,14 +54,8 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
         ranges: if all(|server| server.cas) { Ranges::ByCas } else { Ranges::No },
         natives: Families::empty(),
         watch: false,
-        durability: weakest(infos.iter().map(|info| info.durability)),
-        eviction: if evictions.contains(&Some(true)) {
-            Eviction::WhenFull
-        } else if evictions.iter().all(|evicts| *evicts == Some(false)) {
-            Eviction::Never
-        } else {
-            Eviction::Unknown
-        },
+        durability: weakest(infos.iter().map(|info| info.durability).chain(repeat_n(Durability::Unknown, unseen))),
+        eviction: eviction(infos.iter().map(|info| info.evicts).chain(repeat_n(None, unseen))),
         encodings: None,
         warnings: Vec::new(),
     }
@@ -56,11 +64,21 @@ pub(crate) fn aggregate(infos: &[ServerInfo], nodes: usize) -> Profile {
 /// A fleet is as durable as the least of its servers.
 fn weakest(each: impl Iterator<Item = Durability>) -> Durability {
     let rank = |durability: &Durability| match durability {
-        Durability::Disk => 2,
-        Durability::Recent => 1,
-        Durability::Process | Durability::Server | Durability::Unknown => 0,
+        Durability::Disk => 3,
+        Durability::Recent => 2,
+        Durability::Unknown => 1,
+        Durability::Process | Durability::Server => 0,
     };
-    each.min_by_key(rank).unwrap_or(Durability::Server)
+    each.min_by_key(rank).unwrap_or(Durability::Unknown)
+}
+
+/// A fleet evicts if one of its servers does, and does not if all say so.
+fn eviction(each: impl Iterator<Item = Option<bool>>) -> Eviction {
+    each.fold(Eviction::Never, |fleet, evicts| match (fleet, evicts) {
+        (Eviction::WhenFull, _) | (_, Some(true)) => Eviction::WhenFull,
+        (Eviction::Unknown, _) | (_, None) => Eviction::Unknown,
+        (Eviction::Never, Some(false)) => Eviction::Never,
+    })
 }
 
 /// `memcached 1.6.18 (meta13)`, or of the oldest server of several: `memcached 1.6.18 (meta13), 3 servers`.
@@ -70,4 +88,41 @@ fn describe(infos: &[ServerInfo], nodes: usize) -> String {
     let version = oldest.and_then(|info| info.version).map_or(String::new(), |version| format!(" {version}"));
     let servers = if nodes > 1 { format!(", {nodes} servers") } else { String::new() };
     format!("memcached{version} ({dialect}){servers}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Server;
+
+    #[test]
+    fn a_fleet_promises_what_the_weakest_of_its_servers_does() {
+        use Durability::{Disk, Recent, Server, Unknown};
+        for (each, fleet) in [
+            (&[Disk, Disk][..], Disk),
+            (&[Disk, Recent], Recent),
+            (&[Disk, Unknown], Unknown),
+            (&[Recent, Unknown], Unknown),
+            (&[Unknown, Server, Disk], Server),
+            (&[], Unknown),
+        ] {
+            assert_eq!(weakest(each.iter().copied()), fleet, "{each:?}");
+        }
+        for (each, fleet) in [
+            (&[Some(false), Some(false)][..], Eviction::Never),
+            (&[Some(false), None], Eviction::Unknown),
+            (&[None, Some(false)], Eviction::Unknown),
+            (&[None, Some(true)], Eviction::WhenFull),
+            (&[Some(true), None, Some(false)], Eviction::WhenFull),
+        ] {
+            assert_eq!(eviction(each.iter().copied()), fleet, "{each:?}");
+        }
+    }
+
+    #[test]
+    fn of_servers_that_are_down_no_guarantee_is_given() {
+        let config = Config::new(["a", "b"].map(|host| Server::tcp(host, Config::PORT)).to_vec());
+        let nobody = aggregate(&[], &config);
+        assert_eq!((nobody.durability, nobody.eviction), (Durability::Unknown, Eviction::Unknown));
+    }
 }

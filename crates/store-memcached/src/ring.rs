@@ -21,7 +21,10 @@
 //! As libmemcached does it with `KETAMA_WEIGHTED` (and so pylibmc and PHP's memcached, which wrap it): each server has
 //! `floor(weight / total weights * 40 * servers) * 4` points on a ring of 32 bits, from the MD5 of `name-0`, `name-1`, and so on, four points a
 //! digest; a key's MD5 begins with its place; the server is the one with the first point at or after it. Further ranks are the next other
-//! servers on the ring. The name is `host:port` without brackets, `host` alone on port 11211, and `path:0` for a unix socket.
+//! servers on the ring, and then those whose share is too small for a point, by their names as in the URL. The name that is hashed is
+//! `host:port` without brackets, `host` alone on port 11211, and `path:0` for a unix socket.
+
+use std::collections::HashSet;
 
 use larder_net::Address;
 use md5::{Digest, Md5};
@@ -34,10 +37,11 @@ use crate::config::{Config, Hash, Server};
 pub(crate) enum Ring {
     Single,
     Rendezvous(Vec<Seeds>),
-    /// Points in rising order.
     Ketama {
+        /// In rising order.
         points: Vec<(u32, u16)>,
-        servers: usize,
+        /// The servers without a point, by name.
+        pointless: Vec<u16>,
     },
 }
 
@@ -53,7 +57,11 @@ impl Ring {
         match hash {
             _ if servers.len() <= 1 => Ring::Single,
             Hash::Rendezvous => Ring::Rendezvous(servers.iter().map(Seeds::new).collect()),
-            Hash::Ketama => Ring::Ketama { points: ketama_points(servers), servers: servers.len() },
+            Hash::Ketama => {
+                let points = ketama_points(servers);
+                let pointless = without_point(servers, &points);
+                Ring::Ketama { points, pointless }
+            }
         }
     }
 
@@ -75,10 +83,7 @@ impl Ring {
                 let (_, (_, place), _) = scores.select_nth_unstable_by(rank, order);
                 Some(*place)
             }
-            Ring::Ketama { points, servers } => {
-                if rank >= *servers {
-                    return None;
-                }
+            Ring::Ketama { points, pointless } => {
                 let digest: [u8; 16] = Md5::digest(key).into();
                 let place = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
                 let start = points.partition_point(|(point, _)| *point < place);
@@ -92,7 +97,7 @@ impl Ring {
                         seen.push(server);
                     }
                 }
-                None
+                pointless.get(rank - seen.len()).map(|server| usize::from(*server))
             }
         }
     }
@@ -148,6 +153,16 @@ fn ketama_points(servers: &[Server]) -> Vec<(u32, u16)> {
     }
     points.sort_unstable();
     points
+}
+
+/// The servers whose weight is too small a part of all for a point, by name.
+fn without_point(servers: &[Server], points: &[(u32, u16)]) -> Vec<u16> {
+    let with_point: HashSet<u16> = points.iter().map(|(_, place)| *place).collect();
+    let mut without: Vec<(&str, u16)> =
+        servers.iter().zip(0u16..).map(|(server, place)| (server.name.as_str(), place)).collect();
+    without.retain(|(_, place)| !with_point.contains(place));
+    without.sort_unstable();
+    without.into_iter().map(|(_, place)| place).collect()
 }
 
 #[cfg(test)]
@@ -234,16 +249,18 @@ mod tests {
     #[test]
     fn the_order_of_the_list_does_not_matter() {
         for hash in [Hash::Rendezvous, Hash::Ketama] {
-            let list = servers(&[1, 3, 2, 1]);
-            let mut turned = list.clone();
-            turned.rotate_left(2);
-            let (one, other) = (Ring::new(&list, hash), Ring::new(&turned, hash));
-            for key in keys().take(2_000) {
-                for rank in 0..4 {
-                    let name = |servers: &[Server], ring: &Ring| {
-                        servers[ring.server(key.as_bytes(), rank).unwrap()].name.clone()
-                    };
-                    assert_eq!(name(&list, &one), name(&turned, &other));
+            for weights in [[1, 3, 2, 1], [1, 100, 1, 100]] {
+                let list = servers(&weights);
+                let mut turned = list.clone();
+                turned.rotate_left(2);
+                let (one, other) = (Ring::new(&list, hash), Ring::new(&turned, hash));
+                for key in keys().take(2_000) {
+                    for rank in 0..4 {
+                        let name = |servers: &[Server], ring: &Ring| {
+                            servers[ring.server(key.as_bytes(), rank).unwrap()].name.clone()
+                        };
+                        assert_eq!(name(&list, &one), name(&turned, &other));
+                    }
                 }
             }
         }
@@ -281,13 +298,31 @@ mod tests {
 
     #[test]
     fn the_ranks_are_a_permutation() {
-        for hash in [Hash::Rendezvous, Hash::Ketama] {
-            let ring = Ring::new(&servers(&[1, 2, 3, 4, 5]), hash);
+        for (hash, weights) in [
+            (Hash::Rendezvous, [1, 2, 3, 4, 5]),
+            (Hash::Ketama, [1, 2, 3, 4, 5]),
+            (Hash::Rendezvous, [1, 100, 1, 100, 1]),
+            (Hash::Ketama, [1, 100, 1, 100, 1]),
+        ] {
+            let ring = Ring::new(&servers(&weights), hash);
             for key in keys().take(500) {
                 let mut ranks: Vec<_> = (0..5).map(|rank| ring.server(key.as_bytes(), rank).unwrap()).collect();
                 ranks.sort_unstable();
                 assert_eq!(ranks, [0, 1, 2, 3, 4]);
             }
+        }
+    }
+
+    #[test]
+    fn servers_without_a_point_on_the_ring_come_last_by_name() {
+        let ring = Ring::new(&servers(&[1, 100]), Hash::Ketama);
+        assert_eq!([0, 1, 2].map(|rank| ring.server(b"a", rank)), [Some(1), Some(0), None]);
+        let mut list = servers(&[1, 1, 100, 100]);
+        list.swap(0, 1);
+        let ring = Ring::new(&list, Hash::Ketama);
+        for key in keys().take(100) {
+            let last = [2, 3].map(|rank| list[ring.server(key.as_bytes(), rank).unwrap()].name.as_str());
+            assert_eq!(last, ["cache1:11211", "cache2:11211"]);
         }
     }
 }

@@ -7,11 +7,16 @@
 //! | the deadline passed before the first byte | error, not applied | error, not applied |
 //! | the deadline passed later | error, not applied | error, effect unknown |
 //! | the token's connection is gone | | `Exists`, not sent |
+//!
+//! Ops on one key take effect in the order of the batch. So of what may be sent again two things are not, and fail as not applied: a
+//! read before a write on its key whose effect is unknown, since it could find what came behind it, and a write behind one, since it
+//! could be carried out before it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use larder_core::{Batch, Effect, Error, ErrorKind, Op, Replies, Reply, Result};
+use larder_core::{Batch, Effect, Error, ErrorKind, Key, Op, Replies, Reply, Result};
 use smallvec::SmallVec;
 
 use crate::conn::{Conn, Enqueued, Reject};
@@ -70,6 +75,7 @@ impl<'a> Sending<'a> {
     /// Sends until every op has a result.
     pub(crate) async fn run(mut self) -> Vec<(usize, Result<Reply>)> {
         for _ in 0..SENDS_MAX {
+            self.keep_order();
             if self.todo.is_empty() {
                 return self.results;
             }
@@ -212,6 +218,37 @@ impl<'a> Sending<'a> {
         }
     }
 
+    /// Leaves out of what is to be sent again what could take effect out of the order of the batch, and puts the rest in that order.
+    fn keep_order(&mut self) {
+        if self.todo.is_empty() || self.results.is_empty() {
+            return;
+        }
+        let batch = self.batch;
+        // By key, the first and the last write of which nobody knows whether it was, or will be, carried out.
+        let mut unknown: HashMap<&Key, (usize, usize)> = HashMap::new();
+        for (place, result) in &self.results {
+            if result.as_ref().is_err_and(Error::is_unknown) && !batch[*place].is_read() {
+                let (first, last) = unknown.entry(&batch[*place].key).or_insert((*place, *place));
+                (*first, *last) = ((*first).min(*place), (*last).max(*place));
+            }
+        }
+        self.todo.sort_unstable();
+        if unknown.is_empty() {
+            return;
+        }
+        for place in std::mem::take(&mut self.todo) {
+            let op = &batch[place];
+            let is_out_of_order = unknown.get(&op.key).is_some_and(|(first, last)| match op.is_read() {
+                true => place < *last,
+                false => *first < place,
+            });
+            match is_out_of_order {
+                true => self.fail(place, out_of_order()),
+                false => self.todo.push(place),
+            }
+        }
+    }
+
     fn fail(&mut self, place: usize, error: Error) {
         self.results.push((place, Err(named(error, &self.batch[place], self.node))));
     }
@@ -220,6 +257,12 @@ impl<'a> Sending<'a> {
 /// The error of an op whose deadline has passed before it was sent.
 fn overdue() -> Error {
     Error::new(ErrorKind::Timeout, "the deadline passed before the op was sent")
+}
+
+/// The error of an op that cannot be sent again, since another on its key may have been carried out, or may be yet.
+fn out_of_order() -> Error {
+    let detail = "the connection ended, and another op of the batch on this key may have taken effect: sent again, this one would be out of order";
+    Error::new(ErrorKind::Unavailable, detail).effect(Effect::NotApplied)
 }
 
 /// Names the op and the server.
@@ -231,4 +274,40 @@ fn named(error: Error, op: &Op, node: &Node) -> Error {
 pub(crate) fn ordered(mut results: Vec<(usize, Result<Reply>)>) -> Replies {
     results.sort_unstable_by_key(|(place, _)| *place);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{PutMode, Ttl, Want};
+
+    use super::*;
+    use crate::config::{Config, Server};
+    use crate::fleet::Fingerprint;
+    use crate::node::Shared;
+
+    fn node() -> Node {
+        let config = Config::new(vec![Server::tcp("cache", Config::PORT)]);
+        let fingerprint = Fingerprint::of(&config);
+        let shared = Shared { config, counters: Arc::default(), tls: None, fingerprint };
+        Node::new(shared.config.servers[0].clone(), Arc::new(shared))
+    }
+
+    /// A server that takes an op at a time: the first was cut off, those behind it had not been sent.
+    #[tokio::test]
+    async fn a_write_behind_one_that_may_be_applied_yet_is_not_sent() {
+        let key = |k: &'static str| Key::new(k).unwrap();
+        let put = |k, mode| Op::put(key(k), mode, "v", Ttl::Never);
+        let get = || Op::get(key("k"), Want::VALUE);
+        let ops = [get(), put("k", PutMode::Set), get(), put("k", PutMode::Append), put("other", PutMode::Set)];
+        let (node, batch) = (node(), Batch::from_iter(ops));
+        let mut sending = Sending::new(&node, &batch, 0, Instant::now(), Places::from_slice(&[4, 3, 2, 0]));
+        let cause = Error::new(ErrorKind::Unavailable, "gone");
+        let cut = Some(Cut::Closed { sent: true, cause });
+        sending.settle(&[1], Outcome { replies: Replies::new(), cut });
+        sending.keep_order();
+        assert_eq!(sending.todo.as_slice(), [2, 4], "in the order of the batch");
+        let effects: Vec<_> =
+            ordered(sending.results).into_iter().map(|result| result.unwrap_err().known_effect()).collect();
+        assert_eq!(effects, [Effect::NotApplied, Effect::Unknown, Effect::NotApplied]);
+    }
 }

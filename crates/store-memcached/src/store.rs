@@ -14,7 +14,7 @@ use crate::conn::Enqueued;
 use crate::counters::{Counters, Stats};
 use crate::fleet::Fingerprint;
 use crate::node::{Node, Shared};
-use crate::profile::{BATCH_OPS_MAX, aggregate};
+use crate::profile::{aggregate, batch_ops_max};
 use crate::ring::{Ring, fnv};
 use crate::sending::{Places, Sending, ordered};
 use larder_net::{Connector, all_of};
@@ -39,7 +39,8 @@ use larder_net::{Connector, all_of};
 ///   put under a binary key** loses the item that was there (the error's effect is `Unknown`); the other modes keep it.
 /// - A life above 30 days is counted by the server's clock, read at the handshake: it may be off by two seconds.
 /// - The queue of a connection is bounded in ops and bytes and never blocks: over it, ops fail with
-///   [`ErrorKind::Unavailable`], unsent.
+///   [`ErrorKind::Unavailable`], unsent. What finds nothing that waits is taken whatever its size. The profile promises no batch of
+///   more ops and no item of more bytes than may wait.
 ///
 /// ```no_run
 /// use larder_core::{Key, PutMode, StoreExt, Ttl};
@@ -101,7 +102,7 @@ impl MemcachedStore {
         let servers = shared.config.servers.iter();
         let nodes: Vec<Arc<Node>> = servers.map(|server| Arc::new(Node::new(server.clone(), shared.clone()))).collect();
         let keepers = nodes.iter().map(|node| tokio::spawn(node.clone().keep())).collect();
-        let profile = Mutex::new((0, Arc::new(aggregate(&[], nodes.len()))));
+        let profile = Mutex::new((0, Arc::new(aggregate(&[], &shared.config))));
         let store = MemcachedStore { nodes, ring, shared, keepers, profile };
         let mut down = Vec::new();
         for node in &store.nodes {
@@ -228,13 +229,13 @@ impl Store for MemcachedStore {
         let mut profile = self.profile.lock();
         if profile.0 != handshakes {
             let infos: Vec<_> = self.nodes.iter().filter_map(|node| node.info()).collect();
-            *profile = (handshakes, Arc::new(aggregate(&infos, self.nodes.len())));
+            *profile = (handshakes, Arc::new(aggregate(&infos, &self.shared.config)));
         }
         profile.1.clone()
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        if let Some(replies) = answered_at_once(&batch, BATCH_OPS_MAX) {
+        if let Some(replies) = answered_at_once(&batch, batch_ops_max(&self.shared.config)) {
             return Run::Ready(replies);
         }
         match batch.as_slice() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use larder_core::{Ctx, Effect, ErrorKind, Op, PutMode, Reply, Result, StoreExt, Ttl, Want};
+use larder_core::{Ctx, Effect, ErrorKind, Op, PutMode, Reply, Result, Store, StoreExt, Ttl, Want};
 use larder_store_memcached::MemcachedStore;
 use larder_testkit::proxy::{Fault, Hold, Proxy, Rates, Then};
 use larder_testkit::servers::{Memcached, Version};
@@ -112,6 +112,26 @@ async fn a_read_that_is_cut_is_sent_again_once() {
         let error = one(&scene.store, Op::get(key("k"), Want::VALUE)).await.unwrap_err();
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
         assert_eq!(scene.store.stats().ops, before.ops + 2, "{dialect}");
+    }
+}
+
+/// Ops on one key take effect in the order of the batch: a read that goes again must not find the write that stood behind it.
+#[tokio::test]
+async fn a_read_before_a_write_that_may_be_applied_is_not_sent_again() {
+    for dialect in ["auto", "classic"] {
+        let scene = Scene::new(Version::New, &format!("dialect={dialect}")).await;
+        set(&scene.truth, "k", "").await;
+        set(&scene.truth, "other", "v").await;
+        let get = |k: &str| Op::get(key(k), Want::VALUE);
+        scene.proxy.next(Fault::CutReply { after_bytes: 0 });
+        let replies = all(&scene.store, [get("k"), get("other"), append(), get("k")]).await;
+        let error = replies[0].as_ref().expect_err(dialect);
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+        assert!(error.to_string().contains("out of order"), "{error}");
+        assert!(matches!(&replies[1], Ok(Reply::Item(item)) if item.value == "v"), "{dialect}: of another key");
+        assert!(replies[2].as_ref().is_err_and(larder_core::Error::is_unknown));
+        assert!(matches!(&replies[3], Ok(Reply::Item(item)) if item.value == "x"), "{dialect}: behind the write");
+        assert_eq!(value(&scene.truth, "k").await.unwrap(), "x", "{dialect}");
     }
 }
 
@@ -289,15 +309,14 @@ async fn broken_connections_never_mix_up_replies() {
 #[tokio::test]
 async fn the_queue_refuses_over_its_limits_and_sends_nothing() {
     let scene = Scene::new(Version::New, "queue_ops_max=10&queue_bytes_max=65536&timeout_ms=300").await;
-    let eleven = (0..11).map(|i| Op::put(key(format!("k{i}")), PutMode::Add, "v", Ttl::Never));
-    for reply in all(&scene.store, eleven).await {
+    let profile = scene.store.profile();
+    assert_eq!((profile.batch_ops_max, profile.item_bytes_max), (10, 65_536), "more than can be sent is promised");
+    let add = |i: usize| Op::put(key(format!("k{i}")), PutMode::Add, "v", Ttl::Never);
+    for reply in all(&scene.store, (0..11).map(add)).await {
         let error = reply.unwrap_err();
-        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
-        assert!(error.to_string().contains("queue_ops_max=10"), "{error}");
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied));
+        assert!(error.to_string().contains("the limit is 10"), "{error}");
     }
-    let large = one(&scene.store, Op::put(key("k"), PutMode::Set, vec![0; 70_000], Ttl::Never)).await.unwrap_err();
-    assert!(large.to_string().contains("queue_bytes_max=65536"), "{large}");
-    assert_eq!(large.known_effect(), Effect::NotApplied);
     assert_eq!(value(&scene.truth, "k0").await, None);
     // With the server silent, what is over the limit is refused at once, and does not wait for anything.
     scene.proxy.next(Fault::Hang);
@@ -308,9 +327,44 @@ async fn the_queue_refuses_over_its_limits_and_sends_nothing() {
         let refused = one(&scene.store, Op::get(key("k"), Want::VALUE)).await;
         (refused.unwrap_err(), start.elapsed())
     });
+    assert_eq!((refused.0.kind(), refused.0.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
     assert!(refused.1 < Duration::from_millis(200), "{refused:?}");
     assert!(refused.0.to_string().contains("queue_ops_max=10"), "{}", refused.0);
     assert!(waited.iter().all(|reply| reply.as_ref().unwrap_err().kind() == ErrorKind::Timeout));
+}
+
+/// What is refused while nothing waits would be refused for ever.
+#[tokio::test]
+async fn what_alone_is_over_the_queues_limits_goes_while_nothing_waits() {
+    let server = Memcached::start(Version::New, &["-I", "2m"]);
+    let store = open(&format!("{}?queue_ops_max=1000&queue_bytes_max=65536", server.url())).await;
+    let limit = store.profile().batch_ops_max;
+    assert_eq!(limit, 1_000);
+    let add = |i: usize| Op::put(key(format!("k{i}")), PutMode::Add, vec![1; 1_000], Ttl::Never);
+    let replies = all(&store, (0..limit).map(add)).await;
+    assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))), "{:?}", replies[0]);
+    set(&store, "large", vec![7; 2_000_000]).await;
+    assert_eq!(value(&store, "large").await.unwrap().len(), 2_000_000);
+}
+
+#[tokio::test]
+async fn bytes_that_wait_are_bounded() {
+    let server = Memcached::start(Version::New, &[]);
+    let store = open(&format!("{}?queue_bytes_max=65536&timeout_ms=20000", server.url())).await;
+    server.stop();
+    let large = |i: usize| Op::put(key(format!("l{i}")), PutMode::Set, vec![1; 900_000], Ttl::Never);
+    // More than the system's buffers take: it goes while nothing waits, and stays in part with us.
+    let (large, refused) = tokio::join!(all(&store, (0..30).map(large)), async {
+        stuck(&store).await;
+        let refused = one(&store, Op::put(key("k"), PutMode::Set, "v", Ttl::Never)).await;
+        server.cont();
+        refused
+    });
+    let error = refused.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("queue_bytes_max=65536"), "{error}");
+    assert!(large.iter().all(|reply| matches!(reply, Ok(Reply::Stored))));
+    assert_eq!(value(&store, "k").await, None);
 }
 
 #[tokio::test]

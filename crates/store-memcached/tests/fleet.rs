@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use common::*;
-use larder_core::{Effect, ErrorKind, Op, PutMode, Reply, Route, Store, Ttl, Want};
+use larder_core::{Effect, ErrorKind, Eviction, Op, PutMode, Reply, Route, Store, Ttl, TtlSupport, Want};
 use larder_store_memcached::fleet;
+use larder_testkit::proxy::Proxy;
 use larder_testkit::servers::{Memcached, Version};
 
 fn start(count: usize) -> Vec<Memcached> {
@@ -99,6 +100,27 @@ async fn a_fleet_with_a_server_down_connects_and_one_with_all_down_does_not() {
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied));
 }
 
+/// A server that was down at open may evict when it is back, and a structure that was opened meanwhile relies on what it was told.
+#[tokio::test]
+async fn a_server_that_is_down_counts_as_one_that_promises_nothing() {
+    let up = Memcached::start(Version::New, &["-M"]);
+    let mut servers = vec![up, Memcached::start(Version::New, &[])];
+    assert!(!open(&url(&servers[..1], "")).await.profile().may_evict(), "the one that is up refuses when it is full");
+    servers[1].kill9();
+    let store = open(&url(&servers, "")).await;
+    let down = store.profile();
+    assert!(down.may_evict(), "{down:?}");
+    assert_eq!(down.eviction, Eviction::Unknown);
+    // What a server does not know it refuses by name, so that what the others can is offered.
+    assert!(down.cas && down.arith_initial && down.ttl == TtlSupport::Seconds, "{down:?}");
+    servers[1].restart();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while store.profile().eviction != Eviction::WhenFull {
+        assert!(Instant::now() < deadline, "{:?}", store.profile());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test]
 async fn ranks_place_copies_on_different_servers() {
     let servers = start(3);
@@ -146,6 +168,33 @@ async fn a_client_with_another_list_is_refused_naming_both() {
     let _now_single = open(&url(&servers[..1], "")).await;
 }
 
+/// A client that lives on with `fleet=claim` in its URL must not take the servers back each time that a connection breaks.
+#[tokio::test]
+async fn a_claim_is_made_once_and_not_again_at_each_dial() {
+    let servers = start(3);
+    let proxies = [Proxy::start(servers[0].addr()), Proxy::start(servers[1].addr())];
+    let old = open(&format!("memcached://{},{}?fleet=claim", proxies[0].addr(), proxies[1].addr())).await;
+    let _new = open(&url(&servers, "fleet=claim")).await;
+    let single = open(&url(&servers[..1], "fleet=ignore")).await;
+    let claimed = value(&single, fleet::KEY).await.unwrap();
+    proxies[0].cut_all();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while old.stats().reconnects + old.stats().dials_failed == 0 {
+        assert!(Instant::now() < deadline, "{:?}", old.stats());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(value(&single, fleet::KEY).await.unwrap(), claimed, "the older list was put over the newer one");
+    // It is told why, as any client with another list is.
+    let error = loop {
+        match all(&old, (0..20).map(|i| get(&format!("k{i}")))).await.into_iter().find_map(Result::err) {
+            Some(error) if error.kind() == ErrorKind::Config => break error,
+            _ => assert!(Instant::now() < deadline),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert!(error.to_string().contains("another server list"), "{error}");
+}
+
 #[tokio::test]
 async fn a_single_server_carries_no_mark_and_a_lost_mark_is_put_back() {
     let servers = start(2);
@@ -159,4 +208,19 @@ async fn a_single_server_carries_no_mark_and_a_lost_mark_is_put_back() {
     let again = open(&url(&servers, "")).await;
     assert!(value(&single, fleet::KEY).await.is_some());
     drop((fleet_store, again));
+}
+
+/// A server may be so light that it has no point on the ring.
+#[tokio::test]
+async fn a_ketama_fleet_of_very_uneven_weights_places_copies() {
+    let servers = start(2);
+    let store = open(&url(&servers, "hash=ketama&weights=1,100")).await;
+    for i in 0..20 {
+        let routed = |rank| {
+            let route = Route { with: Some(key(format!("together{i}"))), rank };
+            Op::put(key(format!("copy{i}")), PutMode::Add, "v", Ttl::Never).routed(route)
+        };
+        let replies = all(&store, (0..2).map(routed)).await;
+        assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))), "{replies:?}");
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, PutMode, Reply, Store, StoreExt, Ttl, Want};
-use larder_store_memcached::MemcachedStore;
+use larder_store_memcached::{MemcachedStore, fleet};
 use larder_testkit::proxy::{Fault, Proxy, Then};
 use larder_testkit::servers::{Memcached, Version};
 use tokio::net::{TcpListener, TcpStream};
@@ -180,6 +180,22 @@ async fn a_lane_carries_nothing_but_reads_without_a_token() {
         assert!(others.is_empty(), "{dialect}: the lane carried {others:?}");
         assert!(lines.iter().filter(|line| is_read(line)).count() > 100, "{dialect}: the lane carried next to nothing");
     }
+}
+
+#[tokio::test]
+async fn a_lane_claims_nothing() {
+    let (server, _proxy, store) = scene("fleet=claim").await;
+    let other = Memcached::start(Version::New, &[]);
+    let _new = open(&format!("memcached://{},{}?fleet=claim", server.addr(), other.addr())).await;
+    let truth = open(&format!("{}?fleet=ignore", server.url())).await;
+    let claimed = value(&truth, fleet::KEY).await;
+    assert!(claimed.is_some());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.stats().lanes + store.stats().dials_failed == 0 {
+        assert!(Instant::now() < deadline, "there are {:?}", store.stats());
+        read_much(&store, 10).await;
+    }
+    assert_eq!(value(&truth, fleet::KEY).await, claimed, "the lane took the server back");
 }
 
 #[tokio::test]

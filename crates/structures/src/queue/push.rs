@@ -60,6 +60,8 @@ pub(super) struct Pusher {
     tail: Option<Tail>,
     /// True while a try of the frame under way may have landed in `tail`, or may yet.
     is_in_doubt: bool,
+    /// True once the frame under way is known to have landed: whoever drops it after that leaves nothing to be done again.
+    has_landed: bool,
     /// What may be pushed until the next look at the tail.
     bytes_until_look: usize,
     /// True while no further segment may be opened: then the tail is looked at before each push.
@@ -114,9 +116,14 @@ impl Driver for Pusher {
     }
 
     async fn apply(&mut self, changes: &[Push], interrupted: bool) -> Result<()> {
+        if interrupted && self.has_landed {
+            // What was dropped may have been about to tell a loss: the next push looks.
+            self.bytes_until_look = 0;
+            return Ok(());
+        }
         if !interrupted {
             self.seq += 1;
-            self.is_in_doubt = false;
+            (self.is_in_doubt, self.has_landed) = (false, false);
             self.elements = changes.iter().flat_map(|change| &change.elements).copied().collect();
         }
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
@@ -136,6 +143,7 @@ impl Pusher {
             elements: Vec::new(),
             tail: None,
             is_in_doubt: false,
+            has_landed: false,
             bytes_until_look: 0,
             is_tight: false,
             spare: None,
@@ -356,7 +364,7 @@ impl Pusher {
         let was_in_doubt = std::mem::replace(&mut self.is_in_doubt, true);
         let mut answers = Answers::new(self.engine.vigil.run(ctx, batch).await);
         match answers.next() {
-            Ok(Reply::Stored) => self.is_in_doubt = false,
+            Ok(Reply::Stored) => _ = self.landed(),
             Ok(Reply::NotStored) => {
                 self.is_in_doubt = was_in_doubt;
                 return self.refused(ctx, tail, frame_bytes).await;
@@ -381,6 +389,12 @@ impl Pusher {
             }
         }
         Ok(Step::Landed)
+    }
+
+    /// Notes that the frame has landed.
+    fn landed(&mut self) -> Step {
+        (self.is_in_doubt, self.has_landed) = (false, true);
+        Step::Landed
     }
 
     async fn after_look(
@@ -413,10 +427,7 @@ impl Pusher {
         let batch = Batch::from_iter([self.engine.segment_read(tail.incarnation)?]);
         let reply = Answers::new(self.engine.vigil.run(ctx, batch).await).next()?;
         match self.content(tail, reply)? {
-            Some(content) if content.last >= self.seq => {
-                self.is_in_doubt = false;
-                Ok(Some(Step::Landed))
-            }
+            Some(content) if content.last >= self.seq => Ok(Some(self.landed())),
             Some(_) => Ok(None),
             None => Err(self.cannot_tell(tail)),
         }
@@ -440,10 +451,7 @@ impl Pusher {
         let view = self.engine.view(answers.next(), newest)?;
         let content = self.content(tail, answers.next()?)?;
         match &content {
-            Some(content) if content.last >= self.seq => {
-                self.is_in_doubt = false;
-                return Ok(Step::Landed);
-            }
+            Some(content) if content.last >= self.seq => return Ok(self.landed()),
             // A segment only grows: what it refuses now it refuses for ever.
             Some(_) => self.is_in_doubt = false,
             None if self.is_in_doubt => return Err(self.cannot_tell(tail)),

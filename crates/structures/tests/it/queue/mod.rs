@@ -2,6 +2,7 @@
 
 mod back;
 mod between;
+mod doubts;
 mod edges;
 mod faults;
 mod figures;

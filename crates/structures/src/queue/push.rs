@@ -4,8 +4,9 @@
 //! |---|---|---|
 //! | stored | | done |
 //! | refused | the segment holds the frame: an earlier try landed | done |
-//! | refused | it is there, and has room | the store is out of memory: tried again for a while, then `Unavailable` |
-//! | refused | it is there, and full | neither this try nor an earlier one can land any more: on to the next segment |
+//! | refused | it is there, and the frame does not fit into it | neither this try nor an earlier one can land any more: on to the next segment |
+//! | refused | it is there, the frame fits, and an earlier try is in doubt | the store is out of memory, and the earlier try may land yet: the same frame again, for as long as there is time; then unknown |
+//! | refused | it is there, the frame fits, and nothing is in doubt | if it is full, on to the next segment; else the store is out of memory: tried again for a while, then `Unavailable` |
 //! | refused | it is not there, and nothing is in doubt | on to the tail that the state names; if that is the one, it is lost |
 //! | refused | it is not there, and an earlier try is in doubt | unknown: it may have been delivered, and the segment removed since |
 //! | in doubt | the segment holds the frame | done |
@@ -452,27 +453,36 @@ impl Pusher {
         let content = self.content(tail, answers.next()?)?;
         match &content {
             Some(content) if content.last >= self.seq => return Ok(self.landed()),
-            // A segment only grows: what it refuses now it refuses for ever.
-            Some(_) => self.is_in_doubt = false,
+            // A segment only grows: what does not fit into it now never will.
+            Some(content) if !self.fits(content, frame_bytes) => self.is_in_doubt = false,
+            // The earlier try may land here yet: elsewhere this one would be a second.
+            Some(content) if self.is_in_doubt => return Err(self.out_of_memory(content, frame_bytes)),
             None if self.is_in_doubt => return Err(self.cannot_tell(tail)),
-            None => {}
+            Some(_) | None => {}
         }
         if self.has_moved(&view, tail)? {
             return Ok(Step::Again);
         }
         if let Some(content) = content.as_ref().filter(|content| !self.is_full(content)) {
             // A next segment would not help, and what is closed without an item would pass for lost.
-            let fits = content.bytes + frame_bytes <= self.engine.value_bytes_max;
-            if fits || content.items.is_empty() {
-                let detail = format!(
-                    "the store refused {frame_bytes} more bytes to a segment of {}, which has room: it may be out of memory",
-                    content.bytes
-                );
-                return Err(self.engine.named(ErrorKind::Unavailable, &detail));
+            if self.fits(content, frame_bytes) || content.items.is_empty() {
+                return Err(self.out_of_memory(content, frame_bytes));
             }
         }
         self.open_next(ctx, view, content).await?;
         Ok(Step::Again)
+    }
+
+    fn fits(&self, content: &Content, frame_bytes: usize) -> bool {
+        content.bytes + frame_bytes <= self.engine.value_bytes_max
+    }
+
+    fn out_of_memory(&self, content: &Content, frame_bytes: usize) -> Error {
+        let detail = format!(
+            "the store refused {frame_bytes} more bytes to a segment of {}, which has room: it may be out of memory",
+            content.bytes
+        );
+        self.engine.named(ErrorKind::Unavailable, &detail)
     }
 
     /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2**, and 1 more where a stack has many on record.

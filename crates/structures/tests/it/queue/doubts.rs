@@ -1,14 +1,15 @@
-//! Pushes whose callers are dropped when they have landed.
+//! Pushes whose callers are dropped, or that are refused, while a try of them has landed, or may yet.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ErrorKind, StoreRef};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Reply, StoreRef};
 use larder_store_memory::MemoryStore;
+use larder_structures::QueueOptions;
 use tokio::sync::Notify;
 
-use crate::queue::between::{Answer, Between, appends, swaps};
-use crate::queue::support::{BOTH, Line, drain, small};
+use crate::queue::between::{Answer, Between, adds, appends, but, swaps};
+use crate::queue::support::{BOTH, Kind, Line, drain, small};
 use crate::support::hooked::fail;
 
 fn memory() -> StoreRef {
@@ -114,6 +115,71 @@ async fn of_two_pushes_in_one_write_the_later_goes_on_when_the_earlier_gives_up_
             later.await.unwrap().unwrap_or_else(|error| panic!("{what}: {error}"));
             between.heal();
             assert_eq!(all(&line).await, [item(1), item(2), "first".to_owned()], "{what}");
+        }
+    }
+}
+
+/// The first try is held back by the network. The others, so many, are refused by a store that is out of memory; then the first arrives.
+async fn push_while_the_first_try_is_late(
+    kind: Kind,
+    is_full: bool,
+    refused: usize,
+) -> (larder_core::Result<()>, Line) {
+    let store = memory();
+    let between = Between::new(&store);
+    let line = Line::open(kind, &between.shared(), &QueueOptions::default().segment_bytes(256)).await;
+    if is_full {
+        between.once(adds, |_, batch| async move { fail(&batch, Effect::NotApplied) });
+        line.push(item(1)).await.unwrap();
+        assert_eq!(line.stat().await.segments, 1, "no other could be opened");
+    }
+    let late = Arc::new(Mutex::new(None::<Batch>));
+    let held = late.clone();
+    let mut left = refused;
+    between.answer(move |store, batch| -> Option<Answer> {
+        if !batch.iter().any(appends) {
+            return None;
+        }
+        let (store, batch) = (store.clone(), batch.clone());
+        let mut held = held.lock().unwrap();
+        if held.is_none() {
+            *held = Some(batch.clone());
+            return Some(Box::pin(async move { fail(&batch, Effect::Unknown) }));
+        }
+        left = left.checked_sub(1)?;
+        Some(Box::pin(but(store, batch, |op| appends(op).then_some(Ok(Reply::NotStored)))))
+    });
+    let outcome = line.push("b").await;
+    between.heal();
+    let late = late.lock().unwrap().take().expect("the first try");
+    store.run(Ctx::default(), late).await;
+    (outcome, line)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_that_may_land_yet_is_unknown_though_the_store_refused_it_since() {
+    for kind in BOTH {
+        for is_full in [false, true] {
+            let (outcome, line) = push_while_the_first_try_is_late(kind, is_full, usize::MAX).await;
+            let error = outcome.unwrap_err();
+            assert_eq!(error.known_effect(), Effect::Unknown, "{kind:?}, it is full: {is_full}: {error}");
+            line.push("c").await.unwrap();
+            let expected = if is_full { vec![item(1)] } else { Vec::new() };
+            let expected: Vec<String> = expected.into_iter().chain(["b".to_owned(), "c".to_owned()]).collect();
+            assert_eq!(all(&line).await, expected, "{kind:?}, it is full: {is_full}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_that_may_land_yet_stays_with_its_segment_where_it_is_refused_once() {
+    for kind in BOTH {
+        for is_full in [false, true] {
+            let (outcome, line) = push_while_the_first_try_is_late(kind, is_full, 1).await;
+            outcome.unwrap();
+            let expected = if is_full { vec![item(1)] } else { Vec::new() };
+            let expected: Vec<String> = expected.into_iter().chain(["b".to_owned()]).collect();
+            assert_eq!(all(&line).await, expected, "{kind:?}, it is full: {is_full}");
         }
     }
 }

@@ -8,6 +8,7 @@ mod faults;
 mod figures;
 mod handle;
 mod late;
+mod leases;
 mod memcached;
 mod model;
 mod pushes;

@@ -456,14 +456,16 @@ impl Consumer {
     fn next(&self, plan: &mut Plan, claim: Option<u64>) -> Result<Outcome, Vec<u64>> {
         let state = &mut plan.state;
         let is_waiting = |open: &Open| open.claim == GIVEN_BACK || self.expired.contains(&open.claim);
-        if claim.is_some() && state.opens.len() >= CLAIMS_MAX && !state.opens.iter().any(is_waiting) {
+        // Then no item may be claimed that nobody has claimed before.
+        let again_only = claim.is_some() && state.opens.len() >= CLAIMS_MAX;
+        if again_only && !state.opens.iter().any(is_waiting) {
             (plan.is_no, plan.is_empty) = (true, true);
             let detail =
                 format!("{} claims are open; the limit is {CLAIMS_MAX}: acknowledge some first", state.opens.len());
             return Ok(Err((ErrorKind::Full, detail)));
         }
         let found = state.found;
-        Ok(match plan::pick(self.engine.order, state, &self.shelf, &self.expired, plan.told) {
+        Ok(match plan::pick(self.engine.order, state, &self.shelf, &self.expired, plan.told, again_only) {
             Pick::Read(segments) => return Err(segments),
             Pick::Lost(what) => {
                 plan.told = state.found;

@@ -98,15 +98,15 @@ async fn of_two_pushes_in_one_write_the_later_goes_on_when_the_earlier_gives_up_
             hold_then_hang(&between, go.clone(), is_cut);
             let push = |item: String| {
                 let line = line.clone();
-                let push = tokio::spawn(async move { line.push(item).await });
-                async move {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    push
-                }
+                tokio::spawn(async move { line.push(item).await })
             };
-            let first = push("first".to_owned()).await;
-            let earlier = push(item(1)).await;
-            let later = push(item(2)).await;
+            let pause = || tokio::time::sleep(Duration::from_secs(1));
+            let first = push("first".to_owned());
+            pause().await;
+            let earlier = push(item(1));
+            pause().await;
+            let later = push(item(2));
+            pause().await;
             go.notify_one();
             first.await.unwrap().unwrap();
             let error = earlier.await.unwrap().unwrap_err();

@@ -9,6 +9,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Resu
 
 use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
+use super::leases::Lease;
 use super::plan::{self, Order, Pick, Shelf};
 use super::push::Answers;
 use super::removal::Removals;
@@ -72,6 +73,8 @@ pub(super) enum Given {
     Nothing,
     /// Nothing, as far as is known: but a segment is gone, and what became of it is not known yet. It is to be asked for again in a moment.
     Doubt,
+    /// A claim that is given up, for its lease is not known to be stored: it is to be asked for again, under another id.
+    Unmarked(Error),
     Done,
     /// The losses that the state counts, so many, are to be told: this is the last of them.
     Loss {
@@ -95,7 +98,7 @@ pub(super) struct Consumer {
     pub(super) shelf: Shelf,
     pub(super) removals: Removals,
     /// Claims whose markers are gone.
-    expired: HashSet<u64>,
+    pub(super) expired: HashSet<u64>,
     /// Claims whose markers were looked for in this call.
     checked: HashSet<u64>,
     /// Claims that have ended, and whose markers may still be there.
@@ -103,25 +106,28 @@ pub(super) struct Consumer {
     /// Claims of this call whose writes came too late: their markers are there.
     tried: Vec<u64>,
     /// Writes of this call of which it is not known whether they landed.
-    sent: Vec<Sent>,
+    pub(super) sent: Vec<Sent>,
+    /// Of the claims that these make, those whose markers the read found that the view is of. `None`: the view is not of a read.
+    marked: Option<HashSet<u64>>,
     /// What this call came to, once its write has landed: whoever drops it after that leaves nothing to be done again.
     settled: Option<Outcomes>,
 }
 
 /// A write that may have landed.
-struct Sent {
+pub(super) struct Sent {
     seq: u64,
     /// The state's sequence that it is conditional on.
     base: u64,
     outcomes: Outcomes,
+    pub(super) leases: Vec<Lease>,
 }
 
 /// What one write would do.
 pub(super) struct Plan {
     pub(super) state: State,
     outcomes: HashMap<u64, Result<Given>>,
-    /// Claims that it makes, and for how long.
-    claims: Vec<(u64, Duration)>,
+    /// Of the claims that it makes.
+    leases: Vec<Lease>,
     /// Claims that it ends.
     ended: Vec<u64>,
     /// How many of the losses that the state counts need not be told by it any more.
@@ -161,23 +167,25 @@ impl Looks {
 }
 
 /// What an op of a batch was for.
-enum Asked {
+pub(super) enum Asked {
     State,
     Segment(u64),
     Link(u64),
     Marker(u64),
+    /// The marker of a claim of this call.
+    Own(u64),
     Other,
 }
 
 /// A batch, and what each of its ops is for.
 #[derive(Default)]
-struct Request {
+pub(super) struct Request {
     batch: Batch,
     asked: Vec<Asked>,
 }
 
 impl Request {
-    fn add(&mut self, asked: Asked, op: Op) {
+    pub(super) fn add(&mut self, asked: Asked, op: Op) {
         self.batch.push(op);
         self.asked.push(asked);
     }
@@ -241,6 +249,7 @@ impl Consumer {
             ended: Vec::new(),
             tried: Vec::new(),
             sent: Vec::new(),
+            marked: None,
             settled: None,
         }
     }
@@ -374,11 +383,18 @@ impl Consumer {
         let state = &view.state;
         let last = state.last_of(self.writer);
         if let Some(at) = self.sent.iter().position(|sent| last == Some(sent.seq)) {
-            let outcomes = self.sent.swap_remove(at).outcomes;
+            if self.marked.is_none() && !self.sent[at].leases.is_empty() {
+                // Whether they have their markers a read tells.
+                self.view = None;
+                return Ok(None);
+            }
+            let Sent { outcomes, leases, .. } = self.sent.swap_remove(at);
             self.sent.clear();
             // Which of them this one made is not known here; what is left ends by itself.
             self.tried.clear();
-            return Ok(Some(outcomes));
+            let found = self.marked.take().unwrap_or_default();
+            let unmarked = self.not_found(leases, &found);
+            return Ok(Some(self.give_up(outcomes, unmarked)));
         }
         // Each write since has one writer: fewer than are remembered cannot have pushed this one out.
         let is_forgotten = |sent: &Sent| last.is_none() && state.seq.saturating_sub(sent.base) > MARKS_MAX as u64;
@@ -400,7 +416,7 @@ impl Consumer {
         let mut plan = Plan {
             state: base.clone(),
             outcomes: HashMap::with_capacity(changes.len()),
-            claims: Vec::new(),
+            leases: Vec::new(),
             ended: Vec::new(),
             told: self.engine.heard(),
             is_no: false,
@@ -419,7 +435,7 @@ impl Consumer {
                 What::Claim { id, life } => {
                     let outcome = self.next(&mut plan, Some(id))?;
                     if matches!(outcome, Ok(Given::Item { .. })) {
-                        plan.claims.push((id, life));
+                        plan.leases.push(Lease { ticket: change.ticket, claim: id, life });
                     }
                     outcome
                 }
@@ -440,14 +456,16 @@ impl Consumer {
     fn next(&self, plan: &mut Plan, claim: Option<u64>) -> Result<Outcome, Vec<u64>> {
         let state = &mut plan.state;
         let is_waiting = |open: &Open| open.claim == GIVEN_BACK || self.expired.contains(&open.claim);
-        if claim.is_some() && state.opens.len() >= CLAIMS_MAX && !state.opens.iter().any(is_waiting) {
+        // Then no item may be claimed that nobody has claimed before.
+        let again_only = claim.is_some() && state.opens.len() >= CLAIMS_MAX;
+        if again_only && !state.opens.iter().any(is_waiting) {
             (plan.is_no, plan.is_empty) = (true, true);
             let detail =
                 format!("{} claims are open; the limit is {CLAIMS_MAX}: acknowledge some first", state.opens.len());
             return Ok(Err((ErrorKind::Full, detail)));
         }
         let found = state.found;
-        Ok(match plan::pick(self.engine.order, state, &self.shelf, &self.expired, plan.told) {
+        Ok(match plan::pick(self.engine.order, state, &self.shelf, &self.expired, plan.told, again_only) {
             Pick::Read(segments) => return Err(segments),
             Pick::Lost(what) => {
                 plan.told = state.found;
@@ -479,17 +497,20 @@ impl Consumer {
     async fn read(&mut self, ctx: Ctx, segments: &[u64], looks: Looks) -> Result<()> {
         let mut request = Request::default();
         request.add(Asked::State, self.engine.cell.read_op());
+        self.ask_for_own(&mut request)?;
         for &segment in segments {
             self.ask(&mut request, segment)?;
         }
+        let least = request.batch.len();
         self.ask_ahead(&mut request, segments)?;
         self.look_on_the_way(&mut request, looks)?;
-        let max = self.engine.store.profile().batch_ops_max.max(1 + segments.len());
+        let max = self.engine.store.profile().batch_ops_max.max(least);
         request.batch.truncate(max);
         request.asked.truncate(max);
         // What is found missing is judged by what was known when it was asked for.
         let known = self.known();
         let newest = self.engine.newest();
+        let mut marked = HashSet::new();
         let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
         for asked in request.asked {
             let reply = answers.next();
@@ -498,9 +519,15 @@ impl Consumer {
                     self.view = Some(self.engine.view(reply, newest)?);
                     self.is_fresh = true;
                 }
+                Asked::Own(claim) => {
+                    if reply? != Reply::Miss {
+                        marked.insert(claim);
+                    }
+                }
                 asked => self.learn(asked, reply, known)?,
             }
         }
+        self.marked = Some(marked);
         Ok(())
     }
 
@@ -596,7 +623,7 @@ impl Consumer {
                     self.expired.insert(claim);
                 }
             }
-            Asked::State | Asked::Other => {}
+            Asked::State | Asked::Own(_) | Asked::Other => {}
         }
         Ok(())
     }
@@ -610,11 +637,11 @@ impl Consumer {
 
     /// Writes the plan, and does on the way what costs no round trip. **Round trips: 1.**
     pub(super) async fn write(&mut self, ctx: Ctx, view: View, plan: Plan, value: Bytes) -> Result<Step> {
-        let Plan { outcomes, claims, ended, .. } = plan;
+        let Plan { outcomes, leases, ended, .. } = plan;
         let outcomes: Outcomes = Arc::new(outcomes);
         let mut request = Request::default();
-        for &(claim, life) in &claims {
-            request.add(Asked::Other, self.engine.marker_put(claim, life)?);
+        for lease in &leases {
+            request.add(Asked::Other, self.engine.marker_put(lease.claim, lease.life)?);
         }
         let at = request.batch.len();
         request.batch.extend(self.engine.cell.put_ops(PutMode::Cas(view.cas), value.clone(), Ttl::Never));
@@ -627,10 +654,10 @@ impl Consumer {
         let (known, newest) = (self.known(), self.engine.newest());
         // Whoever drops this future midway leaves a write that is in doubt, and a state that must be read.
         let base = view.state.seq;
-        self.sent.push(Sent { seq: self.seq, base, outcomes: outcomes.clone() });
-        self.view = None;
+        self.sent.push(Sent { seq: self.seq, base, outcomes: outcomes.clone(), leases: leases.clone() });
+        (self.view, self.marked) = (None, None);
         let mut answers = Answers::new(self.engine.vigil.run(ctx, request.batch).await);
-        let are_marked = claims.iter().fold(true, |all, _| matches!(answers.next(), Ok(Reply::Stored)) && all);
+        let unmarked = leases.iter().filter_map(|lease| Some((*lease, self.refused(answers.next())?))).collect();
         let wrote = Wrote::new(&value, answers.next(), answers.next());
         for asked in request.asked.into_iter().skip(at + 2) {
             let reply = answers.next();
@@ -643,19 +670,17 @@ impl Consumer {
         }
         match wrote.landed {
             Ok(true) => {
+                let outcomes = self.give_up(outcomes, unmarked);
                 self.settled = Some(self.settled.take().unwrap_or_else(|| outcomes.clone()));
                 self.sent.clear();
-                if !are_marked {
-                    self.mark_again(ctx, &claims).await;
-                }
-                self.tried.retain(|tried| !claims.iter().any(|(claim, _)| claim == tried));
+                self.tried.retain(|tried| !leases.iter().any(|lease| lease.claim == *tried));
                 self.end_markers(ended);
                 self.forget_claims();
                 Ok(Step::Done(outcomes))
             }
             Ok(false) => {
                 self.sent.pop();
-                self.tried.extend(claims.iter().map(|(claim, _)| *claim));
+                self.tried.extend(leases.iter().map(|lease| lease.claim));
                 Ok(Step::Conflict)
             }
             Err(error) => {
@@ -664,14 +689,6 @@ impl Consumer {
                 }
                 Err(error)
             }
-        }
-    }
-
-    /// A claim without a marker would be given to another at once. Should this fail too, that is what happens.
-    async fn mark_again(&self, ctx: Ctx, claims: &[(u64, Duration)]) {
-        let puts: Result<Batch> = claims.iter().map(|&(claim, life)| self.engine.marker_put(claim, life)).collect();
-        if let Ok(puts) = puts {
-            _ = self.engine.store.run(ctx, puts).await;
         }
     }
 
@@ -685,7 +702,7 @@ impl Consumer {
     }
 
     /// Notes markers that a later write removes.
-    fn end_markers(&mut self, claims: impl IntoIterator<Item = u64>) {
+    pub(super) fn end_markers(&mut self, claims: impl IntoIterator<Item = u64>) {
         self.ended.extend(claims);
         self.ended.sort_unstable();
         self.ended.dedup();

@@ -135,8 +135,13 @@ impl Shared {
 
     async fn change(&self, what: What) -> Result<Given> {
         let deadline = self.begin("a claim has a timeout")?;
+        self.change_by(what, deadline).await
+    }
+
+    async fn change_by(&self, what: What, deadline: Instant) -> Result<Given> {
         let ticket = random_id();
-        let outcomes = self.consumer.submit_within(Change { ticket, what, deadline }, self.engine.timeout).await?;
+        let left = deadline.saturating_duration_since(ambient::now());
+        let outcomes = self.consumer.submit_within(Change { ticket, what, deadline }, left).await?;
         self.engine.vigil.check()?;
         match outcomes.get(&ticket).cloned().unwrap_or_else(|| Err(larder_core::ext::no_reply()))? {
             Given::Loss { what, losses } => {
@@ -159,7 +164,7 @@ impl Shared {
     async fn pop(&self, wait: Duration) -> Result<Option<Bytes>> {
         Ok(match self.take_within(wait, || What::Pop).await? {
             Given::Item { bytes, .. } => Some(bytes),
-            Given::Nothing | Given::Doubt | Given::Done | Given::Loss { .. } => None,
+            Given::Nothing | Given::Doubt | Given::Unmarked(_) | Given::Done | Given::Loss { .. } => None,
         })
     }
 
@@ -174,7 +179,7 @@ impl Shared {
             Given::Item { bytes, attempts } => {
                 Some(Claim { shared: self.clone(), id: ClaimId(id), item: bytes, attempts, lease })
             }
-            Given::Nothing | Given::Doubt | Given::Done | Given::Loss { .. } => None,
+            Given::Nothing | Given::Doubt | Given::Unmarked(_) | Given::Done | Given::Loss { .. } => None,
         })
     }
 
@@ -182,16 +187,27 @@ impl Shared {
     async fn take_within(&self, wait: Duration, mut what: impl FnMut() -> What) -> Result<Given> {
         let until = ambient::now() + wait.min(TIMEOUT_MAX);
         let (mut waiting, mut backoff) = (None, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
-        let mut doubt = None;
+        let (mut doubt, mut look, mut is_unmarked) = (None, None, false);
         loop {
-            let asked = ambient::now();
-            let given = self.change(what()).await;
+            // Of all that one look takes.
+            let begun = self.begin("a claim has a timeout")?;
+            let deadline = *look.get_or_insert(begun);
+            let mut given = self.change_by(what(), deadline).await;
             if matches!(given, Ok(Given::Doubt)) {
-                let until = asked + self.engine.timeout;
-                doubt.get_or_insert_with(|| Doubt::begin(until)).pause(&self.engine).await?;
+                doubt.get_or_insert_with(|| Doubt::begin(deadline)).pause(&self.engine).await?;
                 continue;
             }
             doubt = None;
+            if matches!(given, Ok(Given::Unmarked(_))) && !std::mem::replace(&mut is_unmarked, true) {
+                continue;
+            }
+            if let Ok(Given::Unmarked(error)) = given {
+                given = Err(error);
+            }
+            if is_unmarked {
+                // What was claimed without a lease may be there with one.
+                given = given.map_err(|error| error.effect(Effect::Unknown));
+            }
             if matches!(given, Ok(Given::Item { .. })) {
                 *self.rest() = Rest::new();
             }
@@ -199,6 +215,7 @@ impl Shared {
             if matches!(given, Ok(Given::Nothing)) && !left.is_zero() {
                 waiting.get_or_insert_with(|| Waiting::begin(self.engine.vigil.subject(), &self.engine.clock));
                 self.wait(backoff.next_pause(), left).await?;
+                (look, is_unmarked) = (None, false);
                 continue;
             }
             if let Some(waiting) = waiting {
@@ -348,7 +365,7 @@ impl Claim {
         &self.item
     }
 
-    /// How often the item was delivered, this time included: more than 1 after a lease that ran out or an item that was given back. An
+    /// How often the item was delivered, this time included: more than 1 after a lease that ran out, or could not be stored, or an item that was given back. An
     /// item that kills its consumers shows here.
     #[doc = claimed!("assert_eq!(claim.attempts(), 1);")]
     pub fn attempts(&self) -> u32 {
@@ -502,7 +519,8 @@ macro_rules! handle {
                 "}")]
             /// # Errors
             /// [`BadInput`](ErrorKind::BadInput) for a lease that is too short or too long, [`Full`](ErrorKind::Full) with 1,024 claims
-            /// open, [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it.
+            /// open. With an effect that is unknown an item may have been claimed, and comes back: when the lease ends, or at once where it is the lease that the store did not take, twice
+            /// (`Full` where it is out of memory). [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it.
             pub async fn claim(&self, lease: Duration) -> Result<Option<Claim>> {
                 self.0.claim(lease, Duration::ZERO).await
             }

@@ -14,6 +14,7 @@
 //! | an item whose push was acknowledged | delivered at least once | delivered at least once, or its loss is reported | [`Unsupported`](larder_core::ErrorKind::Unsupported) |
 //! | a push whose outcome is unknown | cannot be | looked into until the timeout; then `Unknown`: it is there once, or not at all. Twice only if the network delivers a request after another segment took it | |
 //! | an item that is claimed | is given to nobody else before the lease ends by the store's clock, or it is given back | the same, but for a marker that was evicted: then early | |
+//! | a claim whose lease the store does not take: it is out of memory | is made once more; then an error, `Unknown`, and the item is anybody's | the same | |
 //! | an item that was acknowledged | never delivered again | never delivered again | |
 //! | order | of the items of a handle that pushes alone: the order of their pushes; of several see below | the same | |
 //! | a lost segment | only where it is built as a cache that evicts | a consumer is told [`Lost`](larder_core::ErrorKind::Lost): the one that finds it, or, where that one gave up before it heard so, the next; then taking goes on behind it. One alone, unless others take just then, or a reply is lost | |
@@ -28,7 +29,8 @@
 //!
 //! # Leases
 //! A lease is the life of an item of its own, a *marker*: so the store's clock decides, and clocks of clients do not matter. Where lives
-//! are whole seconds, it is up to two seconds longer than asked for. Renewing gives the marker another life.
+//! are whole seconds, it is up to two seconds longer than asked for. Renewing gives the marker another life. Nobody is given a claim whose marker is not known
+//! to be there.
 //!
 //! # Order
 //! Items of a handle that pushes alone are taken in the order they were pushed (a stack: the reverse). Where several push, so are those of which one was
@@ -41,7 +43,7 @@
 //! |---|---|
 //! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it; of a stack 1 more where it seems full, and 1 where more than 16 segments are partly taken, or used up |
 //! | claim, pop, ack, release | as below; once in a segment up to 4 more: for its link, to remove it, of a stack with its link, and on a store that may evict to note that |
-//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. Where there is nothing: 2 more for the one who removes what was used up; and on a store that may evict, while it is open what became of a segment, 1 for each look, for some 300 ms: pauses between them are drawn between 0 and a bound that doubles from 1 ms to 50 ms |
+//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. A claim whose lease the store did not take: 1 more, of a stack 2. Where there is nothing: 2 more for the one who removes what was used up; and on a store that may evict, while it is open what became of a segment, 1 for each look, for some 300 ms: pauses between them are drawn between 0 and a bound that doubles from 1 ms to 50 ms |
 //! | `pop_within`, `claim_within` | as claim and pop, and 1 for each look while there is nothing; where the store tells of changes there is one more for each wait, of 2 s at the most, that ends as an item comes. Elsewhere the pauses between looks are drawn between 0 and a bound that doubles from 10 ms to 250 ms |
 //! | ack, release | 1 where the handle wrote the state last, else 2 |
 //! | renew | 1 |
@@ -53,7 +55,7 @@
 //!
 //! # Limits and memory
 //! An item has 0 bytes up to [`Queue::item_bytes_max`]: the store's limit on a value less about 150. At most 1,024 claims are open at a
-//! time, and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
+//! time (with so many, a stack gives what was given back before what is newer), and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
 //! [`Full`](larder_core::ErrorKind::Full). Acknowledging and giving back always fits: taking stops earlier. What is used up and about to be removed does not count. Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
 //! 3 for its length, and each push 14 to 17 more; a segment that waits in the middle has a link of 12 bytes beside its key. The state takes about 60 bytes, up to 50 for each segment that is partly taken, 12 for each of the last 16 writers and about 14 a claim; a
 //! claim's marker some 50 more than its key, on a server, until the lease ends.
@@ -64,6 +66,7 @@ mod engine;
 pub(crate) mod fuzz;
 mod handle;
 mod layout;
+mod leases;
 mod options;
 mod past;
 mod plan;

@@ -47,7 +47,8 @@ macro_rules! builder {
         pub struct $name(Settings);
 
         impl $name {
-            /// How long a call may take, with all it tries again; 5 s if not given, a day at the most.
+            /// How long a call may take, with all it tries again; 5 s if not given, a day at the most. Of a push of more items than one write takes it holds for each write, and
+            /// of a call that waits for an item for each look.
             #[doc = example!(stringify!($handle); concat!("let options = ", stringify!($handle), "::options().timeout(std::time::Duration::from_millis(200));"))]
             pub fn timeout(mut self, timeout: Duration) -> $name {
                 self.0.timeout = timeout.min(TIMEOUT_MAX);

@@ -219,15 +219,23 @@ fn unlink(state: &mut State, at: usize) {
 }
 
 /// Takes the next item: the state says afterwards that it was taken. It is not open yet. Or finds a loss: the state counts it afterwards, and has it told to
-/// every consumer until one has heard of it. Of the losses that the state counts, the first `told` are not told again.
-pub(super) fn pick(order: Order, state: &mut State, shelf: &Shelf, expired: &HashSet<u64>, told: u64) -> Pick {
+/// every consumer until one has heard of it. Of the losses that the state counts, the first `told` are not told again. With `again_only`, an item that somebody claimed before
+/// is taken, even where a stack has newer ones.
+pub(super) fn pick(
+    order: Order,
+    state: &mut State,
+    shelf: &Shelf,
+    expired: &HashSet<u64>,
+    told: u64,
+    again_only: bool,
+) -> Pick {
     let untold = state.found.saturating_sub(told.max(state.told));
     if untold > 0 {
         return Pick::Lost(format!(
             "{untold} losses were found: segments are gone, or went back, and what was in them, or was pushed to them late, is lost"
         ));
     }
-    let pick = next(order, state, shelf, expired);
+    let pick = next(order, state, shelf, expired, again_only);
     if matches!(pick, Pick::Lost(_)) {
         state.found += 1;
     }
@@ -235,14 +243,16 @@ pub(super) fn pick(order: Order, state: &mut State, shelf: &Shelf, expired: &Has
 }
 
 /// What comes next: of a loss, the state says what it takes to go on behind it.
-fn next(order: Order, state: &mut State, shelf: &Shelf, expired: &HashSet<u64>) -> Pick {
+fn next(order: Order, state: &mut State, shelf: &Shelf, expired: &HashSet<u64>, again_only: bool) -> Pick {
     let is_waiting = |open: &&Open| open.claim == GIVEN_BACK || expired.contains(&open.claim);
     let waiting = state.opens.iter().filter(is_waiting);
     let returned = match order {
         Order::Fifo => waiting.min_by_key(|open| (open.segment, open.ordinal)).copied(),
         Order::Lifo => waiting.max_by_key(|open| (open.segment, open.ordinal)).copied(),
     };
-    if let (Order::Fifo, Some(open)) = (order, returned) {
+    if let Some(open) = returned
+        && (order == Order::Fifo || again_only)
+    {
         return again(state, shelf, open);
     }
     let free = match order {
@@ -489,7 +499,7 @@ mod tests {
     }
 
     fn picked(order: Order, state: &mut State, shelf: &Shelf) -> Pick {
-        pick(order, state, shelf, &HashSet::new(), 0)
+        pick(order, state, shelf, &HashSet::new(), 0, false)
     }
 
     #[test]

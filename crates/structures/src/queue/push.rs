@@ -4,8 +4,9 @@
 //! |---|---|---|
 //! | stored | | done |
 //! | refused | the segment holds the frame: an earlier try landed | done |
-//! | refused | it is there, and has room | the store is out of memory: tried again for a while, then `Unavailable` |
-//! | refused | it is there, and full | neither this try nor an earlier one can land any more: on to the next segment |
+//! | refused | it is there, and the frame does not fit into it | neither this try nor an earlier one can land any more: on to the next segment |
+//! | refused | it is there, the frame fits, and an earlier try is in doubt | the store is out of memory, and the earlier try may land yet: the same frame again, for as long as there is time; then unknown |
+//! | refused | it is there, the frame fits, and nothing is in doubt | if it is full, on to the next segment; else the store is out of memory: tried again for a while, then `Unavailable` |
 //! | refused | it is not there, and nothing is in doubt | on to the tail that the state names; if that is the one, it is lost |
 //! | refused | it is not there, and an earlier try is in doubt | unknown: it may have been delivered, and the segment removed since |
 //! | in doubt | the segment holds the frame | done |
@@ -60,6 +61,8 @@ pub(super) struct Pusher {
     tail: Option<Tail>,
     /// True while a try of the frame under way may have landed in `tail`, or may yet.
     is_in_doubt: bool,
+    /// True once the frame under way is known to have landed: whoever drops it after that leaves nothing to be done again.
+    has_landed: bool,
     /// What may be pushed until the next look at the tail.
     bytes_until_look: usize,
     /// True while no further segment may be opened: then the tail is looked at before each push.
@@ -114,9 +117,14 @@ impl Driver for Pusher {
     }
 
     async fn apply(&mut self, changes: &[Push], interrupted: bool) -> Result<()> {
+        if interrupted && self.has_landed {
+            // What was dropped may have been about to tell a loss: the next push looks.
+            self.bytes_until_look = 0;
+            return Ok(());
+        }
         if !interrupted {
             self.seq += 1;
-            self.is_in_doubt = false;
+            (self.is_in_doubt, self.has_landed) = (false, false);
             self.elements = changes.iter().flat_map(|change| &change.elements).copied().collect();
         }
         let deadline = changes.iter().map(|change| change.deadline).max().unwrap_or_else(ambient::now);
@@ -136,6 +144,7 @@ impl Pusher {
             elements: Vec::new(),
             tail: None,
             is_in_doubt: false,
+            has_landed: false,
             bytes_until_look: 0,
             is_tight: false,
             spare: None,
@@ -356,7 +365,7 @@ impl Pusher {
         let was_in_doubt = std::mem::replace(&mut self.is_in_doubt, true);
         let mut answers = Answers::new(self.engine.vigil.run(ctx, batch).await);
         match answers.next() {
-            Ok(Reply::Stored) => self.is_in_doubt = false,
+            Ok(Reply::Stored) => _ = self.landed(),
             Ok(Reply::NotStored) => {
                 self.is_in_doubt = was_in_doubt;
                 return self.refused(ctx, tail, frame_bytes).await;
@@ -381,6 +390,12 @@ impl Pusher {
             }
         }
         Ok(Step::Landed)
+    }
+
+    /// Notes that the frame has landed.
+    fn landed(&mut self) -> Step {
+        (self.is_in_doubt, self.has_landed) = (false, true);
+        Step::Landed
     }
 
     async fn after_look(
@@ -413,10 +428,7 @@ impl Pusher {
         let batch = Batch::from_iter([self.engine.segment_read(tail.incarnation)?]);
         let reply = Answers::new(self.engine.vigil.run(ctx, batch).await).next()?;
         match self.content(tail, reply)? {
-            Some(content) if content.last >= self.seq => {
-                self.is_in_doubt = false;
-                Ok(Some(Step::Landed))
-            }
+            Some(content) if content.last >= self.seq => Ok(Some(self.landed())),
             Some(_) => Ok(None),
             None => Err(self.cannot_tell(tail)),
         }
@@ -440,31 +452,37 @@ impl Pusher {
         let view = self.engine.view(answers.next(), newest)?;
         let content = self.content(tail, answers.next()?)?;
         match &content {
-            Some(content) if content.last >= self.seq => {
-                self.is_in_doubt = false;
-                return Ok(Step::Landed);
-            }
-            // A segment only grows: what it refuses now it refuses for ever.
-            Some(_) => self.is_in_doubt = false,
+            Some(content) if content.last >= self.seq => return Ok(self.landed()),
+            // A segment only grows: what does not fit into it now never will.
+            Some(content) if !self.fits(content, frame_bytes) => self.is_in_doubt = false,
+            // The earlier try may land here yet: elsewhere this one would be a second.
+            Some(content) if self.is_in_doubt => return Err(self.out_of_memory(content, frame_bytes)),
             None if self.is_in_doubt => return Err(self.cannot_tell(tail)),
-            None => {}
+            Some(_) | None => {}
         }
         if self.has_moved(&view, tail)? {
             return Ok(Step::Again);
         }
         if let Some(content) = content.as_ref().filter(|content| !self.is_full(content)) {
             // A next segment would not help, and what is closed without an item would pass for lost.
-            let fits = content.bytes + frame_bytes <= self.engine.value_bytes_max;
-            if fits || content.items.is_empty() {
-                let detail = format!(
-                    "the store refused {frame_bytes} more bytes to a segment of {}, which has room: it may be out of memory",
-                    content.bytes
-                );
-                return Err(self.engine.named(ErrorKind::Unavailable, &detail));
+            if self.fits(content, frame_bytes) || content.items.is_empty() {
+                return Err(self.out_of_memory(content, frame_bytes));
             }
         }
         self.open_next(ctx, view, content).await?;
         Ok(Step::Again)
+    }
+
+    fn fits(&self, content: &Content, frame_bytes: usize) -> bool {
+        content.bytes + frame_bytes <= self.engine.value_bytes_max
+    }
+
+    fn out_of_memory(&self, content: &Content, frame_bytes: usize) -> Error {
+        let detail = format!(
+            "the store refused {frame_bytes} more bytes to a segment of {}, which has room: it may be out of memory",
+            content.bytes
+        );
+        self.engine.named(ErrorKind::Unavailable, &detail)
     }
 
     /// Opens the next segment, and makes it the tail. `content` is the tail's; `None` if that is lost. **Round trips: 2**, and 1 more where a stack has many on record.

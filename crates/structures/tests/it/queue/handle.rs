@@ -240,6 +240,26 @@ async fn no_more_than_1024_claims_are_open_and_one_more_is_refused_by_name() {
     assert_eq!(text(line.take().await.item()), "item 001025");
 }
 
+/// A stack gives the newest first: where no more may be open, what was given back, and none that would be one more.
+#[tokio::test]
+async fn no_more_than_1024_claims_of_a_stack_are_open_though_one_was_given_back_below() {
+    let line = Line::open(Kind::Stack, &memory(), &QueueOptions::default()).await;
+    line.push_all(numbered(0..1_024)).await.unwrap();
+    let mut claims = Vec::new();
+    for _ in 0..1_024 {
+        claims.push(line.take().await);
+    }
+    line.push_all(numbered(1_024..1_026)).await.unwrap();
+    claims[500].release().await.unwrap();
+    let again = line.take().await;
+    assert_eq!((again.item(), again.attempts()), (claims[500].item(), 2));
+    let error = line.claim(LEASE).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+    again.ack().await.unwrap();
+    assert_eq!(text(line.take().await.item()), "item 001025");
+    assert_eq!(line.stat().await.claimed, 1_024);
+}
+
 #[tokio::test]
 async fn the_limit_of_bytes_is_named_and_room_comes_back() {
     for kind in BOTH {

@@ -2,11 +2,13 @@
 
 mod back;
 mod between;
+mod doubts;
 mod edges;
 mod faults;
 mod figures;
 mod handle;
 mod late;
+mod leases;
 mod memcached;
 mod model;
 mod moved;

@@ -1,0 +1,67 @@
+//! The leases of claims that a write made: whether their markers are there.
+//!
+//! A marker that was missed once, while the state named its claim, never comes back: whoever has missed it gives the item away, at
+//! once or later. So a claim whose marker is not known to be there is given up, and the item is claimed again under another id.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_core::{Effect, Error, ErrorKind, Op, Reply, Result, Want};
+
+use super::consume::{Asked, Consumer, Given, Outcomes, Request};
+
+/// A claim that a write makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    /// Of the caller that it is made for.
+    pub(super) ticket: u64,
+    pub(super) claim: u64,
+    pub(super) life: Duration,
+}
+
+impl Consumer {
+    /// Adds the markers of claims of which it is not known whether the write that makes them has landed.
+    pub(super) fn ask_for_own(&self, request: &mut Request) -> Result<()> {
+        for lease in self.sent.iter().flat_map(|sent| &sent.leases) {
+            let get = self.engine.marker(lease.claim, |key| Op::get(key, Want::empty()))?;
+            request.add(Asked::Own(lease.claim), get);
+        }
+        Ok(())
+    }
+
+    /// What became of a lease whose marker's write was answered so; `None` if it is there.
+    pub(super) fn refused(&self, answer: Result<Reply>) -> Option<Error> {
+        let error = match answer {
+            Ok(Reply::Stored) => return None,
+            Ok(_) => self.engine.named(ErrorKind::Unavailable, "the store did not store the lease of a claim"),
+            Err(error) => error,
+        };
+        Some(error.effect(Effect::Unknown))
+    }
+
+    /// Of claims whose write's reply was lost, those whose markers were not found.
+    pub(super) fn not_found(&self, leases: Vec<Lease>, found: &HashSet<u64>) -> Vec<(Lease, Error)> {
+        let error = || {
+            let detail =
+                "the reply to a claim was lost, and its lease was not found: it was not stored, or has run out";
+            self.engine.named(ErrorKind::Unavailable, detail).effect(Effect::Unknown)
+        };
+        leases.into_iter().filter(|lease| !found.contains(&lease.claim)).map(|lease| (lease, error())).collect()
+    }
+
+    /// The outcomes of a write that has landed, but for these claims, which are given up.
+    pub(super) fn give_up(&mut self, outcomes: Outcomes, unmarked: Vec<(Lease, Error)>) -> Outcomes {
+        if unmarked.is_empty() {
+            return outcomes;
+        }
+        let mut left = (*outcomes).clone();
+        for (Lease { ticket, claim, .. }, error) in unmarked {
+            left.insert(ticket, Ok(Given::Unmarked(error)));
+            self.expired.insert(claim);
+            // It may be there all the same.
+            self.end_markers([claim]);
+        }
+        Arc::new(left)
+    }
+}

@@ -1,10 +1,10 @@
 //! Finding out what a name holds, and dropping it with all its keys.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_core::list::{self, List};
-use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Want};
+use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, Reply, Result, StoreRef, Want, ambient};
 
 use crate::array;
 use crate::copies;
@@ -237,7 +237,7 @@ async fn delete_all_data(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Man
     for attempt in 0..LIST_TRIES_MAX {
         if attempt > 0 {
             runtime::current("dropping what others add to waits a moment").map_err(|error| midway(error, is_begun))?;
-            let left = ctx.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = ctx.deadline.map(|deadline| deadline.saturating_duration_since(ambient::now()));
             tokio::time::sleep(backoff.next_pause().min(left.unwrap_or(Duration::MAX))).await;
         }
         let pieces = pieces(store, ctx, name, manifest).await.map_err(|error| midway(error, is_begun))?;

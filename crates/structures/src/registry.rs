@@ -152,7 +152,7 @@ const DROP_TRIES_MAX: usize = 4;
 
 /// How often the data are deleted where others write meanwhile what names them, and how long they are let be before the next time: whoever puts into a log whose parts were deleted makes them
 /// anew, and lists them, and is quiet after that.
-const LIST_TRIES_MAX: usize = 12;
+const LIST_TRIES_MAX: usize = 24;
 const LIST_PAUSE_FIRST: Duration = Duration::from_millis(2);
 const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 

@@ -21,7 +21,7 @@ const PIECES: u64 = 3;
 /// ... one deletes what it names, and this one the list.
 const LIST: u64 = 4;
 /// How often a list is deleted that others write meanwhile.
-const TRIES_MAX: u64 = 12;
+const TRIES_MAX: u64 = 24;
 /// The records of a shard.
 const A_SHARD: u64 = 64;
 

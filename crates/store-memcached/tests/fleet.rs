@@ -121,15 +121,18 @@ async fn a_server_that_is_down_counts_as_one_that_promises_nothing() {
     }
 }
 
+/// An op that puts a copy where nothing is.
+fn copy(i: usize, rank: u8) -> Op {
+    let route = Route { with: Some(key(format!("together{i}"))), rank };
+    Op::put(key(format!("copy{i}")), PutMode::Add, "v", Ttl::Never).routed(route)
+}
+
 #[tokio::test]
 async fn ranks_place_copies_on_different_servers() {
     let servers = start(3);
     let store = open(&url(&servers, "")).await;
     for i in 0..20 {
-        let routed = |rank| {
-            let route = Route { with: Some(key(format!("together{i}"))), rank };
-            Op::put(key(format!("copy{i}")), PutMode::Add, "v", Ttl::Never).routed(route)
-        };
+        let routed = |rank| copy(i, rank);
         // `add` succeeds on each, so they are three different servers.
         let replies = all(&store, (0..3).map(routed)).await;
         assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))));
@@ -216,11 +219,7 @@ async fn a_ketama_fleet_of_very_uneven_weights_places_copies() {
     let servers = start(2);
     let store = open(&url(&servers, "hash=ketama&weights=1,100")).await;
     for i in 0..20 {
-        let routed = |rank| {
-            let route = Route { with: Some(key(format!("together{i}"))), rank };
-            Op::put(key(format!("copy{i}")), PutMode::Add, "v", Ttl::Never).routed(route)
-        };
-        let replies = all(&store, (0..2).map(routed)).await;
+        let replies = all(&store, (0..2).map(|rank| copy(i, rank))).await;
         assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))), "{replies:?}");
     }
 }

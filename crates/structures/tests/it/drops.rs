@@ -371,7 +371,8 @@ impl Store for Slow {
     }
 }
 
-/// Each makes the parts anew that the drop has deleted: without a pause between its tries it came to no end, three times of ten.
+/// Each makes the parts anew that the drop has deleted: without a pause between its tries it came to no end, three times of ten. With them it still may, on a
+/// machine with too much to do: it says so then, and can be done again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drop_of_a_log_that_many_put_into_all_the_time_comes_to_an_end() {
     for _ in 0..8 {
@@ -383,7 +384,12 @@ async fn a_drop_of_a_log_that_many_put_into_all_the_time_comes_to_an_end() {
             putters.push(tokio::spawn(async move { while put(&log, fastrand::u64(0..30)).await.is_ok() {} }));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert!(drop_it(&store).await.unwrap());
+        let mut drops = 1;
+        while let Err(error) = drop_it(&store).await {
+            assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Conflict, true), "{error}");
+            assert!(drops < 5, "drop {drops}: {error}");
+            drops += 1;
+        }
         for putter in putters {
             putter.await.unwrap();
         }

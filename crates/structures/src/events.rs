@@ -91,6 +91,7 @@ pub(crate) mod tests {
     impl Observer for Recorder {
         fn observe(&self, event: &Event<'_>) {
             let (subject, text) = match event {
+                Event::Conflict { subject } => (subject, "conflict".to_owned()),
                 Event::Retry { subject, cause } => (subject, format!("retry after {}", cause.as_str())),
                 Event::Compaction { subject, phase, .. } => (subject, format!("compaction {}", phase.as_str())),
                 Event::Wait { subject, end, .. } => (subject, format!("waited: {}", end.as_str())),
@@ -137,7 +138,7 @@ pub(crate) mod tests {
         store.put(key, PutMode::Set, "another program's", Ttl::Never).await.unwrap();
         let error = lock.acquire(Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
-        assert_eq!(told("spoilt"), ["waited: failed"]);
+        assert_eq!(told("spoilt"), ["conflict", "waited: failed"]);
         let held = Lock::open(&store, "held").await.unwrap();
         let guard = held.try_acquire().await.unwrap().unwrap();
         assert_eq!(held.acquire(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Timeout);

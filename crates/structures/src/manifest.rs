@@ -474,6 +474,50 @@ mod tests {
         assert!(remove(&store, ctx, &name, None).await.unwrap());
     }
 
+    /// A store that answers every op in one way.
+    #[derive(Debug)]
+    struct Answers(fn() -> Result<Reply>);
+
+    impl larder_core::Store for Answers {
+        fn profile(&self) -> std::sync::Arc<larder_core::Profile> {
+            larder_store_memory::MemoryStore::new().profile()
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> larder_core::Run<'a> {
+            larder_core::Run::Ready(batch.iter().map(|_| self.0()).collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn data_are_there_where_a_server_keeps_them_natively_and_unknown_where_it_fails() {
+        let there = async |answer| {
+            let store: StoreRef = std::sync::Arc::new(Answers(answer));
+            let data = Batch::from_iter([Op::get(Key::new("data").unwrap(), Want::empty())]);
+            are_there(&store, Ctx::default(), &data).await.map_err(|error| error.kind())
+        };
+        assert_eq!(there(|| Ok(Reply::Miss)).await, Ok(false));
+        assert_eq!(there(|| Err(Error::new(ErrorKind::LayoutMismatch, "native"))).await, Ok(true));
+        assert_eq!(there(|| Err(Error::new(ErrorKind::Unavailable, "down"))).await, Err(ErrorKind::Unavailable));
+    }
+
+    /// One that came first is a conflict; one's own, of which the reply was lost, is none.
+    #[tokio::test]
+    async fn who_lost_the_race_tells_of_a_conflict_and_who_won_it_without_a_reply_does_not() {
+        use larder_layers::testing::{Fault, Faulty};
+        events::tests::listen();
+        let faulty = Faulty::new(std::sync::Arc::new(larder_store_memory::MemoryStore::new()));
+        let (store, name) = (faulty.shared(), Name::new("raced for").unwrap());
+        let new = || Manifest::new(Kind::Set, 1, 1, Bytes::new());
+        let first = new();
+        faulty.fail_nth(1, Fault::LostReply);
+        let made = create(&store, Ctx::default(), &name, first.clone(), Batch::new()).await.unwrap();
+        assert_eq!(made, first);
+        assert_eq!(events::tests::told("raced for"), ["retry after unavailable"]);
+        let found = create(&store, Ctx::default(), &name, new(), Batch::new()).await.unwrap();
+        assert_eq!(found, first);
+        assert_eq!(events::tests::told("raced for"), ["retry after unavailable", "conflict"]);
+    }
+
     #[test]
     fn golden_bytes() {
         let manifest = Manifest {

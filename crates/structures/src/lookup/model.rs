@@ -468,4 +468,19 @@ mod tests {
         encoder.put(row, Some(row), &mut out);
         assert_eq!(out.bits(), 1);
     }
+
+    /// Just as many columns as whoever builds would join.
+    #[test]
+    fn a_palette_of_more_columns_than_one_joins_is_none() {
+        for columns in 1..=PALETTE_COLUMNS_MAX + 2 {
+            let mut value = Vec::new();
+            (0..columns).for_each(|_| put_bytes(&mut value, b"a"));
+            let group = Group::palette(columns, HashMap::from([(&value[..], WEIGHT)]), 0);
+            let mut bytes = Vec::new();
+            let model = Model { groups: vec![group] };
+            model.encode(&mut bytes);
+            let read = Model::decode(&mut &bytes[..], columns);
+            assert_eq!(read, (columns <= PALETTE_COLUMNS_MAX).then_some(model), "{columns} columns");
+        }
+    }
 }

@@ -172,6 +172,12 @@ impl Vigil {
             && self.next_look_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// The next use looks.
+    #[cfg(test)]
+    pub(crate) fn make_due(&self) {
+        self.next_look_ms.store(0, Ordering::Relaxed);
+    }
+
     /// What the replies of the ranks say together.
     fn judge(&self, seen: Replies) -> Sight {
         let (mut missing, mut fault, mut is_there) = (Vec::new(), None, false);

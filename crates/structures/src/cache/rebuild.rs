@@ -281,7 +281,7 @@ impl Term {
             None => error,
             Some(fault) => {
                 let detail = format!("{}; the last renewal of its lease had failed: {fault}", error.detail());
-                Error::new(error.kind(), detail).source(fault)
+                Error::new(error.kind(), detail).effect(error.known_effect()).source(fault)
             }
         };
         standing.gone.get_or_insert(error).clone()
@@ -404,7 +404,8 @@ impl Place<'_> {
                     Ok(None) => return Ok(()),
                     Err(error) if error.kind() == ErrorKind::Conflict => {
                         events::conflict(self.shared.subject());
-                        return Err(error);
+                        // It may have landed, and been removed since.
+                        return Err(if doubt.is_some() { error.effect(Effect::Unknown) } else { error });
                     }
                     Err(error) => fault = Some(error),
                 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_core::observe::{Subject, WaitEnd};
 use larder_core::text::Shown;
-use larder_core::{Batch, ClockRef, Ctx, Error, ErrorKind, Item, Op, Profile, Reply, Result, StoreRef, TtlSupport};
+use larder_core::{
+    Batch, ClockRef, Ctx, Error, ErrorKind, Item, Op, Profile, Reply, Result, StoreRef, TtlSupport, ambient,
+};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -263,25 +265,30 @@ impl Shared {
         Ok(judge(record, key, |draw| tries.iter().any(|sent| sent.draw == draw), age))
     }
 
-    /// Removes an entry, and whatever lease there is on it. **Round trips: 1.**
+    /// Removes an entry, and whatever lease there is on it; in the life of the name that is, also where others have made it anew since the last look.
+    /// **Round trips: 1.**
     pub(super) async fn invalidate(&self, key: &[u8]) -> Result<()> {
         let key = checked(key)?;
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
-        let mut tries = 1;
-        loop {
-            match self.run(&key, |cell| Op::delete(cell.key.clone())).await {
-                Ok((_, Reply::Deleted | Reply::Miss)) => return Ok(()),
+        let mut doubt = None;
+        // For all tries.
+        let ctx = self.ctx();
+        for attempt in 1.. {
+            match self.run_in(ctx, true, &key, |cell| Op::delete(cell.key.clone())).await {
+                Ok((_, Reply::Deleted | Reply::Miss)) => break,
                 Ok((cell, reply)) => return Err(manifest::unexpected(&Op::delete(cell.key), &reply)),
                 // A second delete does no harm: it can cost a value that was cached since, never bring one back.
-                Err(error) if error.is_unknown() && tries < INVALIDATE_TRIES_MAX => {
-                    runtime::current("an invalidation is tried again")?;
+                Err(error) if error.is_unknown() && attempt < INVALIDATE_TRIES_MAX && !is_over(ctx) => {
+                    runtime::current("an invalidation is tried again").map_err(|_| error.clone())?;
                     events::retry(self.subject(), error.kind());
                     tokio::time::sleep(backoff.next_pause()).await;
-                    tries += 1;
+                    doubt = Some(error);
                 }
-                Err(error) => return Err(error),
+                // What an earlier try did is not known, whatever became of this one.
+                Err(error) => return Err(doubt.unwrap_or(error)),
             }
         }
+        Ok(())
     }
 
     async fn read(&self, key: &[u8]) -> Result<View> {
@@ -300,14 +307,25 @@ impl Shared {
 
     /// Runs an op on the entry of a key, in the life of the name that is.
     async fn run(&self, key: &[u8], op: impl Fn(&Cell) -> Op) -> Result<(Cell, Reply)> {
+        self.run_in(self.ctx(), false, key, op).await
+    }
+
+    /// The same, with a look at the manifest also where none is due.
+    async fn run_in(&self, ctx: Ctx, mut looks: bool, key: &[u8], op: impl Fn(&Cell) -> Op) -> Result<(Cell, Reply)> {
         let index = index_of(key);
         loop {
-            let ctx = self.ctx();
             let life = self.life(ctx).await?;
             let cell = Cell::new(life.manifest.data_key(&self.name, index)?);
-            let (mut replies, sight) = life.vigil.watch(ctx, Batch::from_iter([op(&cell)])).await;
+            let batch = Batch::from_iter([op(&cell)]);
+            // The next look at the life that is opened now is not due for a minute: this ends.
+            let (mut replies, sight) = match std::mem::take(&mut looks) {
+                true => {
+                    let (replies, sight) = life.vigil.look(ctx, batch).await;
+                    (replies, Some(sight))
+                }
+                false => life.vigil.watch(ctx, batch).await,
+            };
             match sight {
-                // The next look at the life that is opened now is not due for a minute: this ends.
                 Some(Sight::Another | Sight::Gone { .. }) => self.end(&life),
                 _ => {
                     let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
@@ -456,4 +474,9 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("name", &self.name).field("terms", &self.terms).finish_non_exhaustive()
     }
+}
+
+/// True once the time of a call is over.
+fn is_over(ctx: Ctx) -> bool {
+    ctx.deadline.is_some_and(|deadline| ambient::now() >= deadline)
 }

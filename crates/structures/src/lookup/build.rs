@@ -158,11 +158,16 @@ impl Inner {
         // Announced by a try whose reply was lost, it may have been ended by others before it was seen here.
         let version = listed(&head).filter(|version| !version.is_over).ok_or_else(|| self.displaced())?;
         if !before.is_empty() {
-            // Best effort: what is left is removed once this version is in force, or by the next build.
-            _ = self.remove_keys(&before).await;
-            // One that was over before this build came is written to by nobody any more.
-            before.retain(|version| version.is_over);
-            _ = self.forget(&before).await;
+            // Best effort: what is left stays listed, and is removed once this version is in force, or by the next build.
+            let mut gone = Vec::new();
+            for version in before {
+                let is_removed = self.remove_keys(&[version]).await.is_ok();
+                // One that was over before this build came is written to by nobody any more.
+                if is_removed && version.is_over {
+                    gone.push(version);
+                }
+            }
+            _ = self.forget(&gone).await;
         }
         Ok(version)
     }
@@ -424,6 +429,6 @@ fn unknown(error: Error) -> Error {
 }
 
 /// True for a fault that may be over at the next try.
-fn is_passing(error: &Error) -> bool {
+pub(super) fn is_passing(error: &Error) -> bool {
     error.is_unknown() || matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }

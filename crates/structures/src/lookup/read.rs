@@ -5,6 +5,7 @@ use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Result, Want};
 
 use super::BATCH_BYTES;
 use super::block::Block;
+use super::build::is_passing;
 use super::key::{Family, LookupKey};
 use super::layout::{Directory, Spot, Version};
 use super::shared::{Inner, Loaded};
@@ -101,12 +102,12 @@ impl Inner {
         if let Some(key) = directory.and_then(|directory| keys.iter().find(|key| is_unfit(directory, key))) {
             return Ok(Tried::Unfit(*key));
         }
-        let mut looks = self.is_look_due();
+        let (mut looks, mut must_know) = (self.is_look_due(), false);
         for (at, key) in keys.iter().enumerate() {
             match directory.and_then(|directory| directory.spot(key)) {
                 Some(spot) => wanted.push((at, spot)),
                 // That no row has it, the version in force must say.
-                None => looks = true,
+                None => (looks, must_know) = (true, true),
             }
         }
         wanted.sort_unstable_by_key(|(at, spot)| (spot.block, *at));
@@ -129,10 +130,15 @@ impl Inner {
             }
             let mut replies = self.vigil.run(ctx, batch).await;
             if std::mem::take(&mut looks) {
-                let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-                let (head, _) = self.head(reply, loaded.known())?;
-                if !loaded.is(head.current) {
-                    return Ok(Tried::Another);
+                match replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply())) {
+                    // Nobody can put another version in force meanwhile; the next look is due as ever.
+                    Err(error) if is_passing(&error) && !must_know => {}
+                    reply => {
+                        let (head, _) = self.head(reply?, loaded.known())?;
+                        if !loaded.is(head.current) {
+                            return Ok(Tried::Another);
+                        }
+                    }
                 }
             }
             let Some((version, directory)) = &loaded.version else { return Ok(Tried::Found(found)) };

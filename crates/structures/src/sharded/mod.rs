@@ -90,6 +90,8 @@ pub(crate) mod fuzz;
 mod hash;
 mod keeper;
 pub(crate) mod layout;
+#[cfg(test)]
+mod lives_tests;
 mod make;
 pub(crate) mod portable;
 mod read;

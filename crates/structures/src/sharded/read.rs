@@ -93,6 +93,7 @@ impl Core {
                 self.look_again(ctx, &plan, &unusable, &mut strikes).await?;
             }
         }
+        self.vigil.check()?;
         Ok(out)
     }
 
@@ -143,6 +144,7 @@ impl Core {
                     }
                 }
             }
+            self.vigil.check()?;
             return Ok(sweep);
         }
     }

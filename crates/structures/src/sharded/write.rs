@@ -102,6 +102,8 @@ impl Core {
         let mut plan = self.plan();
         for round in 0..ROUNDS_MAX {
             if todo.is_empty() {
+                // A batch of these may have seen that others made the name again.
+                self.vigil.check()?;
                 return Ok(out);
             }
             if round > 0 && ambient::now() >= deadline {

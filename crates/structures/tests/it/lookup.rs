@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Reply, StoreExt, StoreRef, Ttl, Verb};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Reply, StoreExt, StoreRef, Ttl, Verb, Want};
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_store_memory::MemoryStore;
 use larder_structures::lookup::{CsvOptions, LookupKey, Progress, Rows, Step};
@@ -511,6 +511,54 @@ async fn what_a_dead_build_left_is_removed_before_the_next_one_takes_room() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert_eq!(memory.stats().items, before);
     assert_eq!(version(&open(&store).await, 30).await, "old");
+}
+
+/// What could not be removed stays listed, whoever builds then: nothing else names its keys.
+#[tokio::test(start_paused = true)]
+async fn versions_that_two_builds_cannot_remove_are_removed_by_a_third() {
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    open(&store).await.build(rows("first", 30)).await.unwrap();
+    let alone = memory.stats().items;
+    let undying = Sieve::answering(&store, |_, op| {
+        let down = || Err(larder_core::Error::new(ErrorKind::Unavailable, "down").effect(Effect::NotApplied));
+        matches!(op.verb, Verb::Delete { .. }).then(down)
+    });
+    for word in ["second", "third"] {
+        let built = open(&undying).await.build(rows(word, 30)).await.unwrap();
+        assert!(!built.is_swept, "{word}");
+    }
+    let built = open(&store).await.build(rows("fourth", 30)).await.unwrap();
+    assert_eq!((built.is_swept, memory.stats().items), (true, alone));
+}
+
+/// The servers of the head and of a block may be two.
+#[tokio::test]
+async fn a_row_is_read_though_the_server_of_the_head_is_away_where_a_look_at_it_is_due() {
+    let store = memory();
+    let mut some = Rows::new(["word"]).unwrap();
+    (10..40u64).for_each(|id| some.push_id(id, [format!("word {id}")]).unwrap());
+    open(&store).await.build(some).await.unwrap();
+    let (is_away, tells) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (away, counts) = (is_away.clone(), tells.clone());
+    let sieve = Sieve::answering(&store, move |_, op| {
+        let is_head = matches!(&op.verb, Verb::Get { want } if want.contains(Want::CAS));
+        (away.load(Ordering::SeqCst) && is_head).then(|| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            Err(larder_core::Error::new(ErrorKind::Unavailable, "down").effect(Effect::NotApplied))
+        })
+    });
+    let table = open(&sieve).await;
+    is_away.store(true, Ordering::SeqCst);
+    for looks in 1..=2 {
+        // A look is due once a second.
+        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        assert!(table.get(LookupKey::from(17)).await.unwrap().is_some());
+        assert_eq!(tells.load(Ordering::SeqCst), looks, "a look was due");
+        // That no row has it only the head can say.
+        assert_eq!(table.get(LookupKey::from(7)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        tells.store(looks, Ordering::SeqCst);
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use larder_core::Reply;
 use larder_core::{Batch, Ctx, Effect, ErrorKind, StoreRef};
@@ -15,6 +15,7 @@ use larder_testkit::faulty::{Fault, Faulty};
 use crate::cache::support::{Truth, cached, churn, clocked, found, is_fresh, leased, options, secs, why_not};
 use crate::lock::support::memory;
 use crate::support::hooked::{Hooked, fail};
+use crate::support::slow::Slow;
 
 const FAULTS: [Fault; 6] =
     [Fault::NotSent, Fault::LostRequest, Fault::Cut, Fault::LostReply, Fault::Late(1), Fault::Late(3)];
@@ -126,6 +127,50 @@ async fn a_value_that_arrives_late_does_not_undo_an_invalidation_or_another_rebu
             None => assert!(!is_remade),
         }
     }
+}
+
+/// It landed, others were served it, and then it was removed: nobody can tell that from one that never landed.
+#[tokio::test]
+async fn a_value_whose_reply_is_lost_and_that_is_removed_before_the_look_is_unknown() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let direct = brief().open(&inner, "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    hooked.at(1, move |store, batch| async move {
+        _ = store.run(Ctx::default(), batch.clone()).await;
+        assert!(is_fresh(&direct.get("k").await.unwrap().unwrap(), "v"));
+        direct.invalidate("k").await.unwrap();
+        fail(&batch, Effect::Unknown)
+    });
+    let made = lease.finish("v").await;
+    assert!(!made.is_kept() && why_not(&made).is_unknown(), "{made:?}");
+}
+
+/// A server that takes requests and does not answer in time.
+#[tokio::test]
+async fn an_invalidation_takes_one_timeout_for_all_its_tries_and_is_unknown_then() {
+    let (_, inner) = clocked();
+    let slow = Slow::new(&inner, true);
+    let store: StoreRef = slow.clone();
+    let cache = options().timeout(secs(1)).open_or_create(&store, "c").await.unwrap();
+    cached(&cache, "k", "v").await;
+    slow.take_ms([(60_000, 0); 8]);
+    let begin = Instant::now();
+    assert!(cache.invalidate("k").await.unwrap_err().is_unknown());
+    assert!(begin.elapsed() < secs(3), "{:?}", begin.elapsed());
+}
+
+/// The first try may have taken effect, and the next one was not even sent.
+#[tokio::test]
+async fn an_invalidation_whose_second_try_is_refused_is_unknown() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    for (nth, effect) in [(1, Effect::Unknown), (2, Effect::NotApplied)] {
+        hooked.at(nth, move |_, batch| async move { fail(&batch, effect) });
+    }
+    assert!(cache.invalidate("k").await.unwrap_err().is_unknown());
 }
 
 /// Two leases of one caller: the network keeps the first back, the second lands, and the first arrives after an invalidation.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::{Ctx, Error, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
+use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::{KEY_BYTES_MAX, Lookup, Source};
 use larder_structures::{Cache, Name, Set, registry};
@@ -434,6 +435,25 @@ async fn an_entry_that_is_evicted_is_a_miss_and_a_lease_that_is_evicted_lets_ano
     assert!(leased(&cache, "k").await.finish("new").await.is_kept());
     assert_eq!(why_not(&evicted.finish("old").await).kind(), ErrorKind::Conflict);
     assert!(is_fresh(&found(&cache, "k").await, "new"));
+}
+
+/// Whichever life of the name the handle knows: it looks with the op that removes.
+#[tokio::test]
+async fn an_invalidation_reaches_a_cache_that_others_made_anew_meanwhile() {
+    let (_, inner) = clocked();
+    let counting = Counting::new(inner.clone());
+    let store: StoreRef = Arc::new(counting.clone());
+    let first = options().open_or_create(&store, "c").await.unwrap();
+    cached(&first, "k", "older").await;
+    inner.delete(Name::new("c").unwrap().manifest_key().unwrap()).await.unwrap();
+    let second = options().open_or_create(&inner, "c").await.unwrap();
+    cached(&second, "k", "old").await;
+    first.invalidate("k").await.unwrap();
+    assert!(second.get("k").await.unwrap().is_none());
+    // Where nobody made it anew, the look costs nothing.
+    let before = counting.counts().round_trips;
+    first.invalidate("k").await.unwrap();
+    assert_eq!(counting.counts().round_trips - before, 1);
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@
 //! was sent over a connection that broke, writes too, and a whole pipeline for one redirected command of it: a counter would count twice.
 
 mod config;
+#[cfg(test)]
+mod fake;
 mod map;
 mod nodes;
 mod parts;

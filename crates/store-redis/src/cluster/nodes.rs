@@ -8,6 +8,7 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_net::Backoff;
 use parking_lot::{Mutex, RwLock};
 use redis::Value;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::task::{JoinHandle, JoinSet};
@@ -64,6 +65,8 @@ pub(crate) struct Topology {
 pub(crate) struct Nodes {
     pub(crate) config: ClusterConfig,
     pub(crate) counters: Arc<Counters>,
+    /// Where the nodes are kept, by whoever's redirection they came.
+    runtime: Handle,
     topology: RwLock<Arc<Topology>>,
     /// Every node that is known. A lock of its own: nodes come by redirections, too.
     known: Mutex<HashMap<Place, Known>>,
@@ -81,6 +84,7 @@ impl Nodes {
         Nodes {
             config,
             counters,
+            runtime: Handle::current(),
             topology: RwLock::new(Arc::new(empty)),
             known: Mutex::new(HashMap::new()),
             asked_all: Mutex::new(None),
@@ -104,8 +108,9 @@ impl Nodes {
             let detail = format!("{NODES_MAX} nodes of the cluster are known, which is the limit");
             return Err(Error::new(ErrorKind::Protocol, detail));
         }
-        let node = Arc::new(Node::new(self.config.of(place), self.counters.clone(), Role::Member)?);
-        let keeper = tokio::spawn(node.clone().keep());
+        let node =
+            Arc::new(Node::new(self.config.of(place), self.counters.clone(), Role::Member, self.runtime.clone())?);
+        let keeper = self.runtime.spawn(node.clone().keep());
         let member = Arc::new(Member { place: place.clone(), node, keeper });
         known.insert(place.clone(), (member.clone(), None));
         Ok(member)
@@ -265,5 +270,32 @@ async fn ask(member: Arc<Member>, patience: Duration) -> Result<SlotMap> {
             Ok(map.at_epoch(&values.next().map(|info| text(&info)).unwrap_or_default()))
         }
         None => Err(named(larder_core::ext::no_reply())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Fake, config};
+    use super::super::slot::SLOTS;
+    use super::*;
+
+    const LAST: u16 = SLOTS as u16 - 1;
+
+    fn nodes(seeds: &[&Fake]) -> Arc<Nodes> {
+        Arc::new(Nodes::new(config(seeds), Arc::default()))
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_node_that_was_met_in_a_runtime_that_ends_is_kept_in_the_stores_own() {
+        let fake = Fake::start().await;
+        let nodes = nodes(&[&fake]);
+        let (theirs, place) = (nodes.clone(), fake.place());
+        let met = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { theirs.at(&place).map(drop) })
+        });
+        met.join().unwrap().unwrap();
+        let member = nodes.at(&fake.place()).unwrap();
+        member.node.link_by(Instant::now() + Duration::from_secs(5)).await.unwrap();
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct Nodes {
     pub(crate) counters: Arc<Counters>,
     /// Where the nodes are kept, by whoever's redirection they came.
     runtime: Handle,
+    /// As [`RETIRED`].
+    retired: Duration,
     topology: RwLock<Arc<Topology>>,
     /// Every node that is known. A lock of its own: nodes come by redirections, too.
     known: Mutex<HashMap<Place, Known>>,
@@ -74,6 +76,8 @@ pub(crate) struct Nodes {
     asked_all: Mutex<Option<Instant>>,
     /// Wakes the refresher.
     asked: Notify,
+    /// Tells the refresher that a node came, which may have to go again.
+    met: Notify,
     /// Wakes those who wait for a look to end.
     looked: Notify,
 }
@@ -85,10 +89,12 @@ impl Nodes {
             config,
             counters,
             runtime: Handle::current(),
+            retired: RETIRED,
             topology: RwLock::new(Arc::new(empty)),
             known: Mutex::new(HashMap::new()),
             asked_all: Mutex::new(None),
             asked: Notify::new(),
+            met: Notify::new(),
             looked: Notify::new(),
         }
     }
@@ -112,7 +118,9 @@ impl Nodes {
             Arc::new(Node::new(self.config.of(place), self.counters.clone(), Role::Member, self.runtime.clone())?);
         let keeper = self.runtime.spawn(node.clone().keep());
         let member = Arc::new(Member { place: place.clone(), node, keeper });
-        known.insert(place.clone(), (member.clone(), None));
+        // Until a map has it.
+        known.insert(place.clone(), (member.clone(), Some(Instant::now())));
+        self.met.notify_one();
         Ok(member)
     }
 
@@ -145,12 +153,30 @@ impl Nodes {
         let mut failures = 0u32;
         loop {
             if failures == 0 {
-                self.asked.notified().await;
+                self.is_asked().await;
             }
             count(&self.counters.maps_read, 1);
             failures = if self.look().await.is_ok() { 0 } else { failures.saturating_add(1) };
             self.looked.notify_waiters();
             tokio::time::sleep(LOOKS.wait(failures)).await;
+        }
+    }
+
+    /// Waits until a look is asked for. Nodes that have served nothing for long enough are forgotten meanwhile: they are dialled for as long as they are known.
+    async fn is_asked(&self) {
+        loop {
+            let over = self.forget_retired();
+            let retired = async {
+                match over {
+                    Some(over) => tokio::time::sleep_until(over.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.asked.notified() => return,
+                () = self.met.notified() => {}
+                () = retired => {}
+            }
         }
     }
 
@@ -244,25 +270,39 @@ impl Nodes {
     /// Makes a map the one to go by, begins to know its nodes, and forgets those that have served nothing for a while.
     fn install(&self, map: SlotMap) -> Result<()> {
         let members = map.primaries().iter().map(|place| self.at(place)).collect::<Result<Vec<_>>>()?;
+        *self.topology.write() = Arc::new(Topology { map, members });
+        self.forget_retired();
+        Ok(())
+    }
+
+    /// Forgets the nodes that have served nothing for a while, and says when the next one is to be.
+    fn forget_retired(&self) -> Option<Instant> {
+        let topology = self.topology();
+        let serving: HashSet<&Place> = topology.members.iter().map(|member| &member.place).collect();
         let now = Instant::now();
-        let mut forgotten = Vec::new();
+        let (mut forgotten, mut next) = (Vec::new(), None::<Instant>);
         let mut known = self.known.lock();
         // Who is missing from a map with holes may be the one who knows better.
-        let are_kept = !map.is_whole() && known.len() < PRIMARIES_MAX;
+        let are_kept = !topology.map.is_whole() && known.len() < PRIMARIES_MAX;
         known.retain(|place, (member, idle)| {
-            if members.iter().any(|serving| serving.place == *place) {
+            if serving.contains(place) {
                 *idle = None;
                 return true;
             }
-            let is_over = !are_kept && now.duration_since(*idle.get_or_insert(now)) > RETIRED;
-            if is_over {
-                forgotten.push(member.clone());
+            let over = *idle.get_or_insert(now) + self.retired;
+            if are_kept {
+                return true;
             }
-            !is_over
+            if over <= now {
+                forgotten.push(member.clone());
+                return false;
+            }
+            next = Some(next.map_or(over, |next| next.min(over)));
+            true
         });
+        // Whoever is the last to know one closes its connection: not under the lock.
         drop(known);
-        *self.topology.write() = Arc::new(Topology { map, members });
-        Ok(())
+        next
     }
 }
 
@@ -397,5 +437,38 @@ mod tests {
             nodes.look().await.unwrap();
             assert_eq!(owners(&nodes), [slots[0].2.port, slots[1].2.port]);
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_node_that_serves_nothing_is_dialled_no_more_though_nobody_has_the_map_looked_at() {
+        let (stays, goes) = (Fake::start().await, Fake::start().await);
+        let retired = Duration::from_millis(300);
+        let nodes = Arc::new(Nodes { retired, ..Nodes::new(config(&[&stays, &goes]), Arc::default()) });
+        stays.says(1, &[(0, 99, &goes), (100, LAST, &stays)]);
+        nodes.look().await.unwrap();
+        let keeper = tokio::spawn(nodes.clone().keep());
+        goes.says(2, &[(0, LAST, &stays)]);
+        stays.says(2, &[(0, LAST, &stays)]);
+        nodes.refreshed(Duration::from_secs(5), Instant::now() + Duration::from_secs(5)).await;
+        assert_eq!(owners(&nodes), [stays.port; 2]);
+        assert_eq!(nodes.known().len(), 2, "what was sent to it may still be answered");
+        let gone = Arc::downgrade(&nodes.at(&goes.place()).unwrap());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while gone.upgrade().is_some() {
+            assert!(Instant::now() < deadline, "it is kept for good");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let dials = goes.dials();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!((goes.dials(), nodes.known().len()), (dials, 1));
+
+        // One that a redirection named, and no map since.
+        nodes.at(&goes.place()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while nodes.known().len() > 1 {
+            assert!(Instant::now() < deadline, "the one of a redirection is kept for good");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        keeper.abort();
     }
 }

@@ -37,7 +37,7 @@ pub(crate) enum Role {
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
-    role: Role,
+    pub(crate) role: Role,
     pub(crate) config: Config,
     pub(crate) counters: Arc<Counters>,
     /// Where its connections live, whoever they are opened for.

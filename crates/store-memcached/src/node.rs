@@ -199,7 +199,7 @@ impl Node {
             let stream = self.server.address.dial_at(home.and_then(|home| home.peer), self.shared.tls.as_ref()).await?;
             let mut exchange = Exchange::new(stream);
             let Probed { server, item } = probe(&mut exchange, config, &fleet::read()?).await?;
-            if home.is_some_and(|home| home.identity != server.identity) {
+            if home.is_some_and(|home| !home.identity.is_same(&server.identity)) {
                 return Err(Error::new(ErrorKind::Unavailable, "the read lane reached another server than its home"));
             }
             fleet::check(&mut exchange, item, &self.shared.fingerprint, self.fleet_mode(home)).await?;

@@ -158,10 +158,15 @@ impl Node {
                 Err(error) => {
                     count(&self.shared.counters.dials_failed, 1);
                     // Where another connection lives the server is up, and this dial was one too many for it.
-                    if self.conn(0).is_none() {
+                    let is_up = self.conn(0).is_some();
+                    if !is_up {
                         self.health.down(error);
                     }
-                    tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(Backoff::REDIAL.wait(failures)) => {}
+                        // The last one may have gone, and everybody waits for a dial.
+                        () = missing, if is_up => {}
+                    }
                     failures = failures.saturating_add(1);
                 }
             }

@@ -43,7 +43,7 @@ async fn replies_that_nobody_waits_for_are_not_kept_and_deadlines_count_while_ma
     // And one whose time runs out while they come.
     let begun = Instant::now();
     let patience = Duration::from_millis(30);
-    let replies = store.run(Ctx { deadline: Some(begun + patience), ..Ctx::default() }, reads()).await;
+    let replies = store.run(Ctx { deadline: Some(begun + patience) }, reads()).await;
     let late = begun.elapsed();
     assert_eq!(replies.last().unwrap().as_ref().unwrap_err().kind(), ErrorKind::Timeout);
     assert!(value(&store, "small").await.is_none());

@@ -550,3 +550,25 @@ async fn at_first_look<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F
     })
     .await
 }
+
+#[test]
+fn callers_who_wait_for_a_pipeline_are_told_that_the_stores_own_runtime_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (ours, theirs) = (runtime(), runtime());
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let store = ours.block_on(open(&format!("{}?{PATIENCE}", server.url())));
+    // Nothing of the store's runs from here on: eight send for themselves, and two share what never leaves.
+    let mut callers: Vec<_> = (0..10).map(|_| Box::pin(one(&store, put("k", PutMode::Set, "v")))).collect();
+    theirs.block_on(async {
+        for caller in &mut callers {
+            assert!(at_first_look(caller.as_mut()).await.is_none());
+        }
+    });
+    drop(ours);
+    let begun = Instant::now();
+    for rider in callers.split_off(8) {
+        let error = theirs.block_on(rider).unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "they waited for their deadline");
+}

@@ -44,8 +44,8 @@ pub trait List: Send + Sync + fmt::Debug {
     /// Tells every key that begins with `prefix`, and how far it has come.
     ///
     /// # Errors
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot tell; [`Timeout`](crate::ErrorKind::Timeout) when the deadline comes first. What was
-    /// told until then stands.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot tell; [`Timeout`](crate::ErrorKind::Timeout) when the deadline comes first;
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) where a server cannot be reached, or the connection, or what the server was, ended midway. What was told until then stands, and is not all.
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a>;
 }
 

@@ -140,7 +140,10 @@ pub enum Connections {
     /// So a read is behind every write to its key that was sent before it, one whose caller gave up included, as on one
     /// connection. When the lane cannot be had, or ends, reads go over the first.
     Auto,
-    /// So many, from 1 to [`Config::CONNECTIONS_MAX`]. All ops on a key go over the same one; a batch, over the one of its first key.
+    /// So many, from 1 to [`Config::CONNECTIONS_MAX`]. A batch goes over the one of its first key, so ops that are alone in their batch go over the same one for the same key.
+    ///
+    /// What was answered is seen by whatever is sent behind that, over each of them. But a read may overtake a write to its key that is under way in a batch which began with
+    /// another key, one whose caller gave up included; only with 1 that is as with [`Auto`](Connections::Auto).
     Exactly(usize),
 }
 

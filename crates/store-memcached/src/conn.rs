@@ -162,7 +162,7 @@ impl Conn {
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(Enqueued { waiting: Some(Waiting(part)), refused })
+        Ok(Enqueued { waiting: Some(Waiting::new(part)), refused })
     }
 
     fn check_limits<'o>(&self, queue: &Queue, ops: impl ExactSizeIterator<Item = &'o Op>) -> Result<(), Reject> {

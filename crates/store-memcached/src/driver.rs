@@ -26,6 +26,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// How many ticks without a new op stop the clock. Stopping it at the first would have the next op start it again, which
 /// costs more than the ticks do.
 const IDLE_TICKS_MAX: u32 = 100;
+/// Reads in a row after which the clock is looked at, though there is more to be read.
+const READS_IN_A_ROW: u32 = 16;
 /// How much is asked of the system in one read, at the least.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -43,8 +45,9 @@ pub(crate) struct Driver {
     flush: bool,
     /// Parts whose bytes were taken over, oldest first.
     inflight: VecDeque<Queued>,
-    /// The replies of the oldest part so far, and how many came (more, if the part had ended before).
+    /// The replies of the oldest part so far, and how many came (more, if the part had ended before, or nobody waits for it).
     front: Replies,
+    front_is_awaited: bool,
     front_answered: usize,
     /// The number of the last part whose last reply has come.
     last_answered: u64,
@@ -53,6 +56,8 @@ pub(crate) struct Driver {
     first_deadline: Option<Instant>,
     tick: Pin<Box<Sleep>>,
     ticking: bool,
+    /// Reads since the clock was looked at.
+    reads: u32,
     /// Ticks in a row that found no op since the one before, and the number that tells.
     idle_ticks: u32,
     seen_opaque: u32,
@@ -84,12 +89,14 @@ impl Driver {
             flush: false,
             inflight: VecDeque::new(),
             front: Replies::new(),
+            front_is_awaited: true,
             front_answered: 0,
             last_answered: 0,
             finished: Vec::new(),
             first_deadline: None,
             tick: Box::pin(tokio::time::sleep(Duration::ZERO)),
             ticking: false,
+            reads: 0,
             idle_ticks: 0,
             seen_opaque: 0,
             quiet_since: None,
@@ -132,12 +139,19 @@ impl Driver {
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Event>> {
+        // Where bytes come as fast as they are read nothing below that would be come to, and no deadline looked at.
+        if self.reads >= READS_IN_A_ROW && self.poll_tick(cx) {
+            return Poll::Ready(Ok(Event::Tick));
+        }
         if self.received.capacity() - self.received.len() < READ_BYTES / 4 {
             self.received.reserve(READ_BYTES);
         }
         match self.stream.poll_read(cx, &mut self.received) {
             Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-            Poll::Ready(Ok(bytes)) => return Poll::Ready(Ok(Event::Received(bytes))),
+            Poll::Ready(Ok(bytes)) => {
+                self.reads += 1;
+                return Poll::Ready(Ok(Event::Received(bytes)));
+            }
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => {}
         }
@@ -161,7 +175,7 @@ impl Driver {
                 Poll::Pending => {}
             }
         }
-        if self.ticking && self.tick.as_mut().poll(cx).is_ready() {
+        if self.poll_tick(cx) {
             return Poll::Ready(Ok(Event::Tick));
         }
         let mut queue = self.conn.queue.lock();
@@ -172,6 +186,11 @@ impl Driver {
             queue.waker = Some(cx.waker().clone());
         }
         Poll::Pending
+    }
+
+    fn poll_tick(&mut self, cx: &mut Context<'_>) -> bool {
+        self.reads = 0;
+        self.ticking && self.tick.as_mut().poll(cx).is_ready()
     }
 
     /// Takes over what callers have left, unless an earlier write is under way, and starts the clock.
@@ -270,8 +289,20 @@ impl Driver {
         parsed
     }
 
+    /// Of a part that is answered in part, and that nobody waits for any more, no reply is kept: its last one may be long in coming.
+    fn forget_unawaited(&mut self) {
+        if self.front_answered == 0 || !self.front_is_awaited {
+            return;
+        }
+        if self.inflight.front().is_some_and(|queued| !queued.part.is_waiting()) {
+            self.front = Replies::new();
+            self.front_is_awaited = false;
+        }
+    }
+
     /// Parses all replies that are complete.
     fn parse(&mut self, written: u64, answered: &mut usize) -> Result<()> {
+        self.forget_unawaited();
         while !self.received.is_empty() {
             let Some(queued) = self.inflight.front().filter(|queued| queued.begin < written) else {
                 let bytes = larder_core::text::Shown(&self.received).to_string();
@@ -287,7 +318,7 @@ impl Driver {
             *answered += 1;
             self.front_answered += 1;
             let mut poison = None;
-            self.front.push(match answer {
+            let reply = match answer {
                 Answer::Reply(reply) => Ok(reply),
                 Answer::Refused { error, in_step } => {
                     if !in_step {
@@ -295,9 +326,13 @@ impl Driver {
                     }
                     Err(error)
                 }
-            });
+            };
+            if self.front_is_awaited {
+                self.front.push(reply);
+            }
             if self.front_answered == queued.part.expects.len() {
                 self.front_answered = 0;
+                self.front_is_awaited = true;
                 let replies = std::mem::take(&mut self.front);
                 if let Some(queued) = self.inflight.pop_front() {
                     self.last_answered = queued.number;
@@ -356,10 +391,12 @@ impl Driver {
         for (place, queued) in self.inflight.iter().enumerate() {
             if queued.part.deadline > now {
                 next = Some(next.map_or(queued.part.deadline, |next| next.min(queued.part.deadline)));
-            } else if queued.part.is_waiting() {
+                continue;
+            }
+            self.conn.traffic.overdue(queued.number);
+            if queued.part.is_waiting() {
                 let replies = if place == 0 { std::mem::take(&mut self.front) } else { Replies::new() };
                 timeouts += queued.part.expects.len() - replies.len();
-                self.conn.traffic.overdue(queued.number);
                 let outcome = Outcome { replies, cut: Some(Cut::TimedOut { sent: true }) };
                 wakers.extend(queued.part.finish(outcome));
             }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The servers are sorted, since neither hash depends on their order. The item never expires. It is looked at, and put back if
-//! it was evicted or the server was restarted, at each connect. A client of a single server leaves no mark, but is refused
+//! it was evicted or the server was restarted, at each connect, and not in between. A client of a single server leaves no mark, but is refused
 //! by a server that belongs to a fleet. To change the list of a running fleet, connect once with `fleet=claim`: a client claims each
 //! server at its first handshake with it, and from then on is refused as any other where somebody has claimed the server since.
 

@@ -158,10 +158,15 @@ impl Node {
                 Err(error) => {
                     count(&self.shared.counters.dials_failed, 1);
                     // Where another connection lives the server is up, and this dial was one too many for it.
-                    if self.conn(0).is_none() {
+                    let is_up = self.conn(0).is_some();
+                    if !is_up {
                         self.health.down(error);
                     }
-                    tokio::time::sleep(Backoff::REDIAL.wait(failures)).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(Backoff::REDIAL.wait(failures)) => {}
+                        // The last one may have gone, and everybody waits for a dial.
+                        () = missing, if is_up => {}
+                    }
                     failures = failures.saturating_add(1);
                 }
             }
@@ -199,7 +204,7 @@ impl Node {
             let stream = self.server.address.dial_at(home.and_then(|home| home.peer), self.shared.tls.as_ref()).await?;
             let mut exchange = Exchange::new(stream);
             let Probed { server, item } = probe(&mut exchange, config, &fleet::read()?).await?;
-            if home.is_some_and(|home| home.identity != server.identity) {
+            if home.is_some_and(|home| !home.identity.is_same(&server.identity)) {
                 return Err(Error::new(ErrorKind::Unavailable, "the read lane reached another server than its home"));
             }
             fleet::check(&mut exchange, item, &self.shared.fingerprint, self.fleet_mode(home)).await?;

@@ -71,14 +71,30 @@ impl Part {
     }
 }
 
-/// The future of a part's outcome.
-pub(crate) struct Waiting(pub(crate) Arc<Part>);
+/// The future of a part's outcome, empty once it has brought that. Dropped before, it leaves a part that nobody waits for.
+pub(crate) struct Waiting(Option<Arc<Part>>);
+
+impl Waiting {
+    pub(crate) fn new(part: Arc<Part>) -> Waiting {
+        Waiting(Some(part))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(part) = self.0.take() {
+            // What it may hold is dropped behind the lock.
+            let _outcome = std::mem::replace(&mut *part.state.lock(), State::Taken);
+        }
+    }
+}
 
 impl Future for Waiting {
     type Output = Outcome;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let mut state = self.0.state.lock();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(part) = &self.0 else { return Poll::Pending };
+        let mut state = part.state.lock();
         match &mut *state {
             State::Waiting(Some(waker)) if waker.will_wake(cx.waker()) => Poll::Pending,
             State::Waiting(waker) => {
@@ -86,7 +102,11 @@ impl Future for Waiting {
                 Poll::Pending
             }
             State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(outcome) => Poll::Ready(outcome),
+                State::Done(outcome) => {
+                    drop(state);
+                    self.0 = None;
+                    Poll::Ready(outcome)
+                }
                 State::Waiting(_) | State::Taken => Poll::Pending,
             },
             State::Taken => Poll::Pending,

@@ -44,11 +44,26 @@ pub(crate) struct ServerInfo {
 }
 
 /// What tells a server from another at the same address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) pid: Option<u64>,
-    /// Drawn by Larder's own server when its store began: where servers run in containers, each may be process 1 there.
+    /// When the process began, by its own clock: where servers run in containers, each may be process 1 there.
+    pub(crate) began_s: Option<u64>,
+    /// Drawn by Larder's own server when its store began.
     pub(crate) incarnation: Option<u64>,
+}
+
+impl Identity {
+    /// Whether it is the same server, as far as both tell. Two with one process id that began within two seconds are taken for one.
+    pub(crate) fn is_same(&self, other: &Identity) -> bool {
+        let began = match (self.began_s, other.began_s) {
+            // Both are told in whole seconds, which may be rounded apart.
+            (Some(one), Some(other)) => one.abs_diff(other) <= 1,
+            (one, other) => one == other,
+        };
+        let is_drawn = self.incarnation.is_some();
+        self.pid == other.pid && self.incarnation == other.incarnation && (began || is_drawn)
+    }
 }
 
 impl ServerInfo {
@@ -257,7 +272,8 @@ pub(crate) async fn probe(exchange: &mut Exchange, config: &Config, item: &Op) -
     }
     let lockstep = config.tls.is_some() && version.is_some_and(|version| version < Version::TLS_PIPELINES);
     let durability = durability(stats.durability.as_deref());
-    let identity = Identity { pid: stats.pid, incarnation: stats.incarnation };
+    let began_s = stats.time_s.zip(stats.uptime_s).and_then(|(time, uptime)| time.checked_sub(uptime));
+    let identity = Identity { pid: stats.pid, began_s, incarnation: stats.incarnation };
     let time = (time, Instant::now());
     let server = ServerInfo { abilities, version, evicts: stats.evicts, durability, identity, time, lockstep };
     Ok(Probed { server, item })

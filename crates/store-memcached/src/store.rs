@@ -23,7 +23,8 @@ use larder_net::{Connector, all_of};
 ///
 /// # What is promised
 /// - A batch is split by server; each part is written at once, on one connection, in the order of the batch. A read is behind every
-///   write to its key that was sent before it, though reads may have a connection of their own ([`Connections::Auto`](crate::Connections::Auto)). **Round trips: 1** a
+///   write to its key that was sent before it, though reads may have a connection of their own ([`Connections::Auto`](crate::Connections::Auto)); with
+///   `connections=2` and more, behind every write to its key that was answered before it ([`Connections::Exactly`](crate::Connections::Exactly)). **Round trips: 1** a
 ///   server, all servers at once. (One an op to a memcached before 1.6.39 over TLS: it may hang on pipelined sets.)
 /// - An error with [`Effect::NotApplied`](larder_core::Effect::NotApplied) is a promise. A write that was handed to the
 ///   system and not answered is [`Effect::Unknown`](larder_core::Effect::Unknown), and never sent again. A read is sent again once.

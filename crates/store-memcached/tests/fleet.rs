@@ -223,3 +223,15 @@ async fn a_ketama_fleet_of_very_uneven_weights_places_copies() {
         assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Stored))), "{replies:?}");
     }
 }
+
+#[tokio::test]
+async fn who_is_refused_for_another_list_is_told_which_server_of_it_carries_that() {
+    let servers = start(3);
+    // The last one of the list alone belongs to others.
+    let elsewhere = start(1);
+    let _others = open(&format!("memcached://{},{}", servers[2].addr(), elsewhere[0].addr())).await;
+    let error = refused(&url(&servers, "")).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    let named = format!("store {}", servers[2].addr());
+    assert!(error.to_string().contains(&named), "{named:?} is not in: {error}");
+}

@@ -12,6 +12,7 @@ use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, PutMode, Reply, Store, Stor
 use larder_store_memcached::{MemcachedStore, fleet};
 use larder_testkit::proxy::{Fault, Proxy, Then};
 use larder_testkit::servers::{Memcached, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Keys that are read by many.
@@ -344,4 +345,65 @@ async fn what_many_ask_at_once_goes_in_a_few_writes() {
     read_much(&store, ROUNDS as usize).await;
     let chunks = proxy.counts().chunks - before;
     assert!(chunks <= 4 * ROUNDS, "{chunks} chunks for {ROUNDS} times {KEYS} requests");
+}
+
+/// Passes a server on with another process id, as where each of several containers has its server as process 1.
+async fn in_a_container(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = TcpStream::connect(server).await.unwrap().into_split();
+                let requests = tokio::io::copy(&mut from_client, &mut to_server);
+                let replies = async {
+                    let mut said = Vec::new();
+                    while from_server.read_buf(&mut said).await.is_ok_and(|bytes| bytes > 0) {
+                        // Whole lines only; what is asked here has no binary values.
+                        if said.ends_with(b"\r\n") {
+                            let text = String::from_utf8(std::mem::take(&mut said)).unwrap();
+                            let lines = text.split_inclusive("\r\n");
+                            let lines =
+                                lines.map(|line| if line.starts_with("STAT pid ") { "STAT pid 1\r\n" } else { line });
+                            let lines: String = lines.collect();
+                            if to_client.write_all(lines.as_bytes()).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
+                };
+                tokio::select! {
+                    _ = requests => {}
+                    () = replies => {}
+                }
+            });
+        }
+    });
+    addr
+}
+
+#[tokio::test]
+async fn a_lane_that_reaches_another_server_with_the_same_process_id_is_not_used() {
+    let first = Memcached::start(Version::New, &[]);
+    fill(&open(&first.url()).await).await;
+    // Servers tell their age in seconds.
+    tokio::time::sleep(Duration::from_millis(3_000)).await;
+    let second = Memcached::start(Version::New, &[]);
+    let addr = balancer(in_a_container(first.addr()).await, in_a_container(second.addr()).await).await;
+    let store = open(&format!("memcached://{addr}?timeout_ms=10000")).await;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.stats().dials_failed == 0 {
+        assert!(Instant::now() < deadline, "no lane was tried");
+        assert_eq!(store.stats().lanes, 0, "it was taken for the same server");
+        read_much(&store, 20).await;
+    }
+    read_much(&store, 50).await;
+    assert_eq!(store.stats().lanes, 0);
+
+    // The same one is known again, however old it is by then.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let contained = in_a_container(first.addr()).await;
+    let store = open(&format!("memcached://{contained}?timeout_ms=10000")).await;
+    read_until_lanes(&store, 1).await;
 }

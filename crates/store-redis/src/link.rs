@@ -8,6 +8,7 @@ use larder_core::{Effect, Error, ErrorKind, Op};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use crate::counters::{Counters, count};
@@ -60,6 +61,8 @@ pub(crate) struct Link {
     pub(crate) confirmed: Option<Confirmed>,
     /// The task that owns the socket.
     pub(crate) task: AbortHandle,
+    /// The runtime of that task. What callers share runs there: their own may end while others wait.
+    pub(crate) runtime: Handle,
     pub(crate) gather: Gather,
 }
 
@@ -184,20 +187,22 @@ impl Link {
         let (joined, told) = self.gather.join(lines);
         match joined {
             Joined::First => {
-                let link = self.clone();
-                tokio::spawn(async move {
+                let waits = Waits(Some(self.clone()));
+                self.runtime.spawn(async move {
                     // Whoever is ready to run comes along.
                     tokio::task::yield_now().await;
-                    link.send_party(link.gather.depart()).await;
+                    if let Some(link) = waits.leaves() {
+                        link.send_party(link.gather.depart()).await;
+                    }
                 });
             }
             Joined::Full(party) => {
                 let link = self.clone();
-                tokio::spawn(async move { link.send_party(party).await });
+                self.runtime.spawn(async move { link.send_party(party).await });
             }
             Joined::Rides => {}
         }
-        told.await.unwrap_or_else(|_| Err(self.cut(Effect::Unknown, "the runtime of who sent it has ended")))
+        told.await.unwrap_or_else(|_| Err(self.cut(Effect::Unknown, RUNTIME_ENDED)))
     }
 
     /// Sends what callers have gathered, and deals out what comes.
@@ -263,6 +268,25 @@ impl Link {
         Fault { effect, error: Error::new(ErrorKind::Unavailable, detail), why: Why::Cut }
     }
 }
+
+/// A party that waits for those who are ready. Where the runtime ends meanwhile nobody else would send it: all who joined are told.
+struct Waits(Option<Arc<Link>>);
+
+impl Waits {
+    fn leaves(mut self) -> Option<Arc<Link>> {
+        self.0.take()
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.take() {
+            link.gather.depart().tell(Err(link.cut(Effect::NotApplied, RUNTIME_ENDED)));
+        }
+    }
+}
+
+const RUNTIME_ENDED: &str = "the runtime that the store was opened on has ended";
 
 fn late(effect: Effect, detail: &str) -> Fault {
     Fault { effect, error: Error::new(ErrorKind::Timeout, detail), why: Why::Late }

@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::codec::refused;
 use crate::link::{Lines, Link};
-use crate::node::Node;
+use crate::node::{Node, Role};
 use crate::place::{escaped, logical};
 use crate::replicas::Does;
 use crate::{RedisStore, handshake::text};
@@ -31,23 +31,33 @@ const SCAN_COUNT: usize = 1_000;
 impl List for RedisStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
         Box::pin(async move {
-            let listed = list_node(self.node(), ctx, prefix, &mut 0, tell).await;
+            let listed = list_node(self.node(), ctx, prefix, &mut Progress::default(), tell).await;
             listed.map_err(|error| error.store(self.node().name()))
         })
     }
 }
 
-/// Tells the keys of one server; `looked_at` goes on counting.
+/// How far a listing has come.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub(crate) looked_at: u64,
+    /// Something of the present server was told.
+    pub(crate) is_begun: bool,
+}
+
+/// Tells the keys of one server. A node of a cluster must be a primary before the first piece and behind the last: what a replica holds says nothing.
 pub(crate) async fn list_node(
     node: &Node,
     ctx: Ctx,
     prefix: &[u8],
-    looked_at: &mut u64,
+    progress: &mut Progress,
     tell: &mut (dyn FnMut(Listed<'_>) + Send),
 ) -> Result<()> {
     let mut cursor = b"0".to_vec();
+    progress.is_begun = false;
     // For the first piece a dial is waited for.
     let link = node.link_by(piece_deadline(node, ctx)).await?;
+    is_primary(node, &link, ctx).await?;
     loop {
         let (next, keys) = scan(node, &link, ctx, &cursor, prefix).await?;
         for key in &keys {
@@ -55,10 +65,11 @@ pub(crate) async fn list_node(
                 tell(Listed::Key(&key));
             }
         }
-        *looked_at += SCAN_COUNT as u64;
-        tell(Listed::LookedAt(*looked_at));
+        progress.is_begun = true;
+        progress.looked_at += SCAN_COUNT as u64;
+        tell(Listed::LookedAt(progress.looked_at));
         if next == b"0" {
-            return Ok(());
+            return is_primary(node, &link, ctx).await.map_err(ended);
         }
         cursor = next;
     }
@@ -100,8 +111,37 @@ async fn scan(
     }
 }
 
+/// Whether a node of a cluster is a primary that serves slots, as it sees itself. One that does not tell is taken for one. **Round trips: 1**; 0 for a server on its own.
+async fn is_primary(node: &Node, link: &Arc<Link>, ctx: Ctx) -> Result<()> {
+    if node.role == Role::Single {
+        return Ok(());
+    }
+    let mut cmd = redis::cmd("CLUSTER");
+    cmd.arg("NODES");
+    let answered = node.run_over(link, Lines::One(&cmd), Does::Asks, piece_deadline(node, ctx)).await;
+    match answered.map_err(|fault| fault.error)?.pop() {
+        Some(Value::ServerError(_)) | None => Ok(()),
+        Some(nodes) if serves(&text(&nodes)) => Ok(()),
+        Some(_) => {
+            let detail = "the node is no primary any more, or serves no slot: what it holds may be nothing";
+            Err(Error::new(ErrorKind::Unavailable, detail))
+        }
+    }
+}
+
+/// Whether the node that answered `CLUSTER NODES` is a primary with slots: `<id> <place> myself,master - <times and state> 0-5460 …`. True where it does not say.
+fn serves(nodes: &str) -> bool {
+    let is_own = |flags: &str| flags.split(',').any(|flag| flag == "myself");
+    let own = nodes.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mut own = own.filter(|fields| fields.get(2).is_some_and(|flags| is_own(flags)));
+    own.next().is_none_or(|fields| {
+        let has_slots = fields.iter().skip(8).any(|slots| !slots.trim().is_empty() && !slots.starts_with('['));
+        fields[2].split(',').any(|flag| flag == "master") && has_slots
+    })
+}
+
 fn ended(error: Error) -> Error {
-    let detail = format!("the connection ended midway; what was told is not all: {}", error.detail());
+    let detail = format!("it ended midway; what was told is not all: {}", error.detail());
     Error::new(error.kind(), detail).source(error)
 }
 
@@ -123,4 +163,29 @@ fn pattern(prefix: &[u8]) -> Vec<u8> {
     }
     pattern.push(b'*');
     pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::serves;
+
+    #[test]
+    fn a_node_says_whether_it_is_a_primary_with_slots() {
+        let line = |flags: &str, slots: &str| {
+            format!(
+                "a 10.0.0.1:7000@17000 master - 0 1 2 connected 0-5\nb 10.0.0.2:7000@17000,host {flags} - 0 0 3 connected{slots}\n"
+            )
+        };
+        for (flags, slots, is_one) in [
+            ("myself,master", " 6-9 12", true),
+            ("myself,master", " 6-9 [7->-a]", true),
+            ("myself,master", "", false),
+            ("myself,master", " [7-<-a]", false),
+            ("myself,slave", "", false),
+            ("slave", "", true),
+        ] {
+            assert_eq!(serves(&line(flags, slots)), is_one, "{flags}{slots}");
+        }
+        assert!(serves(""));
+    }
 }

@@ -9,6 +9,7 @@ use larder_net::{Backoff, Connector, Health};
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -36,9 +37,11 @@ pub(crate) enum Role {
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
-    role: Role,
+    pub(crate) role: Role,
     pub(crate) config: Config,
     pub(crate) counters: Arc<Counters>,
+    /// Where its connections live, whoever they are opened for.
+    pub(crate) runtime: Handle,
     tls: Option<Connector>,
     link: RwLock<Option<Arc<Link>>>,
     pub(crate) health: Health,
@@ -54,12 +57,13 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(config: Config, counters: Arc<Counters>, role: Role) -> Result<Node> {
+    pub(crate) fn new(config: Config, counters: Arc<Counters>, role: Role, runtime: Handle) -> Result<Node> {
         Ok(Node {
             role,
             tls: config.tls.as_ref().map(Connector::new).transpose()?,
             config,
             counters,
+            runtime,
             link: RwLock::new(None),
             health: Health::default(),
             info: Mutex::new(None),
@@ -237,8 +241,8 @@ impl Node {
         });
         let confirmed = self.config.wait.map(Confirmed::new);
         let task = task.abort_handle();
-        let gather = Gather::default();
-        let link = Link { conn, traffic, counters: self.counters.clone(), closed, confirmed, task, gather };
+        let (counters, runtime, gather) = (self.counters.clone(), self.runtime.clone(), Gather::default());
+        let link = Link { conn, traffic, counters, closed, confirmed, task, runtime, gather };
         let questions = questions(self.config.wait);
         let mut asked = link.conn.clone();
         let answers = asked.send_packed_commands(&questions, 0, questions.len()).await;
@@ -247,24 +251,25 @@ impl Node {
     }
 
     /// A connection apart from the one that ops run on, for what the server pushes: `told` hears of that, `ended` of its end. What goes over it, and the task that
-    /// keeps it, come with it. **Round trips: 1**, one more over TLS.
+    /// keeps it, come with it, and live in the store's runtime: who asked for it may end before others who use it. **Round trips: 1**, one more over TLS.
     pub(crate) async fn open_pushed(
-        &self,
+        self: &Arc<Node>,
         told: impl Fn(PushInfo) + Send + Sync + 'static,
         ended: impl FnOnce() + Send + 'static,
     ) -> Result<(MultiplexedConnection, Arc<Traffic>, AbortHandle)> {
-        let dial = async {
+        let node = self.clone();
+        let dial = async move {
             let traffic = Arc::new(Traffic::default());
-            let stream = self.config.address.dial(self.tls.as_ref()).await?;
+            let stream = node.config.address.dial(node.tls.as_ref()).await?;
             let stream = Counted::new(stream, traffic.clone());
             let hear = move |push| {
                 told(push);
                 Ok::<_, redis::aio::SendError>(())
             };
             let config = connection_config().set_push_sender(hear);
-            let greeting = self.greeting();
+            let greeting = node.greeting();
             let opened = MultiplexedConnection::new_with_config(&greeting, stream, config).await;
-            let (conn, driver) = opened.map_err(|error| self.not_greeted(error, &traffic))?;
+            let (conn, driver) = opened.map_err(|error| node.not_greeted(error, &traffic))?;
             let task = tokio::spawn(async move {
                 driver.await;
                 ended();
@@ -272,7 +277,10 @@ impl Node {
             Ok((conn, traffic, task.abort_handle()))
         };
         let late = || Error::new(ErrorKind::Timeout, "the dial with its handshake took too long");
-        tokio::time::timeout(self.config.connect_timeout, dial).await.map_err(|_| late())?
+        let limit = self.config.connect_timeout;
+        let dialled = self.runtime.spawn(async move { tokio::time::timeout(limit, dial).await });
+        let ended = |_| Error::new(ErrorKind::Unavailable, "the runtime that the store was opened on has ended");
+        dialled.await.map_err(ended)?.map_err(|_| late())?
     }
 
     /// What the client crate says first: `HELLO 3`, with user and password, and `SELECT`.
@@ -388,7 +396,7 @@ mod tests {
     async fn a_connection_to_redis_that_comes_while_the_store_is_dropped_is_closed() {
         let server = RedisServer::start(RedisVersion::Valkey, &RedisOptions::new());
         let config = Config::from_url(&server.url()).unwrap();
-        let node = Arc::new(Node::new(config, Arc::default(), Role::Single).unwrap());
+        let node = Arc::new(Node::new(config, Arc::default(), Role::Single, Handle::current()).unwrap());
         let open = Arc::downgrade(&node);
         // Holds the keeper up between its dial and its taking note of the connection.
         let held = node.info.lock();

@@ -8,6 +8,7 @@ use larder_core::{Batch, Ctx, Error, ErrorKind, Op, Profile, Replies, Reply, Res
 use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, Value};
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::codec::{Command, Encoded, Limits, Refusal, decode, encode, reads_back};
@@ -90,7 +91,7 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn connect(config: Config) -> Result<RedisStore> {
-        let node = Arc::new(Node::new(config, Arc::new(Counters::default()), Role::Single)?);
+        let node = Arc::new(Node::new(config, Arc::new(Counters::default()), Role::Single, Handle::current())?);
         let keeper = tokio::spawn(node.clone().keep());
         let empty = profile(&ServerInfo::default(), node.config.value_bytes_max);
         let store = RedisStore { node, keeper, profile: Mutex::new((None, Arc::new(empty))) };
@@ -113,7 +114,7 @@ impl RedisStore {
     }
 
     /// The server.
-    pub(crate) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node
     }
 

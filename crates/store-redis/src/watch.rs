@@ -207,7 +207,7 @@ impl Watcher {
     ///
     /// # Errors
     /// Where they cannot be watched: the server cannot be reached, or refuses.
-    pub(crate) async fn watch(&self, node: &Node, items: &[Watched], deadline: Instant) -> Result<Vec<Reply>> {
+    pub(crate) async fn watch(&self, node: &Arc<Node>, items: &[Watched], deadline: Instant) -> Result<Vec<Reply>> {
         if self.refused.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Unsupported, "the server tracks no keys"));
         }
@@ -248,7 +248,7 @@ impl Watcher {
     }
 
     /// The connection, opened where there is none that lives.
-    async fn link(&self, node: &Node) -> Result<Arc<Link>> {
+    async fn link(&self, node: &Arc<Node>) -> Result<Arc<Link>> {
         let mut kept = self.link.lock().await;
         if let Some(link) = kept.as_ref().filter(|link| !link.waiting.has_ended()) {
             return Ok(link.clone());
@@ -266,7 +266,7 @@ impl Watcher {
             self.refused.store(true, Ordering::Relaxed);
         }
         begun?;
-        tokio::spawn(keep(Arc::downgrade(&link), node.config.timeout * 2, node.counters.clone()));
+        node.runtime.spawn(keep(Arc::downgrade(&link), node.config.timeout * 2, node.counters.clone()));
         *kept = Some(link.clone());
         Ok(link)
     }

@@ -500,3 +500,75 @@ async fn a_wait_on_a_connection_that_fell_silent_ends_and_the_next_one_is_told()
     let quiet = scene.store.run_one(Ctx::within(Duration::from_secs(4)), watch).await;
     assert_eq!((quiet.unwrap(), scene.store.stats().poisoned), (Reply::Unchanged, 2));
 }
+
+/// Eight callers are under way, so that those who come next share a pipeline: the first of them from a runtime that ends, before it was sent or behind that.
+#[test]
+fn callers_who_share_a_pipeline_do_not_depend_on_the_runtime_of_one_of_them() {
+    let ours = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let store = Arc::new(ours.block_on(open(&format!("{}?{PATIENCE}", server.url()))));
+    for is_sent in [false, true] {
+        server.stop();
+        let handed_over = |ops: u64| {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while store.stats().ops < ops {
+                assert!(Instant::now() < deadline, "{} of {ops} ops", store.stats().ops);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let spawn = |name: &'static str| {
+            let store = store.clone();
+            ours.spawn(async move { one(&store, put(name, PutMode::Set, "v")).await })
+        };
+        let before = store.stats().ops;
+        let crowd: Vec<_> = (0..8).map(|_| spawn("crowd")).collect();
+        handed_over(before + 8);
+        let theirs = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut first = Box::pin(one(&store, put("first", PutMode::Set, "v")));
+        theirs.block_on(async { assert!(at_first_look(first.as_mut()).await.is_none()) });
+        let rider = spawn("rider");
+        handed_over(before + 10);
+        if is_sent {
+            theirs.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
+        }
+        drop(first);
+        drop(theirs);
+        server.cont();
+        for caller in crowd.into_iter().chain([rider, spawn("later")]) {
+            assert_eq!(ours.block_on(caller).unwrap().unwrap(), Reply::Stored, "sent before it ended: {is_sent}");
+        }
+    }
+}
+
+/// What a future says at its first look.
+async fn at_first_look<F: Future>(mut future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match future.as_mut().poll(cx) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[test]
+fn callers_who_wait_for_a_pipeline_are_told_that_the_stores_own_runtime_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (ours, theirs) = (runtime(), runtime());
+    let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    let store = ours.block_on(open(&format!("{}?{PATIENCE}", server.url())));
+    // Nothing of the store's runs from here on: eight send for themselves, and two share what never leaves.
+    let mut callers: Vec<_> = (0..10).map(|_| Box::pin(one(&store, put("k", PutMode::Set, "v")))).collect();
+    theirs.block_on(async {
+        for caller in &mut callers {
+            assert!(at_first_look(caller.as_mut()).await.is_none());
+        }
+    });
+    drop(ours);
+    let begun = Instant::now();
+    for rider in callers.split_off(8) {
+        let error = theirs.block_on(rider).unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "they waited for their deadline");
+}

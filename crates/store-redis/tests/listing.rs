@@ -133,3 +133,56 @@ async fn a_listing_of_a_cluster_does_not_go_on_with_a_node_that_was_started_agai
     let (listed, found) = interrupted(&store, restart).await;
     judge(listed, found, "cluster");
 }
+
+async fn open_cluster(cluster: &RedisCluster) -> RedisClusterStore {
+    let config = ClusterConfig::from_url(&format!("{}?{PATIENCE}", cluster.url())).unwrap();
+    RedisClusterStore::connect(config).await.unwrap()
+}
+
+/// Nobody has run an op since its primary died, so that the map still names it: it came back with nothing, and does not come into sync.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_of_a_cluster_goes_to_the_primary_where_the_one_it_knew_is_an_empty_replica() {
+    let mut cluster = RedisCluster::start(RedisVersion::Redis7);
+    let store = open_cluster(&cluster).await;
+    fill(&store).await;
+    let reconnects = store.stats().reconnects;
+    tokio::task::block_in_place(|| {
+        cluster.node_mut(0).kill9();
+        cluster.wait_failover(0, 0);
+        let heir = cluster.primary_by(1, 0).unwrap();
+        assert!(!cluster.nodes()[heir].command(&["ACL", "SETUSER", "default", "-psync", "-sync"]).is_error());
+        cluster.node_mut(0).restart_empty();
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while cluster.nodes()[0].info("replication", "role") != "slave" || store.stats().reconnects == reconnects {
+        assert!(Instant::now() < deadline, "it does not come back as a replica");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(cluster.nodes()[0].command(&["DBSIZE"]).text(), "0");
+    let (listed, found) = interrupted(&store, async || ()).await;
+    assert_eq!((listed.unwrap(), found), ((), KEYS));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_of_a_cluster_says_so_where_a_primary_becomes_a_replica_midway() {
+    let cluster = RedisCluster::start(RedisVersion::Valkey);
+    let store = open_cluster(&cluster).await;
+    fill(&store).await;
+    let fail_over = async || {
+        tokio::task::block_in_place(|| {
+            for node in 0..cluster.nodes().len() {
+                if !cluster.is_primary(node) {
+                    cluster.fail_over_to(node);
+                }
+            }
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while cluster.nodes().iter().filter(|node| node.info("replication", "role") == "slave").count() != 3 {
+                assert!(Instant::now() < deadline, "they do not give way");
+            }
+        });
+    };
+    let (listed, found) = interrupted(&store, fail_over).await;
+    judge(listed, found, "failed over");
+    let (listed, found) = interrupted(&store, async || ()).await;
+    assert_eq!((listed.unwrap(), found), ((), KEYS), "the next one asks those who are primaries now");
+}

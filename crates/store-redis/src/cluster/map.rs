@@ -105,6 +105,15 @@ impl SlotMap {
         self.served() == SLOTS
     }
 
+    /// Whether it is of an older epoch than another, as far as both say.
+    pub(crate) fn is_older_than(&self, other: &SlotMap) -> bool {
+        self.epoch != 0 && self.epoch < other.epoch
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The greater, the better the map: first the slots that are served, then how new it is.
     pub(crate) fn fullness(&self) -> (usize, u64) {
         (self.served(), self.epoch)
@@ -174,6 +183,8 @@ mod tests {
         assert_eq!(older.fullness(), (100, 6));
         assert!(map(99, "cluster_current_epoch:10").fullness() > older.fullness());
         assert!(map(100, "").fullness() > older.fullness() && older.fullness() > map(99, "").fullness());
+        assert!(older.is_older_than(&map(1, "cluster_current_epoch:7\r\n")) && !older.is_older_than(&older));
+        assert!(!map(99, "").is_older_than(&older), "it did not say");
         assert!(!map(16_382, "").is_whole() && map(16_383, "").is_whole());
     }
 

@@ -4,6 +4,8 @@
 //! was sent over a connection that broke, writes too, and a whole pipeline for one redirected command of it: a counter would count twice.
 
 mod config;
+#[cfg(test)]
+mod fake;
 mod map;
 mod nodes;
 mod parts;
@@ -12,7 +14,7 @@ mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use larder_core::ext::answered_at_once;
 use larder_core::list::{List, Listed, Listing};
@@ -23,13 +25,16 @@ use tokio::task::JoinHandle;
 use crate::codec::Limits;
 use crate::counters::{Counters, Stats};
 use crate::handshake::ServerInfo;
-use crate::list::list_node;
+use crate::list::{Progress, list_node};
 use crate::profile::{BATCH_OPS_MAX, cluster_profile, item_bytes_max};
 use crate::watch::is_watch;
 
 pub use config::ClusterConfig;
 use nodes::{Member, Nodes};
 use slot::Slot;
+
+/// Between two looks for a primary that can be listed.
+const LIST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store on a Redis or Valkey cluster.
 ///
@@ -206,15 +211,37 @@ impl Store for RedisClusterStore {
 }
 
 /// `SCAN` on one primary after the other. What holds of a single server holds of each; a key of a slot that moves meanwhile may be told twice, or missed.
+///
+/// - Each is asked before its keys, and behind them, whether it is a primary still. Where one is not, or is down, before any of its keys was told, the map is looked at, for as long as an op
+///   may take, and the primaries that it has then are listed; later that is [`ErrorKind::Unavailable`]. Where a node forbids `CLUSTER NODES` a replica is not noticed.
+/// - **Round trips: 2** more a primary.
 impl List for RedisClusterStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
         Box::pin(async move {
-            let mut looked_at = 0;
-            for member in self.nodes.topology().members.iter() {
-                let listed = list_node(&member.node, ctx, prefix, &mut looked_at, tell).await;
-                listed.map_err(|error| error.store(member.node.name()))?;
+            let mut progress = Progress::default();
+            let mut listed: Vec<Arc<Member>> = Vec::new();
+            // Until when another primary is looked for in the place of one that cannot be listed.
+            let mut until = None;
+            loop {
+                let topology = self.nodes.topology();
+                let is_left = |member: &&Arc<Member>| listed.iter().all(|other| !Arc::ptr_eq(other, member));
+                let Some(member) = topology.members.iter().find(is_left) else { return Ok(()) };
+                let told = list_node(&member.node, ctx, prefix, &mut progress, tell).await;
+                let Err(error) = told else {
+                    listed.push(member.clone());
+                    until = None;
+                    continue;
+                };
+                // Where nobody runs ops nobody else would have the map looked at.
+                self.nodes.refresh();
+                let timeout = self.nodes.config.node.timeout;
+                let until = *until.get_or_insert_with(|| ctx.at_most(timeout).deadline.unwrap_or_else(Instant::now));
+                if progress.is_begun || error.kind() != ErrorKind::Unavailable || Instant::now() >= until {
+                    return Err(error.store(member.node.name()));
+                }
+                self.nodes.refreshed(LIST_PAUSE, until).await;
+                tokio::time::sleep_until(until.min(Instant::now() + LIST_PAUSE).into()).await;
             }
-            Ok(())
         })
     }
 }

@@ -8,6 +8,7 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_net::Backoff;
 use parking_lot::{Mutex, RwLock};
 use redis::Value;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::task::{JoinHandle, JoinSet};
@@ -64,6 +65,10 @@ pub(crate) struct Topology {
 pub(crate) struct Nodes {
     pub(crate) config: ClusterConfig,
     pub(crate) counters: Arc<Counters>,
+    /// Where the nodes are kept, by whoever's redirection they came.
+    runtime: Handle,
+    /// As [`RETIRED`].
+    retired: Duration,
     topology: RwLock<Arc<Topology>>,
     /// Every node that is known. A lock of its own: nodes come by redirections, too.
     known: Mutex<HashMap<Place, Known>>,
@@ -71,6 +76,8 @@ pub(crate) struct Nodes {
     asked_all: Mutex<Option<Instant>>,
     /// Wakes the refresher.
     asked: Notify,
+    /// Tells the refresher that a node came, which may have to go again.
+    met: Notify,
     /// Wakes those who wait for a look to end.
     looked: Notify,
 }
@@ -81,10 +88,13 @@ impl Nodes {
         Nodes {
             config,
             counters,
+            runtime: Handle::current(),
+            retired: RETIRED,
             topology: RwLock::new(Arc::new(empty)),
             known: Mutex::new(HashMap::new()),
             asked_all: Mutex::new(None),
             asked: Notify::new(),
+            met: Notify::new(),
             looked: Notify::new(),
         }
     }
@@ -104,10 +114,13 @@ impl Nodes {
             let detail = format!("{NODES_MAX} nodes of the cluster are known, which is the limit");
             return Err(Error::new(ErrorKind::Protocol, detail));
         }
-        let node = Arc::new(Node::new(self.config.of(place), self.counters.clone(), Role::Member)?);
-        let keeper = tokio::spawn(node.clone().keep());
+        let node =
+            Arc::new(Node::new(self.config.of(place), self.counters.clone(), Role::Member, self.runtime.clone())?);
+        let keeper = self.runtime.spawn(node.clone().keep());
         let member = Arc::new(Member { place: place.clone(), node, keeper });
-        known.insert(place.clone(), (member.clone(), None));
+        // Until a map has it.
+        known.insert(place.clone(), (member.clone(), Some(Instant::now())));
+        self.met.notify_one();
         Ok(member)
     }
 
@@ -140,7 +153,7 @@ impl Nodes {
         let mut failures = 0u32;
         loop {
             if failures == 0 {
-                self.asked.notified().await;
+                self.is_asked().await;
             }
             count(&self.counters.maps_read, 1);
             failures = if self.look().await.is_ok() { 0 } else { failures.saturating_add(1) };
@@ -149,28 +162,59 @@ impl Nodes {
         }
     }
 
-    /// Asks one node for the map, of those that serve a random one, and goes by it if it has every slot. One that was cut off from the others knows of its own slots
-    /// alone, and would never lead to them again: so what lacks slots, or no answer, has the others asked, too, and the fullest map is gone by.
+    /// Waits until a look is asked for. Nodes that have served nothing for long enough are forgotten meanwhile: they are dialled for as long as they are known.
+    async fn is_asked(&self) {
+        loop {
+            let over = self.forget_retired();
+            let retired = async {
+                match over {
+                    Some(over) => tokio::time::sleep_until(over.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.asked.notified() => return,
+                () = self.met.notified() => {}
+                () = retired => {}
+            }
+        }
+    }
+
+    /// Asks one node for the map, of those that serve a random one, and goes by it if it has every slot and is no older than the one gone by. One that was cut off from the others knows of its own slots
+    /// alone, or of who served what before: so what lacks slots, or is older, or no answer, has the others asked, too, and the best map is gone by.
+    ///
+    /// An older one is never gone by, unless most primaries of the newer one tell older ones: an epoch that was agreed on most of them keep, so
+    /// it was another cluster then, or it was made anew.
     ///
     /// A cluster may have slots that nobody serves. Then the others are asked now and then, and between that a map as full as the one gone by will do.
     pub(crate) async fn look(&self) -> Result<()> {
         let mut places = self.places().into_iter();
         let no_seed = || Error::new(ErrorKind::Config, "there is no seed; name one node at least");
         let first = self.at(&places.next().ok_or_else(no_seed)?)?;
-        let told = ask(first, self.patience()).await;
+        let known = self.topology();
+        let told = ask(first.clone(), self.patience()).await;
         if let Ok(map) = &told {
+            let is_asked = self.asked_all.lock().is_some_and(|before| before.elapsed() < ASK_ALL);
+            let (is_older, is_whole) = (map.is_older_than(&known.map), map.is_whole());
+            if is_older && is_asked {
+                return Err(older(map, &known.map));
+            }
             // At once: another may hang.
-            let is_whole = map.is_whole();
-            if is_whole || map.fullness() >= self.topology().map.fullness() {
+            if !is_older && (is_whole || map.fullness() >= known.map.fullness()) {
                 self.install(map.clone())?;
             }
-            if is_whole || self.asked_all.lock().is_some_and(|before| before.elapsed() < ASK_ALL) {
+            if !is_older && (is_whole || is_asked) {
                 return Ok(());
             }
         }
-        let fullest = self.fullest(told, places).await;
+        let told = self.all_told(&known, first, told, places).await;
         *self.asked_all.lock() = Some(Instant::now());
-        self.install(fullest?)
+        let Told { best, behind } = told;
+        let best = best?;
+        if best.is_older_than(&known.map) && 2 * behind <= known.members.len() {
+            return Err(older(&best, &known.map));
+        }
+        self.install(best)
     }
 
     /// Whom to ask: first one that serves and is not known to be down, if there is one; then the seeds, which are never forgotten, and of all others some.
@@ -185,32 +229,37 @@ impl Nodes {
         all.filter(|place| listed.insert(place.clone())).take(ASKED_MAX).collect()
     }
 
-    /// The fullest of a map that is there and those that nodes tell, all asked at once; where no map is told, why. Ends with the first that is whole. A node that
-    /// hangs holds up what others told for no longer than an op.
-    async fn fullest(&self, told: Result<SlotMap>, places: impl Iterator<Item = Place>) -> Result<SlotMap> {
+    /// The best of what a first node told and what the others tell, all asked at once. Ends with the first map that is whole and no older than the `known` one. A
+    /// node that hangs holds up what others told for no longer than an op.
+    async fn all_told(
+        &self,
+        known: &Topology,
+        first: Arc<Member>,
+        told: Result<SlotMap>,
+        places: impl Iterator<Item = Place>,
+    ) -> Told {
         let mut asked = JoinSet::new();
-        let mut best = told;
+        let mut all = Told { best: Err(unasked()), behind: 0 };
+        all.take(known, &first, told);
         for place in places {
             match self.at(&place) {
-                Ok(member) => _ = asked.spawn(ask(member, self.patience())),
-                Err(error) => best = best.or(Err(error)),
+                Ok(member) => {
+                    let patience = self.patience();
+                    asked.spawn(async move { (member.clone(), ask(member, patience).await) });
+                }
+                Err(error) => all.best = all.best.or(Err(error)),
             }
         }
         let mut until = Instant::now() + self.patience();
-        while !best.as_ref().is_ok_and(SlotMap::is_whole) {
-            if best.is_ok() {
+        while !all.best.as_ref().is_ok_and(|map| map.is_whole() && !map.is_older_than(&known.map)) {
+            if all.best.is_ok() {
                 until = until.min(Instant::now() + self.config.node.timeout);
             }
-            let Ok(Some(Ok(told))) = tokio::time::timeout_at(until.into(), asked.join_next()).await else { break };
-            best = match (best, told) {
-                (Ok(best), Ok(map)) => Ok(if map.fullness() > best.fullness() { map } else { best }),
-                (Ok(best), Err(_)) => Ok(best),
-                // A wrong setting is what is to be mended; that a node is down may pass.
-                (Err(before), Err(_)) if before.kind() == ErrorKind::Config => Err(before),
-                (Err(_), told) => told,
-            };
+            let next = tokio::time::timeout_at(until.into(), asked.join_next()).await;
+            let Ok(Some(Ok((member, told)))) = next else { break };
+            all.take(known, &member, told);
         }
-        best
+        all
     }
 
     /// How long one node may take to tell the map: it may have to be dialled first.
@@ -221,26 +270,77 @@ impl Nodes {
     /// Makes a map the one to go by, begins to know its nodes, and forgets those that have served nothing for a while.
     fn install(&self, map: SlotMap) -> Result<()> {
         let members = map.primaries().iter().map(|place| self.at(place)).collect::<Result<Vec<_>>>()?;
+        *self.topology.write() = Arc::new(Topology { map, members });
+        self.forget_retired();
+        Ok(())
+    }
+
+    /// Forgets the nodes that have served nothing for a while, and says when the next one is to be.
+    fn forget_retired(&self) -> Option<Instant> {
+        let topology = self.topology();
+        let serving: HashSet<&Place> = topology.members.iter().map(|member| &member.place).collect();
         let now = Instant::now();
-        let mut forgotten = Vec::new();
+        let (mut forgotten, mut next) = (Vec::new(), None::<Instant>);
         let mut known = self.known.lock();
         // Who is missing from a map with holes may be the one who knows better.
-        let are_kept = !map.is_whole() && known.len() < PRIMARIES_MAX;
+        let are_kept = !topology.map.is_whole() && known.len() < PRIMARIES_MAX;
         known.retain(|place, (member, idle)| {
-            if members.iter().any(|serving| serving.place == *place) {
+            if serving.contains(place) {
                 *idle = None;
                 return true;
             }
-            let is_over = !are_kept && now.duration_since(*idle.get_or_insert(now)) > RETIRED;
-            if is_over {
-                forgotten.push(member.clone());
+            let over = *idle.get_or_insert(now) + self.retired;
+            if are_kept {
+                return true;
             }
-            !is_over
+            if over <= now {
+                forgotten.push(member.clone());
+                return false;
+            }
+            next = Some(next.map_or(over, |next| next.min(over)));
+            true
         });
+        // Whoever is the last to know one closes its connection: not under the lock.
         drop(known);
-        *self.topology.write() = Arc::new(Topology { map, members });
-        Ok(())
+        next
     }
+}
+
+/// What several nodes told.
+struct Told {
+    /// The best map; where none is told, why.
+    best: Result<SlotMap>,
+    /// Primaries of the map gone by that told an older one.
+    behind: usize,
+}
+
+impl Told {
+    fn take(&mut self, known: &Topology, member: &Arc<Member>, told: Result<SlotMap>) {
+        let is_older = told.as_ref().is_ok_and(|map| map.is_older_than(&known.map));
+        self.behind += usize::from(is_older && known.members.iter().any(|serving| serving.place == member.place));
+        let rank = |map: &SlotMap| (!map.is_older_than(&known.map), map.fullness());
+        let is_better = match (&self.best, &told) {
+            (Ok(best), Ok(map)) => rank(map) > rank(best),
+            (Ok(_), Err(_)) => false,
+            (Err(_), Ok(_)) => true,
+            // A wrong setting is what is to be mended; that a node is down may pass.
+            (Err(before), Err(_)) => before.kind() != ErrorKind::Config,
+        };
+        if is_better {
+            self.best = told;
+        }
+    }
+}
+
+fn unasked() -> Error {
+    Error::new(ErrorKind::Unavailable, "no node was asked")
+}
+
+fn older(told: &SlotMap, known: &SlotMap) -> Error {
+    let (told, known) = (told.epoch(), known.epoch());
+    let detail =
+        format!("the nodes that answer tell of epoch {told}, and the cluster was at {known}: they were cut off");
+    Error::new(ErrorKind::Unavailable, detail)
 }
 
 /// **Round trips: 1.**
@@ -265,5 +365,110 @@ async fn ask(member: Arc<Member>, patience: Duration) -> Result<SlotMap> {
             Ok(map.at_epoch(&values.next().map(|info| text(&info)).unwrap_or_default()))
         }
         None => Err(named(larder_core::ext::no_reply())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Fake, config};
+    use super::super::slot::{SLOTS, Slot};
+    use super::*;
+
+    const LAST: u16 = SLOTS as u16 - 1;
+
+    fn nodes(seeds: &[&Fake]) -> Arc<Nodes> {
+        Arc::new(Nodes::new(config(seeds), Arc::default()))
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_node_that_was_met_in_a_runtime_that_ends_is_kept_in_the_stores_own() {
+        let fake = Fake::start().await;
+        let nodes = nodes(&[&fake]);
+        let (theirs, place) = (nodes.clone(), fake.place());
+        let met = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { theirs.at(&place).map(drop) })
+        });
+        met.join().unwrap().unwrap();
+        let member = nodes.at(&fake.place()).unwrap();
+        member.node.link_by(Instant::now() + Duration::from_secs(5)).await.unwrap();
+    }
+
+    /// Who serves the first and the last slot, as is gone by.
+    fn owners(nodes: &Nodes) -> [u16; 2] {
+        let topology = nodes.topology();
+        [0, SLOTS - 1].map(|slot| topology.members[topology.map.owner(Slot::at(slot)).unwrap()].place.port)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_map_of_an_older_epoch_never_takes_the_place_of_a_newer_one() {
+        let (left, right) = (Fake::start().await, Fake::start().await);
+        let halves = [(0, 8_191, &left), (8_192, LAST, &right)];
+        let nodes = nodes(&[&left, &right]);
+        left.says(6, &halves);
+        right.says(6, &halves);
+        nodes.look().await.unwrap();
+        // It was cut off when the right one took over, and knows of nothing.
+        left.says(5, &[(0, LAST, &left)]);
+        for _ in 0..20 {
+            // As often as the right one is asked, by chance or behind the left one, that is well.
+            _ = nodes.look().await;
+            assert_eq!(owners(&nodes), [left.port, right.port]);
+        }
+        let gone = right.port;
+        drop(right);
+        let down = || nodes.known().iter().any(|member| member.node.health.error().is_some());
+        while !down() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(nodes.look().await.unwrap_err().kind(), ErrorKind::Unavailable, "nobody who answers knows better");
+        assert_eq!(owners(&nodes), [left.port, gone], "the newest that was told is kept");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_cluster_that_was_made_anew_is_gone_by_though_its_epochs_begin_again() {
+        let (left, right) = (Fake::start().await, Fake::start().await);
+        let nodes = nodes(&[&left, &right]);
+        for (epoch, slots) in
+            [(6, [(0, 8_191, &left), (8_192, LAST, &right)]), (2, [(0, 99, &right), (100, LAST, &left)])]
+        {
+            left.says(epoch, &slots);
+            right.says(epoch, &slots);
+            nodes.look().await.unwrap();
+            assert_eq!(owners(&nodes), [slots[0].2.port, slots[1].2.port]);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_node_that_serves_nothing_is_dialled_no_more_though_nobody_has_the_map_looked_at() {
+        let (stays, goes) = (Fake::start().await, Fake::start().await);
+        let retired = Duration::from_millis(300);
+        let nodes = Arc::new(Nodes { retired, ..Nodes::new(config(&[&stays, &goes]), Arc::default()) });
+        stays.says(1, &[(0, 99, &goes), (100, LAST, &stays)]);
+        nodes.look().await.unwrap();
+        let keeper = tokio::spawn(nodes.clone().keep());
+        goes.says(2, &[(0, LAST, &stays)]);
+        stays.says(2, &[(0, LAST, &stays)]);
+        nodes.refreshed(Duration::from_secs(5), Instant::now() + Duration::from_secs(5)).await;
+        assert_eq!(owners(&nodes), [stays.port; 2]);
+        assert_eq!(nodes.known().len(), 2, "what was sent to it may still be answered");
+        let gone = Arc::downgrade(&nodes.at(&goes.place()).unwrap());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while gone.upgrade().is_some() {
+            assert!(Instant::now() < deadline, "it is kept for good");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let dials = goes.dials();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!((goes.dials(), nodes.known().len()), (dials, 1));
+
+        // One that a redirection named, and no map since.
+        nodes.at(&goes.place()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while nodes.known().len() > 1 {
+            assert!(Instant::now() < deadline, "the one of a redirection is kept for good");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        keeper.abort();
     }
 }

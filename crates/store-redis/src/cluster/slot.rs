@@ -16,6 +16,11 @@ impl Slot {
         Slot(crc16(tag(physical)) % SLOTS as u16)
     }
 
+    #[cfg(test)]
+    pub(crate) fn at(index: usize) -> Slot {
+        Slot(index as u16)
+    }
+
     /// Its number.
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)

@@ -1,5 +1,6 @@
 //! A closer look at some keys.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use larder_core::survey::{DataType, Measured, Pace, Part, Sample, Shape};
@@ -19,7 +20,7 @@ const ELEMENT_BYTES_MAX: u64 = 16 * 1024;
 const NUMBER_BYTES_MAX: i64 = 20;
 
 /// Measures keys of one server. **Round trips:** 1 for every 50, up to 3 more where elements are drawn.
-pub(super) async fn measure(node: &Node, ctx: Ctx, pace: Pace, keys: &[&Sample]) -> Result<Vec<Option<Measured>>> {
+pub(super) async fn measure(node: &Arc<Node>, ctx: Ctx, pace: Pace, keys: &[&Sample]) -> Result<Vec<Option<Measured>>> {
     let mut all = Vec::with_capacity(keys.len());
     if keys.is_empty() {
         return Ok(all);

@@ -6,6 +6,7 @@
 mod measure;
 mod vitals;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_core::survey::{DataType, Measured, Pace, Sample, Seen, Survey, Surveying, Told, Vitals};
@@ -88,7 +89,7 @@ impl Survey for RedisClusterStore {
     }
 }
 
-fn named<T>(node: &Node, result: Result<T>) -> Result<T> {
+fn named<T>(node: &Arc<Node>, result: Result<T>) -> Result<T> {
     result.map_err(|error| error.store(node.name()))
 }
 
@@ -106,7 +107,7 @@ impl Drop for Asker {
 }
 
 impl Asker {
-    async fn open(node: &Node) -> Result<Asker> {
+    async fn open(node: &Arc<Node>) -> Result<Asker> {
         let (conn, _, task) = node.open_pushed(|_| (), || ()).await?;
         let mut asker = Asker { conn, task, timeout: node.config.timeout };
         let mut pipeline = Pipeline::new();
@@ -135,7 +136,7 @@ impl Asker {
 }
 
 async fn walk(
-    node: &Node,
+    node: &Arc<Node>,
     ctx: Ctx,
     pace: Pace,
     looked_at: &mut u64,

@@ -1,6 +1,7 @@
 //! What a server says of itself: `INFO`, its settings of memory, and its slow log, in one round trip.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use larder_core::survey::{CommandTimes, Slow, Vitals};
@@ -29,7 +30,7 @@ const SLOW_MAX: usize = 8;
 const SLOW_BYTES_MAX: usize = 120;
 
 /// Asks a server. **Round trips: 1.**
-pub(super) async fn ask(node: &Node, ctx: Ctx) -> Result<Vitals> {
+pub(super) async fn ask(node: &Arc<Node>, ctx: Ctx) -> Result<Vitals> {
     let mut cmds = vec![cmd(&["INFO", "all"])];
     cmds.extend(SETTINGS.iter().map(|setting| cmd(&["CONFIG", "GET", setting])));
     cmds.push(cmd(&["SLOWLOG", "GET", &SLOW_MAX.to_string()]));

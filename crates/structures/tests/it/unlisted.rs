@@ -7,7 +7,7 @@ use larder_core::{ClockRef, Ctx, Effect, ErrorKind, Key, ManualClock, PutMode, S
 use larder_store_memory::MemoryStore;
 use larder_structures::records::{PackedRecords, Schema, Value};
 use larder_structures::registry::drop_structure;
-use larder_structures::{EventLog, Name, UniqueVisitors};
+use larder_structures::{EventLog, Name, UniqueVisitors, Visitors};
 
 use crate::support::hooked::{Hooked, fail};
 use crate::support::natives::Natives;
@@ -30,6 +30,11 @@ fn memory(clock: &ClockRef) -> (Arc<MemoryStore>, StoreRef) {
 
 async fn log(store: &StoreRef, clock: &ClockRef) -> EventLog {
     let options = EventLog::options().chunk(MINUTE).retention(60 * MINUTE).clock(clock.clone());
+    options.open_or_create(store, "n").await.unwrap()
+}
+
+async fn visitors(store: &StoreRef, clock: &ClockRef) -> Visitors {
+    let options = Visitors::options().period(60 * MINUTE).shards(1).clock(clock.clone());
     options.open_or_create(store, "n").await.unwrap()
 }
 
@@ -76,6 +81,20 @@ async fn a_part_of_a_log_that_is_listed_stays_though_its_maker_meets_another_man
     mend_manifest(&store, was).await;
     let events = log(&store, &shared).await.fetch(..).await.unwrap();
     assert_eq!(events.whole().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_window_that_is_listed_stays_though_its_maker_meets_another_manifest() {
+    for has_id in [false, true] {
+        let (clock, shared) = clock();
+        let (_, store) = memory(&shared);
+        let one = visitors(&store, &shared).await;
+        let was = spoil_manifest(&store, &clock).await;
+        let outcome = if has_id { one.hit_visitor("a").await } else { one.hit().await };
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
+        mend_manifest(&store, was).await;
+        assert_eq!(visitors(&store, &shared).await.current().await.unwrap(), 1, "with an id: {has_id}");
+    }
 }
 
 /// A clone of the handle meets the manifest between the making of a period and its entry.
@@ -166,4 +185,53 @@ async fn a_shard_of_records_that_others_made_is_not_removed_for_one_that_was_not
     assert!(store.delete(list).await.unwrap());
     assert_eq!(set(&one, 2).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(memory.stats().items, before - 1);
+}
+
+/// Listed between the drop's look at the list and its end.
+#[tokio::test]
+async fn windows_that_others_list_beside_a_drop_go_as_well() {
+    for (nth, has_id) in [(3, false), (4, false), (3, true), (4, true)] {
+        let (_, shared) = clock();
+        let (memory, store) = memory(&shared);
+        let (old, other) = (visitors(&store, &shared).await, visitors(&store, &shared).await);
+        old.hit_at(std::time::UNIX_EPOCH + START - MINUTE, 1).await.unwrap();
+        let hooked = Hooked::new(&store);
+        hooked.at(nth, move |store, batch| async move {
+            if has_id {
+                other.hit_visitor("a").await.unwrap()
+            } else {
+                other.hit().await.unwrap()
+            }
+            store.run(Ctx::default(), batch).await
+        });
+        drop_it(&hooked.shared()).await;
+        assert_eq!(memory.stats().items, 0, "batch {nth}, with an id: {has_id}");
+        assert_eq!(old.hit().await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+}
+
+/// The making of a window, of which the reply may be lost, and its entry in the list.
+#[tokio::test]
+async fn a_window_that_is_made_behind_a_drop_is_removed_again() {
+    for (step, is_told, has_id) in
+        [(1, true, false), (1, false, false), (2, true, false), (1, true, true), (1, false, true), (2, true, true)]
+    {
+        let (_, shared) = clock();
+        let (memory, store) = memory(&shared);
+        let hooked = Hooked::new(&store);
+        let site = visitors(&hooked.shared(), &shared).await;
+        hooked.at(step, move |store, batch| async move {
+            drop_it(&store).await;
+            let replies = store.run(Ctx::default(), batch.clone()).await;
+            if is_told { replies } else { fail(&batch, Effect::Unknown) }
+        });
+        let when = format!("step {step}, told: {is_told}, with an id: {has_id}");
+        let outcome = if has_id { site.hit_visitor("a").await } else { site.hit().await };
+        assert!(outcome.is_err(), "{when}");
+        if !is_told && !has_id {
+            // A hit is never sent again: what it made is removed by who comes next.
+            assert_eq!(site.hit().await.unwrap_err().kind(), ErrorKind::Lost);
+        }
+        assert_eq!(memory.stats().items, 0, "{when}");
+    }
 }

@@ -3,6 +3,7 @@
 mod edges;
 mod faults;
 mod handle;
+mod late;
 mod memcached;
 mod model;
 mod servers;

@@ -6,5 +6,6 @@ mod handle;
 mod late;
 mod memcached;
 mod model;
+mod quiet;
 mod servers;
 mod text;

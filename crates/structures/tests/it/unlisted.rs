@@ -97,26 +97,29 @@ async fn a_window_that_is_listed_stays_though_its_maker_meets_another_manifest()
     }
 }
 
-/// A clone of the handle meets the manifest between the making of a period and its entry.
+/// A clone of the handle meets the manifest at any step of the making of a period.
 #[tokio::test]
 async fn a_period_that_is_listed_stays_though_its_maker_meets_another_manifest() {
-    let (clock, shared) = clock();
-    let (_, store) = memory(&shared);
-    let hooked = Hooked::new(&store);
-    let one = unique(&hooked.shared(), &shared).await;
-    let beside = one.clone();
-    let was = Arc::new(std::sync::Mutex::new(None));
-    let keeps = was.clone();
-    hooked.at(3, move |store, batch| async move {
-        *keeps.lock().unwrap() = Some(spoil_manifest(&store, &clock).await);
-        assert_eq!(beside.count().await.unwrap_err().kind(), ErrorKind::Lost);
-        store.run(Ctx::default(), batch).await
-    });
-    assert_eq!(one.add([1u64]).await.unwrap_err().kind(), ErrorKind::Lost);
-    let was = was.lock().unwrap().take().unwrap();
-    mend_manifest(&store, was).await;
-    // Nobody was counted: that is no loss.
-    assert_eq!(unique(&store, &shared).await.count().await.unwrap().visitors, 0);
+    for step in 2..=6 {
+        let (clock, shared) = clock();
+        let (_, store) = memory(&shared);
+        let hooked = Hooked::new(&store);
+        let one = unique(&hooked.shared(), &shared).await;
+        let beside = one.clone();
+        let was = Arc::new(std::sync::Mutex::new(None));
+        let keeps = was.clone();
+        hooked.at(step, move |store, batch| async move {
+            *keeps.lock().unwrap() = Some(spoil_manifest(&store, &clock).await);
+            assert_eq!(beside.count().await.unwrap_err().kind(), ErrorKind::Lost);
+            store.run(Ctx::default(), batch).await
+        });
+        let outcome = one.add([1u64]).await;
+        assert!(outcome.is_ok() || outcome.is_err_and(|error| error.kind() == ErrorKind::Lost));
+        let was = was.lock().unwrap().take().unwrap();
+        mend_manifest(&store, was).await;
+        let counted = unique(&store, &shared).await.count().await;
+        assert!(counted.is_ok(), "step {step}: {counted:?}");
+    }
 }
 
 /// The reply is lost to who makes a shard, and he hears of the drop only at his next call.

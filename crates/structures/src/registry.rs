@@ -169,7 +169,7 @@ const LIST_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// written meanwhile, which waits a moment first, and two for each time that the manifest must be looked at again.
 ///
 /// What others add meanwhile goes as well: the map of a sharded collection, which names its shards, the head of a packed table, which names its versions, and the lists of the periods of
-/// unique visitors, of the shards of packed records and of the parts of an event log are deleted as they were read, and where they were written since, they are read and what they name is
+/// unique visitors, of the windows of visitors, of the shards of packed records and of the parts of an event log are deleted as they were read, and where they were written since, they are read and what they name is
 /// deleted once more. Whoever made what he cannot list any more removes it himself; what somebody had made who died before he could stays, under a key that nobody reads.
 ///
 /// A store that cannot delete by token (`delete_cas` in its profile) deletes manifest, map, head and list as they are: what others drop and make
@@ -281,7 +281,7 @@ pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &M
     let keys = match manifest.kind {
         Kind::Array => array::pieces(name, manifest),
         Kind::Lock | Kind::Counter | Kind::FastCounter | Kind::Set | Kind::Cache => Ok(Vec::new()),
-        Kind::Visitors => visitors::pieces(store, ctx, name, manifest).await,
+        Kind::Visitors => return visitors::pieces(store, ctx, name, manifest).await,
         Kind::Table => table::pieces(store, ctx, name, manifest).await,
         Kind::Queue | Kind::Stack => queue::pieces(store, ctx, name, manifest).await,
         Kind::EventLog => return log::pieces(store, ctx, name, manifest).await,

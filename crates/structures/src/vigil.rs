@@ -83,11 +83,12 @@ impl Vigil {
     /// # Errors
     /// [`ErrorKind::Lost`], with the effect "not applied": what was written went to a life that nobody opens any more.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_over.load(Ordering::Acquire) {
-            Err(self.lost("was made again by others: open it anew"))
-        } else {
-            Ok(())
-        }
+        if self.is_over() { Err(self.lost("was made again by others: open it anew")) } else { Ok(()) }
+    }
+
+    /// True if this life of the name is known to be over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
     }
 
     /// Runs a batch, with a look at the manifest in it if one is due. **Round trips: 1.**

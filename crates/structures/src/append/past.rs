@@ -102,6 +102,9 @@ pub(crate) struct Seen {
     unread: Runs,
     /// Those up to this one may stand in the snapshot of `newest.0`, or in an earlier one; those behind it in the log for certain, or in a later epoch.
     in_snapshot: u64,
+    /// Those up to this one were read to be missing in a value whose snapshots have forgotten this handle: they are in it, and what comes late of them
+    /// is no sign of the others.
+    forgotten: u64,
 }
 
 impl Seen {
@@ -119,7 +122,8 @@ impl Seen {
                 now.0, now.1
             ));
         }
-        if last < self.acked && (last > 0 || (self.is_in_epoch && now.0 == epoch)) {
+        let must_show = self.is_in_epoch && now.0 == epoch;
+        if last < self.acked && (must_show || (last > 0 && !self.may_be_forgotten(is_same_epoch, trace))) {
             return Some(format!("this handle's write {} was acknowledged and is gone", self.acked));
         }
         if is_same_epoch && trace.digest_at_bytes != Some(self.digest) {
@@ -136,6 +140,12 @@ impl Seen {
         Some(format!("this handle's write {missing} was acknowledged and is gone, though later ones are there"))
     }
 
+    /// True if the last acknowledged write may be in a snapshot that does not say so, and a frame of an earlier one have come once more behind it.
+    fn may_be_forgotten(&self, is_same_epoch: bool, trace: &Trace) -> bool {
+        let is_in_log = is_same_epoch && self.acked > self.in_snapshot;
+        self.acked <= self.forgotten || (trace.known.is_none() && !trace.is_complete && !is_in_log)
+    }
+
     /// Takes in a value that contradicts nothing of `before`, which was seen when its read was sent.
     pub(super) fn read(&mut self, before: &Seen, now: (u32, usize), last: u64, trace: &Trace) {
         if now < self.newest {
@@ -145,6 +155,9 @@ impl Seen {
         if now.0 > self.newest.0 {
             self.is_in_epoch = self.acked == before.acked && last == self.acked;
             self.in_snapshot = self.acked;
+        }
+        if last < before.acked {
+            self.forgotten = self.forgotten.max(before.acked);
         }
         self.newest = now;
         self.digest = trace.digest;
@@ -256,6 +269,29 @@ mod tests {
         seen.read(&seen.clone(), (2, 100), 5, &trace(Some(5), &[]));
         let why = seen.contradicted((2, 100), 0, &trace(None, &[]));
         assert_eq!(why.as_deref(), Some(gone));
+    }
+
+    /// What comes once more behind a snapshot that has forgotten its writer counts as new, and says nothing of later writes.
+    #[test]
+    fn a_frame_that_comes_late_is_no_sign_of_a_loss_where_its_writer_may_be_forgotten() {
+        let late = |known, own: &[u64]| Trace { is_complete: false, ..trace(known, own) };
+        let gone = Some("this handle's write 5 was acknowledged and is gone");
+        let mut seen = acknowledged_in_epoch_1();
+        seen.read(&seen.clone(), (1, 140), 5, &trace(None, &[5]));
+        assert_eq!(seen.contradicted((2, 80), 3, &late(None, &[3])), None);
+        // In the log of the epoch that it landed in, in one that has forgotten nobody, and in a snapshot that knows the writer, it would be.
+        let why = seen.contradicted((1, 180), 3, &grown(&seen, late(None, &[3])));
+        assert_eq!(why.as_deref(), gone);
+        assert_eq!(seen.contradicted((2, 80), 3, &trace(None, &[3])).as_deref(), gone);
+        assert_eq!(seen.contradicted((2, 80), 3, &late(Some(3), &[])).as_deref(), gone);
+        // Once it was read to be forgotten, a later snapshot may know the writer by what came late.
+        seen.read(&seen.clone(), (2, 80), 0, &late(None, &[]));
+        assert_eq!(seen.contradicted((3, 80), 3, &late(Some(3), &[])), None);
+        assert_eq!(seen.contradicted((2, 120), 3, &grown(&seen, late(None, &[3]))), None);
+        // Of a write since then all holds as before.
+        seen.acknowledged(6, &seen.clone());
+        let why = seen.contradicted((3, 80), 3, &late(Some(3), &[]));
+        assert_eq!(why.as_deref(), Some("this handle's write 6 was acknowledged and is gone"));
     }
 
     /// It was compacted away behind more writers than a snapshot keeps, and its acknowledgement came after that was read, or while it was.

@@ -23,7 +23,7 @@
 
 pub(crate) mod layout;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Cas, Ctx, Error, ErrorKind, Key, Op, Reply, Result, StoreRef, Want, ambient};
@@ -39,6 +39,8 @@ use crate::vigil::Vigil;
 
 /// How many bytes of different callers' entries travel in one write.
 const COMBINED_BYTES_MAX: usize = 16 * 1024;
+/// How many pieces that are not known to be listed a handle remembers; of more the oldest are forgotten.
+const MADE_MAX: usize = 1_024;
 /// How many entries one write takes.
 const ENTRIES_A_WRITE: usize = COMBINED_BYTES_MAX / (ENTRY_BYTES + 1);
 
@@ -47,6 +49,9 @@ pub(crate) struct Ledger {
     store: StoreRef,
     shards: Arc<Shards<Entries>>,
     combiner: Combiner<Writer<Entries>>,
+    /// Pieces that this handle sent to be made, and does not know to be listed: nobody finds them once the list is gone. Held for a
+    /// few loads and stores, never across an await.
+    made: Mutex<Vec<Piece>>,
 }
 
 /// What a ledger lists, in order of number, part, incarnation.
@@ -69,7 +74,7 @@ impl Ledger {
     pub(crate) fn new(store: &StoreRef, name: &Name, manifest: &Manifest, tuning: Tuning) -> Result<Ledger> {
         let shards = Arc::new(Shards::new(store, name, manifest, tuning)?);
         let combiner = Combiner::new(Writer::new(shards.clone()), COMBINED_BYTES_MAX);
-        Ok(Ledger { store: store.clone(), shards, combiner })
+        Ok(Ledger { store: store.clone(), shards, combiner, made: Mutex::default() })
     }
 
     /// How many pieces fit into it at the least: compacted, or where the store has no cas to compact it with, each registered by a write of its own.
@@ -109,10 +114,46 @@ impl Ledger {
         let list = List::of(&folded.state)?;
         let is_dirty = self.shards.is_dirty(&reading, &folded);
         drop(folded);
+        self.lock_made().retain(|piece| !list.has_exactly(piece));
         if is_dirty {
             self.shards.compact_behind(vec![reading]);
         }
         Ok(list)
+    }
+
+    /// Asked once this ledger has told [`Lost`](ErrorKind::Lost): true if it is gone, so that nobody finds a piece by it any more. Else only this life of the name
+    /// is over, and the list may be there and name what was made. **Round trips: 0**, 1 in that case.
+    pub(crate) async fn is_gone(&self, ctx: Ctx) -> bool {
+        if !self.vigil().is_over() {
+            return true;
+        }
+        let get = self.shards.op(0, |key| Op::get(key, Want::empty()));
+        matches!(self.store.run(ctx, Batch::from_buf([get])).await.pop(), Some(Ok(Reply::Miss)))
+    }
+
+    /// Remembers pieces that are sent to be made, until they are [`listed`](Ledger::listed), or a list that was read has them.
+    pub(crate) fn making(&self, pieces: &[Piece]) {
+        let mut made = self.lock_made();
+        made.retain(|piece| !pieces.contains(piece));
+        made.extend_from_slice(pieces);
+        let surplus = made.len().saturating_sub(MADE_MAX);
+        made.drain(..surplus);
+    }
+
+    /// Forgets pieces: they are listed, or are not there.
+    pub(crate) fn listed(&self, pieces: &[Piece]) {
+        self.lock_made().retain(|piece| !pieces.contains(piece));
+    }
+
+    /// The pieces that this handle perhaps made and that nobody finds, since the list [is gone](Ledger::is_gone); none where it is not. **Round trips** as there.
+    pub(crate) async fn orphans(&self, ctx: Ctx) -> Vec<Piece> {
+        let made = self.lock_made().clone();
+        if made.is_empty() || !self.is_gone(ctx).await { Vec::new() } else { made }
+    }
+
+    fn lock_made(&self) -> MutexGuard<'_, Vec<Piece>> {
+        // A panic while it was held (an allocation failed) leaves it whole.
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is listed. **Round trips: 1.**

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use larder_core::{PutMode, StoreExt, SystemClock, Ttl};
+use larder_core::{Effect, Profile, PutMode, Run, Store, StoreExt, SystemClock, Ttl};
 use larder_layers::Counting;
 use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
@@ -175,4 +176,74 @@ async fn as_many_pieces_as_are_promised_find_room() {
     assert!(pieces.len() > 5_000);
     ledger.register(soon(), &pieces).await.unwrap();
     assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces(), pieces);
+}
+
+/// A store that answers no write once it is stuck, and counts those that it was sent.
+#[derive(Debug)]
+struct Stuck {
+    inner: StoreRef,
+    is_stuck: AtomicBool,
+    sent: AtomicUsize,
+    goes_on: tokio::sync::Notify,
+}
+
+impl Store for Stuck {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        if !self.is_stuck.load(Ordering::SeqCst) {
+            return self.inner.run(ctx, batch);
+        }
+        let nth = self.sent.fetch_add(1, Ordering::SeqCst);
+        Run::pending(async move {
+            match nth {
+                // The first write goes on once the others wait behind it.
+                0 => self.goes_on.notified().await,
+                _ => std::future::pending().await,
+            }
+            self.inner.run(ctx, batch).await
+        })
+    }
+}
+
+/// They share one write, which goes on to the later deadline.
+#[tokio::test]
+async fn who_shares_a_write_with_a_patient_caller_is_answered_by_his_own_deadline() {
+    // Whoever comes first drives the write.
+    for is_short_first in [true, false] {
+        let inner: StoreRef = Arc::new(MemoryStore::new());
+        let (name, manifest) = made(&inner).await;
+        let stuck = Arc::new(Stuck {
+            inner,
+            is_stuck: AtomicBool::new(true),
+            sent: AtomicUsize::new(0),
+            goes_on: tokio::sync::Notify::new(),
+        });
+        let store: StoreRef = stuck.clone();
+        let ledger = Arc::new(Ledger::new(&store, &name, &manifest, tuning()).unwrap());
+        let register = |number: u64, within_ms: u64| {
+            let ledger = ledger.clone();
+            tokio::spawn(async move {
+                let began = Instant::now();
+                let deadline = began + Duration::from_millis(within_ms);
+                (ledger.register(deadline, &[piece(number, 0, 1)]).await, began.elapsed())
+            })
+        };
+        let first = register(1, 20_000);
+        tokio::task::yield_now().await;
+        let times = if is_short_first { [200, 20_000] } else { [20_000, 200] };
+        let [one, other] = [register(2, times[0]), register(3, times[1])];
+        tokio::task::yield_now().await;
+        stuck.goes_on.notify_one();
+        first.await.unwrap().0.unwrap();
+        let (short, long) = if is_short_first { (one, other) } else { (other, one) };
+        let (outcome, took) = short.await.unwrap();
+        let error = outcome.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::Unknown), "{error}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        assert!(!long.is_finished());
+        long.abort();
+    }
 }

@@ -328,6 +328,10 @@ impl Writer {
             return;
         }
         let (inner, ctx) = (&self.inner, Ctx { deadline: Some(self.deadline) });
+        // Where only this life of the name is over, the list may be there, and name them.
+        if !inner.ledger.is_gone(ctx).await {
+            return;
+        }
         // Which of them stand, and are this write's, is not known where a reply was lost.
         let Ok(reads) = inner.read_parts(ctx, &parts(&made), Want::VALUE).await else { return };
         let is_ours = |at: At, bytes: &[u8]| {

@@ -147,9 +147,17 @@ impl Inner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&shard).copied()
     }
 
-    /// Reads the ledger, and learns all it lists, but for what was lost and made again. **Round trips: 1.**
+    /// Reads the ledger, and learns all it lists, but for what was lost and made again. **Round trips: 1**; where it is gone, up to 3 more to remove what this
+    /// handle made for it.
     pub(super) async fn look(&self, deadline: Instant) -> Result<List> {
-        let list = self.ledger.read(Ctx { deadline: Some(deadline) }).await?;
+        let ctx = Ctx { deadline: Some(deadline) };
+        let list = match self.ledger.read(ctx).await {
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                self.remove_orphans(ctx).await;
+                return Err(error);
+            }
+            list => list?,
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for of_shard in list.pieces().chunk_by(|one, next| one.number == next.number) {
             let Ok(shard) = u32::try_from(of_shard[0].number) else { continue };
@@ -234,12 +242,28 @@ impl Inner {
 
     /// Makes shards that the ledger does not list, or finds those that others made, and lists them.
     async fn make(&self, deadline: Instant, shards: &[u32]) -> Result<()> {
-        let ctx = Ctx { deadline: Some(deadline) };
-        let (mut batch, mut drawn) = (Batch::new(), Vec::with_capacity(shards.len()));
-        for &shard in shards {
-            // Drawn anew for each try: what was sent twice could come back without what was written to it first.
-            let header = Header { incarnation: (random_id() >> 1).max(1), known: 0, shard };
-            drawn.push(Piece { number: u64::from(shard), part: 0, incarnation: header.incarnation });
+        // Drawn anew for each try: what was sent twice could come back without what was written to it first.
+        let incarnation = || (random_id() >> 1).max(1);
+        let piece = |&shard: &u32| Piece { number: u64::from(shard), part: 0, incarnation: incarnation() };
+        let drawn: Vec<Piece> = shards.iter().map(piece).collect();
+        // Should a reply be lost, or this future be dropped, a look that misses the list removes them.
+        self.ledger.making(&drawn);
+        let made = self.make_drawn(deadline, &drawn).await;
+        match &made {
+            Ok(()) => self.ledger.listed(&drawn),
+            // A look beside this call may have taken them for removed before they were there.
+            Err(error) if error.kind() != ErrorKind::Lost => self.ledger.making(&drawn),
+            Err(_) => {}
+        }
+        made
+    }
+
+    async fn make_drawn(&self, deadline: Instant, drawn: &[Piece]) -> Result<()> {
+        let mut batch = Batch::new();
+        for piece in drawn {
+            // It was one.
+            let shard = piece.number as u32;
+            let header = Header { incarnation: piece.incarnation, known: 0, shard };
             let value = header.shard_of_zeros(self.params.shard_bytes());
             batch.push(if self.is_native() {
                 Op::native(self.key(shard)?, Native::BitsMake { value: value.into() })
@@ -248,9 +272,11 @@ impl Inner {
             });
             batch.push(self.header_op(shard)?);
         }
-        let mut replies = self.vigil().run(ctx, batch).await.into_iter();
-        let mut pieces = Vec::with_capacity(shards.len());
-        for &shard in shards {
+        let mut replies = self.vigil().run(Ctx { deadline: Some(deadline) }, batch).await.into_iter();
+        self.ledger.making(drawn);
+        let mut pieces = Vec::with_capacity(drawn.len());
+        for piece in drawn {
+            let shard = piece.number as u32;
             let made = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let header = replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let full = |error: &Error| matches!(error.kind(), ErrorKind::Full | ErrorKind::BadInput);
@@ -270,15 +296,10 @@ impl Inner {
                 let detail = format!("shard {shard} of records {} was made and is not there", self.name);
                 return Err(Error::new(ErrorKind::Unavailable, detail).store(self.store.profile().store.clone()));
             };
-            pieces.push(Piece { number: u64::from(shard), part: 0, incarnation });
+            pieces.push(Piece { incarnation, ..*piece });
         }
-        let listed = self.enlist(deadline, &pieces).await;
-        if matches!(&listed, Err(error) if error.kind() == ErrorKind::Lost) {
-            // It was dropped meanwhile: nobody would find what was made. What others made they remove themselves.
-            pieces.retain(|piece| drawn.contains(piece));
-            self.remove(ctx, &pieces).await;
-        }
-        let list = listed.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
+        let list =
+            self.enlist(deadline, &pieces).await.map_err(|error| error.effect(larder_core::Effect::NotApplied))?;
         pieces.iter().try_for_each(|piece| match self.said(&list, piece.number as u32)? {
             Some(listed) if listed == piece.incarnation => Ok(()),
             _ => {
@@ -293,29 +314,55 @@ impl Inner {
     /// # Errors
     /// [`ErrorKind::Lost`] where the list is gone, those of the store.
     async fn enlist(&self, deadline: Instant, pieces: &[Piece]) -> Result<List> {
-        self.ledger.register(deadline, pieces).await?;
+        if let Err(error) = self.ledger.register(deadline, pieces).await {
+            if error.kind() == ErrorKind::Lost {
+                self.remove_orphans(Ctx { deadline: Some(deadline) }).await;
+            }
+            return Err(error);
+        }
         // Others may have made one, written to it and lost it since the look that missed it: whoever wrote to it had listed it before, so it stands beside this one by now.
         self.look(deadline).await
     }
 
-    /// Removes shards that this handle made, as far as that can be done.
-    async fn remove(&self, ctx: Ctx, made: &[Piece]) {
-        if made.is_empty() {
-            return;
+    /// Once the ledger has told `Lost`: removes the shards that this handle made for it, where it is gone, as in a drop: nobody would find them. What others made they remove themselves.
+    /// **Round trips: 0** where it made none, else up to 3.
+    async fn remove_orphans(&self, ctx: Ctx) {
+        let made = self.ledger.orphans(ctx).await;
+        for some in made.chunks(self.store.profile().batch_ops_max) {
+            if self.remove(ctx, some).await.is_ok() {
+                self.ledger.listed(some);
+            }
         }
-        let profile = self.store.profile();
-        let ops: Result<Batch> = made
-            .iter()
-            .map(|piece| {
-                // It was one.
-                let shard = piece.number as u32;
+    }
+
+    /// Removes shards where they are of these incarnations.
+    async fn remove(&self, ctx: Ctx, made: &[Piece]) -> Result<()> {
+        let (profile, mut ops) = (self.store.profile(), Batch::new());
+        // Bits are removed by their mark; of an item it must be looked whose it is.
+        let gets = if self.is_native() { &[] } else { made };
+        let gets: Result<Batch> = gets.iter().map(|piece| self.header_op(piece.number as u32)).collect();
+        let gets = gets?;
+        let mut found =
+            if gets.is_empty() { Vec::new() } else { self.store.run(ctx, gets).await.into_vec() }.into_iter();
+        for piece in made {
+            // It was one.
+            let shard = piece.number as u32;
+            let is_ours = self.is_native()
+                || match found.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))? {
+                    Reply::Item(item) => {
+                        Header::parse(&item.value).is_some_and(|it| it.incarnation == piece.incarnation)
+                    }
+                    _ => false,
+                };
+            if is_ours {
                 let marks = vec![Header::mark(shard, piece.incarnation)];
-                Ok(owned_shard(&self.name, &self.manifest, self.is_native(), shard, marks)?.remove_op(&profile))
-            })
-            .collect();
-        if let Ok(ops) = ops {
-            _ = self.store.run(ctx, ops).await;
+                ops.push(owned_shard(&self.name, &self.manifest, self.is_native(), shard, marks)?.remove_op(&profile));
+            }
         }
+        if ops.is_empty() {
+            return Ok(());
+        }
+        self.store.run(ctx, ops).await.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
     /// The op that reads what a shard says of itself.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use larder_core::observe::Subject;
 use larder_core::{
     Cas, Ctx, Durability, Error, ErrorKind, Item, Key, Op, PutMode, Remaining, Reply, Result, StoreExt, StoreRef, Ttl,
-    Verb, Want,
+    Verb, Want, ambient,
 };
 
 use tokio::sync::RwLock;
@@ -31,6 +31,8 @@ const COMPACT_TRIES_MAX: usize = 8;
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 /// How often it is tried.
 const BEHIND_TRIES_MAX: usize = 3;
+/// How long one that has met with a change may keep the handle's own changes waiting, those included that it waits for itself.
+const QUIET_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Text {
     store: StoreRef,
@@ -273,7 +275,12 @@ impl Text {
                 Err(error) => return Err(error),
             }
             if quiet.is_none() {
-                quiet = Some(self.quiet.write().await);
+                let left = ctx.deadline.map(|deadline| deadline.saturating_duration_since(ambient::now()));
+                let alone = tokio::time::timeout(left.unwrap_or(self.timeout), self.quiet.write()).await;
+                quiet = Some(alone.map_err(|_| {
+                    let detail = "changes of this handle were under way until a compaction was to end";
+                    self.named(Error::new(ErrorKind::Timeout, detail))
+                })?);
             }
         }
         let detail = format!("others wrote at each of {COMPACT_TRIES_MAX} tries to compact it");
@@ -293,24 +300,33 @@ impl Text {
         }
     }
 
-    async fn compact_once(&self, mut item: Option<Item>) -> Result<()> {
+    async fn compact_once(&self, item: Option<Item>) -> Result<()> {
         let ctx = Ctx::within(BEHIND_MAX);
-        let mut quiet = None;
-        for _ in 0..BEHIND_TRIES_MAX {
-            let now = match item.take() {
-                Some(item) => item,
-                None => self.read(ctx).await?,
-            };
-            let text = decode_text(&now.value)?;
-            let Some(cas) = now.cas.filter(|_| self.is_dirty(now.value.len(), text.live_bytes())) else { break };
-            if self.rewrite(ctx, &now, cas, text.compacted()).await? != Reply::Exists {
-                break;
-            }
-            if quiet.is_none() {
-                quiet = Some(self.quiet.write().await);
-            }
+        if self.try_compact(ctx, item).await? {
+            return Ok(());
         }
-        Ok(())
+        let alone = async {
+            let _quiet = self.quiet.write().await;
+            for _ in 1..BEHIND_TRIES_MAX {
+                if self.try_compact(ctx.at_most(QUIET_MAX), None).await? {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        // Changes wait behind who waits for the lock, too.
+        tokio::time::timeout(QUIET_MAX, alone).await.unwrap_or(Ok(()))
+    }
+
+    /// Compacts the text, as it was read or is now, if it is dirty. False where somebody wrote meanwhile.
+    async fn try_compact(&self, ctx: Ctx, item: Option<Item>) -> Result<bool> {
+        let now = match item {
+            Some(item) => item,
+            None => self.read(ctx).await?,
+        };
+        let text = decode_text(&now.value)?;
+        let Some(cas) = now.cas.filter(|_| self.is_dirty(now.value.len(), text.live_bytes())) else { return Ok(true) };
+        Ok(self.rewrite(ctx, &now, cas, text.compacted()).await? != Reply::Exists)
     }
 
     pub(super) fn member_bytes_max(&self) -> usize {

@@ -74,7 +74,8 @@ impl Core {
             }
         };
         if let Err(error) = self.ledger.register(deadline, &[day.piece()]).await {
-            if !is_there && error.kind() == ErrorKind::Lost {
+            // Where only this life of the name is over, the list may be there, and name it.
+            if !is_there && error.kind() == ErrorKind::Lost && self.ledger.is_gone(ctx).await {
                 // It was dropped meanwhile: nobody would find what was made.
                 self.delete_shards(ctx, &day.head, day.head.shards).await;
                 _ = self.store.run(ctx, Batch::from_buf([Op::delete(self.head_key(period)?)])).await;

@@ -59,7 +59,10 @@ impl Shared {
         let key = self.key(window, COUNTER)?;
         for _ in 0..TRIES_MAX {
             // Drawn anew each time: see the ledger.
-            let value = layout::new_counter(layout::counter_incarnation(random_id()));
+            let drawn = layout::counter_incarnation(random_id());
+            let made = Piece { number: window, part: COUNTER, incarnation: drawn };
+            self.ledger.making(&[made]);
+            let value = layout::new_counter(drawn);
             let incr = Op::arith(key.clone(), Arith::Incr(hits));
             let before = self.ledger.seen();
             let batch =
@@ -85,8 +88,11 @@ impl Shared {
                 self.enlist(deadline, &list?, &[piece]).await
             };
             return match entered.await {
-                Ok(()) => Ok(()),
-                Err(error) => Err(self.not_entered(ctx, error, &key, window).await),
+                Ok(()) => {
+                    self.ledger.listed(&[made]);
+                    Ok(())
+                }
+                Err(error) => Err(self.not_entered(ctx, error, &key, made).await),
             };
         }
         let detail = format!("the counter of window {window} was evicted {TRIES_MAX} times before it could count");
@@ -110,12 +116,14 @@ impl Shared {
     }
 
     /// The error of a hit that was counted in a window that could not be entered in the ledger.
-    async fn not_entered(&self, ctx: Ctx, error: Error, key: &Key, window: u64) -> Error {
+    async fn not_entered(&self, ctx: Ctx, error: Error, key: &Key, made: Piece) -> Error {
         if error.kind() == ErrorKind::Lost {
-            // Dropped, or lost whole: what was made is nobody's. It ends by itself where it cannot be removed.
-            _ = self.store.run(ctx, Batch::from_buf([Op::delete(key.clone())])).await;
+            // Dropped, or lost whole: what was made is nobody's.
+            self.ledger.making(&[made]);
+            self.remove_orphans(ctx).await;
             return error.effect(Effect::NotApplied);
         }
+        let window = made.number;
         let detail = format!(
             "the hit was counted, but window {window} could not be entered in the ledger, so its loss would not be told: {}",
             error.detail()

@@ -88,9 +88,11 @@ use larder_core::{Ctx, Error, ErrorKind, Key, Result, StoreRef};
 pub(crate) use self::layout::stale_bytes;
 pub use self::options::VisitorsOptions;
 use self::shared::{Shared, as_ms};
-use crate::ledger;
+use crate::ledger::{self, Piece};
 use crate::manifest::Manifest;
 use crate::name::Name;
+use crate::owned::Owned;
+use crate::registry::Pieces;
 
 /// A handle of visitors: a cheap clone, shared by as many tasks as you like.
 ///
@@ -433,11 +435,13 @@ fn since_1970_ms(time: SystemTime) -> Result<u64> {
 ///
 /// # Errors
 /// As [`ledger::pieces`].
-pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Vec<Key>> {
-    let listed = ledger::pieces(store, ctx, name, manifest).await?;
+pub(crate) async fn pieces(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Pieces> {
+    let (listed, cas) = ledger::pieces_and_token(store, ctx, name, manifest).await?;
     // What a later release may list beyond has no key of this one.
     let known = listed.iter().filter(|piece| piece.number <= layout::WINDOW_MAX && piece.part <= layout::SHARDS_MAX);
-    known.map(|piece| manifest.data_key(name, layout::Index { window: piece.number, part: piece.part })).collect()
+    let key = |piece: &Piece| manifest.data_key(name, layout::Index { window: piece.number, part: piece.part });
+    let keys: Result<Vec<Key>> = known.map(key).collect();
+    Ok(Pieces { keys: Owned::items(keys?), cas })
 }
 
 /// The parameters in words; `None` for what this release did not write.

@@ -64,7 +64,13 @@ impl Shared {
         let parts = windows.iter().flat_map(|&window| (0..=self.params.shards).map(move |part| (window, part)));
         let before = self.ledger.seen();
         let (listed, mut found) = self.look(ctx, parts.collect(), true).await?;
-        let list = self.ledger.list(listed.unwrap_or_else(|| Err(larder_core::ext::no_reply())), before)?;
+        let list = match self.ledger.list(listed.unwrap_or_else(|| Err(larder_core::ext::no_reply())), before) {
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                self.remove_orphans(ctx).await;
+                return Err(error);
+            }
+            list => list?,
+        };
         let is_off = |at: &At, found: &BTreeMap<At, Option<Sight>>| {
             let sight = found.get(at).copied().flatten();
             list.incarnations(at.0, at.1)

@@ -112,6 +112,8 @@ impl Shared {
         // Drawn anew each time: see the ledger.
         let incarnation = random_id();
         let value = layout::shard_value(incarnation, &[]);
+        let piece = Piece { number: window, part: visit.part, incarnation };
+        self.ledger.making(&[piece]);
         let before = self.ledger.seen();
         let batch = [
             Op::put(visit.key.clone(), PutMode::Add, value, self.life(window)),
@@ -130,10 +132,14 @@ impl Shared {
         };
         let made = is_made.then_some(incarnation);
         match self.enlist_shard(visit, made, self.ledger.list(listed, before)).await {
-            Ok(is_there) => Ok(is_in && is_there),
+            Ok(is_there) => {
+                self.ledger.listed(&[piece]);
+                Ok(is_in && is_there)
+            }
             Err(error) if error.kind() == ErrorKind::Lost => {
-                // Dropped, or lost whole: what was made is nobody's. It ends by itself where it cannot be removed.
-                _ = self.store.run(visit.ctx(), Batch::from_buf([Op::delete(visit.key.clone())])).await;
+                // Dropped, or lost whole: what was made is nobody's.
+                self.ledger.making(&[piece]);
+                self.remove_orphans(visit.ctx()).await;
                 Err(error.effect(Effect::NotApplied))
             }
             Err(error) => Err(if is_in { error.effect(Effect::Unknown) } else { error }),

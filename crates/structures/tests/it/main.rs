@@ -29,6 +29,7 @@ mod sizes;
 mod sorted_races;
 mod table;
 mod unique;
+mod unlisted;
 mod vigil;
 mod visitors;
 mod waits_redis;

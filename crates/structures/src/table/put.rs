@@ -368,7 +368,7 @@ impl Inner {
     /// # Errors
     /// [`ErrorKind::Conflict`], of unknown effect, where it may have been lost before it was listed: then nobody is told.
     async fn gone_again(&self, effort: &mut Effort, put: &Put<'_>) -> Result<()> {
-        if !self.is_lossless {
+        if !self.is_lossless() {
             let (says, _) = self.ask_of_one(effort, &put.spot, put.key).await.map_err(unknown)?;
             if !matches!(says, Says::Listed { .. } | Says::Mortal { .. }) {
                 return Err(unknown(unlisted()));
@@ -412,7 +412,7 @@ impl Inner {
             // Listed after the late one, its successor takes that along when it goes.
             return self.renew(effort, key, newer).await;
         }
-        let cannot_be_lost = self.is_lossless || may_be_over;
+        let cannot_be_lost = self.is_lossless() || may_be_over;
         if !cannot_be_lost && !may_forget {
             // Lost, and whoever misses it is told so.
             return Ok(());

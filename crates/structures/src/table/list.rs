@@ -13,7 +13,7 @@ use larder_core::observe::{Phase, Subject};
 use larder_core::text::Shown;
 use larder_core::{
     Batch, Cas, Ctx, Durability, Error, ErrorKind, Item, Key, Op, Profile, PutMode, Remaining, Replies, Reply, Result,
-    StoreRef, Ttl, Verb, Want, ambient,
+    StoreRef, Ttl, TtlSupport, Verb, Want, ambient,
 };
 use tokio::runtime::Handle;
 
@@ -495,12 +495,28 @@ impl Inner {
     pub(super) fn left(&self, expiry_s: u32, told: Remaining) -> Option<Ttl> {
         match (expiry_s, told) {
             (0, _) => Some(Ttl::Never),
-            // Told in whole seconds, rounded down.
-            (_, Remaining::For(left)) => Some(Ttl::After(left.max(Duration::from_secs(1)))),
+            (_, Remaining::For(left)) => Some(Ttl::After(left.max(self.life_min()))),
             _ => expiry_s
                 .checked_sub(self.now_s())
                 .filter(|left| *left > 0)
                 .map(|left| Ttl::After(Duration::from_secs(u64::from(left)))),
+        }
+    }
+
+    /// What is left of a life after so much time more.
+    pub(super) fn left_after(&self, ttl: Ttl, passed: Duration) -> Ttl {
+        match ttl {
+            Ttl::Never => Ttl::Never,
+            // Should it be over by now, so is the entry, and the token it is written by.
+            Ttl::After(left) => Ttl::After(left.saturating_sub(passed).max(self.life_min())),
+        }
+    }
+
+    /// The least that is written of a life that goes on: what is left of it is told in the store's own measure, rounded down.
+    fn life_min(&self) -> Duration {
+        match self.store.profile().ttl {
+            TtlSupport::Millis => Duration::from_millis(1),
+            TtlSupport::None | TtlSupport::Seconds => Duration::from_secs(1),
         }
     }
 

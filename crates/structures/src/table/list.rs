@@ -397,11 +397,19 @@ impl Inner {
         _ = tokio::time::timeout(left, self.repair(&self.spot(key), key, Some(incarnation))).await;
     }
 
-    /// Waits until nothing is under way beside the callers, and nothing waits for another put.
+    /// Waits until nothing is under way beside the callers, and nothing waits for another put; as long as work beside a caller may take, since others may go on calling.
     pub(super) async fn settle(self: &Arc<Self>) {
         if let Some(op) = self.take_compaction() {
             self.run_behind(op);
         }
+        match runtime::current("waiting has an end") {
+            Ok(_) => _ = tokio::time::timeout(BEHIND_MAX, self.at_rest()).await,
+            // Without its timer a timeout panics.
+            Err(_) => self.at_rest().await,
+        }
+    }
+
+    async fn at_rest(&self) {
         loop {
             let rest = self.rest.notified();
             if self.behind.load(Ordering::Acquire) == 0 {

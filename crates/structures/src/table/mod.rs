@@ -679,7 +679,8 @@ impl Table {
     }
 
     /// Waits for what this handle has under way behind its callers: flagging entries that it put, tidying up after a remove. For a program that
-    /// is about to end; what it leaves undone, others do. **Round trips: 0** of its own. At most 5 s.
+    /// is about to end; what it leaves undone, others do. **Round trips: 0** of its own. At most 5 s, also where others go on
+    /// calling; outside a Tokio runtime, which has the timer, as long as it takes.
     ///
     /// ```
     /// # use larder_core::StoreRef;

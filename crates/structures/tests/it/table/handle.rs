@@ -8,9 +8,11 @@ use larder_core::{Ctx, Effect, ErrorKind, ManualClock, PutMode, StoreExt, StoreR
 use larder_store_memory::MemoryStore;
 use larder_structures::registry::{self, drop_structure};
 use larder_structures::{Name, Set, Table};
+use tokio::task::JoinHandle;
 
 use crate::support::hooked::Hooked;
 use crate::support::shaped::Shaped;
+use crate::support::slow::Slow;
 use crate::table::support::{
     cost, counting, entries, entry_key, eventually, evicting, flagged, is_flagged, list_key, lose, memory, sorted_keys,
 };
@@ -311,6 +313,32 @@ async fn a_program_that_ends_can_wait_for_what_is_done_behind_it() {
     assert_eq!(is_flagged(&store, "t", b"k").await, Some(false));
     table.settle().await;
     assert_eq!(is_flagged(&store, "t", b"k").await, Some(true));
+}
+
+/// Two go on putting through the handle, half a second apart, on a store that takes half a second: there is always something behind one of them.
+#[tokio::test(start_paused = true)]
+async fn to_wait_for_what_is_done_behind_a_handle_that_never_rests_ends_in_time() {
+    let slow = Slow::new(&memory(), false);
+    let store: StoreRef = slow.clone();
+    let table = Table::options().timeout(Duration::from_secs(600)).open_or_create(&store, "t").await.unwrap();
+    slow.take_ms((0..10_000).map(|_| (500, 0)));
+    let putting: Vec<_> = (0..2u32)
+        .map(|putter| {
+            let table = table.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(500) * putter).await;
+                for number in 0..200 {
+                    table.put([putter, number].map(|number| number as u8), "v").await.unwrap();
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let since = tokio::time::Instant::now();
+    tokio::time::timeout(Duration::from_secs(60), table.settle()).await.expect("an end");
+    assert_eq!(since.elapsed().as_secs(), 5);
+    assert!(putting.iter().all(|putting| !putting.is_finished()));
+    putting.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test]

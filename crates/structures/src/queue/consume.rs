@@ -234,8 +234,8 @@ impl Driver for Consumer {
 
 impl Consumer {
     pub(super) fn new(engine: Arc<Engine>, view: View) -> Consumer {
-        let (writer, may_evict) = (random_id(), engine.store.profile().may_evict());
-        let removals = Removals::new(writer, may_evict, engine.timeout);
+        let writer = random_id();
+        let removals = Removals::new(writer, engine.may_evict(), engine.timeout);
         Consumer {
             engine,
             writer,
@@ -320,6 +320,7 @@ impl Consumer {
         }
         let Some(view) = self.view.clone() else { return Ok(Step::Again) };
         self.shelf.forget_unlinked(&view.state);
+        self.removals.learn(self.engine.may_evict());
         self.removals.note_missed(&view.state, self.engine.order, &self.shelf);
         let mut plan = match self.plan(&view.state, changes, None) {
             Err(segments) => {

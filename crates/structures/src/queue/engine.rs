@@ -1,6 +1,6 @@
 //! What every call needs of an opened queue or stack: its keys, its limits, and how its state is read.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub(super) struct Engine {
     pub(super) value_bytes_max: usize,
     /// The highest sequence of the state that was read: a lower one is a rollback.
     newest: AtomicU64,
+    /// True once the store said that it may evict: what is gone later may have been evicted by then, whatever it says meanwhile.
+    may_evict: AtomicBool,
     /// Losses that callers of this handle have heard of: not told again by it.
     heard: AtomicU64,
     pub(super) clock: ClockRef,
@@ -141,9 +143,20 @@ impl Engine {
             cell,
             value_bytes_max: value_bytes_max(&store.profile(), key_bytes),
             newest: AtomicU64::new(0),
+            may_evict: AtomicBool::new(store.profile().may_evict()),
             heard: AtomicU64::new(0),
             store: store.clone(),
         })
+    }
+
+    /// True if what is gone may have been evicted. Asked once the reply that misses it has come: a store on the network says anew at each handshake what it keeps, and that comes before the replies of its
+    /// connection. Once true it stays so.
+    pub(super) fn may_evict(&self) -> bool {
+        let may_evict = self.may_evict.load(Ordering::Acquire) || self.store.profile().may_evict();
+        if may_evict {
+            self.may_evict.store(true, Ordering::Release);
+        }
+        may_evict
     }
 
     /// What a wait for something to take depends on.

@@ -24,7 +24,7 @@
 //! A duplicate takes a lease that ran out, an item that was given back, or a fault. One window is left in which a loss is not
 //! seen: a restart of the server that also loses the manifest, for then the structure is absent. A producer that has not noticed that its segment was closed may push to it when others have emptied it, and
 //! the server may evict it then: so on a store that may evict, a segment that was emptied and is gone is told as lost unless it is known that it was removed, though perhaps nothing was in it. It is not known
-//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms). A request that the network held back makes nothing
+//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms), or removed it while the store was one that never evicts, which it is no more (nobody says so there). A request that the network held back makes nothing
 //! again that was removed: a segment's key is drawn for the one request that adds it.
 //!
 //! # Leases

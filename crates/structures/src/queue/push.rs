@@ -135,8 +135,8 @@ impl Driver for Pusher {
 
 impl Pusher {
     pub(super) fn new(engine: Arc<Engine>, view: &View) -> Pusher {
-        let (writer, may_evict) = (random_id(), engine.store.profile().may_evict());
-        let removals = Removals::new(writer, may_evict, engine.timeout);
+        let writer = random_id();
+        let removals = Removals::new(writer, engine.may_evict(), engine.timeout);
         let mut pusher = Pusher {
             engine,
             writer,
@@ -309,6 +309,7 @@ impl Pusher {
             self.shelf.keep(segment, content, state.tail, state.seq);
         }
         self.removals.forget_all_but(state);
+        self.removals.learn(self.engine.may_evict());
         self.removals.note_missed(state, self.engine.order, &self.shelf);
         plan::tidy(state, self.engine.order, &self.shelf, &self.removals);
         // What is there is not wanted.

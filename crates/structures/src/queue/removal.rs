@@ -15,6 +15,8 @@
 //!
 //! So on a store that may evict a removal is noted in the state as soon as it is answered. Among many who write the state that write may come through late; until then, or until the
 //! loss is told, nobody is told that there is nothing to take.
+//!
+//! A store on the network may come to be another while a handle is open: whether it evicts is asked behind the replies, and once it may, it is taken to do so for good.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -93,6 +95,11 @@ impl Removals {
         // A call ends with an answer also where it is short.
         let note_wait = NOTE_WAIT.min(timeout / 2);
         Removals { writer, may_evict, note_wait, known: HashMap::new(), missed: HashMap::new() }
+    }
+
+    /// Takes note of what the store says by now. What may have been evicted stays so.
+    pub(super) fn learn(&mut self, may_evict: bool) {
+        self.may_evict |= may_evict;
     }
 
     /// Forgets segments that are not on record any more.
@@ -265,6 +272,7 @@ impl Consumer {
             let Some(view) = self.view.clone() else { return };
             self.removals.forget_all_but(&view.state);
             let Ok(left) = self.remove(ctx, &view).await else { return };
+            self.removals.learn(self.engine.may_evict());
             if !left.is_empty() && self.read_again(ctx, &left).await.is_err() {
                 return;
             }

@@ -516,8 +516,8 @@ impl Set {
     /// ```
     ///
     /// # Errors
-    /// [`Unsupported`](ErrorKind::Unsupported) on a store without conditional writes, [`Conflict`](ErrorKind::Conflict) if others keep writing, and as
-    /// [`members`](Set::members).
+    /// [`Unsupported`](ErrorKind::Unsupported) on a store without conditional writes, [`Conflict`](ErrorKind::Conflict) if others keep writing,
+    /// [`Timeout`](ErrorKind::Timeout) if changes of this handle are under way that long, and as [`members`](Set::members).
     pub async fn compact(&self) -> Result<SetStat> {
         match &self.0 {
             Inner::Binary(set) => set.compact().await,

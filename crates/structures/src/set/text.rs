@@ -12,7 +12,7 @@ use larder_core::{
     Verb, Want, ambient,
 };
 
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, RwLockWriteGuard};
 
 use super::layout::{decode_text, put_text};
 use super::members::{Listing, Members};
@@ -275,16 +275,27 @@ impl Text {
                 Err(error) => return Err(error),
             }
             if quiet.is_none() {
-                let left = ctx.deadline.map(|deadline| deadline.saturating_duration_since(ambient::now()));
-                let alone = tokio::time::timeout(left.unwrap_or(self.timeout), self.quiet.write()).await;
-                quiet = Some(alone.map_err(|_| {
-                    let detail = "changes of this handle were under way until a compaction was to end";
-                    self.named(Error::new(ErrorKind::Timeout, detail))
-                })?);
+                quiet = Some(self.quiet(ctx).await?);
             }
         }
         let detail = format!("others wrote at each of {COMPACT_TRIES_MAX} tries to compact it");
         Err(self.named(Error::new(ErrorKind::Conflict, detail)))
+    }
+
+    /// Keeps the changes of this handle and a compaction apart.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] where changes were under way up to the deadline.
+    async fn quiet(&self, ctx: Ctx) -> Result<RwLockWriteGuard<'_, ()>> {
+        if let Ok(quiet) = self.quiet.try_write() {
+            return Ok(quiet);
+        }
+        runtime::current("a compaction waits for changes of its handle")?;
+        let left = ctx.deadline.map_or(self.timeout, |deadline| deadline.saturating_duration_since(ambient::now()));
+        tokio::time::timeout(left, self.quiet.write()).await.map_err(|_| {
+            let detail = "changes of this handle were under way until a compaction was to end";
+            self.named(Error::new(ErrorKind::Timeout, detail))
+        })
     }
 
     fn is_dirty(&self, bytes: usize, live_bytes: usize) -> bool {

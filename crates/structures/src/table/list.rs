@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use bytes::Bytes;
 use larder_core::observe::{Phase, Subject};
 use larder_core::text::Shown;
 use larder_core::{
-    Batch, Cas, Ctx, Error, ErrorKind, Item, Key, Op, PutMode, Remaining, Replies, Reply, Result, StoreRef, Ttl, Verb,
-    Want, ambient,
+    Batch, Cas, Ctx, Durability, Error, ErrorKind, Item, Key, Op, Profile, PutMode, Remaining, Replies, Reply, Result,
+    StoreRef, Ttl, TtlSupport, Verb, Want, ambient,
 };
 use tokio::runtime::Handle;
 
@@ -65,8 +65,8 @@ pub(super) struct Inner {
     tended_s: Vec<AtomicU32>,
     /// True if entries have lives.
     pub(super) has_lives: bool,
-    /// True on a store where an entry that is missing cannot have been lost.
-    pub(super) is_lossless: bool,
+    /// True once the store said that it may lose what it holds; whatever it says later, entries may have been lost by then.
+    may_lose: AtomicBool,
 }
 
 /// Work beside the callers.
@@ -129,7 +129,6 @@ impl Inner {
         let clock = tuning.clock.clone();
         let shards = Arc::new(Shards::new(store, name, &manifest, tuning)?);
         let weight_max = COMBINED_BYTES_MAX.min(shards.elements_bytes_max());
-        let durability = matches!(profile.durability, larder_core::Durability::Process | larder_core::Durability::Disk);
         let opened_s = seconds(&clock);
         Ok(Inner {
             tended_s: (0..manifest.shards).map(|_| AtomicU32::new(opened_s)).collect(),
@@ -147,7 +146,7 @@ impl Inner {
             rest: tokio::sync::Notify::new(),
             repairing: Mutex::default(),
             compaction: Mutex::default(),
-            is_lossless: durability && !profile.may_evict(),
+            may_lose: AtomicBool::new(may_lose(&profile)),
         })
     }
 
@@ -156,6 +155,19 @@ impl Inner {
         self.shards.vigil.check()?;
         let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
         Ok(Effort { deadline: ambient::now() + self.timeout, backoff, faults: 0 })
+    }
+
+    /// True where an entry that is missing cannot have been lost. Asked once the reply that misses it has come: a store on the network says anew at each handshake what it keeps, and that comes before the
+    /// replies of its connection. Once false it stays so.
+    pub(super) fn is_lossless(&self) -> bool {
+        if self.may_lose.load(Ordering::Acquire) {
+            return false;
+        }
+        let may_lose = may_lose(&self.store.profile());
+        if may_lose {
+            self.may_lose.store(true, Ordering::Release);
+        }
+        !may_lose
     }
 
     pub(super) fn now_s(&self) -> u32 {
@@ -385,11 +397,19 @@ impl Inner {
         _ = tokio::time::timeout(left, self.repair(&self.spot(key), key, Some(incarnation))).await;
     }
 
-    /// Waits until nothing is under way beside the callers, and nothing waits for another put.
+    /// Waits until nothing is under way beside the callers, and nothing waits for another put; as long as work beside a caller may take, since others may go on calling.
     pub(super) async fn settle(self: &Arc<Self>) {
         if let Some(op) = self.take_compaction() {
             self.run_behind(op);
         }
+        match runtime::current("waiting has an end") {
+            Ok(_) => _ = tokio::time::timeout(BEHIND_MAX, self.at_rest()).await,
+            // Without its timer a timeout panics.
+            Err(_) => self.at_rest().await,
+        }
+    }
+
+    async fn at_rest(&self) {
         loop {
             let rest = self.rest.notified();
             if self.behind.load(Ordering::Acquire) == 0 {
@@ -483,12 +503,28 @@ impl Inner {
     pub(super) fn left(&self, expiry_s: u32, told: Remaining) -> Option<Ttl> {
         match (expiry_s, told) {
             (0, _) => Some(Ttl::Never),
-            // Told in whole seconds, rounded down.
-            (_, Remaining::For(left)) => Some(Ttl::After(left.max(Duration::from_secs(1)))),
+            (_, Remaining::For(left)) => Some(Ttl::After(left.max(self.life_min()))),
             _ => expiry_s
                 .checked_sub(self.now_s())
                 .filter(|left| *left > 0)
                 .map(|left| Ttl::After(Duration::from_secs(u64::from(left)))),
+        }
+    }
+
+    /// What is left of a life after so much time more.
+    pub(super) fn left_after(&self, ttl: Ttl, passed: Duration) -> Ttl {
+        match ttl {
+            Ttl::Never => Ttl::Never,
+            // Should it be over by now, so is the entry, and the token it is written by.
+            Ttl::After(left) => Ttl::After(left.saturating_sub(passed).max(self.life_min())),
+        }
+    }
+
+    /// The least that is written of a life that goes on: what is left of it is told in the store's own measure, rounded down.
+    fn life_min(&self) -> Duration {
+        match self.store.profile().ttl {
+            TtlSupport::Millis => Duration::from_millis(1),
+            TtlSupport::None | TtlSupport::Seconds => Duration::from_secs(1),
         }
     }
 
@@ -651,6 +687,11 @@ impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// True of a store that may lose an entry while it keeps others: it evicts, or what it has acknowledged may be gone in a restart.
+fn may_lose(profile: &Profile) -> bool {
+    profile.may_evict() || !matches!(profile.durability, Durability::Process | Durability::Disk)
 }
 
 fn seconds(clock: &larder_core::ClockRef) -> u32 {

@@ -59,7 +59,8 @@ impl Inner {
         let mut asked = self.asked(keys);
         let mut open = self.fetch(effort, &mut asked, (0..keys.len()).collect()).await?;
         for _ in 0..ROUNDS_MAX {
-            if open.is_empty() || self.is_lossless {
+            // Asked behind the replies, and never true again once it was not: a part that was fetched without the list comes to be judged.
+            if open.is_empty() || self.is_lossless() {
                 self.shards.vigil.check()?;
                 let now_s = self.now_s();
                 let there = asked.iter().filter(|asked| matches!(asked.seen, Seen::There(_)));
@@ -96,7 +97,7 @@ impl Inner {
     ) -> Result<Vec<usize>> {
         let mut missing = Vec::new();
         let ops_max = self.store.profile().batch_ops_max;
-        let shards = if self.is_lossless { usize::from(self.shards.count()) } else { 0 };
+        let shards = if self.is_lossless() { usize::from(self.shards.count()) } else { 0 };
         for part in wanted.chunks(ops_max.saturating_sub(shards).max(1)) {
             loop {
                 match self.fetch_part(effort, asked, part).await {
@@ -115,9 +116,9 @@ impl Inner {
         part: &[usize],
     ) -> Result<Vec<usize>> {
         let mut batch: Batch = self.item_keys(asked, part)?.into_iter().map(Inner::get_op).collect();
-        // On a store that cannot lose an entry, what is missing is absent, unless the whole table was dropped.
+        // On a store that cannot lose an entry, what is missing is absent, unless the whole table was dropped, or the store is another by now.
         let mut shards: Vec<u16> = Vec::new();
-        if self.is_lossless {
+        if self.is_lossless() {
             shards.extend(part.iter().map(|&at| asked[at].spot.shard));
             shards.sort_unstable();
             shards.dedup();
@@ -266,7 +267,8 @@ impl Inner {
             match seen {
                 Seen::There(value) => entries.push((key, value)),
                 Seen::Lost => lost.push(key),
-                Seen::Absent if self.is_lossless => self.tidy_behind(&key, incarnation),
+                // If it cannot have been lost by now, it could not when it was missed.
+                Seen::Absent if self.is_lossless() => self.tidy_behind(&key, incarnation),
                 Seen::Absent => {}
             }
         }

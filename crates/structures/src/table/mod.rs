@@ -56,7 +56,8 @@
 //! | without cas | | refused at open, `Unsupported` | |
 //!
 //! A store that never evicts and keeps what it has for its life (the process) cannot lose an entry: what is missing there is absent,
-//! one round trip tells, and a key that is listed all the same is taken off the list.
+//! one round trip tells, and a key that is listed all the same is taken off the list. A store on the network says anew what it keeps each time
+//! it connects: from the first reply of a server that may lose on, a handle asks the list, and goes on so whatever comes later.
 //!
 //! Reads of several entries are no snapshot.
 //!
@@ -678,7 +679,8 @@ impl Table {
     }
 
     /// Waits for what this handle has under way behind its callers: flagging entries that it put, tidying up after a remove. For a program that
-    /// is about to end; what it leaves undone, others do. **Round trips: 0** of its own. At most 5 s.
+    /// is about to end; what it leaves undone, others do. **Round trips: 0** of its own. At most 5 s, also where others go on
+    /// calling; outside a Tokio runtime, which has the timer, as long as it takes.
     ///
     /// ```
     /// # use larder_core::StoreRef;

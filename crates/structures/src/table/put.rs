@@ -368,7 +368,7 @@ impl Inner {
     /// # Errors
     /// [`ErrorKind::Conflict`], of unknown effect, where it may have been lost before it was listed: then nobody is told.
     async fn gone_again(&self, effort: &mut Effort, put: &Put<'_>) -> Result<()> {
-        if !self.is_lossless {
+        if !self.is_lossless() {
             let (says, _) = self.ask_of_one(effort, &put.spot, put.key).await.map_err(unknown)?;
             if !matches!(says, Says::Listed { .. } | Says::Mortal { .. }) {
                 return Err(unknown(unlisted()));
@@ -412,7 +412,7 @@ impl Inner {
             // Listed after the late one, its successor takes that along when it goes.
             return self.renew(effort, key, newer).await;
         }
-        let cannot_be_lost = self.is_lossless || may_be_over;
+        let cannot_be_lost = self.is_lossless() || may_be_over;
         if !cannot_be_lost && !may_forget {
             // Lost, and whoever misses it is told so.
             return Ok(());
@@ -556,6 +556,7 @@ impl Inner {
             let spot = self.spot(key);
             let since = ambient::now();
             let Some(found) = self.read(effort, &spot, key).await? else { return Ok(()) };
+            let told = ambient::now();
             let entry = self.entry(key, &found.item)?;
             let Some(ttl) = self.left(entry.expiry_s, found.item.ttl).filter(|_| entry.incarnation == stale) else {
                 return Ok(());
@@ -565,9 +566,10 @@ impl Inner {
             let flags = spot.flags(false);
             // A writer of its own, no handle's: a put of this one that began before is to count after it.
             let stamp = Stamp { generation: self.manifest.generation, writer: layout::renewer(stale), seq: 1 };
-            let put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
+            let mut put = Put { key, value: &value, spot, item_key, stamp, ttl, expiry_s };
             if !found.is_listed {
                 self.list_replaced(effort, &put, &entry).await?;
+                put.ttl = self.left_after(ttl, ambient::now().saturating_duration_since(told));
             }
             let frame = layout::whole_frame(put.stamp, &put.spot, (made, expiry_s), key, &value);
             let written = entry.rewritten(&frame, self.now_s())?;

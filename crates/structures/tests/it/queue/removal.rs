@@ -13,6 +13,7 @@ use larder_structures::queue::Claim;
 use tokio::task::JoinHandle;
 
 use crate::queue::support::{BOTH, Kind, Line, drain, key, small, text};
+use crate::support::turning::Turning;
 use crate::table::support::Evicting;
 
 /// What becomes of requests that remove by token.
@@ -524,4 +525,33 @@ async fn a_loss_is_told_however_often_others_write() {
         if (2..80).contains(&looks) { Ok(()) } else { Err(format!("{looks} looks in {taken:?}")) }
     })
     .await;
+}
+
+/// When the queue was opened nothing was ever evicted, and who was to remove a segment has ended. Since then the store may evict, and does, with a late push in it: what is gone was not removed for certain.
+#[tokio::test]
+async fn a_segment_that_is_gone_since_the_store_may_evict_is_told_as_lost() {
+    for kind in BOTH {
+        let turning = Turning::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+        let store = turning.shared();
+        let breaking = Breaking::new(&store);
+        let one = Line::open(kind, &breaking.shared(), &large()).await;
+        let two = Line::open(kind, &store, &large()).await;
+        let claims = with_a_late_push(kind, &store, &one, false).await;
+        breaking.set(Removals::Vanish);
+        for claim in &claims {
+            one.ack(claim.id()).await.unwrap();
+        }
+        assert!(breaking.asked.load(Ordering::Relaxed) > 0, "{kind:?}: nobody is to remove it");
+        drop((one, claims));
+        turning.turn(true);
+        let segment = Op::delete(key(kind, &store, Some(1)).await);
+        store.run(Ctx::default(), Batch::from_iter([segment])).await;
+        // It takes writes until another's removals are taken over.
+        let mut told = 0;
+        for _ in 0..40 {
+            two.push("x").await.unwrap();
+            told += drain(&two).await.1;
+        }
+        assert_eq!((told, two.stat().await.segments_lost), (1, 1), "{kind:?}");
+    }
 }

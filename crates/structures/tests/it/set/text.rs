@@ -11,6 +11,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::Set;
 use larder_testkit::faulty::{Fault, Faulty};
 
+use crate::support::hooked::Hooked;
 use crate::support::probe::{Probe, set_value, sorted, value_of};
 
 fn key() -> Key {
@@ -280,4 +281,32 @@ async fn a_handle_looks_once_for_every_sixteen_times_the_dirt_that_it_writes() {
     assert!(!add("b").await && !add("b").await);
     let looks = [add(&member[..64 - 2 - 6]).await, add("b").await, add("b").await];
     assert_eq!(looks.iter().filter(|looks| **looks).count(), 1, "{looks:?}");
+}
+
+/// A change of the handle gets no answer: the compaction that has met with another write waits for it no longer than its own time.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_waits_for_changes_of_its_handle_until_its_deadline() {
+    let inner: StoreRef = Arc::new(MemoryStore::new());
+    set_value(&inner, &key(), Bytes::from_static(b"+a +b -b ")).await;
+    let hooked = Hooked::new(&inner);
+    let set = Set::options().timeout(Duration::from_secs(2)).open_text(&hooked.shared(), "index").unwrap();
+    hooked.at(1, |_, _| std::future::pending());
+    let changing = tokio::spawn({
+        let set = set.clone();
+        async move { set.add(["c"]).await }
+    });
+    tokio::task::yield_now().await;
+    // Its reading, and its writing, which another program is before.
+    hooked.at(2, |store, batch| async move {
+        store.put(key(), PutMode::Append, "+d ", Ttl::Never).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    let compacted = tokio::time::timeout(Duration::from_secs(60), set.compact()).await.expect("an end");
+    let error = compacted.unwrap_err();
+    assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::Timeout, false), "{error}");
+    assert!(!changing.is_finished());
+    changing.abort();
+    // With nobody at it, it goes through.
+    assert!(changing.await.unwrap_err().is_cancelled());
+    assert_eq!(set.compact().await.unwrap().bytes, 6);
 }

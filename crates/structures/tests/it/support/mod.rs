@@ -12,4 +12,5 @@ pub(crate) mod shaped;
 pub(crate) mod sieve;
 pub(crate) mod slow;
 pub(crate) mod steady;
+pub(crate) mod turning;
 pub(crate) mod twice;

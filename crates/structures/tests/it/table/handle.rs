@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Ctx, Effect, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl};
+use larder_core::{Ctx, Effect, ErrorKind, ManualClock, PutMode, StoreExt, StoreRef, Ttl, TtlSupport};
 use larder_store_memory::MemoryStore;
 use larder_structures::registry::{self, drop_structure};
 use larder_structures::{Name, Set, Table};
+use tokio::task::JoinHandle;
 
 use crate::support::hooked::Hooked;
+use crate::support::shaped::Shaped;
+use crate::support::slow::Slow;
 use crate::table::support::{
     cost, counting, entries, entry_key, eventually, evicting, flagged, is_flagged, list_key, lose, memory, sorted_keys,
 };
@@ -312,6 +315,32 @@ async fn a_program_that_ends_can_wait_for_what_is_done_behind_it() {
     assert_eq!(is_flagged(&store, "t", b"k").await, Some(true));
 }
 
+/// Two go on putting through the handle, half a second apart, on a store that takes half a second: there is always something behind one of them.
+#[tokio::test(start_paused = true)]
+async fn to_wait_for_what_is_done_behind_a_handle_that_never_rests_ends_in_time() {
+    let slow = Slow::new(&memory(), false);
+    let store: StoreRef = slow.clone();
+    let table = Table::options().timeout(Duration::from_secs(600)).open_or_create(&store, "t").await.unwrap();
+    slow.take_ms((0..10_000).map(|_| (500, 0)));
+    let putting: Vec<_> = (0..2u32)
+        .map(|putter| {
+            let table = table.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(500) * putter).await;
+                for number in 0..200 {
+                    table.put([putter, number].map(|number| number as u8), "v").await.unwrap();
+                }
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let since = tokio::time::Instant::now();
+    tokio::time::timeout(Duration::from_secs(60), table.settle()).await.expect("an end");
+    assert_eq!(since.elapsed().as_secs(), 5);
+    assert!(putting.iter().all(|putting| !putting.is_finished()));
+    putting.iter().for_each(JoinHandle::abort);
+}
+
 #[tokio::test]
 async fn it_opens_only_as_it_was_made() {
     let store = memory();
@@ -495,4 +524,25 @@ async fn round_trips_with_lives_are_as_documented() {
     assert_eq!(cost(&counting, table.put_for("a", "2", life)).await, 3);
     flagged(&inner, "t", b"a").await;
     assert_eq!(cost(&counting, table.get("a")).await, 1);
+}
+
+/// Whoever flags an entry as listed writes its life anew: as it was, to the millisecond where the store counts those.
+#[tokio::test]
+async fn a_life_under_a_second_is_no_longer_for_being_listed() {
+    for ttl in [TtlSupport::Millis, TtlSupport::Seconds] {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let inner: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
+        let store = Shaped::over(&inner, |profile| profile.ttl = ttl);
+        let table = Table::options().ttl(true).clock(clock.clone()).open_or_create(&store, "t").await.unwrap();
+        table.put_for("k", "v", Duration::from_millis(200)).await.unwrap();
+        table.settle().await;
+        assert_eq!(is_flagged(&store, "t", b"k").await, Some(true));
+        clock.advance(Duration::from_millis(150));
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "v");
+        clock.advance(Duration::from_millis(150));
+        // Where it counts seconds, what is left is told in whole ones, rounded down.
+        assert_eq!(table.get("k").await.unwrap().is_some(), ttl == TtlSupport::Seconds);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(table.get("k").await.unwrap(), None);
+    }
 }

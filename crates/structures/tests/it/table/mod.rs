@@ -8,3 +8,4 @@ mod order;
 mod races;
 mod renewals;
 pub(crate) mod support;
+mod turning;

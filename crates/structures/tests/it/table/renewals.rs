@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Ctx, Effect, ManualClock};
+use larder_core::{Ctx, Effect, Error, ErrorKind, ManualClock, Op, PutMode, Remaining, StoreExt, StoreRef, Verb, Want};
+use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 
 use super::races::{before, dead_at, is_gone_for_good, is_listed_for_good, remove, two};
+use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, fail};
-use crate::table::support::{evicting, flagged, sorted_keys};
+use crate::table::support::{entry_key, evicting, flagged, is_flagged, sorted_keys};
 
 /// A reader renews what a dead client left leaving; others remove it before that is listed, and the list forgets it.
 #[tokio::test]
@@ -123,4 +125,34 @@ async fn a_remove_that_a_renewal_and_puts_of_all_earlier_writers_come_between_re
         removing.settle().await;
         is_gone_for_good(&table, "k").await;
     }
+}
+
+/// An entry whose maker did not come to flag it, and whose remover died: before it is given another incarnation it is listed, and that takes its time off the life. The clock of the timers stands, so nobody
+/// repairs it meanwhile, and so does the store's: what is left is what was written.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_does_not_make_a_life_longer_by_the_time_that_it_takes() {
+    let (life, takes) = (Duration::from_secs(60), Duration::from_millis(60));
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let store: StoreRef = Arc::new(MemoryStore::builder().clock(clock.clone()).build().unwrap());
+    let answering = Answering::new(&store);
+    let dying = Table::options().ttl(true).clock(clock).open_or_create(&answering.shared(), "t").await.unwrap();
+    answering.by(|op| {
+        let is_refused = matches!(op.verb, Verb::Delete { .. } | Verb::Put { mode: PutMode::Cas(_), .. });
+        is_refused.then(|| Err(Error::new(ErrorKind::BadInput, "it is not sent")))
+    });
+    dying.put_for("k", "v", life).await.unwrap();
+    dying.settle().await;
+    dying.remove("k").await.unwrap_err();
+    let hooked = Hooked::new(&store);
+    let later = Arc::new(ManualClock::at(Duration::from_secs(2_000_000)));
+    let reader = Table::options().clock(later).open(&hooked.shared(), "t").await.unwrap();
+    // The list, the entry; the entry again, and the note that it is listed.
+    before(&hooked, 4, move || async move { std::thread::sleep(takes) });
+    assert_eq!(sorted_keys(&reader).await, ["k"]);
+    reader.settle().await;
+    assert_eq!(is_flagged(&store, "t", b"k").await, Some(true));
+    let op = Op::get(entry_key(&store, "t", b"k").await, Want::TTL);
+    let item = store.run_one(Ctx::default(), op).await.unwrap().into_item().unwrap();
+    let Remaining::For(left) = item.ttl else { panic!("{:?}", item.ttl) };
+    assert!(left <= life - takes && left > life / 2, "{left:?}");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use larder_core::list::{List, Listed};
 use larder_core::{
     Arith, Batch, Ctx, Effect, Error, ErrorKind, Initial, Key, Op, PutMode, Reply, Route, Store, StoreExt, Ttl, Verb,
     Want,
@@ -254,6 +255,19 @@ async fn a_slot_that_nobody_serves_is_named() {
     // The others are served.
     let others: Batch = keys("other", 50).into_iter().map(|key| Op::get(key, Want::VALUE)).collect();
     assert!(store.run(Ctx::default(), others).await.iter().all(Result::is_ok));
+    // A listing is of them, and says that there may be more.
+    store.put(key("other listed"), PutMode::Set, "v", Ttl::Never).await.unwrap();
+    let mut listed = 0;
+    let mut tell = |told: Listed<'_>| listed += usize::from(told == Listed::Key(b"other listed"));
+    let error = store.list(Ctx::default(), b"", &mut tell).await.unwrap_err();
+    assert_eq!((error.kind(), listed), (ErrorKind::Unavailable, 1), "{error}");
+    assert!(error.to_string().contains("16383 of 16384 slots"), "{error}");
+    cluster.nodes()[0].command(&["CLUSTER", "ADDSLOTS", &slot.to_string()]);
+    // It is listed once a look at the map finds it whole again.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while let Err(error) = store.list(Ctx::default(), b"", &mut |_| {}).await {
+        assert!(Instant::now() < deadline, "{error}");
+    }
 }
 
 /// It goes on serving its slots, and knows of no others.

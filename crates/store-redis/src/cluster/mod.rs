@@ -31,6 +31,7 @@ use crate::watch::is_watch;
 
 pub use config::ClusterConfig;
 use nodes::{Member, Nodes};
+use parts::unserved;
 use slot::Slot;
 
 /// Between two looks for a primary that can be listed.
@@ -214,6 +215,7 @@ impl Store for RedisClusterStore {
 ///
 /// - Each is asked before its keys, and behind them, whether it is a primary still. Where one is not, or is down, before any of its keys was told, the map is looked at, for as long as an op
 ///   may take, and the primaries that it has then are listed; later that is [`ErrorKind::Unavailable`]. Where a node forbids `CLUSTER NODES` a replica is not noticed.
+/// - Slots that no node serves may have had keys: [`ErrorKind::Unavailable`], with all others told.
 /// - **Round trips: 2** more a primary.
 impl List for RedisClusterStore {
     fn list<'a>(&'a self, ctx: Ctx, prefix: &'a [u8], tell: &'a mut (dyn FnMut(Listed<'_>) + Send)) -> Listing<'a> {
@@ -225,19 +227,28 @@ impl List for RedisClusterStore {
             loop {
                 let topology = self.nodes.topology();
                 let is_left = |member: &&Arc<Member>| listed.iter().all(|other| !Arc::ptr_eq(other, member));
-                let Some(member) = topology.members.iter().find(is_left) else { return Ok(()) };
-                let told = list_node(&member.node, ctx, prefix, &mut progress, tell).await;
-                let Err(error) = told else {
-                    listed.push(member.clone());
-                    until = None;
-                    continue;
+                let error = match topology.members.iter().find(is_left) {
+                    None if topology.map.is_whole() => return Ok(()),
+                    None => {
+                        // All there are were listed to their end.
+                        progress.is_begun = false;
+                        unserved(&topology)
+                    }
+                    Some(member) => match list_node(&member.node, ctx, prefix, &mut progress, tell).await {
+                        Ok(()) => {
+                            listed.push(member.clone());
+                            until = None;
+                            continue;
+                        }
+                        Err(error) => error.store(member.node.name()),
+                    },
                 };
                 // Where nobody runs ops nobody else would have the map looked at.
                 self.nodes.refresh();
                 let timeout = self.nodes.config.node.timeout;
                 let until = *until.get_or_insert_with(|| ctx.at_most(timeout).deadline.unwrap_or_else(Instant::now));
                 if progress.is_begun || error.kind() != ErrorKind::Unavailable || Instant::now() >= until {
-                    return Err(error.store(member.node.name()));
+                    return Err(error);
                 }
                 self.nodes.refreshed(LIST_PAUSE, until).await;
                 tokio::time::sleep_until(until.min(Instant::now() + LIST_PAUSE).into()).await;

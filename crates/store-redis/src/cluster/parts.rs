@@ -406,6 +406,16 @@ pub(super) fn uncovered(slot: Slot, topology: &Topology) -> Error {
     Error::new(ErrorKind::Unavailable, detail)
 }
 
+/// Of a listing: what the keys of a cluster are nobody knows then.
+pub(super) fn unserved(topology: &Topology) -> Error {
+    let served = topology.map.served();
+    let detail = format!(
+        "{served} of 16384 slots of the cluster are served, and keys of the others are not listed: bring their primaries back, or assign the slots to others \
+         (CLUSTER ADDSLOTS, redis-cli --cluster fix)"
+    );
+    Error::new(ErrorKind::Unavailable, detail)
+}
+
 fn is_no_script(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if Refusal::is_no_script(error))
 }

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, Profile, PutMode, Run, Store, StoreExt, StoreRef, Verb};
+use larder_core::{
+    Batch, Ctx, Durability, Effect, Error, ErrorKind, Eviction, Op, Profile, PutMode, Run, Store, StoreExt, StoreRef,
+    Verb,
+};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 use larder_structures::queue::Claim;
 use tokio::task::JoinHandle;
 
+use crate::lock::support::Reprofiled;
 use crate::queue::support::{BOTH, Kind, Line, drain, key, small, text};
 use crate::support::turning::Turning;
 use crate::table::support::Evicting;
@@ -532,26 +536,40 @@ async fn a_loss_is_told_however_often_others_write() {
 async fn a_segment_that_is_gone_since_the_store_may_evict_is_told_as_lost() {
     for kind in BOTH {
         let turning = Turning::over(&(Arc::new(MemoryStore::new()) as StoreRef));
-        let store = turning.shared();
-        let breaking = Breaking::new(&store);
-        let one = Line::open(kind, &breaking.shared(), &large()).await;
-        let two = Line::open(kind, &store, &large()).await;
-        let claims = with_a_late_push(kind, &store, &one, false).await;
-        breaking.set(Removals::Vanish);
-        for claim in &claims {
-            one.ack(claim.id()).await.unwrap();
-        }
-        assert!(breaking.asked.load(Ordering::Relaxed) > 0, "{kind:?}: nobody is to remove it");
-        drop((one, claims));
-        turning.turn(true);
-        let segment = Op::delete(key(kind, &store, Some(1)).await);
-        store.run(Ctx::default(), Batch::from_iter([segment])).await;
-        // It takes writes until another's removals are taken over.
-        let mut told = 0;
-        for _ in 0..40 {
-            two.push("x").await.unwrap();
-            told += drain(&two).await.1;
-        }
-        assert_eq!((told, two.stat().await.segments_lost), (1, 1), "{kind:?}");
+        told_as_lost(kind, &turning.shared(), || turning.turn(true)).await;
     }
+}
+
+/// Of several servers that never evict one is started again, and has the late push no more.
+#[tokio::test]
+async fn a_segment_that_is_gone_with_one_server_of_several_is_told_as_lost() {
+    for kind in BOTH {
+        let store = Reprofiled::shared(&(Arc::new(MemoryStore::new()) as StoreRef), |profile| {
+            (profile.durability, profile.eviction, profile.nodes) = (Durability::Server, Eviction::Never, 3);
+        });
+        told_as_lost(kind, &store, || ()).await;
+    }
+}
+
+async fn told_as_lost(kind: Kind, store: &StoreRef, before_it_is_gone: impl FnOnce()) {
+    let breaking = Breaking::new(store);
+    let one = Line::open(kind, &breaking.shared(), &large()).await;
+    let two = Line::open(kind, store, &large()).await;
+    let claims = with_a_late_push(kind, store, &one, false).await;
+    breaking.set(Removals::Vanish);
+    for claim in &claims {
+        one.ack(claim.id()).await.unwrap();
+    }
+    assert!(breaking.asked.load(Ordering::Relaxed) > 0, "{kind:?}: nobody is to remove it");
+    drop((one, claims));
+    before_it_is_gone();
+    let segment = Op::delete(key(kind, store, Some(1)).await);
+    store.run(Ctx::default(), Batch::from_iter([segment])).await;
+    // It takes writes until another's removals are taken over.
+    let mut told = 0;
+    for _ in 0..40 {
+        two.push("x").await.unwrap();
+        told += drain(&two).await.1;
+    }
+    assert_eq!((told, two.stat().await.segments_lost), (1, 1), "{kind:?}");
 }

@@ -1,11 +1,13 @@
 //! What only the inside can tell: the count is exact, tables grow and shrink, eviction and sweeps keep their bounds.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_core::{Arith, ErrorKind, Initial, ManualClock, PutMode, Remaining, Reply, Ttl, Want};
 
 use crate::MemoryStore;
+use crate::shard::table_bytes_least;
 
 /// Counts every item and table again, and compares with the running counts: the bytes.
 #[track_caller]
@@ -153,6 +155,73 @@ fn an_item_larger_than_the_budget_is_refused_and_evicts_nothing() {
     assert_eq!(set(&store, b"large", &[0; 200_000], Ttl::Never).unwrap_err().kind(), ErrorKind::Full);
     assert!(has(&store, b"small"));
     assert_eq!(store.stats().evicted, 0);
+}
+
+/// A store that evicts, with 100 small items.
+fn hundred(bytes_max: usize) -> MemoryStore {
+    let store = MemoryStore::builder().bytes_max(bytes_max).evict(true).build().unwrap();
+    for key in 0..100u64 {
+        set(&store, &key.to_le_bytes(), b"small", Ttl::Never).unwrap();
+    }
+    store
+}
+
+#[test]
+fn an_item_that_fits_only_without_its_table_is_refused_and_evicts_nothing() {
+    // The item's class is the budget to the byte.
+    let store = hundred(1 << 20);
+    let error = set(&store, b"k", &[0; 1_000_000], Ttl::Never).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(error.to_string().contains("1048576"), "{error}");
+    assert_eq!((store.stats().items, store.stats().evicted), (100, 0));
+    // So it is with one that grows, and with one that is given up for another.
+    set(&store, b"k", b"small", Ttl::Never).unwrap();
+    assert_eq!(set(&store, b"k", &[0; 1_000_000], Ttl::Never).unwrap_err().kind(), ErrorKind::Full);
+    let append = store.direct().put(b"k", PutMode::Append, &[0; 1_000_000], 0, Ttl::Never);
+    assert_eq!(append.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!((store.stats().items, store.stats().evicted), (101, 0));
+    exact_bytes(&store);
+}
+
+#[test]
+fn what_fits_an_empty_store_is_stored_and_what_does_not_evicts_nothing() {
+    let least = table_bytes_least();
+    for (more, fits) in [(0, false), (1, false), (least - 1, false), (least, true), (least + 1, true), (4_096, true)] {
+        let store = hundred((1 << 20) + more);
+        let stored = set(&store, b"k", &[0; 1_000_000], Ttl::Never);
+        assert_eq!(stored.is_ok(), fits, "{more}: {stored:?}");
+        assert!(fits || store.stats().evicted == 0, "{more}: {:?}", store.stats());
+        exact_bytes(&store);
+    }
+    // From a class below to one above.
+    for bytes in (850_000..1_048_800).step_by(3_300).chain([983_015, 983_016, 983_017, 1_048_551, 1_048_552, 1_048_553])
+    {
+        for is_there in [false, true] {
+            let store = hundred(1 << 20);
+            if is_there {
+                set(&store, b"k", b"small", Ttl::Never).unwrap();
+            }
+            match set(&store, b"k", &vec![0; bytes], Ttl::Never) {
+                Ok(_) => assert!(has(&store, b"k") && bytes < 983_100, "{bytes}"),
+                Err(error) => {
+                    assert_eq!((error.kind(), store.stats().evicted), (ErrorKind::Full, 0), "{bytes}");
+                    assert_eq!(store.stats().items, 100 + usize::from(is_there), "{bytes}");
+                }
+            }
+            exact_bytes(&store);
+        }
+    }
+}
+
+#[test]
+fn an_eviction_ends_where_nothing_is_left() {
+    let store = hundred(1 << 20);
+    let inner = store.inner();
+    assert_eq!(inner.evict(usize::MAX), 100);
+    // Tables that hold nothing are given back, however small.
+    assert_eq!(exact_bytes(&store), 0);
+    let visits = inner.evict_turn.load(Ordering::Relaxed);
+    assert!(visits <= 32 * inner.slots.len(), "{visits} visits");
 }
 
 #[test]

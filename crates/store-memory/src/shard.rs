@@ -150,6 +150,16 @@ pub(crate) struct Locked<'a> {
     pub(crate) shared: &'a Shared,
 }
 
+/// The store's time in whole ms: read where it is asked for, and once, so that an item does not expire in the middle of what is done to it.
+#[derive(Default)]
+pub(crate) struct Moment(Option<u64>);
+
+impl Moment {
+    pub(crate) fn ms(&mut self, shared: &Shared) -> u64 {
+        *self.0.get_or_insert_with(|| shared.now_ms())
+    }
+}
+
 /// An item that is about to change, and the counts that change with it.
 pub(crate) struct Change<'a> {
     pub(crate) item: &'a mut Item,
@@ -224,10 +234,16 @@ impl Locked<'_> {
     /// The item of `key`. One that has expired is removed, and not found.
     #[inline(always)]
     pub(crate) fn find(&mut self, hash: u64, key: &[u8]) -> Option<Change<'_>> {
+        self.find_at(hash, key, &mut Moment::default())
+    }
+
+    /// The item of `key`, as of one moment: what looks for it again is told the same.
+    #[inline(always)]
+    pub(crate) fn find_at(&mut self, hash: u64, key: &[u8], moment: &mut Moment) -> Option<Change<'_>> {
         self.ask_ahead(hash);
         let at = self.shard.table.find_bucket_index(hash, |item| item.has_key(key))?;
         let expiry_ms = self.shard.table.get_bucket(at)?.expiry_ms();
-        if expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.shared.now_ms()) {
+        if expiry_ms.is_some_and(|expiry_ms| expiry_ms <= moment.ms(self.shared)) {
             self.remove_at(at);
             return None;
         }

@@ -1,13 +1,13 @@
 //! What only the inside can tell: the count is exact, tables grow and shrink, eviction and sweeps keep their bounds.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Arith, ErrorKind, Initial, ManualClock, PutMode, Remaining, Reply, Ttl, Want};
+use larder_core::{Arith, Clock, ErrorKind, Initial, ManualClock, PutMode, Remaining, Reply, Ttl, Want};
 
-use crate::MemoryStore;
 use crate::shard::table_bytes_least;
+use crate::{Marks, MemoryStore, Next, Seen, Token, Value};
 
 /// Counts every item and table again, and compares with the running counts: the bytes.
 #[track_caller]
@@ -298,6 +298,59 @@ fn a_life_is_never_cut_short_and_its_rest_is_exact() {
     assert_eq!(rest, Remaining::For(Duration::from_micros(1)));
     clock.advance(Duration::from_micros(1));
     assert!(!has(&store, b"k"));
+}
+
+/// A clock that is 1 ms on after each look of the thread that made it; others, as the sweeper is, do not turn it.
+#[derive(Debug)]
+struct Looked {
+    by: std::thread::ThreadId,
+    ms: AtomicU64,
+}
+
+impl Clock for Looked {
+    fn monotonic(&self) -> Duration {
+        let more = u64::from(std::thread::current().id() == self.by);
+        Duration::from_millis(self.ms.fetch_add(more, Ordering::Relaxed))
+    }
+
+    fn wall(&self) -> Duration {
+        self.monotonic()
+    }
+}
+
+#[test]
+fn an_update_that_met_the_item_is_done_to_it_though_its_life_ends_meanwhile() {
+    const START_MS: u64 = 1_000;
+    fn write(value: Value<'_>, expiry_ms: u64) -> Next<'_> {
+        let (marks, token) = (Marks::empty(), Token::Fresh);
+        Next::Write { value, flags: 0, expiry_ms: Some(expiry_ms), marks, token }
+    }
+    // The life ends at each look at the clock that there may be.
+    for left_ms in 1..8 {
+        let acts: [(Value<'_>, &[u8]); 4] = [
+            (Value::Same, b"5"),
+            (Value::Whole(b"6"), b"6"),
+            (Value::Padded { number: 6, width: 1 }, b"6"),
+            (Value::Padded { number: 6, width: 3 }, b"6  "),
+        ];
+        for (value, after) in acts {
+            let clock = Arc::new(Looked { by: std::thread::current().id(), ms: AtomicU64::new(START_MS) });
+            let store = MemoryStore::builder().clock(clock.clone()).bytes_max(1 << 20).evict(true).track_access(true);
+            let store = store.build().unwrap();
+            let direct = store.direct();
+            direct.update(b"k", |_, _| write(Value::Whole(b"5"), START_MS + 100)).unwrap();
+            clock.ms.store(START_MS + 100 - left_ms, Ordering::Relaxed);
+            let mut met = false;
+            let decide = |seen: Option<Seen<'_>>, _| {
+                met = seen.is_some();
+                write(value, START_MS + 10_000)
+            };
+            direct.update(b"k", decide).unwrap();
+            let found = direct.fetch(b"k", |seen| seen.value.to_vec()).unwrap();
+            let is_made = met || matches!(value, Value::Whole(_));
+            assert_eq!(found, is_made.then(|| after.to_vec()), "{value:?}, {left_ms} ms before the end");
+        }
+    }
 }
 
 #[test]

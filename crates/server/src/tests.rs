@@ -1,6 +1,7 @@
 //! What requests cost, without a socket: allocations, copies of large values, writes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use allocation_counter::{AllocationInfo, measure};
 use larder_store_memory::MemoryStore;
@@ -120,4 +121,29 @@ fn a_line_of_very_many_keys_gathers_no_more_than_one_value_too_many() {
         }
         session = Session::default();
     }
+}
+
+#[test]
+fn a_flush_for_a_moment_before_the_server_was_there_removes_nothing() {
+    let (env, mut session) = (env(), Session::default());
+    let mut answer = |request: &str| String::from_utf8(fed(&env, &mut session, request.as_bytes()).1).unwrap();
+    let now_s = env.wall_ms() / 1_000;
+    // What is before the server's start by more than a minute is before memcached's clock began.
+    for (when, stays) in [(now_s - 70, true), (now_s - 50, false), (now_s, false), (now_s + 70, true), (60, true)] {
+        assert_eq!(answer("set k 0 0 1\r\nx\r\n"), "STORED\r\n");
+        assert_eq!(answer(&format!("flush_all {when}\r\n")), "OK\r\n");
+        assert_eq!(answer("get k\r\n"), if stays { "VALUE k 0 1\r\nx\r\nEND\r\n" } else { "END\r\n" }, "{when}");
+    }
+    // It takes the place of what was asked for before, as any other.
+    assert_eq!(answer("flush_all 2\r\nflush_all 1600000000\r\n"), "OK\r\nOK\r\n");
+    std::thread::sleep(Duration::from_millis(1_050));
+    env.tick();
+    assert_eq!(answer("get k\r\n"), "VALUE k 0 1\r\nx\r\nEND\r\n");
+    // A second before the delay is over.
+    assert_eq!(answer("flush_all 2\r\n"), "OK\r\n");
+    env.tick();
+    assert_eq!(answer("get k\r\n"), "VALUE k 0 1\r\nx\r\nEND\r\n");
+    std::thread::sleep(Duration::from_millis(1_050));
+    env.tick();
+    assert_eq!(answer("get k\r\n"), "END\r\n");
 }

@@ -189,13 +189,14 @@ impl<E: Engine> Env<E> {
     }
 
     /// When an item expires that is stored now with this life, in ms of the store's clock: memcached's reading of the number. A moment that
-    /// has passed is 0.
+    /// has passed is 0. It is counted from the next whole ms, since what there is of this one is not known: no life ends early, and none more than 1 ms late.
     pub(crate) fn expiry_ms(&self, exptime: i32) -> Option<u64> {
+        let after = |life_ms: u64| self.engine.now_ms().saturating_add(1).saturating_add(life_ms);
         match u64::try_from(exptime) {
             Ok(0) => None,
-            Ok(seconds) if seconds <= RELATIVE_S_MAX => Some(self.engine.now_ms() + seconds * 1_000),
+            Ok(seconds) if seconds <= RELATIVE_S_MAX => Some(after(seconds * 1_000)),
             Ok(seconds) => Some(match (seconds * 1_000).checked_sub(self.wall_ms()) {
-                Some(left_ms) if left_ms > 0 => self.engine.now_ms() + left_ms,
+                Some(left_ms) if left_ms > 0 => after(left_ms),
                 _ => 0,
             }),
             Err(_) => Some(0),
@@ -206,7 +207,10 @@ impl<E: Engine> Env<E> {
 /// The largest number that is a life and not a moment: 30 days.
 pub(crate) const RELATIVE_S_MAX: u64 = larder_proto::exptime::RELATIVE_S_MAX;
 
-/// Whole seconds that are left, parts of one counted whole.
+/// Whole seconds that are left, parts of one counted whole. The ms under way is over by then, as [`Env::expiry_ms`] counts: a life of 10 s has 10 left.
 pub(crate) fn left_s(expiry_ms: u64, now_ms: u64) -> u64 {
-    expiry_ms.saturating_sub(now_ms).div_ceil(1_000)
+    match expiry_ms.saturating_sub(now_ms) {
+        0 => 0,
+        left_ms => (left_ms - 1).div_ceil(1_000).max(1),
+    }
 }

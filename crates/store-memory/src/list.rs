@@ -1,9 +1,7 @@
 //! Which keys the store holds.
 
-use std::time::Instant;
-
 use larder_core::list::{List, Listed, Listing};
-use larder_core::{Ctx, Error, ErrorKind, Result};
+use larder_core::{Ctx, Error, ErrorKind, Result, ambient};
 
 use crate::MemoryStore;
 use crate::shard::Locked;
@@ -51,7 +49,7 @@ impl MemoryStore {
         let inner = &self.inner;
         let (mut looked_at, mut told_at) = (0, 0);
         for slot in &inner.slots {
-            if ctx.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if ctx.deadline.is_some_and(|deadline| ambient::now() >= deadline) {
                 let detail = format!("the deadline came after {looked_at} items");
                 return Err(Error::new(ErrorKind::Timeout, detail).store("memory"));
             }
@@ -74,8 +72,9 @@ mod tests {
     use std::pin::Pin;
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
+    use larder_core::ambient::simulation::{World, enter};
     use larder_core::{ManualClock, PutMode, Ttl};
 
     use super::*;
@@ -118,5 +117,38 @@ mod tests {
         let late = Ctx { deadline: Some(Instant::now()) };
         let error = ended(store.list(late, b"", &mut |_| ())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
+    }
+
+    /// A machine whose moment is this one.
+    #[derive(Debug)]
+    struct Then(Instant);
+
+    impl World for Then {
+        fn now(&self) -> Instant {
+            self.0
+        }
+        fn random(&self) -> u64 {
+            7
+        }
+        fn new_clock(&self) -> u64 {
+            0
+        }
+        fn monotonic(&self, _: u64) -> Duration {
+            Duration::ZERO
+        }
+        fn wall(&self, _: u64) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_held_against_the_time_of_the_world_it_is_of() {
+        let store = MemoryStore::new();
+        let then = Instant::now() + Duration::from_secs(1_000);
+        let _entered = enter(std::rc::Rc::new(Then(then)));
+        let until = |deadline| ended(store.list(Ctx { deadline: Some(deadline) }, b"", &mut |_| ()));
+        until(then + Duration::from_secs(1)).unwrap();
+        // Over there, and to come by the machine's own clock.
+        assert_eq!(until(then - Duration::from_secs(500)).unwrap_err().kind(), ErrorKind::Timeout);
     }
 }

@@ -21,7 +21,9 @@ use crate::reply::Replies;
 /// - One result an op, in the order of the batch. An op that fails leaves the others alone.
 /// - Ops on one key take effect in the order of the batch. A batch is no transaction.
 /// - An error says what is known of the op's effect ([`Effect`](crate::Effect)): `NotApplied` is a promise.
-/// - Dropping the [`Run`] leaves the store usable; ops that were sent may still take effect, each at most once.
+/// - A store may do its work in the call of [`run`](Store::run), as those in the process do, or when the [`Run`] is polled. So the call alone, its run dropped unseen,
+///   may have done nothing or everything: who wants the ops done awaits it, who does not must not call.
+/// - Dropping the [`Run`] leaves the store usable; ops that were done stay done, and those that were sent may still take effect, each at most once.
 /// - A store never retries a write whose effect is unknown.
 /// - **Round trips: 1** on each node that holds a key of the batch, all nodes at once.
 ///
@@ -47,7 +49,42 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The limits and guarantees, as the last handshake found them.
     fn profile(&self) -> Arc<Profile>;
 
-    /// Runs the batch.
+    /// Runs the batch: now, if the answer is [`Run::Ready`], else as it is polled.
+    ///
+    /// ```
+    /// use larder_core::{Batch, Ctx, Key, Op, Profile, Reply, Run, Store};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// /// Counts the ops that were done.
+    /// #[derive(Debug, Default)]
+    /// struct Done {
+    ///     ops: AtomicUsize,
+    ///     waits: bool,
+    /// }
+    ///
+    /// impl Store for Done {
+    ///     fn profile(&self) -> Arc<Profile> {
+    ///         Arc::new(Profile::unlimited("done"))
+    ///     }
+    ///
+    ///     fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+    ///         let work = move || {
+    ///             self.ops.fetch_add(batch.len(), Ordering::Relaxed);
+    ///             batch.iter().map(|_| Ok(Reply::Deleted)).collect()
+    ///         };
+    ///         if self.waits { Run::pending(async move { work() }) } else { Run::Ready(work()) }
+    ///     }
+    /// }
+    ///
+    /// // Nobody awaits it: a store in the process has done it all the same, one that waits for a server has not.
+    /// for (waits, done) in [(false, 1), (true, 0)] {
+    ///     let store = Done { waits, ..Done::default() };
+    ///     drop(store.run(Ctx::default(), Batch::from_iter([Op::delete(Key::new("k")?)])));
+    ///     assert_eq!(store.ops.load(Ordering::Relaxed), done);
+    /// }
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a>;
 }
 
@@ -106,11 +143,11 @@ impl Ctx {
 /// let run = Run::Ready(Replies::from_iter([Ok(Reply::Stored)]));
 /// assert!(matches!(run, Run::Ready(_)));
 /// ```
-#[must_use = "a run does nothing unless it is awaited"]
+#[must_use = "a run holds the replies, errors among them, and one that is pending may do nothing unless it is awaited"]
 pub enum Run<'a> {
-    /// Done.
+    /// Done: the ops have taken effect, whoever looks at the replies.
     Ready(Replies),
-    /// Under way.
+    /// To be awaited: until it is polled nothing may have been sent.
     Pending(Pin<Box<dyn Future<Output = Replies> + Send + 'a>>),
 }
 

@@ -17,6 +17,9 @@ use crate::listen::Open;
 /// A delayed flush that is not asked for.
 const NO_FLUSH: i64 = i64::MAX;
 
+/// So many seconds before its start memcached's clock begins: to an earlier moment a `flush_all` removes nothing.
+const CLOCK_BEFORE_START_S: u64 = 61;
+
 /// What only the command line knows, for `stats settings`.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
@@ -118,17 +121,33 @@ impl<E: Engine> Env<E> {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Removes everything in so many seconds; now for none. The last one asked for counts.
+    /// Removes everything when a `flush_all` says so, by memcached's reading of its number: at once for none, a second before a delay or a moment is over, and
+    /// not at all for a moment that its clock does not reach back to. The last one asked for counts.
     ///
     /// # Errors
     /// The store takes no writes any more: nothing will be removed.
-    pub(crate) fn flush_in(&self, delay_s: u64) -> larder_core::Result<()> {
-        if delay_s == 0 {
+    pub(crate) fn flush_when(&self, exptime: i32) -> larder_core::Result<()> {
+        let since_start_ms = self.since_start_ms();
+        let wall_ms = self.wall_ms();
+        let delay_ms = match u64::try_from(exptime) {
+            Err(_) | Ok(0) => 0,
+            Ok(delay_s) if delay_s <= RELATIVE_S_MAX => (delay_s - 1) * 1_000,
+            Ok(moment_s) => {
+                let start_s = wall_ms.saturating_sub(since_start_ms) / 1_000;
+                if moment_s + CLOCK_BEFORE_START_S <= start_s {
+                    self.engine.failure().map_or(Ok(()), Err)?;
+                    self.flush_at_ms.store(NO_FLUSH, Ordering::Relaxed);
+                    return Ok(());
+                }
+                ((moment_s - 1) * 1_000).saturating_sub(wall_ms)
+            }
+        };
+        if delay_ms == 0 {
             self.flush_at_ms.store(NO_FLUSH, Ordering::Relaxed);
             return self.engine.flush();
         }
         self.engine.failure().map_or(Ok(()), Err)?;
-        let at_ms = self.since_start_ms().saturating_add(delay_s.saturating_mul(1_000));
+        let at_ms = since_start_ms.saturating_add(delay_ms);
         self.flush_at_ms.store(i64::try_from(at_ms).unwrap_or(NO_FLUSH - 1), Ordering::Relaxed);
         Ok(())
     }
@@ -170,13 +189,14 @@ impl<E: Engine> Env<E> {
     }
 
     /// When an item expires that is stored now with this life, in ms of the store's clock: memcached's reading of the number. A moment that
-    /// has passed is 0.
+    /// has passed is 0. It is counted from the next whole ms, since what there is of this one is not known: no life ends early, and none more than 1 ms late.
     pub(crate) fn expiry_ms(&self, exptime: i32) -> Option<u64> {
+        let after = |life_ms: u64| self.engine.now_ms().saturating_add(1).saturating_add(life_ms);
         match u64::try_from(exptime) {
             Ok(0) => None,
-            Ok(seconds) if seconds <= RELATIVE_S_MAX => Some(self.engine.now_ms() + seconds * 1_000),
+            Ok(seconds) if seconds <= RELATIVE_S_MAX => Some(after(seconds * 1_000)),
             Ok(seconds) => Some(match (seconds * 1_000).checked_sub(self.wall_ms()) {
-                Some(left_ms) if left_ms > 0 => self.engine.now_ms() + left_ms,
+                Some(left_ms) if left_ms > 0 => after(left_ms),
                 _ => 0,
             }),
             Err(_) => Some(0),
@@ -187,7 +207,10 @@ impl<E: Engine> Env<E> {
 /// The largest number that is a life and not a moment: 30 days.
 pub(crate) const RELATIVE_S_MAX: u64 = larder_proto::exptime::RELATIVE_S_MAX;
 
-/// Whole seconds that are left, parts of one counted whole.
+/// Whole seconds that are left, parts of one counted whole. The ms under way is over by then, as [`Env::expiry_ms`] counts: a life of 10 s has 10 left.
 pub(crate) fn left_s(expiry_ms: u64, now_ms: u64) -> u64 {
-    expiry_ms.saturating_sub(now_ms).div_ceil(1_000)
+    match expiry_ms.saturating_sub(now_ms) {
+        0 => 0,
+        left_ms => (left_ms - 1).div_ceil(1_000).max(1),
+    }
 }

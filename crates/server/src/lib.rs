@@ -28,6 +28,8 @@
 //!   (`OK`, then `DATA <bytes>` with a part behind it, again and again, then `END`); `-X` forbids all three. `watch` and `stats detail` are refused as memcached refuses them with `-W`; `stats cachedump` lists items of class 1, the only one;
 //! - over a store in a folder a reply comes once what it says is as durable as the store promises, and a connection whose writes may have failed is closed without one;
 //!   items do not remember that they were fetched (`h`), nor when (`la`, `t` apart); `curr_items` is about right, `bytes` those on disk, and a value ends at 64 MB;
+//! - a `flush_all` with a delay, or a moment to come, removes what is there a second before that, to the millisecond: memcached may do so up to a second earlier, and with it what is stored in the same
+//!   second behind it;
 //! - a `flush_all` with a delay is kept by the process: over a store in a folder, one that is not due when the server ends is forgotten, and the items are there at the next start;
 //! - over a store in a folder a `set` that is refused for want of room leaves the item that was there, where memcached deletes it; and damage or a disk that fails is
 //!   `SERVER_ERROR the store is ...`, which ends a `get` and a listing in place of `END`, never a miss;

@@ -1,8 +1,10 @@
 //! What requests cost, without a socket: allocations, copies of large values, writes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use allocation_counter::{AllocationInfo, measure};
+use larder_core::ManualClock;
 use larder_store_memory::MemoryStore;
 
 use crate::config::Limits;
@@ -120,4 +122,62 @@ fn a_line_of_very_many_keys_gathers_no_more_than_one_value_too_many() {
         }
         session = Session::default();
     }
+}
+
+#[test]
+fn a_flush_for_a_moment_before_the_server_was_there_removes_nothing() {
+    let (env, mut session) = (env(), Session::default());
+    let mut answer = |request: &str| String::from_utf8(fed(&env, &mut session, request.as_bytes()).1).unwrap();
+    let now_s = env.wall_ms() / 1_000;
+    // What is before the server's start by more than a minute is before memcached's clock began.
+    for (when, stays) in [(now_s - 70, true), (now_s - 50, false), (now_s, false), (now_s + 70, true), (60, true)] {
+        assert_eq!(answer("set k 0 0 1\r\nx\r\n"), "STORED\r\n");
+        assert_eq!(answer(&format!("flush_all {when}\r\n")), "OK\r\n");
+        assert_eq!(answer("get k\r\n"), if stays { "VALUE k 0 1\r\nx\r\nEND\r\n" } else { "END\r\n" }, "{when}");
+    }
+    // It takes the place of what was asked for before, as any other.
+    assert_eq!(answer("flush_all 2\r\nflush_all 1600000000\r\n"), "OK\r\nOK\r\n");
+    std::thread::sleep(Duration::from_millis(1_050));
+    env.tick();
+    assert_eq!(answer("get k\r\n"), "VALUE k 0 1\r\nx\r\nEND\r\n");
+    // A second before the delay is over.
+    assert_eq!(answer("flush_all 2\r\n"), "OK\r\n");
+    env.tick();
+    assert_eq!(answer("get k\r\n"), "VALUE k 0 1\r\nx\r\nEND\r\n");
+    std::thread::sleep(Duration::from_millis(1_050));
+    env.tick();
+    assert_eq!(answer("get k\r\n"), "END\r\n");
+}
+
+#[test]
+fn a_life_ends_no_earlier_than_it_was_told_whatever_there_is_of_the_millisecond() {
+    for (at_us, command) in [(900, "set k 0 1 1"), (0, "set k 0 1 1"), (999, "ms k 1 T1"), (1, "ms k 1 T1")] {
+        let clock = Arc::new(ManualClock::default());
+        let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
+        let env = Env::new(MemoryEngine::new(store), Limits::default(), 1, None, Settings::default());
+        let mut session = Session::default();
+        let mut answer = |request: &str| String::from_utf8(fed(&env, &mut session, request.as_bytes()).1).unwrap();
+        clock.advance(Duration::from_micros(at_us));
+        answer(&format!("{command}\r\nx\r\n"));
+        assert_eq!(answer("mg k t\r\n"), "HD t1\r\n");
+        clock.advance(Duration::from_micros(999_100));
+        assert_eq!(answer("mg k t\r\n"), "HD t1\r\n", "{command} at {at_us} us");
+        clock.advance(Duration::from_micros(899));
+        assert_eq!(answer("mg k\r\n"), "HD\r\n", "{command} at {at_us} us");
+        // At most 1 ms more.
+        clock.advance(Duration::from_micros(1_001));
+        assert_eq!(answer("mg k\r\n"), "EN\r\n", "{command} at {at_us} us");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_life_is_told_in_the_seconds_it_was_given_in() {
+    for seconds in [1, 2, 10, 2_592_000] {
+        let (env, mut session) = (env(), Session::default());
+        let request = format!("set k 0 {seconds} 1\r\nx\r\nmg k t\r\n");
+        let reply = String::from_utf8(fed(&env, &mut session, request.as_bytes()).1).unwrap();
+        assert_eq!(reply, format!("STORED\r\nHD t{seconds}\r\n"));
+    }
+    assert_eq!([0, 1, 2, 1_001, 1_002, 2_001].map(|ms| crate::env::left_s(500 + ms, 500)), [0, 1, 1, 1, 2, 2]);
+    assert_eq!(crate::env::left_s(499, 500), 0);
 }

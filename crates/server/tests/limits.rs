@@ -492,7 +492,7 @@ fn everything_can_be_listed_and_flushed_later() {
     assert_eq!(dump.matches("ITEM ").count(), 2, "a key of other bytes has no place there: {dump}");
     let one = String::from_utf8(ask(&mut stream, b"stats cachedump 1 1\r\n", b"END\r\n")).unwrap();
     assert_eq!(one.matches("ITEM ").count(), 1, "{one}");
-    assert_eq!(ask(&mut stream, b"flush_all 1\r\nmg a%b v\r\n", b"abc\r\n"), b"OK\r\nVA 3\r\nabc\r\n");
+    assert_eq!(ask(&mut stream, b"flush_all 2\r\nmg a%b v\r\n", b"abc\r\n"), b"OK\r\nVA 3\r\nabc\r\n");
     std::thread::sleep(Duration::from_millis(1_300));
     assert_eq!(ask(&mut stream, b"mg a%b v\r\n", b"EN\r\n"), b"EN\r\n");
     ask(&mut stream, b"set l 0 0 1\r\nx\r\n", b"STORED\r\n");

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) tracks_access: bool,
     /// The session of this store's cas tokens.
     pub(crate) session: u64,
+    /// The bytes of the smallest table, which the shard of a lone item has.
+    pub(crate) table_bytes_least: usize,
 }
 
 impl Shared {
@@ -54,6 +56,16 @@ impl Shared {
         self.tracks_access.then(|| u32::try_from(self.clock.monotonic().as_secs()).unwrap_or(u32::MAX))
     }
 
+    /// Where an item of `class_bytes` lacks room: whether it would have any if there were nothing else in the store.
+    #[cold]
+    fn short_of(&self, class_bytes: usize, stop: Stop) -> Stop {
+        let least = class_bytes.saturating_add(self.table_bytes_least);
+        match stop {
+            Stop::Short(_) if self.budget.max().is_some_and(|max| least > max) => Stop::TooLarge(least),
+            stop => stop,
+        }
+    }
+
     /// The token as callers see it.
     pub(crate) fn cas(&self, token: u64) -> Cas {
         Cas { token, session: self.session }
@@ -65,6 +77,8 @@ impl Shared {
 pub(crate) enum Stop {
     /// The budget lacks this many bytes.
     Short(usize),
+    /// The budget is smaller than these bytes, which the item and its table take by themselves: no eviction helps.
+    TooLarge(usize),
     /// The allocator lacks this many bytes.
     NoMemory(usize),
 }
@@ -136,6 +150,16 @@ pub(crate) struct Locked<'a> {
     pub(crate) shared: &'a Shared,
 }
 
+/// The store's time in whole ms: read where it is asked for, and once, so that an item does not expire in the middle of what is done to it.
+#[derive(Default)]
+pub(crate) struct Moment(Option<u64>);
+
+impl Moment {
+    pub(crate) fn ms(&mut self, shared: &Shared) -> u64 {
+        *self.0.get_or_insert_with(|| shared.now_ms())
+    }
+}
+
 /// An item that is about to change, and the counts that change with it.
 pub(crate) struct Change<'a> {
     pub(crate) item: &'a mut Item,
@@ -150,7 +174,8 @@ impl Change<'_> {
         Stop: From<E>,
     {
         let old = self.item.class_bytes();
-        charged(&self.shared.budget, self.bytes, old, class_bytes, || act(self.item))?;
+        charged(&self.shared.budget, self.bytes, old, class_bytes, || act(self.item))
+            .map_err(|stop| self.shared.short_of(class_bytes, stop))?;
         // What is written is in use, too: a counter that nobody reads is not a cold item.
         if self.shared.evicts {
             self.item.set_referenced(true);
@@ -209,10 +234,16 @@ impl Locked<'_> {
     /// The item of `key`. One that has expired is removed, and not found.
     #[inline(always)]
     pub(crate) fn find(&mut self, hash: u64, key: &[u8]) -> Option<Change<'_>> {
+        self.find_at(hash, key, &mut Moment::default())
+    }
+
+    /// The item of `key`, as of one moment: what looks for it again is told the same.
+    #[inline(always)]
+    pub(crate) fn find_at(&mut self, hash: u64, key: &[u8], moment: &mut Moment) -> Option<Change<'_>> {
         self.ask_ahead(hash);
         let at = self.shard.table.find_bucket_index(hash, |item| item.has_key(key))?;
         let expiry_ms = self.shard.table.get_bucket(at)?.expiry_ms();
-        if expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.shared.now_ms()) {
+        if expiry_ms.is_some_and(|expiry_ms| expiry_ms <= moment.ms(self.shared)) {
             self.remove_at(at);
             return None;
         }
@@ -238,10 +269,10 @@ impl Locked<'_> {
         let Locked { shard, shared, .. } = self;
         let class = parts.class_bytes();
         // The item's bytes come first: a table that grew into the last room would leave none for the item.
-        shared.budget.take(class)?;
+        shared.budget.take(class).map_err(|short| shared.short_of(class, short.into()))?;
         if let Err(stop) = shard.add(shared, hash, parts) {
             shared.budget.give(class);
-            return Err(stop);
+            return Err(shared.short_of(class, stop));
         }
         shard.bytes += class;
         self.note_expiry(parts.expiry_ms);
@@ -342,7 +373,22 @@ impl Locked<'_> {
             }
         }
         self.shrink();
+        self.give_empty_table();
         removed
+    }
+
+    /// Gives the table back where it holds nothing. Not in [`shrink`](Self::shrink): a key that is deleted and stored again would have its table made
+    /// anew each time.
+    fn give_empty_table(&mut self) {
+        if self.len() == 0 {
+            let Locked { shard, shared, .. } = self;
+            let bytes = shard.table.allocation_size();
+            shared.budget.give(bytes);
+            shard.bytes -= bytes;
+            shard.table = HashTable::new();
+            shard.hand = 0;
+            shard.restart_sweep();
+        }
     }
 
     /// Gives a table back that has become much too large for its items. What cannot be had for it does not matter.
@@ -378,7 +424,7 @@ impl Shard {
         if self.table.capacity() == self.table.len() {
             self.make_slot(shared).map_err(|stop| match stop {
                 Stop::Short(bytes) => Stop::Short(bytes + parts.class_bytes()),
-                Stop::NoMemory(bytes) => Stop::NoMemory(bytes),
+                stop => stop,
             })?;
         }
         // There is a slot: this does not grow, and the hasher is not called.
@@ -432,6 +478,14 @@ impl Shard {
         self.swept = 0;
         self.swept_earliest_ms = NEVER_MS;
     }
+}
+
+/// The bytes of the smallest table there is; 0 where the system has not even that.
+pub(crate) fn table_bytes_least() -> usize {
+    let mut table = HashTable::<Item>::new();
+    // What it lacks, a write will be told that lacks it, too.
+    _ = table.try_reserve(1, |_| 0);
+    table.allocation_size()
 }
 
 /// How many items a table of so many buckets holds without graves.

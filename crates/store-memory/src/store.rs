@@ -16,7 +16,7 @@ use crate::builder::Builder;
 use crate::direct::Direct;
 use crate::item::EXPIRY_MS_MAX;
 use crate::ops::{Done, Halt, Hashed};
-use crate::shard::{Locked, Shared, Slot, Stop};
+use crate::shard::{Locked, Shared, Slot, Stop, table_bytes_least};
 use crate::sweep;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, HashState};
 use crate::update::Seen;
@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     sweeping: AtomicBool,
     sweeper: OnceLock<Thread>,
     /// Counts visits of eviction; the shard whose turn it is follows from it.
-    evict_turn: AtomicUsize,
+    pub(crate) evict_turn: AtomicUsize,
     evicted: AtomicU64,
     expired: AtomicU64,
 }
@@ -130,6 +130,7 @@ impl MemoryStore {
             evicts: builder.evict,
             tracks_access: builder.tracks_access,
             session: ambient::random(),
+            table_bytes_least: table_bytes_least(),
         };
         let inner = Inner {
             shared,
@@ -358,6 +359,7 @@ impl Inner {
             need = match halt {
                 Halt::Fault(error) => return Err(error.store("memory")),
                 Halt::Stop(Stop::NoMemory(bytes)) => return Err(no_memory(bytes)),
+                Halt::Stop(Stop::TooLarge(bytes)) => return Err(self.too_large(bytes)),
                 Halt::Stop(Stop::Short(bytes)) => bytes,
             };
             if !self.make_room(self.slot_index(at.hash), need, attempt) {
@@ -402,15 +404,27 @@ impl Inner {
     }
 
     /// Evicts until `need` bytes fit: how many items. Shards take turns and give a part of what they have, so that those that have more give
-    /// more: if each made room for its own items only, their sizes would drift apart for ever.
-    fn evict(&self, need: usize) -> usize {
-        let mut evicted = 0;
+    /// more: if each made room for its own items only, their sizes would drift apart for ever. Ends where no shard holds anything.
+    pub(crate) fn evict(&self, need: usize) -> usize {
+        let (mut evicted, mut idle) = (0, 0);
         for _ in 0..self.slots.len() * EVICT_VISITS_MAX {
             if self.shared.budget.fits(need) {
                 break;
             }
             let turn = self.evict_turn.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-            evicted += self.slots[turn].lock(&self.shared).evict();
+            let (removed, is_empty) = {
+                let mut shard = self.slots[turn].lock(&self.shared);
+                (shard.evict(), shard.len() == 0)
+            };
+            evicted += removed;
+            idle = if is_empty && removed == 0 { idle + 1 } else { 0 };
+            if idle == self.slots.len() {
+                // Others take turns, too, so that a round of this loop may have passed by the very shards that hold something.
+                if self.slots.iter().all(|slot| slot.lock(&self.shared).len() == 0) {
+                    break;
+                }
+                idle = 0;
+            }
         }
         self.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
         evicted
@@ -450,6 +464,13 @@ impl Inner {
     fn full(&self, need: usize) -> Error {
         let (used, max) = (self.shared.budget.used(), self.shared.budget.max().unwrap_or(usize::MAX));
         let detail = format!("the store holds {used} of at most {max} bytes, and the write needs {need} more");
+        Error::new(ErrorKind::Full, detail).store("memory")
+    }
+
+    #[cold]
+    fn too_large(&self, bytes: usize) -> Error {
+        let max = self.shared.budget.max().unwrap_or(usize::MAX);
+        let detail = format!("the item and its table take {bytes} bytes, and the store holds at most {max}");
         Error::new(ErrorKind::Full, detail).store("memory")
     }
 }

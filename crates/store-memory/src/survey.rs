@@ -7,7 +7,7 @@ use crate::MemoryStore;
 use crate::list::Walked;
 use crate::shard::Locked;
 
-/// Shard by shard, each under its lock in one piece; so there are no pauses. An item's bytes are what the heap gives for it. RSS is that of the whole process.
+/// Shard by shard, each under its lock in one piece. It keeps to no pace, but lets other tasks of its thread go on once a millisecond has passed. An item's bytes are what the heap gives for it. RSS is that of the whole process.
 impl Survey for MemoryStore {
     fn vitals(&self, _: Ctx) -> Surveying<'_, Vec<Result<Vitals>>> {
         Box::pin(async move {
@@ -48,6 +48,7 @@ impl Survey for MemoryStore {
                 })),
                 Walked::LookedAt(count) => tell(Told::LookedAt(count)),
             })
+            .await
         })
     }
 }
@@ -61,22 +62,13 @@ fn resident_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
     use std::sync::Arc;
-    use std::task::{Context, Poll, Waker};
     use std::time::{Duration, Instant};
 
     use larder_core::{ErrorKind, ManualClock, PutMode, Ttl};
 
     use super::*;
-
-    /// The end of a future that waits for nothing.
-    fn ended<T>(mut future: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(output) => output,
-            Poll::Pending => panic!("it waits"),
-        }
-    }
+    use crate::list::tests::ended;
 
     #[test]
     fn items_add_up_to_what_the_store_counts() {

@@ -1,11 +1,13 @@
 //! What only the inside can tell: the count is exact, tables grow and shrink, eviction and sweeps keep their bounds.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Arith, ErrorKind, Initial, ManualClock, PutMode, Remaining, Reply, Ttl, Want};
+use larder_core::{Arith, Clock, ErrorKind, Initial, ManualClock, PutMode, Remaining, Reply, Ttl, Want};
 
-use crate::MemoryStore;
+use crate::shard::table_bytes_least;
+use crate::{Marks, MemoryStore, Next, Seen, Token, Value};
 
 /// Counts every item and table again, and compares with the running counts: the bytes.
 #[track_caller]
@@ -155,6 +157,73 @@ fn an_item_larger_than_the_budget_is_refused_and_evicts_nothing() {
     assert_eq!(store.stats().evicted, 0);
 }
 
+/// A store that evicts, with 100 small items.
+fn hundred(bytes_max: usize) -> MemoryStore {
+    let store = MemoryStore::builder().bytes_max(bytes_max).evict(true).build().unwrap();
+    for key in 0..100u64 {
+        set(&store, &key.to_le_bytes(), b"small", Ttl::Never).unwrap();
+    }
+    store
+}
+
+#[test]
+fn an_item_that_fits_only_without_its_table_is_refused_and_evicts_nothing() {
+    // The item's class is the budget to the byte.
+    let store = hundred(1 << 20);
+    let error = set(&store, b"k", &[0; 1_000_000], Ttl::Never).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(error.to_string().contains("1048576"), "{error}");
+    assert_eq!((store.stats().items, store.stats().evicted), (100, 0));
+    // So it is with one that grows, and with one that is given up for another.
+    set(&store, b"k", b"small", Ttl::Never).unwrap();
+    assert_eq!(set(&store, b"k", &[0; 1_000_000], Ttl::Never).unwrap_err().kind(), ErrorKind::Full);
+    let append = store.direct().put(b"k", PutMode::Append, &[0; 1_000_000], 0, Ttl::Never);
+    assert_eq!(append.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!((store.stats().items, store.stats().evicted), (101, 0));
+    exact_bytes(&store);
+}
+
+#[test]
+fn what_fits_an_empty_store_is_stored_and_what_does_not_evicts_nothing() {
+    let least = table_bytes_least();
+    for (more, fits) in [(0, false), (1, false), (least - 1, false), (least, true), (least + 1, true), (4_096, true)] {
+        let store = hundred((1 << 20) + more);
+        let stored = set(&store, b"k", &[0; 1_000_000], Ttl::Never);
+        assert_eq!(stored.is_ok(), fits, "{more}: {stored:?}");
+        assert!(fits || store.stats().evicted == 0, "{more}: {:?}", store.stats());
+        exact_bytes(&store);
+    }
+    // From a class below to one above.
+    for bytes in (850_000..1_048_800).step_by(3_300).chain([983_015, 983_016, 983_017, 1_048_551, 1_048_552, 1_048_553])
+    {
+        for is_there in [false, true] {
+            let store = hundred(1 << 20);
+            if is_there {
+                set(&store, b"k", b"small", Ttl::Never).unwrap();
+            }
+            match set(&store, b"k", &vec![0; bytes], Ttl::Never) {
+                Ok(_) => assert!(has(&store, b"k") && bytes < 983_100, "{bytes}"),
+                Err(error) => {
+                    assert_eq!((error.kind(), store.stats().evicted), (ErrorKind::Full, 0), "{bytes}");
+                    assert_eq!(store.stats().items, 100 + usize::from(is_there), "{bytes}");
+                }
+            }
+            exact_bytes(&store);
+        }
+    }
+}
+
+#[test]
+fn an_eviction_ends_where_nothing_is_left() {
+    let store = hundred(1 << 20);
+    let inner = store.inner();
+    assert_eq!(inner.evict(usize::MAX), 100);
+    // Tables that hold nothing are given back, however small.
+    assert_eq!(exact_bytes(&store), 0);
+    let visits = inner.evict_turn.load(Ordering::Relaxed);
+    assert!(visits <= 32 * inner.slots.len(), "{visits} visits");
+}
+
 #[test]
 fn a_cache_keeps_what_is_read_and_drops_what_is_not() {
     let store = MemoryStore::builder().bytes_max(4 << 20).evict(true).build().unwrap();
@@ -229,6 +298,59 @@ fn a_life_is_never_cut_short_and_its_rest_is_exact() {
     assert_eq!(rest, Remaining::For(Duration::from_micros(1)));
     clock.advance(Duration::from_micros(1));
     assert!(!has(&store, b"k"));
+}
+
+/// A clock that is 1 ms on after each look of the thread that made it; others, as the sweeper is, do not turn it.
+#[derive(Debug)]
+struct Looked {
+    by: std::thread::ThreadId,
+    ms: AtomicU64,
+}
+
+impl Clock for Looked {
+    fn monotonic(&self) -> Duration {
+        let more = u64::from(std::thread::current().id() == self.by);
+        Duration::from_millis(self.ms.fetch_add(more, Ordering::Relaxed))
+    }
+
+    fn wall(&self) -> Duration {
+        self.monotonic()
+    }
+}
+
+#[test]
+fn an_update_that_met_the_item_is_done_to_it_though_its_life_ends_meanwhile() {
+    const START_MS: u64 = 1_000;
+    fn write(value: Value<'_>, expiry_ms: u64) -> Next<'_> {
+        let (marks, token) = (Marks::empty(), Token::Fresh);
+        Next::Write { value, flags: 0, expiry_ms: Some(expiry_ms), marks, token }
+    }
+    // The life ends at each look at the clock that there may be.
+    for left_ms in 1..8 {
+        let acts: [(Value<'_>, &[u8]); 4] = [
+            (Value::Same, b"5"),
+            (Value::Whole(b"6"), b"6"),
+            (Value::Padded { number: 6, width: 1 }, b"6"),
+            (Value::Padded { number: 6, width: 3 }, b"6  "),
+        ];
+        for (value, after) in acts {
+            let clock = Arc::new(Looked { by: std::thread::current().id(), ms: AtomicU64::new(START_MS) });
+            let store = MemoryStore::builder().clock(clock.clone()).bytes_max(1 << 20).evict(true).track_access(true);
+            let store = store.build().unwrap();
+            let direct = store.direct();
+            direct.update(b"k", |_, _| write(Value::Whole(b"5"), START_MS + 100)).unwrap();
+            clock.ms.store(START_MS + 100 - left_ms, Ordering::Relaxed);
+            let mut met = false;
+            let decide = |seen: Option<Seen<'_>>, _| {
+                met = seen.is_some();
+                write(value, START_MS + 10_000)
+            };
+            direct.update(b"k", decide).unwrap();
+            let found = direct.fetch(b"k", |seen| seen.value.to_vec()).unwrap();
+            let is_made = met || matches!(value, Value::Whole(_));
+            assert_eq!(found, is_made.then(|| after.to_vec()), "{value:?}, {left_ms} ms before the end");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::item::{Item, Marks, Parts};
 use crate::ops::{Done, Hashed};
-use crate::shard::{Locked, Stop};
+use crate::shard::{Locked, Moment, Stop};
 
 /// An item as it lies in the store, with what memcached's meta commands ask for.
 #[derive(Clone, Copy, Debug)]
@@ -115,15 +115,15 @@ impl Locked<'_> {
         at: Hashed<'_>,
         decide: &mut impl FnMut(Option<Seen<'_>>, u64) -> Next<'a>,
     ) -> Result<Done, Stop> {
-        let fresh = self.next_cas();
-        let next = match self.find(at.hash, at.key) {
+        let (fresh, moment) = (self.next_cas(), &mut Moment::default());
+        let next = match self.find_at(at.hash, at.key, moment) {
             Some(change) => decide(Some(Seen::of(change.item)), fresh),
             None => decide(None, fresh),
         };
         match next {
             Next::Keep => Ok(Done::Touched),
             Next::Used(marks) => {
-                self.used(at, marks);
+                self.used(at, marks, moment);
                 Ok(Done::Touched)
             }
             Next::Remove => {
@@ -131,14 +131,14 @@ impl Locked<'_> {
                 Ok(Done::Deleted)
             }
             Next::Write { value, flags, expiry_ms, marks, token } => {
-                if expiry_ms.is_some_and(|expiry_ms| expiry_ms <= self.shared.now_ms()) {
+                if expiry_ms.is_some_and(|expiry_ms| expiry_ms <= moment.ms(self.shared)) {
                     self.remove(at.hash, at.key);
                     return Ok(Done::Stored);
                 }
                 let beside = Beside { flags, expiry_ms, marks, token, fresh };
                 match value {
-                    Value::Padded { number, width } => self.write_number(at, number, width, &beside)?,
-                    value => self.write(at, value, &beside)?,
+                    Value::Padded { number, width } => self.write_number(at, number, width, &beside, moment)?,
+                    value => self.write(at, value, &beside, moment)?,
                 }
                 self.note_expiry(expiry_ms);
                 Ok(Done::Stored)
@@ -148,9 +148,9 @@ impl Locked<'_> {
 
     /// Notes that an item was used.
     #[inline]
-    pub(crate) fn used(&mut self, at: Hashed<'_>, marks: Marks) {
+    fn used(&mut self, at: Hashed<'_>, marks: Marks, moment: &mut Moment) {
         let (evicts, stamp) = (self.shared.evicts, self.shared.stamp());
-        let Some(change) = self.find(at.hash, at.key) else { return };
+        let Some(change) = self.find_at(at.hash, at.key, moment) else { return };
         if evicts && !change.item.is_referenced() {
             change.item.set_referenced(true);
         }
@@ -180,26 +180,33 @@ impl Locked<'_> {
         Some(shown)
     }
 
-    fn write_number(&mut self, at: Hashed<'_>, number: u64, width: usize, beside: &Beside) -> Result<(), Stop> {
+    fn write_number(
+        &mut self,
+        at: Hashed<'_>,
+        number: u64,
+        width: usize,
+        beside: &Beside,
+        moment: &mut Moment,
+    ) -> Result<(), Stop> {
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(number).as_bytes();
         if width <= digits.len() {
-            return self.write(at, Value::Whole(digits), beside);
+            return self.write(at, Value::Whole(digits), beside, moment);
         }
         let mut text = [b' '; NUMBER_BYTES_MAX];
         if let Some(text) = text.get_mut(..width) {
             text[..digits.len()].copy_from_slice(digits);
-            return self.write(at, Value::Whole(text), beside);
+            return self.write(at, Value::Whole(text), beside, moment);
         }
         // Somebody counts in a value that is mostly spaces.
         let mut text = digits.to_vec();
         text.resize(width, b' ');
-        self.write(at, Value::Whole(&text), beside)
+        self.write(at, Value::Whole(&text), beside, moment)
     }
 
-    fn write(&mut self, at: Hashed<'_>, value: Value<'_>, beside: &Beside) -> Result<(), Stop> {
+    fn write(&mut self, at: Hashed<'_>, value: Value<'_>, beside: &Beside, moment: &mut Moment) -> Result<(), Stop> {
         let stamp = self.shared.stamp();
-        let Some(change) = self.find(at.hash, at.key) else {
+        let Some(change) = self.find_at(at.hash, at.key, moment) else {
             let (Value::Whole(bytes) | Value::Append(bytes) | Value::Prepend(bytes)) = value else { return Ok(()) };
             return self.insert(at.hash, &beside.parts(at.key, bytes, stamp, beside.fresh));
         };
@@ -220,7 +227,7 @@ impl Locked<'_> {
                 change.resized(class, |item| if before { item.prepend(more, cas) } else { item.append(more, cas) })?;
             }
         }
-        if let (Some(seconds), Some(change)) = (stamp, self.find(at.hash, at.key)) {
+        if let (Some(seconds), Some(change)) = (stamp, self.find_at(at.hash, at.key, moment)) {
             change.item.set_accessed_s(seconds);
         }
         Ok(())

@@ -162,3 +162,11 @@ fn the_sugar_of_core_is_not_shadowed() {
     assert!(matches!(future.as_mut().poll(&mut cx), std::task::Poll::Ready(Ok(None))));
     drop(store.delete(Key::new("k").unwrap()));
 }
+
+#[test]
+fn a_run_that_nobody_awaits_has_been_done() {
+    let store = MemoryStore::new();
+    let put = Op::put(Key::new("k").unwrap(), PutMode::Set, "v", Ttl::Never);
+    drop(store.run(larder_core::Ctx::default(), larder_core::Batch::from_iter([put])));
+    assert_eq!(value(&store, b"k").unwrap(), b"v");
+}

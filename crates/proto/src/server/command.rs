@@ -220,7 +220,8 @@ fn get_and_touch(mut words: Words<'_>, cas: bool) -> Command<'_> {
     match (exptime, { words }.next()) {
         (Some(exptime), Some(_)) => match i32_of(exptime) {
             Some(exptime) => Command::Get { keys: words, cas, touch: Some(exptime) },
-            None => refuse("CLIENT_ERROR invalid exptime argument", noreply(words, 2), 0),
+            // A `noreply` at the end is a key, as any other word there.
+            None => refuse("CLIENT_ERROR invalid exptime argument", false, 0),
         },
         _ => BAD,
     }
@@ -357,4 +358,25 @@ pub fn flush_delay(words: Words<'_>, noreply: bool) -> Result<i32, &'static str>
 /// ```
 pub fn number(word: Option<&[u8]>) -> Option<u32> {
     word.and_then(u32_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::KeyScratch;
+    use super::*;
+
+    #[test]
+    fn a_get_and_touch_with_a_bad_life_is_answered_whatever_its_last_key_is() {
+        let bad: [&[u8]; 4] =
+            [b"gat x n noreply\r\n", b"gats x noreply\r\n", b"gat 99999999999 n noreply\r\n", b"gat x n\r\n"];
+        for line in bad {
+            let mut scratch = KeyScratch::new();
+            let Command::Refuse { reply, silent, swallow } = parse(line, &mut scratch) else { panic!() };
+            assert_eq!((reply, silent, swallow), ("CLIENT_ERROR invalid exptime argument", false, 0));
+        }
+        // It is a key where the life is a number.
+        let mut scratch = KeyScratch::new();
+        let Command::Get { keys, .. } = parse(b"gat 0 n noreply\r\n", &mut scratch) else { panic!() };
+        assert!(keys.eq([&b"n"[..], b"noreply"]));
+    }
 }

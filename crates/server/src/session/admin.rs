@@ -128,14 +128,11 @@ impl Session {
         if !env.limits.flush_enabled {
             return self.answer("CLIENT_ERROR flush_all not allowed", noreply);
         }
-        let delay_s = match flush_delay(words, noreply) {
-            Ok(delay_s) => u64::try_from(delay_s).unwrap_or(0),
+        let exptime = match flush_delay(words, noreply) {
+            Ok(exptime) => exptime,
             Err(reply) => return self.answer(reply, noreply),
         };
-        // A large number is a moment, as everywhere.
-        let wall_s = env.wall_ms() / 1_000;
-        let is_moment = delay_s > crate::env::RELATIVE_S_MAX;
-        match env.flush_in(if is_moment { delay_s.saturating_sub(wall_s) } else { delay_s }) {
+        match env.flush_when(exptime) {
             Ok(()) => self.answer("OK", noreply),
             Err(error) => self.refused::<E>(&error, NO_ROOM, noreply, tally),
         }

@@ -17,8 +17,8 @@ use crate::servers::Memcached;
 pub(super) const STOP_MS_MAX: u64 = 400;
 /// How long a server that was killed stays away at the most.
 pub(super) const AWAY_MS_MAX: u64 = 20;
-/// What `flush_all 1` and the seconds of memcached's clock take at the most.
-const FLUSH_MS: u64 = 2_200;
+/// What `flush_all 2` (memcached takes one of it off) and the seconds of memcached's clock take at the most.
+const FLUSH_MS: u64 = 3_200;
 /// Items that others write to fill a server of 2 or 3 MB, of a size each up to 1,200 bytes: twice what it holds.
 const FILLERS: usize = 12_000;
 const FILLER_BYTES_MAX: usize = 1_200;
@@ -58,7 +58,7 @@ impl Victim for Cache {
             Deed::Flush | Deed::FlushLater => {
                 caused.losses.fetch_add(1, Ordering::SeqCst);
                 let is_later = deed == Deed::FlushLater;
-                tell(&self.server, if is_later { b"flush_all 1\r\n" } else { b"flush_all\r\n" });
+                tell(&self.server, if is_later { b"flush_all 2\r\n" } else { b"flush_all\r\n" });
                 self.flushed = is_later.then(|| Instant::now() + Duration::from_millis(FLUSH_MS));
             }
             other => panic!("memcached does not suffer {other:?}"),

@@ -206,7 +206,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
 
     /// Counts what this connection holds; false if all together hold too much.
     fn hold(&mut self) -> bool {
-        let held = self.pending.capacity() + self.session.out.capacity();
+        let held = self.pending.capacity() + self.session.out.capacity() + self.session.unsettled_bytes;
         if held == self.held {
             return true;
         }

@@ -279,6 +279,8 @@ pub(crate) struct Committer {
     /// The generations are to be noted with the round's batch.
     notes_generations: bool,
     sweep: Sweep,
+    /// Where the next piece of what is over begins; `None`: with the first.
+    reclaims_from: Option<Vec<u8>>,
     ops: usize,
     bytes: usize,
     /// The round has something that must be on disk before it is answered.
@@ -317,6 +319,7 @@ impl Committer {
             generations,
             notes_generations: false,
             sweep: Sweep::of(generations),
+            reclaims_from: None,
             ops: 0,
             bytes: 0,
             must_sync: false,

@@ -221,6 +221,25 @@ async fn what_is_over_is_removed_though_nobody_asks_for_it() {
     }
 }
 
+/// More than are taken up at once.
+#[tokio::test]
+async fn as_many_as_are_over_are_removed_within_seconds_while_others_write() {
+    const COUNT: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    for batch in 0..20 {
+        let names = (0..COUNT / 20).map(|number| format!("brief{batch}.{number}"));
+        let brief = names.map(|name| put(&name, "v", 0, Ttl::After(Duration::from_millis(200)))).collect();
+        assert!(store.run(Ctx::default(), brief).await.iter().all(Result::is_ok));
+    }
+    let begun = Instant::now();
+    while store.check(&mut |_| ()).unwrap().items > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(8), "{}", store.check(&mut |_| ()).unwrap().items);
+        set(&store, "stays", "v").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_clock_set_back_a_year_brings_nothing_back_and_ends_no_life() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,12 +18,14 @@ enum Came {
 }
 
 impl Committer {
-    /// Removes items whose life is over: some of them, or `all`. An item that is damaged stays, for whoever asks for it to be told.
+    /// Removes items whose life is over: some of them, from where it stopped before, or `all`. An item that is damaged stays, for whoever asks for it to be told.
     pub(super) fn reclaim(&mut self, all: bool) -> Result<u64> {
         let (now_ms, shared) = (self.now_ms(), self.shared.clone());
         let named = |fault: Fault| fault.error(&shared.name);
-        let (mut removed, mut from) = (0, vec![EXPIRY]);
+        // The entries before that are gone, and the engine would look at what it keeps of them again.
+        let (mut removed, mut from) = (0, self.reclaims_from.take().unwrap_or_else(|| vec![EXPIRY]));
         if all {
+            from = vec![EXPIRY];
             self.end_part();
             self.move_all().map_err(named)?;
         }
@@ -47,6 +49,7 @@ impl Committer {
                 }
             }
             if !due.is_full || (came_to_something && !all) {
+                self.reclaims_from = due.is_full.then_some(from);
                 return Ok(removed);
             }
             self.end_part();

@@ -221,6 +221,14 @@ impl Shared {
         self.room.check(|| self.engine.unwritten_bytes())
     }
 
+    /// Counts bytes that are to be written, until they are.
+    ///
+    /// # Errors
+    /// `Full` where the disk has no room for them.
+    pub(crate) fn admit(&self, bytes: u64) -> Result<(), Fault> {
+        self.room.admit(bytes, || self.engine.unwritten_bytes())
+    }
+
     /// Has what is in memory written to tables, where that is what the disk lacks room for: nothing else would be written for as long as writes are refused.
     pub(crate) fn make_room(&self) -> Result<(), Fault> {
         match self.room.waits_for_tables(|| self.engine.unwritten_bytes()) {
@@ -283,6 +291,8 @@ pub(crate) struct Committer {
     reclaims_from: Option<Vec<u8>>,
     ops: usize,
     bytes: usize,
+    /// What the round writes of what was admitted on the disk.
+    admitted_bytes: u64,
     /// The round has something that must be on disk before it is answered.
     must_sync: bool,
     /// A batch of the round could not be written.
@@ -322,6 +332,7 @@ impl Committer {
             reclaims_from: None,
             ops: 0,
             bytes: 0,
+            admitted_bytes: 0,
             must_sync: false,
             failed: None,
         }
@@ -368,6 +379,7 @@ impl Committer {
             What::Item { hash, key, record, cas } => {
                 self.ops += 1;
                 self.bytes += record.as_ref().map_or(0, |record| record.value.len());
+                self.admitted_bytes += record.as_ref().map_or(0, |record| record.bytes_about(&key));
                 self.cas = self.cas.max(cas);
                 if is_large(&key, record.as_ref()) {
                     self.large.push((hash, write.ticket));
@@ -510,18 +522,21 @@ impl Committer {
         };
         let item = item.filter(|record| !record.is_over(now_ms));
         let (reply, change) = ops::apply(op, item, &rules).map_err(|error| error.store(name))?;
-        self.change(&op.key, change);
+        self.change(&op.key, change).map_err(|fault| fault.error(&self.shared.name).op(op))?;
         Ok(reply)
     }
 
     /// Notes what becomes of an item in this round.
-    fn change(&mut self, key: &Key, change: Change) {
+    fn change(&mut self, key: &Key, change: Change) -> Result<(), Fault> {
         let record = match change {
-            Change::Keep => return,
+            Change::Keep => return Ok(()),
             Change::Put(record) => Some(record),
             Change::Remove => None,
         };
         if let Some(record) = &record {
+            let bytes = record.bytes_about(key.as_bytes());
+            self.shared.admit(bytes)?;
+            self.admitted_bytes += bytes;
             // One that the caller chose, or that the item keeps, says nothing of those that were given out.
             if record.cas == self.next_cas() {
                 self.cas = record.cas;
@@ -529,6 +544,7 @@ impl Committer {
             self.bytes += record.value.len();
         }
         self.put(key.as_bytes(), record);
+        Ok(())
     }
 
     /// This is what becomes of an item in this round.
@@ -577,8 +593,7 @@ impl Committer {
         let now_ms = self.now_ms();
         let rules = Rules { cas: self.next_cas(), ..self.shared.rules_at(self.now) };
         let change = alter(stored.as_ref().filter(|record| !record.is_over(now_ms)), &rules)?;
-        self.change(key, change);
-        Ok(())
+        self.change(key, change).map_err(|fault| fault.error(&self.shared.name).key(key))
     }
 
     /// Writes what came so far, answers, and goes on: what fails later is not told to those before it.
@@ -590,6 +605,7 @@ impl Committer {
     /// Writes the round's batch and answers.
     fn end_round(&mut self) {
         let done = self.commit().and_then(|()| if self.must_sync { self.shared.sync_now() } else { Ok(()) });
+        self.shared.room.carried_out(std::mem::take(&mut self.admitted_bytes));
         self.overlay.clear();
         self.decided.clear();
         self.over.clear();

@@ -151,7 +151,7 @@ impl Options {
     }
 
     /// Writes are refused with [`ErrorKind::Full`] while less is free on the disk, so that what was begun can be ended; deletes are not. It must be free besides what the engine has in
-    /// memory and has yet to write to tables, 64 MiB as a rule and some 320 MiB at the most, which is counted. Default: 64 MiB; 0 writes until the disk refuses, which ends all writing until the store is opened anew.
+    /// memory and has yet to write to tables, 64 MiB as a rule and some 320 MiB at the most, which is counted, as is, twice, what was admitted and is not written yet. Default: 64 MiB; 0 writes until the disk refuses, which ends all writing until the store is opened anew.
     ///
     /// ```
     /// # use larder_store_durable::Options;

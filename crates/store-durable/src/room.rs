@@ -1,4 +1,5 @@
-//! Room on the disk: writes are refused before the disk is full, so that what was begun can be ended. What the engine has in memory is begun: it is in the journal, and tables are still to be written of it.
+//! Room on the disk: writes are refused before the disk is full, so that what was begun can be ended. What the engine has in memory is begun: it is in the journal, and tables are still to be written of it. So is what was
+//! admitted and waits: it goes to the journal, and to a table.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,8 @@ pub(crate) struct Room {
     /// Bytes that were free when it was asked last, and those that were still to be written of what was in memory.
     free_bytes: AtomicU64,
     unwritten_bytes: AtomicU64,
+    /// Bytes that were admitted, and are not written yet.
+    admitted_bytes: AtomicU64,
     refusals: AtomicU64,
     /// When it was asked last, in milliseconds since it was made.
     asked_ms: AtomicU64,
@@ -33,14 +36,38 @@ impl Room {
     pub(crate) fn new(folder: PathBuf, reserve_bytes: u64) -> Room {
         let (free_bytes, refusals) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
         let (credit_bytes, asked_ms, made) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
-        let unwritten_bytes = AtomicU64::new(0);
-        Room { folder, reserve_bytes, credit_bytes, free_bytes, unwritten_bytes, refusals, asked_ms, made }
+        let (unwritten_bytes, admitted_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Room {
+            folder,
+            reserve_bytes,
+            credit_bytes,
+            free_bytes,
+            unwritten_bytes,
+            admitted_bytes,
+            refusals,
+            asked_ms,
+            made,
+        }
+    }
+
+    /// Admits bytes that are to be written: they are counted until they [were](Room::carried_out). `unwritten_bytes` as below.
+    ///
+    /// # Errors
+    /// `Full` where less than the reserve is free besides them, twice, and what else was begun. Nothing is admitted then.
+    pub(crate) fn admit(&self, bytes: u64, unwritten_bytes: impl FnOnce() -> u64) -> Result<(), Fault> {
+        self.admitted_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.check(unwritten_bytes).inspect_err(|_| self.carried_out(bytes))
+    }
+
+    /// Bytes that were admitted are written, or will not be.
+    pub(crate) fn carried_out(&self, bytes: u64) {
+        self.admitted_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// `unwritten_bytes` tells what is still to be written of what is in memory.
     ///
     /// # Errors
-    /// `Full` where less than the reserve is free besides that.
+    /// `Full` where less than the reserve is free besides that, and what was admitted.
     pub(crate) fn check(&self, unwritten_bytes: impl FnOnce() -> u64) -> Result<(), Fault> {
         if self.reserve_bytes == 0 {
             return Ok(());
@@ -67,6 +94,10 @@ impl Room {
         if unwritten_bytes > 0 {
             detail.push_str(&format!(", besides {unwritten_bytes} for tables of what is in memory"));
         }
+        let waiting_bytes = self.waiting_bytes();
+        if waiting_bytes > 0 {
+            detail.push_str(&format!(", and {waiting_bytes} for what is being written"));
+        }
         Err(Fault { harm: Harm::Full, detail })
     }
 
@@ -80,8 +111,13 @@ impl Room {
     }
 
     fn is_short(&self) -> bool {
-        let needed = self.reserve_bytes.saturating_add(self.unwritten_bytes.load(Ordering::Relaxed));
-        self.free_bytes.load(Ordering::Relaxed) < needed
+        let begun = self.unwritten_bytes.load(Ordering::Relaxed).saturating_add(self.waiting_bytes());
+        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes.saturating_add(begun)
+    }
+
+    /// What was admitted and waits, once for the journal and once for a table.
+    fn waiting_bytes(&self) -> u64 {
+        self.admitted_bytes.load(Ordering::Relaxed).saturating_mul(2)
     }
 
     /// Bytes were written.
@@ -110,11 +146,11 @@ impl Room {
 mod tests {
     use std::time::Duration;
 
-    use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl};
+    use larder_core::{Ctx, ErrorKind, Key, Op, PutMode, Store, StoreExt, Ttl};
 
     use super::*;
-    use crate::Options;
     use crate::options::Sync;
+    use crate::{Direct, DirectItem, DirectNext, Options};
 
     #[test]
     fn room_that_came_back_is_found_within_a_second_of_few_refusals() {
@@ -156,6 +192,60 @@ mod tests {
         let short = room(u64::MAX);
         assert_eq!(short.check(|| 1).unwrap_err().harm, Harm::Full);
         assert!(!short.waits_for_tables(|| 1), "tables would not help");
+    }
+
+    #[test]
+    fn what_was_admitted_and_is_not_written_needs_room_twice() {
+        const MB: u64 = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room::new(folder.path().to_path_buf(), MB);
+        room.check(|| 0).unwrap();
+        // As if that was what is free.
+        room.free_bytes.store(101 * MB, Ordering::Relaxed);
+        assert_eq!(room.admit(51 * MB, || 0).unwrap_err().harm, Harm::Full);
+        room.admit(40 * MB, || 0).unwrap();
+        let fault = room.admit(40 * MB, || 0).unwrap_err();
+        assert!(
+            fault.harm == Harm::Full && fault.detail.ends_with("and 167772160 for what is being written"),
+            "{fault:?}"
+        );
+        room.admit(10 * MB, || 0).unwrap();
+        room.carried_out(50 * MB);
+        room.admit(50 * MB, || 0).unwrap();
+    }
+
+    /// Small ones go into a round, large ones are written by themselves; one is written by a server, one is not written.
+    #[tokio::test]
+    async fn what_was_admitted_is_forgotten_once_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let direct = Direct::new(Options::new(folder.path()).open().unwrap());
+        let key = |number| Key::new(format!("k{number}")).unwrap();
+        for bytes in [10, 1 << 20] {
+            let batch = (0..20).map(|number| Op::put(key(number), PutMode::Set, vec![7; bytes], Ttl::Never)).collect();
+            assert!(direct.store().run(Ctx::default(), batch).await.iter().all(Result::is_ok));
+        }
+        let add = Op::put(key(0), PutMode::Add, "v", Ttl::Never);
+        direct.store().run_one(Ctx::default(), add).await.unwrap();
+        let room = &direct.store().shared().room;
+        let admitted = || room.admitted_bytes.load(Ordering::Relaxed);
+        assert_eq!(admitted(), 0);
+        let item = |cas| DirectItem { value: vec![7; 1 << 20].into(), flags: 0, marks: 0, cas, expiry_ms: None };
+        let ticket = direct.overwrite(b"k0", |cas| DirectNext::Put(item(cas))).unwrap();
+        assert!(admitted() == 0 || admitted() > 1 << 20);
+        std::future::poll_fn(|cx| direct.poll_settled(ticket, cx).unwrap()).await;
+        let ticket = direct.update(b"k0", |_, _| DirectNext::Remove).unwrap();
+        std::future::poll_fn(|cx| direct.poll_settled(ticket, cx).unwrap()).await;
+        assert_eq!(admitted(), 0);
+        // As if that was what is left: what is large is refused, and nothing of it counted.
+        room.free_bytes.store(room.reserve_bytes + (1 << 20), Ordering::Relaxed);
+        room.credit_bytes.store(1, Ordering::Relaxed);
+        room.unwritten_bytes.store(0, Ordering::Relaxed);
+        let error = direct.overwrite(b"k0", |cas| DirectNext::Put(item(cas))).unwrap_err();
+        let put = Op::put(key(0), PutMode::Set, vec![7; 1 << 20], Ttl::Never);
+        let refused = direct.store().run_one(Ctx::default(), put).await.unwrap_err();
+        assert_eq!([error.kind(), refused.kind()], [ErrorKind::Full; 2]);
+        assert!(!refused.is_unknown() && admitted() == 0);
+        direct.store().run_one(Ctx::default(), Op::put(key(0), PutMode::Set, "v", Ttl::Never)).await.unwrap();
     }
 
     #[tokio::test]

@@ -218,7 +218,7 @@ impl Shared {
     /// # Errors
     /// `Full` where the disk has no room for what is written now.
     pub(crate) fn check_room(&self) -> Result<(), Fault> {
-        self.room.check(|| self.engine.unwritten_bytes())
+        self.room.check(|| self.engine.begun())
     }
 
     /// Counts bytes that are to be written, until they are.
@@ -226,12 +226,12 @@ impl Shared {
     /// # Errors
     /// `Full` where the disk has no room for them.
     pub(crate) fn admit(&self, bytes: u64) -> Result<(), Fault> {
-        self.room.admit(bytes, || self.engine.unwritten_bytes())
+        self.room.admit(bytes, || self.engine.begun())
     }
 
     /// Has what is in memory written to tables, where that is what the disk lacks room for: nothing else would be written for as long as writes are refused.
     pub(crate) fn make_room(&self) -> Result<(), Fault> {
-        match self.room.waits_for_tables(|| self.engine.unwritten_bytes()) {
+        match self.room.waits_for_tables(|| self.engine.begun()) {
             true => self.engine.write_tables(),
             false => Ok(()),
         }

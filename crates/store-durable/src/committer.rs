@@ -361,8 +361,7 @@ impl Committer {
             // More than came, so that those before are moved when these fill their room. Whoever writes next is told where it fails.
             _ = self.move_some(ops * 2);
             if is_last {
-                _ = self.move_all();
-                return;
+                return self.close();
             }
         }
     }

@@ -240,6 +240,40 @@ async fn as_many_as_are_over_are_removed_within_seconds_while_others_write() {
     }
 }
 
+/// A turn is over long before the chores of a store begin.
+#[tokio::test]
+async fn what_is_over_is_removed_though_the_folder_is_only_used_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let options = || Options::new(folder.path()).clock(clock.clone());
+    let shared = options().wait(Duration::from_secs(5)).open_shared().unwrap();
+    let brief = |number| put(&format!("brief{number}"), "v", 0, Ttl::After(Duration::from_secs(1)));
+    assert!(shared.run(Ctx::default(), (0..10).map(brief).collect()).await.iter().all(Result::is_ok));
+    clock.advance(Duration::from_secs(2));
+    for turn in 0..5 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        shared.run_one(Ctx::default(), put("lives", &turn.to_string(), 0, Ttl::Never)).await.unwrap();
+    }
+    drop(shared);
+    let store = options().open().unwrap();
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 1);
+}
+
+#[tokio::test]
+async fn what_was_removed_at_once_is_swept_though_the_folder_is_only_used_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Options::new(folder.path()).open().unwrap();
+    let store = open();
+    let puts = (0..3_000).map(|number| put(&format!("k{number}"), "v", 0, Ttl::Never)).collect();
+    assert!(store.run(Ctx::default(), puts).await.iter().all(Result::is_ok));
+    let direct = larder_store_durable::Direct::new(store);
+    let ticket = direct.clear().unwrap();
+    std::future::poll_fn(|cx| direct.poll_settled(ticket, cx).unwrap()).await;
+    drop(direct);
+    (0..5).for_each(|_| drop(open()));
+    assert_eq!(open().check(&mut |_| ()).unwrap().items, 0);
+}
+
 #[tokio::test]
 async fn a_clock_set_back_a_year_brings_nothing_back_and_ends_no_life() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
 //! The committer removes what is over.
 
+use std::sync::atomic::Ordering;
+
 use larder_core::Result;
 
 use super::Committer;
@@ -18,6 +20,25 @@ enum Came {
 }
 
 impl Committer {
+    /// The last that is done: what stands in front goes into the engine, and a piece of what is over, or is to be swept, goes from it. A store that is used in turns is not open for as long as it takes the
+    /// timer to ask for that. What fails here is found by whoever opens the store next.
+    pub(super) fn close(mut self) {
+        if self.move_all().is_err() || self.shared.failure().is_some() || self.shared.check_room().is_err() {
+            return;
+        }
+        self.begin_round();
+        if self.shared.expiry.is_due(self.now_ms()) {
+            _ = self.reclaim(false);
+        }
+        self.end_round();
+        if self.shared.sweeps.load(Ordering::Acquire) {
+            self.begin_round();
+            self.sweep();
+            self.end_round();
+        }
+        _ = self.move_all();
+    }
+
     /// Removes items whose life is over: some of them, from where it stopped before, or `all`. An item that is damaged stays, for whoever asks for it to be told.
     pub(super) fn reclaim(&mut self, all: bool) -> Result<u64> {
         let (now_ms, shared) = (self.now_ms(), self.shared.clone());

@@ -472,7 +472,7 @@ impl Direct {
     }
 
     fn living(&self, record: Option<Record>) -> Option<DirectItem> {
-        record.filter(|record| !record.is_over(self.now_ms())).map(item)
+        record.filter(|record| !self.store.shared().is_over(record, self.now_ms())).map(item)
     }
 
     fn checked(&self, key: &[u8], next: DirectItem) -> Result<Record> {

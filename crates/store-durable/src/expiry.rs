@@ -44,6 +44,11 @@ impl Expiry {
         self.has_more() || self.earliest_ms.load(Ordering::Relaxed) <= now_ms
     }
 
+    /// False if there is no entry, for certain.
+    pub(crate) fn has_lives(&self) -> bool {
+        self.has_more() || self.earliest_ms.load(Ordering::Relaxed) < u64::MAX
+    }
+
     /// True if some are left over, and are to be taken up soon.
     pub(crate) fn has_more(&self) -> bool {
         self.has_more.load(Ordering::Relaxed)

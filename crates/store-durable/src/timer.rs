@@ -16,6 +16,9 @@ const CHORES_EVERY: Duration = Duration::from_secs(1);
 /// How often some of what earlier generations left is swept away, or of what is over removed, while there is more of it than is taken up at once.
 const PIECE_EVERY: Duration = Duration::from_millis(20);
 
+/// How old the time of the last batch may be while somebody is told what is over by a later one.
+const TIME_NOTED_MS: u64 = 60_000;
+
 /// A thread that is ended by [`stop`](Timer::stop).
 pub(crate) struct Timer {
     stops: Arc<AtomicBool>,
@@ -117,6 +120,10 @@ fn chores(shared: &Shared, queue: &Queue<Request>) {
     }
     if shared.front.items() > 0 {
         _ = queue.try_send(Request::Move { reply: None });
+    }
+    let noted_ms = shared.time_noted_ms.load(Ordering::Relaxed);
+    if shared.told_over.load(Ordering::Relaxed) && shared.time.now_ms() >= noted_ms.saturating_add(TIME_NOTED_MS) {
+        _ = queue.try_send(Request::Time);
     }
     let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
     if is_due {

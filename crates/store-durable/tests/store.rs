@@ -298,6 +298,61 @@ async fn a_clock_set_back_a_year_brings_nothing_back_and_ends_no_life() {
     assert!(item(&store, "lives").await.is_some());
 }
 
+/// The ends of such lives are noted a 64th behind them: nothing of the item is written when it is over.
+#[tokio::test]
+async fn a_clock_set_back_brings_nothing_back_though_nothing_was_written_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let year = Duration::from_secs(365 * 86_400);
+    let clock = Arc::new(ManualClock::at(2 * year));
+    let open = || Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let life = Duration::from_secs(6_500);
+    let store = open();
+    run(&store, put("over", "v", 0, Ttl::After(life))).await.unwrap();
+    clock.advance(life + Duration::from_secs(1));
+    drop(store);
+    let store = open();
+    assert_eq!(item(&store, "over").await, None);
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 1, "it is not removed yet");
+    drop(store);
+    clock.set_wall(year);
+    assert_eq!(item(&open(), "over").await, None);
+    assert_eq!(item(&open(), "over").await, None);
+    let store = open();
+    clock.advance(life);
+    drop(store);
+    // A store without lives is left as it is.
+    let store = open();
+    let sequence = store.stats().unwrap().sequence;
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 0);
+    drop(store);
+    clock.advance(life);
+    assert_eq!(open().stats().unwrap().sequence, sequence);
+}
+
+/// As long as somebody is told by it, and nothing else is written: what a kill leaves is no more than a minute behind.
+#[tokio::test]
+async fn the_time_is_noted_once_a_minute_while_somebody_is_told_that_something_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let store = Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let life = Duration::from_secs(6_400);
+    run(&store, put("k", "v", 0, Ttl::After(life))).await.unwrap();
+    let batches = || store.stats().unwrap().sequence;
+    let before = batches();
+    clock.advance(life);
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    assert_eq!(batches(), before, "nobody was told");
+    let begun = Instant::now();
+    assert_eq!(item(&store, "k").await, None);
+    while batches() == before {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(item(&store, "k").await, None);
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    assert_eq!(batches(), before + 1, "it was noted");
+}
+
 #[tokio::test]
 async fn a_value_of_64_mb_is_kept_and_one_of_65_is_refused_with_both_numbers() {
     let folder = tempfile::tempdir().unwrap();

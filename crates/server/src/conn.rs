@@ -240,6 +240,13 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
             if self.session.closing {
                 return Pin::new(&mut self.stream).poll_shutdown(cx);
             }
+            if std::mem::take(&mut self.session.yields) {
+                // It is at work, and neither idle nor stuck.
+                self.touch();
+                self.progress = PROGRESS_BYTES_MIN;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if self.session.blocked {
                 self.feed_pending();
                 continue;

@@ -16,6 +16,8 @@ use crate::options::Options;
 use crate::place::{Identity, Place};
 use crate::store::{DurableStore, random};
 
+/// Items that one part of a backup looks at, at the most.
+const LOOKED_AT_MAX: usize = 10_000;
 /// Bytes of one batch of a restore.
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -92,18 +94,19 @@ pub struct BackupParts {
 }
 
 impl BackupParts {
-    /// The next part, some 256 KiB, more only where an item has more; `None` after the last one. `store` is the one that it is of.
+    /// The next part, some 256 KiB, more only where an item has more; `None` after the last one. A part is empty where 10,000 items were looked at and did not fill one. `store` is the one that it is of.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] where something is damaged: the dump has no end then, so that nobody restores it.
     pub fn next(&mut self, store: &DurableStore) -> Result<Option<Vec<u8>>> {
         let Some(mut writer) = self.writer.take() else { return Ok(None) };
         let name = &store.shared().name;
-        let (mut failed, mut last) = (None, None);
+        let (mut failed, mut last, mut looked_at) = (None, None, 0);
         let mut add = |engine_key: &[u8], bytes: Bytes| {
             let added = dumped(&engine_key[1..], &bytes, self.shown).map_err(|fault| fault.error(name));
             failed = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item))).err();
-            let goes_on = failed.is_none() && writer.get_mut().is_empty();
+            looked_at += 1;
+            let goes_on = failed.is_none() && writer.get_mut().is_empty() && looked_at < LOOKED_AT_MAX;
             last = (!goes_on).then(|| engine_key.to_vec());
             goes_on
         };

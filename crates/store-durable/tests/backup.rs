@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{count_of, get, incr, key, set};
-use larder_core::{Ctx, Error, ErrorKind, Op, PutMode, Remaining, StoreExt, Ttl, Want};
+use larder_core::{Ctx, Error, ErrorKind, ManualClock, Op, PutMode, Remaining, Store, StoreExt, Ttl, Want};
 use larder_dump::{DumpReader, Totals};
 use larder_store_durable::{DurableStore, Options};
 
@@ -188,6 +188,28 @@ async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
     assert_eq!(two().kind(), ErrorKind::Config);
     std::fs::write(&witness, "something else").unwrap();
     assert_eq!(two().kind(), ErrorKind::Corrupt);
+}
+
+/// As many items may be over that a look at all of them would keep its thread for long.
+#[tokio::test]
+async fn a_part_of_a_backup_looks_at_some_thousand_items_though_it_shows_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = std::sync::Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let store = Options::new(folder.path().join("from")).clock(clock.clone()).open().unwrap();
+    for batch in 0..25 {
+        let life = Ttl::After(Duration::from_secs(6_400));
+        let put = |number| Op::put(key(&format!("k{batch}.{number}")), PutMode::Set, "v", life);
+        assert!(store.run(Ctx::default(), (0..1_000).map(put).collect()).await.iter().all(Result::is_ok));
+    }
+    clock.advance(Duration::from_secs(6_400));
+    set(&store, "z", "lives").await.unwrap();
+    let (mut parts, mut dump, mut empty) = (store.backup_in_parts().unwrap(), Vec::new(), 0);
+    while let Some(part) = parts.next(&store).unwrap() {
+        empty += usize::from(part.is_empty());
+        dump.extend_from_slice(&part);
+    }
+    assert!(empty >= 1, "{empty}");
+    assert_eq!(restore(&folder.path().join("to"), &dump).unwrap().items, 1);
 }
 
 #[tokio::test]

@@ -51,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) closing: bool,
     /// True if requests wait until replies were sent, rather than for more bytes.
     pub(crate) blocked: bool,
+    /// True if others are to have their turn before they go on.
+    pub(crate) yields: bool,
     /// Bytes that are needed, from the beginning of the request that is not all there.
     pub(crate) need: usize,
     /// Bytes of that request that hold no line end.
@@ -100,7 +102,13 @@ impl Session {
                 break;
             }
             if let Some(dump) = self.dump.take() {
+                let before = self.out.len();
                 self.dump = dump.step(env, &mut self.out);
+                if self.dump.is_some() && self.out.len() == before {
+                    // It has looked at many items and has nothing to show, so that nobody's pace is a bound to it.
+                    (self.blocked, self.yields) = (true, true);
+                    break;
+                }
                 continue;
             }
             let rest = &input[at..];

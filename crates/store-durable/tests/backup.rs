@@ -178,6 +178,22 @@ async fn a_copy_that_is_put_back_is_told_by_the_witness() {
     assert!(error.to_string().contains("restored apart"), "{error}");
 }
 
+/// `a.one` and `a.two`: each is replaced by a file of its own beside it.
+#[tokio::test]
+async fn witnesses_of_one_stem_do_not_write_over_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = |name: &str| folder.path().join(format!("a.{name}"));
+    // Where the one is written to, the other has something else.
+    std::fs::create_dir(folder.path().join("a.new")).unwrap();
+    for name in ["one", "two"] {
+        let store = Options::new(folder.path().join(name)).witness(witness(name)).open().unwrap();
+        set(&store, "k", "v").await.unwrap();
+    }
+    for name in ["one", "two"] {
+        Options::new(folder.path().join(name)).witness(witness(name)).open().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();

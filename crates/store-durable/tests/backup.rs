@@ -195,6 +195,40 @@ async fn witnesses_of_one_stem_do_not_write_over_each_other() {
 }
 
 #[tokio::test]
+async fn a_witness_that_saw_as_many_restores_takes_the_next_for_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, at, witness] = ["first", "store", "witness"].map(|name| folder.path().join(name));
+    let witnessed = || Options::new(&at).witness(&witness);
+    let store = open(&first);
+    incr(&store, "n").await.unwrap();
+    let dump = backup(&store);
+    for _ in 0..3 {
+        _ = std::fs::remove_dir_all(&at);
+        witnessed().restore(&dump[..], &mut |_| ()).unwrap();
+        let store = witnessed().open().unwrap();
+        incr(&store, "n").await.unwrap();
+        assert_eq!(count_of(&store, "n").await, 2);
+    }
+    // A restore without it is told by it.
+    std::fs::remove_dir_all(&at).unwrap();
+    restore(&at, &dump).unwrap();
+    assert_eq!(witnessed().open().unwrap_err().kind(), ErrorKind::RolledBack);
+    // A witness of another store counts for nothing, and one that is damaged is told, and nothing is made.
+    let [other, damaged] = ["other", "damaged"].map(|name| folder.path().join(name));
+    Options::new(&other).witness(&damaged).open().unwrap();
+    std::fs::remove_dir_all(&at).unwrap();
+    witnessed().restore(&dump[..], &mut |_| ()).unwrap();
+    witnessed().open().unwrap();
+    std::fs::remove_dir_all(&at).unwrap();
+    Options::new(&at).witness(&damaged).restore(&dump[..], &mut |_| ()).unwrap();
+    std::fs::remove_dir_all(&at).unwrap();
+    std::fs::write(&damaged, "something else").unwrap();
+    let error = Options::new(&at).witness(&damaged).restore(&dump[..], &mut |_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(!at.exists());
+}
+
+#[tokio::test]
 async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let witness = folder.path().join("witness");

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use larder_core::Result;
 use larder_server::{Config, DurableEngine, DurableOptions, DurableStore, Engine, Figures, Promises, Server, Walk};
 use larder_store_memory::{Next, Seen};
-use larder_testkit::sessions::{ask, connect, exchange};
+use larder_testkit::sessions::{ask, connect, exchange, read_until};
 use parking_lot::Mutex;
 
 /// How long the disk takes here.
@@ -143,7 +144,20 @@ fn small_requests_that_write_a_large_item_wait_for_the_disk_before_they_fill_the
     let value = vec![b'x'; ITEM_BYTES];
     ask(&mut client, &[format!("set k 0 0 {ITEM_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat(), b"STORED\r\n");
     let touches = b"touch k 100 noreply\r\n".repeat(TOUCHES);
-    ask(&mut client, &[&touches[..], b"mn\r\n"].concat(), b"MN\r\n");
+    client.write_all(&[&touches[..], b"mn\r\n"].concat()).unwrap();
+    let mut other = connect(server.addrs()[0]);
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let stats = String::from_utf8(ask(&mut other, b"stats\r\n", b"END\r\n")).unwrap();
+        let held = stats.lines().find_map(|line| line.strip_prefix("STAT read_buf_bytes ")).unwrap();
+        let held: usize = held.trim().parse().unwrap();
+        assert!(held < 10 * ITEM_BYTES, "{held}");
+        if held > 2 * ITEM_BYTES {
+            break;
+        }
+        assert!(Instant::now() < until, "what waits for the disk is counted");
+    }
+    read_until(&mut client, b"MN\r\n");
     let most = writes[1].load(Ordering::Relaxed);
     assert!((2..=4).contains(&most), "{most} of {TOUCHES} writes of {ITEM_BYTES} bytes waited at once");
     let got = String::from_utf8(ask(&mut client, b"mg k t s\r\n", b"\r\n")).unwrap();

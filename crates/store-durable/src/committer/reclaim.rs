@@ -44,10 +44,13 @@ impl Committer {
 
     /// Writes a batch without items, if the time of the last one is over and items have lives that end: what is a miss now stays one, also where the wall clock is set back before the store is opened next.
     pub(super) fn note_time(&mut self) {
+        if !self.shared.expiry.has_lives() || self.shared.failure().is_some() {
+            return;
+        }
         // In this order: who is told of a later end sets it again.
         self.shared.told_over.store(false, Ordering::SeqCst);
         self.begin_round();
-        if self.shared.expiry.has_lives() && self.now_ms() > self.commit.time_ms && self.shared.failure().is_none() {
+        if self.now_ms() > self.commit.time_ms {
             let entries = self.shared.engine.entries();
             // Where it fails the store has failed, and whoever writes next is told.
             _ = self.write(entries, self.shared.sync == Sync::Always, Seen::Later);

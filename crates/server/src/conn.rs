@@ -206,7 +206,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
 
     /// Counts what this connection holds; false if all together hold too much.
     fn hold(&mut self) -> bool {
-        let held = self.pending.capacity() + self.session.out.capacity();
+        let held = self.pending.capacity() + self.session.out.capacity() + self.session.unsettled_bytes;
         if held == self.held {
             return true;
         }
@@ -239,6 +239,13 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
             ready!(self.poll_flush(cx))?;
             if self.session.closing {
                 return Pin::new(&mut self.stream).poll_shutdown(cx);
+            }
+            if std::mem::take(&mut self.session.yields) {
+                // It is at work, and neither idle nor stuck.
+                self.touch();
+                self.progress = PROGRESS_BYTES_MIN;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if self.session.blocked {
                 self.feed_pending();

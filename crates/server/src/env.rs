@@ -71,6 +71,8 @@ pub(crate) struct Env<E> {
     pub(crate) verbosity: AtomicU32,
     /// Bytes of requests and replies that connections hold because they are not finished.
     pub(crate) held_bytes: AtomicUsize,
+    /// Backups that are being sent.
+    pub(crate) backups: Arc<AtomicUsize>,
     /// Ms since the start, as of the last tick: for what need not be exact.
     pub(crate) coarse_ms: AtomicU64,
     /// When what was stored before it is to go, in ms since the start.
@@ -103,6 +105,7 @@ impl<E: Engine> Env<E> {
             threads,
             auth,
             held_bytes: AtomicUsize::new(0),
+            backups: Arc::default(),
             coarse_ms: AtomicU64::new(0),
             flush_at_ms: AtomicI64::new(NO_FLUSH),
             flush_waits_for: AtomicU64::new(0),

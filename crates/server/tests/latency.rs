@@ -1,14 +1,17 @@
-//! How long requests took, as `/metrics` and `stats latency` tell it: until whoever asked could be told.
+//! A disk that takes its time: how long requests took, as `/metrics` and `stats latency` tell it, until whoever asked could be told; and what is held in memory meanwhile.
 
 mod common;
 
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use larder_core::Result;
-use larder_server::{Config, DurableEngine, DurableOptions, Engine, Figures, Promises, Server, Walk};
+use larder_server::{Config, DurableEngine, DurableOptions, DurableStore, Engine, Figures, Promises, Server, Walk};
 use larder_store_memory::{Next, Seen};
-use larder_testkit::sessions::{ask, connect, exchange};
+use larder_testkit::sessions::{ask, connect, exchange, read_until};
 use parking_lot::Mutex;
 
 /// How long the disk takes here.
@@ -22,6 +25,14 @@ struct Slow {
     engine: DurableEngine,
     /// When what is waited for is on disk, by ticket.
     due: Mutex<std::collections::HashMap<u64, Instant>>,
+    /// Writes since something was settled, and the most there were.
+    writes: Arc<[AtomicUsize; 2]>,
+}
+
+impl Slow {
+    fn new(store: DurableStore) -> Slow {
+        Slow { engine: DurableEngine::new(store), due: Mutex::default(), writes: Arc::default() }
+    }
 }
 
 impl Engine for Slow {
@@ -34,6 +45,8 @@ impl Engine for Slow {
     }
 
     fn update<'n>(&self, key: &[u8], decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
+        let [writes, most] = &*self.writes;
+        most.fetch_max(writes.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.engine.update(key, decide)
     }
 
@@ -43,6 +56,10 @@ impl Engine for Slow {
 
     fn touched(&self) -> u64 {
         self.engine.touched()
+    }
+
+    fn unsettled_bytes(&self) -> usize {
+        self.engine.unsettled_bytes()
     }
 
     fn poll_settled(&self, touched: u64, cx: &mut Context<'_>) -> Poll<Result<()>> {
@@ -56,7 +73,11 @@ impl Engine for Slow {
             });
             due
         });
-        if Instant::now() < due { Poll::Pending } else { self.engine.poll_settled(touched, cx) }
+        let polled = if Instant::now() < due { Poll::Pending } else { self.engine.poll_settled(touched, cx) };
+        if polled.is_ready() {
+            self.writes[0].store(0, Ordering::Relaxed);
+        }
+        polled
     }
 
     fn walk(&self, at: Walk, see: impl FnMut(&[u8], Seen<'_>)) -> Result<Option<Walk>> {
@@ -80,7 +101,7 @@ impl Engine for Slow {
 fn what_a_request_took_includes_the_wait_for_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     let store = DurableOptions::new(folder.path()).open().unwrap();
-    let engine = Slow { engine: DurableEngine::new(store), due: Mutex::default() };
+    let engine = Slow::new(store);
     let metrics = Some("127.0.0.1:0".parse().unwrap());
     let config = Config { listen: common::anywhere(), threads: 1, metrics, ..Config::default() };
     let server = Server::start(engine, config).unwrap();
@@ -107,4 +128,41 @@ fn what_a_request_took_includes_the_wait_for_the_disk() {
     let stats = String::from_utf8(ask(&mut client, b"stats latency\r\n", b"END\r\n")).unwrap();
     let p50 = stats.lines().find_map(|line| line.strip_prefix("STAT write:p50_us ")).unwrap().trim();
     assert!(p50.parse::<f64>().unwrap() >= 1e6 * DISK.as_secs_f64(), "{stats}");
+}
+
+/// Each touch writes the item anew, and stays in memory until it is on disk.
+#[test]
+fn small_requests_that_write_a_large_item_wait_for_the_disk_before_they_fill_the_memory() {
+    const ITEM_BYTES: usize = 100_000;
+    const TOUCHES: usize = 200;
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Slow::new(DurableOptions::new(folder.path()).open().unwrap());
+    let writes = engine.writes.clone();
+    let config = Config { listen: common::anywhere(), threads: 1, ..Config::default() };
+    let server = Server::start(engine, config).unwrap();
+    let mut client = connect(server.addrs()[0]);
+    let value = vec![b'x'; ITEM_BYTES];
+    ask(&mut client, &[format!("set k 0 0 {ITEM_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat(), b"STORED\r\n");
+    let touches = b"touch k 100 noreply\r\n".repeat(TOUCHES);
+    client.write_all(&[&touches[..], b"mn\r\n"].concat()).unwrap();
+    let mut other = connect(server.addrs()[0]);
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let stats = String::from_utf8(ask(&mut other, b"stats\r\n", b"END\r\n")).unwrap();
+        let held = stats.lines().find_map(|line| line.strip_prefix("STAT read_buf_bytes ")).unwrap();
+        let held: usize = held.trim().parse().unwrap();
+        assert!(held < 10 * ITEM_BYTES, "{held}");
+        if held > 2 * ITEM_BYTES {
+            break;
+        }
+        assert!(Instant::now() < until, "what waits for the disk is counted");
+    }
+    read_until(&mut client, b"MN\r\n");
+    let most = writes[1].load(Ordering::Relaxed);
+    assert!((2..=4).contains(&most), "{most} of {TOUCHES} writes of {ITEM_BYTES} bytes waited at once");
+    let got = String::from_utf8(ask(&mut client, b"mg k t s\r\n", b"\r\n")).unwrap();
+    assert!(
+        got.starts_with("HD t") && got.trim_end().ends_with(&format!("s{ITEM_BYTES}")) && !got.contains("t-1"),
+        "{got}"
+    );
 }

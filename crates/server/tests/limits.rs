@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::{start, start_with};
-use larder_server::{AuthFile, Config, Limits, Listen, Server};
+use larder_server::{AuthFile, Config, DurableEngine, DurableOptions, Limits, Listen, Server};
 use larder_testkit::sessions::{ask, connect, exchange, finish, read_until};
 
 fn stat(addr: SocketAddr, name: &str) -> u64 {
@@ -500,4 +500,38 @@ fn everything_can_be_listed_and_flushed_later() {
     let reply = String::from_utf8(ask(&mut stream, b"mg l l u\r\n", b"\r\n")).unwrap();
     assert!(reply == "HD l1\r\n" || reply == "HD l2\r\n", "{reply}");
     assert_eq!(ask(&mut stream, b"mg l l\r\nmg l l\r\n", b"l0\r\n").len(), reply.len() * 2);
+}
+
+/// Each keeps what it is of on the disk, and a thread at work.
+#[test]
+fn no_more_than_two_backups_are_sent_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = DurableOptions::new(folder.path()).open().unwrap();
+    let config = Config { listen: common::anywhere(), threads: 1, ..Config::default() };
+    let server = Server::start(DurableEngine::new(store), config).unwrap();
+    let addr = server.addrs()[0];
+    let mut other = connect(addr);
+    for nth in 0..30 {
+        let value = vec![b'v'; 1_000_000];
+        let set = [format!("set k{nth} 0 0 1000000\r\n").as_bytes(), &value, b"\r\n"].concat();
+        ask(&mut other, &set, b"STORED\r\n");
+    }
+    let begin = |stream: &mut TcpStream| {
+        stream.write_all(b"lru_crawler backup all\r\n").unwrap();
+        let mut reply = [0; 4];
+        stream.read_exact(&mut reply).unwrap();
+        reply == *b"OK\r\n"
+    };
+    let begun = || {
+        let mut stream = connect(addr);
+        assert!(begin(&mut stream));
+        stream
+    };
+    let (one, _two) = (begun(), begun());
+    let busy = b"SERVER_ERROR busy: two backups are being sent\r\n";
+    for _ in 0..2 {
+        assert_eq!(ask(&mut other, b"lru_crawler backup all\r\n", b"\r\n"), busy);
+    }
+    drop(one);
+    eventually(|| begin(&mut connect(addr)));
 }

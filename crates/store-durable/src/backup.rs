@@ -15,7 +15,10 @@ use crate::list::damaged;
 use crate::options::Options;
 use crate::place::{Identity, Place};
 use crate::store::{DurableStore, random};
+use crate::witness::Witness;
 
+/// Items that one part of a backup looks at, at the most.
+const LOOKED_AT_MAX: usize = 10_000;
 /// Bytes of one batch of a restore.
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -92,18 +95,19 @@ pub struct BackupParts {
 }
 
 impl BackupParts {
-    /// The next part, some 256 KiB, more only where an item has more; `None` after the last one. `store` is the one that it is of.
+    /// The next part, some 256 KiB, more only where an item has more; `None` after the last one. A part is empty where 10,000 items were looked at and did not fill one. `store` is the one that it is of.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] where something is damaged: the dump has no end then, so that nobody restores it.
     pub fn next(&mut self, store: &DurableStore) -> Result<Option<Vec<u8>>> {
         let Some(mut writer) = self.writer.take() else { return Ok(None) };
         let name = &store.shared().name;
-        let (mut failed, mut last) = (None, None);
+        let (mut failed, mut last, mut looked_at) = (None, None, 0);
         let mut add = |engine_key: &[u8], bytes: Bytes| {
             let added = dumped(&engine_key[1..], &bytes, self.shown).map_err(|fault| fault.error(name));
             failed = added.and_then(|item| item.map_or(Ok(()), |item| writer.push(&item))).err();
-            let goes_on = failed.is_none() && writer.get_mut().is_empty();
+            looked_at += 1;
+            let goes_on = failed.is_none() && writer.get_mut().is_empty() && looked_at < LOOKED_AT_MAX;
             last = (!goes_on).then(|| engine_key.to_vec());
             goes_on
         };
@@ -146,12 +150,12 @@ fn dumped(key: &[u8], bytes: &Bytes, shown: Shown) -> Result<Option<DumpItem>, F
 impl Options {
     /// Makes a store of a [backup](DurableStore::backup), or of a dump of any other store, in a folder that is empty or not there. It is another incarnation: cas
     /// tokens of the one that was backed up are good for nothing here, and structures whose own figures went further say `RolledBack`. A
-    /// [witness](Options::witness) takes it for what it is.
+    /// [witness](Options::witness) takes it for what it is: where it has seen this store restored as often before, as from the same backup or an older one, if it is given here, too.
     ///
     /// What was made until an error is removed; where the process ends in the middle, the folder is no store until it is restored into again.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a folder that holds a store, or something else; [`ErrorKind::Corrupt`] for a dump that is damaged or was cut short;
+    /// [`ErrorKind::Config`] for a folder that holds a store, or something else; [`ErrorKind::Corrupt`] for a dump that is damaged or was cut short, and for a witness that is damaged;
     /// [`ErrorKind::BadInput`] for a value that is over [`value_bytes_max`](Options::value_bytes_max).
     ///
     /// ```
@@ -165,16 +169,21 @@ impl Options {
     pub fn restore<R: Read>(self, input: R, tell: &mut dyn FnMut(Totals)) -> Result<Totals> {
         self.check()?;
         let name = format!("file:{}", self.folder.display());
+        let seen = match self.witness.clone().map(Witness::new) {
+            Some(witness) => witness.saw().map_err(|error| error.store(&name))?,
+            None => None,
+        };
         let was_there = self.folder.exists();
         let mut reader = DumpReader::new(input)?;
         let place = Place::lock(&self.folder, self.wait).map_err(|error| error.store(&name))?;
         place.may_restore().map_err(|error| error.store(&name))?;
         let origin = reader.head().origin;
-        let identity = Identity {
-            store: origin.map_or_else(random, |origin| Ok(origin.store))?,
-            incarnation: random()?,
-            restores: origin.map_or(0, |origin| origin.restores.saturating_add(1)),
-        };
+        let store = origin.map_or_else(random, |origin| Ok(origin.store))?;
+        // The witness of this very store may have seen more restores, of this or of a later backup.
+        let seen = seen.filter(|seen| seen.store == store).map(|seen| seen.restores);
+        let before = origin.map(|origin| origin.restores).max(seen);
+        let restores = before.map_or(0, |before| before.saturating_add(1));
+        let identity = Identity { store, incarnation: random()?, restores };
         place.begin(identity, true)?;
         match self.fill(&place.engine(), identity, &mut reader, tell) {
             Ok(()) => {

@@ -34,7 +34,7 @@ use crate::ops::{self, Change, Rules};
 use crate::options::Sync;
 use crate::queue::Requests;
 use crate::recent::is_large;
-use crate::sweep::{Sweep, Swept};
+use crate::sweep::Sweep;
 use crate::time::Timekeeper;
 
 mod reclaim;
@@ -78,6 +78,10 @@ pub(crate) struct Shared {
     /// Bytes that must stay free on the disk.
     pub(crate) room: crate::room::Room,
     pub(crate) expiry: Expiry,
+    /// The time of the last batch.
+    pub(crate) time_noted_ms: AtomicU64,
+    /// Somebody may have been told that an item is over by a later time than that.
+    pub(crate) told_over: AtomicBool,
     /// The generation of items that is shown.
     pub(crate) generation: AtomicU32,
     /// Items of earlier ones are to be swept away.
@@ -108,6 +112,8 @@ pub(crate) enum Request {
     },
     /// Remove some of what earlier generations left.
     Sweep,
+    /// Note the time.
+    Time,
     /// Have all that was written so far on disk.
     Sync {
         reply: oneshot::Sender<Result<()>>,
@@ -137,6 +143,8 @@ impl Shared {
             failure: Mutex::new(None),
             room,
             expiry: Expiry::default(),
+            time_noted_ms: AtomicU64::new(last.time_ms),
+            told_over: AtomicBool::new(false),
             generation: AtomicU32::new(generations.current),
             sweeps: AtomicBool::new(generations.current != generations.swept),
             unsettled: OnceLock::new(),
@@ -150,7 +158,16 @@ impl Shared {
 
     /// The live item under a key.
     pub(crate) fn read(&self, key: &[u8], now_ms: u64) -> Result<Option<Record>, Fault> {
-        Ok(self.stored(key)?.filter(|record| !record.is_over(now_ms)))
+        Ok(self.stored(key)?.filter(|record| !self.is_over(record, now_ms)))
+    }
+
+    /// True if an item is over, for who tells others.
+    pub(crate) fn is_over(&self, record: &Record, now_ms: u64) -> bool {
+        let is_over = record.is_over(now_ms);
+        if is_over && record.end.is_some_and(|end| end.ms() > self.time_noted_ms.load(Ordering::Relaxed)) {
+            self.told_over.store(true, Ordering::Relaxed);
+        }
+        is_over
     }
 
     /// The item under a key, over or not; none of an earlier generation.
@@ -168,6 +185,7 @@ impl Shared {
 
     /// This moment, of the engine entries from `from` on, before `to`.
     pub(crate) fn moment(&self, from: &[u8], to: &[u8]) -> Moment {
+        self.told_over.store(true, Ordering::Relaxed);
         let _turn = self.front.hold();
         self.engine.moment(self.front.entries(from..to, usize::MAX))
     }
@@ -175,6 +193,7 @@ impl Shared {
     /// This moment, of the items from an engine key on, for who looks at about so many: what stands in front is not copied further than that. The engine key behind the last item that is
     /// known.
     pub(crate) fn page(&self, from: &[u8], count: usize) -> (Moment, Vec<u8>) {
+        self.told_over.store(true, Ordering::Relaxed);
         let most = count.max(PAGE_ITEMS_MIN);
         let _turn = self.front.hold();
         let mut front = self.front.entries(from..&ITEMS_END, most.saturating_add(1));
@@ -218,12 +237,20 @@ impl Shared {
     /// # Errors
     /// `Full` where the disk has no room for what is written now.
     pub(crate) fn check_room(&self) -> Result<(), Fault> {
-        self.room.check(|| self.engine.unwritten_bytes())
+        self.room.check(|| self.engine.begun())
+    }
+
+    /// Counts bytes that are to be written, until they are.
+    ///
+    /// # Errors
+    /// `Full` where the disk has no room for them.
+    pub(crate) fn admit(&self, bytes: u64) -> Result<(), Fault> {
+        self.room.admit(bytes, || self.engine.begun())
     }
 
     /// Has what is in memory written to tables, where that is what the disk lacks room for: nothing else would be written for as long as writes are refused.
     pub(crate) fn make_room(&self) -> Result<(), Fault> {
-        match self.room.waits_for_tables(|| self.engine.unwritten_bytes()) {
+        match self.room.waits_for_tables(|| self.engine.begun()) {
             true => self.engine.write_tables(),
             false => Ok(()),
         }
@@ -279,8 +306,12 @@ pub(crate) struct Committer {
     /// The generations are to be noted with the round's batch.
     notes_generations: bool,
     sweep: Sweep,
+    /// Where the next piece of what is over begins; `None`: with the first.
+    reclaims_from: Option<Vec<u8>>,
     ops: usize,
     bytes: usize,
+    /// What the round writes of what was admitted on the disk.
+    admitted_bytes: u64,
     /// The round has something that must be on disk before it is answered.
     must_sync: bool,
     /// A batch of the round could not be written.
@@ -317,8 +348,10 @@ impl Committer {
             generations,
             notes_generations: false,
             sweep: Sweep::of(generations),
+            reclaims_from: None,
             ops: 0,
             bytes: 0,
+            admitted_bytes: 0,
             must_sync: false,
             failed: None,
         }
@@ -347,8 +380,7 @@ impl Committer {
             // More than came, so that those before are moved when these fill their room. Whoever writes next is told where it fails.
             _ = self.move_some(ops * 2);
             if is_last {
-                _ = self.move_all();
-                return;
+                return self.close();
             }
         }
     }
@@ -365,6 +397,7 @@ impl Committer {
             What::Item { hash, key, record, cas } => {
                 self.ops += 1;
                 self.bytes += record.as_ref().map_or(0, |record| record.value.len());
+                self.admitted_bytes += record.as_ref().map_or(0, |record| record.bytes_about(&key));
                 self.cas = self.cas.max(cas);
                 if is_large(&key, record.as_ref()) {
                     self.large.push((hash, write.ticket));
@@ -394,39 +427,6 @@ impl Committer {
         self.sweep.begin();
         self.shared.sweeps.store(true, Ordering::Release);
         Ok(())
-    }
-
-    /// Removes some of what earlier generations left, in a round of its own.
-    fn sweep(&mut self) {
-        self.end_part();
-        let found = match self.shared.failure() {
-            // What stands before the engine and is of an earlier generation goes into it first, once; what stands there later is of this one.
-            None if self.sweep.is_at_the_beginning() => self.move_all().and_then(|()| self.next_swept()),
-            None => self.next_swept(),
-            Some(_) => Ok(None),
-        };
-        // Where the engine cannot read, whoever asks for what stands there is told.
-        let Ok(Some(swept)) = found else {
-            self.shared.sweeps.store(false, Ordering::Release);
-            return;
-        };
-        for (key, end) in swept.old {
-            if self.shared.front.get(&key).is_some() {
-                continue;
-            }
-            self.over.extend(end.map(|end| layout::expiry_key(end, &key)));
-            self.put(&key, None);
-        }
-        if swept.is_last {
-            self.generations.swept = self.generations.current;
-            self.notes_generations = true;
-            self.shared.sweeps.store(false, Ordering::Release);
-        }
-        self.end_part();
-    }
-
-    fn next_swept(&mut self) -> Result<Option<Swept>, Fault> {
-        self.sweep.next(&self.shared.engine, self.generations.current)
     }
 
     fn begin_round(&mut self) {
@@ -459,6 +459,10 @@ impl Committer {
                 }
             }
             Request::Sweep => self.sweep(),
+            Request::Time => {
+                self.end_part();
+                self.note_time();
+            }
             Request::Sync { reply } => {
                 self.must_sync = true;
                 self.answers.push(Answer::Sync { reply });
@@ -505,20 +509,23 @@ impl Committer {
             }
             None => None,
         };
-        let item = item.filter(|record| !record.is_over(now_ms));
+        let item = item.filter(|record| !self.shared.is_over(record, now_ms));
         let (reply, change) = ops::apply(op, item, &rules).map_err(|error| error.store(name))?;
-        self.change(&op.key, change);
+        self.change(&op.key, change).map_err(|fault| fault.error(&self.shared.name).op(op))?;
         Ok(reply)
     }
 
     /// Notes what becomes of an item in this round.
-    fn change(&mut self, key: &Key, change: Change) {
+    fn change(&mut self, key: &Key, change: Change) -> Result<(), Fault> {
         let record = match change {
-            Change::Keep => return,
+            Change::Keep => return Ok(()),
             Change::Put(record) => Some(record),
             Change::Remove => None,
         };
         if let Some(record) = &record {
+            let bytes = record.bytes_about(key.as_bytes());
+            self.shared.admit(bytes)?;
+            self.admitted_bytes += bytes;
             // One that the caller chose, or that the item keeps, says nothing of those that were given out.
             if record.cas == self.next_cas() {
                 self.cas = record.cas;
@@ -526,6 +533,7 @@ impl Committer {
             self.bytes += record.value.len();
         }
         self.put(key.as_bytes(), record);
+        Ok(())
     }
 
     /// This is what becomes of an item in this round.
@@ -573,9 +581,8 @@ impl Committer {
         };
         let now_ms = self.now_ms();
         let rules = Rules { cas: self.next_cas(), ..self.shared.rules_at(self.now) };
-        let change = alter(stored.as_ref().filter(|record| !record.is_over(now_ms)), &rules)?;
-        self.change(key, change);
-        Ok(())
+        let change = alter(stored.as_ref().filter(|record| !self.shared.is_over(record, now_ms)), &rules)?;
+        self.change(key, change).map_err(|fault| fault.error(&self.shared.name).key(key))
     }
 
     /// Writes what came so far, answers, and goes on: what fails later is not told to those before it.
@@ -587,6 +594,7 @@ impl Committer {
     /// Writes the round's batch and answers.
     fn end_round(&mut self) {
         let done = self.commit().and_then(|()| if self.must_sync { self.shared.sync_now() } else { Ok(()) });
+        self.shared.room.carried_out(std::mem::take(&mut self.admitted_bytes));
         self.overlay.clear();
         self.decided.clear();
         self.over.clear();
@@ -738,6 +746,7 @@ impl Committer {
         if is_synced {
             self.gather.synced(from.elapsed());
         }
+        self.shared.time_noted_ms.store(self.commit.time_ms, Ordering::Relaxed);
         self.shared.written.store(self.commit.sequence, Ordering::Release);
         if is_synced {
             self.shared.synced.fetch_max(self.commit.sequence, Ordering::AcqRel);

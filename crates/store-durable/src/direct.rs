@@ -327,9 +327,12 @@ impl Direct {
         record: Option<Record>,
         cas: u64,
     ) -> Result<Ticket> {
-        self.may_write(record.is_some())?;
-        if record.is_some() && cas > CAS_MAX {
-            return Err(self.named(&Fault::no_token()));
+        self.may_write()?;
+        if let Some(record) = &record {
+            if cas > CAS_MAX {
+                return Err(self.named(&Fault::no_token()));
+            }
+            self.store.shared().admit(record.bytes_about(key)).map_err(|fault| self.named(&fault))?;
         }
         let key = Bytes::copy_from_slice(key);
         // The shard is held until the end, so that writes of a key go to the committer in their order.
@@ -351,7 +354,7 @@ impl Direct {
     /// # Ok::<(), larder_core::Error>(())
     /// ```
     pub fn clear(&self) -> Result<Ticket> {
-        self.may_write(false)?;
+        self.may_write()?;
         let mut shards: Vec<_> = self.unsettled.shards.iter().map(|shard| shard.lock()).collect();
         let ticket = self.push(What::Clear);
         self.unsettled.cleared.store(ticket, Ordering::Release);
@@ -469,7 +472,7 @@ impl Direct {
     }
 
     fn living(&self, record: Option<Record>) -> Option<DirectItem> {
-        record.filter(|record| !record.is_over(self.now_ms())).map(item)
+        record.filter(|record| !self.store.shared().is_over(record, self.now_ms())).map(item)
     }
 
     fn checked(&self, key: &[u8], next: DirectItem) -> Result<Record> {
@@ -496,14 +499,8 @@ impl Direct {
         shared.failure().map(|earlier| shared.refused(&earlier))
     }
 
-    fn may_write(&self, needs_room: bool) -> Result<()> {
-        if let Some(error) = self.failure() {
-            return Err(error);
-        }
-        if needs_room {
-            self.store.shared().check_room().map_err(|fault| self.named(&fault))?;
-        }
-        Ok(())
+    fn may_write(&self) -> Result<()> {
+        self.failure().map_or(Ok(()), Err)
     }
 
     fn push(&self, what: What) -> Ticket {

@@ -19,6 +19,7 @@ use fjall::{
 
 use crate::fault::{Fault, Harm};
 use crate::layout::{self, COMMIT_KEY, Commit, Content, GENERATION_KEY, Generations, Record};
+use crate::room::Begun;
 use crate::tables::{self, Tables};
 use crate::told::Told;
 use crate::versions::KEYSPACES;
@@ -27,6 +28,11 @@ use crate::versions::KEYSPACES;
 const KEYSPACE: &str = "larder";
 /// Threads that write tables and merge them.
 const WORKERS: usize = 2;
+
+/// What the engine's tables have, at the most, unless told otherwise.
+const TABLE_BYTES: u64 = 64 << 20;
+/// Tables that one merge of two levels takes: one, those of ten times as large a level that it overlaps, and one at each end.
+const MERGE_TABLES: u64 = 13;
 
 /// How long someone who waits for the workers sleeps between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -218,6 +224,20 @@ impl Engine {
         self.database.write_buffer_size()
     }
 
+    /// What the engine is still to write of what it has, with the largest merge of tables that may come.
+    ///
+    /// It merges (by levels) all tables that were just written with those of the first level that has any and that they overlap; and a few tables of a level with those
+    /// of the next that they overlap, as a rule some ten of each one, beside the former where they are two levels further down.
+    pub(crate) fn begun(&self) -> Begun {
+        // In this order: what becomes a table in between counts twice.
+        let unwritten_bytes = self.unwritten_bytes();
+        let version = self.keyspace.tree.current_version();
+        let mut sizes = version.iter_levels().map(|level| level.size());
+        let fresh = sizes.next().unwrap_or(0);
+        let levels: Vec<u64> = sizes.filter(|bytes| *bytes > 0).collect();
+        Begun { unwritten_bytes, merge_bytes: merge_bytes(fresh, &levels) }
+    }
+
     /// Bytes that the engine's files take.
     pub(crate) fn disk_bytes(&self) -> Result<u64, Fault> {
         self.database.disk_space().map_err(fault)
@@ -343,6 +363,17 @@ fn commit_in_tables(tree: &impl AbstractTree, before: u64) -> Result<Option<Opti
     Ok(Some(commit))
 }
 
+/// The largest merge that may come: of tables that were just written, so many bytes, and those of the levels that have any.
+fn merge_bytes(fresh: u64, levels: &[u64]) -> u64 {
+    let first = fresh.saturating_add(levels.first().copied().unwrap_or(0));
+    let deeper = levels.iter().sum::<u64>().min(MERGE_TABLES * TABLE_BYTES);
+    match levels.len() {
+        0 | 1 => first,
+        2 => first.max(deeper),
+        _ => first.saturating_add(deeper),
+    }
+}
+
 fn options() -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
 }
@@ -362,5 +393,21 @@ fn fault(error: fjall::Error) -> Fault {
             Fault::corrupt("the engine's file version is damaged: it names no format that the engine knows")
         }
         other => Fault { harm: Harm::Corrupt, detail: format!("the engine found its files damaged: {other:?}") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_takes_what_is_fresh_and_the_first_level_or_some_tables_of_two_levels_or_both() {
+        assert_eq!(merge_bytes(0, &[]), 0);
+        assert_eq!(merge_bytes(5, &[]), 5);
+        assert_eq!(merge_bytes(5, &[7]), 12);
+        assert_eq!(merge_bytes(5, &[7, 2]), 12);
+        assert_eq!(merge_bytes(5, &[7, 60]), 67, "no more than they have");
+        assert_eq!(merge_bytes(5, &[7, 1 << 40]), 13 * (64 << 20));
+        assert_eq!(merge_bytes(5, &[7, 60, 1 << 40]), 12 + 13 * (64 << 20));
     }
 }

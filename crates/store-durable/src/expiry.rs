@@ -4,7 +4,7 @@
 //! is over, it goes; if it got another life since, that one has an entry of its own. So a write need not know the life it replaces. Of every item that has a life there is an entry which is never before its end:
 //! so one that has come is of no use to an item that is not over, and may go.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::end::End;
 use crate::engine::Engine;
@@ -17,8 +17,12 @@ pub(crate) const DUE_MAX: usize = 1024;
 /// When an item may be to be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Expiry {
-    /// No entry comes before this.
+    /// No entry comes before this, but for those that are left over.
     earliest_ms: AtomicU64,
+    /// More have come than were taken up.
+    has_more: AtomicBool,
+    /// The committer was asked for those, and has not come to it.
+    is_asked: AtomicBool,
 }
 
 /// Expiries whose time has come.
@@ -37,13 +41,34 @@ impl Expiry {
 
     /// True if an entry may have come.
     pub(crate) fn is_due(&self, now_ms: u64) -> bool {
-        self.earliest_ms.load(Ordering::Relaxed) <= now_ms
+        self.has_more() || self.earliest_ms.load(Ordering::Relaxed) <= now_ms
     }
 
-    /// The first expiries that have come, of the engine keys from `from` on. To be called by the committer alone.
+    /// False if there is no entry, for certain.
+    pub(crate) fn has_lives(&self) -> bool {
+        self.has_more() || self.earliest_ms.load(Ordering::Relaxed) < u64::MAX
+    }
+
+    /// True if some are left over, and are to be taken up soon.
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_more.load(Ordering::Relaxed)
+    }
+
+    /// Has `ask` ask for those that are left over, if there are any and nobody has: it says whether it could.
+    pub(crate) fn ask_for_more(&self, ask: impl FnOnce() -> bool) {
+        if self.has_more() && !self.is_asked.swap(true, Ordering::Relaxed) && !ask() {
+            self.is_asked.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The first expiries that have come, of the engine keys from `from` on: of all, or those behind what was taken up before. To be called by the committer alone.
     pub(crate) fn due(&self, engine: &Engine, from: &[u8], now_ms: u64) -> Result<Due, Fault> {
         let (mut keys, mut next_ms, mut is_full) = (Vec::new(), u64::MAX, false);
-        engine.scan(from, &[layout::EXPIRY + 1], &mut |key, _| {
+        if from == [layout::EXPIRY] {
+            // What comes before those that were taken up is noted until all have been.
+            self.earliest_ms.store(u64::MAX, Ordering::Relaxed);
+        }
+        let scanned = engine.scan(from, &[layout::EXPIRY + 1], &mut |key, _| {
             match layout::split_expiry_key(key) {
                 Some((noted_ms, _)) if noted_ms > now_ms => {
                     next_ms = noted_ms;
@@ -53,8 +78,11 @@ impl Expiry {
                 _ => keys.push(key.to_vec()),
             }
             !is_full
-        })?;
-        self.earliest_ms.store(if is_full { 0 } else { next_ms }, Ordering::Relaxed);
+        });
+        self.earliest_ms.fetch_min(if scanned.is_ok() { next_ms } else { 0 }, Ordering::Relaxed);
+        self.has_more.store(scanned.is_ok() && is_full, Ordering::Relaxed);
+        self.is_asked.store(false, Ordering::Relaxed);
+        scanned?;
         Ok(Due { keys, is_full })
     }
 }

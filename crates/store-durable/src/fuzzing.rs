@@ -95,6 +95,12 @@ pub fn batch(number: u64, sequence: u64, entries: &[(Vec<u8>, Option<Vec<u8>>)])
     journal::framed(number, &all)
 }
 
+/// The same of an incarnation, which says that all batches before are on disk.
+pub fn synced_batch(store: u64, number: u64, sequence: u64, synced: u64) -> Vec<u8> {
+    let commit = Commit { sequence, synced, store, content: Content::default().sum(), ..Commit::default() };
+    journal::framed(number, &[(COMMIT_KEY.to_vec(), Some(commit.encode()))])
+}
+
 /// The numbers of the batches that stand at the front of these bytes, up to the first that is none.
 pub fn read_batches(bytes: &[u8]) -> Vec<(u64, u64)> {
     journal::frames_of(Cursor::new(bytes), bytes.len() as u64)

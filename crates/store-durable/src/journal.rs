@@ -39,6 +39,8 @@ const TYPE_REMOVED: u8 = 1;
 const KEYSPACE_ID: u64 = 1;
 /// Batches whose engine number is that far beyond the last one's are not believed.
 const NUMBER_STEP_MAX: u64 = 1 << 32;
+/// No batch is shorter: its own 26 bytes, and its commit record with key and head.
+const BATCH_BYTES_MIN: u64 = 100;
 /// A file that is longer is followed by another when the engine writes its next table.
 const FULL_BYTES: u64 = 64_000_000;
 /// How much is read and searched at once behind a bad record.
@@ -55,6 +57,8 @@ pub(crate) struct Found {
     pub(crate) torn_bytes: u64,
     /// The newest file's number.
     pub(crate) newest: u64,
+    /// The store's incarnation.
+    store: u64,
     /// Where the last batch of the newest file ends.
     newest_end: u64,
     /// The last batch that is known to be on disk.
@@ -121,15 +125,15 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Reads every journal file in the engine's folder. If told to `repair`, it cuts a torn tail off the newest, and has what is left of it on disk; up to batch
+/// Reads every journal file in the engine's folder, of the incarnation `store`. If told to `repair`, it cuts a torn tail off the newest, and has what is left of it on disk; up to batch
 /// `on_disk` it is known to be.
 ///
 /// # Errors
 /// `Corrupt` with file and place; nothing is changed then.
-pub(crate) fn verify(folder: &Path, repair: bool, on_disk: u64) -> Result<Found, Fault> {
+pub(crate) fn verify(folder: &Path, store: u64, repair: bool, on_disk: u64) -> Result<Found, Fault> {
     let files = files(folder)?;
     let Some((newest, _)) = files.last() else { return Err(Fault::corrupt("the engine's journal is gone")) };
-    let mut found = Found { newest: *newest, on_disk, ..Found::default() };
+    let mut found = Found { newest: *newest, store, on_disk, ..Found::default() };
     for (number, path) in &files {
         read_file(path, number == newest, repair, &mut found)?;
     }
@@ -248,7 +252,6 @@ fn follows(frame: &Frame, found: &mut Found) -> Result<(), &'static str> {
 fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), found: &mut Found) -> Result<(), Fault> {
     let (start, why) = bad;
     let failed = |error| Fault::io(&format!("cannot read {}", path.display()), error);
-    let expected = found.last.map_or(0, |(commit, _)| commit.sequence) + 1;
     reader.seek(start).map_err(failed)?;
     let mut rest = Vec::new();
     reader.inner.read_to_end(&mut rest).map_err(failed)?;
@@ -258,14 +261,30 @@ fn tail(reader: &mut Reader, path: &Path, bad: (u64, &str), found: &mut Found) -
         }
         let mut slice = Reader { inner: io::Cursor::new(&rest[at..]), at: 0, file_bytes: (rest.len() - at) as u64 };
         let Ok(frame) = read_batch(&mut slice) else { continue };
-        // The batches of an unsynced window may reach the disk in any order; one that was known to be there cannot be missing.
-        if found.last.is_none() || frame.commit.synced >= expected {
+        if tells_of_a_loss(&frame, at as u64, found) {
             return Err(damaged(path, start, &format!("{why}, and whole batches follow")));
         }
     }
     let filled = rest.chunks(ZEROS.len()).rposition(|piece| !is_zero(piece)).map_or(0, |last| (last + 1) * ZEROS.len());
     found.torn_bytes = filled.min(rest.len()) as u64;
     Ok(())
+}
+
+/// True if a batch that stands `at` bytes behind a place where none can be read says that one there was on disk. Values of a torn batch hold what a client likes, batches too: it is none of ours if it is not of this
+/// incarnation, or counts on as none can that stands there.
+fn tells_of_a_loss(frame: &Frame, at: u64, found: &Found) -> bool {
+    let commit = &frame.commit;
+    if commit.store != found.store || commit.synced >= commit.sequence {
+        return false;
+    }
+    // The first of a file is on disk before the second is written.
+    let Some((last, number)) = found.last else { return true };
+    let missing = last.sequence.saturating_add(1);
+    let behind =
+        commit.sequence.checked_sub(missing).is_some_and(|behind| (1..=at / BATCH_BYTES_MIN).contains(&behind));
+    let follows = frame.number.checked_sub(number).is_some_and(|step| (1..=NUMBER_STEP_MAX).contains(&step));
+    // The batches of an unsynced window may reach the disk in any order; one that was known to be there cannot be missing.
+    behind && follows && commit.synced >= missing
 }
 
 fn damaged(path: &Path, at: u64, why: &str) -> Fault {

@@ -336,6 +336,11 @@ impl Record {
         Ok(record)
     }
 
+    /// Bytes that the item of `key` has, about.
+    pub(crate) fn bytes_about(&self, key: &[u8]) -> u64 {
+        (key.len() + self.value.len()) as u64
+    }
+
     /// True if the item is over at `now_ms`.
     pub(crate) fn is_over(&self, now_ms: u64) -> bool {
         self.end.is_some_and(|end| end.ms() <= now_ms)

@@ -151,7 +151,7 @@ impl Options {
     }
 
     /// Writes are refused with [`ErrorKind::Full`] while less is free on the disk, so that what was begun can be ended; deletes are not. It must be free besides what the engine has in
-    /// memory and has yet to write to tables, 64 MiB as a rule and some 320 MiB at the most, which is counted. Default: 64 MiB; 0 writes until the disk refuses, which ends all writing until the store is opened anew.
+    /// memory and has yet to write to tables, 64 MiB as a rule and some 320 MiB at the most, which is counted, as are, twice, what was admitted and is not written yet, and the largest merge of tables that may come: about what the tables take, of a small store, and some 1.3 GB of one of many GB. Default: 64 MiB; 0 writes until the disk refuses, which ends all writing until the store is opened anew.
     ///
     /// ```
     /// # use larder_store_durable::Options;

@@ -348,7 +348,10 @@ pub(crate) fn read_small(path: &Path) -> std::io::Result<Option<String>> {
 
 /// Replaces a small text file, with its checksum behind it.
 pub(crate) fn write_small(path: &Path, body: &str, sync: bool) -> Result<()> {
-    let new = path.with_extension("new");
+    // Behind the whole name: witnesses of one stem each have a file of their own.
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
     let write = || -> std::io::Result<()> {
         let mut file = File::create(&new)?;
         file.write_all(body.as_bytes())?;

@@ -1,4 +1,6 @@
-//! Room on the disk: writes are refused before the disk is full, so that what was begun can be ended. What the engine has in memory is begun: it is in the journal, and tables are still to be written of it.
+//! Room on the disk: writes are refused before the disk is full, so that what was begun can be ended. What the engine has in memory is begun: it is in the journal, and tables are still to be written of it. So is what was
+//! admitted and waits: it goes to the journal, and to a table. And tables are merged, which writes all of them anew before the old ones go: where that fails the engine writes nothing more, and begins with it again
+//! whenever it is opened.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +14,15 @@ const ASK_EVERY_BYTES: u64 = 4 << 20;
 const ASK_EVERY_REFUSALS: u64 = 64;
 const ASK_EVERY_MS: u64 = 1_000;
 
+/// What the engine has begun, in bytes that it will write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Begun {
+    /// Tables of what is in memory; and as much again, to merge those.
+    pub(crate) unwritten_bytes: u64,
+    /// Merging the tables there are.
+    pub(crate) merge_bytes: u64,
+}
+
 /// Watches the room on the disk.
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -20,9 +31,12 @@ pub(crate) struct Room {
     reserve_bytes: u64,
     /// Bytes that may be written before the disk is asked again.
     credit_bytes: AtomicU64,
-    /// Bytes that were free when it was asked last, and those that were still to be written of what was in memory.
+    /// Bytes that were free when it was asked last, and those of what was begun.
     free_bytes: AtomicU64,
     unwritten_bytes: AtomicU64,
+    merge_bytes: AtomicU64,
+    /// Bytes that were admitted, and are not written yet.
+    admitted_bytes: AtomicU64,
     refusals: AtomicU64,
     /// When it was asked last, in milliseconds since it was made.
     asked_ms: AtomicU64,
@@ -33,15 +47,41 @@ impl Room {
     pub(crate) fn new(folder: PathBuf, reserve_bytes: u64) -> Room {
         let (free_bytes, refusals) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
         let (credit_bytes, asked_ms, made) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
-        let unwritten_bytes = AtomicU64::new(0);
-        Room { folder, reserve_bytes, credit_bytes, free_bytes, unwritten_bytes, refusals, asked_ms, made }
+        let (unwritten_bytes, merge_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let admitted_bytes = AtomicU64::new(0);
+        Room {
+            folder,
+            reserve_bytes,
+            credit_bytes,
+            free_bytes,
+            unwritten_bytes,
+            merge_bytes,
+            admitted_bytes,
+            refusals,
+            asked_ms,
+            made,
+        }
     }
 
-    /// `unwritten_bytes` tells what is still to be written of what is in memory.
+    /// Admits bytes that are to be written: they are counted until they [were](Room::carried_out). `begun` as below.
     ///
     /// # Errors
-    /// `Full` where less than the reserve is free besides that.
-    pub(crate) fn check(&self, unwritten_bytes: impl FnOnce() -> u64) -> Result<(), Fault> {
+    /// `Full` where less than the reserve is free besides them, twice, and what else was begun. Nothing is admitted then.
+    pub(crate) fn admit(&self, bytes: u64, begun: impl FnOnce() -> Begun) -> Result<(), Fault> {
+        self.admitted_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.check(begun).inspect_err(|_| self.carried_out(bytes))
+    }
+
+    /// Bytes that were admitted are written, or will not be.
+    pub(crate) fn carried_out(&self, bytes: u64) {
+        self.admitted_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// `begun` tells what the engine is still to write.
+    ///
+    /// # Errors
+    /// `Full` where less than the reserve is free besides that, and what was admitted.
+    pub(crate) fn check(&self, begun: impl FnOnce() -> Begun) -> Result<(), Fault> {
         if self.reserve_bytes == 0 {
             return Ok(());
         }
@@ -52,7 +92,7 @@ impl Room {
             nth == ASK_EVERY_REFUSALS - 1 || since_ms >= ASK_EVERY_MS
         };
         if asks || !is_short && self.credit_bytes.load(Ordering::Relaxed) == 0 {
-            self.ask(unwritten_bytes());
+            self.ask(begun());
         }
         if !self.is_short() {
             return Ok(());
@@ -67,21 +107,41 @@ impl Room {
         if unwritten_bytes > 0 {
             detail.push_str(&format!(", besides {unwritten_bytes} for tables of what is in memory"));
         }
+        let merge_bytes = self.merged_bytes();
+        if merge_bytes > 0 {
+            detail.push_str(&format!(", {merge_bytes} for merging tables"));
+        }
+        let waiting_bytes = self.waiting_bytes();
+        if waiting_bytes > 0 {
+            detail.push_str(&format!(", and {waiting_bytes} for what is being written"));
+        }
         Err(Fault { harm: Harm::Full, detail })
     }
 
     /// Asks the disk again where it was short: true where there would be room, were what is in memory in tables. Of little that is written often a table is small.
-    pub(crate) fn waits_for_tables(&self, unwritten_bytes: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn waits_for_tables(&self, begun: impl FnOnce() -> Begun) -> bool {
         if self.reserve_bytes == 0 || !self.is_short() {
             return false;
         }
-        self.ask(unwritten_bytes());
-        self.is_short() && self.free_bytes.load(Ordering::Relaxed) >= self.reserve_bytes
+        self.ask(begun());
+        let needed = self.reserve_bytes.saturating_add(self.merge_bytes.load(Ordering::Relaxed));
+        self.is_short() && self.free_bytes.load(Ordering::Relaxed) >= needed
     }
 
     fn is_short(&self) -> bool {
-        let needed = self.reserve_bytes.saturating_add(self.unwritten_bytes.load(Ordering::Relaxed));
-        self.free_bytes.load(Ordering::Relaxed) < needed
+        let begun = self.unwritten_bytes.load(Ordering::Relaxed).saturating_add(self.merged_bytes());
+        let begun = begun.saturating_add(self.waiting_bytes());
+        self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes.saturating_add(begun)
+    }
+
+    /// Merging the tables there are and those that are to be written.
+    fn merged_bytes(&self) -> u64 {
+        self.merge_bytes.load(Ordering::Relaxed).saturating_add(self.unwritten_bytes.load(Ordering::Relaxed))
+    }
+
+    /// What was admitted and waits, once for the journal and once for a table.
+    fn waiting_bytes(&self) -> u64 {
+        self.admitted_bytes.load(Ordering::Relaxed).saturating_mul(2)
     }
 
     /// Bytes were written.
@@ -94,14 +154,15 @@ impl Room {
         u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What is unwritten is told before the disk is asked: what becomes a table in between counts twice, rather than not at all.
-    fn ask(&self, unwritten_bytes: u64) {
+    /// What was begun is told before the disk is asked: what becomes a table in between counts twice, rather than not at all.
+    fn ask(&self, begun: Begun) {
         self.asked_ms.store(self.now_ms(), Ordering::Relaxed);
         // A disk that does not say is written to until it refuses.
         let free =
             rustix::fs::statvfs(&self.folder).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
         self.free_bytes.store(free, Ordering::Relaxed);
-        self.unwritten_bytes.store(unwritten_bytes, Ordering::Relaxed);
+        self.unwritten_bytes.store(begun.unwritten_bytes, Ordering::Relaxed);
+        self.merge_bytes.store(begun.merge_bytes, Ordering::Relaxed);
         self.credit_bytes.store(ASK_EVERY_BYTES, Ordering::Relaxed);
     }
 }
@@ -110,36 +171,44 @@ impl Room {
 mod tests {
     use std::time::Duration;
 
-    use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl};
+    use larder_core::{Ctx, ErrorKind, Key, Op, PutMode, Store, StoreExt, Ttl};
 
     use super::*;
-    use crate::Options;
     use crate::options::Sync;
+    use crate::{Direct, DirectItem, DirectNext, Options};
+
+    fn nothing() -> Begun {
+        Begun::default()
+    }
+
+    fn unwritten(unwritten_bytes: u64) -> Begun {
+        Begun { unwritten_bytes, merge_bytes: 0 }
+    }
 
     #[test]
     fn room_that_came_back_is_found_within_a_second_of_few_refusals() {
         let folder = tempfile::tempdir().unwrap();
         let mut room = Room::new(folder.path().to_path_buf(), u64::MAX);
-        assert_eq!(room.check(|| 0).unwrap_err().harm, Harm::Full);
+        assert_eq!(room.check(nothing).unwrap_err().harm, Harm::Full);
         // As if others had freed it.
         room.reserve_bytes = 1;
         room.free_bytes.store(0, Ordering::Relaxed);
-        assert_eq!(room.check(|| 0).unwrap_err().harm, Harm::Full, "it was asked just now");
+        assert_eq!(room.check(nothing).unwrap_err().harm, Harm::Full, "it was asked just now");
         room.made -= Duration::from_millis(ASK_EVERY_MS);
-        room.check(|| 0).unwrap();
+        room.check(nothing).unwrap();
     }
 
     #[test]
     fn what_is_in_memory_and_in_no_table_needs_room_besides_the_reserve() {
         let folder = tempfile::tempdir().unwrap();
         let room = Room::new(folder.path().to_path_buf(), 1);
-        room.check(|| 1 << 10).unwrap();
+        room.check(|| unwritten(1 << 10)).unwrap();
         room.wrote(ASK_EVERY_BYTES as usize);
-        let fault = room.check(|| u64::MAX - 1).unwrap_err();
+        let fault = room.check(|| unwritten(u64::MAX - 1)).unwrap_err();
         assert_eq!(fault.harm, Harm::Full);
         let told = format!("bytes left; 1 must stay free (the option reserve), besides {} for", u64::MAX - 1);
         assert!(fault.detail.contains(&told), "{}", fault.detail);
-        Room::new(folder.path().to_path_buf(), 0).check(|| u64::MAX).unwrap();
+        Room::new(folder.path().to_path_buf(), 0).check(|| unwritten(u64::MAX)).unwrap();
     }
 
     #[test]
@@ -147,15 +216,73 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let room = |reserve_bytes| Room::new(folder.path().to_path_buf(), reserve_bytes);
         let in_the_way = room(1);
-        assert!(!in_the_way.waits_for_tables(|| u64::MAX), "nobody was refused");
-        assert_eq!(in_the_way.check(|| u64::MAX - 1).unwrap_err().harm, Harm::Full);
-        assert!(in_the_way.waits_for_tables(|| u64::MAX - 1));
+        assert!(!in_the_way.waits_for_tables(|| unwritten(u64::MAX)), "nobody was refused");
+        assert_eq!(in_the_way.check(|| unwritten(u64::MAX - 1)).unwrap_err().harm, Harm::Full);
+        assert!(in_the_way.waits_for_tables(|| unwritten(u64::MAX - 1)));
         // They are written: whoever comes next is not refused.
-        assert!(!in_the_way.waits_for_tables(|| 0));
+        assert!(!in_the_way.waits_for_tables(nothing));
         in_the_way.check(|| panic!("it was asked")).unwrap();
         let short = room(u64::MAX);
-        assert_eq!(short.check(|| 1).unwrap_err().harm, Harm::Full);
-        assert!(!short.waits_for_tables(|| 1), "tables would not help");
+        assert_eq!(short.check(|| unwritten(1)).unwrap_err().harm, Harm::Full);
+        assert!(!short.waits_for_tables(|| unwritten(1)), "tables would not help");
+        let merging = room(1);
+        let begun = || Begun { unwritten_bytes: 1, merge_bytes: u64::MAX - 2 };
+        assert!(merging.check(begun).unwrap_err().detail.ends_with(&format!("{} for merging tables", u64::MAX - 1)));
+        assert!(!merging.waits_for_tables(begun), "nor here");
+    }
+
+    #[test]
+    fn what_was_admitted_and_is_not_written_needs_room_twice() {
+        const MB: u64 = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room::new(folder.path().to_path_buf(), MB);
+        room.check(nothing).unwrap();
+        // As if that was what is free.
+        room.free_bytes.store(101 * MB, Ordering::Relaxed);
+        assert_eq!(room.admit(51 * MB, nothing).unwrap_err().harm, Harm::Full);
+        room.admit(40 * MB, nothing).unwrap();
+        let fault = room.admit(40 * MB, nothing).unwrap_err();
+        assert!(
+            fault.harm == Harm::Full && fault.detail.ends_with("and 167772160 for what is being written"),
+            "{fault:?}"
+        );
+        room.admit(10 * MB, nothing).unwrap();
+        room.carried_out(50 * MB);
+        room.admit(50 * MB, nothing).unwrap();
+    }
+
+    /// Small ones go into a round, large ones are written by themselves; one is written by a server, one is not written.
+    #[tokio::test]
+    async fn what_was_admitted_is_forgotten_once_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let direct = Direct::new(Options::new(folder.path()).open().unwrap());
+        let key = |number| Key::new(format!("k{number}")).unwrap();
+        for bytes in [10, 1 << 20] {
+            let batch = (0..20).map(|number| Op::put(key(number), PutMode::Set, vec![7; bytes], Ttl::Never)).collect();
+            assert!(direct.store().run(Ctx::default(), batch).await.iter().all(Result::is_ok));
+        }
+        let add = Op::put(key(0), PutMode::Add, "v", Ttl::Never);
+        direct.store().run_one(Ctx::default(), add).await.unwrap();
+        let room = &direct.store().shared().room;
+        let admitted = || room.admitted_bytes.load(Ordering::Relaxed);
+        assert_eq!(admitted(), 0);
+        let item = |cas| DirectItem { value: vec![7; 1 << 20].into(), flags: 0, marks: 0, cas, expiry_ms: None };
+        let ticket = direct.overwrite(b"k0", |cas| DirectNext::Put(item(cas))).unwrap();
+        assert!(admitted() == 0 || admitted() > 1 << 20);
+        std::future::poll_fn(|cx| direct.poll_settled(ticket, cx).unwrap()).await;
+        let ticket = direct.update(b"k0", |_, _| DirectNext::Remove).unwrap();
+        std::future::poll_fn(|cx| direct.poll_settled(ticket, cx).unwrap()).await;
+        assert_eq!(admitted(), 0);
+        // As if that was what is left: what is large is refused, and nothing of it counted.
+        room.free_bytes.store(room.reserve_bytes + (1 << 20), Ordering::Relaxed);
+        room.credit_bytes.store(1, Ordering::Relaxed);
+        room.unwritten_bytes.store(0, Ordering::Relaxed);
+        let error = direct.overwrite(b"k0", |cas| DirectNext::Put(item(cas))).unwrap_err();
+        let put = Op::put(key(0), PutMode::Set, vec![7; 1 << 20], Ttl::Never);
+        let refused = direct.store().run_one(Ctx::default(), put).await.unwrap_err();
+        assert_eq!([error.kind(), refused.kind()], [ErrorKind::Full; 2]);
+        assert!(!refused.is_unknown() && admitted() == 0);
+        direct.store().run_one(Ctx::default(), Op::put(key(0), PutMode::Set, "v", Ttl::Never)).await.unwrap();
     }
 
     #[tokio::test]

@@ -481,7 +481,7 @@ fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<
     let folder = place.engine();
     let plain = |fault: Fault| fault.error("").clone();
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));
-    let seen = journal::verify(&folder, false, 0).map_err(plain)?;
+    let seen = journal::verify(&folder, identity.incarnation, false, 0).map_err(plain)?;
     if let Some(noted) = noted.filter(|noted| noted.journal > seen.newest) {
         return corrupt(format!("the journal {}.jnl is gone: part of the store was deleted", noted.journal));
     }
@@ -500,7 +500,8 @@ fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<
         let in_tables = |number| Engine::commit_in_closed_tables(&folder, number);
         begins_where_tables_end(&seen, |number| in_tables(number).map_err(|fault| tables::named_in(&folder, fault)))?;
     }
-    journal::verify(&folder, true, noted.map_or(0, |noted| noted.sequence)).map_err(plain)?;
+    let on_disk = noted.map_or(0, |noted| noted.sequence);
+    journal::verify(&folder, identity.incarnation, true, on_disk).map_err(plain)?;
     Ok(seen)
 }
 

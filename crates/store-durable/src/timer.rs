@@ -13,8 +13,11 @@ use crate::queue::Queue;
 /// How often expired items are looked for and the note is brought up to date.
 const CHORES_EVERY: Duration = Duration::from_secs(1);
 
-/// How often some of what earlier generations left is swept away, while there is any.
-const SWEEP_EVERY: Duration = Duration::from_millis(20);
+/// How often some of what earlier generations left is swept away, or of what is over removed, while there is more of it than is taken up at once.
+const PIECE_EVERY: Duration = Duration::from_millis(20);
+
+/// How old the time of the last batch may be while somebody is told what is over by a later one.
+const TIME_NOTED_MS: u64 = 60_000;
 
 /// A thread that is ended by [`stop`](Timer::stop).
 pub(crate) struct Timer {
@@ -31,11 +34,15 @@ impl Timer {
         };
         let mut chores_at = Instant::now() + CHORES_EVERY;
         let asked = shared.clone();
-        let pause = move || if asked.sweeps.load(Ordering::Acquire) { tick.min(SWEEP_EVERY) } else { tick };
+        let pause = move || {
+            let goes_on = asked.sweeps.load(Ordering::Acquire) || asked.expiry.has_more();
+            if goes_on { tick.min(PIECE_EVERY) } else { tick }
+        };
         let work = move || {
             if shared.sweeps.load(Ordering::Acquire) {
                 _ = queue.try_send(Request::Sweep);
             }
+            shared.expiry.ask_for_more(|| queue.try_send(Request::Reclaim { reply: None }));
             if matches!(shared.sync, Sync::Every(_)) {
                 // What cannot be synced is told to whoever writes next.
                 _ = shared.sync_now();
@@ -113,6 +120,10 @@ fn chores(shared: &Shared, queue: &Queue<Request>) {
     }
     if shared.front.items() > 0 {
         _ = queue.try_send(Request::Move { reply: None });
+    }
+    let noted_ms = shared.time_noted_ms.load(Ordering::Relaxed);
+    if shared.told_over.load(Ordering::Relaxed) && shared.time.now_ms() >= noted_ms.saturating_add(TIME_NOTED_MS) {
+        _ = queue.try_send(Request::Time);
     }
     let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
     if is_due {

@@ -46,6 +46,14 @@ impl Witness {
         Ok(())
     }
 
+    /// The store that it saw last, as it was.
+    ///
+    /// # Errors
+    /// `Corrupt` where it is damaged.
+    pub(crate) fn saw(&self) -> Result<Option<Identity>> {
+        Ok(self.noted()?.map(|noted| noted.identity))
+    }
+
     /// Looks whether a store may be made where there is none.
     ///
     /// # Errors

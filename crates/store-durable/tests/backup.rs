@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{count_of, get, incr, key, set};
-use larder_core::{Ctx, Error, ErrorKind, Op, PutMode, Remaining, StoreExt, Ttl, Want};
+use larder_core::{Ctx, Error, ErrorKind, ManualClock, Op, PutMode, Remaining, Store, StoreExt, Ttl, Want};
 use larder_dump::{DumpReader, Totals};
 use larder_store_durable::{DurableStore, Options};
 
@@ -178,6 +178,56 @@ async fn a_copy_that_is_put_back_is_told_by_the_witness() {
     assert!(error.to_string().contains("restored apart"), "{error}");
 }
 
+/// `a.one` and `a.two`: each is replaced by a file of its own beside it.
+#[tokio::test]
+async fn witnesses_of_one_stem_do_not_write_over_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = |name: &str| folder.path().join(format!("a.{name}"));
+    // Where the one is written to, the other has something else.
+    std::fs::create_dir(folder.path().join("a.new")).unwrap();
+    for name in ["one", "two"] {
+        let store = Options::new(folder.path().join(name)).witness(witness(name)).open().unwrap();
+        set(&store, "k", "v").await.unwrap();
+    }
+    for name in ["one", "two"] {
+        Options::new(folder.path().join(name)).witness(witness(name)).open().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_witness_that_saw_as_many_restores_takes_the_next_for_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, at, witness] = ["first", "store", "witness"].map(|name| folder.path().join(name));
+    let witnessed = || Options::new(&at).witness(&witness);
+    let store = open(&first);
+    incr(&store, "n").await.unwrap();
+    let dump = backup(&store);
+    for _ in 0..3 {
+        _ = std::fs::remove_dir_all(&at);
+        witnessed().restore(&dump[..], &mut |_| ()).unwrap();
+        let store = witnessed().open().unwrap();
+        incr(&store, "n").await.unwrap();
+        assert_eq!(count_of(&store, "n").await, 2);
+    }
+    // A restore without it is told by it.
+    std::fs::remove_dir_all(&at).unwrap();
+    restore(&at, &dump).unwrap();
+    assert_eq!(witnessed().open().unwrap_err().kind(), ErrorKind::RolledBack);
+    // A witness of another store counts for nothing, and one that is damaged is told, and nothing is made.
+    let [other, damaged] = ["other", "damaged"].map(|name| folder.path().join(name));
+    Options::new(&other).witness(&damaged).open().unwrap();
+    std::fs::remove_dir_all(&at).unwrap();
+    witnessed().restore(&dump[..], &mut |_| ()).unwrap();
+    witnessed().open().unwrap();
+    std::fs::remove_dir_all(&at).unwrap();
+    Options::new(&at).witness(&damaged).restore(&dump[..], &mut |_| ()).unwrap();
+    std::fs::remove_dir_all(&at).unwrap();
+    std::fs::write(&damaged, "something else").unwrap();
+    let error = Options::new(&at).witness(&damaged).restore(&dump[..], &mut |_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(!at.exists());
+}
+
 #[tokio::test]
 async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,6 +238,28 @@ async fn a_witness_of_another_store_or_a_damaged_one_is_refused() {
     assert_eq!(two().kind(), ErrorKind::Config);
     std::fs::write(&witness, "something else").unwrap();
     assert_eq!(two().kind(), ErrorKind::Corrupt);
+}
+
+/// As many items may be over that a look at all of them would keep its thread for long.
+#[tokio::test]
+async fn a_part_of_a_backup_looks_at_some_thousand_items_though_it_shows_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = std::sync::Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let store = Options::new(folder.path().join("from")).clock(clock.clone()).open().unwrap();
+    for batch in 0..25 {
+        let life = Ttl::After(Duration::from_secs(6_400));
+        let put = |number| Op::put(key(&format!("k{batch}.{number}")), PutMode::Set, "v", life);
+        assert!(store.run(Ctx::default(), (0..1_000).map(put).collect()).await.iter().all(Result::is_ok));
+    }
+    clock.advance(Duration::from_secs(6_400));
+    set(&store, "z", "lives").await.unwrap();
+    let (mut parts, mut dump, mut empty) = (store.backup_in_parts().unwrap(), Vec::new(), 0);
+    while let Some(part) = parts.next(&store).unwrap() {
+        empty += usize::from(part.is_empty());
+        dump.extend_from_slice(&part);
+    }
+    assert!(empty >= 1, "{empty}");
+    assert_eq!(restore(&folder.path().join("to"), &dump).unwrap().items, 1);
 }
 
 #[tokio::test]

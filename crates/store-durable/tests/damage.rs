@@ -517,3 +517,42 @@ async fn a_store_whose_making_was_cut_short_is_made_again() {
     let store = open(folder.path()).unwrap();
     set(&store, "k", "v").await.unwrap();
 }
+
+/// A value may hold what a journal holds, also by somebody who knows which store it is and guesses its numbers.
+#[tokio::test]
+async fn batches_in_the_value_of_a_torn_batch_are_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    set(&store, "kept", "v").await.unwrap();
+    let (incarnation, next) = (store.incarnation(), store.stats().unwrap().sequence + 1);
+    let frame = |store, number, sequence, synced| fuzzing::synced_batch(store, number, sequence, synced);
+    let frames = [
+        fuzzing::batch(1 << 20, u64::MAX, &[]),
+        frame(incarnation + 1, 1 << 20, next + 1, next),
+        frame(incarnation, 1 << 20, next + 1, u64::MAX),
+        frame(incarnation, 1 << 20, u64::MAX, u64::MAX - 1),
+        frame(incarnation, 1 << 20, next + 1_000_000, next),
+        frame(incarnation, u64::MAX, next + 1, next),
+        frame(incarnation, 0, next + 1, next),
+        frame(incarnation, 1 << 20, next, next - 1),
+    ];
+    let value = frames.concat();
+    set(&store, "torn", [&value[..], &[7; 100_000]].concat()).await.unwrap();
+    drop(store);
+    let journal = files(folder.path()).into_iter().find(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
+    // As a power cut leaves it: nobody knows of the last batch.
+    std::fs::remove_file(folder.path().join("state")).unwrap();
+    let bytes = std::fs::read(&journal).unwrap();
+    let at = bytes.windows(value.len()).rposition(|bytes| bytes == value).unwrap();
+    std::fs::write(&journal, &bytes[..at + value.len() + 10]).unwrap();
+    let store = open(folder.path()).unwrap();
+    assert!(store.stats().unwrap().torn_bytes > 0);
+    assert_eq!(try_get(&store, "kept").await.unwrap().unwrap(), "v");
+    assert_eq!(try_get(&store, "torn").await.unwrap(), None);
+    drop(store);
+    // A batch that is one is believed.
+    _ = std::fs::remove_file(folder.path().join("state"));
+    let torn = [&bytes[..at + value.len() + 10], &frame(incarnation, 1 << 20, next + 1, next)].concat();
+    std::fs::write(&journal, torn).unwrap();
+    assert_eq!(open(folder.path()).unwrap_err().kind(), ErrorKind::Corrupt);
+}

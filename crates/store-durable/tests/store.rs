@@ -221,6 +221,59 @@ async fn what_is_over_is_removed_though_nobody_asks_for_it() {
     }
 }
 
+/// More than are taken up at once.
+#[tokio::test]
+async fn as_many_as_are_over_are_removed_within_seconds_while_others_write() {
+    const COUNT: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).open().unwrap();
+    for batch in 0..20 {
+        let names = (0..COUNT / 20).map(|number| format!("brief{batch}.{number}"));
+        let brief = names.map(|name| put(&name, "v", 0, Ttl::After(Duration::from_millis(200)))).collect();
+        assert!(store.run(Ctx::default(), brief).await.iter().all(Result::is_ok));
+    }
+    let begun = Instant::now();
+    while store.check(&mut |_| ()).unwrap().items > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(8), "{}", store.check(&mut |_| ()).unwrap().items);
+        set(&store, "stays", "v").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A turn is over long before the chores of a store begin.
+#[tokio::test]
+async fn what_is_over_is_removed_though_the_folder_is_only_used_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let options = || Options::new(folder.path()).clock(clock.clone());
+    let shared = options().wait(Duration::from_secs(5)).open_shared().unwrap();
+    let brief = |number| put(&format!("brief{number}"), "v", 0, Ttl::After(Duration::from_secs(1)));
+    assert!(shared.run(Ctx::default(), (0..10).map(brief).collect()).await.iter().all(Result::is_ok));
+    clock.advance(Duration::from_secs(2));
+    for turn in 0..5 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        shared.run_one(Ctx::default(), put("lives", &turn.to_string(), 0, Ttl::Never)).await.unwrap();
+    }
+    drop(shared);
+    let store = options().open().unwrap();
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 1);
+}
+
+#[tokio::test]
+async fn what_was_removed_at_once_is_swept_though_the_folder_is_only_used_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Options::new(folder.path()).open().unwrap();
+    let store = open();
+    let puts = (0..3_000).map(|number| put(&format!("k{number}"), "v", 0, Ttl::Never)).collect();
+    assert!(store.run(Ctx::default(), puts).await.iter().all(Result::is_ok));
+    let direct = larder_store_durable::Direct::new(store);
+    let ticket = direct.clear().unwrap();
+    std::future::poll_fn(|cx| direct.poll_settled(ticket, cx).unwrap()).await;
+    drop(direct);
+    (0..5).for_each(|_| drop(open()));
+    assert_eq!(open().check(&mut |_| ()).unwrap().items, 0);
+}
+
 #[tokio::test]
 async fn a_clock_set_back_a_year_brings_nothing_back_and_ends_no_life() {
     let folder = tempfile::tempdir().unwrap();
@@ -243,6 +296,61 @@ async fn a_clock_set_back_a_year_brings_nothing_back_and_ends_no_life() {
     clock.advance(Duration::from_secs(10));
     assert_eq!(item(&store, "new").await, None, "nor makes it anything live longer");
     assert!(item(&store, "lives").await.is_some());
+}
+
+/// The ends of such lives are noted a 64th behind them: nothing of the item is written when it is over.
+#[tokio::test]
+async fn a_clock_set_back_brings_nothing_back_though_nothing_was_written_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let year = Duration::from_secs(365 * 86_400);
+    let clock = Arc::new(ManualClock::at(2 * year));
+    let open = || Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let life = Duration::from_secs(6_500);
+    let store = open();
+    run(&store, put("over", "v", 0, Ttl::After(life))).await.unwrap();
+    clock.advance(life + Duration::from_secs(1));
+    drop(store);
+    let store = open();
+    assert_eq!(item(&store, "over").await, None);
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 1, "it is not removed yet");
+    drop(store);
+    clock.set_wall(year);
+    assert_eq!(item(&open(), "over").await, None);
+    assert_eq!(item(&open(), "over").await, None);
+    let store = open();
+    clock.advance(life);
+    drop(store);
+    // A store without lives is left as it is.
+    let store = open();
+    let sequence = store.stats().unwrap().sequence;
+    assert_eq!(store.check(&mut |_| ()).unwrap().items, 0);
+    drop(store);
+    clock.advance(life);
+    assert_eq!(open().stats().unwrap().sequence, sequence);
+}
+
+/// As long as somebody is told by it, and nothing else is written: what a kill leaves is no more than a minute behind.
+#[tokio::test]
+async fn the_time_is_noted_once_a_minute_while_somebody_is_told_that_something_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let store = Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let life = Duration::from_secs(6_400);
+    run(&store, put("k", "v", 0, Ttl::After(life))).await.unwrap();
+    let batches = || store.stats().unwrap().sequence;
+    let before = batches();
+    clock.advance(life);
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    assert_eq!(batches(), before, "nobody was told");
+    let begun = Instant::now();
+    assert_eq!(item(&store, "k").await, None);
+    while batches() == before {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(item(&store, "k").await, None);
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    assert_eq!(batches(), before + 1, "it was noted");
 }
 
 #[tokio::test]

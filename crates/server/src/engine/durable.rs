@@ -19,6 +19,8 @@ const WALK_ITEMS: usize = 1_000;
 thread_local! {
     /// The last ticket that a call of this thread came by.
     static TOUCHED: Cell<u64> = const { Cell::new(0) };
+    /// Bytes of keys and values that calls of this thread wrote.
+    static UNSETTLED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The store in a folder, as an engine. It keeps neither when an item was last used nor whether it was fetched: a read writes nothing.
@@ -53,6 +55,14 @@ impl DurableEngine {
 
 fn touch(ticket: u64) {
     TOUCHED.set(TOUCHED.get().max(ticket));
+}
+
+/// Counts what is written of an item.
+fn counted(key: &[u8], next: DirectNext) -> DirectNext {
+    if let DirectNext::Put(item) = &next {
+        UNSETTLED_BYTES.set(UNSETTLED_BYTES.get().saturating_add(key.len() + item.value.len()));
+    }
+    next
 }
 
 fn seen(item: &DirectItem) -> Seen<'_> {
@@ -125,7 +135,8 @@ impl Engine for DurableEngine {
     }
 
     fn update<'n>(&self, key: &[u8], mut decide: impl FnMut(Option<Seen<'_>>, u64) -> Next<'n>) -> Result<()> {
-        let decided = |item: Option<&DirectItem>, fresh| written(item, decide(item.map(seen), fresh), fresh);
+        let decided =
+            |item: Option<&DirectItem>, fresh| counted(key, written(item, decide(item.map(seen), fresh), fresh));
         touch(self.direct.update(key, decided)?);
         Ok(())
     }
@@ -139,7 +150,7 @@ impl Engine for DurableEngine {
         if looks {
             return self.update(key, decide);
         }
-        touch(self.direct.overwrite(key, |fresh| written(None, decide(None, fresh), fresh))?);
+        touch(self.direct.overwrite(key, |fresh| counted(key, written(None, decide(None, fresh), fresh)))?);
         Ok(())
     }
 
@@ -150,6 +161,10 @@ impl Engine for DurableEngine {
 
     fn touched(&self) -> u64 {
         TOUCHED.take()
+    }
+
+    fn unsettled_bytes(&self) -> usize {
+        UNSETTLED_BYTES.take()
     }
 
     fn poll_settled(&self, touched: u64, cx: &mut Context<'_>) -> Poll<Result<()>> {

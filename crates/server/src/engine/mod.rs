@@ -61,6 +61,12 @@ pub trait Engine: Send + Sync + 'static {
         0
     }
 
+    /// Asked after [`touched`](Engine::touched): bytes of keys and values that the calls of this thread have written since this was asked last, and that stay in memory until what was
+    /// touched is settled. Nobody who has too many of them goes on before that.
+    fn unsettled_bytes(&self) -> usize {
+        0
+    }
+
     /// Whether what was touched is as durable as the store promises. Replies wait for that.
     ///
     /// # Errors

@@ -1,5 +1,8 @@
 //! Commands that are not about one item.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use larder_proto::key::is_printable;
 use larder_proto::server::words::Words;
 use larder_proto::server::{Admin, flush_delay, number, write};
@@ -17,6 +20,8 @@ use crate::env::Env;
 const BAD: &str = "CLIENT_ERROR bad command line format";
 const MEGABYTES_MAX: u32 = 1_000_000_000;
 const MEGABYTES_MIN: u32 = 8;
+/// Backups that are sent at once.
+const BACKUPS_MAX: usize = 2;
 /// The highest verbosity there is.
 const VERBOSITY_MAX: u32 = 3;
 
@@ -29,7 +34,25 @@ pub(super) enum Dump {
         as_requests: bool,
     },
     /// Boxed: of many sessions hardly one has one.
-    Backup(Box<BackupParts>),
+    Backup(Box<(BackupParts, Place)>),
+}
+
+/// One of the places for backups that are being sent: each keeps what it is of on the disk, and a thread at work.
+#[derive(Debug)]
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// `None` where all are taken.
+    fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
+        let more = |taken| (taken < BACKUPS_MAX).then_some(taken + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then(|| Place(taken.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Dump {
@@ -80,8 +103,9 @@ fn list<E: Engine>(env: &Env<E>, at: Walk, as_requests: bool, out: &mut Vec<u8>)
 }
 
 /// A part of a backup: `DATA`, how many bytes, and those; `END` after the last one.
-fn back_up<E: Engine>(env: &Env<E>, mut backup: Box<BackupParts>, out: &mut Vec<u8>) -> Option<Dump> {
-    match env.engine.backup_part(&mut backup) {
+fn back_up<E: Engine>(env: &Env<E>, mut backup: Box<(BackupParts, Place)>, out: &mut Vec<u8>) -> Option<Dump> {
+    match env.engine.backup_part(&mut backup.0) {
+        Ok(Some(part)) if part.is_empty() => Some(Dump::Backup(backup)),
         Ok(Some(part)) => {
             out.extend_from_slice(format!("DATA {}\r\n", part.len()).as_bytes());
             out.extend_from_slice(&part);
@@ -157,6 +181,22 @@ impl Session {
         }
     }
 
+    fn begin_backup<E: Engine>(&mut self, env: &Env<E>) -> Result<(), &'static str> {
+        let place = Place::take(&env.backups).ok_or("SERVER_ERROR busy: two backups are being sent")?;
+        match env.engine.backup() {
+            Ok(Some(backup)) => {
+                self.out.extend_from_slice(b"OK\r\n");
+                self.dump = Some(Dump::Backup(Box::new((backup, place))));
+                Ok(())
+            }
+            Ok(None) => Err("ERROR this store has no backups: it is gone with its process"),
+            Err(error) => {
+                tracing::error!(%error, "no backup");
+                Err("SERVER_ERROR the store is damaged: see the server's log")
+            }
+        }
+    }
+
     /// There is no crawler to be turned on or off: what expires goes by itself. Its listings are what clients use it for.
     fn lru_crawler<E: Engine>(&mut self, env: &Env<E>, mut words: Words<'_>, noreply: bool) {
         let (verb, argument, more) = (words.next(), words.next(), words.next());
@@ -174,17 +214,9 @@ impl Session {
             }
             // Of our own: all that the store holds at this moment, as a dump.
             (Some(_), None) if verb == Some(b"backup") && !env.limits.dump_enabled => "ERROR backup not allowed",
-            (Some(_), None) if verb == Some(b"backup") => match env.engine.backup() {
-                Ok(Some(backup)) => {
-                    self.out.extend_from_slice(b"OK\r\n");
-                    self.dump = Some(Dump::Backup(Box::new(backup)));
-                    return;
-                }
-                Ok(None) => "ERROR this store has no backups: it is gone with its process",
-                Err(error) => {
-                    tracing::error!(%error, "no backup");
-                    "SERVER_ERROR the store is damaged: see the server's log"
-                }
+            (Some(_), None) if verb == Some(b"backup") => match self.begin_backup(env) {
+                Ok(()) => return,
+                Err(reply) => reply,
             },
             (Some(argument), None) if is(b"tocrawl") => number(Some(argument)).map_or(BAD, |_| "OK"),
             (Some(argument), None) if is(b"sleep") => match number(Some(argument)) {
@@ -202,7 +234,7 @@ impl Session {
 fn verbosity<E: Engine>(env: &Env<E>, mut words: Words<'_>) -> &'static str {
     match number(words.next()) {
         Some(level) => {
-            env.verbosity.store(level.min(VERBOSITY_MAX), std::sync::atomic::Ordering::Relaxed);
+            env.verbosity.store(level.min(VERBOSITY_MAX), Ordering::Relaxed);
             "OK"
         }
         None => BAD,
@@ -219,7 +251,7 @@ fn memlimit<E: Engine>(env: &Env<E>, mut words: Words<'_>) -> &'static str {
             if !env.engine.set_bytes_max(bytes) {
                 return "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
             }
-            env.memory_bytes_max.store(bytes, std::sync::atomic::Ordering::Relaxed);
+            env.memory_bytes_max.store(bytes, Ordering::Relaxed);
             "OK"
         }
     }

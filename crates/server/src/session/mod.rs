@@ -20,6 +20,8 @@ use crate::hot::Countdown;
 
 /// A connection takes no further request while it has so many bytes to give.
 const OUT_BYTES_SOFT: usize = 256 << 10;
+/// Nor while what its requests have written, and is not settled, has so many bytes: a request of 20 bytes can write an item of megabytes anew.
+const UNSETTLED_BYTES_SOFT: usize = 256 << 10;
 /// One request in so many is timed.
 pub(crate) const TIMED_EVERY: u32 = 16;
 
@@ -49,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) closing: bool,
     /// True if requests wait until replies were sent, rather than for more bytes.
     pub(crate) blocked: bool,
+    /// True if others are to have their turn before they go on.
+    pub(crate) yields: bool,
     /// Bytes that are needed, from the beginning of the request that is not all there.
     pub(crate) need: usize,
     /// Bytes of that request that hold no line end.
@@ -67,6 +71,8 @@ pub(crate) struct Session {
     tally: Option<Box<Tally>>,
     /// What the replies wait for; 0 for nothing. See [`Engine::touched`].
     pub(crate) waits_for: u64,
+    /// Bytes in memory until that is settled. See [`Engine::unsettled_bytes`].
+    pub(crate) unsettled_bytes: usize,
     /// Timed requests whose replies wait for that, and when they began.
     unsettled: Vec<(Class, Instant)>,
 }
@@ -91,12 +97,18 @@ impl Session {
         let mut at = 0;
         self.blocked = false;
         while !self.closing {
-            if self.out.len() >= OUT_BYTES_SOFT {
+            if self.out.len() >= OUT_BYTES_SOFT || self.unsettled_bytes >= UNSETTLED_BYTES_SOFT {
                 self.blocked = true;
                 break;
             }
             if let Some(dump) = self.dump.take() {
+                let before = self.out.len();
                 self.dump = dump.step(env, &mut self.out);
+                if self.dump.is_some() && self.out.len() == before {
+                    // It has looked at many items and has nothing to show, so that nobody's pace is a bound to it.
+                    (self.blocked, self.yields) = (true, true);
+                    break;
+                }
                 continue;
             }
             let rest = &input[at..];
@@ -233,14 +245,18 @@ impl Session {
 
     /// Notes what this thread touched since it was noted last: whether the reply waits for anything.
     fn waits<E: Engine>(&mut self, env: &Env<E>) -> bool {
-        let touched = env.engine.touched();
+        let (touched, bytes) = (env.engine.touched(), env.engine.unsettled_bytes());
         self.waits_for = self.waits_for.max(touched);
+        // Where nothing is to be waited for nothing was written: it was refused.
+        if self.waits_for > 0 {
+            self.unsettled_bytes = self.unsettled_bytes.saturating_add(bytes);
+        }
         touched > 0
     }
 
     /// What the replies waited for is durable: the timed requests among them took until now.
     pub(crate) fn settled<E: Engine>(&mut self, env: &Env<E>) {
-        self.waits_for = 0;
+        (self.waits_for, self.unsettled_bytes) = (0, 0);
         for (class, began) in self.unsettled.drain(..) {
             env.counters.mine().time(class, began.elapsed());
         }

@@ -1,10 +1,14 @@
-//! The committer removes what is over.
+//! The committer removes what is over, and what earlier generations left; and ends.
+
+use std::sync::atomic::Ordering;
 
 use larder_core::Result;
 
-use super::Committer;
+use super::{Committer, Seen};
 use crate::fault::{Fault, Harm};
 use crate::layout::{self, EXPIRY};
+use crate::options::Sync;
+use crate::sweep::Swept;
 
 /// What became of an item whose expiry has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,12 +22,49 @@ enum Came {
 }
 
 impl Committer {
-    /// Removes items whose life is over: some of them, or `all`. An item that is damaged stays, for whoever asks for it to be told.
+    /// The last that is done: what stands in front goes into the engine, a piece of what is over, or is to be swept, goes from it, and the time is noted. A store that is used in turns is not open for as long as it takes the
+    /// timer to ask for that. What fails here is found by whoever opens the store next.
+    pub(super) fn close(mut self) {
+        if self.move_all().is_err() || self.shared.failure().is_some() || self.shared.check_room().is_err() {
+            return;
+        }
+        self.begin_round();
+        if self.shared.expiry.is_due(self.now_ms()) {
+            _ = self.reclaim(false);
+        }
+        self.end_round();
+        if self.shared.sweeps.load(Ordering::Acquire) {
+            self.begin_round();
+            self.sweep();
+            self.end_round();
+        }
+        _ = self.move_all();
+        self.note_time();
+    }
+
+    /// Writes a batch without items, if the time of the last one is over and items have lives that end: what is a miss now stays one, also where the wall clock is set back before the store is opened next.
+    pub(super) fn note_time(&mut self) {
+        if !self.shared.expiry.has_lives() || self.shared.failure().is_some() {
+            return;
+        }
+        // In this order: who is told of a later end sets it again.
+        self.shared.told_over.store(false, Ordering::SeqCst);
+        self.begin_round();
+        if self.now_ms() > self.commit.time_ms {
+            let entries = self.shared.engine.entries();
+            // Where it fails the store has failed, and whoever writes next is told.
+            _ = self.write(entries, self.shared.sync == Sync::Always, Seen::Later);
+        }
+    }
+
+    /// Removes items whose life is over: some of them, from where it stopped before, or `all`. An item that is damaged stays, for whoever asks for it to be told.
     pub(super) fn reclaim(&mut self, all: bool) -> Result<u64> {
         let (now_ms, shared) = (self.now_ms(), self.shared.clone());
         let named = |fault: Fault| fault.error(&shared.name);
-        let (mut removed, mut from) = (0, vec![EXPIRY]);
+        // The entries before that are gone, and the engine would look at what it keeps of them again.
+        let (mut removed, mut from) = (0, self.reclaims_from.take().unwrap_or_else(|| vec![EXPIRY]));
         if all {
+            from = vec![EXPIRY];
             self.end_part();
             self.move_all().map_err(named)?;
         }
@@ -47,10 +88,44 @@ impl Committer {
                 }
             }
             if !due.is_full || (came_to_something && !all) {
+                self.reclaims_from = due.is_full.then_some(from);
                 return Ok(removed);
             }
             self.end_part();
         }
+    }
+
+    /// Removes some of what earlier generations left, in a round of its own.
+    pub(super) fn sweep(&mut self) {
+        self.end_part();
+        let found = match self.shared.failure() {
+            // What stands before the engine and is of an earlier generation goes into it first, once; what stands there later is of this one.
+            None if self.sweep.is_at_the_beginning() => self.move_all().and_then(|()| self.next_swept()),
+            None => self.next_swept(),
+            Some(_) => Ok(None),
+        };
+        // Where the engine cannot read, whoever asks for what stands there is told.
+        let Ok(Some(swept)) = found else {
+            self.shared.sweeps.store(false, Ordering::Release);
+            return;
+        };
+        for (key, end) in swept.old {
+            if self.shared.front.get(&key).is_some() {
+                continue;
+            }
+            self.over.extend(end.map(|end| layout::expiry_key(end, &key)));
+            self.put(&key, None);
+        }
+        if swept.is_last {
+            self.generations.swept = self.generations.current;
+            self.notes_generations = true;
+            self.shared.sweeps.store(false, Ordering::Release);
+        }
+        self.end_part();
+    }
+
+    fn next_swept(&mut self) -> Result<Option<Swept>, Fault> {
+        self.sweep.next(&self.shared.engine, self.generations.current)
     }
 
     /// Removes the item of an expiry that has come, if it is the item's own: it may have got another life since.

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, BufRead, IsTerminal, Read, Seek};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
@@ -27,7 +28,7 @@ const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// Nothing is shown of what takes less.
 const PROGRESS_AFTER: Duration = Duration::from_millis(500);
 
-/// How much of standard input goes out together.
+/// How much of standard input goes out together: less where no more has come yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchSize {
     pub(crate) elements_max: usize,
@@ -121,39 +122,17 @@ pub(crate) async fn for_each_batch_in_turn<T, F>(
     size: BatchSize,
     source: Source,
     mut act: impl FnMut(Elements) -> F,
-    take: impl FnMut(T) -> Result<(), Failure>,
+    mut take: impl FnMut(T) -> Result<(), Failure>,
 ) -> Result<(), Failure>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    let mut take = take;
     if let Source::Typed(elements) = source {
         return take(act(elements).await?);
     }
-    let mut turns = Turns { under_way: VecDeque::new(), take, done: Amount::default(), meter: Meter::new() };
-    let mut batches = read_batches_of(size);
-    let mut outcome = Ok(());
-    while let Some(batch) = batches.recv().await {
-        if turns.under_way.len() >= BATCHES_UNDER_WAY_MAX {
-            outcome = turns.take_one().await;
-        }
-        match batch {
-            Ok(batch) if outcome.is_ok() => turns.begin(Amount::of(&batch), act(batch)),
-            Ok(_) => break,
-            Err(failure) => {
-                outcome = outcome.and(Err(failure));
-                break;
-            }
-        }
-    }
-    while !turns.under_way.is_empty() {
-        let next = turns.take_one().await;
-        outcome = outcome.and(next);
-    }
-    let done = turns.done.elements;
-    drop(turns);
-    outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
+    let turns = Turns { under_way: VecDeque::new(), take, done: Amount::default(), meter: Meter::new() };
+    turns.run(read_batches_of(size), act).await
 }
 
 /// Batches that are acted on, in the order in which they were read.
@@ -180,14 +159,47 @@ impl Amount {
 }
 
 impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
+    /// Acts on all batches that come, or until something fails: what is under way then is waited for.
+    async fn run<F>(
+        mut self,
+        mut batches: mpsc::Receiver<Result<Elements, Failure>>,
+        mut act: impl FnMut(Elements) -> F,
+    ) -> Result<(), Failure>
+    where
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let mut outcome = Ok(());
+        while outcome.is_ok() {
+            // What is done is taken though no more comes: it may have failed, and the next line be long in coming.
+            tokio::select! {
+                biased;
+                taken = self.take_one(), if !self.under_way.is_empty() => outcome = taken,
+                batch = batches.recv(), if self.under_way.len() < BATCHES_UNDER_WAY_MAX => match batch {
+                    Some(Ok(batch)) => self.begin(Amount::of(&batch), act(batch)),
+                    Some(Err(failure)) => outcome = Err(failure),
+                    None => break,
+                },
+            }
+        }
+        while !self.under_way.is_empty() {
+            let next = self.take_one().await;
+            outcome = outcome.and(next);
+        }
+        let done = self.done.elements;
+        drop(self);
+        outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
+    }
+
     fn begin(&mut self, amount: Amount, action: impl Future<Output = Result<T, Failure>> + Send + 'static) {
         self.under_way.push_back((amount, AbortOnDropHandle::new(tokio::spawn(action))));
     }
 
-    /// Waits for the first of them and takes what came of it.
+    /// Waits for the first of them and takes what came of it. Who stops waiting leaves it under way.
     async fn take_one(&mut self) -> Result<(), Failure> {
-        let Some((amount, action)) = self.under_way.pop_front() else { return Ok(()) };
-        let outcome = action.await.map_err(io::Error::other)??;
+        let Some((_, action)) = self.under_way.front_mut() else { return Ok(()) };
+        let outcome = action.await;
+        let Some((amount, _)) = self.under_way.pop_front() else { return Ok(()) };
+        let outcome = outcome.map_err(io::Error::other)??;
         self.done.elements += amount.elements;
         self.done.bytes += amount.bytes;
         self.meter.show(self.done);
@@ -203,7 +215,8 @@ pub(crate) fn read_batches() -> mpsc::Receiver<Result<Elements, Failure>> {
 fn read_batches_of(size: BatchSize) -> mpsc::Receiver<Result<Elements, Failure>> {
     let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
     std::thread::spawn(move || {
-        let mut lines = Lines { input: io::BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin()), size, ahead: None };
+        let input = BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin());
+        let mut lines = Lines { input, size, has_more: stdin_has_more, begun: Vec::new(), ahead: None };
         loop {
             let batch = lines.next_batch();
             let is_last = batch.as_ref().is_ok_and(Vec::is_empty);
@@ -217,21 +230,32 @@ fn read_batches_of(size: BatchSize) -> mpsc::Receiver<Result<Elements, Failure>>
     receiver
 }
 
-/// Lines, by the batch.
+/// True if reading standard input returns at once: with more of it, its end, or an error.
+fn stdin_has_more() -> bool {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// Lines, by the batch: as many as there are, up to its size. What is there already does not wait for what comes later.
 struct Lines<R> {
-    input: R,
+    input: BufReader<R>,
     size: BatchSize,
+    /// True if reading returns at once.
+    has_more: fn() -> bool,
+    /// The beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
     /// A line that was read and found too long for the last batch.
     ahead: Option<Vec<u8>>,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: Read> Lines<R> {
     /// The next lines; none at the end.
     fn next_batch(&mut self) -> Result<Elements, Failure> {
         let mut batch = Elements::new();
         let mut batch_bytes = 0;
         while batch.len() < self.size.elements_max {
-            let next = if self.ahead.is_some() { self.ahead.take() } else { self.next_line()? };
+            let next = if self.ahead.is_some() { self.ahead.take() } else { self.next_line(batch.is_empty())? };
             let Some(line) = next else { break };
             batch_bytes += line.len();
             if batch_bytes > self.size.bytes_max && !batch.is_empty() {
@@ -243,21 +267,32 @@ impl<R: BufRead> Lines<R> {
         Ok(batch)
     }
 
-    fn next_line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
-        let mut line = Vec::new();
-        // One byte for the end of the line, and one that shows it is too long.
-        let bytes_max = LINE_BYTES_MAX as u64 + 2;
-        if self.input.by_ref().take(bytes_max).read_until(b'\n', &mut line)? == 0 {
-            return Ok(None);
+    /// The next line, which `waits` for its end to come; none at the end, or if it would have to be waited for.
+    fn next_line(&mut self, waits: bool) -> Result<Option<Vec<u8>>, Failure> {
+        loop {
+            if !waits && self.input.buffer().is_empty() && !(self.has_more)() {
+                return Ok(None);
+            }
+            let read = match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            let is_over = read.is_empty();
+            let end = read.iter().position(|&byte| byte == b'\n');
+            self.begun.extend_from_slice(&read[..end.unwrap_or(read.len())]);
+            let used = end.map_or(read.len(), |end| end + 1);
+            self.input.consume(used);
+            if self.begun.len() > LINE_BYTES_MAX {
+                let message = format!("a line of standard input is longer than the limit of {LINE_BYTES_MAX} bytes");
+                return Err(Failure::usage(message));
+            }
+            if end.is_some() || (is_over && !self.begun.is_empty()) {
+                return Ok(Some(std::mem::take(&mut self.begun)));
+            }
+            if is_over {
+                return Ok(None);
+            }
         }
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        }
-        if line.len() > LINE_BYTES_MAX {
-            let message = format!("a line of standard input is longer than the limit of {LINE_BYTES_MAX} bytes");
-            return Err(Failure::usage(message));
-        }
-        Ok(Some(line))
     }
 }
 
@@ -339,13 +374,18 @@ fn progress() -> ProgressBar {
 mod tests {
     use super::*;
 
-    fn lines(input: &[u8]) -> Lines<&[u8]> {
-        Lines { input, size: BATCH, ahead: None }
+    fn lines<R: Read>(input: R) -> Lines<R> {
+        lines_of(input, || true)
+    }
+
+    fn lines_of<R: Read>(input: R, has_more: fn() -> bool) -> Lines<R> {
+        let input = BufReader::with_capacity(BATCH_BYTES_MAX, input);
+        Lines { input, size: BATCH, has_more, begun: Vec::new(), ahead: None }
     }
 
     #[test]
     fn lines_are_elements_whatever_bytes_they_have() {
-        let mut lines = lines(b"red\n\n\xff\0\r\nlast");
+        let mut lines = lines(&b"red\n\n\xff\0\r\nlast"[..]);
         assert_eq!(lines.next_batch().unwrap(), [&b"red"[..], b"", b"\xff\0\r", b"last"]);
         assert!(lines.next_batch().unwrap().is_empty());
     }
@@ -373,5 +413,39 @@ mod tests {
                 assert_eq!(lines(line.as_bytes()).next_batch().is_ok(), ok, "{extra} {end:?}");
             }
         }
+    }
+
+    /// A producer that writes a piece at a time; after each no more is there for now.
+    struct Pieces(VecDeque<&'static [u8]>);
+
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let piece = self.0.pop_front().unwrap_or_default();
+            buffer[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    #[test]
+    fn whole_lines_that_are_there_wait_for_no_others() {
+        let pieces = Pieces(VecDeque::from([&b"a\nb\nc"[..], b"c", b"\nd\n", b"e"]));
+        let mut lines = lines_of(pieces, || false);
+        for expected in [&["a", "b"][..], &["cc", "d"], &["e"], &[]] {
+            assert_eq!(lines.next_batch().unwrap(), expected.iter().map(|line| line.as_bytes()).collect::<Vec<_>>());
+        }
+    }
+
+    fn turns<T, K: FnMut(T) -> Result<(), Failure>>(take: K) -> Turns<T, K> {
+        Turns { under_way: VecDeque::new(), take, done: Amount::default(), meter: Meter::new() }
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_failed_is_told_though_no_more_comes() {
+        let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
+        sender.send(Ok(vec![b"a".to_vec()])).await.unwrap();
+        let failing = turns(|()| Ok(())).run(receiver, |_| async { Err(Failure::usage("refused")) });
+        let outcome = tokio::time::timeout(Duration::from_secs(10), failing).await;
+        assert!(outcome.expect("it waits for more").unwrap_err().message().contains("refused"));
+        drop(sender);
     }
 }

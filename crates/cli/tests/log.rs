@@ -173,3 +173,26 @@ fn follow_prints_each_event_once_as_it_comes() {
     assert!(!child.wait().unwrap().success());
     reader.join().unwrap();
 }
+
+#[test]
+fn events_of_a_pipe_that_stays_open_are_put_as_they_come() {
+    let (_server, url) = server();
+    let mut command = larder(["log", "put", "audit", "-"]);
+    let mut child = command.env("LARDER_STORE", &url).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let is_there = |event: &str| on(&url, "log fetch audit").stdout.ends_with(format!("{event}\n").as_bytes());
+    stdin.write_all(b"first\n").unwrap();
+    until("the first event is there", || is_there("first"));
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    stdin.write_all(b"second\nand the beginning of a third").unwrap();
+    until("the second event is there", || is_there("second"));
+    drop(stdin);
+    common::wait(child).exits(0);
+    let timed = on(&url, "log fetch audit --json").exits(0);
+    let times: Vec<u64> = timed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["time_ms"].as_u64().unwrap())
+        .collect();
+    assert_eq!(times.len(), 3, "{timed}");
+    assert!(times[1] >= times[0] + 1_500 && times[2] >= times[1], "{times:?}");
+}

@@ -1,9 +1,10 @@
 //! Elements, from the command line or from standard input.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -121,6 +122,33 @@ where
 pub(crate) async fn for_each_batch_in_turn<T, F>(
     size: BatchSize,
     source: Source,
+    act: impl FnMut(Elements) -> F,
+    take: impl FnMut(T) -> Result<(), Failure>,
+) -> Result<(), Failure>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
+{
+    for_each_batch_by_key(size, source, None, act, take).await
+}
+
+/// What lines are about, as a number: those with different numbers are about different things. Lines about the same are acted on in their
+/// order.
+pub(crate) type KeyOf = fn(&[u8]) -> u64;
+
+/// The number of a key, for a [`KeyOf`]. Two keys with one only wait for each other.
+pub(crate) fn number_of(key: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The same, where a later line may change what an earlier one did: a batch waits for those before it that are about the same as any of its
+/// lines.
+pub(crate) async fn for_each_batch_by_key<T, F>(
+    size: BatchSize,
+    source: Source,
+    key_of: Option<KeyOf>,
     mut act: impl FnMut(Elements) -> F,
     mut take: impl FnMut(T) -> Result<(), Failure>,
 ) -> Result<(), Failure>
@@ -131,16 +159,25 @@ where
     if let Source::Typed(elements) = source {
         return take(act(elements).await?);
     }
-    let turns = Turns { under_way: VecDeque::new(), take, done: Amount::default(), meter: Meter::new() };
+    let turns = Turns { under_way: VecDeque::new(), key_of, take, done: Amount::default(), meter: Meter::new() };
     turns.run(read_batches_of(size), act).await
 }
 
 /// Batches that are acted on, in the order in which they were read.
 struct Turns<T, K> {
-    under_way: VecDeque<(Amount, AbortOnDropHandle<Result<T, Failure>>)>,
+    under_way: VecDeque<UnderWay<T>>,
+    key_of: Option<KeyOf>,
     take: K,
     done: Amount,
     meter: Meter,
+}
+
+/// A batch that is acted on.
+struct UnderWay<T> {
+    amount: Amount,
+    /// What it is about, where that matters.
+    keys: HashSet<u64>,
+    action: AbortOnDropHandle<Result<T, Failure>>,
 }
 
 /// How much of standard input.
@@ -175,7 +212,15 @@ impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
                 biased;
                 taken = self.take_one(), if !self.under_way.is_empty() => outcome = taken,
                 batch = batches.recv(), if self.under_way.len() < BATCHES_UNDER_WAY_MAX => match batch {
-                    Some(Ok(batch)) => self.begin(Amount::of(&batch), act(batch)),
+                    Some(Ok(batch)) => {
+                        let keys = self.keys_of(&batch);
+                        while outcome.is_ok() && self.is_about_any(&keys) {
+                            outcome = self.take_one().await;
+                        }
+                        if outcome.is_ok() {
+                            self.begin(Amount::of(&batch), keys, act(batch));
+                        }
+                    }
                     Some(Err(failure)) => outcome = Err(failure),
                     None => break,
                 },
@@ -190,15 +235,30 @@ impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
         outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
     }
 
-    fn begin(&mut self, amount: Amount, action: impl Future<Output = Result<T, Failure>> + Send + 'static) {
-        self.under_way.push_back((amount, AbortOnDropHandle::new(tokio::spawn(action))));
+    fn keys_of(&self, batch: &Elements) -> HashSet<u64> {
+        self.key_of.map(|key_of| batch.iter().map(|line| key_of(line)).collect()).unwrap_or_default()
+    }
+
+    /// True if a batch that is under way is about any of these.
+    fn is_about_any(&self, keys: &HashSet<u64>) -> bool {
+        self.under_way.iter().any(|batch| !batch.keys.is_disjoint(keys))
+    }
+
+    fn begin(
+        &mut self,
+        amount: Amount,
+        keys: HashSet<u64>,
+        action: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) {
+        let action = AbortOnDropHandle::new(tokio::spawn(action));
+        self.under_way.push_back(UnderWay { amount, keys, action });
     }
 
     /// Waits for the first of them and takes what came of it. Who stops waiting leaves it under way.
     async fn take_one(&mut self) -> Result<(), Failure> {
-        let Some((_, action)) = self.under_way.front_mut() else { return Ok(()) };
-        let outcome = action.await;
-        let Some((amount, _)) = self.under_way.pop_front() else { return Ok(()) };
+        let Some(first) = self.under_way.front_mut() else { return Ok(()) };
+        let outcome = (&mut first.action).await;
+        let Some(UnderWay { amount, .. }) = self.under_way.pop_front() else { return Ok(()) };
         let outcome = outcome.map_err(io::Error::other)??;
         self.done.elements += amount.elements;
         self.done.bytes += amount.bytes;
@@ -436,7 +496,33 @@ mod tests {
     }
 
     fn turns<T, K: FnMut(T) -> Result<(), Failure>>(take: K) -> Turns<T, K> {
-        Turns { under_way: VecDeque::new(), take, done: Amount::default(), meter: Meter::new() }
+        Turns { under_way: VecDeque::new(), key_of: None, take, done: Amount::default(), meter: Meter::new() }
+    }
+
+    #[tokio::test]
+    async fn batches_about_the_same_key_keep_their_order_and_others_wait_for_none() {
+        let (sender, receiver) = mpsc::channel(8);
+        // The first of all is the slowest.
+        for (at, lines) in [["a", "b"], ["c", "d"], ["e", "b"]].into_iter().enumerate() {
+            let wait = [600, 100, 10][at].to_string();
+            let batch = [wait.as_str()].into_iter().chain(lines).map(|line| line.as_bytes().to_vec()).collect();
+            sender.send(Ok(batch)).await.unwrap();
+        }
+        drop(sender);
+        let ended = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut turns = turns(|()| Ok(()));
+        turns.key_of = Some(number_of);
+        let act = |batch: Elements| {
+            let ended = ended.clone();
+            async move {
+                let wait = std::str::from_utf8(&batch[0]).unwrap().parse().unwrap();
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                ended.lock().unwrap().push(wait);
+                Ok(())
+            }
+        };
+        turns.run(receiver, act).await.unwrap();
+        assert_eq!(*ended.lock().unwrap(), [100, 600, 10]);
     }
 
     #[tokio::test]

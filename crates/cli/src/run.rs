@@ -57,6 +57,15 @@ impl Forwarded {
             else => std::future::pending().await,
         }
     }
+
+    /// True if a signal has come that was not taken yet: it is taken.
+    pub(crate) async fn has_come(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            _ = self.next() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
 }
 
 /// A running command.

@@ -313,6 +313,24 @@ fn a_signal_during_a_claim_starts_no_command() {
 }
 
 #[test]
+fn a_command_is_ended_when_its_lease_is_over_though_the_store_does_not_answer() {
+    let (server, url) = server();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    on(&url, "queue push jobs job").exits(0);
+    // Else the connection is given up sooner.
+    let patient = format!("{url}?timeout_ms=60000");
+    let worker = start(&patient, "--once --lease 2s --timeout 60s", "echo $$ > $FILE; exec sleep 1000", &file);
+    let pid = number_in(&file);
+    server.stop();
+    let since = Instant::now();
+    until("the end of the command", || !is_alive(pid));
+    assert!(since.elapsed() < Duration::from_secs(6), "{:?} after a lease of 2 s", since.elapsed());
+    server.cont();
+    wait(worker).fails(5, "the lease of");
+}
+
+#[test]
 fn the_limit_of_bytes_is_exit_code_8() {
     let (_server, url) = server();
     let lines: String = (0..20_000).map(|n| format!("line {n:05}\n")).collect();

@@ -11,7 +11,7 @@ use larder::text::Shown;
 use larder::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::Line;
 use crate::args::{Named, positive_time, time};
@@ -237,17 +237,17 @@ async fn handle(args: &Work, claim: &Claim, signals: &mut Forwarded) -> Result<F
     Ok(Fate::Failed(code))
 }
 
-/// Renews the lease; ends when it is lost.
+/// Renews the lease; ends when it is lost, or is over though nobody said so: an answer is waited for no longer than it lasts.
 async fn keep(claim: &Claim) {
     let period = claim.lease() / RENEW_AT;
     let mut good_until = Instant::now() + claim.lease();
     loop {
-        sleep(period).await;
+        sleep_until(good_until.min(Instant::now() + period)).await;
         let asked = Instant::now();
-        match claim.renew().await {
-            Ok(()) => good_until = asked + claim.lease(),
-            Err(error) if is_passing(&error) && Instant::now() < good_until => {}
-            Err(_) => return,
+        match timeout_at(good_until, claim.renew()).await {
+            Ok(Ok(())) => good_until = asked + claim.lease(),
+            Ok(Err(error)) if is_passing(&error) && Instant::now() < good_until => {}
+            _ => return,
         }
     }
 }

@@ -203,7 +203,7 @@ async fn handle(args: &Work, claim: &Claim, signals: &mut Forwarded) -> Result<F
     if item.len() <= ENV_ITEM_BYTES_MAX && !item.contains(&0) {
         env.push((ENV_ITEM, os_string(item)));
     }
-    let running = match Running::start_fed(&args.command, &env, item.clone()) {
+    let mut running = match Running::start_fed(&args.command, &env, item.clone()) {
         Ok(running) => running,
         Err(failure) => {
             give_back(claim).await;

@@ -1,10 +1,10 @@
 //! `larder backup`, `restore`, `check`, `export` and `import`: a whole store at once.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget};
@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, say};
+use crate::half::Half;
 use crate::output::Out;
 use crate::own::is_file;
 use crate::session::{Session, TIMEOUT, backup_url, files_url};
@@ -217,23 +218,12 @@ pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
     if target.exists() {
         return Err(taken(target));
     }
-    // It has its name only when it is whole.
-    let half = half_of(target);
-    _ = fs::remove_file(&half);
-    let mut file = new_file(&half)?;
-    let written = write_backup(common, &url, &mut file).and_then(|()| {
-        file.sync_all()?;
-        let totals = totals_of(&half)?;
-        fs::rename(&half, target)?;
-        Ok(totals)
-    });
-    match written {
-        Ok(totals) => told(common, totals),
-        Err(failure) => {
-            _ = fs::remove_file(&half);
-            Err(failure)
-        }
-    }
+    // It has its name only when it is whole. Others may not read it.
+    let mut half = Half::beside(target, 0o600).map_err(|error| unwritable(target, &error))?;
+    write_backup(common, &url, &mut half.file)?;
+    let totals = totals_of(half.path())?;
+    half.name(target).map_err(|error| unwritable(target, &error))?;
+    told(common, totals)
 }
 
 /// Writes a backup of the store to `out`: by its server, which others go on using, or of its files.
@@ -347,17 +337,14 @@ fn stdout() -> Result<io::Stdout, Failure> {
 /// A file that is not there yet. Others may not read it.
 fn new_file(path: &Path) -> Result<File, Failure> {
     let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
-    opened.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => taken(path),
-        _ => Failure::usage(format!("{} cannot be written: {error}", path.display())),
-    })
+    opened.map_err(|error| unwritable(path, &error))
 }
 
-/// Where a file is written that is not whole yet.
-fn half_of(path: &Path) -> PathBuf {
-    let mut half = path.as_os_str().to_owned();
-    half.push(".new");
-    half.into()
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => taken(path),
+        _ => Failure::usage(format!("{} cannot be written: {error}", path.display())),
+    }
 }
 
 fn taken(path: &Path) -> Failure {

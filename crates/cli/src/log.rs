@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Named, positive_time, time};
 use crate::exit::{Exit, Failure, say};
+use crate::half::Half;
 use crate::input::{Source, read_batches};
 use crate::output::bytes;
 use crate::session::Session;
@@ -286,10 +287,12 @@ fn kept(file: &Path) -> Result<Option<Cursor>, Failure> {
 
 /// Keeps the cursor in a file, whole or not at all.
 fn keep(file: &Path, tail: &Tail) -> Result<(), Failure> {
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let written = fs::write(&beside, tail.cursor().to_bytes()).and_then(|()| fs::rename(&beside, file));
-    written.map_err(|error| Failure::usage(format!("the file {} cannot be written: {error}", file.display())))
+    let write = || {
+        let mut half = Half::beside(file, 0o666)?;
+        half.file.write_all(&tail.cursor().to_bytes())?;
+        half.replace(file)
+    };
+    write().map_err(|error| Failure::usage(format!("the file {} cannot be written: {error}", file.display())))
 }
 
 /// Prints events, and tells the gaps.

@@ -475,9 +475,14 @@ fn a_backup_is_restored_and_checked() {
     let (from, to) = (file_store(folder.path(), "from"), file_store(folder.path(), "to"));
     let dump = folder.path().join("monday.dump");
     make_some(&from);
+    // Somebody else's.
+    let beside = folder.path().join("monday.dump.new");
+    std::fs::write(&beside, "mine").unwrap();
     on_file(&from, "backup", &dump).exits(0);
     on_file(&from, "backup", &dump).fails(2, "is there already");
-    assert!(!folder.path().join("monday.dump.new").exists());
+    assert_eq!(std::fs::read(&beside).unwrap(), b"mine");
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<HashSet<_>>(), ["from", "monday.dump", "monday.dump.new"].map(Into::into).into());
     on_file(&to, "restore", &dump).exits(0);
     on_file(&to, "restore", &dump).fails(2, "holds a store");
     assert_some(&to);

@@ -128,6 +128,9 @@ fn a_cursor_in_a_file_goes_on_where_the_last_call_stopped() {
     let (_server, url) = server();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cursor");
+    // Somebody else's.
+    let beside = folder.path().join("cursor.new");
+    std::fs::write(&beside, "mine").unwrap();
     let line = format!("log tail audit --cursor {}", file.display());
     put(&url, "one", "");
     assert_eq!(on(&url, &line).exits(0), "one\n");
@@ -137,6 +140,7 @@ fn a_cursor_in_a_file_goes_on_where_the_last_call_stopped() {
     assert_eq!(on(&url, &line).exits(0), "late\ntwo\n");
     assert_eq!(on(&url, &line).exits(0), "");
     on(&url, "drop audit").exits(0);
+    assert_eq!(std::fs::read(&beside).unwrap(), b"mine");
     put(&url, "anew", "");
     on(&url, &line).fails(4, "made anew");
     std::fs::write(&file, "nonsense").unwrap();
@@ -189,10 +193,8 @@ fn events_of_a_pipe_that_stays_open_are_put_as_they_come() {
     drop(stdin);
     common::wait(child).exits(0);
     let timed = on(&url, "log fetch audit --json").exits(0);
-    let times: Vec<u64> = timed
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["time_ms"].as_u64().unwrap())
-        .collect();
+    let times: Vec<u64> =
+        timed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["time_ms"].as_u64().unwrap()).collect();
     assert_eq!(times.len(), 3, "{timed}");
     assert!(times[1] >= times[0] + 1_500 && times[2] >= times[1], "{times:?}");
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use larder::Portable;
-use larder::dump::{DumpReader, DumpWriter, Exported, Head, Imported, Importing, Totals};
+use larder::dump::{DumpReader, DumpWriter, Exported, FileError, Head, Imported, Importing, Totals};
 use larder::text::Shown;
 use serde_json::json;
 
@@ -246,9 +246,7 @@ fn write_backup<W: Write + Send>(common: &Common, url: &str, out: &mut W) -> Res
         let mut take = |part: &[u8]| {
             bytes += part.len() as u64;
             progress.bytes(bytes);
-            let failed =
-                |error| larder::Error::new(larder::ErrorKind::Full, format!("the dump cannot be written: {error}"));
-            out.write_all(part).map_err(failed)
+            out.write_all(part).map_err(|error| FileError(error).of("the dump cannot be written"))
         };
         store.backup(&mut take).await
     })?;

@@ -335,7 +335,7 @@ impl<R: Read> Lines<R> {
             }
             let read = match self.input.fill_buf() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read?,
+                read => read.map_err(|error| Failure::usage(format!("standard input cannot be read: {error}")))?,
             };
             let is_over = read.is_empty();
             let end = read.iter().position(|&byte| byte == b'\n');

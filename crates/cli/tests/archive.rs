@@ -411,6 +411,27 @@ fn a_pipe_carries_a_store() {
 }
 
 #[test]
+fn a_pipe_that_nobody_reads_and_a_file_that_cannot_be_read_are_not_the_stores_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file_store(folder.path(), "store");
+    make_some(&store);
+    for line in ["export -", "backup -"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let done = finish(larder(line.split(' ')).env("LARDER_STORE", &store).stdout(writer));
+        assert_eq!((done.code(), done.stderr.as_str()), (141, ""), "{line}");
+    }
+    for line in ["import", "--store file:none restore"] {
+        let done = on_file(&store, line, folder.path());
+        done.fails(2, "the dump cannot be read");
+        assert!(!done.stderr.contains("is the server up"), "{}", done.stderr);
+    }
+    let done =
+        finish(larder(["set", "add", "t", "-"]).env("LARDER_STORE", &store).stdin(std::fs::File::open("/").unwrap()));
+    done.fails(2, "standard input cannot be read");
+}
+
+#[test]
 fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let (store, dump) = (file_store(folder.path(), "store"), folder.path().join("all.dump"));

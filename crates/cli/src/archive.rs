@@ -22,7 +22,7 @@ use crate::session::{Session, TIMEOUT, backup_url, files_url};
 
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
-working: each item is as it was when it was read. An export that was cut short is gone on with by --resume. Structures that a Redis keeps natively are written as other stores \
+working: each item is as it was when it was read. An export that was cut short is gone on with by --resume, of the store that it was begun of, by its name (or --any-source). Structures that a Redis keeps natively are written as other stores \
 keep them, and stay so wherever they are imported; a counter with copies on several servers as one without. What other programs keep on a Redis, and what has lost its mark, cannot be moved: they are counted and named, and the exit code is 8.
 
 Round trips: those of listing, 1 for every 256 items, and 1 for every 32 native keys or keys with copies.
@@ -72,6 +72,9 @@ pub(crate) struct Export {
     /// Go on with a dump that was cut short
     #[arg(long)]
     resume: bool,
+    /// Go on though the dump was begun of a store of another name: of the same one at another address, or of another version
+    #[arg(long, requires = "resume")]
+    any_source: bool,
 }
 
 #[derive(Args, Debug)]
@@ -143,7 +146,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .write(true)
             .open(&args.file)
             .map_err(|error| unreadable(&args.file, &error))?;
-        let resumed = DumpWriter::resume(file, head.origin)?;
+        let source = (!args.any_source).then_some(&*head.source);
+        let resumed = DumpWriter::resume(file, head.origin, source)?;
         let source = Shown(resumed.head.source.as_bytes());
         say(&format!("{} is gone on with: it was begun of {source}", args.file.display()));
         let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
@@ -152,6 +156,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
         exported
     } else {
         let file = new_file(Path::new(&args.file))?;
+        // Nobody goes on with it meanwhile. A file system without locks has none to hold.
+        _ = file.try_lock();
         let writer = DumpWriter::new(file, &head)?;
         let done = larder::dump::export(&store, &**list, writer, &|_| false, &mut tell).await;
         let resume =

@@ -444,6 +444,12 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     let done = on_file(&store, "export --resume", &dump);
     done.exits(0);
     assert!(done.stderr.contains("is gone on with: it was begun of "), "{}", done.stderr);
+    std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();
+    let other = file_store(folder.path(), "other");
+    make_some(&other);
+    on_file(&other, "export --resume", &dump).fails(2, "items of both would be in it");
+    on_file(&other, "export --resume --any-source", &dump).exits(0);
+    std::fs::write(&dump, &whole).unwrap();
     // A backup is of one moment: what is there now does not belong to it.
     let backup = folder.path().join("backup.dump");
     on_file(&store, "backup", &backup).exits(0);

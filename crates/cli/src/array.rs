@@ -173,9 +173,13 @@ async fn push(session: &Session, args: &ArrayPush) -> Result<(), Failure> {
         Source::Typed(elements) => array.push(elements).await?,
         // One after the other: the order is part of what is pushed.
         Source::Stdin => {
-            let mut batches = read_batches();
+            let (mut batches, mut done) = (read_batches(), 0);
             while let Some(batch) = batches.recv().await {
-                array.push(batch?).await?;
+                let so_far = |failure: Failure| failure.after(&format!("{done} elements of standard input are pushed"));
+                let batch = batch.map_err(so_far)?;
+                let count = batch.len();
+                array.push(batch).await.map_err(|error| so_far(error.into()))?;
+                done += count;
             }
         }
     }

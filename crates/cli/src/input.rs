@@ -276,7 +276,7 @@ fn read_batches_of(size: BatchSize) -> mpsc::Receiver<Result<Elements, Failure>>
     let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
     std::thread::spawn(move || {
         let input = BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin());
-        let mut lines = Lines { input, size, has_more: stdin_has_more, begun: Vec::new(), ahead: None };
+        let mut lines = Lines { input, size, has_more: stdin_has_more, begun: Vec::new(), ahead: None, failed: None };
         loop {
             let batch = lines.next_batch();
             let is_last = batch.as_ref().is_ok_and(Vec::is_empty);
@@ -307,16 +307,33 @@ struct Lines<R> {
     begun: Vec<u8>,
     /// A line that was read and found too long for the last batch.
     ahead: Option<Vec<u8>>,
+    /// What went wrong behind the last batch.
+    failed: Option<Failure>,
 }
 
 impl<R: Read> Lines<R> {
     /// The next lines; none at the end.
     fn next_batch(&mut self) -> Result<Elements, Failure> {
+        if let Some(failure) = self.failed.take() {
+            return Err(failure);
+        }
         let mut batch = Elements::new();
         let mut batch_bytes = 0;
         while batch.len() < self.size.elements_max {
-            let next = if self.ahead.is_some() { self.ahead.take() } else { self.next_line(batch.is_empty())? };
-            let Some(line) = next else { break };
+            let next = match self.ahead.take() {
+                Some(line) => Ok(Some(line)),
+                None => self.next_line(batch.is_empty()),
+            };
+            let line = match next {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                // What came before it is done first.
+                Err(failure) if !batch.is_empty() => {
+                    self.failed = Some(failure);
+                    break;
+                }
+                Err(failure) => return Err(failure),
+            };
             batch_bytes += line.len();
             if batch_bytes > self.size.bytes_max && !batch.is_empty() {
                 self.ahead = Some(line);
@@ -440,7 +457,7 @@ mod tests {
 
     fn lines_of<R: Read>(input: R, has_more: fn() -> bool) -> Lines<R> {
         let input = BufReader::with_capacity(BATCH_BYTES_MAX, input);
-        Lines { input, size: BATCH, has_more, begun: Vec::new(), ahead: None }
+        Lines { input, size: BATCH, has_more, begun: Vec::new(), ahead: None, failed: None }
     }
 
     #[test]

@@ -191,10 +191,11 @@ async fn put(session: &Session, args: &LogPut) -> Result<Exit, Failure> {
     let mut batches = read_batches();
     let mut done = 0;
     while let Some(batch) = batches.recv().await {
-        let batch = batch?;
+        let so_far = |failure: Failure| failure.after(&format!("{done} events of standard input are put"));
+        let batch = batch.map_err(so_far)?;
         let time_ms = time_ms();
         let put = log.put_all(batch.iter().map(|event| (time_ms, event))).await;
-        put.map_err(|error| Failure::from(error).after(&format!("{done} events of standard input are put")))?;
+        put.map_err(|error| so_far(error.into()))?;
         done += batch.len();
     }
     Ok(Exit::Ok)

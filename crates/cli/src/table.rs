@@ -201,13 +201,13 @@ async fn put_lines(session: &Session, args: &TablePut) -> Result<(), Failure> {
     let mut batches = read_batches();
     let mut done = 0;
     while let Some(batch) = batches.recv().await {
-        let lines = batch?;
-        let count = lines.len();
-        let put = match by_tabs(lines, "key") {
-            Ok(entries) => put_all(&table, entries, args.ttl).await,
-            Err(error) => Err(error.into()),
+        let so_far = |others: &'static str| {
+            move |failure: Failure| failure.after(&format!("{done} entries of standard input are put{others}"))
         };
-        put.map_err(|failure| failure.after(&format!("{done} entries of standard input are put, others may be")))?;
+        let lines = batch.map_err(so_far(""))?;
+        let count = lines.len();
+        let entries = by_tabs(lines, "key").map_err(|error| so_far("")(error.into()))?;
+        put_all(&table, entries, args.ttl).await.map_err(so_far(", others may be"))?;
         done += count;
     }
     table.settle().await;

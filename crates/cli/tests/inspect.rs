@@ -94,8 +94,7 @@ fn what_another_program_put_where_a_manifest_belongs_hides_no_structure() {
     redis.command(&["SET", "L.x.m", "hello"]);
     redis.command(&["RPUSH", "L.y.m", "hello"]);
     let listed = on(&redis.url(), "ls");
-    let names: Vec<String> =
-        listed.exits(0).lines().map(|line| line.split('\t').nth(1).unwrap().to_owned()).collect();
+    let names: Vec<String> = listed.exits(0).lines().map(|line| line.split('\t').nth(1).unwrap().to_owned()).collect();
     assert_eq!(names, ["hits", "x", "y"], "{}", listed.stderr);
     on(&redis.url(), "memory report").exits(0);
 }

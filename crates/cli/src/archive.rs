@@ -1,27 +1,28 @@
 //! `larder backup`, `restore`, `check`, `export` and `import`: a whole store at once.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use larder::Portable;
-use larder::dump::{DumpReader, DumpWriter, Exported, Head, Imported, Importing, Totals};
+use larder::dump::{DumpReader, DumpWriter, Exported, FileError, Head, Imported, Importing, Totals};
 use larder::text::Shown;
 use serde_json::json;
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, say};
+use crate::half::Half;
 use crate::output::Out;
 use crate::own::is_file;
 use crate::session::{Session, TIMEOUT, backup_url, files_url};
 
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
-working: each item is as it was when it was read. An export that was cut short is gone on with by --resume. Structures that a Redis keeps natively are written as other stores \
+working: each item is as it was when it was read. An export that was cut short is gone on with by --resume, of the store that it was begun of, by its name (or --any-source). Structures that a Redis keeps natively are written as other stores \
 keep them, and stay so wherever they are imported; a counter with copies on several servers as one without. What other programs keep on a Redis, and what has lost its mark, cannot be moved: they are counted and named, and the exit code is 8.
 
 Round trips: those of listing, 1 for every 256 items, and 1 for every 32 native keys or keys with copies.
@@ -71,6 +72,9 @@ pub(crate) struct Export {
     /// Go on with a dump that was cut short
     #[arg(long)]
     resume: bool,
+    /// Go on though the dump was begun of a store of another name: of the same one at another address, or of another version
+    #[arg(long, requires = "resume")]
+    any_source: bool,
 }
 
 #[derive(Args, Debug)]
@@ -142,7 +146,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .write(true)
             .open(&args.file)
             .map_err(|error| unreadable(&args.file, &error))?;
-        let resumed = DumpWriter::resume(file, head.origin)?;
+        let source = (!args.any_source).then_some(&*head.source);
+        let resumed = DumpWriter::resume(file, head.origin, source)?;
         let source = Shown(resumed.head.source.as_bytes());
         say(&format!("{} is gone on with: it was begun of {source}", args.file.display()));
         let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
@@ -151,6 +156,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
         exported
     } else {
         let file = new_file(Path::new(&args.file))?;
+        // Nobody goes on with it meanwhile. A file system without locks has none to hold.
+        _ = file.try_lock();
         let writer = DumpWriter::new(file, &head)?;
         let done = larder::dump::export(&store, &**list, writer, &|_| false, &mut tell).await;
         let resume =
@@ -217,23 +224,12 @@ pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
     if target.exists() {
         return Err(taken(target));
     }
-    // It has its name only when it is whole.
-    let half = half_of(target);
-    _ = fs::remove_file(&half);
-    let mut file = new_file(&half)?;
-    let written = write_backup(common, &url, &mut file).and_then(|()| {
-        file.sync_all()?;
-        let totals = totals_of(&half)?;
-        fs::rename(&half, target)?;
-        Ok(totals)
-    });
-    match written {
-        Ok(totals) => told(common, totals),
-        Err(failure) => {
-            _ = fs::remove_file(&half);
-            Err(failure)
-        }
-    }
+    // It has its name only when it is whole. Others may not read it.
+    let mut half = Half::beside(target, 0o600).map_err(|error| unwritable(target, &error))?;
+    write_backup(common, &url, &mut half.file)?;
+    let totals = totals_of(half.path())?;
+    half.name(target).map_err(|error| unwritable(target, &error))?;
+    told(common, totals)
 }
 
 /// Writes a backup of the store to `out`: by its server, which others go on using, or of its files.
@@ -256,9 +252,7 @@ fn write_backup<W: Write + Send>(common: &Common, url: &str, out: &mut W) -> Res
         let mut take = |part: &[u8]| {
             bytes += part.len() as u64;
             progress.bytes(bytes);
-            let failed =
-                |error| larder::Error::new(larder::ErrorKind::Full, format!("the dump cannot be written: {error}"));
-            out.write_all(part).map_err(failed)
+            out.write_all(part).map_err(|error| FileError(error).of("the dump cannot be written"))
         };
         store.backup(&mut take).await
     })?;
@@ -347,17 +341,14 @@ fn stdout() -> Result<io::Stdout, Failure> {
 /// A file that is not there yet. Others may not read it.
 fn new_file(path: &Path) -> Result<File, Failure> {
     let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
-    opened.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => taken(path),
-        _ => Failure::usage(format!("{} cannot be written: {error}", path.display())),
-    })
+    opened.map_err(|error| unwritable(path, &error))
 }
 
-/// Where a file is written that is not whole yet.
-fn half_of(path: &Path) -> PathBuf {
-    let mut half = path.as_os_str().to_owned();
-    half.push(".new");
-    half.into()
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => taken(path),
+        _ => Failure::usage(format!("{} cannot be written: {error}", path.display())),
+    }
 }
 
 fn taken(path: &Path) -> Failure {

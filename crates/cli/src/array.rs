@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
-use larder::{Array, ArrayStat};
+use larder::{Array, ArrayStat, Error, ErrorKind};
 use serde_json::json;
 
 use crate::args::Named;
@@ -173,9 +173,13 @@ async fn push(session: &Session, args: &ArrayPush) -> Result<(), Failure> {
         Source::Typed(elements) => array.push(elements).await?,
         // One after the other: the order is part of what is pushed.
         Source::Stdin => {
-            let mut batches = read_batches();
+            let (mut batches, mut done) = (read_batches(), 0);
             while let Some(batch) = batches.recv().await {
-                array.push(batch?).await?;
+                let so_far = |failure: Failure| failure.after(&format!("{done} elements of standard input are pushed"));
+                let batch = batch.map_err(so_far)?;
+                let count = batch.len();
+                array.push(batch).await.map_err(|error| so_far(error.into()))?;
+                done += count;
             }
         }
     }
@@ -188,23 +192,47 @@ async fn change(session: &Session, args: &ArrayChange) -> Result<(), Failure> {
         return Err(Failure::usage("standard input (`-`) can be read for --add or for --delete, not for both"));
     }
     let array = make(session, &args.named, &args.made).await?;
+    let whole = async |source| whole(session, &args.named, &array, source).await;
     let (add, delete) = (whole(add).await?, whole(delete).await?);
     Ok(array.change(add, delete).await?)
 }
 
-/// All of it: a change is one call, however long.
-async fn whole(source: Source) -> Result<Elements, Failure> {
-    match source {
-        Source::Typed(elements) => Ok(elements),
-        Source::Stdin => {
-            let mut elements = Elements::new();
-            let mut batches = read_batches();
-            while let Some(batch) = batches.recv().await {
-                elements.extend(batch?);
+/// What an operation takes beside its elements, at the most.
+const AROUND_BYTES: u64 = 1_024;
+
+/// All of it: a change is one call, however long. More than any change of the array can hold is not read: it may have no end.
+async fn whole(session: &Session, named: &Named, array: &Array, source: Source) -> Result<Elements, Failure> {
+    if let Source::Typed(elements) = source {
+        return Ok(elements);
+    }
+    let shard_bytes_max = array.element_bytes_max() as u64 + AROUND_BYTES;
+    // It is asked for only where it matters: most changes are small.
+    let (mut elements, mut bytes, mut shards) = (Elements::new(), 0, None);
+    let mut batches = read_batches();
+    while let Some(batch) = batches.recv().await {
+        let batch = batch?;
+        bytes += batch.iter().map(|element| element.len() as u64 + 1).sum::<u64>();
+        elements.extend(batch);
+        if bytes <= shard_bytes_max {
+            continue;
+        }
+        let shards = match shards {
+            Some(shards) => shards,
+            None => {
+                let found = larder::find(&session.store, session.ctx(), &named.checked()?).await?;
+                *shards.insert(found.map_or(1, |manifest| u64::from(manifest.shards)))
             }
-            Ok(elements)
+        };
+        let bytes_max = shard_bytes_max.saturating_mul(shards);
+        if bytes > bytes_max {
+            let detail = format!(
+                "the elements on standard input come to more than {bytes_max} bytes, and no change of {shards} shards can \
+                 hold them: use several calls, or an array with more shards"
+            );
+            return Err(Error::new(ErrorKind::BadInput, detail).into());
         }
     }
+    Ok(elements)
 }
 
 async fn make(session: &Session, named: &Named, made: &ArrayMade) -> Result<Array, Failure> {

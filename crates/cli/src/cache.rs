@@ -3,22 +3,26 @@
 use std::ffi::OsString;
 use std::future::pending;
 use std::io::{self, Write};
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueHint};
 use larder::cache::{Cached, Lookup, Source};
-use larder::{Cache, ErrorKind};
+use larder::{Cache, Error, ErrorKind};
 use serde_json::json;
 
 use crate::args::{Named, positive_time, time};
 use crate::exit::{Exit, Failure, say};
 use crate::output::{argument, bytes, os_string};
-use crate::run::{End, Forwarded, Running, code_of, code_of_signal};
+use crate::run::{Beyond, End, Forwarded, Output, Running, code_of, code_of_signal};
 use crate::session::Session;
 
 /// What the command finds in its environment.
 const ENV_NAME: &str = "LARDER_CACHE_NAME";
 const ENV_KEY: &str = "LARDER_CACHE_KEY";
+
+/// How long what a command left behind has to close its output when a signal has come.
+const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheVerb {
@@ -76,7 +80,8 @@ that fails caches nothing: its output is passed on, its exit code returned, and 
 --lease is run a second time by somebody else.
 
 A cached value may be gone at any time: the server evicts what it has no room for. A value that could not be cached is printed all the same, \
-with a warning on standard error; exit code 0. Nobody's command ended within --wait: exit code 6.
+with a warning on standard error; exit code 0. One over the store's limit is passed on as it comes (with --json it is exit code 2). The value ends when the command has ended and \
+all that it started has closed its standard output; a signal ends that wait, too. Nobody's command ended within --wait: exit code 6.
 
 Round trips: open 1 (2 when the cache is created), a hit 1; with the command 3: the look, the lease, the value, and 1 more at each third of --lease; 2 in all for a hit, 4 with the command, 5 when the cache is created.
 
@@ -125,35 +130,69 @@ async fn get(session: &Session, args: &CacheGet) -> Result<u8, Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    match made(&args.command, name, key, &mut signals).await {
-        Ok((0, value)) => print(session, args, &rebuild.finish(value).await),
-        Ok((code, output)) => {
-            rebuild.give_up().await;
-            io::stdout().write_all(&output)?;
-            Ok(code)
-        }
+    let bytes_max = cache.value_bytes_max(key);
+    // A JSON object cannot be begun before its value is known.
+    let beyond = if session.out.json { Beyond::Dropped } else { Beyond::PassedOn };
+    let (code, output) = match made(&args.command, [name, key], &mut signals, (bytes_max, beyond)).await {
+        Ok(made) => made,
         Err(failure) => {
             rebuild.give_up().await;
-            Err(failure)
+            return Err(failure);
         }
+    };
+    if code == 0 && output.over().is_none() {
+        return print(session, args, &rebuild.finish(output.kept()).await);
     }
+    rebuild.give_up().await;
+    if let (0, Some(bytes)) = (code, output.over()) {
+        let detail = format!("a value has {bytes} bytes; the limit is {bytes_max}");
+        if beyond == Beyond::Dropped {
+            let hint = "without --json it is printed, and not cached";
+            return Err(Failure::from(Error::new(ErrorKind::BadInput, detail)).hint(hint));
+        }
+        say(&format!("warning: the value was not cached: {detail}"));
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(&output.kept())?;
+    out.flush()?;
+    Ok(code)
 }
 
-/// Runs the command; its exit code, and what it printed.
+/// Runs the command for a cache's name and a key; its exit code, and what it printed.
 async fn made(
     command: &[OsString],
-    name: &[u8],
-    key: &[u8],
+    [name, key]: [&[u8]; 2],
     signals: &mut Forwarded,
-) -> Result<(u8, Vec<u8>), Failure> {
+    (bytes_max, beyond): (usize, Beyond),
+) -> Result<(u8, Output), Failure> {
     let env = [(ENV_NAME, os_string(name)), (ENV_KEY, os_string(key))];
     let mut running = Running::start_captured(command, &env)?;
-    let output = running.output();
-    let (output, end) = tokio::join!(output, running.supervise(signals, pending(), Duration::ZERO));
-    match end? {
-        End::Own(status) => Ok((code_of(status), output?)),
-        End::Ended => Ok((Exit::Internal as u8, output?)),
-    }
+    let mut output = running.output(bytes_max, beyond);
+    let (code, late) = {
+        let mut reading = pin!(output.read());
+        let mut read = None;
+        let end = {
+            let mut supervising = pin!(running.supervise(signals, pending(), Duration::ZERO));
+            loop {
+                tokio::select! {
+                    end = &mut supervising => break end?,
+                    outcome = &mut reading, if read.is_none() => read = Some(outcome),
+                }
+            }
+        };
+        let mut late = None;
+        if read.is_none() {
+            (read, late) = running.rest(signals, reading, GRACE).await;
+        }
+        read.transpose()?;
+        let code = match end {
+            End::Own(status) => code_of(status),
+            End::Ended => Exit::Internal as u8,
+        };
+        (code, late)
+    };
+    // What a signal ended is not known to be whole.
+    Ok((late.filter(|_| code == 0).map_or(code, code_of_signal), output))
 }
 
 fn print(session: &Session, args: &CacheGet, cached: &Cached) -> Result<u8, Failure> {

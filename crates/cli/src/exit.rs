@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use larder::dump::FileError;
 use larder::{ErrorKind, Name};
 use serde_json::json;
 
@@ -30,7 +31,7 @@ pub(crate) const CODES: [(&str, &str); 13] = [
         "1",
         "no: `set has` found an element missing, `queue pop` and `claim` nothing to take, `demo` a total that is off",
     ),
-    ("2", "wrong usage: an option, a name, a value, a URL; no store is set"),
+    ("2", "wrong usage: an option, a name, a value, a URL; no store is set; a file that cannot be read or written"),
     ("3", "absent: there is no such structure (never created, or lost)"),
     ("4", "lost or rolled back: the structure was there, and data of it are gone"),
     ("5", "the lock was not obtained in time, or was lost while the command ran; a claim of a queue is over"),
@@ -155,10 +156,22 @@ impl Failure {
 
 impl From<larder::Error> for Failure {
     fn from(error: larder::Error) -> Failure {
+        if let Some(FileError(cause)) = std::error::Error::source(&error).and_then(|source| source.downcast_ref()) {
+            return of_a_file(&error, cause);
+        }
         let (exit, hint) = judge(&error);
         let failure = Failure::new(exit, error.kind().as_str(), error.to_string());
         if hint.is_empty() { failure } else { failure.hint(hint) }
     }
+}
+
+/// A dump that cannot be read or written where it lies: no store is to blame.
+fn of_a_file(error: &larder::Error, cause: &io::Error) -> Failure {
+    if cause.kind() == io::ErrorKind::BrokenPipe {
+        return io::Error::from(cause.kind()).into();
+    }
+    let exit = if error.kind() == ErrorKind::Full { Exit::Refused } else { Exit::Usage };
+    Failure::new(exit, "i/o", error.detail())
 }
 
 impl From<io::Error> for Failure {
@@ -227,6 +240,14 @@ mod tests {
             let code = (code as u8).to_string();
             assert!(CODES.iter().any(|(listed, _)| *listed == code), "{code}");
         }
+    }
+
+    #[test]
+    fn what_a_file_does_is_no_failure_of_the_store() {
+        let exit = |kind: io::ErrorKind| Failure::from(FileError(kind.into()).of("the dump cannot be read")).exit;
+        assert_eq!(exit(io::ErrorKind::BrokenPipe), Failure::PIPE_EXIT);
+        assert_eq!(exit(io::ErrorKind::IsADirectory), Exit::Usage as u8);
+        assert_eq!(exit(io::ErrorKind::StorageFull), Exit::Refused as u8);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! Elements, from the command line or from standard input.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, BufRead, IsTerminal, Read, Seek};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
@@ -27,7 +29,7 @@ const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// Nothing is shown of what takes less.
 const PROGRESS_AFTER: Duration = Duration::from_millis(500);
 
-/// How much of standard input goes out together.
+/// How much of standard input goes out together: less where no more has come yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchSize {
     pub(crate) elements_max: usize,
@@ -120,48 +122,62 @@ where
 pub(crate) async fn for_each_batch_in_turn<T, F>(
     size: BatchSize,
     source: Source,
-    mut act: impl FnMut(Elements) -> F,
+    act: impl FnMut(Elements) -> F,
     take: impl FnMut(T) -> Result<(), Failure>,
 ) -> Result<(), Failure>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    let mut take = take;
+    for_each_batch_by_key(size, source, None, act, take).await
+}
+
+/// What lines are about, as a number: those with different numbers are about different things. Lines about the same are acted on in their
+/// order.
+pub(crate) type KeyOf = fn(&[u8]) -> u64;
+
+/// The number of a key, for a [`KeyOf`]. Two keys with one only wait for each other.
+pub(crate) fn number_of(key: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The same, where a later line may change what an earlier one did: a batch waits for those before it that are about the same as any of its
+/// lines.
+pub(crate) async fn for_each_batch_by_key<T, F>(
+    size: BatchSize,
+    source: Source,
+    key_of: Option<KeyOf>,
+    mut act: impl FnMut(Elements) -> F,
+    mut take: impl FnMut(T) -> Result<(), Failure>,
+) -> Result<(), Failure>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
+{
     if let Source::Typed(elements) = source {
         return take(act(elements).await?);
     }
-    let mut turns = Turns { under_way: VecDeque::new(), take, done: Amount::default(), meter: Meter::new() };
-    let mut batches = read_batches_of(size);
-    let mut outcome = Ok(());
-    while let Some(batch) = batches.recv().await {
-        if turns.under_way.len() >= BATCHES_UNDER_WAY_MAX {
-            outcome = turns.take_one().await;
-        }
-        match batch {
-            Ok(batch) if outcome.is_ok() => turns.begin(Amount::of(&batch), act(batch)),
-            Ok(_) => break,
-            Err(failure) => {
-                outcome = outcome.and(Err(failure));
-                break;
-            }
-        }
-    }
-    while !turns.under_way.is_empty() {
-        let next = turns.take_one().await;
-        outcome = outcome.and(next);
-    }
-    let done = turns.done.elements;
-    drop(turns);
-    outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
+    let turns = Turns { under_way: VecDeque::new(), key_of, take, done: Amount::default(), meter: Meter::new() };
+    turns.run(read_batches_of(size), act).await
 }
 
 /// Batches that are acted on, in the order in which they were read.
 struct Turns<T, K> {
-    under_way: VecDeque<(Amount, AbortOnDropHandle<Result<T, Failure>>)>,
+    under_way: VecDeque<UnderWay<T>>,
+    key_of: Option<KeyOf>,
     take: K,
     done: Amount,
     meter: Meter,
+}
+
+/// A batch that is acted on.
+struct UnderWay<T> {
+    amount: Amount,
+    /// What it is about, where that matters.
+    keys: HashSet<u64>,
+    action: AbortOnDropHandle<Result<T, Failure>>,
 }
 
 /// How much of standard input.
@@ -180,14 +196,70 @@ impl Amount {
 }
 
 impl<T: Send + 'static, K: FnMut(T) -> Result<(), Failure>> Turns<T, K> {
-    fn begin(&mut self, amount: Amount, action: impl Future<Output = Result<T, Failure>> + Send + 'static) {
-        self.under_way.push_back((amount, AbortOnDropHandle::new(tokio::spawn(action))));
+    /// Acts on all batches that come, or until something fails: what is under way then is waited for.
+    async fn run<F>(
+        mut self,
+        mut batches: mpsc::Receiver<Result<Elements, Failure>>,
+        mut act: impl FnMut(Elements) -> F,
+    ) -> Result<(), Failure>
+    where
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let mut outcome = Ok(());
+        while outcome.is_ok() {
+            // What is done is taken though no more comes: it may have failed, and the next line be long in coming.
+            tokio::select! {
+                biased;
+                taken = self.take_one(), if !self.under_way.is_empty() => outcome = taken,
+                batch = batches.recv(), if self.under_way.len() < BATCHES_UNDER_WAY_MAX => match batch {
+                    Some(Ok(batch)) => {
+                        let keys = self.keys_of(&batch);
+                        while outcome.is_ok() && self.is_about_any(&keys) {
+                            outcome = self.take_one().await;
+                        }
+                        if outcome.is_ok() {
+                            self.begin(Amount::of(&batch), keys, act(batch));
+                        }
+                    }
+                    Some(Err(failure)) => outcome = Err(failure),
+                    None => break,
+                },
+            }
+        }
+        while !self.under_way.is_empty() {
+            let next = self.take_one().await;
+            outcome = outcome.and(next);
+        }
+        let done = self.done.elements;
+        drop(self);
+        outcome.map_err(|failure| failure.after(&format!("{done} elements of standard input are done, others may be")))
     }
 
-    /// Waits for the first of them and takes what came of it.
+    fn keys_of(&self, batch: &Elements) -> HashSet<u64> {
+        self.key_of.map(|key_of| batch.iter().map(|line| key_of(line)).collect()).unwrap_or_default()
+    }
+
+    /// True if a batch that is under way is about any of these.
+    fn is_about_any(&self, keys: &HashSet<u64>) -> bool {
+        self.under_way.iter().any(|batch| !batch.keys.is_disjoint(keys))
+    }
+
+    fn begin(
+        &mut self,
+        amount: Amount,
+        keys: HashSet<u64>,
+        action: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) {
+        let action = AbortOnDropHandle::new(tokio::spawn(action));
+        self.under_way.push_back(UnderWay { amount, keys, action });
+    }
+
+    /// Waits for the first of them and takes what came of it. Who stops waiting leaves it under way.
     async fn take_one(&mut self) -> Result<(), Failure> {
-        let Some((amount, action)) = self.under_way.pop_front() else { return Ok(()) };
-        let outcome = action.await.map_err(io::Error::other)??;
+        let Some(first) = self.under_way.front_mut() else { return Ok(()) };
+        let outcome = (&mut first.action).await;
+        let Some(UnderWay { amount, .. }) = self.under_way.pop_front() else { return Ok(()) };
+        let outcome = outcome.map_err(io::Error::other)??;
         self.done.elements += amount.elements;
         self.done.bytes += amount.bytes;
         self.meter.show(self.done);
@@ -203,7 +275,8 @@ pub(crate) fn read_batches() -> mpsc::Receiver<Result<Elements, Failure>> {
 fn read_batches_of(size: BatchSize) -> mpsc::Receiver<Result<Elements, Failure>> {
     let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
     std::thread::spawn(move || {
-        let mut lines = Lines { input: io::BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin()), size, ahead: None };
+        let input = BufReader::with_capacity(BATCH_BYTES_MAX, io::stdin());
+        let mut lines = Lines { input, size, has_more: stdin_has_more, begun: Vec::new(), ahead: None, failed: None };
         loop {
             let batch = lines.next_batch();
             let is_last = batch.as_ref().is_ok_and(Vec::is_empty);
@@ -217,22 +290,50 @@ fn read_batches_of(size: BatchSize) -> mpsc::Receiver<Result<Elements, Failure>>
     receiver
 }
 
-/// Lines, by the batch.
-struct Lines<R> {
-    input: R,
-    size: BatchSize,
-    /// A line that was read and found too long for the last batch.
-    ahead: Option<Vec<u8>>,
+/// True if reading standard input returns at once: with more of it, its end, or an error.
+fn stdin_has_more() -> bool {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-impl<R: BufRead> Lines<R> {
+/// Lines, by the batch: as many as there are, up to its size. What is there already does not wait for what comes later.
+struct Lines<R> {
+    input: BufReader<R>,
+    size: BatchSize,
+    /// True if reading returns at once.
+    has_more: fn() -> bool,
+    /// The beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
+    /// A line that was read and found too long for the last batch.
+    ahead: Option<Vec<u8>>,
+    /// What went wrong behind the last batch.
+    failed: Option<Failure>,
+}
+
+impl<R: Read> Lines<R> {
     /// The next lines; none at the end.
     fn next_batch(&mut self) -> Result<Elements, Failure> {
+        if let Some(failure) = self.failed.take() {
+            return Err(failure);
+        }
         let mut batch = Elements::new();
         let mut batch_bytes = 0;
         while batch.len() < self.size.elements_max {
-            let next = if self.ahead.is_some() { self.ahead.take() } else { self.next_line()? };
-            let Some(line) = next else { break };
+            let next = match self.ahead.take() {
+                Some(line) => Ok(Some(line)),
+                None => self.next_line(batch.is_empty()),
+            };
+            let line = match next {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                // What came before it is done first.
+                Err(failure) if !batch.is_empty() => {
+                    self.failed = Some(failure);
+                    break;
+                }
+                Err(failure) => return Err(failure),
+            };
             batch_bytes += line.len();
             if batch_bytes > self.size.bytes_max && !batch.is_empty() {
                 self.ahead = Some(line);
@@ -243,21 +344,32 @@ impl<R: BufRead> Lines<R> {
         Ok(batch)
     }
 
-    fn next_line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
-        let mut line = Vec::new();
-        // One byte for the end of the line, and one that shows it is too long.
-        let bytes_max = LINE_BYTES_MAX as u64 + 2;
-        if self.input.by_ref().take(bytes_max).read_until(b'\n', &mut line)? == 0 {
-            return Ok(None);
+    /// The next line, which `waits` for its end to come; none at the end, or if it would have to be waited for.
+    fn next_line(&mut self, waits: bool) -> Result<Option<Vec<u8>>, Failure> {
+        loop {
+            if !waits && self.input.buffer().is_empty() && !(self.has_more)() {
+                return Ok(None);
+            }
+            let read = match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read.map_err(|error| Failure::usage(format!("standard input cannot be read: {error}")))?,
+            };
+            let is_over = read.is_empty();
+            let end = read.iter().position(|&byte| byte == b'\n');
+            self.begun.extend_from_slice(&read[..end.unwrap_or(read.len())]);
+            let used = end.map_or(read.len(), |end| end + 1);
+            self.input.consume(used);
+            if self.begun.len() > LINE_BYTES_MAX {
+                let message = format!("a line of standard input is longer than the limit of {LINE_BYTES_MAX} bytes");
+                return Err(Failure::usage(message));
+            }
+            if end.is_some() || (is_over && !self.begun.is_empty()) {
+                return Ok(Some(std::mem::take(&mut self.begun)));
+            }
+            if is_over {
+                return Ok(None);
+            }
         }
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        }
-        if line.len() > LINE_BYTES_MAX {
-            let message = format!("a line of standard input is longer than the limit of {LINE_BYTES_MAX} bytes");
-            return Err(Failure::usage(message));
-        }
-        Ok(Some(line))
     }
 }
 
@@ -339,13 +451,18 @@ fn progress() -> ProgressBar {
 mod tests {
     use super::*;
 
-    fn lines(input: &[u8]) -> Lines<&[u8]> {
-        Lines { input, size: BATCH, ahead: None }
+    fn lines<R: Read>(input: R) -> Lines<R> {
+        lines_of(input, || true)
+    }
+
+    fn lines_of<R: Read>(input: R, has_more: fn() -> bool) -> Lines<R> {
+        let input = BufReader::with_capacity(BATCH_BYTES_MAX, input);
+        Lines { input, size: BATCH, has_more, begun: Vec::new(), ahead: None, failed: None }
     }
 
     #[test]
     fn lines_are_elements_whatever_bytes_they_have() {
-        let mut lines = lines(b"red\n\n\xff\0\r\nlast");
+        let mut lines = lines(&b"red\n\n\xff\0\r\nlast"[..]);
         assert_eq!(lines.next_batch().unwrap(), [&b"red"[..], b"", b"\xff\0\r", b"last"]);
         assert!(lines.next_batch().unwrap().is_empty());
     }
@@ -373,5 +490,65 @@ mod tests {
                 assert_eq!(lines(line.as_bytes()).next_batch().is_ok(), ok, "{extra} {end:?}");
             }
         }
+    }
+
+    /// A producer that writes a piece at a time; after each no more is there for now.
+    struct Pieces(VecDeque<&'static [u8]>);
+
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let piece = self.0.pop_front().unwrap_or_default();
+            buffer[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    #[test]
+    fn whole_lines_that_are_there_wait_for_no_others() {
+        let pieces = Pieces(VecDeque::from([&b"a\nb\nc"[..], b"c", b"\nd\n", b"e"]));
+        let mut lines = lines_of(pieces, || false);
+        for expected in [&["a", "b"][..], &["cc", "d"], &["e"], &[]] {
+            assert_eq!(lines.next_batch().unwrap(), expected.iter().map(|line| line.as_bytes()).collect::<Vec<_>>());
+        }
+    }
+
+    fn turns<T, K: FnMut(T) -> Result<(), Failure>>(take: K) -> Turns<T, K> {
+        Turns { under_way: VecDeque::new(), key_of: None, take, done: Amount::default(), meter: Meter::new() }
+    }
+
+    #[tokio::test]
+    async fn batches_about_the_same_key_keep_their_order_and_others_wait_for_none() {
+        let (sender, receiver) = mpsc::channel(8);
+        // The first of all is the slowest.
+        for (at, lines) in [["a", "b"], ["c", "d"], ["e", "b"]].into_iter().enumerate() {
+            let wait = [600, 100, 10][at].to_string();
+            let batch = [wait.as_str()].into_iter().chain(lines).map(|line| line.as_bytes().to_vec()).collect();
+            sender.send(Ok(batch)).await.unwrap();
+        }
+        drop(sender);
+        let ended = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut turns = turns(|()| Ok(()));
+        turns.key_of = Some(number_of);
+        let act = |batch: Elements| {
+            let ended = ended.clone();
+            async move {
+                let wait = std::str::from_utf8(&batch[0]).unwrap().parse().unwrap();
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                ended.lock().unwrap().push(wait);
+                Ok(())
+            }
+        };
+        turns.run(receiver, act).await.unwrap();
+        assert_eq!(*ended.lock().unwrap(), [100, 600, 10]);
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_failed_is_told_though_no_more_comes() {
+        let (sender, receiver) = mpsc::channel(BATCHES_UNDER_WAY_MAX);
+        sender.send(Ok(vec![b"a".to_vec()])).await.unwrap();
+        let failing = turns(|()| Ok(())).run(receiver, |_| async { Err(Failure::usage("refused")) });
+        let outcome = tokio::time::timeout(Duration::from_secs(10), failing).await;
+        assert!(outcome.expect("it waits for more").unwrap_err().message().contains("refused"));
+        drop(sender);
     }
 }

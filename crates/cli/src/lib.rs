@@ -10,6 +10,7 @@ mod exit;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod half;
 mod input;
 mod inspect;
 mod lock;

@@ -121,7 +121,7 @@ async fn run_command(session: &Session, args: &LockRun) -> Result<u8, Failure> {
         }
     };
     let env = [(ENV_TOKEN, guard.fencing_token().to_string().into()), (ENV_NAME, os_string(name))];
-    let running = match Running::start(&args.command, &env) {
+    let mut running = match Running::start(&args.command, &env) {
         Ok(running) => running,
         Err(failure) => {
             // The failure is what matters; a lock that could not be given back ends with its lease.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Named, positive_time, time};
 use crate::exit::{Exit, Failure, say};
+use crate::half::Half;
 use crate::input::{Source, read_batches};
 use crate::output::bytes;
 use crate::session::Session;
@@ -190,10 +191,11 @@ async fn put(session: &Session, args: &LogPut) -> Result<Exit, Failure> {
     let mut batches = read_batches();
     let mut done = 0;
     while let Some(batch) = batches.recv().await {
-        let batch = batch?;
+        let so_far = |failure: Failure| failure.after(&format!("{done} events of standard input are put"));
+        let batch = batch.map_err(so_far)?;
         let time_ms = time_ms();
         let put = log.put_all(batch.iter().map(|event| (time_ms, event))).await;
-        put.map_err(|error| Failure::from(error).after(&format!("{done} events of standard input are put")))?;
+        put.map_err(|error| so_far(error.into()))?;
         done += batch.len();
     }
     Ok(Exit::Ok)
@@ -286,10 +288,12 @@ fn kept(file: &Path) -> Result<Option<Cursor>, Failure> {
 
 /// Keeps the cursor in a file, whole or not at all.
 fn keep(file: &Path, tail: &Tail) -> Result<(), Failure> {
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let written = fs::write(&beside, tail.cursor().to_bytes()).and_then(|()| fs::rename(&beside, file));
-    written.map_err(|error| Failure::usage(format!("the file {} cannot be written: {error}", file.display())))
+    let write = || {
+        let mut half = Half::beside(file, 0o666)?;
+        half.file.write_all(&tail.cursor().to_bytes())?;
+        half.replace(file)
+    };
+    write().map_err(|error| Failure::usage(format!("the file {} cannot be written: {error}", file.display())))
 }
 
 /// Prints events, and tells the gaps.

@@ -79,14 +79,12 @@ impl Own {
     /// Ends the server, so that the files can be opened.
     pub(crate) fn end_server(&self) -> Result<(), Failure> {
         let Ok(mut stream) = UnixStream::connect(&self.socket) else { return Ok(()) };
-        let mut connections = 0;
         stream.set_read_timeout(Some(START_MAX))?;
         stream.write_all(b"stats\r\n")?;
-        for line in BufReader::new(stream.try_clone()?).lines().map_while(Result::ok).take_while(|line| line != "END") {
-            if let Some(count) = line.strip_prefix("STAT curr_connections ") {
-                connections = count.parse().unwrap_or(0);
-            }
-        }
+        let Some(connections) = connections_in(BufReader::new(stream.try_clone()?)) else {
+            let message = "the server of this user's store does not say who uses it";
+            return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("try again"));
+        };
         if connections > 1 {
             let message = format!("{} other commands are using this user's store", connections - 1);
             return Err(Failure::new(Exit::Unreachable, "unavailable", message).hint("wait until they have ended"));
@@ -119,6 +117,21 @@ impl Own {
     }
 }
 
+/// How many connections a server has, by its whole answer to `stats`; of half an answer nothing is known.
+fn connections_in(stats: impl BufRead) -> Option<u64> {
+    let mut connections = None;
+    for line in stats.lines() {
+        let line = line.ok()?;
+        if line == "END" {
+            return connections;
+        }
+        if let Some(count) = line.strip_prefix("STAT curr_connections ") {
+            connections = Some(count.parse().ok()?);
+        }
+    }
+    None
+}
+
 /// True if the URL is of files.
 pub(crate) fn is_file(url: &str) -> bool {
     url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"))
@@ -129,6 +142,15 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn half_an_answer_tells_no_number_of_connections() {
+        let whole = "STAT pid 1\r\nSTAT curr_connections 3\r\nEND\r\n";
+        assert_eq!(connections_in(whole.as_bytes()), Some(3));
+        for wrong in ["", "STAT pid 1\r\nEND\r\n", "STAT curr_connections x\r\nEND\r\n", &whole[..whole.len() - 5]] {
+            assert_eq!(connections_in(wrong.as_bytes()), None, "{wrong:?}");
+        }
+    }
 
     #[test]
     fn files_are_told_by_their_scheme() {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{BatchSize, Elements, Source, for_each_batch_in_turn, share_bar};
+use crate::input::{BatchSize, Elements, Source, for_each_batch_by_key, for_each_batch_in_turn, share_bar};
 use crate::output::{argument, bytes};
 use crate::session::Session;
 
@@ -228,7 +228,8 @@ async fn set(session: &Session, args: &RecordsSet) -> Result<(), Failure> {
         let records = records.clone();
         async move { write(&records, &entries?).await }
     };
-    for_each_batch_in_turn(BATCH, Source::Stdin, act, |()| Ok(())).await
+    // Of a field that is set again the later value stays. A line without an id fails its batch.
+    for_each_batch_by_key(BATCH, Source::Stdin, Some(|line| id_in(line).unwrap_or(0)), act, |()| Ok(())).await
 }
 
 /// Reads each of some lines; the error of one that is wrong has its number.
@@ -241,6 +242,13 @@ pub(crate) fn in_lines<T>(
     read.set(read.get() + lines.len() as u64);
     let numbered = (first..).zip(lines);
     numbered.map(|(number, line)| parse(line).map_err(|failure| failure.after(&format!("line {number}")))).collect()
+}
+
+/// The id that a line begins with.
+fn id_in(line: &[u8]) -> Option<u64> {
+    let separator = if line.contains(&b'\t') { b'\t' } else { b' ' };
+    let id = line.split(|&byte| byte == separator).find(|word| !word.is_empty())?;
+    id_of(id).ok()
 }
 
 fn entry_of(records: &PackedRecords, line: &[u8]) -> Result<Entry, Failure> {

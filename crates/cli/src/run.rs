@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
@@ -13,14 +13,17 @@ use std::time::Duration;
 use larder::text::Shown;
 use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::exit::{Exit, Failure};
 
 /// How often the rest of a process group is looked at while it ends; the kernel has no event for that.
 const GROUP_POLL: Duration = Duration::from_millis(20);
+
+/// How much output of a command is read at once.
+const READ_BYTES: usize = 64 * 1024;
 
 /// How the command ended.
 #[derive(Debug)]
@@ -57,6 +60,15 @@ impl Forwarded {
             else => std::future::pending().await,
         }
     }
+
+    /// True if a signal has come that was not taken yet: it is taken.
+    pub(crate) async fn has_come(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            _ = self.next() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
 }
 
 /// A running command.
@@ -67,6 +79,8 @@ pub(crate) struct Running {
     pid: Option<Pid>,
     /// True if it leads a process group of its own, which signals then reach as a whole.
     leads: bool,
+    /// The first signal that came while it was supervised.
+    signalled: Option<Signal>,
 }
 
 impl Running {
@@ -93,16 +107,9 @@ impl Running {
         Ok(running)
     }
 
-    /// What the command prints, until it and all that it started have closed their standard output; nothing if that is not captured.
-    pub(crate) fn output(&mut self) -> impl Future<Output = io::Result<Vec<u8>>> + use<> {
-        let stdout = self.child.stdout.take();
-        async move {
-            let mut output = Vec::new();
-            if let Some(mut stdout) = stdout {
-                stdout.read_to_end(&mut output).await?;
-            }
-            Ok(output)
-        }
+    /// What the command prints, to be read; nothing if that is not captured.
+    pub(crate) fn output(&mut self, kept_bytes_max: usize, beyond: Beyond) -> Output {
+        Output { stdout: self.child.stdout.take(), kept: Vec::new(), kept_bytes_max, beyond, bytes: 0 }
     }
 
     fn start_with(
@@ -120,13 +127,13 @@ impl Running {
         }
         let child = command.spawn().map_err(|error| cannot_run(program, &error))?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        Ok(Running { child, pid, leads })
+        Ok(Running { child, pid, leads, signalled: None })
     }
 
     /// Waits for the command to end, hands signals on to it, and ends it when `until` is there first: by SIGTERM, and by
     /// SIGKILL after `grace`.
     pub(crate) async fn supervise(
-        mut self,
+        &mut self,
         signals: &mut Forwarded,
         until: impl Future<Output = ()>,
         grace: Duration,
@@ -141,8 +148,35 @@ impl Running {
                     return Ok(End::Ended);
                 }
                 signal = signals.next() => {
+                    self.signalled = self.signalled.or(Some(signal));
                     // The terminal has sent it to the whole foreground group already, and twice means "at once" to many.
                     if self.leads || signal != Signal::INT {
+                        self.send(signal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What `reading` comes to behind the command's own end: what it left behind may hold its output open for ever. A signal is handed on to
+    /// that; it, or one that came before, leaves `grace` to the reading. The signal that came now, if one did.
+    pub(crate) async fn rest<T>(
+        &mut self,
+        signals: &mut Forwarded,
+        reading: impl Future<Output = T>,
+        grace: Duration,
+    ) -> (Option<T>, Option<Signal>) {
+        let mut reading = pin!(reading);
+        let (mut late, mut over) = (None, self.signalled.map(|_| Instant::now() + grace));
+        loop {
+            tokio::select! {
+                biased;
+                read = &mut reading => return (Some(read), late),
+                () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => return (None, late.or(self.signalled)),
+                signal = signals.next() => {
+                    late = late.or(Some(signal));
+                    over = over.or_else(|| Some(Instant::now() + grace));
+                    if self.leads {
                         self.send(signal);
                     }
                 }
@@ -172,6 +206,64 @@ impl Running {
     fn send(&self, signal: Signal) {
         let Some(pid) = self.pid else { return };
         _ = if self.leads { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
+    }
+}
+
+/// What becomes of output beyond what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beyond {
+    /// All of it goes on to standard output as it comes.
+    PassedOn,
+    Dropped,
+}
+
+/// What a command prints. Of one that prints without an end no more is in memory than may be kept.
+#[derive(Debug)]
+pub(crate) struct Output {
+    stdout: Option<ChildStdout>,
+    kept: Vec<u8>,
+    kept_bytes_max: usize,
+    beyond: Beyond,
+    /// How many there were.
+    bytes: u64,
+}
+
+impl Output {
+    /// Reads until the command and all that it started have closed their standard output. Where that fails, or is not waited for, they are
+    /// told so when they write more.
+    pub(crate) async fn read(&mut self) -> io::Result<()> {
+        let Some(mut stdout) = self.stdout.take() else { return Ok(()) };
+        let mut part = vec![0; READ_BYTES];
+        loop {
+            let count = stdout.read(&mut part).await?;
+            if count == 0 {
+                return Ok(());
+            }
+            let was_over = self.bytes > self.kept_bytes_max as u64;
+            self.bytes += count as u64;
+            if !was_over {
+                self.kept.extend_from_slice(&part[..count]);
+            }
+            if self.bytes <= self.kept_bytes_max as u64 {
+                continue;
+            }
+            let passed = if was_over { part[..count].to_vec() } else { std::mem::take(&mut self.kept) };
+            if self.beyond == Beyond::PassedOn {
+                // Who reads there may be slow: signals are heard meanwhile.
+                let written = tokio::task::spawn_blocking(move || io::stdout().write_all(&passed));
+                written.await.map_err(io::Error::other)??;
+            }
+        }
+    }
+
+    /// How many bytes it was, if too many to be kept.
+    pub(crate) fn over(&self) -> Option<u64> {
+        (self.bytes > self.kept_bytes_max as u64).then_some(self.bytes)
+    }
+
+    /// All that was kept: nothing where it was too much.
+    pub(crate) fn kept(self) -> Vec<u8> {
+        self.kept
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{BATCH, Elements, Source, by_tabs, for_each_batch_in_turn};
+use crate::input::{BATCH, Elements, KeyOf, Source, by_tabs, for_each_batch_by_key, for_each_batch_in_turn, number_of};
 use crate::output::bytes;
 use crate::session::Session;
 use crate::top;
@@ -306,7 +306,9 @@ async fn set(session: &Session, args: &HashSet) -> Result<(), Failure> {
     }
     let hash = opened!(ShardedHash, session, args.named, &args.making, |options| options)
         .map_err(|error| explained(error, &args.named, "hash set", "FIELD VALUE"))?;
-    count(session, &args.named, "new", source, |elements| {
+    // Of a field that comes again the later value stays.
+    let field_of: KeyOf = |line| number_of(line.split(|&byte| byte == b'\t').next().unwrap_or(line));
+    count_by_key(session, (&args.named, "new"), source, Some(field_of), |elements| {
         let hash = hash.clone();
         async move {
             let entries = if is_typed { in_turn(elements) } else { by_tabs(elements, "field")? };
@@ -381,12 +383,26 @@ pub(crate) async fn count<F>(
 where
     F: Future<Output = larder::Result<Vec<bool>>> + Send + 'static,
 {
+    count_by_key(session, (named, what), source, None, act).await
+}
+
+/// The same, where elements about the same key must be acted on in their order.
+pub(crate) async fn count_by_key<F>(
+    session: &Session,
+    (named, what): (&Named, &'static str),
+    source: Source,
+    key_of: Option<KeyOf>,
+    act: impl Fn(Elements) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = larder::Result<Vec<bool>>> + Send + 'static,
+{
     let mut counted = 0;
     let act = |elements| {
         let told = act(elements);
         async move { Ok(told.await?) }
     };
-    for_each_batch_in_turn(BATCH, source, act, |told: Vec<bool>| {
+    for_each_batch_by_key(BATCH, source, key_of, act, |told: Vec<bool>| {
         counted += told.into_iter().filter(|counts| *counts).count() as u64;
         Ok(())
     })

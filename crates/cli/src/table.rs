@@ -148,21 +148,30 @@ pub(crate) async fn run(session: &Session, verb: TableVerb) -> Result<Exit, Fail
 }
 
 async fn put(session: &Session, args: &TablePut) -> Result<(), Failure> {
-    let name = args.named.bytes();
-    let (key, value) = match &args.value {
-        None if args.key == "-" => return put_lines(session, args).await,
-        None => return Err(Failure::usage("the key has no value; `-` alone reads entries from standard input")),
-        Some(value) if value == "-" => {
-            let mut value = Vec::new();
-            io::stdin().lock().read_to_end(&mut value)?;
-            (argument(&args.key), value)
+    let (name, key) = (args.named.bytes(), argument(&args.key));
+    let Some(value) = &args.value else {
+        if args.key == "-" {
+            return put_lines(session, args).await;
         }
-        Some(value) => (argument(&args.key), argument(value).to_vec()),
+        return Err(Failure::usage("the key has no value; `-` alone reads entries from standard input"));
     };
     let table = open_to_put(session, args).await?;
+    let value = if value == "-" { value_of_stdin(table.value_bytes_max(key.len()))? } else { argument(value).to_vec() };
     put_one(&table, key, &value, args.ttl).await?;
     table.settle().await;
     session.out.answer("", &json!({"name": bytes(name), "key": bytes(key), "value_bytes": value.len()}))
+}
+
+/// All of standard input, as far as it can be a value: it may have no end.
+fn value_of_stdin(bytes_max: usize) -> Result<Vec<u8>, Failure> {
+    let mut value = Vec::new();
+    let read = io::stdin().lock().take(bytes_max as u64 + 1).read_to_end(&mut value);
+    read.map_err(|error| Failure::usage(format!("standard input cannot be read: {error}")))?;
+    if value.len() > bytes_max {
+        let detail = format!("the value on standard input is too long; the limit on this store is {bytes_max} bytes");
+        return Err(Error::new(ErrorKind::BadInput, detail).into());
+    }
+    Ok(value)
 }
 
 async fn open_to_put(session: &Session, args: &TablePut) -> Result<Table, Failure> {
@@ -192,13 +201,13 @@ async fn put_lines(session: &Session, args: &TablePut) -> Result<(), Failure> {
     let mut batches = read_batches();
     let mut done = 0;
     while let Some(batch) = batches.recv().await {
-        let lines = batch?;
-        let count = lines.len();
-        let put = match by_tabs(lines, "key") {
-            Ok(entries) => put_all(&table, entries, args.ttl).await,
-            Err(error) => Err(error.into()),
+        let so_far = |others: &'static str| {
+            move |failure: Failure| failure.after(&format!("{done} entries of standard input are put{others}"))
         };
-        put.map_err(|failure| failure.after(&format!("{done} entries of standard input are put, others may be")))?;
+        let lines = batch.map_err(so_far(""))?;
+        let count = lines.len();
+        let entries = by_tabs(lines, "key").map_err(|error| so_far("")(error.into()))?;
+        put_all(&table, entries, args.ttl).await.map_err(so_far(", others may be"))?;
         done += count;
     }
     table.settle().await;

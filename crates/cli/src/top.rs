@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::Named;
 use crate::exit::{Exit, Failure};
-use crate::input::{BATCH, Elements, Source, for_each_batch_in_turn};
+use crate::input::{BATCH, Elements, Source, for_each_batch_by_key, for_each_batch_in_turn, number_of};
 use crate::output::bytes;
 use crate::screen::ScreenArgs;
 use crate::session::Session;
@@ -150,7 +150,7 @@ pub(crate) async fn top(session: &Session, verb: TopVerb) -> Result<Exit, Failur
         TopVerb::Set(args) => {
             let (source, parse) = scored(&args)?;
             let set = made(session, &args).await?;
-            sharded::count(session, &args.named, "new", source, |elements| {
+            sharded::count_by_key(session, (&args.named, "new"), source, Some(member_of), |elements| {
                 let set = set.clone();
                 async move { set.set(parse(elements)?).await }
             })
@@ -237,6 +237,11 @@ fn with_number((member, score): (Vec<u8>, Vec<u8>)) -> larder::Result<(Vec<u8>, 
     }
 }
 
+/// Whom a line is about.
+fn member_of(line: &[u8]) -> u64 {
+    number_of(line.iter().rposition(|&byte| byte == b'\t').map_or(line, |at| &line[..at]))
+}
+
 async fn add(session: &Session, args: &TopSet) -> Result<(), Failure> {
     let (source, parse) = scored(args)?;
     let (set, out) = (made(session, args).await?, session.out);
@@ -248,7 +253,8 @@ async fn add(session: &Session, args: &TopSet) -> Result<(), Failure> {
             Ok((entries, scores))
         }
     };
-    for_each_batch_in_turn(BATCH, source, add, |(entries, scores)| {
+    // A line tells the score as it is after it.
+    for_each_batch_by_key(BATCH, source, Some(member_of), add, |(entries, scores)| {
         let answer = |((member, _), score): (&(Vec<u8>, f64), f64)| (text(score), object(member, Some(score)));
         out.answers(entries.iter().zip(scores).map(answer))
     })

@@ -230,8 +230,16 @@ async fn add(session: &Session, args: &UniqueAdd) -> Result<(), Failure> {
                 Novelty::Unknown => &mut unknown,
             } += 1;
         }
-        let lines = ids.iter().zip(told).map(|(id, novelty)| line(id, novelty));
-        if args.each { session.out.answers(lines) } else { Ok(()) }
+        let told = ids.iter().zip(told);
+        match (args.each, session.out.json) {
+            (false, _) => Ok(()),
+            (true, true) => session.out.answers(told.map(|(id, novelty)| ("", object(id, novelty)))),
+            // Byte by byte, as `unique new` prints them.
+            (true, false) => {
+                let line = |(id, novelty): (&Vec<u8>, Novelty)| [novelty.as_str().as_bytes(), b" ", id].concat();
+                session.out.list(&told.map(line).collect::<Elements>())
+            }
+        }
     })
     .await?;
     if args.each {
@@ -243,9 +251,8 @@ async fn add(session: &Session, args: &UniqueAdd) -> Result<(), Failure> {
     session.out.answer(&plain, &object)
 }
 
-fn line(id: &[u8], novelty: Novelty) -> (String, Value) {
-    let object = json!({"id": bytes(id), "is": novelty.as_str()});
-    (format!("{} {}", novelty.as_str(), String::from_utf8_lossy(id)), object)
+fn object(id: &[u8], novelty: Novelty) -> Value {
+    json!({"id": bytes(id), "is": novelty.as_str()})
 }
 
 fn options(session: &Session, args: &UniqueAdd) -> UniqueVisitorsOptions {

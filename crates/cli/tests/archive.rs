@@ -411,6 +411,27 @@ fn a_pipe_carries_a_store() {
 }
 
 #[test]
+fn a_pipe_that_nobody_reads_and_a_file_that_cannot_be_read_are_not_the_stores_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file_store(folder.path(), "store");
+    make_some(&store);
+    for line in ["export -", "backup -"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let done = finish(larder(line.split(' ')).env("LARDER_STORE", &store).stdout(writer));
+        assert_eq!((done.code(), done.stderr.as_str()), (141, ""), "{line}");
+    }
+    for line in ["import", "--store file:none restore"] {
+        let done = on_file(&store, line, folder.path());
+        done.fails(2, "the dump cannot be read");
+        assert!(!done.stderr.contains("is the server up"), "{}", done.stderr);
+    }
+    let done =
+        finish(larder(["set", "add", "t", "-"]).env("LARDER_STORE", &store).stdin(std::fs::File::open("/").unwrap()));
+    done.fails(2, "standard input cannot be read");
+}
+
+#[test]
 fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let (store, dump) = (file_store(folder.path(), "store"), folder.path().join("all.dump"));
@@ -423,6 +444,12 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     let done = on_file(&store, "export --resume", &dump);
     done.exits(0);
     assert!(done.stderr.contains("is gone on with: it was begun of "), "{}", done.stderr);
+    std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();
+    let other = file_store(folder.path(), "other");
+    make_some(&other);
+    on_file(&other, "export --resume", &dump).fails(2, "items of both would be in it");
+    on_file(&other, "export --resume --any-source", &dump).exits(0);
+    std::fs::write(&dump, &whole).unwrap();
     // A backup is of one moment: what is there now does not belong to it.
     let backup = folder.path().join("backup.dump");
     on_file(&store, "backup", &backup).exits(0);
@@ -475,9 +502,14 @@ fn a_backup_is_restored_and_checked() {
     let (from, to) = (file_store(folder.path(), "from"), file_store(folder.path(), "to"));
     let dump = folder.path().join("monday.dump");
     make_some(&from);
+    // Somebody else's.
+    let beside = folder.path().join("monday.dump.new");
+    std::fs::write(&beside, "mine").unwrap();
     on_file(&from, "backup", &dump).exits(0);
     on_file(&from, "backup", &dump).fails(2, "is there already");
-    assert!(!folder.path().join("monday.dump.new").exists());
+    assert_eq!(std::fs::read(&beside).unwrap(), b"mine");
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<HashSet<_>>(), ["from", "monday.dump", "monday.dump.new"].map(Into::into).into());
     on_file(&to, "restore", &dump).exits(0);
     on_file(&to, "restore", &dump).fails(2, "holds a store");
     assert_some(&to);

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{on, on_with_input};
+use std::process::{Command, Stdio};
+
+use common::{finish, larder, on, on_with_input};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
 
@@ -74,4 +76,23 @@ fn what_is_wrong_is_said() {
     on_with_input(&server.url(), "array push n - a", b"").fails(2, "stands alone");
     on_with_input(&server.url(), "array change n --add - --delete -", b"").fails(2, "not for both");
     on(&format!("array push n {}", "x".repeat(100))).exits(0);
+}
+
+#[test]
+fn standard_input_without_an_end_is_refused_where_all_of_it_is_one_change_or_one_value() {
+    let server = Memcached::start(Version::New, &[]);
+    for (line, said) in [
+        ("array change jobs --add -", "and no change of 1 shards can hold them"),
+        ("table put sessions key -", "the limit on this store is"),
+    ] {
+        let mut endless = Command::new("yes").stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = larder(line.split(' '));
+        let stdin = endless.stdout.take().unwrap();
+        let done = finish(command.env("LARDER_STORE", server.url()).stdin(stdin));
+        endless.kill().unwrap();
+        endless.wait().unwrap();
+        done.fails(2, said);
+    }
+    on(&server.url(), "array get jobs").exits(0);
+    on(&server.url(), "table get sessions key").exits(1);
 }

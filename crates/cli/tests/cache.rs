@@ -119,6 +119,42 @@ fn who_waits_in_vain_is_told_and_a_signal_gives_the_lease_up() {
 }
 
 #[test]
+fn a_signal_ends_the_wait_for_what_the_command_left_behind() {
+    let (_server, url) = server();
+    let folder = tempfile::tempdir().unwrap();
+    let begun = folder.path().join("begun");
+    for (key, tail) in [("a", "exit 0"), ("b", "exec sleep 60")] {
+        // What is left behind is in a session of its own, and hears of no signal.
+        let script = format!("setsid sleep 45 2>/dev/null & printf part; echo $! > {}; {tail}", begun.display());
+        let running = getting(&url, key, "--ttl 5m --lease 1h", &script).spawn().unwrap();
+        let left = common::number_in(&begun);
+        std::thread::sleep(Duration::from_millis(300));
+        let told = std::time::Instant::now();
+        kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
+        let done = wait(running);
+        assert_eq!((done.code(), &done.stdout[..]), (143, &b"part"[..]), "{}", done.stderr);
+        assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
+        assert_eq!(get(&url, key, "--ttl 5m --wait 0", "printf v").exits(0), "v");
+        _ = kill_process(Pid::from_raw(left).unwrap(), Signal::KILL);
+        fs::remove_file(&begun).unwrap();
+    }
+}
+
+#[test]
+fn output_over_the_limit_is_passed_on_and_not_kept_in_memory() {
+    let (_server, url) = server();
+    let script = "head -c 200000000 /dev/zero";
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -v 600000; exec \"$@\" | wc -c", "sh", env!("CARGO_BIN_EXE_larder")]);
+    limited.args(["cache", "get", "pages", "k", "--ttl", "5m", "--else", "sh", "-c", script]).env("LARDER_STORE", &url);
+    let done = finish(limited.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()));
+    assert_eq!(done.text().trim(), "200000000", "{}", done.stderr);
+    assert!(done.stderr.contains("warning: the value was not cached: a value has 200000000 bytes"), "{}", done.stderr);
+    get(&url, "k", "--json --ttl 5m", script).fails(2, "200000000 bytes");
+    assert_eq!(get(&url, "k", "--ttl 5m --wait 0", "printf v").exits(0), "v", "the lease was given up");
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let (_server, url) = server();
     on(&url, "cache invalidate pages k").fails(3, "absent");

@@ -88,6 +88,18 @@ fn ls_lists_what_there_is_by_name_on_old_and_new_servers() {
 }
 
 #[test]
+fn what_another_program_put_where_a_manifest_belongs_hides_no_structure() {
+    let redis = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
+    on(&redis.url(), "counter add hits").exits(0);
+    redis.command(&["SET", "L.x.m", "hello"]);
+    redis.command(&["RPUSH", "L.y.m", "hello"]);
+    let listed = on(&redis.url(), "ls");
+    let names: Vec<String> = listed.exits(0).lines().map(|line| line.split('\t').nth(1).unwrap().to_owned()).collect();
+    assert_eq!(names, ["hits", "x", "y"], "{}", listed.stderr);
+    on(&redis.url(), "memory report").exits(0);
+}
+
+#[test]
 fn ls_says_where_a_server_cannot_tell() {
     let fake = ClassicFake::start();
     on(&format!("memcached://{}", fake.addr()), "ls").fails(8, "unsupported");

@@ -128,6 +128,9 @@ fn a_cursor_in_a_file_goes_on_where_the_last_call_stopped() {
     let (_server, url) = server();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cursor");
+    // Somebody else's.
+    let beside = folder.path().join("cursor.new");
+    std::fs::write(&beside, "mine").unwrap();
     let line = format!("log tail audit --cursor {}", file.display());
     put(&url, "one", "");
     assert_eq!(on(&url, &line).exits(0), "one\n");
@@ -137,6 +140,7 @@ fn a_cursor_in_a_file_goes_on_where_the_last_call_stopped() {
     assert_eq!(on(&url, &line).exits(0), "late\ntwo\n");
     assert_eq!(on(&url, &line).exits(0), "");
     on(&url, "drop audit").exits(0);
+    assert_eq!(std::fs::read(&beside).unwrap(), b"mine");
     put(&url, "anew", "");
     on(&url, &line).fails(4, "made anew");
     std::fs::write(&file, "nonsense").unwrap();
@@ -172,4 +176,42 @@ fn follow_prints_each_event_once_as_it_comes() {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
     assert!(!child.wait().unwrap().success());
     reader.join().unwrap();
+}
+
+#[test]
+fn events_of_a_pipe_that_stays_open_are_put_as_they_come() {
+    let (_server, url) = server();
+    let mut command = larder(["log", "put", "audit", "-"]);
+    let mut child = command.env("LARDER_STORE", &url).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let is_there = |event: &str| on(&url, "log fetch audit").stdout.ends_with(format!("{event}\n").as_bytes());
+    stdin.write_all(b"first\n").unwrap();
+    until("the first event is there", || is_there("first"));
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    stdin.write_all(b"second\nand the beginning of a third").unwrap();
+    until("the second event is there", || is_there("second"));
+    drop(stdin);
+    common::wait(child).exits(0);
+    let timed = on(&url, "log fetch audit --json").exits(0);
+    let times: Vec<u64> =
+        timed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["time_ms"].as_u64().unwrap()).collect();
+    assert_eq!(times.len(), 3, "{timed}");
+    assert!(times[1] >= times[0] + 1_500 && times[2] >= times[1], "{times:?}");
+}
+
+#[test]
+fn what_was_put_before_a_line_that_is_too_long_is_said() {
+    let (_server, url) = server();
+    let input = format!("a\t1\nb\t2\n{}\n", "x".repeat((1 << 20) + 1));
+    for (line, said) in [
+        ("log put audit -", "2 events of standard input are put: "),
+        ("array push jobs -", "2 elements of standard input are pushed: "),
+        ("table put sessions -", "2 entries of standard input are put: "),
+    ] {
+        let done = on_with_input(&url, line, input.as_bytes());
+        done.fails(2, said);
+        assert!(done.stderr.contains("longer than the limit"), "{}", done.stderr);
+    }
+    assert_eq!(on(&url, "log fetch audit").exits(0), "a\t1\nb\t2\n");
+    assert_eq!(on(&url, "table get sessions a b").exits(0), "1\n2\n");
 }

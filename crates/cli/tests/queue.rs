@@ -291,6 +291,46 @@ fn a_worker_that_is_told_to_stop_ends_its_command_and_gives_the_item_back() {
 }
 
 #[test]
+fn a_signal_during_a_claim_starts_no_command() {
+    let (server, url) = server();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("runs");
+    on(&url, "queue push jobs job").exits(0);
+    let options = "--poll 1s --timeout 30s";
+    let worker = start(&url, options, "echo run >> $FILE; exit 1", &file);
+    until("the first run", || file.exists());
+    until("the giving back", || on(&url, "--json queue stat jobs").json()["claimed"] == 0);
+    // The next claim finds a server that stands still.
+    server.stop();
+    std::thread::sleep(Duration::from_millis(1_500));
+    kill_process(Pid::from_child(&worker), Signal::TERM).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    server.cont();
+    assert_eq!(wait(worker).code(), 128 + 15);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "run\n");
+    let stat = on(&url, "--json queue stat jobs").json();
+    assert_eq!((&stat["claimed"], &stat["ready"]), (&0.into(), &1.into()), "{stat}");
+}
+
+#[test]
+fn a_command_is_ended_when_its_lease_is_over_though_the_store_does_not_answer() {
+    let (server, url) = server();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    on(&url, "queue push jobs job").exits(0);
+    // Else the connection is given up sooner.
+    let patient = format!("{url}?timeout_ms=60000");
+    let worker = start(&patient, "--once --lease 2s --timeout 60s", "echo $$ > $FILE; exec sleep 1000", &file);
+    let pid = number_in(&file);
+    server.stop();
+    let since = Instant::now();
+    until("the end of the command", || !is_alive(pid));
+    assert!(since.elapsed() < Duration::from_secs(6), "{:?} after a lease of 2 s", since.elapsed());
+    server.cont();
+    wait(worker).fails(5, "the lease of");
+}
+
+#[test]
 fn the_limit_of_bytes_is_exit_code_8() {
     let (_server, url) = server();
     let lines: String = (0..20_000).map(|n| format!("line {n:05}\n")).collect();

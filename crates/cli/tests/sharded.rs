@@ -59,6 +59,25 @@ fn members_come_from_standard_input_and_who_is_new_is_counted() {
 
 /// A set that the server's limit pushes out of its packed form, all of it or a part.
 #[test]
+fn of_a_key_that_comes_again_the_last_line_stays() {
+    each_server(|url| {
+        // Each batch is about one key and others of its own.
+        let lines = |line: &dyn Fn(u32, u32) -> String| -> String {
+            (0..20_480).map(|n| line(if n % 4 == 0 { 1 } else { n + 2 }, n)).collect()
+        };
+        let of_tabs = lines(&|key, n| format!("{key}\t{n}\n"));
+        on_with_input(url, "hash set h -", of_tabs.as_bytes()).exits(0);
+        assert_eq!(on(url, "hash get h 1").exits(0), "20476\n");
+        on_with_input(url, "top set t -", of_tabs.as_bytes()).exits(0);
+        assert_eq!(on(url, "top get t 1").exits(0), "20476\n");
+        on(url, "records define r n:u32").exits(0);
+        let of_ids = lines(&|id, n| format!("{id} n={n}\n")).repeat(3);
+        on_with_input(url, "records set r -", of_ids.as_bytes()).exits(0);
+        assert_eq!(on(url, "records get r 1 --field n").exits(0), "20476\n");
+    });
+}
+
+#[test]
 fn the_figures_tell_how_many_shards_are_not_packed() {
     let server = RedisServer::start(RedisVersion::Redis7, &RedisOptions::new());
     let url = server.url();

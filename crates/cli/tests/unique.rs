@@ -51,6 +51,8 @@ fn visitors_come_from_standard_input() {
     let told: String =
         (0..140_000).rev().map(|n| format!("{} {n}\n", if n < 21_000 { "known" } else { "new" })).collect();
     assert!(on_with_input(&url, "unique add site --each -", ids.as_bytes()).exits(0) == told, "in their order");
+    let raw = on_with_input(&url, &format!("unique add texts {NEW} --each -"), b"\xff\n");
+    assert_eq!((raw.code(), &raw.stdout[..]), (0, &b"new \xff\n"[..]), "byte by byte");
     on_with_input(&url, "unique add site -", b"5\n-1\n").fails(2, "18446744073709551615");
     on(&url, "unique add site - 5").fails(2, "stands alone");
 }

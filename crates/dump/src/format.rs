@@ -200,10 +200,34 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Why a dump could not be read or written where it lies: a file, a pipe. It is the source of an [`Error`], and tells it from those of a store.
+#[derive(Debug)]
+pub struct FileError(pub std::io::Error);
+
+impl std::fmt::Display for FileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for FileError {}
+
+impl FileError {
+    /// The error of a dump that could not be read or written; [`ErrorKind::Full`] where there is no room, else [`ErrorKind::Unavailable`].
+    ///
+    /// ```
+    /// let error = larder_dump::FileError(std::io::ErrorKind::StorageFull.into()).of("the dump cannot be written");
+    /// assert_eq!(error.kind(), larder_core::ErrorKind::Full);
+    /// ```
+    pub fn of(self, what: &str) -> Error {
+        let kind = match self.0.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+            _ => ErrorKind::Unavailable,
+        };
+        Error::new(kind, format!("{what}: {self}")).source(self)
+    }
+}
+
 pub(crate) fn io_error(what: &str, error: std::io::Error) -> Error {
-    let kind = match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-        _ => ErrorKind::Unavailable,
-    };
-    Error::new(kind, format!("{what}: {error}")).source(error)
+    FileError(error).of(what)
 }

@@ -1,7 +1,7 @@
 //! Writing a dump.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 
 use larder_core::text::Shown;
@@ -120,10 +120,15 @@ impl DumpWriter<File> {
     /// since a length of more is damaged. It takes some 40 bytes of memory a key.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for a file that is no dump, or is damaged before its end; [`ErrorKind::BadInput`] for one that has its end, and for one of another moment than `origin`
-    /// (`None`: of none, as an export is), whose items do not belong together. The file is left as it is.
-    pub fn resume(mut file: File, origin: Option<Origin>) -> Result<Resumed> {
+    /// [`ErrorKind::Corrupt`] for a file that is no dump, or is damaged before its end; [`ErrorKind::BadInput`] for one that has its end, for one of another moment than `origin`
+    /// (`None`: of none, as an export is), or of another store than `source` (`None`: of any), whose items do not belong together; and for one that another process has
+    /// locked, as this one does from now on. The file is left as it is.
+    pub fn resume(mut file: File, origin: Option<Origin>, source: Option<&str>) -> Result<Resumed> {
         let failed = |error| io_error("the dump cannot be gone on with", error);
+        // A file system without locks has none to hold.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(Error::new(ErrorKind::BadInput, "another process is writing the dump"));
+        }
         let copy = file.try_clone().map_err(failed)?;
         let mut reader = DumpReader::new(BufReader::new(copy))?;
         if reader.head().origin != origin {
@@ -131,6 +136,11 @@ impl DumpWriter<File> {
                 "the dump is of {}, and a backup of another moment than this would be: make a new one",
                 Shown(reader.head().source.as_bytes())
             );
+            return Err(Error::new(ErrorKind::BadInput, detail));
+        }
+        if let Some(source) = source.filter(|source| *source != reader.head().source) {
+            let (begun, here) = (Shown(reader.head().source.as_bytes()), Shown(source.as_bytes()));
+            let detail = format!("the dump was begun of {begun}, and this is {here}: items of both would be in it");
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
         let (mut keys, mut totals) = (HashSet::new(), Totals::default());

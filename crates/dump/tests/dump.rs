@@ -169,7 +169,7 @@ async fn an_export_that_was_cut_short_is_gone_on_with() {
         let mut file = tempfile();
         file.write_all(&whole[..cut]).unwrap();
         file.rewind().unwrap();
-        let resumed = DumpWriter::resume(file, None).unwrap();
+        let resumed = DumpWriter::resume(file, None, None).unwrap();
         let known = resumed.keys.len() as u64;
         let keys = resumed.keys;
         let is_known = |key: &[u8]| keys.contains(&DumpWriter::fingerprint(key));
@@ -183,7 +183,7 @@ async fn an_export_that_was_cut_short_is_gone_on_with() {
         keys.dedup();
         assert_eq!(keys.len(), 3_000);
         file.rewind().unwrap();
-        assert!(DumpWriter::resume(file, None).unwrap_err().to_string().contains("is whole, with 3000 items"));
+        assert!(DumpWriter::resume(file, None, None).unwrap_err().to_string().contains("is whole, with 3000 items"));
     }
 }
 
@@ -205,12 +205,12 @@ fn a_whole_dump_with_a_damaged_length_is_not_cut() {
     // The length of the first block of items: it reaches past the end now.
     bytes[dump_head_len() + 3] = 0x40;
     let file = file_of(&bytes);
-    let error = DumpWriter::resume(file.try_clone().unwrap(), None).unwrap_err();
+    let error = DumpWriter::resume(file.try_clone().unwrap(), None, None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("yet the dump has its end"), "{error}");
     assert_eq!(file.metadata().unwrap().len(), bytes.len() as u64);
     // Without its end it is taken for cut short.
-    let resumed = DumpWriter::resume(file_of(&bytes[..bytes.len() - 1]), None).unwrap();
+    let resumed = DumpWriter::resume(file_of(&bytes[..bytes.len() - 1]), None, None).unwrap();
     assert_eq!(resumed.keys.len(), 0);
 }
 
@@ -226,7 +226,7 @@ fn more_than_a_block_can_have_is_not_cut_off() {
         file.write_all(&prefix).unwrap();
         file.set_len(length).unwrap();
         file.rewind().unwrap();
-        (DumpWriter::resume(file.try_clone().unwrap(), None), file.metadata().unwrap().len())
+        (DumpWriter::resume(file.try_clone().unwrap(), None, None), file.metadata().unwrap().len())
     };
     // The longest block there is, without the last byte of its check: it was torn.
     let longest = [b'i', 0, 0, 4, 8];
@@ -235,6 +235,26 @@ fn more_than_a_block_can_have_is_not_cut_off() {
     let more = begun + 5 + BLOCK_BYTES_MAX + 8;
     let (wrong, length) = resumed(more, [b'i', 1, 0, 4, 8]);
     assert_eq!((wrong.unwrap_err().kind(), length), (ErrorKind::Corrupt, more));
+}
+
+#[test]
+fn a_dump_of_another_store_or_one_that_is_being_written_is_not_gone_on_with() {
+    let head = Head { source: "one".to_owned(), made_ms: 1, origin: None };
+    let bytes = DumpWriter::new(Vec::new(), &head).unwrap().finish().unwrap().0;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dump");
+    let cut = &bytes[..bytes.len() - 1];
+    std::fs::write(&path, cut).unwrap();
+    let open = || std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let error = DumpWriter::resume(open(), None, Some("two")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert!(error.to_string().contains(r#"begun of "one", and this is "two""#), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), cut);
+    let resumed = DumpWriter::resume(open(), None, Some("one")).unwrap();
+    let error = DumpWriter::resume(open(), None, Some("one")).unwrap_err();
+    assert!(error.to_string().contains("another process is writing the dump"), "{error}");
+    drop(resumed);
+    DumpWriter::resume(open(), None, None).unwrap();
 }
 
 #[test]
@@ -247,13 +267,13 @@ fn a_dump_of_another_moment_is_not_gone_on_with() {
     let cut = &bytes[..bytes.len() - 1];
     for other in [None, Some(Origin { sequence: 6, ..origin })] {
         let file = file_of(cut);
-        let error = DumpWriter::resume(file.try_clone().unwrap(), other).unwrap_err();
+        let error = DumpWriter::resume(file.try_clone().unwrap(), other, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
         let shown = r#"of "the first \x1b[2Jstore", and a backup of another moment"#;
         assert!(error.to_string().contains(shown), "{error}");
         assert_eq!(file.metadata().unwrap().len(), cut.len() as u64);
     }
-    assert_eq!(DumpWriter::resume(file_of(cut), Some(origin)).unwrap().keys.len(), 1);
+    assert_eq!(DumpWriter::resume(file_of(cut), Some(origin), None).unwrap().keys.len(), 1);
 }
 
 /// An item takes some hundred bytes of memory, however small it is in the dump.

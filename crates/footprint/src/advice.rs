@@ -225,13 +225,23 @@ pub fn settings(advice: &[Advice]) -> Vec<Setting> {
         Act::Settings(settings) | Act::Options(settings) => &settings[..],
         _ => &[],
     }) {
-        let number = |setting: &Setting| setting.value.parse::<f64>().unwrap_or(0.0);
+        let number = |setting: &Setting| amount(&setting.value);
         let known = all.entry(&setting.name).or_insert(setting);
         if number(setting) > number(known) {
             *known = setting;
         }
     }
     all.into_values().cloned().collect()
+}
+
+/// How much a setting is: a number, of kibi or mebi where it ends so.
+fn amount(value: &str) -> f64 {
+    let (digits, unit) = match value.as_bytes().last() {
+        Some(b'k') => (&value[..value.len() - 1], 1_024.0),
+        Some(b'm') => (&value[..value.len() - 1], 1_048_576.0),
+        _ => (value, 1.0),
+    };
+    digits.parse::<f64>().map_or(0.0, |number| number * unit)
 }
 
 fn about(group: &Group, act: Act, why: String, note: &'static str, saves_bytes: f64) -> Advice {
@@ -565,7 +575,11 @@ fn growth_factor(groups: &[Group], node: &Vitals) -> Option<Advice> {
 fn item_limit(node: &Vitals) -> Option<Advice> {
     let refused = node.number("store_too_large").filter(|&count| count > 0)?;
     let limit: u64 = node.settings.get("item_size_max")?.parse().ok()?;
-    let show = |bytes: u64| if bytes >= 1 << 20 { format!("{}m", bytes >> 20) } else { format!("{}k", bytes >> 10) };
+    // Rounded up, and as many mebibytes only where they are whole: the server is to have no less.
+    let show = |bytes: u64| match bytes {
+        whole if whole.is_multiple_of(1 << 20) => format!("{}m", whole >> 20),
+        bytes => format!("{}k", bytes.div_ceil(1 << 10)),
+    };
     let why = format!("{refused} items were refused since they are larger than {} bytes", limit);
     let options = vec![Setting::new("-I", show(limit.saturating_mul(2)), show(limit))];
     Some(server(node, options, why, "it takes a restart, which empties the server; or split what is stored", 0.0))

@@ -211,6 +211,25 @@ fn refused_items_and_pages_that_nobody_needs_are_told() {
 }
 
 #[test]
+fn of_several_servers_the_largest_item_decides_whatever_its_unit() {
+    let limit = |bytes: u64| {
+        let mut vitals = memcached();
+        vitals.told.insert("store_too_large".to_owned(), "3".to_owned());
+        vitals.settings.insert("item_size_max".to_owned(), bytes.to_string());
+        vitals
+    };
+    for (limits, said) in [
+        ([786_432, 1_048_576], "-I 2m"),
+        ([1_048_576, 786_432], "-I 2m"),
+        ([262_144, 786_432], "-I 1536k"),
+        ([8_388_608, 1_048_576], "-I 16m"),
+        ([1_048_576, 8_388_608], "-I 16m"),
+    ] {
+        assert_eq!(lines(&advise(&[], &limits.map(limit))), [said], "{limits:?}");
+    }
+}
+
+#[test]
 fn names_whose_manifest_is_gone_are_told_once_each_first_and_not_too_many() {
     let gone = |number: u64, data_type, encoding, keys| {
         Group::new(Owner::Unclaimed(Name::new(format!("n{number:02}")).unwrap()), data_type, encoding, keys)

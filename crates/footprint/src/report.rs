@@ -278,13 +278,21 @@ async fn copies(store: &StoreRef, ctx: Ctx, names: Vec<Name>) -> Result<HashMap<
         let replies = store.run(ctx, places.iter().map(get).collect::<Result<Batch>>()?).await;
         for ((name, rank), reply) in places.into_iter().zip(replies) {
             // One that is no copy was left there by another list of servers.
-            let copy = reply?.into_item().and_then(|item| Manifest::decode(&item.value).ok());
+            let copy = match reply {
+                Err(error) if !error.is_unknown() && is_of_its_item(error.kind()) => None,
+                reply => reply?.into_item().and_then(|item| Manifest::decode(&item.value).ok()),
+            };
             if let Some(manifest) = copy.filter(|manifest| rank < manifest.copies) {
                 found.entry(name.clone()).or_insert(Ok(manifest));
             }
         }
     }
     Ok(found)
+}
+
+/// True if a read failed by what stands there, another program's value: it says nothing of others.
+fn is_of_its_item(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::LayoutMismatch | ErrorKind::BadInput)
 }
 
 /// Whose keys are, and of which kind that is.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use larder_core::{Error, ErrorKind, Key, Result};
-use larder_dump::{DumpItem, DumpReader, DumpWriter, Head, Origin, Totals};
+use larder_dump::{DumpItem, DumpReader, DumpWriter, FileError, Head, Origin, Totals};
 
 use crate::end::End;
 use crate::engine::{Engine, Entries, Moment};
@@ -41,7 +41,7 @@ impl DurableStore {
     /// ```
     pub fn backup<W: Write>(&self, mut out: W, tell: &mut dyn FnMut(Totals)) -> Result<(W, Totals)> {
         let mut parts = self.backup_in_parts()?;
-        let failed = |error| Fault::io("the dump cannot be written", error).error(&self.shared().name);
+        let failed = |error| FileError(error).of("the dump cannot be written").store(&*self.shared().name);
         while let Some(part) = parts.next(self)? {
             out.write_all(&part).map_err(failed)?;
             tell(parts.totals());

@@ -114,7 +114,8 @@ pub async fn list(
     manifests(store, ctx, names.into_iter().collect()).await
 }
 
-/// What is recorded about names; those without a manifest are left out. **Round trips: 1** for every 256.
+/// What is recorded about names; those without a manifest are left out, and one whose place another program's value takes is listed with the
+/// error that tells so. **Round trips: 1** for every 256.
 ///
 /// # Errors
 /// Those of the store.
@@ -135,13 +136,21 @@ pub async fn manifests(store: &StoreRef, ctx: Ctx, names: Vec<Name>) -> Result<V
         let gets = part.iter().map(|name| Ok(Op::get(name.manifest_key()?, Want::VALUE)));
         let replies = store.run(ctx, gets.collect::<Result<Batch>>()?).await;
         for (name, reply) in part.iter().zip(replies) {
+            let manifest = match reply {
+                Ok(reply) => reply.into_item().map(|item| Manifest::decode(&item.value)),
+                Err(error) if is_of_its_item(&error) => Some(Err(error)),
+                Err(error) => return Err(error),
+            };
             // One that is gone was dropped since, or expired, or stands on another server as a copy only.
-            if let Some(item) = reply?.into_item() {
-                all.push(Listed { name: name.clone(), manifest: Manifest::decode(&item.value) });
-            }
+            all.extend(manifest.map(|manifest| Listed { name: name.clone(), manifest }));
         }
     }
     Ok(all)
+}
+
+/// True if a read failed by what stands there, another program's value: it says nothing of others.
+fn is_of_its_item(error: &Error) -> bool {
+    !error.is_unknown() && matches!(error.kind(), ErrorKind::LayoutMismatch | ErrorKind::BadInput)
 }
 
 /// How many manifests are read at once.

@@ -11,7 +11,7 @@ use larder::text::Shown;
 use larder::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::Line;
 use crate::args::{Named, positive_time, time};
@@ -91,11 +91,17 @@ pub(super) async fn run(line: Line, args: Work) -> Result<u8, Failure> {
     let (stop, stopped) = watch::channel(false);
     let mut jobs = JoinSet::new();
     for _ in 0..args.jobs.get() {
-        jobs.spawn(work(line.clone(), args.clone(), stopped.clone()));
+        // Each hears signals from the same moment on: one that comes while it claims is not missed.
+        jobs.spawn(work(line.clone(), args.clone(), stopped.clone(), Forwarded::listen()?));
     }
     let (mut ended_by, mut outcome) = (None, Ok(Exit::Ok as u8));
     loop {
         tokio::select! {
+            biased;
+            signal = signals.next() => {
+                ended_by = ended_by.or(Some(signal));
+                stop.send_replace(true);
+            }
             job = jobs.join_next() => match job {
                 None => break,
                 Some(job) => {
@@ -107,10 +113,6 @@ pub(super) async fn run(line: Line, args: Work) -> Result<u8, Failure> {
                     outcome = outcome.and(job);
                 }
             },
-            signal = signals.next() => {
-                ended_by = ended_by.or(Some(signal));
-                stop.send_replace(true);
-            }
         }
     }
     match (outcome, ended_by) {
@@ -121,7 +123,12 @@ pub(super) async fn run(line: Line, args: Work) -> Result<u8, Failure> {
 }
 
 /// One command after the other.
-async fn work(line: Line, args: Arc<Work>, mut stopped: watch::Receiver<bool>) -> Result<u8, Failure> {
+async fn work(
+    line: Line,
+    args: Arc<Work>,
+    mut stopped: watch::Receiver<bool>,
+    mut signals: Forwarded,
+) -> Result<u8, Failure> {
     let mut idle_since = Instant::now();
     while !*stopped.borrow() {
         let claim = match line.claim(args.lease).await {
@@ -152,7 +159,11 @@ async fn work(line: Line, args: Arc<Work>, mut stopped: watch::Receiver<bool>) -
             }
             continue;
         };
-        let fate = handle(&args, &claim).await?;
+        if *stopped.borrow() || signals.has_come().await {
+            give_back(&claim).await;
+            break;
+        }
+        let fate = handle(&args, &claim, &mut signals).await?;
         idle_since = Instant::now();
         match fate {
             Fate::Done if args.once => return Ok(Exit::Ok as u8),
@@ -182,8 +193,7 @@ async fn pause(time: Duration, stopped: &mut watch::Receiver<bool>) {
 }
 
 /// Runs the command for an item, and says what became of it.
-async fn handle(args: &Work, claim: &Claim) -> Result<Fate, Failure> {
-    let mut signals = Forwarded::listen()?;
+async fn handle(args: &Work, claim: &Claim, signals: &mut Forwarded) -> Result<Fate, Failure> {
     let item = claim.item();
     let mut env = vec![
         (ENV_NAME, os_string(args.named.bytes())),
@@ -193,14 +203,14 @@ async fn handle(args: &Work, claim: &Claim) -> Result<Fate, Failure> {
     if item.len() <= ENV_ITEM_BYTES_MAX && !item.contains(&0) {
         env.push((ENV_ITEM, os_string(item)));
     }
-    let running = match Running::start_fed(&args.command, &env, item.clone()) {
+    let mut running = match Running::start_fed(&args.command, &env, item.clone()) {
         Ok(running) => running,
         Err(failure) => {
             give_back(claim).await;
             return Err(failure);
         }
     };
-    let end = running.supervise(&mut signals, keep(claim), GRACE).await;
+    let end = running.supervise(signals, keep(claim), GRACE).await;
     let code = match end {
         Ok(End::Own(status)) => code_of(status),
         Ok(End::Ended) => {
@@ -227,17 +237,17 @@ async fn handle(args: &Work, claim: &Claim) -> Result<Fate, Failure> {
     Ok(Fate::Failed(code))
 }
 
-/// Renews the lease; ends when it is lost.
+/// Renews the lease; ends when it is lost, or is over though nobody said so: an answer is waited for no longer than it lasts.
 async fn keep(claim: &Claim) {
     let period = claim.lease() / RENEW_AT;
     let mut good_until = Instant::now() + claim.lease();
     loop {
-        sleep(period).await;
+        sleep_until(good_until.min(Instant::now() + period)).await;
         let asked = Instant::now();
-        match claim.renew().await {
-            Ok(()) => good_until = asked + claim.lease(),
-            Err(error) if is_passing(&error) && Instant::now() < good_until => {}
-            Err(_) => return,
+        match timeout_at(good_until, claim.renew()).await {
+            Ok(Ok(())) => good_until = asked + claim.lease(),
+            Ok(Err(error)) if is_passing(&error) && Instant::now() < good_until => {}
+            _ => return,
         }
     }
 }

@@ -29,6 +29,9 @@ const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// Nothing is shown of what takes less.
 const PROGRESS_AFTER: Duration = Duration::from_millis(500);
 
+/// How long what has come waits for more to go out with it, where that does not fill a batch before. Whoever writes into a pipe as fast as he can is slower than who reads.
+const GATHER: Duration = Duration::from_millis(50);
+
 /// How much of standard input goes out together: less where no more has come yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchSize {
@@ -290,19 +293,21 @@ fn read_batches_of(size: BatchSize) -> mpsc::Receiver<Result<Elements, Failure>>
     receiver
 }
 
-/// True if reading standard input returns at once: with more of it, its end, or an error.
-fn stdin_has_more() -> bool {
+/// True if reading standard input returns at once, or comes to within so long: with more of it, its end, or an error.
+fn stdin_has_more(within: Duration) -> bool {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    // No more than GATHER.
+    let within = Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
+    poll(&mut fds, Some(&within)).is_ok_and(|ready| ready > 0)
 }
 
 /// Lines, by the batch: as many as there are, up to its size. What is there already does not wait for what comes later.
 struct Lines<R> {
     input: BufReader<R>,
     size: BatchSize,
-    /// True if reading returns at once.
-    has_more: fn() -> bool,
+    /// True if reading returns within so long.
+    has_more: fn(Duration) -> bool,
     /// The beginning of a line whose end has not come yet.
     begun: Vec<u8>,
     /// A line that was read and found too long for the last batch.
@@ -312,17 +317,17 @@ struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// The next lines; none at the end.
+    /// The next lines: as many as have come when the first has been there for [`GATHER`], if they do not fill the batch before; none at the end.
     fn next_batch(&mut self) -> Result<Elements, Failure> {
         if let Some(failure) = self.failed.take() {
             return Err(failure);
         }
         let mut batch = Elements::new();
-        let mut batch_bytes = 0;
+        let (mut batch_bytes, mut until) = (0, None);
         while batch.len() < self.size.elements_max {
             let next = match self.ahead.take() {
                 Some(line) => Ok(Some(line)),
-                None => self.next_line(batch.is_empty()),
+                None => self.next_line(until),
             };
             let line = match next {
                 Ok(Some(line)) => line,
@@ -340,14 +345,18 @@ impl<R: Read> Lines<R> {
                 break;
             }
             batch.push(line);
+            until.get_or_insert_with(|| Instant::now() + GATHER);
         }
         Ok(batch)
     }
 
-    /// The next line, which `waits` for its end to come; none at the end, or if it would have to be waited for.
-    fn next_line(&mut self, waits: bool) -> Result<Option<Vec<u8>>, Failure> {
+    /// The next line, once its end has come; none at the end, or if it has to be waited for longer than `until` then.
+    fn next_line(&mut self, until: Option<Instant>) -> Result<Option<Vec<u8>>, Failure> {
         loop {
-            if !waits && self.input.buffer().is_empty() && !(self.has_more)() {
+            if let Some(until) = until
+                && self.input.buffer().is_empty()
+                && !(self.has_more)(until.saturating_duration_since(Instant::now()))
+            {
                 return Ok(None);
             }
             let read = match self.input.fill_buf() {
@@ -452,10 +461,10 @@ mod tests {
     use super::*;
 
     fn lines<R: Read>(input: R) -> Lines<R> {
-        lines_of(input, || true)
+        lines_of(input, |_| true)
     }
 
-    fn lines_of<R: Read>(input: R, has_more: fn() -> bool) -> Lines<R> {
+    fn lines_of<R: Read>(input: R, has_more: fn(Duration) -> bool) -> Lines<R> {
         let input = BufReader::with_capacity(BATCH_BYTES_MAX, input);
         Lines { input, size: BATCH, has_more, begun: Vec::new(), ahead: None, failed: None }
     }
@@ -506,7 +515,7 @@ mod tests {
     #[test]
     fn whole_lines_that_are_there_wait_for_no_others() {
         let pieces = Pieces(VecDeque::from([&b"a\nb\nc"[..], b"c", b"\nd\n", b"e"]));
-        let mut lines = lines_of(pieces, || false);
+        let mut lines = lines_of(pieces, |_| false);
         for expected in [&["a", "b"][..], &["cc", "d"], &["e"], &[]] {
             assert_eq!(lines.next_batch().unwrap(), expected.iter().map(|line| line.as_bytes()).collect::<Vec<_>>());
         }

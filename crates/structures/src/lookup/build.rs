@@ -131,6 +131,18 @@ impl Inner {
 
     /// Step 2, and removes the keys of what is over.
     async fn announce(&self, build: u64, packed: &Packed) -> Result<Version> {
+        let mut is_full = false;
+        match self.try_announce(build, packed, &mut is_full).await {
+            // By versions that could not be removed until now, perhaps.
+            Err(_) if is_full => {
+                self.sweep(&self.read_head(self.ctx()).await?.0).await?;
+                self.try_announce(build, packed, &mut is_full).await
+            }
+            announced => announced,
+        }
+    }
+
+    async fn try_announce(&self, build: u64, packed: &Packed, is_full: &mut bool) -> Result<Version> {
         let listed = |head: &Head| head.others.iter().copied().find(|version| version.build == build);
         let mut before = Vec::new();
         let head = self
@@ -139,6 +151,7 @@ impl Inner {
                     return Ok(None);
                 }
                 if head.others.len() >= OTHERS_MAX {
+                    *is_full = true;
                     let detail = format!("{OTHERS_MAX} builds of packed table {} are under way", self.name);
                     return Err(Error::new(ErrorKind::Conflict, detail));
                 }
@@ -157,18 +170,8 @@ impl Inner {
             .await?;
         // Announced by a try whose reply was lost, it may have been ended by others before it was seen here.
         let version = listed(&head).filter(|version| !version.is_over).ok_or_else(|| self.displaced())?;
-        if !before.is_empty() {
-            // Best effort: what is left stays listed, and is removed once this version is in force, or by the next build.
-            let mut gone = Vec::new();
-            for version in before {
-                let is_removed = self.remove_keys(&[version]).await.is_ok();
-                // One that was over before this build came is written to by nobody any more.
-                if is_removed && version.is_over {
-                    gone.push(version);
-                }
-            }
-            _ = self.forget(&gone).await;
-        }
+        // Best effort: what is left stays listed, and is removed once this version is in force, or by the next build.
+        _ = self.clear(&before).await;
         Ok(version)
     }
 
@@ -306,8 +309,20 @@ impl Inner {
     /// Steps 6 and 7: what the head lists as over.
     async fn sweep(&self, head: &Head) -> Result<()> {
         let over: Vec<Version> = head.others.iter().copied().filter(|version| version.is_over).collect();
-        self.remove_keys(&over).await?;
-        self.forget(&over).await
+        self.clear(&over).await
+    }
+
+    /// Removes the keys of versions, up to the first where that fails, and takes those off the head that were over before: they are written to by nobody any more.
+    async fn clear(&self, versions: &[Version]) -> Result<()> {
+        let (mut gone, mut outcome) = (Vec::new(), Ok(()));
+        for version in versions {
+            outcome = self.remove_keys(std::slice::from_ref(version)).await;
+            if outcome.is_err() {
+                break;
+            }
+            gone.extend(version.is_over.then_some(*version));
+        }
+        self.forget(&gone).await.and(outcome)
     }
 
     /// Removes what a build has written that did not come to an end, as far as that can be done. The head goes on listing it: what a late request may bring back

@@ -19,10 +19,10 @@
 //! | | memory | memcached | Redis, Valkey |
 //! |---|---|---|---|
 //! | a lookup | finds the rows of one version, never of two | the same | the same |
-//! | a build that has returned | every handle reads it, at the latest a second later | the same | the same |
+//! | a build that has returned | every handle that can read the head reads it, at the latest a second later | the same | the same |
 //! | a build that fails, or dies midway | changes nothing that is read | the same | the same; a reply of the last write that is lost is `Unknown` |
 //! | a lost block, or head | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never "no such row" | the same |
-//! | a store that was set back | cannot be | [`RolledBack`](larder_core::ErrorKind::RolledBack) to a handle that saw a later version, or another of the same number, within a second | the same |
+//! | a store that was set back | cannot be | [`RolledBack`](larder_core::ErrorKind::RolledBack) to a handle that saw a later version, or another of the same number, within a second of its use, once it can read the head | the same |
 //! | two builds at once | the one that began later goes on, the other is told [`Conflict`](larder_core::ErrorKind::Conflict) | the same | the same |
 //!
 //! # Round trips

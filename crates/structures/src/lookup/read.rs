@@ -131,7 +131,7 @@ impl Inner {
             let mut replies = self.vigil.run(ctx, batch).await;
             if std::mem::take(&mut looks) {
                 match replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply())) {
-                    // Nobody can put another version in force meanwhile; the next look is due as ever.
+                    // What was in force when it was read last is better than nothing; the next look is due as ever.
                     Err(error) if is_passing(&error) && !must_know => {}
                     reply => {
                         let (head, _) = self.head(reply?, loaded.known())?;

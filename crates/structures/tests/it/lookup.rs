@@ -515,7 +515,7 @@ async fn what_a_dead_build_left_is_removed_before_the_next_one_takes_room() {
 
 /// What could not be removed stays listed, whoever builds then: nothing else names its keys.
 #[tokio::test(start_paused = true)]
-async fn versions_that_two_builds_cannot_remove_are_removed_by_a_third() {
+async fn versions_that_builds_cannot_remove_are_removed_by_one_that_can() {
     let memory = Arc::new(MemoryStore::new());
     let store: StoreRef = memory.clone();
     open(&store).await.build(rows("first", 30)).await.unwrap();
@@ -524,11 +524,15 @@ async fn versions_that_two_builds_cannot_remove_are_removed_by_a_third() {
         let down = || Err(larder_core::Error::new(ErrorKind::Unavailable, "down").effect(Effect::NotApplied));
         matches!(op.verb, Verb::Delete { .. }).then(down)
     });
-    for word in ["second", "third"] {
-        let built = open(&undying).await.build(rows(word, 30)).await.unwrap();
-        assert!(!built.is_swept, "{word}");
+    // As many as are listed, and one that has no place.
+    for number in 2..=17 {
+        let built = open(&undying).await.build(rows("another", 30)).await.unwrap();
+        assert_eq!((built.version, built.is_swept), (number, false));
     }
-    let built = open(&store).await.build(rows("fourth", 30)).await.unwrap();
+    let error = open(&undying).await.build(rows("one too many", 30)).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    assert_eq!(version(&open(&store).await, 30).await, "another");
+    let built = open(&store).await.build(rows("last", 30)).await.unwrap();
     assert_eq!((built.is_swept, memory.stats().items), (true, alone));
 }
 

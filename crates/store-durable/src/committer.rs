@@ -114,6 +114,8 @@ pub(crate) enum Request {
     Sweep,
     /// Note the time.
     Time,
+    /// Write a batch without items.
+    Nothing,
     /// Have all that was written so far on disk.
     Sync {
         reply: oneshot::Sender<Result<()>>,
@@ -248,11 +250,11 @@ impl Shared {
         self.room.admit(bytes, || self.engine.begun())
     }
 
-    /// Has what is in memory written to tables, where that is what the disk lacks room for: nothing else would be written for as long as writes are refused.
-    pub(crate) fn make_room(&self) -> Result<(), Fault> {
+    /// Has what is in memory written to tables, where the disk lacks room: nothing else would be written for as long as writes are refused. True where a batch without items is to be written next.
+    pub(crate) fn make_room(&self) -> Result<bool, Fault> {
         match self.room.waits_for_tables(|| self.engine.begun()) {
-            true => self.engine.write_tables(),
-            false => Ok(()),
+            true => self.engine.write_removals(),
+            false => Ok(false),
         }
     }
 
@@ -462,6 +464,10 @@ impl Committer {
             Request::Time => {
                 self.end_part();
                 self.note_time();
+            }
+            Request::Nothing => {
+                self.end_part();
+                self.write_nothing();
             }
             Request::Sync { reply } => {
                 self.must_sync = true;

@@ -19,8 +19,10 @@ const ASK_EVERY_MS: u64 = 1_000;
 pub(crate) struct Begun {
     /// Tables of what is in memory; and as much again, to merge those.
     pub(crate) unwritten_bytes: u64,
-    /// Merging the tables there are.
+    /// Merging the tables there are, at the most.
     pub(crate) merge_bytes: u64,
+    /// Of that, what comes next: merging those that were just written into the first level.
+    pub(crate) next_merge_bytes: u64,
 }
 
 /// Watches the room on the disk.
@@ -118,13 +120,15 @@ impl Room {
         Err(Fault { harm: Harm::Full, detail })
     }
 
-    /// Asks the disk again where it was short: true where there would be room, were what is in memory in tables. Of little that is written often a table is small.
+    /// Asks the disk again where it was short: true where there is room to write what is in memory to tables, and to merge those into the first level. Of little that is written often a
+    /// table is small; and what was removed gives room back only when a merge has come to it, so that the reserve, and the room for a larger merge, must not be in the way of that.
     pub(crate) fn waits_for_tables(&self, begun: impl FnOnce() -> Begun) -> bool {
         if self.reserve_bytes == 0 || !self.is_short() {
             return false;
         }
-        self.ask(begun());
-        let needed = self.reserve_bytes.saturating_add(self.merge_bytes.load(Ordering::Relaxed));
+        let begun = begun();
+        self.ask(begun);
+        let needed = begun.unwritten_bytes.saturating_mul(2).saturating_add(begun.next_merge_bytes);
         self.is_short() && self.free_bytes.load(Ordering::Relaxed) >= needed
     }
 
@@ -182,7 +186,7 @@ mod tests {
     }
 
     fn unwritten(unwritten_bytes: u64) -> Begun {
-        Begun { unwritten_bytes, merge_bytes: 0 }
+        Begun { unwritten_bytes, ..Begun::default() }
     }
 
     #[test]
@@ -217,18 +221,20 @@ mod tests {
         let room = |reserve_bytes| Room::new(folder.path().to_path_buf(), reserve_bytes);
         let in_the_way = room(1);
         assert!(!in_the_way.waits_for_tables(|| unwritten(u64::MAX)), "nobody was refused");
-        assert_eq!(in_the_way.check(|| unwritten(u64::MAX - 1)).unwrap_err().harm, Harm::Full);
-        assert!(in_the_way.waits_for_tables(|| unwritten(u64::MAX - 1)));
+        let merge = |next_merge_bytes| Begun { unwritten_bytes: 1, merge_bytes: u64::MAX - 2, next_merge_bytes };
+        assert_eq!(in_the_way.check(|| merge(1)).unwrap_err().harm, Harm::Full);
+        assert!(in_the_way.waits_for_tables(|| merge(1)), "the largest merge is not what comes next");
+        assert!(!in_the_way.waits_for_tables(|| merge(u64::MAX - 2)), "there is no room for what comes next");
+        assert!(!in_the_way.waits_for_tables(|| unwritten(u64::MAX - 1)), "nor for the tables");
         // They are written: whoever comes next is not refused.
         assert!(!in_the_way.waits_for_tables(nothing));
         in_the_way.check(|| panic!("it was asked")).unwrap();
         let short = room(u64::MAX);
         assert_eq!(short.check(|| unwritten(1)).unwrap_err().harm, Harm::Full);
-        assert!(!short.waits_for_tables(|| unwritten(1)), "tables would not help");
+        assert!(short.waits_for_tables(|| unwritten(1)), "what they remove may give room back");
         let merging = room(1);
-        let begun = || Begun { unwritten_bytes: 1, merge_bytes: u64::MAX - 2 };
-        assert!(merging.check(begun).unwrap_err().detail.ends_with(&format!("{} for merging tables", u64::MAX - 1)));
-        assert!(!merging.waits_for_tables(begun), "nor here");
+        let fault = merging.check(|| merge(1)).unwrap_err();
+        assert!(fault.detail.ends_with(&format!("{} for merging tables", u64::MAX - 1)), "{fault:?}");
     }
 
     #[test]

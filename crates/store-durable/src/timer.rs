@@ -107,10 +107,12 @@ impl Drop for Timer {
 
 /// What is to be done once a second.
 fn chores(shared: &Shared, queue: &Queue<Request>) {
-    if shared.failure().is_none()
-        && let Err(fault) = shared.engine.check().and_then(|()| shared.make_room())
-    {
-        shared.fail(&fault);
+    if shared.failure().is_none() {
+        match shared.engine.check().and_then(|()| shared.make_room()) {
+            Ok(true) => _ = queue.try_send(Request::Nothing),
+            Ok(false) => {}
+            Err(fault) => shared.fail(&fault),
+        }
     }
     if let Some(unsettled) = shared.unsettled.get() {
         unsettled.trim();

@@ -51,8 +51,14 @@ impl Committer {
         self.shared.told_over.store(false, Ordering::SeqCst);
         self.begin_round();
         if self.now_ms() > self.commit.time_ms {
+            self.write_nothing();
+        }
+    }
+
+    /// Writes a batch without items. Where it fails the store has failed, and whoever writes next is told.
+    pub(super) fn write_nothing(&mut self) {
+        if self.shared.failure().is_none() {
             let entries = self.shared.engine.entries();
-            // Where it fails the store has failed, and whoever writes next is told.
             _ = self.write(entries, self.shared.sync == Sync::Always, Seen::Later);
         }
     }

@@ -720,7 +720,7 @@ impl Committer {
     fn write(&mut self, entries: Entries, is_synced: bool, seen: Seen) -> Result<(), Fault> {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
-        let takes_lot = self.cas.saturating_add(CAS_LEFT_MIN) > self.commit.cas_limit;
+        let takes_lot = seen != Seen::Never && self.cas.saturating_add(CAS_LEFT_MIN) > self.commit.cas_limit;
         let begins_file = self.journal.has_next();
         if begins_file {
             // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
@@ -768,8 +768,10 @@ impl Committer {
 enum Seen {
     /// As soon as the engine has it, and before it is synced.
     AtOnce,
-    /// Only when it is put in front, or never: it changes no item.
+    /// Only when it is put in front.
     Later,
+    /// It changes no item, and gives out no token.
+    Never,
 }
 
 impl Shared {

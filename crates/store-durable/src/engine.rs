@@ -231,6 +231,9 @@ impl Engine {
     ///
     /// It merges (by levels) all tables that were just written with those of the first level that has any and that they overlap; and a few tables of a level with those
     /// of the next that they overlap, as a rule some ten of each one, beside the former where they are two levels further down.
+    ///
+    /// A merge that is running counts whole, though some of what it writes is on the disk already, and no longer free: up to twice, as it ends. So a store may be `Full` for as long as a merge runs, rather than
+    /// be without room for the next.
     pub(crate) fn begun(&self) -> Begun {
         // In this order: what becomes a table in between counts twice.
         let unwritten_bytes = self.unwritten_bytes();

@@ -26,7 +26,8 @@ pub struct Limits {
     /// The longest line of a `get`; others are held to 2,048 bytes.
     pub line_bytes_max: usize,
     /// Bytes that all connections together may hold of what is not finished: requests without their end, replies that nobody takes. Past that, who holds more than 4 KiB and takes
-    /// more is closed.
+    /// more is closed. What their requests wrote, and is not on disk yet, counts beside it, and nobody is closed for that: while all of it is too much, nothing more is read
+    /// until what is on its way to the disk is there.
     pub held_bytes_max: usize,
     /// A connection that sends nothing for so long is closed; 0 for never.
     pub idle_timeout_ms: u64,

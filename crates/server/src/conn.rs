@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
@@ -49,8 +49,11 @@ pub(crate) struct Connection<E: Engine, S> {
     sent: usize,
     /// True while the stream may hold back some of that.
     is_unflushed: bool,
-    /// What is counted of this connection in the bytes that all hold.
+    /// What is counted of this connection in the bytes that all hold, and in those of all that wait for the disk.
     held: usize,
+    unsettled: usize,
+    /// It waits with what it reads next until others' writes are on disk.
+    is_paused: bool,
     /// True if it holds half a request, and more than any may.
     is_hoarding: bool,
     /// What has come since it was last seen to get on with that.
@@ -72,6 +75,8 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
             sent: 0,
             is_unflushed: false,
             held: 0,
+            unsettled: 0,
+            is_paused: false,
             is_hoarding: false,
             progress: 0,
         }
@@ -204,27 +209,33 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
         Poll::Ready(Ok(read))
     }
 
-    /// Counts what this connection holds; false if all together hold too much.
-    fn hold(&mut self) -> bool {
-        let held = self.pending.capacity() + self.session.out.capacity() + self.session.unsettled_bytes;
-        if held == self.held {
-            return true;
-        }
-        let more = held.saturating_sub(self.held);
-        let all = if more > 0 {
-            self.env.held_bytes.fetch_add(more, Ordering::Relaxed) + more
-        } else {
-            self.env.held_bytes.fetch_sub(self.held - held, Ordering::Relaxed) - (self.held - held)
+    /// Waits, where all together hold too much and some of that is on its way to the disk, until what is on its way now is there: with the rest of a request more would be.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.is_paused = self.env.is_crowded() && {
+            let waits_for = self.env.waits_for.load(Ordering::Relaxed);
+            // Where it failed, whoever wrote it is told.
+            self.env.engine.poll_settled(waits_for, cx).is_pending()
         };
-        self.held = held;
-        more == 0 || held <= HELD_BYTES_FREE || all <= self.env.limits.held_bytes_max
+        if self.is_paused { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    /// Counts what this connection holds; false if all together hold too much. What waits for the disk goes by itself, and nobody is closed for it.
+    fn hold(&mut self) -> bool {
+        let unsettled = self.session.unsettled_bytes;
+        count(&self.env.unsettled_bytes, &mut self.unsettled, unsettled);
+        if unsettled > 0 {
+            self.env.waits_for.fetch_max(self.session.waits_for, Ordering::Relaxed);
+        }
+        let (before, held) = (self.held, self.pending.capacity() + self.session.out.capacity());
+        let all = count(&self.env.held_bytes, &mut self.held, held);
+        held <= before.max(HELD_BYTES_FREE) || all <= self.env.limits.held_bytes_max
     }
 
     /// Notes whether this connection gets on with half a request that it holds more of than any may: a byte now and then is not enough, or a few of them would
     /// keep the room of all. Who has sent little, or waits for the disk, is not meant.
     fn note_progress(&mut self) {
         let was_hoarding = self.is_hoarding;
-        let is_half = self.state.phase() == Phase::Half && self.session.waits_for == 0;
+        let is_half = self.state.phase() == Phase::Half && self.session.waits_for == 0 && !self.is_paused;
         self.is_hoarding = is_half && self.held > HELD_BYTES_FREE;
         if self.is_hoarding && (!was_hoarding || self.progress >= PROGRESS_BYTES_MIN) {
             self.progress = 0;
@@ -259,6 +270,7 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Connection<E, S> {
                 continue;
             }
             self.state.set_phase(if idle { Phase::Idle } else { Phase::Half });
+            ready!(self.poll_room(cx));
             if !ready!(self.poll_read(cx))? {
                 self.session.closing = true;
             }
@@ -293,8 +305,19 @@ impl<E: Engine, S: AsyncRead + AsyncWrite + Unpin> Future for Connection<E, S> {
 
 impl<E: Engine, S> Drop for Connection<E, S> {
     fn drop(&mut self) {
-        self.env.held_bytes.fetch_sub(self.held, Ordering::Relaxed);
+        count(&self.env.held_bytes, &mut self.held, 0);
+        count(&self.env.unsettled_bytes, &mut self.unsettled, 0);
         self.env.conns.closed(self.state.id);
         tracing::debug!(conn = self.state.id, peer = %self.state.peer, "closed");
+    }
+}
+
+/// Counts bytes of one, of which `counted` were, in those of all: how many those are then.
+fn count(all: &AtomicUsize, counted: &mut usize, bytes: usize) -> usize {
+    let before = std::mem::replace(counted, bytes);
+    match bytes.checked_sub(before) {
+        Some(0) => all.load(Ordering::Relaxed),
+        Some(more) => all.fetch_add(more, Ordering::Relaxed) + more,
+        None => all.fetch_sub(before - bytes, Ordering::Relaxed) - (before - bytes),
     }
 }

@@ -71,6 +71,9 @@ pub(crate) struct Env<E> {
     pub(crate) verbosity: AtomicU32,
     /// Bytes of requests and replies that connections hold because they are not finished.
     pub(crate) held_bytes: AtomicUsize,
+    /// Bytes that their requests have written and that are in memory until they are on disk, and the last of what they wait for.
+    pub(crate) unsettled_bytes: AtomicUsize,
+    pub(crate) waits_for: AtomicU64,
     /// Backups that are being sent.
     pub(crate) backups: Arc<AtomicUsize>,
     /// Ms since the start, as of the last tick: for what need not be exact.
@@ -105,6 +108,8 @@ impl<E: Engine> Env<E> {
             threads,
             auth,
             held_bytes: AtomicUsize::new(0),
+            unsettled_bytes: AtomicUsize::new(0),
+            waits_for: AtomicU64::new(0),
             backups: Arc::default(),
             coarse_ms: AtomicU64::new(0),
             flush_at_ms: AtomicI64::new(NO_FLUSH),
@@ -153,6 +158,16 @@ impl<E: Engine> Env<E> {
         let at_ms = since_start_ms.saturating_add(delay_ms);
         self.flush_at_ms.store(i64::try_from(at_ms).unwrap_or(NO_FLUSH - 1), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Bytes of what is not finished, and of what waits for the disk.
+    pub(crate) fn all_held_bytes(&self) -> usize {
+        self.held_bytes.load(Ordering::Relaxed).saturating_add(self.unsettled_bytes.load(Ordering::Relaxed))
+    }
+
+    /// True if that is too much, and some of it goes by itself.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.unsettled_bytes.load(Ordering::Relaxed) > 0 && self.all_held_bytes() >= self.limits.held_bytes_max
     }
 
     /// Moves the coarse clock on, and does what is due.

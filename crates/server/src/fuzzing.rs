@@ -5,7 +5,6 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -54,7 +53,7 @@ impl Wire {
         let mut held_bytes_max = 0;
         // It is polled again whenever it waits: the next piece is there by then.
         while waits_left > 0 && Pin::new(&mut connection).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            held_bytes_max = held_bytes_max.max(self.env.held_bytes.load(Ordering::Relaxed));
+            held_bytes_max = held_bytes_max.max(self.env.all_held_bytes());
             waits_left -= 1;
         }
         drop(connection);
@@ -69,7 +68,7 @@ impl Wire {
 
     /// Bytes that the server counts as held for connections.
     pub fn held_bytes(&self) -> usize {
-        self.env.held_bytes.load(Ordering::Relaxed)
+        self.env.all_held_bytes()
     }
 
     /// Bytes that its items take.

@@ -85,7 +85,7 @@ fn metrics<E: Engine>(env: &Env<E>) -> String {
     }
     put("connections", "gauge", &env.conns.count());
     put("connections_max", "gauge", &env.limits.connections_max);
-    put("held_bytes", "gauge", &env.held_bytes.load(Ordering::Relaxed));
+    put("held_bytes", "gauge", &env.all_held_bytes());
     put("items", "gauge", &figures.items);
     put("item_bytes", "gauge", &figures.bytes);
     put("item_bytes_max", "gauge", &env.memory_bytes_max.load(Ordering::Relaxed));

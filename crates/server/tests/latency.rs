@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use larder_core::Result;
-use larder_server::{Config, DurableEngine, DurableOptions, DurableStore, Engine, Figures, Promises, Server, Walk};
+use larder_server::{
+    Config, DurableEngine, DurableOptions, DurableStore, Engine, Figures, Limits, Promises, Server, Walk,
+};
 use larder_store_memory::{Next, Seen};
 use larder_testkit::sessions::{ask, connect, exchange, read_until};
 use parking_lot::Mutex;
@@ -63,17 +65,16 @@ impl Engine for Slow {
     }
 
     fn poll_settled(&self, touched: u64, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let due = *self.due.lock().entry(touched).or_insert_with(|| {
-            // Before the thread is there: it must not wake anybody too early.
-            let due = Instant::now() + DISK;
+        let due = *self.due.lock().entry(touched).or_insert_with(|| Instant::now() + DISK);
+        let left = due.saturating_duration_since(Instant::now());
+        let polled = if left > Duration::ZERO { Poll::Pending } else { self.engine.poll_settled(touched, cx) };
+        if left > Duration::ZERO {
             let waker: Waker = cx.waker().clone();
             std::thread::spawn(move || {
-                std::thread::sleep(DISK);
+                std::thread::sleep(left);
                 waker.wake();
             });
-            due
-        });
-        let polled = if Instant::now() < due { Poll::Pending } else { self.engine.poll_settled(touched, cx) };
+        }
         if polled.is_ready() {
             self.writes[0].store(0, Ordering::Relaxed);
         }
@@ -165,4 +166,40 @@ fn small_requests_that_write_a_large_item_wait_for_the_disk_before_they_fill_the
         got.starts_with("HD t") && got.trim_end().ends_with(&format!("s{ITEM_BYTES}")) && !got.contains("t-1"),
         "{got}"
     );
+}
+
+/// What they wrote was admitted, and drains by itself: they wait for each other, and each is answered.
+#[test]
+fn who_only_waits_for_the_disk_is_not_closed_however_many_they_are() {
+    const CLIENTS: usize = 40;
+    const ITEM_BYTES: usize = 100_000;
+    const MOST: usize = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Slow::new(DurableOptions::new(folder.path()).open().unwrap());
+    let limits = Limits { held_bytes_max: MOST, ..Limits::default() };
+    let server =
+        Server::start(engine, Config { listen: common::anywhere(), threads: 1, limits, ..Config::default() }).unwrap();
+    let mut watcher = connect(server.addrs()[0]);
+    let mut stat = |name: &str| -> usize {
+        let stats = String::from_utf8(ask(&mut watcher, b"stats\r\n", b"END\r\n")).unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} "))).unwrap();
+        line.trim().parse().unwrap()
+    };
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(server.addrs()[0])).collect();
+    let value = vec![b'x'; ITEM_BYTES];
+    for round in 0..3 {
+        for (nth, client) in clients.iter_mut().enumerate() {
+            let set = [format!("set k{nth} 0 0 {ITEM_BYTES}\r\n").as_bytes(), &value, b"\r\n"].concat();
+            client.write_all(&set).unwrap();
+        }
+        assert!(stat("read_buf_bytes") < MOST + 10 * ITEM_BYTES, "others are not read meanwhile");
+        for (nth, client) in clients.iter_mut().enumerate() {
+            assert_eq!(read_until(client, b"\r\n"), b"STORED\r\n", "{nth} of round {round}");
+        }
+    }
+    assert_eq!(stat("held_kicks"), 0);
+    let until = Instant::now() + Duration::from_secs(10);
+    while stat("read_buf_bytes") > MOST / 10 {
+        assert!(Instant::now() < until, "it is counted no longer");
+    }
 }

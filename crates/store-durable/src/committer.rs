@@ -114,6 +114,8 @@ pub(crate) enum Request {
     Sweep,
     /// Note the time.
     Time,
+    /// Write a batch without items.
+    Nothing,
     /// Have all that was written so far on disk.
     Sync {
         reply: oneshot::Sender<Result<()>>,
@@ -248,11 +250,11 @@ impl Shared {
         self.room.admit(bytes, || self.engine.begun())
     }
 
-    /// Has what is in memory written to tables, where that is what the disk lacks room for: nothing else would be written for as long as writes are refused.
-    pub(crate) fn make_room(&self) -> Result<(), Fault> {
+    /// Has what is in memory written to tables, where the disk lacks room: nothing else would be written for as long as writes are refused. True where a batch without items is to be written next.
+    pub(crate) fn make_room(&self) -> Result<bool, Fault> {
         match self.room.waits_for_tables(|| self.engine.begun()) {
-            true => self.engine.write_tables(),
-            false => Ok(()),
+            true => self.engine.write_removals(),
+            false => Ok(false),
         }
     }
 
@@ -462,6 +464,10 @@ impl Committer {
             Request::Time => {
                 self.end_part();
                 self.note_time();
+            }
+            Request::Nothing => {
+                self.end_part();
+                self.write_nothing();
             }
             Request::Sync { reply } => {
                 self.must_sync = true;
@@ -714,7 +720,7 @@ impl Committer {
     fn write(&mut self, entries: Entries, is_synced: bool, seen: Seen) -> Result<(), Fault> {
         let bytes = entries.bytes;
         // Before tokens of a new lot are seen, it is on disk that they were given out.
-        let takes_lot = self.cas.saturating_add(CAS_LEFT_MIN) > self.commit.cas_limit;
+        let takes_lot = seen != Seen::Never && self.cas.saturating_add(CAS_LEFT_MIN) > self.commit.cas_limit;
         let begins_file = self.journal.has_next();
         if begins_file {
             // Begun when the last batch was written, or after it: what may be the file's first is on disk before there is a second.
@@ -762,8 +768,10 @@ impl Committer {
 enum Seen {
     /// As soon as the engine has it, and before it is synced.
     AtOnce,
-    /// Only when it is put in front, or never: it changes no item.
+    /// Only when it is put in front.
     Later,
+    /// It changes no item, and gives out no token.
+    Never,
 }
 
 impl Shared {

@@ -34,6 +34,9 @@ const TABLE_BYTES: u64 = 64 << 20;
 /// Tables that one merge of two levels takes: one, those of ten times as large a level that it overlaps, and one at each end.
 const MERGE_TABLES: u64 = 13;
 
+/// Tables that nobody has merged yet, at the most, where more of them are written to have them merged: the engine merges four, and slows its writers down at twenty.
+const FRESH_TABLES_MAX: usize = 8;
+
 /// How long someone who waits for the workers sleeps between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -228,6 +231,9 @@ impl Engine {
     ///
     /// It merges (by levels) all tables that were just written with those of the first level that has any and that they overlap; and a few tables of a level with those
     /// of the next that they overlap, as a rule some ten of each one, beside the former where they are two levels further down.
+    ///
+    /// A merge that is running counts whole, though some of what it writes is on the disk already, and no longer free: up to twice, as it ends. So a store may be `Full` for as long as a merge runs, rather than
+    /// be without room for the next.
     pub(crate) fn begun(&self) -> Begun {
         // In this order: what becomes a table in between counts twice.
         let unwritten_bytes = self.unwritten_bytes();
@@ -235,7 +241,21 @@ impl Engine {
         let mut sizes = version.iter_levels().map(|level| level.size());
         let fresh = sizes.next().unwrap_or(0);
         let levels: Vec<u64> = sizes.filter(|bytes| *bytes > 0).collect();
-        Begun { unwritten_bytes, merge_bytes: merge_bytes(fresh, &levels) }
+        let next_merge_bytes = merge_bytes(fresh, &levels[..levels.len().min(1)]);
+        Begun { unwritten_bytes, merge_bytes: merge_bytes(fresh, &levels), next_merge_bytes }
+    }
+
+    /// Has what is in memory written to tables, where a merge of those may give room back: something is in memory, or was just written, that removes. True where another batch, however small, is to be written
+    /// to tables, too: the engine merges only once there are some of them.
+    pub(crate) fn write_removals(&self) -> Result<bool, Fault> {
+        let version = self.keyspace.tree.current_version();
+        let fresh = || version.level(0).into_iter().flat_map(|level| level.iter()).flat_map(|run| run.iter());
+        // A batch without items is one entry.
+        let gives_room = self.keyspace.tree.active_memtable().len() > 1 || fresh().any(|it| it.tombstone_count() > 0);
+        if !gives_room || fresh().count() >= FRESH_TABLES_MAX {
+            return Ok(false);
+        }
+        self.write_tables().map(|()| true)
     }
 
     /// Bytes that the engine's files take.

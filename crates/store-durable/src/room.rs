@@ -19,8 +19,10 @@ const ASK_EVERY_MS: u64 = 1_000;
 pub(crate) struct Begun {
     /// Tables of what is in memory; and as much again, to merge those.
     pub(crate) unwritten_bytes: u64,
-    /// Merging the tables there are.
+    /// Merging the tables there are, at the most.
     pub(crate) merge_bytes: u64,
+    /// Of that, what comes next: merging those that were just written into the first level.
+    pub(crate) next_merge_bytes: u64,
 }
 
 /// Watches the room on the disk.
@@ -67,9 +69,18 @@ impl Room {
     ///
     /// # Errors
     /// `Full` where less than the reserve is free besides them, twice, and what else was begun. Nothing is admitted then.
-    pub(crate) fn admit(&self, bytes: u64, begun: impl FnOnce() -> Begun) -> Result<(), Fault> {
-        self.admitted_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.check(begun).inspect_err(|_| self.carried_out(bytes))
+    pub(crate) fn admit(&self, bytes: u64, begun: impl Fn() -> Begun) -> Result<(), Fault> {
+        let mut admitted = self.admitted_bytes.load(Ordering::Relaxed);
+        loop {
+            // Only what is admitted counts for others: a large one that is refused takes no room from small ones beside it.
+            let with_these = admitted.saturating_add(bytes);
+            self.check_with(with_these, &begun)?;
+            let all = &self.admitted_bytes;
+            match all.compare_exchange(admitted, with_these, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => admitted = other,
+            }
+        }
     }
 
     /// Bytes that were admitted are written, or will not be.
@@ -82,10 +93,15 @@ impl Room {
     /// # Errors
     /// `Full` where less than the reserve is free besides that, and what was admitted.
     pub(crate) fn check(&self, begun: impl FnOnce() -> Begun) -> Result<(), Fault> {
+        self.check_with(self.admitted_bytes.load(Ordering::Relaxed), begun)
+    }
+
+    /// The same, were so many bytes admitted.
+    fn check_with(&self, admitted_bytes: u64, begun: impl FnOnce() -> Begun) -> Result<(), Fault> {
         if self.reserve_bytes == 0 {
             return Ok(());
         }
-        let is_short = self.is_short();
+        let is_short = self.is_short(admitted_bytes);
         let asks = is_short && {
             let nth = self.refusals.fetch_add(1, Ordering::Relaxed) % ASK_EVERY_REFUSALS;
             let since_ms = self.now_ms().saturating_sub(self.asked_ms.load(Ordering::Relaxed));
@@ -94,7 +110,7 @@ impl Room {
         if asks || !is_short && self.credit_bytes.load(Ordering::Relaxed) == 0 {
             self.ask(begun());
         }
-        if !self.is_short() {
+        if !self.is_short(admitted_bytes) {
             return Ok(());
         }
         let mut detail = format!(
@@ -111,37 +127,35 @@ impl Room {
         if merge_bytes > 0 {
             detail.push_str(&format!(", {merge_bytes} for merging tables"));
         }
-        let waiting_bytes = self.waiting_bytes();
+        let waiting_bytes = waiting_bytes(admitted_bytes);
         if waiting_bytes > 0 {
             detail.push_str(&format!(", and {waiting_bytes} for what is being written"));
         }
         Err(Fault { harm: Harm::Full, detail })
     }
 
-    /// Asks the disk again where it was short: true where there would be room, were what is in memory in tables. Of little that is written often a table is small.
+    /// Asks the disk again where it was short: true where there is room to write what is in memory to tables, and to merge those into the first level. Of little that is written often a
+    /// table is small; and what was removed gives room back only when a merge has come to it, so that the reserve, and the room for a larger merge, must not be in the way of that.
     pub(crate) fn waits_for_tables(&self, begun: impl FnOnce() -> Begun) -> bool {
-        if self.reserve_bytes == 0 || !self.is_short() {
+        let admitted_bytes = self.admitted_bytes.load(Ordering::Relaxed);
+        if self.reserve_bytes == 0 || !self.is_short(admitted_bytes) {
             return false;
         }
-        self.ask(begun());
-        let needed = self.reserve_bytes.saturating_add(self.merge_bytes.load(Ordering::Relaxed));
-        self.is_short() && self.free_bytes.load(Ordering::Relaxed) >= needed
+        let begun = begun();
+        self.ask(begun);
+        let needed = begun.unwritten_bytes.saturating_mul(2).saturating_add(begun.next_merge_bytes);
+        self.is_short(admitted_bytes) && self.free_bytes.load(Ordering::Relaxed) >= needed
     }
 
-    fn is_short(&self) -> bool {
+    fn is_short(&self, admitted_bytes: u64) -> bool {
         let begun = self.unwritten_bytes.load(Ordering::Relaxed).saturating_add(self.merged_bytes());
-        let begun = begun.saturating_add(self.waiting_bytes());
+        let begun = begun.saturating_add(waiting_bytes(admitted_bytes));
         self.free_bytes.load(Ordering::Relaxed) < self.reserve_bytes.saturating_add(begun)
     }
 
     /// Merging the tables there are and those that are to be written.
     fn merged_bytes(&self) -> u64 {
         self.merge_bytes.load(Ordering::Relaxed).saturating_add(self.unwritten_bytes.load(Ordering::Relaxed))
-    }
-
-    /// What was admitted and waits, once for the journal and once for a table.
-    fn waiting_bytes(&self) -> u64 {
-        self.admitted_bytes.load(Ordering::Relaxed).saturating_mul(2)
     }
 
     /// Bytes were written.
@@ -167,6 +181,11 @@ impl Room {
     }
 }
 
+/// What was admitted and waits, once for the journal and once for a table.
+fn waiting_bytes(admitted_bytes: u64) -> u64 {
+    admitted_bytes.saturating_mul(2)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -182,7 +201,7 @@ mod tests {
     }
 
     fn unwritten(unwritten_bytes: u64) -> Begun {
-        Begun { unwritten_bytes, merge_bytes: 0 }
+        Begun { unwritten_bytes, ..Begun::default() }
     }
 
     #[test]
@@ -217,18 +236,20 @@ mod tests {
         let room = |reserve_bytes| Room::new(folder.path().to_path_buf(), reserve_bytes);
         let in_the_way = room(1);
         assert!(!in_the_way.waits_for_tables(|| unwritten(u64::MAX)), "nobody was refused");
-        assert_eq!(in_the_way.check(|| unwritten(u64::MAX - 1)).unwrap_err().harm, Harm::Full);
-        assert!(in_the_way.waits_for_tables(|| unwritten(u64::MAX - 1)));
+        let merge = |next_merge_bytes| Begun { unwritten_bytes: 1, merge_bytes: u64::MAX - 2, next_merge_bytes };
+        assert_eq!(in_the_way.check(|| merge(1)).unwrap_err().harm, Harm::Full);
+        assert!(in_the_way.waits_for_tables(|| merge(1)), "the largest merge is not what comes next");
+        assert!(!in_the_way.waits_for_tables(|| merge(u64::MAX - 2)), "there is no room for what comes next");
+        assert!(!in_the_way.waits_for_tables(|| unwritten(u64::MAX - 1)), "nor for the tables");
         // They are written: whoever comes next is not refused.
         assert!(!in_the_way.waits_for_tables(nothing));
         in_the_way.check(|| panic!("it was asked")).unwrap();
         let short = room(u64::MAX);
         assert_eq!(short.check(|| unwritten(1)).unwrap_err().harm, Harm::Full);
-        assert!(!short.waits_for_tables(|| unwritten(1)), "tables would not help");
+        assert!(short.waits_for_tables(|| unwritten(1)), "what they remove may give room back");
         let merging = room(1);
-        let begun = || Begun { unwritten_bytes: 1, merge_bytes: u64::MAX - 2 };
-        assert!(merging.check(begun).unwrap_err().detail.ends_with(&format!("{} for merging tables", u64::MAX - 1)));
-        assert!(!merging.waits_for_tables(begun), "nor here");
+        let fault = merging.check(|| merge(1)).unwrap_err();
+        assert!(fault.detail.ends_with(&format!("{} for merging tables", u64::MAX - 1)), "{fault:?}");
     }
 
     #[test]
@@ -249,6 +270,26 @@ mod tests {
         room.admit(10 * MB, nothing).unwrap();
         room.carried_out(50 * MB);
         room.admit(50 * MB, nothing).unwrap();
+    }
+
+    #[test]
+    fn what_is_refused_takes_no_room_from_what_is_admitted_beside_it() {
+        const MB: u64 = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room::new(folder.path().to_path_buf(), MB);
+        room.check(nothing).unwrap();
+        room.free_bytes.store(101 * MB, Ordering::Relaxed);
+        // While a large one is looked at, and the disk is asked, a small one comes.
+        let mut room = room;
+        room.made -= Duration::from_secs(2);
+        let came = std::cell::Cell::new(None);
+        _ = room.admit(51 * MB, || {
+            room.credit_bytes.store(MB, Ordering::Relaxed);
+            room.asked_ms.store(room.now_ms(), Ordering::Relaxed);
+            came.set(Some(room.admit(1, nothing).is_ok()));
+            nothing()
+        });
+        assert_eq!(came.get(), Some(true));
     }
 
     /// Small ones go into a round, large ones are written by themselves; one is written by a server, one is not written.

@@ -32,27 +32,32 @@ impl Timer {
             Sync::Every(interval) => interval.min(CHORES_EVERY),
             Sync::Always | Sync::Never => CHORES_EVERY,
         };
-        let mut chores_at = Instant::now() + CHORES_EVERY;
-        let asked = shared.clone();
-        let pause = move || {
-            let goes_on = asked.sweeps.load(Ordering::Acquire) || asked.expiry.has_more();
-            if goes_on { tick.min(PIECE_EVERY) } else { tick }
-        };
+        let (mut chores_at, mut sync_at) = (Instant::now() + CHORES_EVERY, Instant::now());
         let work = move || {
             if shared.sweeps.load(Ordering::Acquire) {
                 _ = queue.try_send(Request::Sweep);
             }
             shared.expiry.ask_for_more(|| queue.try_send(Request::Reclaim { reply: None }));
-            if matches!(shared.sync, Sync::Every(_)) {
+            // Though it wakes more often while pieces are to be removed.
+            if let Sync::Every(interval) = shared.sync
+                && Instant::now() >= sync_at
+            {
                 // What cannot be synced is told to whoever writes next.
                 _ = shared.sync_now();
+                sync_at = Instant::now() + interval;
             }
             if Instant::now() >= chores_at {
                 chores_at = Instant::now() + CHORES_EVERY;
                 chores(&shared, &queue);
             }
+            let goes_on = shared.sweeps.load(Ordering::Acquire) || shared.expiry.has_more();
+            let pause = if goes_on { tick.min(PIECE_EVERY) } else { tick };
+            match shared.sync {
+                Sync::Every(_) => pause.min(sync_at.saturating_duration_since(Instant::now())),
+                Sync::Always | Sync::Never => pause,
+            }
         };
-        Timer::spawn("larder-timer", pause, work)
+        Timer::spawn("larder-timer", tick, work)
     }
 
     /// Starts who notes: `note` writes down how far the store is on disk.
@@ -64,25 +69,26 @@ impl Timer {
                 noted = synced;
                 note();
             }
+            CHORES_EVERY
         };
-        Timer::spawn("larder-notes", || CHORES_EVERY, work)
+        Timer::spawn("larder-notes", CHORES_EVERY, work)
     }
 
-    /// A thread that works, again and again, each time after a pause.
+    /// A thread that works, again and again, each time after a pause: the work tells the next one.
     fn spawn(
         name: &str,
-        pause: impl Fn() -> Duration + Send + 'static,
-        mut work: impl FnMut() + Send + 'static,
+        mut pause: Duration,
+        mut work: impl FnMut() -> Duration + Send + 'static,
     ) -> std::io::Result<Timer> {
         let stops = Arc::new(AtomicBool::new(false));
         let stopped = stops.clone();
         let work = move || {
             loop {
-                thread::park_timeout(pause());
+                thread::park_timeout(pause);
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
-                work();
+                pause = work();
             }
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(work)?;
@@ -107,10 +113,12 @@ impl Drop for Timer {
 
 /// What is to be done once a second.
 fn chores(shared: &Shared, queue: &Queue<Request>) {
-    if shared.failure().is_none()
-        && let Err(fault) = shared.engine.check().and_then(|()| shared.make_room())
-    {
-        shared.fail(&fault);
+    if shared.failure().is_none() {
+        match shared.engine.check().and_then(|()| shared.make_room()) {
+            Ok(true) => _ = queue.try_send(Request::Nothing),
+            Ok(false) => {}
+            Err(fault) => shared.fail(&fault),
+        }
     }
     if let Some(unsettled) = shared.unsettled.get() {
         unsettled.trim();
@@ -128,5 +136,44 @@ fn chores(shared: &Shared, queue: &Queue<Request>) {
     let is_due = shared.expiry.is_due(shared.time.now_ms()) && shared.failure().is_none();
     if is_due {
         _ = queue.try_send(Request::Reclaim { reply: None });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Ctx, Key, Op, PutMode, Store, Ttl};
+
+    use super::*;
+    use crate::Options;
+
+    const INTERVAL: Duration = Duration::from_millis(400);
+
+    #[tokio::test]
+    async fn it_syncs_as_often_as_was_asked_for_however_much_is_to_be_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Options::new(folder.path()).sync(Sync::Every(INTERVAL)).open().unwrap();
+        for batch in 0..20 {
+            let put = |nth| {
+                let key = Key::new(format!("{batch}.{nth}")).unwrap();
+                Op::put(key, PutMode::Set, "v", Ttl::After(Duration::from_millis(1)))
+            };
+            assert!(store.run(Ctx::default(), (0..1_000).map(put).collect()).await.iter().all(Result::is_ok));
+        }
+        let synced = || store.shared().synced.load(Ordering::Acquire);
+        let until = Instant::now() + Duration::from_secs(20);
+        // They are looked for within a second, and removed in 20 pieces, each of which is a batch.
+        let (mut is_at_it, mut last, mut syncs) = (false, synced(), Vec::new());
+        while !is_at_it || store.shared().expiry.has_more() {
+            assert!(Instant::now() < until, "they are removed");
+            is_at_it = is_at_it || store.shared().expiry.has_more();
+            let now = synced();
+            if now != last {
+                syncs.push(Instant::now());
+            }
+            last = now;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let close = syncs.windows(2).filter(|two| two[1] - two[0] < INTERVAL / 2).count();
+        assert!(close <= 2, "{syncs:?}");
     }
 }

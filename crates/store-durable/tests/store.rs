@@ -329,6 +329,33 @@ async fn a_clock_set_back_brings_nothing_back_though_nothing_was_written_since()
     assert_eq!(open().stats().unwrap().sequence, sequence);
 }
 
+/// Commands that look at something open the folder, read, and close it again.
+#[tokio::test]
+async fn a_turn_that_only_reads_writes_nothing_unless_it_told_what_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    let open = || Options::new(folder.path()).clock(clock.clone()).open().unwrap();
+    let store = open();
+    let life = Duration::from_secs(6_500);
+    run(&store, put("brief", "v", 0, Ttl::After(life))).await.unwrap();
+    run(&store, put("long", "v", 0, Ttl::After(10 * life))).await.unwrap();
+    let sequence = store.stats().unwrap().sequence;
+    drop(store);
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(1));
+        let store = open();
+        assert!(item(&store, "brief").await.is_some());
+        assert_eq!(store.stats().unwrap().sequence, sequence);
+    }
+    clock.advance(life);
+    let store = open();
+    assert_eq!(item(&store, "brief").await, None);
+    drop(store);
+    let store = open();
+    assert_eq!(store.stats().unwrap().sequence, sequence + 1, "the time");
+    assert!(item(&store, "long").await.is_some());
+}
+
 /// As long as somebody is told by it, and nothing else is written: what a kill leaves is no more than a minute behind.
 #[tokio::test]
 async fn the_time_is_noted_once_a_minute_while_somebody_is_told_that_something_is_over() {

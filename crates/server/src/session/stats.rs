@@ -77,7 +77,7 @@ impl Session {
         stat(out, "max_connections", env.limits.connections_max);
         stat(out, "curr_connections", env.conns.count());
         stat(out, "connection_structures", env.conns.count());
-        stat(out, "read_buf_bytes", env.held_bytes.load(Ordering::Relaxed));
+        stat(out, "read_buf_bytes", env.all_held_bytes());
         for &count in Count::ALL {
             stat(out, count.name(), env.counters.since_reset(count));
         }

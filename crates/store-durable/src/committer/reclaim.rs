@@ -42,18 +42,24 @@ impl Committer {
         self.note_time();
     }
 
-    /// Writes a batch without items, if the time of the last one is over and items have lives that end: what is a miss now stays one, also where the wall clock is set back before the store is opened next.
+    /// Writes a batch without items, if somebody may have been told by a later time than that of the last one, and items have lives that end: what is a miss now stays one, also where the wall clock is set back before the store is opened next.
     pub(super) fn note_time(&mut self) {
-        if !self.shared.expiry.has_lives() || self.shared.failure().is_some() {
+        // In this order: who is told of a later end sets it again.
+        let is_told = self.shared.told_over.swap(false, Ordering::SeqCst);
+        if !is_told || !self.shared.expiry.has_lives() || self.shared.failure().is_some() {
             return;
         }
-        // In this order: who is told of a later end sets it again.
-        self.shared.told_over.store(false, Ordering::SeqCst);
         self.begin_round();
         if self.now_ms() > self.commit.time_ms {
+            self.write_nothing();
+        }
+    }
+
+    /// Writes a batch without items. Where it fails the store has failed, and whoever writes next is told.
+    pub(super) fn write_nothing(&mut self) {
+        if self.shared.failure().is_none() {
             let entries = self.shared.engine.entries();
-            // Where it fails the store has failed, and whoever writes next is told.
-            _ = self.write(entries, self.shared.sync == Sync::Always, Seen::Later);
+            _ = self.write(entries, self.shared.sync == Sync::Always, Seen::Never);
         }
     }
 
@@ -143,5 +149,43 @@ impl Committer {
             self.put(key, None);
         }
         Ok(if is_over { Came::Over } else { Came::Other })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Ctx, Key, Op, PutMode, StoreExt, Ttl};
+
+    use super::*;
+    use crate::Options;
+    use crate::committer::Request;
+    use crate::layout::COMMIT_KEY;
+
+    fn limit(shared: &crate::committer::Shared) -> u64 {
+        crate::layout::Commit::decode(&shared.engine.get(COMMIT_KEY).unwrap().unwrap()).unwrap().cas_limit
+    }
+
+    #[tokio::test]
+    async fn the_time_is_asked_for_once_where_no_item_has_a_life_and_its_batch_takes_no_tokens() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |ttl| Op::put(Key::new("k").unwrap(), PutMode::Set, "v", ttl);
+        let store = Options::new(folder.path()).open().unwrap();
+        store.run_one(Ctx::default(), put(Ttl::Never)).await.unwrap();
+        // It is known only once somebody has looked that there are no lives.
+        store.reclaim_expired().await.unwrap();
+        let told = || store.shared().told_over.load(Ordering::SeqCst);
+        store.shared().told_over.store(true, Ordering::SeqCst);
+        assert!(store.ask(Request::Time).await.is_ok());
+        store.sync().await.unwrap();
+        assert!(!told(), "it would be asked for every second");
+        store.run_one(Ctx::default(), put(Ttl::After(std::time::Duration::from_secs(60)))).await.unwrap();
+        drop(store);
+        let store = Options::new(folder.path()).open().unwrap();
+        let before = (limit(store.shared()), store.stats().unwrap().sequence);
+        store.shared().told_over.store(true, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(store.ask(Request::Time).await.is_ok());
+        store.sync().await.unwrap();
+        assert_eq!((limit(store.shared()), store.stats().unwrap().sequence), (before.0, before.1 + 1));
     }
 }

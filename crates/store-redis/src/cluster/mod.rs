@@ -10,6 +10,7 @@ mod map;
 mod nodes;
 mod parts;
 mod slot;
+mod told;
 mod watch;
 
 use std::sync::Arc;

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn keys_are_scattered_over_several_servers_only() {
         let of = |hosts: &[&str]| {
-            aggregate(&[], &Config::new(hosts.iter().map(|host| Server::tcp(*host, Config::PORT)).collect()))
+            aggregate(&[], &Config::new(hosts.iter().map(|host| Server::tcp(host, Config::PORT)).collect()))
         };
         assert_eq!((of(&["a"]).scattered, of(&["a", "b"]).scattered), (false, true));
     }

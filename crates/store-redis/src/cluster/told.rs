@@ -115,8 +115,11 @@ impl Told {
     fn is_of_another(&self, map: &SlotMap) -> bool {
         let primaries = map.primaries();
         let agree = primaries.iter().filter(|place| self.epochs.get(place) == Some(&map.epoch())).count();
-        let is_alone = primaries.len() == 1 && !(map.is_whole() && !self.is_gone_by(&primaries[0]));
-        2 * agree > primaries.len() && !is_alone
+        let is_believed = match primaries {
+            [alone] => map.is_whole() && !self.is_gone_by(alone),
+            _ => true,
+        };
+        is_believed && 2 * agree > primaries.len()
     }
 
     fn is_gone_by(&self, place: &Place) -> bool {

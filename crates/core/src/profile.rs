@@ -30,6 +30,9 @@ pub struct Profile {
     pub batch_ops_max: usize,
     /// How many nodes hold the keys; each is asked at once. 1 where there is no network.
     pub nodes: usize,
+    /// True if keys stand on several servers, of which one may lose what it has while others keep theirs. [`nodes`](Profile::nodes) does not say that: a cluster that
+    /// places keys by itself counts as one.
+    pub scattered: bool,
     /// True if conditional writes by token work.
     pub cas: bool,
     /// True if a delete by token works. Where a store has no such command and gets the same otherwise, its crate says at what cost.
@@ -179,6 +182,19 @@ impl Profile {
         self.eviction != Eviction::Never
     }
 
+    /// True if an item may be gone for good while others of the same age stay: the store evicts, or keeps keys on several servers, of which one that is started again, or has failed over, may have less.
+    /// A disk that has all that was acknowledged loses nothing so.
+    ///
+    /// ```
+    /// use larder_core::{Durability, Profile};
+    /// let one = Profile { durability: Durability::Server, ..Profile::unlimited("example") };
+    /// assert!(!one.may_lose_one()); // it loses everything, or nothing
+    /// assert!(Profile { scattered: true, ..one }.may_lose_one());
+    /// ```
+    pub fn may_lose_one(&self) -> bool {
+        self.may_evict() || (self.scattered && self.durability != Durability::Disk)
+    }
+
     /// A profile that promises everything an embedded store can, but for the optional ops (ranges, native ops): a starting point
     /// for stores and tests.
     ///
@@ -195,6 +211,7 @@ impl Profile {
             item_overhead_bytes: 0,
             batch_ops_max: usize::MAX,
             nodes: 1,
+            scattered: false,
             cas: true,
             delete_cas: true,
             ttl: TtlSupport::Millis,

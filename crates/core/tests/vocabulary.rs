@@ -13,8 +13,8 @@ use larder_core::native::{
 use larder_core::survey::{DataType, Part, Vitals};
 use larder_core::text::SHOWN_BYTES_MAX;
 use larder_core::{
-    Arith, Batch, Cas, Clock, Ctx, Effect, ErrorKind, Eviction, Item, Key, Op, Profile, PutMode, Ranges, Replies,
-    Reply, Run, Store, StoreExt, SystemClock, Ttl, Verb, Want,
+    Arith, Batch, Cas, Clock, Ctx, Durability, Effect, ErrorKind, Eviction, Item, Key, Op, Profile, PutMode, Ranges,
+    Replies, Reply, Run, Store, StoreExt, SystemClock, Ttl, Verb, Want,
 };
 
 /// Answers each op with the same reply, and remembers the op.
@@ -250,6 +250,16 @@ fn scores_of_unlike_numbers_differ() {
 fn only_a_store_that_never_evicts_is_said_not_to() {
     let of = |eviction| Profile { eviction, ..Profile::unlimited("x") }.may_evict();
     assert!(!of(Eviction::Never) && of(Eviction::Unknown));
+}
+
+#[test]
+fn one_of_several_servers_may_lose_what_others_keep_unless_all_is_on_disk() {
+    let of = |scattered, durability| Profile { scattered, durability, ..Profile::unlimited("x") };
+    for durability in [Durability::Process, Durability::Server, Durability::Recent, Durability::Unknown] {
+        assert!(of(true, durability).may_lose_one() && !of(false, durability).may_lose_one(), "{durability:?}");
+    }
+    assert!(!of(true, Durability::Disk).may_lose_one());
+    assert!(Profile { eviction: Eviction::WhenFull, ..of(false, Durability::Disk) }.may_lose_one());
 }
 
 #[test]

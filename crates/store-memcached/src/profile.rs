@@ -44,6 +44,7 @@ pub(crate) fn aggregate(infos: &[ServerInfo], config: &Config) -> Profile {
         item_overhead_bytes: Abilities::ITEM_OVERHEAD_BYTES,
         batch_ops_max: batch_ops_max(config),
         nodes,
+        scattered: nodes > 1,
         cas: all(|server| server.cas),
         // The classic dialect ends the item's life by a `cas`.
         delete_cas: all(|server| server.cas && (server.dialect.is_meta() || server.ttl)),
@@ -124,5 +125,13 @@ mod tests {
         let config = Config::new(["a", "b"].map(|host| Server::tcp(host, Config::PORT)).to_vec());
         let nobody = aggregate(&[], &config);
         assert_eq!((nobody.durability, nobody.eviction), (Durability::Unknown, Eviction::Unknown));
+    }
+
+    #[test]
+    fn keys_are_scattered_over_several_servers_only() {
+        let of = |hosts: &[&str]| {
+            aggregate(&[], &Config::new(hosts.iter().map(|host| Server::tcp(host, Config::PORT)).collect()))
+        };
+        assert_eq!((of(&["a"]).scattered, of(&["a", "b"]).scattered), (false, true));
     }
 }

@@ -26,6 +26,7 @@ pub(crate) fn profile(info: &ServerInfo, value_bytes_max: usize) -> Profile {
         item_overhead_bytes: HEADER_BYTES_MAX,
         batch_ops_max: BATCH_OPS_MAX,
         nodes: 1,
+        scattered: false,
         cas: true,
         delete_cas: true,
         ttl: TtlSupport::Millis,
@@ -68,6 +69,7 @@ pub(crate) fn cluster_profile(infos: &[&ServerInfo], primaries: usize, value_byt
         all.encodings = all.encodings.filter(|encodings| one.encodings.as_ref() == Some(encodings));
         all.warnings.extend(one.warnings);
     }
+    all.scattered = primaries > 1;
     all.warnings.sort();
     all.warnings.dedup();
     let replicas: u32 = infos.iter().map(|info| info.replicas).sum();
@@ -186,6 +188,10 @@ mod tests {
             "a failover loses the latest"
         );
         assert_eq!((alike.warnings.len(), alike.nodes), (0, 1));
+        let alone = cluster_profile(&[&disk], 1, 4 << 20);
+        assert!(!profile(&disk, 4 << 20).scattered && !alone.scattered && !alone.may_lose_one());
+        // One of them may lose what a queue has there while its state stands on another.
+        assert!(alike.scattered && alike.may_lose_one() && cluster_profile(&[], 3, 4 << 20).scattered);
         assert_eq!(alike.encodings, disk.encodings);
         assert_eq!(alike.store, "redis 7.0.15, cluster of 3 primaries, 3 replicas");
         let alone = primary(Persistence::AppendOnlyAlways, "noeviction", 0, 512 << 20);

@@ -10,6 +10,7 @@ mod map;
 mod nodes;
 mod parts;
 mod slot;
+mod told;
 mod watch;
 
 use std::sync::Arc;
@@ -56,7 +57,7 @@ const LIST_PAUSE: Duration = Duration::from_millis(50);
 /// - **A failover may lose acknowledged writes**: replicas follow a little behind. Structures tell a handle that saw more (`RolledBack`, `Lost`); a
 ///   fresh process cannot know. A primary that is cut off from the others may serve reads, and take writes that will be lost, until its
 ///   `cluster-node-timeout`.
-/// - There are no ranks of a route: [`nodes`](Profile::nodes) is 1, since a cluster keeps its own copies.
+/// - There are no ranks of a route: [`nodes`](Profile::nodes) is 1, since a cluster keeps its own copies; [`scattered`](Profile::scattered) where it has several primaries.
 ///
 /// ```no_run
 /// use larder_core::{Key, PutMode, StoreExt, Ttl};

@@ -11,10 +11,11 @@ use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 use super::config::ClusterConfig;
 use super::map::{PRIMARIES_MAX, Place, SlotMap};
+use super::told::{Told, older};
 use crate::codec::refused;
 use crate::counters::{Counters, count};
 use crate::handshake::text;
@@ -183,8 +184,8 @@ impl Nodes {
     /// Asks one node for the map, of those that serve a random one, and goes by it if it has every slot and is no older than the one gone by. One that was cut off from the others knows of its own slots
     /// alone, or of who served what before: so what lacks slots, or is older, or no answer, has the others asked, too, and the best map is gone by.
     ///
-    /// An older one is never gone by, unless most primaries of the newer one tell older ones: an epoch that was agreed on most of them keep, so
-    /// it was another cluster then, or it was made anew.
+    /// An older one is never gone by, unless most primaries of the newer one tell older ones, or most primaries that the older one names are at its epoch, and nobody tells a newer one: an epoch that was
+    /// agreed on most of them keep, so it was another cluster then, or it was made anew.
     ///
     /// A cluster may have slots that nobody serves. Then the others are asked now and then, and between that a map as full as the one gone by will do.
     pub(crate) async fn look(&self) -> Result<()> {
@@ -207,14 +208,12 @@ impl Nodes {
                 return Ok(());
             }
         }
-        let told = self.all_told(&known, first, told, places).await;
-        *self.asked_all.lock() = Some(Instant::now());
-        let Told { best, behind } = told;
-        let best = best?;
-        if best.is_older_than(&known.map) && 2 * behind <= known.members.len() {
-            return Err(older(&best, &known.map));
+        let mut told = self.all_told(&known, &first, told, places).await;
+        if told.is_behind() {
+            self.named_told(&mut told).await;
         }
-        self.install(best)
+        *self.asked_all.lock() = Some(Instant::now());
+        self.install(told.decided()?)
     }
 
     /// Whom to ask: first one that serves and is not known to be down, if there is one; then the seeds, which are never forgotten, and of all others some.
@@ -229,37 +228,53 @@ impl Nodes {
         all.filter(|place| listed.insert(place.clone())).take(ASKED_MAX).collect()
     }
 
-    /// The best of what a first node told and what the others tell, all asked at once. Ends with the first map that is whole and no older than the `known` one. A
-    /// node that hangs holds up what others told for no longer than an op.
+    /// What a first node told and what the others tell, all asked at once. Ends with the first map that is whole and no older than the `known` one. A node that
+    /// hangs holds up what others told for no longer than an op.
     async fn all_told(
         &self,
-        known: &Topology,
-        first: Arc<Member>,
+        known: &Arc<Topology>,
+        first: &Arc<Member>,
         told: Result<SlotMap>,
         places: impl Iterator<Item = Place>,
     ) -> Told {
-        let mut asked = JoinSet::new();
-        let mut all = Told { best: Err(unasked()), behind: 0 };
-        all.take(known, &first, told);
-        for place in places {
-            match self.at(&place) {
-                Ok(member) => {
-                    let patience = self.patience();
-                    asked.spawn(async move { (member.clone(), ask(member, patience).await) });
-                }
-                Err(error) => all.best = all.best.or(Err(error)),
-            }
-        }
+        let mut all = Told::new(known.clone());
+        all.take(first, told);
+        places.for_each(|place| self.put_to(&mut all, &place));
         let mut until = Instant::now() + self.patience();
-        while !all.best.as_ref().is_ok_and(|map| map.is_whole() && !map.is_older_than(&known.map)) {
-            if all.best.is_ok() {
+        while !all.is_whole() {
+            if all.is_told() {
                 until = until.min(Instant::now() + self.config.node.timeout);
             }
-            let next = tokio::time::timeout_at(until.into(), asked.join_next()).await;
+            let next = tokio::time::timeout_at(until.into(), all.open.join_next()).await;
             let Ok(Some(Ok((member, told)))) = next else { break };
-            all.take(known, &member, told);
+            all.take(&member, told);
         }
         all
+    }
+
+    /// Nothing but older maps was told: whoever these name is asked, too, for as long as an op may take, and who was asked before and has not answered is waited for.
+    async fn named_told(&self, all: &mut Told) {
+        for place in all.unasked() {
+            self.put_to(all, &place);
+        }
+        let until = Instant::now() + self.config.node.timeout;
+        while all.is_behind() {
+            let next = tokio::time::timeout_at(until.into(), all.open.join_next()).await;
+            let Ok(Some(Ok((member, told)))) = next else { break };
+            all.take(&member, told);
+        }
+    }
+
+    /// Asks one more.
+    fn put_to(&self, all: &mut Told, place: &Place) {
+        all.asked.insert(place.clone());
+        match self.at(place) {
+            Ok(member) => {
+                let patience = self.patience();
+                all.open.spawn(async move { (member.clone(), ask(member, patience).await) });
+            }
+            Err(error) => all.cannot_ask(error),
+        }
     }
 
     /// How long one node may take to tell the map: it may have to be dialled first.
@@ -304,43 +319,6 @@ impl Nodes {
         drop(known);
         next
     }
-}
-
-/// What several nodes told.
-struct Told {
-    /// The best map; where none is told, why.
-    best: Result<SlotMap>,
-    /// Primaries of the map gone by that told an older one.
-    behind: usize,
-}
-
-impl Told {
-    fn take(&mut self, known: &Topology, member: &Arc<Member>, told: Result<SlotMap>) {
-        let is_older = told.as_ref().is_ok_and(|map| map.is_older_than(&known.map));
-        self.behind += usize::from(is_older && known.members.iter().any(|serving| serving.place == member.place));
-        let rank = |map: &SlotMap| (!map.is_older_than(&known.map), map.fullness());
-        let is_better = match (&self.best, &told) {
-            (Ok(best), Ok(map)) => rank(map) > rank(best),
-            (Ok(_), Err(_)) => false,
-            (Err(_), Ok(_)) => true,
-            // A wrong setting is what is to be mended; that a node is down may pass.
-            (Err(before), Err(_)) => before.kind() != ErrorKind::Config,
-        };
-        if is_better {
-            self.best = told;
-        }
-    }
-}
-
-fn unasked() -> Error {
-    Error::new(ErrorKind::Unavailable, "no node was asked")
-}
-
-fn older(told: &SlotMap, known: &SlotMap) -> Error {
-    let (told, known) = (told.epoch(), known.epoch());
-    let detail =
-        format!("the nodes that answer tell of epoch {told}, and the cluster was at {known}: they were cut off");
-    Error::new(ErrorKind::Unavailable, detail)
 }
 
 /// **Round trips: 1.**
@@ -437,6 +415,82 @@ mod tests {
             nodes.look().await.unwrap();
             assert_eq!(owners(&nodes), [slots[0].2.port, slots[1].2.port]);
         }
+    }
+
+    /// Seeds that stay, as names do, which serve nothing themselves, and three primaries, all gone by at epoch 9; and as many new nodes.
+    async fn served(seeds: &[&Fake]) -> (Arc<Nodes>, [Fake; 3], [Fake; 3]) {
+        let [olds, news] = [start_three().await, start_three().await];
+        seeds.iter().copied().chain(&olds).for_each(|fake| fake.says(9, &thirds(&olds)));
+        let nodes = nodes(seeds);
+        nodes.look().await.unwrap();
+        assert_eq!(owners(&nodes), [olds[0].port, olds[2].port]);
+        (nodes, olds, news)
+    }
+
+    async fn start_three() -> [Fake; 3] {
+        [Fake::start().await, Fake::start().await, Fake::start().await]
+    }
+
+    fn thirds(of: &[Fake; 3]) -> [(u16, u16, &Fake); 3] {
+        [(0, 4_999, &of[0]), (5_000, 9_999, &of[1]), (10_000, LAST, &of[2])]
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_cluster_that_was_made_anew_at_other_places_is_gone_by_once_most_of_its_primaries_say_so() {
+        let (one, two) = (Fake::start().await, Fake::start().await);
+        let (nodes, olds, news) = served(&[&one, &two]).await;
+        drop(olds);
+        // Mid-way: nobody but the seeds, and one of three, which a node that was cut off could be.
+        [&one, &two, &news[0]].iter().for_each(|fake| fake.says(6, &thirds(&news)));
+        news[1].says(5, &thirds(&news));
+        assert_eq!(nodes.look().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        news[1].says(6, &thirds(&news));
+        tokio::time::sleep(ASK_ALL).await;
+        nodes.look().await.unwrap();
+        assert_eq!(owners(&nodes), [news[0].port, news[2].port]);
+        // From here on as ever.
+        [&one, &two].into_iter().chain(&news).for_each(|fake| fake.says(7, &thirds(&news)));
+        nodes.look().await.unwrap();
+        assert_eq!(nodes.topology().map.epoch(), 7);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_cluster_of_one_primary_that_was_made_anew_elsewhere_is_gone_by() {
+        let (seed, before, after) = (Fake::start().await, Fake::start().await, Fake::start().await);
+        [&seed, &before].iter().for_each(|fake| fake.says(9, &[(0, LAST, &before)]));
+        let nodes = nodes(&[&seed]);
+        nodes.look().await.unwrap();
+        drop(before);
+        [&seed, &after].iter().for_each(|fake| fake.says(1, &[(0, LAST, &after)]));
+        nodes.look().await.unwrap();
+        assert_eq!(owners(&nodes), [after.port; 2]);
+    }
+
+    /// Each was cut off by itself, at an epoch of its own: what they name they do not agree on, though most of it answers, and all of it is older.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nodes_that_were_cut_off_one_after_the_other_are_no_cluster_that_was_made_anew() {
+        let seed = Fake::start().await;
+        let (nodes, olds, news) = served(&[&seed]).await;
+        let kept = [olds[0].port, olds[2].port];
+        drop(olds);
+        seed.says(7, &thirds(&news));
+        for (fake, epoch) in news.iter().zip([7, 8, 6]) {
+            fake.says(epoch, &thirds(&news));
+        }
+        for _ in 0..2 {
+            assert_eq!(nodes.look().await.unwrap_err().kind(), ErrorKind::Unavailable);
+            assert_eq!(owners(&nodes), kept);
+            tokio::time::sleep(ASK_ALL).await;
+        }
+        // It has forgotten the others: its word for itself is that of nobody else.
+        [&seed, &news[0]].iter().for_each(|fake| fake.says(4, &[(0, 99, &news[0])]));
+        assert_eq!(nodes.look().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        // A primary of the map that a seed tells may know better than the seed.
+        seed.says(6, &thirds(&news));
+        news[2].says(10, &thirds(&news));
+        tokio::time::sleep(ASK_ALL).await;
+        nodes.look().await.unwrap();
+        assert_eq!((owners(&nodes), nodes.topology().map.epoch()), ([news[0].port, news[2].port], 10));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

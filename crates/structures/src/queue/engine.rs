@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::{
-    Batch, Cas, ClockRef, Ctx, Durability, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreRef,
+    Batch, Cas, ClockRef, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Reply, Result, Route, StoreRef,
     SystemClock, Ttl, TtlSupport, Want,
 };
 
@@ -63,19 +63,13 @@ pub(super) struct Engine {
     pub(super) value_bytes_max: usize,
     /// The highest sequence of the state that was read: a lower one is a rollback.
     newest: AtomicU64,
-    /// True once the store said that it may evict, or lose one of its servers: what is gone later may have been evicted by then, whatever it says meanwhile.
+    /// True once the store said that it may evict, or lose what one of its servers has: what is gone later may have been evicted by then, whatever it says meanwhile.
     may_evict: AtomicBool,
     /// Losses that callers of this handle have heard of: not told again by it.
     heard: AtomicU64,
     pub(super) clock: ClockRef,
     /// What was seen when there was nothing to take: something has come only once one of them changes. Held for a load or a store.
     sight: Mutex<Vec<Watched>>,
-}
-
-/// True of a store that may lose a segment and keep the state: it evicts, or has several servers, of which one that is started again has nothing.
-fn may_lose_one(profile: &Profile) -> bool {
-    let is_kept = matches!(profile.durability, Durability::Process | Durability::Disk);
-    profile.may_evict() || (profile.nodes > 1 && !is_kept)
 }
 
 /// The state as it was read.
@@ -149,7 +143,7 @@ impl Engine {
             cell,
             value_bytes_max: value_bytes_max(&store.profile(), key_bytes),
             newest: AtomicU64::new(0),
-            may_evict: AtomicBool::new(may_lose_one(&store.profile())),
+            may_evict: AtomicBool::new(store.profile().may_lose_one()),
             heard: AtomicU64::new(0),
             store: store.clone(),
         })
@@ -158,7 +152,7 @@ impl Engine {
     /// True if what is gone may have been evicted, or lost with a server that the state does not stand on. Asked once the reply that misses it has come: a store on the network says anew at each handshake what it keeps, and that comes before the replies of its
     /// connection. Once true it stays so.
     pub(super) fn may_evict(&self) -> bool {
-        let may_evict = self.may_evict.load(Ordering::Acquire) || may_lose_one(&self.store.profile());
+        let may_evict = self.may_evict.load(Ordering::Acquire) || self.store.profile().may_lose_one();
         if may_evict {
             self.may_evict.store(true, Ordering::Release);
         }

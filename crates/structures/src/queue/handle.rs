@@ -483,7 +483,7 @@ macro_rules! handle {
 
             /// Takes an item for good: at most once. `None` if there is none. **Round trips: 2**, 1 in a row on the handle that wrote last.
             ///
-            /// On a store that may evict, `None` may take some 300 ms, and 1 round trip for each look meanwhile: as long as it is open whether a segment that is gone was removed by another or lost.
+            /// On a store that may evict, or has several servers without a disk, `None` may take some 300 ms, and 1 round trip for each look meanwhile: as long as it is open whether a segment that is gone was removed by another or lost.
             #[doc = example!(stringify!($name); "jobs.push_all([\"a\", \"b\"]).await?;", concat!("assert_eq!(jobs.pop().await?.as_deref(), Some(&b\"", $newest, "\"[..]));"))]
             /// # Errors
             /// [`Lost`](ErrorKind::Lost), until one consumer has heard of it, where a segment with items is gone (**round trips: 1** more): try again, to go on behind it. With an effect that is

@@ -23,8 +23,8 @@
 //!
 //! A duplicate takes a lease that ran out, an item that was given back, or a fault. One window is left in which a loss is not
 //! seen: a restart of the server that also loses the manifest, for then the structure is absent. A producer that has not noticed that its segment was closed may push to it when others have emptied it, and
-//! the server may evict it then: so on a store that may evict, a segment that was emptied and is gone is told as lost unless it is known that it was removed, though perhaps nothing was in it. It is not known
-//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms), or removed it while the store was one that never evicts, which it is no more (nobody says so there). A request that the network held back makes nothing
+//! the server may evict it then, or lose it, where several keep what is not on disk: so on a store that may evict, or has several servers without a disk, a segment that was emptied and is gone is told as lost unless it is known that it was removed, though perhaps nothing was in it. It is not known
+//! where the reply to the removal was lost, or the one who removed it died right then, or stood still for 300 ms before it said so (half the timeout of a handle that has less than 600 ms), or removed it while the store was one that loses nothing so, which it is no more (nobody says so there). A request that the network held back makes nothing
 //! again that was removed: a segment's key is drawn for the one request that adds it.
 //!
 //! # Leases
@@ -42,8 +42,8 @@
 //! | of an opened handle | round trips |
 //! |---|---|
 //! | push: up to 1,000 items, or a segment's bytes | 1; 2 more where the next segment is opened: once in 1,000 items or in a segment's bytes; 4 more where the tail refused it; of a stack 1 more where it seems full, and 1 where more than 16 segments are partly taken, or used up |
-//! | claim, pop, ack, release | as below; once in a segment up to 4 more: for its link, to remove it, of a stack with its link, and on a store that may evict to note that |
-//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. A claim whose lease the store did not take: 1 more, of a stack 2. Where there is nothing: 2 more for the one who removes what was used up; and on a store that may evict, while it is open what became of a segment, 1 for each look, for some 300 ms: pauses between them are drawn between 0 and a bound that doubles from 1 ms to 50 ms |
+//! | claim, pop, ack, release | as below; once in a segment up to 4 more: for its link, to remove it, of a stack with its link, and on a store that may evict, or has several servers without a disk, to note that |
+//! | claim, pop | 2; 1 where the handle wrote the state last and has read on: a queue's claims in a row. A claim whose lease the store did not take: 1 more, of a stack 2. Where there is nothing: 2 more for the one who removes what was used up; and on a store that may evict, or has several servers without a disk, while it is open what became of a segment, 1 for each look, for some 300 ms: pauses between them are drawn between 0 and a bound that doubles from 1 ms to 50 ms |
 //! | `pop_within`, `claim_within` | as claim and pop, and 1 for each look while there is nothing; where the store tells of changes there is one more for each wait, of 2 s at the most, that ends as an item comes. Elsewhere the pauses between looks are drawn between 0 and a bound that doubles from 10 ms to 250 ms |
 //! | ack, release | 1 where the handle wrote the state last, else 2 |
 //! | renew | 1 |

@@ -5,6 +5,9 @@
 //! that one does it at once and by the token of what was taken whole: the store's answer tells it whether the segment was there as it was read. A segment that is
 //! gone and that nobody was to remove is lost, and what was pushed to it late with it.
 //!
+//! A server of several that loses what it has, with or without a failover, is as one that evicts where the state stands on another: what is said below of a store that may evict holds also of one that has
+//! several servers without a disk ([`may_lose_one`](larder_core::Profile::may_lose_one)).
+//!
 //! | the segment is gone, and the state names | then it was |
 //! |---|---|
 //! | nobody | evicted: told |
@@ -16,7 +19,7 @@
 //! So on a store that may evict a removal is noted in the state as soon as it is answered. Among many who write the state that write may come through late; until then, or until the
 //! loss is told, nobody is told that there is nothing to take.
 //!
-//! A store on the network may come to be another while a handle is open: whether it evicts is asked behind the replies, and once it may, it is taken to do so for good.
+//! A store on the network may come to be another while a handle is open: whether it may evict is asked behind the replies, and once it may, it is taken to do so for good.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -69,7 +72,7 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Removals {
     pub(super) writer: u64,
-    /// True if what is gone may have been evicted.
+    /// True if what is gone may have been evicted, or lost with one of several servers.
     may_evict: bool,
     /// How long another's note is waited for.
     note_wait: Duration,
@@ -258,7 +261,7 @@ impl Sent {
 
 impl Consumer {
     /// Removes what the state says that this handle removes, and says so in the state where others cannot tell what became of it. What fails is
-    /// done by a later call. **Round trips: 1** where there is something to remove, of a stack 2; 1 more on a store that may evict.
+    /// done by a later call. **Round trips: 1** where there is something to remove, of a stack 2; 1 more on a store that may evict, or has several servers without a disk.
     pub(super) async fn clear_up(&mut self, ctx: Ctx) {
         // The caller's answer is known: it is not to come too late for this.
         let now = ambient::now();

@@ -160,10 +160,15 @@ impl Inner {
     /// True where an entry that is missing cannot have been lost. Asked once the reply that misses it has come: a store on the network says anew at each handshake what it keeps, and that comes before the
     /// replies of its connection. Once false it stays so.
     pub(super) fn is_lossless(&self) -> bool {
+        !self.may_lose.load(Ordering::Acquire) && self.is_lossless_by(&self.store.profile())
+    }
+
+    /// The same by a profile that was just read.
+    pub(super) fn is_lossless_by(&self, profile: &Profile) -> bool {
         if self.may_lose.load(Ordering::Acquire) {
             return false;
         }
-        let may_lose = may_lose(&self.store.profile());
+        let may_lose = may_lose(profile);
         if may_lose {
             self.may_lose.store(true, Ordering::Release);
         }

@@ -96,11 +96,13 @@ impl Inner {
         wanted: Vec<usize>,
     ) -> Result<Vec<usize>> {
         let mut missing = Vec::new();
-        let ops_max = self.store.profile().batch_ops_max;
-        let shards = if self.is_lossless() { usize::from(self.shards.count()) } else { 0 };
-        for part in wanted.chunks(ops_max.saturating_sub(shards).max(1)) {
+        // Read once: it only says what is asked for beside the entries. Who judges what is missing asks anew.
+        let profile = self.store.profile();
+        let is_lossless = self.is_lossless_by(&profile);
+        let shards = if is_lossless { usize::from(self.shards.count()) } else { 0 };
+        for part in wanted.chunks(profile.batch_ops_max.saturating_sub(shards).max(1)) {
             loop {
-                match self.fetch_part(effort, asked, part).await {
+                match self.fetch_part(effort, asked, part, is_lossless).await {
                     Ok(more) => break missing.extend(more),
                     Err(error) => effort.again(self.subject(), error).await?,
                 }
@@ -114,11 +116,12 @@ impl Inner {
         effort: &Effort,
         asked: &mut [Asked<'_>],
         part: &[usize],
+        is_lossless: bool,
     ) -> Result<Vec<usize>> {
         let mut batch: Batch = self.item_keys(asked, part)?.into_iter().map(Inner::get_op).collect();
         // On a store that cannot lose an entry, what is missing is absent, unless the whole table was dropped, or the store is another by now.
         let mut shards: Vec<u16> = Vec::new();
-        if self.is_lossless() {
+        if is_lossless {
             shards.extend(part.iter().map(|&at| asked[at].spot.shard));
             shards.sort_unstable();
             shards.dedup();

@@ -180,7 +180,7 @@ async fn of_many_producers_loses_nothing_under_random_faults(t: Bench, kind: Kin
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let (name, may_evict) = (t.name("a"), t.store.profile().may_evict());
+    let (name, may_evict) = (t.name("a"), t.store.profile().may_lose_one());
     let taker = line(&t, kind, &name).await;
     let broken: Vec<Faulty> = (0..7).map(|_| Faulty::new(t.store.clone())).collect();
     let mut handles = Vec::new();

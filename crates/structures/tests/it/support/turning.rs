@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use larder_core::{Batch, Ctx, Durability, Eviction, Profile, Run, Store, StoreRef};
 
@@ -10,11 +10,12 @@ use larder_core::{Batch, Ctx, Durability, Eviction, Profile, Run, Store, StoreRe
 pub(crate) struct Turning {
     inner: StoreRef,
     may_lose: AtomicBool,
+    profiles: AtomicU64,
 }
 
 impl Turning {
     pub(crate) fn over(inner: &StoreRef) -> Arc<Turning> {
-        Arc::new(Turning { inner: inner.clone(), may_lose: AtomicBool::new(false) })
+        Arc::new(Turning { inner: inner.clone(), may_lose: AtomicBool::new(false), profiles: AtomicU64::new(0) })
     }
 
     pub(crate) fn shared(self: &Arc<Self>) -> StoreRef {
@@ -24,10 +25,16 @@ impl Turning {
     pub(crate) fn turn(&self, may_lose: bool) {
         self.may_lose.store(may_lose, Ordering::SeqCst);
     }
+
+    /// How often it was asked for its profile.
+    pub(crate) fn profiles(&self) -> u64 {
+        self.profiles.load(Ordering::SeqCst)
+    }
 }
 
 impl Store for Turning {
     fn profile(&self) -> Arc<Profile> {
+        self.profiles.fetch_add(1, Ordering::SeqCst);
         let (durability, eviction) = match self.may_lose.load(Ordering::SeqCst) {
             true => (Durability::Server, Eviction::WhenFull),
             false => (Durability::Disk, Eviction::Never),

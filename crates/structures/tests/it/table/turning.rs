@@ -81,6 +81,20 @@ async fn a_store_that_turns_costs_no_round_trip_until_it_does() {
     assert_eq!(cost(&counting, table.entries()).await, 2);
 }
 
+/// A profile behind layers, or of a cluster, is not for nothing: what is there has it read once, and only what is missing once more, behind the reply.
+#[tokio::test]
+async fn an_entry_that_is_there_has_the_store_asked_once_what_it_keeps() {
+    let (turning, _, table) = opened(&["k", "l"]).await;
+    let mut before = turning.profiles();
+    let mut asked = || turning.profiles() - std::mem::replace(&mut before, turning.profiles());
+    assert_eq!(table.get("k").await.unwrap().as_deref(), Some(&b"v"[..]));
+    assert_eq!(asked(), 1);
+    assert_eq!(table.get_many(["k", "l"]).await.unwrap().len(), 2);
+    assert_eq!(asked(), 1);
+    assert_eq!(table.get("absent").await.unwrap(), None);
+    assert_eq!(asked(), 2);
+}
+
 /// A put whose entry is lost before it is listed was told as done, where a removal was all that could have happened to it.
 #[tokio::test]
 async fn a_put_whose_entry_is_lost_before_it_is_listed_is_unknown() {

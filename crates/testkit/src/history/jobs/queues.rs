@@ -87,7 +87,7 @@ async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: dri
     // Claims that are left to run out make the end wait for a lease: not in every run.
     let mut rng = run.habits();
     let habits = Habits { leaves_claims: rng.u8(..8) == 0, is_lone: rng.u8(..3) == 0 };
-    let may_evict = arena.quiet.profile().may_evict();
+    let may_evict = arena.quiet.profile().may_lose_one();
     let mut ended = play(job, arena, run, open, |client| work(client, habits)).await;
     // Whether a used up segment was evicted or removed, nobody knows where the reply is lost.
     ended.tells_doubts = may_evict;

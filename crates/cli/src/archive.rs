@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, say};
-use crate::half::Half;
+use crate::half::{self, Half};
 use crate::output::Out;
 use crate::own::is_file;
 use crate::session::{Session, TIMEOUT, backup_url, files_url};
@@ -43,7 +43,7 @@ Examples:
   zstd -dc all.dump.zst | larder import -";
 
 pub(crate) const BACKUP_HELP: &str = "\
-Writes all that a durable store holds at one moment to FILE, which is there only when it is whole; - is standard output. A store that `larder serve` has open is named by its \
+Writes all that a durable store holds at one moment to FILE, which is there only when it is whole (FILE.<16 hexadecimal digits>.new before; the next backup to FILE removes what one that was killed left); - is standard output. A store that `larder serve` has open is named by its \
 server's address, and everybody goes on working; one that another process has open (file:PATH) is waited for up to 5 s.
 
 Examples:
@@ -221,6 +221,7 @@ pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let target = Path::new(&args.file);
+    half::sweep(target);
     if target.exists() {
         return Err(taken(target));
     }

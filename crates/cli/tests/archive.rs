@@ -520,6 +520,24 @@ fn a_backup_is_restored_and_checked() {
     on("memcached://127.0.0.1:1", "check").fails(2, "larder export");
 }
 
+/// What a backup, or a tail, that was killed left of its file is removed by the next one; what another writes stays.
+#[test]
+fn what_is_left_of_a_file_that_is_not_whole_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, dump) = (file_store(folder.path(), "store"), folder.path().join("all.dump"));
+    on(&store, "log put audit signed-in").exits(0);
+    let half = |name: &str| folder.path().join(name);
+    let (left, held, cursor) =
+        (half("all.dump.0123456789abcdef.new"), half("all.dump.fedcba9876543210.new"), half("c.0123456789abcdef.new"));
+    [&left, &held, &cursor].into_iter().for_each(|path| std::fs::write(path, "half").unwrap());
+    let writer = std::fs::File::open(&held).unwrap();
+    writer.lock().unwrap();
+    on_file(&store, "backup", &dump).exits(0);
+    assert_eq!([&left, &held, &cursor].map(|path| path.exists()), [false, true, true]);
+    on_file(&store, "log tail audit --cursor", &half("c")).exits(0);
+    assert_eq!([&left, &held, &cursor].map(|path| path.exists()), [false, true, false]);
+}
+
 #[test]
 fn damage_is_told_by_a_check() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,19 +10,18 @@ use clap::{Args, ValueHint};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use larder::Portable;
 use larder::dump::{DumpReader, DumpWriter, Exported, FileError, Head, Imported, Importing, Totals};
-use larder::text::Shown;
 use serde_json::json;
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, say};
-use crate::half::Half;
+use crate::half::{self, Half};
 use crate::output::Out;
 use crate::own::is_file;
 use crate::session::{Session, TIMEOUT, backup_url, files_url};
 
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
-working: each item is as it was when it was read. An export that was cut short is gone on with by --resume, of the store that it was begun of, by its name (or --any-source). Structures that a Redis keeps natively are written as other stores \
+working: each item is as it was when it was read. An export that was cut short is gone on with by --resume, of the store that it was begun of: by its URL, but for user, password and options, or by its kind and version alone where the dump has no URL, as those of earlier builds (--any-source goes on with any). Structures that a Redis keeps natively are written as other stores \
 keep them, and stay so wherever they are imported; a counter with copies on several servers as one without. What other programs keep on a Redis, and what has lost its mark, cannot be moved: they are counted and named, and the exit code is 8.
 
 Round trips: those of listing, 1 for every 256 items, and 1 for every 32 native keys or keys with copies.
@@ -43,7 +42,7 @@ Examples:
   zstd -dc all.dump.zst | larder import -";
 
 pub(crate) const BACKUP_HELP: &str = "\
-Writes all that a durable store holds at one moment to FILE, which is there only when it is whole; - is standard output. A store that `larder serve` has open is named by its \
+Writes all that a durable store holds at one moment to FILE, which is there only when it is whole (FILE.<16 hexadecimal digits>.new before; the next backup to FILE removes what one that was killed left); - is standard output. A store that `larder serve` has open is named by its \
 server's address, and everybody goes on working; one that another process has open (file:PATH) is waited for up to 5 s.
 
 Examples:
@@ -72,7 +71,7 @@ pub(crate) struct Export {
     /// Go on with a dump that was cut short
     #[arg(long)]
     resume: bool,
-    /// Go on though the dump was begun of a store of another name: of the same one at another address, or of another version
+    /// Go on though the dump was begun of a store at another URL, as the same one by another name of its server, or by another of a cluster's nodes, is
     #[arg(long, requires = "resume")]
     any_source: bool,
 }
@@ -133,7 +132,7 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
         let message = "this store cannot tell which keys it holds";
         return Err(Failure::new(Exit::Refused, "unsupported", message));
     };
-    let head = Head::now(session.store.profile().store.to_string());
+    let head = Head::now(session.store.profile().store.to_string()).at(session.address.as_str());
     let store = Portable::new(session.store.clone());
     let progress = Progress::new();
     let mut tell = |totals| progress.totals(totals);
@@ -146,10 +145,8 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .write(true)
             .open(&args.file)
             .map_err(|error| unreadable(&args.file, &error))?;
-        let source = (!args.any_source).then_some(&*head.source);
-        let resumed = DumpWriter::resume(file, head.origin, source)?;
-        let source = Shown(resumed.head.source.as_bytes());
-        say(&format!("{} is gone on with: it was begun of {source}", args.file.display()));
+        let resumed = DumpWriter::resume(file, head.origin, (!args.any_source).then_some(&head))?;
+        say(&format!("{} is gone on with: it was begun of {}", args.file.display(), resumed.head.shown()));
         let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
         let (file, exported) = larder::dump::export(&store, &**list, resumed.writer, &known, &mut tell).await?;
         file.sync_all()?;
@@ -224,6 +221,7 @@ pub(crate) fn backup(common: &Common, args: &Archive) -> Result<Exit, Failure> {
     if target.exists() {
         return Err(taken(target));
     }
+    half::sweep(target);
     // It has its name only when it is whole. Others may not read it.
     let mut half = Half::beside(target, 0o600).map_err(|error| unwritable(target, &error))?;
     write_backup(common, &url, &mut half.file)?;

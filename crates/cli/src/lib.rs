@@ -1,5 +1,6 @@
 //! The `larder` command: structures in a shared store, from a shell. A library for its own program, and for the fuzzing of its command line.
 
+mod address;
 mod archive;
 mod args;
 mod array;

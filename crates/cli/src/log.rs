@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Named, positive_time, time};
 use crate::exit::{Exit, Failure, say};
-use crate::half::Half;
+use crate::half::{self, Half};
 use crate::input::{Source, read_batches};
 use crate::output::bytes;
 use crate::session::Session;
@@ -122,7 +122,7 @@ Prints the latest events; with --follow goes on until it is interrupted, and pri
 and a look after it was put. A gap is told once, on standard error (with --json as a line {\"gap\": …}); without --follow the exit code is then 4.
 
 With --cursor it begins where the last call with that file stopped. The file is written after the events were printed: who is killed in between \
-prints them again.
+prints them again. What one that was killed while it wrote left beside it (FILE.<16 hexadecimal digits>.new) is removed by the next.
 
 Round trips: open 1, the first look 2, a look that finds nothing 1, one that finds something 2; 3 in all without --follow.
 
@@ -233,6 +233,7 @@ async fn tail(session: &Session, args: &LogTail) -> Result<Exit, Failure> {
         None => tail.poll().await?.with_gaps(),
     };
     let mut exit = print(session, args.times, &events, &gaps)?;
+    args.cursor.iter().for_each(|file| half::sweep(file));
     loop {
         if let Some(file) = &args.cursor {
             keep(file, &tail)?;

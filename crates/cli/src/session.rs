@@ -8,6 +8,7 @@ use larder::survey::SurveyRef;
 use larder::{Ctx, Durability, Error, ErrorKind, ListRef, Name, Opened, StoreRef};
 use serde_json::json;
 
+use crate::address::address;
 use crate::args::{Common, Named};
 use crate::exit::{Failure, say};
 use crate::output::{Out, argument};
@@ -20,6 +21,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) store: StoreRef,
+    /// Where it is.
+    pub(crate) address: String,
     /// What lists the store's keys, where it can tell them.
     pub(crate) list: Option<ListRef>,
     /// What surveys the store, where it can be.
@@ -55,7 +58,7 @@ impl Session {
             out.warn(warning);
         }
         let (list, survey) = (opened.list, opened.survey);
-        Ok(Session { store, list, survey, timeout, out, counting, trace: common.trace })
+        Ok(Session { store, address: address(&url), list, survey, timeout, out, counting, trace: common.trace })
     }
 
     /// For what is no method of a handle.

@@ -307,6 +307,24 @@ fn a_native_structure_is_gone_on_with_where_its_export_was_killed() {
     assert_eq!(on(&to, "counter get views").exits(0), "100\n");
 }
 
+#[test]
+fn an_export_is_gone_on_with_by_where_the_store_is_not_by_how_it_describes_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("all.dump");
+    let [one, two] = [(); 2].map(|()| RedisServer::start(RedisVersion::Redis8, &RedisOptions::new()));
+    on(&one.url(), "set add tags red").exits(0);
+    on_file(&one.url(), "export", &dump).exits(0);
+    let whole = std::fs::read(&dump).unwrap();
+    let cut = || std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();
+    cut();
+    on_file(&two.url(), "export --resume", &dump).fails(2, "items of both would be in it");
+    on_file(&format!("{}/1", one.url()), "export --resume", &dump).fails(2, "items of both would be in it");
+    // It has a replica now, and says so.
+    let _replica = RedisServer::start(RedisVersion::Redis8, &RedisOptions::new().replica_of(one.addr()));
+    until("a replica", || one.info("replication", "connected_slaves") == "1");
+    on_file(&one.url(), "export --resume", &dump).exits(0);
+}
+
 /// The only key of a Redis that this pattern fits.
 fn key_of(redis: &RedisServer, pattern: &str) -> Vec<u8> {
     match redis.command(&["KEYS", pattern]) {
@@ -449,6 +467,9 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     make_some(&other);
     on_file(&other, "export --resume", &dump).fails(2, "items of both would be in it");
     on_file(&other, "export --resume --any-source", &dump).exits(0);
+    // A secret, an option and another way to the folder are no other store.
+    std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();
+    on_file(&format!("{store}/../store?sync=never"), "export --resume", &dump).exits(0);
     std::fs::write(&dump, &whole).unwrap();
     // A backup is of one moment: what is there now does not belong to it.
     let backup = folder.path().join("backup.dump");
@@ -518,6 +539,24 @@ fn a_backup_is_restored_and_checked() {
     assert!(checked["items"].as_u64().unwrap() > 8);
     on_file("redis://127.0.0.1:1", "backup", &folder.path().join("x")).fails(2, "is no durable store");
     on("memcached://127.0.0.1:1", "check").fails(2, "larder export");
+}
+
+/// What a backup, or a tail, that was killed left of its file is removed by the next one; what another writes stays.
+#[test]
+fn what_is_left_of_a_file_that_is_not_whole_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, dump) = (file_store(folder.path(), "store"), folder.path().join("all.dump"));
+    on(&store, "log put audit signed-in").exits(0);
+    let half = |name: &str| folder.path().join(name);
+    let (left, held, cursor) =
+        (half("all.dump.0123456789abcdef.new"), half("all.dump.fedcba9876543210.new"), half("c.0123456789abcdef.new"));
+    [&left, &held, &cursor].into_iter().for_each(|path| std::fs::write(path, "half").unwrap());
+    let writer = std::fs::File::open(&held).unwrap();
+    writer.lock().unwrap();
+    on_file(&store, "backup", &dump).exits(0);
+    assert_eq!([&left, &held, &cursor].map(|path| path.exists()), [false, true, true]);
+    on_file(&store, "log tail audit --cursor", &half("c")).exits(0);
+    assert_eq!([&left, &held, &cursor].map(|path| path.exists()), [false, true, false]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use larder_core::text::Shown;
 use larder_core::{Error, ErrorKind, Key, Result};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -24,6 +25,8 @@ pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) const BLOCK_BYTES_MAX: usize = (128 << 20) + BLOCK_BYTES;
 /// A head is some 200 bytes.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
+/// No address of a store in it is longer, so that it can be read.
+const ADDRESS_BYTES_MAX: usize = 16 << 10;
 
 /// What a dump is of.
 ///
@@ -35,6 +38,8 @@ pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
 pub struct Head {
     /// The store, as people know it; no secrets.
     pub source: String,
+    /// Where that is: a URL's scheme, servers and path, which tell it from others of its kind; no secrets. `None`: not told, as in a backup, and in dumps of before.
+    pub address: Option<String>,
     /// When it was begun, ms since 1970.
     pub made_ms: u64,
     /// Of a durable store's backup: which moment of which store.
@@ -97,13 +102,59 @@ impl Head {
     /// assert_eq!(larder_dump::Head::now("memory:").source, "memory:");
     /// ```
     pub fn now(source: impl Into<String>) -> Head {
-        Head { source: source.into(), made_ms: now_ms(), origin: None }
+        Head { source: source.into(), address: None, made_ms: now_ms(), origin: None }
+    }
+
+    /// Of a store that is there. An address of more than 16 KiB is left out.
+    ///
+    /// ```
+    /// let head = larder_dump::Head::now("redis 8.2.1, 1 replica").at("redis://cache:6379");
+    /// assert_eq!(head.address.as_deref(), Some("redis://cache:6379"));
+    /// ```
+    #[must_use]
+    pub fn at(self, address: impl Into<String>) -> Head {
+        let address = Some(address.into()).filter(|address| address.len() <= ADDRESS_BYTES_MAX);
+        Head { address, ..self }
+    }
+
+    /// True if it is the head of a dump of the same store, as far as both tell: by their addresses, or, where one has none, by their kinds and versions. What a store
+    /// says of its replicas and servers changes.
+    ///
+    /// ```
+    /// use larder_dump::Head;
+    /// let at = |address| Head::now("redis 8.2.1").at(address);
+    /// assert!(at("redis://a").is_of_store_of(&Head::now("redis 8.2.2, 1 replica").at("redis://a")));
+    /// assert!(!at("redis://a").is_of_store_of(&at("redis://b")));
+    /// assert!(at("redis://a").is_of_store_of(&Head::now("redis 8.2.1, 1 replica")));
+    /// ```
+    pub fn is_of_store_of(&self, other: &Head) -> bool {
+        let kind = |head: &Head| match line(&head.source) {
+            // Its path may have commas.
+            folder if folder.starts_with("file:") => Some(folder),
+            source => source.split(',').next().map(str::to_owned),
+        };
+        match (&self.address, &other.address) {
+            (Some(one), Some(two)) => line(one) == line(two),
+            _ => kind(self) == kind(other),
+        }
+    }
+
+    /// The store, and where it is, as people read it.
+    ///
+    /// ```
+    /// let head = larder_dump::Head::now("redis 8.2.1").at("redis://cache:6379");
+    /// assert_eq!(head.shown(), r#""redis 8.2.1" at "redis://cache:6379""#);
+    /// ```
+    pub fn shown(&self) -> String {
+        let at = self.address.as_ref().map(|address| format!(" at {}", Shown(address.as_bytes())));
+        format!("{}{}", Shown(self.source.as_bytes()), at.unwrap_or_default())
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // A line break would be another line.
-        let source = self.source.replace(['\n', '\r'], " ");
-        let mut text = format!("source {source}\nmade {}\n", self.made_ms);
+        let mut text = format!("source {}\nmade {}\n", line(&self.source), self.made_ms);
+        if let Some(address) = &self.address {
+            text += &format!("address {}\n", line(address));
+        }
         if let Some(Origin { store, incarnation, restores, sequence }) = self.origin {
             text += &format!(
                 "store {store:016x}\nincarnation {incarnation:016x}\nrestores {restores}\nsequence {sequence}\n"
@@ -127,8 +178,14 @@ impl Head {
                 sequence: decimal("sequence")?,
             }),
         };
-        Some(Head { source: field("source")?.to_owned(), made_ms: decimal("made")?, origin })
+        let address = field("address").map(str::to_owned);
+        Some(Head { source: field("source")?.to_owned(), address, made_ms: decimal("made")?, origin })
     }
+}
+
+/// On one line: a line break would be another one.
+fn line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
 }
 
 impl DumpItem {

@@ -34,7 +34,7 @@ impl<R: Read> DumpReader<R> {
     /// [`ErrorKind::Corrupt`] for what is no dump, or is damaged; [`ErrorKind::LayoutMismatch`] for a dump of another version;
     /// [`ErrorKind::Unavailable`] where it cannot be read.
     pub fn new(input: R) -> Result<DumpReader<R>> {
-        let head = Head { source: String::new(), made_ms: 0, origin: None };
+        let head = Head { source: String::new(), address: None, made_ms: 0, origin: None };
         let (totals, whole_bytes) = (Totals::default(), MAGIC.len() as u64);
         let mut reader =
             DumpReader { input, head, totals, blocks: 0, whole_bytes, is_done: false, is_cut_short: false };

@@ -121,9 +121,9 @@ impl DumpWriter<File> {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for a file that is no dump, or is damaged before its end; [`ErrorKind::BadInput`] for one that has its end, for one of another moment than `origin`
-    /// (`None`: of none, as an export is), or of another store than `source` (`None`: of any), whose items do not belong together; and for one that another process has
-    /// locked, as this one does from now on. The file is left as it is.
-    pub fn resume(mut file: File, origin: Option<Origin>, source: Option<&str>) -> Result<Resumed> {
+    /// (`None`: of none, as an export is), or of another store than `store` tells ([`Head::is_of_store_of`]; `None`: of any), whose items do not belong together; and for one that
+    /// another process has locked, as this one does from now on. The file is left as it is.
+    pub fn resume(mut file: File, origin: Option<Origin>, store: Option<&Head>) -> Result<Resumed> {
         let failed = |error| io_error("the dump cannot be gone on with", error);
         // A file system without locks has none to hold.
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
@@ -138,8 +138,8 @@ impl DumpWriter<File> {
             );
             return Err(Error::new(ErrorKind::BadInput, detail));
         }
-        if let Some(source) = source.filter(|source| *source != reader.head().source) {
-            let (begun, here) = (Shown(reader.head().source.as_bytes()), Shown(source.as_bytes()));
+        if let Some(here) = store.filter(|here| !here.is_of_store_of(reader.head())) {
+            let (begun, here) = (reader.head().shown(), here.shown());
             let detail = format!("the dump was begun of {begun}, and this is {here}: items of both would be in it");
             return Err(Error::new(ErrorKind::BadInput, detail));
         }

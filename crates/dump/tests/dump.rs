@@ -51,6 +51,7 @@ async fn imported(store: &MemoryStore, bytes: &[u8], how: Importing) -> Result<I
 fn the_bytes_are_as_documented() {
     let head = Head {
         source: "s".to_owned(),
+        address: Some("redis://a\nb".to_owned()),
         made_ms: 1,
         origin: Some(Origin { store: 2, incarnation: 3, restores: 4, sequence: 5 }),
     };
@@ -58,7 +59,8 @@ fn the_bytes_are_as_documented() {
     writer.push(&DumpItem { flags: 9, expiry_ms: Some(8), ..item(b"k", "v") }).unwrap();
     let (bytes, totals) = writer.finish().unwrap();
     assert_eq!(totals, Totals { items: 1, value_bytes: 1 });
-    let text = "source s\nmade 1\nstore 0000000000000002\nincarnation 0000000000000003\nrestores 4\nsequence 5\n";
+    let text = "source s\nmade 1\naddress redis://a b\nstore 0000000000000002\nincarnation 0000000000000003\nrestores 4\n\
+        sequence 5\n";
     let mut rest = bytes.strip_prefix(b"LARDER-DUMP 1\n").unwrap();
     let mut block = |number: u64, kind: u8, body: &[u8]| {
         let mut want = vec![kind];
@@ -239,28 +241,55 @@ fn more_than_a_block_can_have_is_not_cut_off() {
 
 #[test]
 fn a_dump_of_another_store_or_one_that_is_being_written_is_not_gone_on_with() {
-    let head = Head { source: "one".to_owned(), made_ms: 1, origin: None };
-    let bytes = DumpWriter::new(Vec::new(), &head).unwrap().finish().unwrap().0;
+    let head = |source: &str| Head { made_ms: 1, ..Head::now(source) };
+    let (one, two) = (head("one"), head("two"));
+    let bytes = DumpWriter::new(Vec::new(), &one).unwrap().finish().unwrap().0;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("dump");
     let cut = &bytes[..bytes.len() - 1];
     std::fs::write(&path, cut).unwrap();
     let open = || std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    let error = DumpWriter::resume(open(), None, Some("two")).unwrap_err();
+    let error = DumpWriter::resume(open(), None, Some(&two)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadInput);
     assert!(error.to_string().contains(r#"begun of "one", and this is "two""#), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), cut);
-    let resumed = DumpWriter::resume(open(), None, Some("one")).unwrap();
-    let error = DumpWriter::resume(open(), None, Some("one")).unwrap_err();
+    let resumed = DumpWriter::resume(open(), None, Some(&one)).unwrap();
+    let error = DumpWriter::resume(open(), None, Some(&one)).unwrap_err();
     assert!(error.to_string().contains("another process is writing the dump"), "{error}");
     drop(resumed);
     DumpWriter::resume(open(), None, None).unwrap();
 }
 
+/// Two stores of one kind and version are told apart by where they are, and one that was upgraded or lost a replica is the same. A dump of before tells the kind alone.
+#[test]
+fn a_dump_is_gone_on_with_by_where_its_store_is() {
+    let at = |source: &str, address: &str| Head::now(source).at(address);
+    let here = at("redis 7.0.15", "redis://a:6379");
+    let long = at("redis 7.0.15", &"x".repeat(1 << 20));
+    for (begun, is_same) in [
+        (at("redis 7.0.15", "redis://a:6379"), true),
+        (at("redis 7.0.14, 1 replica", "redis://a:6379"), true),
+        (at("redis 7.0.15", "redis://b:6379"), false),
+        (at("redis 7.0.15", "redis://a:6379/1"), false),
+        (Head::now("redis 7.0.15, 1 replica"), true),
+        (Head::now("redis 7.0.14"), false),
+        (Head::now("valkey 7.0.15"), false),
+        (long, true),
+    ] {
+        let bytes = DumpWriter::new(Vec::new(), &begun).unwrap().finish().unwrap().0;
+        let resumed = DumpWriter::resume(file_of(&bytes[..bytes.len() - 1]), None, Some(&here));
+        assert_eq!(resumed.is_ok(), is_same, "{begun:?}");
+        match resumed {
+            Ok(resumed) => assert_eq!(resumed.head, begun),
+            Err(error) => assert!(error.to_string().contains(&begun.shown()), "{error}"),
+        }
+    }
+}
+
 #[test]
 fn a_dump_of_another_moment_is_not_gone_on_with() {
     let origin = Origin { store: 2, incarnation: 3, restores: 4, sequence: 5 };
-    let head = Head { source: "the first \u{1b}[2Jstore".to_owned(), made_ms: 1, origin: Some(origin) };
+    let head = Head { source: "the first \u{1b}[2Jstore".to_owned(), address: None, made_ms: 1, origin: Some(origin) };
     let mut writer = DumpWriter::new(Vec::new(), &head).unwrap();
     writer.push(&item(b"k", "v")).unwrap();
     let bytes = writer.finish().unwrap().0;

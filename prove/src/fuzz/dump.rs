@@ -11,8 +11,19 @@ pub(super) fn targets() -> Vec<Target> {
     vec![Target::new("dumps", || dumps)]
 }
 
-const WORDS: &[&[u8]] =
-    &[b"LARDER-DUMP 1\n", b"LARDER-DUMP 2\n", b"source ", b"made ", b"store ", b"sequence ", b"\n", b"h", b"i", b"e"];
+const WORDS: &[&[u8]] = &[
+    b"LARDER-DUMP 1\n",
+    b"LARDER-DUMP 2\n",
+    b"source ",
+    b"made ",
+    b"address ",
+    b"store ",
+    b"sequence ",
+    b"\n",
+    b"h",
+    b"i",
+    b"e",
+];
 /// Behind the magic line: kind and length, body, check.
 const MAGIC_BYTES: usize = 14;
 const PREFIX_BYTES: usize = 5;
@@ -25,7 +36,8 @@ fn head(input: &mut Input) -> Head {
         restores: input.number(),
         sequence: input.number(),
     });
-    Head { source: "memory:".to_owned(), made_ms: input.number(), origin }
+    let address = input.rng.bool().then(|| "redis://cache:6379".to_owned());
+    Head { source: "memory:".to_owned(), address, made_ms: input.number(), origin }
 }
 
 fn items(input: &mut Input) -> Vec<DumpItem> {

@@ -1,66 +1,31 @@
 //! Writes of a handle beside its own compaction, of which a server does not answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Run, Store, StoreRef, Verb};
+use larder_core::{Effect, ErrorKind, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::Array;
 
 use crate::array::support::sorted;
-
-const CALM: u8 = 0;
-const ARMED: u8 = 1;
-const STUCK: u8 = 2;
-const HELD: u8 = 3;
-
-/// A store on which a compaction meets a write of another handle's; from there on no read is answered.
-#[derive(Debug)]
-struct Stuck {
-    inner: StoreRef,
-    state: AtomicU8,
-}
-
-fn is_rewrite(op: &Op) -> bool {
-    matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. })
-}
-
-impl Store for Stuck {
-    fn profile(&self) -> Arc<Profile> {
-        self.inner.profile()
-    }
-
-    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        match self.state.load(Ordering::SeqCst) {
-            ARMED if batch.iter().any(is_rewrite) => {
-                self.state.store(STUCK, Ordering::SeqCst);
-                Run::pending(async move {
-                    Array::open(&self.inner, "a").await.unwrap().push(["between"]).await.unwrap();
-                    self.inner.run(ctx, batch).await
-                })
-            }
-            STUCK | HELD if batch.iter().all(Op::is_read) => {
-                self.state.store(HELD, Ordering::SeqCst);
-                Run::pending(std::future::pending())
-            }
-            _ => self.inner.run(ctx, batch),
-        }
-    }
-}
+use crate::support::stuck::Stuck;
 
 /// A handle whose compaction holds its writes up and gets no answer, and the store behind.
 async fn held(timeout: Duration) -> (Array, Arc<Stuck>) {
     let inner: StoreRef = Arc::new(MemoryStore::new());
-    let stuck = Arc::new(Stuck { inner: inner.clone(), state: AtomicU8::new(CALM) });
+    let stuck = Stuck::over(&inner, |inner| {
+        Box::pin(async move {
+            Array::open(&inner, "a").await.unwrap().push(["between"]).await.unwrap();
+        })
+    });
     let other = Array::open_or_create(&inner, "a").await.unwrap();
     other.push(["x".repeat(100), "y".repeat(100)]).await.unwrap();
     other.remove(["x".repeat(100), "y".repeat(100)]).await.unwrap();
     let store: StoreRef = stuck.clone();
     let array = Array::options().dirtiness(64).timeout(timeout).open(&store, "a").await.unwrap();
-    stuck.state.store(ARMED, Ordering::SeqCst);
+    stuck.arm();
     array.elements().await.unwrap();
-    while stuck.state.load(Ordering::SeqCst) != HELD {
+    while !stuck.is_held() {
         tokio::task::yield_now().await;
     }
     (array, stuck)

@@ -1,7 +1,6 @@
 //! Changes of a set as text beside a compaction of their handle that gets no answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_core::{Batch, Ctx, Effect, ErrorKind, Op, Profile, PutMode, Run, Store, StoreRef, Verb};
@@ -9,61 +8,27 @@ use larder_store_memory::MemoryStore;
 use larder_structures::Set;
 
 use crate::support::probe::sorted;
-
-const CALM: u8 = 0;
-const ARMED: u8 = 1;
-const STUCK: u8 = 2;
-const HELD: u8 = 3;
-
-/// A store on which a compaction meets a write of another handle's; from there on no read is answered.
-#[derive(Debug)]
-struct Stuck {
-    inner: StoreRef,
-    state: AtomicU8,
-}
-
-fn is_rewrite(op: &Op) -> bool {
-    matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. })
-}
-
-impl Store for Stuck {
-    fn profile(&self) -> Arc<Profile> {
-        self.inner.profile()
-    }
-
-    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        match self.state.load(Ordering::SeqCst) {
-            ARMED if batch.iter().any(is_rewrite) => {
-                self.state.store(STUCK, Ordering::SeqCst);
-                Run::pending(async move {
-                    Set::open_text(&self.inner, "index").unwrap().add(["between"]).await.unwrap();
-                    self.inner.run(ctx, batch).await
-                })
-            }
-            STUCK | HELD if batch.iter().all(Op::is_read) => {
-                self.state.store(HELD, Ordering::SeqCst);
-                Run::pending(std::future::pending())
-            }
-            _ => self.inner.run(ctx, batch),
-        }
-    }
-}
+use crate::support::stuck::Stuck;
 
 /// A handle of a text with much that is stale, and the store behind.
 async fn dirty(timeout: Duration) -> (Set, Arc<Stuck>) {
     let inner: StoreRef = Arc::new(MemoryStore::new());
-    let stuck = Arc::new(Stuck { inner: inner.clone(), state: AtomicU8::new(CALM) });
+    let stuck = Stuck::over(&inner, |inner| {
+        Box::pin(async move {
+            Set::open_text(&inner, "index").unwrap().add(["between"]).await.unwrap();
+        })
+    });
     let other = Set::open_text(&inner, "index").unwrap();
     other.add(["x".repeat(100), "y".repeat(100)]).await.unwrap();
     other.remove(["x".repeat(100), "y".repeat(100)]).await.unwrap();
     let store: StoreRef = stuck.clone();
     let set = Set::options().dirtiness(64).timeout(timeout).open_text(&store, "index").unwrap();
-    stuck.state.store(ARMED, Ordering::SeqCst);
+    stuck.arm();
     (set, stuck)
 }
 
 async fn until_held(stuck: &Stuck) {
-    while stuck.state.load(Ordering::SeqCst) != HELD {
+    while !stuck.is_held() {
         tokio::task::yield_now().await;
     }
 }

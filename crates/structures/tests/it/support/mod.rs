@@ -12,5 +12,6 @@ pub(crate) mod shaped;
 pub(crate) mod sieve;
 pub(crate) mod slow;
 pub(crate) mod steady;
+pub(crate) mod stuck;
 pub(crate) mod turning;
 pub(crate) mod twice;

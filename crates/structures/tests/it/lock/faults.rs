@@ -162,6 +162,21 @@ async fn a_try_that_fails_while_an_earlier_write_of_its_own_is_open_says_unknown
     world.is_to_be_had().await;
 }
 
+/// A record that was made counts once it is written over. One that stands without that holds others off: that is no "nothing was done".
+#[tokio::test(start_paused = true)]
+async fn a_try_that_made_the_record_and_cannot_write_it_over_says_unknown_and_gives_it_back() {
+    let world = World::new(0, Fault::NotSent).await;
+    // A look (op 1); the record is made (2), and written over (3).
+    world.faulty.fail_nth(3, Fault::NotSent);
+    let error = world.lock.try_acquire().await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(matches!(world.other().await.status().await.unwrap(), LockStatus::Held(_)), "it stands");
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(matches!(world.other().await.status().await.unwrap(), LockStatus::Free { .. }), "it was given back");
+    assert!(world.other().await.try_acquire().await.unwrap().is_some(), "long before the lease is over");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_whose_reply_is_lost_while_another_takes_the_lock_says_unknown() {
     let world = World::new(0, Fault::LostReply).await;

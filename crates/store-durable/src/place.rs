@@ -27,6 +27,8 @@ const MAGIC: &str = "larder durable store";
 const IDENTITY: &str = "larder";
 const LOCK: &str = "lock";
 const STATE: &str = "state";
+/// What is left of those two where a process died while it wrote one.
+const BEGUN: [&str; 2] = ["larder.new", "state.new"];
 /// The engine's folder.
 const ENGINE: &str = "engine";
 /// How long someone who waits for the lock sleeps between two looks.
@@ -273,16 +275,19 @@ fn prepare(folder: &Path) -> Result<bool> {
         }
         Err(error) => return Err(failed(folder, "cannot be looked at", error)),
     }
-    let (mut names, mut is_store) = (Vec::new(), false);
+    let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(|error| failed(folder, "cannot be listed", error))? {
-        let name = entry.map_err(|error| failed(folder, "cannot be listed", error))?.file_name();
-        is_store |= name == IDENTITY;
-        if name != LOCK && !name.to_string_lossy().ends_with(".new") {
-            names.push(name.to_string_lossy().into_owned());
-        }
+        names.push(entry.map_err(|error| failed(folder, "cannot be listed", error))?.file_name());
     }
-    if is_store || names.is_empty() {
-        return Ok(!is_store);
+    if names.iter().any(|name| name == IDENTITY) {
+        // Before anything is written: many programs have a file, or a folder, of that name.
+        return is_ours(&folder.join(IDENTITY)).map(|()| false);
+    }
+    let lock = folder.join(LOCK);
+    let is_our_lock = is_number(&lock).map_err(|error| failed(&lock, "cannot be read", error))?;
+    names.retain(|name| !(name == LOCK && is_our_lock) && !BEGUN.iter().any(|begun| name == begun));
+    if names.is_empty() {
+        return Ok(true);
     }
     if names.iter().all(|name| name == ENGINE || name == STATE) {
         let detail = format!("{} was a store, but its file {IDENTITY:?} is missing", folder.display());
@@ -290,13 +295,39 @@ fn prepare(folder: &Path) -> Result<bool> {
     }
     names.sort();
     names.truncate(3);
+    let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
     Err(config(format!("{} is not empty and no durable store: it holds {}, …", folder.display(), names.join(", "))))
+}
+
+/// Refuses a file that begins as none of ours does.
+fn is_ours(path: &Path) -> Result<()> {
+    let text = read_small(path).map_err(|error| match path.is_dir() {
+        true => not_ours(path),
+        false => failed(path, "cannot be read", error),
+    })?;
+    match text {
+        Some(text) if !text.starts_with(MAGIC) => Err(not_ours(path)),
+        _ => Ok(()),
+    }
+}
+
+fn not_ours(path: &Path) -> Error {
+    config(format!("{} is no file of a durable store", path.display()))
+}
+
+/// True of a file that holds a process id, or of one that does not yet.
+fn is_number(path: &Path) -> std::io::Result<bool> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    let text = read_small(path)?.unwrap_or_default();
+    Ok(text.trim_end().bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn parse_identity(path: &Path, text: &str) -> Result<(Identity, Made, u64)> {
     let damaged = || Error::new(ErrorKind::Corrupt, format!("{} is damaged", path.display()));
     if !text.starts_with(MAGIC) {
-        return Err(config(format!("{} is no file of a durable store", path.display())));
+        return Err(not_ours(path));
     }
     let text = checked(text).ok_or_else(damaged)?;
     let mut lines = text.lines().skip(1);

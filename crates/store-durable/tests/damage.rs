@@ -448,6 +448,52 @@ async fn what_is_no_store_is_refused_and_left_alone() {
     assert_eq!(files(folder.path()), [file]);
 }
 
+/// Other programs have files of the names that ours have, too. None of them is written, made or removed.
+#[tokio::test]
+async fn a_folder_of_another_program_is_left_as_it_is() {
+    let alike: [&[(&str, &str)]; 7] = [
+        &[("larder", "\x7fELF"), ("lock", "held by somebody\n")],
+        &[("larder", "")],
+        &[("larder/main.rs", "fn main() {}")],
+        &[("lock", "held by somebody\n")],
+        &[("lock/holder", "1")],
+        &[("notes.new", "mine")],
+        &[("engine.new", ""), ("lock", "17\n")],
+    ];
+    for theirs in alike {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in theirs {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let error = open(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{theirs:?}: {error}");
+        assert!(error.to_string().contains("durable store"), "{error}");
+        let mut found: Vec<(String, String)> = files(folder.path())
+            .into_iter()
+            .map(|path| {
+                let name = path.strip_prefix(folder.path()).unwrap().to_str().unwrap().to_owned();
+                (name, std::fs::read_to_string(&path).unwrap())
+            })
+            .collect();
+        found.sort();
+        let theirs: Vec<(String, String)> = theirs.iter().map(|&(name, text)| (name.into(), text.into())).collect();
+        assert_eq!(found, theirs);
+    }
+}
+
+/// What a process that died while it made a store left is none of anybody else's.
+#[tokio::test]
+async fn a_store_that_was_hardly_begun_is_made_anew() {
+    for text in ["", "4711\n"] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("lock"), text).unwrap();
+        std::fs::write(folder.path().join("larder.new"), "larder dura").unwrap();
+        drop(open(folder.path()).unwrap());
+    }
+}
+
 #[tokio::test]
 async fn a_newer_layout_is_refused() {
     let folder = store().await;

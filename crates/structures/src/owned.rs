@@ -15,6 +15,15 @@ use crate::manifest;
 pub(crate) const GONE: &str = "evicted, or lost in a restart, or another program's value stands under its key, which is left as it is; \
                                make it anew, in that case under another name or namespace";
 
+/// Of the error of an op that counts in an item: what is to be added was a number, so where that is told to be none, what stands there is none.
+pub(crate) fn counting(error: Error, key: &Key) -> Error {
+    if error.kind() != ErrorKind::BadInput {
+        return error;
+    }
+    let detail = format!("{}; another program wrote it", error.detail());
+    Error::new(ErrorKind::LayoutMismatch, detail).key(key).effect(Effect::NotApplied).source(error)
+}
+
 /// A key of a structure.
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {

@@ -1,7 +1,7 @@
 //! The fast counter: the server's own arithmetic on one key.
 //!
 //! Stored are decimal digits, the value plus 2^62: so far from both ends that the differences between servers (a floor at 0, a
-//! wrap at 2^64, trouble from 2^63 on before memcached 1.6.22) cannot be met.
+//! wrap at 2^64, trouble from 2^63 on before memcached 1.6.22) cannot be met, and that what others write there is told from it.
 //!
 //! Where the store has bit fields, the number is one: 63 bits behind the generation of its manifest, big-endian, which no other program writes there. An add
 //! looks for that mark and writes as one step, so one that meets no number, or a value of another program, writes nothing.
@@ -20,7 +20,7 @@ use super::reset::{look_in_time, unanswered, within};
 use crate::events;
 use crate::manifest::{self, Kind, Manifest};
 use crate::name::Name;
-use crate::owned::GONE;
+use crate::owned::{self, GONE};
 use crate::vigil::Vigil;
 
 /// The version of the layout in decimal digits.
@@ -41,6 +41,8 @@ pub(super) const VALUE_MAX: i64 = 1 << 61;
 /// The numbers added to a fast counter are at most this far from 0: 32 writers at once that all leave the range cannot reach
 /// the ends of the server's arithmetic before they undo what they did.
 pub(super) const DELTA_MAX: i64 = 1 << 56;
+/// How far from 0 a value may be seen while they do.
+const SEEN_MAX: i128 = VALUE_MAX as i128 + 31 * DELTA_MAX as i128;
 
 /// A fast counter, opened.
 #[derive(Debug)]
@@ -113,12 +115,16 @@ impl Fast {
         if value.abs() <= i128::from(VALUE_MAX) {
             return Ok(());
         }
-        let detail = format!("adding {delta} makes {value}; a fast counter holds ±{VALUE_MAX} (2^61)");
+        let mut detail = format!("adding {delta} makes {value}; a fast counter holds ±{VALUE_MAX} (2^61)");
+        let kind = if value.abs() <= SEEN_MAX { ErrorKind::Overflow } else { ErrorKind::LayoutMismatch };
+        if kind == ErrorKind::LayoutMismatch {
+            detail.push_str(": another program wrote this number");
+        }
         match self.shift(ctx, -i128::from(delta)).await {
-            Ok(_) => Err(Error::new(ErrorKind::Overflow, format!("{detail}; nothing is added")).key(&self.key)),
+            Ok(_) => Err(Error::new(kind, format!("{detail}; nothing is added")).key(&self.key)),
             Err(error) => {
                 let detail = format!("{detail}, and taking it back failed: {}", error.detail());
-                Err(Error::new(ErrorKind::Overflow, detail).key(&self.key).effect(Effect::Unknown).source(error))
+                Err(Error::new(kind, detail).key(&self.key).effect(Effect::Unknown).source(error))
             }
         }
     }
@@ -139,9 +145,11 @@ impl Fast {
         // Servers leave the blanks of a longer number behind a shorter one.
         let digits =
             std::str::from_utf8(&item.value).ok().and_then(|text| text.trim_end_matches(' ').parse::<u64>().ok());
-        digits.map(unbiased).ok_or_else(|| {
+        // Small numbers, as others write them, are none of ours, which stand around 2^62.
+        digits.map(unbiased).filter(|value| value.abs() <= SEEN_MAX).ok_or_else(|| {
             let shown = larder_core::text::Shown(&item.value);
-            Error::new(ErrorKind::LayoutMismatch, format!("this is no number: {shown}")).key(&self.key)
+            let detail = format!("this is no number of a fast counter: {shown}; another program wrote it");
+            Error::new(ErrorKind::LayoutMismatch, detail).key(&self.key)
         })
     }
 
@@ -172,10 +180,11 @@ impl Fast {
         let amount = u64::try_from(delta.unsigned_abs()).unwrap_or(u64::MAX);
         let arith = if delta < 0 { Arith::Decr(amount) } else { Arith::Incr(amount) };
         let op = Op::arith(self.key.clone(), arith);
-        match self.run_one(ctx, op.clone()).await? {
-            Reply::Number(number) => Ok(unbiased(number)),
-            Reply::Miss => Err(self.lost(ctx).await),
-            other => Err(manifest::unexpected(&op, &other)),
+        match self.run_one(ctx, op.clone()).await {
+            Ok(Reply::Number(number)) => Ok(unbiased(number)),
+            Ok(Reply::Miss) => Err(self.lost(ctx).await),
+            Ok(other) => Err(manifest::unexpected(&op, &other)),
+            Err(error) => Err(owned::counting(error, &self.key)),
         }
     }
 

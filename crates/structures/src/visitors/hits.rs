@@ -17,6 +17,7 @@ use super::shared::Shared;
 use crate::ids::random_id;
 use crate::ledger::Piece;
 use crate::manifest::unexpected;
+use crate::owned::counting;
 use crate::runtime;
 
 /// The most hits of one call: hundreds of callers that pass a window's limit at once cannot reach the end of its field.
@@ -42,7 +43,7 @@ impl Shared {
         if let Some(key) = self.known.part(window, COUNTER) {
             let ctx = Ctx { deadline: Some(self.deadline()) };
             let op = Op::arith(key.clone(), Arith::Incr(hits));
-            match self.run_one(ctx, op.clone()).await? {
+            match self.run_one(ctx, op.clone()).await.map_err(|error| counting(error, &key))? {
                 Reply::Number(number) => return self.check_count(ctx, &key, number, hits).await,
                 // Nothing was counted: that is certain.
                 Reply::Miss => self.known.gone(window, COUNTER),
@@ -70,7 +71,7 @@ impl Shared {
             let mut replies = self.vigil().run(ctx, Batch::from_iter(batch)).await.into_iter();
             let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let (added, counted, listed) = (next(), next(), next());
-            let number = match (counted?, added) {
+            let number = match (counted.map_err(|error| counting(error, &key))?, added) {
                 (Reply::Number(number), _) => number,
                 (Reply::Miss, Err(error)) => return Err(error.effect(Effect::NotApplied)),
                 // It was evicted in between.

@@ -9,6 +9,7 @@ mod clocks_apart;
 mod counter;
 mod drops;
 mod eight;
+mod foreign_keys;
 mod foreign_redis;
 mod inspect;
 mod kinds;

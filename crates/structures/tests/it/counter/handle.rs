@@ -447,8 +447,38 @@ async fn a_fast_counter_has_golden_bytes() {
     counter.add(-1).await.unwrap();
     assert_eq!(store.get(key.clone()).await.unwrap().unwrap().value, "4611686018427387903");
     // A server leaves blanks behind a number that became shorter.
-    store.put(key, PutMode::Set, "999  ", Ttl::Never).await.unwrap();
-    assert_eq!(counter.get().await.unwrap(), 999 - (1 << 62));
+    store.put(key, PutMode::Set, "4611686018427387999  ", Ttl::Never).await.unwrap();
+    assert_eq!(counter.get().await.unwrap(), 95);
+}
+
+/// 32 writers at once may be seen to leave the range; what is farther out was never added.
+#[tokio::test]
+async fn a_number_that_no_adds_make_is_another_programs() {
+    let store = memory();
+    let counter = Counter::options().fast().open_or_create(&store, "n").await.unwrap();
+    let key = data_key(&store, "n", 'n', 0).await;
+    let farthest = (1i128 << 61) + 31 * (1 << 56);
+    for (value, is_ours) in [(farthest, true), (-farthest, true), (farthest + 1, false), (-farthest - 1, false)] {
+        let stands = value + (1 << 62);
+        store.put(key.clone(), PutMode::Set, stands.to_string(), Ttl::Never).await.unwrap();
+        let (told, add) = (counter.get().await, counter.add(0).await.unwrap_err());
+        assert_eq!(told.as_ref().ok(), is_ours.then_some(&value), "{told:?}");
+        let kind = if is_ours { ErrorKind::Overflow } else { ErrorKind::LayoutMismatch };
+        assert_eq!((add.kind(), add.known_effect()), (kind, Effect::NotApplied), "{add}");
+        assert_eq!(store.get(key.clone()).await.unwrap().unwrap().value, stands.to_string());
+    }
+    for foreign in ["5", "", "hello, world"] {
+        store.put(key.clone(), PutMode::Set, foreign, Ttl::Never).await.unwrap();
+        for error in [counter.get().await.unwrap_err(), counter.add(7).await.unwrap_err()] {
+            assert_eq!(
+                (error.kind(), error.known_effect()),
+                (ErrorKind::LayoutMismatch, Effect::NotApplied),
+                "{error}"
+            );
+            assert!(error.to_string().contains("another program wrote"), "{error}");
+        }
+        assert_eq!(store.get(key.clone()).await.unwrap().unwrap().value, foreign);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

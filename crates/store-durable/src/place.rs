@@ -7,6 +7,7 @@
 //! PATH/engine/  the engine's files
 //! ```
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -285,7 +286,8 @@ fn prepare(folder: &Path) -> Result<bool> {
     }
     let lock = folder.join(LOCK);
     let is_our_lock = is_number(&lock).map_err(|error| failed(&lock, "cannot be read", error))?;
-    names.retain(|name| !(name == LOCK && is_our_lock) && !BEGUN.iter().any(|begun| name == begun));
+    let may_be_ours = |name: &OsString| name == LOCK && is_our_lock || BEGUN.iter().any(|begun| name == begun);
+    names.retain(|name| !may_be_ours(name));
     if names.is_empty() {
         return Ok(true);
     }

@@ -460,6 +460,18 @@ fn a_memory_limit_that_is_set_later_is_held() {
     }
 }
 
+/// Words before an address name a listener, or the protocol that it speaks anyway.
+#[test]
+fn words_before_an_address_that_mean_nothing_here_are_told() {
+    for word in ["proto[ascii]:", "tag[x]:", "proto[negotiating]:tag[y]:"] {
+        let mut peer = Peer::start("larder", ours(), &["-l", &format!("{word}127.0.0.1")]);
+        assert_eq!(peer.ask("get none"), "END\r\n");
+        let said = peer.said();
+        assert_eq!(said.matches("passed over").count(), word.matches(':').count(), "{said}");
+        assert_eq!(Peer::start("memcached", theirs(), &["-l", &format!("{word}127.0.0.1")]).ask("get none"), "END\r\n");
+    }
+}
+
 /// What memcached takes, and does nothing here, is named; what it refuses is refused.
 #[test]
 fn what_has_no_effect_is_told_and_what_nobody_knows_is_refused() {
@@ -509,10 +521,14 @@ fn what_has_no_effect_is_told_and_what_nobody_knows_is_refused() {
         ("-e /dev/shm/x", "--store file:PATH"),
         ("-q", "no option -q"),
         ("-l no.such.host.invalid", "no address"),
+        ("-l notls:127.0.0.1", "no address is exempt from TLS"),
+        ("-l proto[binary]:127.0.0.1", "the binary protocol is not spoken here"),
+        ("-l proto[proxy]:127.0.0.1", "no proxy"),
+        ("-l tag[123456789]:127.0.0.1", "1 to 8 characters"),
     ] {
         finish(larder(["memcached", "-p", "-1"]).args(options.split(' '))).fails(2, said);
-        // `-B binary` and `-S` are memcached's.
-        if !["-B binary", "-S", "-e /dev/shm/x"].contains(&options) {
+        // These are memcached's.
+        if !["-B binary", "-S", "-e /dev/shm/x", "-l proto[binary]:127.0.0.1"].contains(&options) {
             let mut command = theirs();
             let ended = common::wait(
                 command

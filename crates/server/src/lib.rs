@@ -40,11 +40,19 @@
 //!   but an item may go before one that is a little older;
 //! - `verbosity` changes what `stats settings` tells of it, and not what is logged: that is `-v`;
 //! - `stats slabs` and `stats items` tell of one class; `stats sizes` walks over all items, whether `track_sizes` was said or not; `stats reset` leaves `/metrics` and `stats latency` as they are;
-//! - a port that is taken in one family is an error, where memcached would listen in the other alone; `-p 0` is any free port, as `-p -1` is; `-l` takes no `notls:`, `proto[...]` or `tag[...]`;
+//! - a port that is taken in one family is an error, where memcached would listen in the other alone; `-p 0` is any free port, as `-p -1` is; before an address of `-l` `proto[ascii]:`,
+//!   `proto[negotiating]:` and `tag[...]:` mean nothing, and `notls:` and `proto[binary]:` are refused, since nobody is exempt from TLS and there is one protocol;
 //! - `stats hot` and `stats latency` are its own: the keys that are asked for most, by a sample, and how long requests took;
 //! - no UDP and no binary protocol: a connection whose first byte is 0x80 is closed; one that begins as a TLS handshake does, with 0x16, gets `ERROR` at once and is closed, where memcached waits for
 //!   the end of a line;
 //! - who holds more than 4 KiB of a request and sends for `slow_timeout_ms` neither its end nor 4 KiB more is closed; memcached waits.
+//!
+//! # What no option changes
+//!
+//! - a TLS handshake may take 10 seconds, and who is at one holds 64 KiB at the most of what came, and is one of `-c`: who sends half of one is closed then, and counted in `ssl_handshake_errors`;
+//! - a connection takes no further request, nor the next key of a `get` or `gat`, while 256 KiB of its replies wait to be sent: so it holds so much and one value. What may be chosen is how much all hold
+//!   (`-o read_buf_mem_limit=MB`) and how long one may take nothing (`-o slow_timeout_ms=MS`);
+//! - nor while 256 KiB of what it wrote wait for the disk; and limits of time are looked at every 100 ms.
 #![deny(unsafe_code)]
 
 mod args;

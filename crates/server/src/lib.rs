@@ -49,7 +49,7 @@
 //!
 //! # What no option changes
 //!
-//! - a TLS handshake may take 10 seconds, and who is at one holds 64 KiB at the most of what came, and is one of `-c`: who sends half of one is closed then, and counted in `ssl_handshake_errors`;
+//! - a TLS handshake may take 10 seconds, and who is at one holds some 64 KiB at the most of what came, and is one of `-c`: who sends half of one is closed then, and counted in `ssl_handshake_errors`;
 //! - a connection takes no further request, nor the next key of a `get` or `gat`, while 256 KiB of its replies wait to be sent: so it holds so much and one value. What may be chosen is how much all hold
 //!   (`-o read_buf_mem_limit=MB`) and how long one may take nothing (`-o slow_timeout_ms=MS`);
 //! - nor while 256 KiB of what it wrote wait for the disk; and limits of time are looked at every 100 ms.

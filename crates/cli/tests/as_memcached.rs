@@ -301,6 +301,89 @@ fn options_do_what_they_do_in_memcached() {
     }
 }
 
+/// What `stats settings` of memcached tells and ours tells otherwise, or not at all, and why.
+const SETTINGS_THAT_DIFFER: &[(&str, &str)] = &[
+    ("tcpport", "each is on its own"),
+    ("inter", "where it listens is named, also where that is everywhere"),
+    ("binding_protocol", "there is one"),
+    ("track_sizes", "a walk over all items counts them whenever it is asked to"),
+    ("oldest", "times of use are kept only if they are asked for"),
+    ("num_threads_per_udp", "no UDP"),
+    ("stat_key_prefix", "no `stats detail`"),
+    ("reqs_per_event", "who has others wait is bounded by bytes, not by requests"),
+    ("read_buf_mem_limit", "what is not finished is always bounded: held_bytes_max"),
+    ("memory_file", "`--store file:PATH` keeps data"),
+    ("hash_algorithm", "no choice"),
+    ("hashpower_init", "the table grows as it needs"),
+    ("tail_repair_time", "no lists of use"),
+    ("temporary_ttl", "no lists of use"),
+    ("temp_lru", "no lists of use"),
+    ("inline_ascii_response", "how values are kept, of no meaning to a client"),
+    ("watcher_logbuf_size", "no `watch`"),
+    ("worker_logbuf_size", "no `watch`"),
+    ("num_napi_ids", "threads are not bound to queues of a network card"),
+    ("ssl_chain_cert", "files are not told to clients"),
+    ("ssl_key", "files are not told to clients"),
+    ("ssl_ca_cert", "files are not told to clients"),
+    ("ssl_keyformat", "PEM"),
+    ("ssl_ciphers", "those that rustls holds for safe"),
+    ("ssl_wbuf_size", "no such buffer"),
+    ("ssl_session_cache", "as it is in rustls"),
+    ("ssl_kernel_tls", "none"),
+];
+
+/// The same, by how the names begin.
+const SETTINGS_OF_WHAT_IS_NOT_HERE: &[(&str, &str)] = &[
+    ("growth_factor", "no slabs"),
+    ("chunk_size", "no slabs"),
+    ("slab_", "no slabs"),
+    ("lru_", "no lists of use, and no crawler"),
+    ("hot_", "no lists of use"),
+    ("warm_", "no lists of use"),
+    ("ext_", "no storage behind memory"),
+    ("proxy_", "no proxy"),
+];
+
+/// A line that says nothing means what it means to memcached; the server of ours, which is no cache, evicts nothing, has a thread a core and is for this machine alone.
+#[test]
+fn where_nothing_is_said_limits_are_memcacheds() {
+    let peers = Peer::both(&[]).into_iter().chain([Peer::start("larder serve", larder(["serve"]), &[])]);
+    let told: Vec<Vec<(String, String)>> = peers
+        .map(|peer| {
+            let said = peer.ask("stats settings");
+            let lines = said.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
+            lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        })
+        .collect();
+    let [theirs, ours, served] = &told[..] else { unreachable!() };
+    let value = |of: &[(String, String)], name: &str| of.iter().find(|line| line.0 == name).map(|line| line.1.clone());
+    let differ = |ours: &[(String, String)]| -> BTreeSet<String> {
+        let names = theirs.iter().filter(|(name, value_there)| value(ours, name).as_ref() != Some(value_there));
+        names.map(|(name, _)| name.clone()).collect()
+    };
+    let named = |name: &str| {
+        let not_here = |(start, _): &(&str, &str)| name.starts_with(start);
+        SETTINGS_THAT_DIFFER.iter().any(|(exempt, _)| *exempt == name)
+            || SETTINGS_OF_WHAT_IS_NOT_HERE.iter().any(not_here)
+    };
+    let unnamed: Vec<String> = differ(ours).into_iter().filter(|name| !named(name)).collect();
+    assert!(unnamed.is_empty(), "{unnamed:?}");
+    // What is equal needs no reason.
+    for (name, why) in SETTINGS_THAT_DIFFER {
+        assert!(differ(ours).contains(*name), "{name} ({why}) is as in memcached");
+    }
+    for (start, why) in SETTINGS_OF_WHAT_IS_NOT_HERE {
+        assert!(differ(ours).iter().any(|name| name.starts_with(start)), "{start} ({why}) is as in memcached");
+    }
+    let more: Vec<String> = differ(served).difference(&differ(ours)).cloned().collect();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(more, if cores == 4 { vec!["evictions"] } else { vec!["evictions", "num_threads"] });
+    // Those that memcached has not.
+    for (name, limit) in [("slow_timeout_ms", 30_000), ("held_bytes_max", 256 << 20), ("line_bytes_max", 1 << 20)] {
+        assert_eq!((value(theirs, name), value(ours, name)), (None, Some(limit.to_string())));
+    }
+}
+
 #[test]
 fn connections_threads_sockets_and_the_end_are_as_they_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -377,6 +460,18 @@ fn a_memory_limit_that_is_set_later_is_held() {
     }
 }
 
+/// Words before an address name a listener, or the protocol that it speaks anyway.
+#[test]
+fn words_before_an_address_that_mean_nothing_here_are_told() {
+    for word in ["proto[ascii]:", "tag[x]:", "proto[negotiating]:tag[y]:"] {
+        let mut peer = Peer::start("larder", ours(), &["-l", &format!("{word}127.0.0.1")]);
+        assert_eq!(peer.ask("get none"), "END\r\n");
+        let said = peer.said();
+        assert_eq!(said.matches("passed over").count(), word.matches(':').count(), "{said}");
+        assert_eq!(Peer::start("memcached", theirs(), &["-l", &format!("{word}127.0.0.1")]).ask("get none"), "END\r\n");
+    }
+}
+
 /// What memcached takes, and does nothing here, is named; what it refuses is refused.
 #[test]
 fn what_has_no_effect_is_told_and_what_nobody_knows_is_refused() {
@@ -426,10 +521,14 @@ fn what_has_no_effect_is_told_and_what_nobody_knows_is_refused() {
         ("-e /dev/shm/x", "--store file:PATH"),
         ("-q", "no option -q"),
         ("-l no.such.host.invalid", "no address"),
+        ("-l notls:127.0.0.1", "no address is exempt from TLS"),
+        ("-l proto[binary]:127.0.0.1", "the binary protocol is not spoken here"),
+        ("-l proto[proxy]:127.0.0.1", "no proxy"),
+        ("-l tag[123456789]:127.0.0.1", "1 to 8 characters"),
     ] {
         finish(larder(["memcached", "-p", "-1"]).args(options.split(' '))).fails(2, said);
-        // `-B binary` and `-S` are memcached's.
-        if !["-B binary", "-S", "-e /dev/shm/x"].contains(&options) {
+        // These are memcached's.
+        if !["-B binary", "-S", "-e /dev/shm/x", "-l proto[binary]:127.0.0.1"].contains(&options) {
             let mut command = theirs();
             let ended = common::wait(
                 command

@@ -17,6 +17,8 @@ use crate::extended::{self, TlsWords};
 /// The port that clients try first.
 const PORT: u16 = 11_211;
 const ITEM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 30;
+/// Of what memcached names a listener by.
+const TAG_BYTES: std::ops::RangeInclusive<usize> = 1..=8;
 
 /// What a command line asks for.
 ///
@@ -200,7 +202,14 @@ impl Args {
             "port" => gathered.port = Some(number(&name, &value)?),
             "unix-socket" => gathered.unix = path,
             "unix-mask" => gathered.unix_mode = Some(octal(&name, &value)?),
-            "listen" => gathered.listen.extend(value.split(',').map(str::to_owned)),
+            "listen" => {
+                let places = value.split([',', ';']).filter(|place| !place.is_empty());
+                let before = gathered.listen.len();
+                gathered.listen.extend(places.map(str::to_owned));
+                if gathered.listen.len() == before {
+                    return config(format!("{name} takes an address, not {value:?}"));
+                }
+            }
             "enable-shutdown" => limits.shutdown_enabled = true,
             "daemon" => self.daemon = true,
             "user" => self.user = Some(value),
@@ -265,6 +274,7 @@ impl Args {
         let mode = gathered.unix_mode.unwrap_or(0o700);
         let port = gathered.port.unwrap_or(PORT);
         for place in &gathered.listen {
+            let place = bare(place, &mut self.ignored)?;
             self.config.listen.push(match place.strip_prefix("unix:") {
                 Some(path) => Listen::Unix(PathBuf::from(path), mode),
                 None => tcp(place, port)?,
@@ -327,6 +337,37 @@ fn auth_file(path: &str) -> Result<AuthFile> {
     AuthFile::parse(&text)
 }
 
+/// A place to listen on, without memcached's words before it. What they say of it means nothing here, is refused, or noted as passed over.
+fn bare<'p>(place: &'p str, ignored: &mut Vec<String>) -> Result<&'p str> {
+    if place.starts_with("notls:") {
+        let why = "with TLS all TCP is TLS here, and without it none is; who is to come in without it takes a unix socket, or another server";
+        return config(format!("--listen {place}: no address is exempt from TLS: {why}"));
+    }
+    let mut rest = place;
+    if let Some((protocol, behind)) = bracketed(rest, "proto") {
+        match protocol {
+            "ascii" | "negotiating" => ignored.push(format!("--listen proto[{protocol}]:")),
+            "binary" => return config(format!("--listen {place}: the binary protocol is not spoken here")),
+            "proxy" => return config(format!("--listen {place}: there is no proxy here")),
+            _ => return config(format!("--listen {place}: proto[] takes ascii or negotiating, not {protocol:?}")),
+        }
+        rest = behind;
+    }
+    if let Some((tag, behind)) = bracketed(rest, "tag") {
+        if !TAG_BYTES.contains(&tag.len()) {
+            return config(format!("--listen {place}: tag[] takes 1 to 8 characters, not {tag:?}"));
+        }
+        ignored.push(format!("--listen tag[{tag}]:"));
+        rest = behind;
+    }
+    Ok(rest)
+}
+
+/// What stands between brackets behind this name, and what behind them.
+fn bracketed<'p>(place: &'p str, name: &str) -> Option<(&'p str, &'p str)> {
+    place.strip_prefix(name)?.strip_prefix('[')?.split_once("]:")
+}
+
 /// An address with a port, or one that takes the port given.
 fn address(place: &str, port: u16) -> Result<SocketAddr> {
     Ok(addresses(place, port)?[0])
@@ -376,6 +417,12 @@ mod tests {
         assert!(matches!(&args.config.listen[..], [Listen::Unix(_, 0o770)]));
         let args = parse("--listen 127.0.0.1:5 --listen=unix:/tmp/y").unwrap();
         assert!(matches!(&args.config.listen[..], [Listen::Tcp(tcp), Listen::Unix(..)] if tcp.port() == 5));
+        let args =
+            parse("-l proto[ascii]:127.0.0.1:5;tag[x]:[::1]:6,proto[negotiating]:tag[12345678]:127.0.0.1,").unwrap();
+        assert!(matches!(&args.config.listen[..], [Listen::Tcp(v4), Listen::Tcp(v6), Listen::Tcp(last)]
+                if (v4.port(), v6.port(), last.port()) == (5, 6, PORT) && v6.is_ipv6()));
+        let passed_over = ["proto[ascii]:", "tag[x]:", "proto[negotiating]:", "tag[12345678]:"];
+        assert_eq!(args.ignored, passed_over.map(|word| format!("--listen {word}")));
     }
 
     #[test]
@@ -401,6 +448,15 @@ mod tests {
             ("-q", "no option -q"),
             ("stray", "not an option"),
             ("-l no.such.host.invalid", "no address"),
+            ("-l notls:127.0.0.1", "no address is exempt from TLS"),
+            ("-l proto[binary]:127.0.0.1", "the binary protocol is not spoken here"),
+            ("-l 127.0.0.1,proto[binary]:tag[x]:127.0.0.1", "the binary protocol is not spoken here"),
+            ("-l proto[proxy]:127.0.0.1", "no proxy"),
+            ("-l proto[x]:127.0.0.1", "ascii or negotiating, not \"x\""),
+            ("-l tag[]:127.0.0.1", "1 to 8 characters"),
+            ("-l tag[123456789]:127.0.0.1", "1 to 8 characters"),
+            ("-l tag[x]127.0.0.1", "no address"),
+            ("-l ,;", "--listen takes an address"),
             ("--runtime x", "per-core or shared"),
         ] {
             let error = parse(line).expect_err(line).to_string();

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use larder_core::list::{List, Listed};
-use larder_core::{Ctx, Durability, ErrorKind, Key, Op, PutMode, Store, StoreExt, Ttl, Want};
-use larder_server::{DurableOptions, Server};
+use larder_core::{Cas, Ctx, Durability, ErrorKind, Eviction, Key, Op, PutMode, Reply, Store, StoreExt, Ttl, Want};
+use larder_server::{DurableOptions, Listen, MemoryEngine, MemoryStore, Server};
 use larder_store_durable::Sync;
 use larder_store_memcached::{Config, MemcachedStore};
 use larder_testkit::sessions::{ask, connect, exchange};
@@ -322,5 +322,100 @@ async fn what_a_served_folder_promises_reaches_the_profile() {
         let config = Config::from_url(&format!("memcached://{}?fleet=ignore", addrs.join(","))).unwrap();
         let store = MemcachedStore::connect(config).await.unwrap();
         assert_eq!(store.profile().durability, durability, "{addrs:?}");
+    }
+}
+
+/// On this address.
+fn serve(engine: impl larder_server::Engine, addr: SocketAddr) -> Server {
+    let config = larder_server::Config { listen: vec![Listen::Tcp(addr)], threads: 1, ..Default::default() };
+    Server::start(engine, config).unwrap()
+}
+
+fn memory(evict: bool) -> MemoryEngine {
+    MemoryEngine::new(MemoryStore::builder().bytes_max(8 << 20).evict(evict).build().unwrap())
+}
+
+fn in_folder(folder: &Path) -> larder_server::DurableEngine {
+    larder_server::DurableEngine::new(DurableOptions::new(folder).open().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_a_server_evicts_reaches_the_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let servers =
+        [serve(in_folder(folder.path()), anywhere), serve(memory(false), anywhere), serve(memory(true), anywhere)];
+    let down = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let [disk, keeps, evicts] = servers.each_ref().map(|server| server.addrs()[0]);
+    for (servers, eviction) in [
+        (vec![disk], Eviction::Never),
+        (vec![keeps], Eviction::Never),
+        (vec![evicts], Eviction::WhenFull),
+        (vec![disk, keeps], Eviction::Never),
+        (vec![keeps, evicts], Eviction::WhenFull),
+        (vec![disk, down], Eviction::Unknown),
+        (vec![evicts, down], Eviction::WhenFull),
+    ] {
+        let addrs: Vec<String> = servers.iter().map(SocketAddr::to_string).collect();
+        for dialect in ["classic", "meta"] {
+            let url = format!("memcached://{}?fleet=ignore&dialect={dialect}", addrs.join(","));
+            let store = MemcachedStore::connect(Config::from_url(&url).unwrap()).await.unwrap();
+            assert_eq!(store.profile().eviction, eviction, "{addrs:?}");
+        }
+    }
+}
+
+/// The value of the key, and its token, once the server is there again.
+async fn read(store: &MemcachedStore, key: &Key) -> Option<(Vec<u8>, Cas)> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match store.get(key.clone()).await {
+            Ok(item) => return item.map(|item| (item.value.to_vec(), item.cas.expect("a token"))),
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What tells one life of a server's data from another.
+fn incarnation(server: &Server) -> String {
+    let settings = answer(server, "stats settings");
+    settings.lines().find_map(|line| line.strip_prefix("STAT incarnation ")).expect("it is told").to_owned()
+}
+
+/// A token is of a session, and a session ends with the server: also where the folder is the same, its incarnation with it, and its items with their tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_begins_another_session_and_in_memory_another_incarnation() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, evicting) = (Key::new("k").unwrap(), |evict| if evict { Eviction::WhenFull } else { Eviction::Never });
+    for dialect in ["classic", "meta"] {
+        for is_folder in [true, false] {
+            let begin = |addr: SocketAddr, evict: bool| {
+                if is_folder { serve(in_folder(folder.path()), addr) } else { serve(memory(evict), addr) }
+            };
+            let server = begin("127.0.0.1:0".parse().unwrap(), false);
+            let (addr, before) = (server.addrs()[0], incarnation(&server));
+            let store = client(addr, dialect).await;
+            assert_eq!(store.profile().eviction, Eviction::Never);
+            let put = |mode, value: &'static str| Op::put(key.clone(), mode, value, Ttl::Never);
+            store.run_one(Ctx::default(), put(PutMode::Set, "one")).await.unwrap();
+            let (_, cas) = read(&store, &key).await.unwrap();
+            assert_eq!(read(&store, &key).await.unwrap().1, cas, "nothing has changed");
+            drop(server);
+            let server = begin(addr, true);
+            assert_eq!(incarnation(&server) == before, is_folder, "{dialect}");
+            let there = read(&store, &key).await;
+            assert_eq!(there.as_ref().map(|(value, _)| &value[..]), is_folder.then_some(&b"one"[..]), "{dialect}");
+            assert_eq!(store.profile().eviction, evicting(!is_folder), "{dialect}: it was asked anew");
+            store.run_one(Ctx::default(), put(PutMode::Set, "two")).await.unwrap();
+            let (_, now) = read(&store, &key).await.unwrap();
+            assert_ne!(now.session, cas.session, "{dialect}");
+            let reply = store.run_one(Ctx::default(), put(PutMode::Cas(cas), "three")).await.unwrap();
+            assert!(matches!(reply, Reply::Exists), "{dialect}: {reply:?}");
+            let reply = store.run_one(Ctx::default(), put(PutMode::Cas(now), "three")).await.unwrap();
+            assert!(matches!(reply, Reply::Stored), "{dialect}: {reply:?}");
+            let delete = Op::delete(key.clone());
+            store.run_one(Ctx::default(), delete).await.unwrap();
+        }
     }
 }

@@ -466,7 +466,7 @@ fn everything_can_be_listed_and_flushed_later() {
     let mut stream = connect(server.addrs()[0]);
     ask(&mut stream, b"set a%b 7 100 3\r\nabc\r\nms AAEC 1 b\r\nx\r\n", b"HD\r\n");
     let dump = String::from_utf8(ask(&mut stream, b"lru_crawler metadump all\r\n", b"END\r\n")).unwrap();
-    assert!(dump.starts_with("OK\r\n") && dump.contains("key=a%25b exp=") && dump.contains(" flags=7\n"), "{dump}");
+    assert!(dump.starts_with("OK\r\n") && dump.contains("key=a%25b exp=") && dump.contains(" flags=7 \n"), "{dump}");
     let dump = String::from_utf8(ask(&mut stream, b"lru_crawler mgdump hash\r\n", b"EN\r\n")).unwrap();
     assert!(dump.contains("mg a%b\r\n") && dump.contains("mg AAEC b\r\n"), "{dump}");
     let settings = String::from_utf8(ask(&mut stream, b"stats settings\r\n", b"END\r\n")).unwrap();

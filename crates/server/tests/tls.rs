@@ -4,13 +4,18 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use larder_server::{ClientCerts, Config, Server, Tls};
+use larder_server::{ClientCerts, Config, Limits, Server, Tls};
+use larder_testkit::servers::rss_bytes_of;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
+
+/// Held by those that take much memory, where tests share a process: one measures it.
+static MEMORY: Mutex<()> = Mutex::new(());
 
 /// A certificate and its key, in files.
 fn files(folder: &std::path::Path) -> Tls {
@@ -21,18 +26,21 @@ fn files(folder: &std::path::Path) -> Tls {
     Tls::new(cert, key)
 }
 
-/// A client that speaks this version alone.
+/// A client that speaks this version alone, without a socket.
+fn unconnected(tls: &Tls, version: &'static SupportedProtocolVersion) -> ClientConnection {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&tls.chain).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_protocol_versions(&[version]).with_root_certificates(roots);
+    let name = ServerName::try_from("localhost").unwrap();
+    ClientConnection::new(Arc::new(config.with_no_client_auth()), name).unwrap()
+}
+
 fn client(
     server: &Server,
     tls: &Tls,
     version: &'static SupportedProtocolVersion,
 ) -> StreamOwned<ClientConnection, TcpStream> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&tls.chain).unwrap()).unwrap();
-    let config = ClientConfig::builder_with_protocol_versions(&[version]).with_root_certificates(roots);
-    let name = ServerName::try_from("localhost").unwrap();
-    let client = ClientConnection::new(Arc::new(config.with_no_client_auth()), name).unwrap();
-    StreamOwned::new(client, TcpStream::connect(server.addrs()[0]).unwrap())
+    StreamOwned::new(unconnected(tls, version), TcpStream::connect(server.addrs()[0]).unwrap())
 }
 
 /// What it is answered.
@@ -60,6 +68,7 @@ fn versions_are_1_2_and_1_3_or_the_latter_alone() {
 #[test]
 fn a_large_reply_to_a_slow_client_comes_whole() {
     const BYTES: usize = 1_000_000;
+    let _alone = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let tls = files(folder.path());
     let server = common::start_with(Config { tls: Some(tls.clone()), ..Config::default() });
@@ -101,4 +110,90 @@ fn a_file_that_is_not_what_it_is_to_be_is_named() {
         assert_eq!(error.kind(), larder_core::ErrorKind::Config, "{text}");
         assert!(text.contains("other.pem") || text.contains("cert.pem"), "{tls:?}: {text}");
     }
+}
+
+/// The number that `stats` tells of itself.
+fn stat(stream: &mut StreamOwned<ClientConnection, TcpStream>, name: &str) -> u64 {
+    stream.write_all(b"stats\r\n").unwrap();
+    let mut told = String::new();
+    while !told.ends_with("END\r\n") {
+        let mut bytes = [0; 4096];
+        let read = stream.read(&mut bytes).unwrap();
+        told.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+    }
+    let line = told.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {told}")).parse().unwrap()
+}
+
+/// What each of those holds at the most, with what its client has in this process.
+const BYTES_EACH_MAX: [u64; 3] = [32 << 10, 48 << 10, 192 << 10];
+
+/// A handshake that is not gone on with: half of a hello, a whole one, to which the server has answered, and most of the longest that there may be.
+fn beginnings(tls: &Tls) -> [Vec<u8>; 3] {
+    let mut hello = Vec::new();
+    unconnected(tls, &TLS13).write_tls(&mut hello).unwrap();
+    let mut long = Vec::new();
+    let message = [&[0x01, 0x00, 0xff, 0x00, 0x03, 0x03][..], &[0x33; 64_000]].concat();
+    for record in message.chunks(16_000) {
+        long.extend_from_slice(&[0x16, 0x03, 0x01]);
+        long.extend_from_slice(&u16::try_from(record.len()).unwrap().to_be_bytes());
+        long.extend_from_slice(record);
+    }
+    [hello[..hello.len() / 2].to_vec(), hello, long]
+}
+
+/// Allows this process so many files: both ends are in it.
+fn allow_files(files: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    assert!(limit.maximum.is_none_or(|most| most >= files), "at most {:?} files may be open here", limit.maximum);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+#[test]
+fn a_thousand_half_handshakes_hold_little_disturb_nobody_and_end_after_ten_seconds() {
+    const OF_EACH: usize = 350;
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    let _alone = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    allow_files(9 * OF_EACH as u64);
+    let folder = tempfile::tempdir().unwrap();
+    let tls = files(folder.path());
+    let limits = Limits { connections_max: 1_200, ..Limits::default() };
+    let server = common::start_with(Config { tls: Some(tls.clone()), limits, ..Config::default() });
+    let mut other = client(&server, &tls, &TLS13);
+    let errors = stat(&mut other, "ssl_handshake_errors");
+    let (begun, mut halves) = (Instant::now(), Vec::new());
+    for (beginning, bytes_each_max) in beginnings(&tls).into_iter().zip(BYTES_EACH_MAX) {
+        let before = rss_bytes_of(std::process::id());
+        for _ in 0..OF_EACH {
+            let mut half = TcpStream::connect(server.addrs()[0]).unwrap();
+            half.set_read_timeout(Some(2 * TIMEOUT)).unwrap();
+            half.write_all(&beginning).unwrap();
+            halves.push(half);
+        }
+        while stat(&mut other, "curr_connections") <= halves.len() as u64 {
+            assert!(begun.elapsed() < TIMEOUT, "they do not come in");
+        }
+        // So long each has had its turn.
+        for _ in 0..5 {
+            assert_eq!(said(&server, &tls, &TLS13).unwrap(), b"MN\r\n");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let grown = rss_bytes_of(std::process::id()).saturating_sub(before);
+        assert!(grown < OF_EACH as u64 * bytes_each_max, "{grown} bytes for {OF_EACH} of {}", beginning.len());
+    }
+    assert!(begun.elapsed() < TIMEOUT, "this machine is too slow to tell");
+    assert_eq!(stat(&mut other, "ssl_handshake_errors"), errors, "nobody is closed before");
+    for half in &mut halves {
+        // What it was answered, and the end.
+        let ended = half.read_to_end(&mut Vec::new());
+        assert!(!matches!(ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock), "it is not closed");
+        assert!(begun.elapsed() >= TIMEOUT, "closed after {:?}", begun.elapsed());
+    }
+    assert!(begun.elapsed() < 3 * TIMEOUT, "closed after {:?}", begun.elapsed());
+    // The last one is counted a moment after it is closed.
+    while stat(&mut other, "ssl_handshake_errors") - errors < halves.len() as u64 {
+        assert!(begun.elapsed() < 3 * TIMEOUT, "not all are counted");
+    }
+    assert_eq!(said(&server, &tls, &TLS13).unwrap(), b"MN\r\n");
 }

@@ -12,6 +12,7 @@ use larder_store_memory::Marks;
 use super::classic::NO_ROOM;
 use super::meta::idle_s;
 use super::refused;
+use super::stats::{CLASS, SLAB_CLASSES_MAX};
 use super::{Session, memcached_bytes};
 use crate::counters::{Count, Tally};
 use crate::engine::{Engine, Walk};
@@ -85,8 +86,8 @@ fn list<E: Engine>(env: &Env<E>, at: Walk, as_requests: bool, out: &mut Vec<u8>)
         let fetch = if seen.marks.contains(Marks::FETCHED) { "yes" } else { "no" };
         let size = memcached_bytes(key, seen.flags, seen.value.len());
         let (cas, flags) = (seen.cas, seen.flags);
-        // A Vec takes whatever is written.
-        let _ = writeln!(out, " exp={until} la={last_s} cas={cas} fetch={fetch} cls=1 size={size} flags={flags}");
+        // A Vec takes whatever is written. Memcached has a space before the end, too.
+        let _ = writeln!(out, " exp={until} la={last_s} cas={cas} fetch={fetch} cls=1 size={size} flags={flags} ");
     });
     let next = match walked {
         Ok(next) => next,
@@ -97,9 +98,32 @@ fn list<E: Engine>(env: &Env<E>, at: Walk, as_requests: bool, out: &mut Vec<u8>)
         }
     };
     if next.is_none() {
-        out.extend_from_slice(if as_requests { b"EN\r\n" } else { b"END\r\n" });
+        out.extend_from_slice(listing_end(as_requests));
     }
     next.map(|at| Dump::List { at, as_requests })
+}
+
+fn listing_end(as_requests: bool) -> &'static [u8] {
+    if as_requests { b"EN\r\n" } else { b"END\r\n" }
+}
+
+/// Whether all items are in these classes, `all`, `hash` or numbers joined by commas, or none.
+///
+/// # Errors
+/// What memcached answers for classes that it has not either.
+fn has_items(classes: &[u8]) -> Result<bool, &'static str> {
+    if [&b"all"[..], b"hash"].contains(&classes) {
+        return Ok(true);
+    }
+    let named = classes.split(|&byte| byte == b',').filter(|class| !class.is_empty());
+    let mut found = None;
+    for class in named {
+        match number(Some(class)) {
+            Some(class @ 1..SLAB_CLASSES_MAX) => found = Some(found == Some(true) || class == CLASS),
+            _ => return Err("BADCLASS invalid class id"),
+        }
+    }
+    found.ok_or("NOTSTARTED no items to crawl")
 }
 
 /// A part of a backup: `DATA`, how many bytes, and those; `END` after the last one.
@@ -197,20 +221,38 @@ impl Session {
         }
     }
 
+    fn begin_listing<E: Engine>(
+        &mut self,
+        env: &Env<E>,
+        classes: &[u8],
+        as_requests: bool,
+    ) -> Result<(), &'static str> {
+        if !env.limits.dump_enabled {
+            return Err(if as_requests { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" });
+        }
+        let has_items = has_items(classes)?;
+        self.out.extend_from_slice(b"OK\r\n");
+        if has_items {
+            self.dump = Some(Dump::List { at: Walk::default(), as_requests });
+        } else {
+            self.out.extend_from_slice(listing_end(as_requests));
+        }
+        Ok(())
+    }
+
     /// There is no crawler to be turned on or off: what expires goes by itself. Its listings are what clients use it for.
     fn lru_crawler<E: Engine>(&mut self, env: &Env<E>, mut words: Words<'_>, noreply: bool) {
         let (verb, argument, more) = (words.next(), words.next(), words.next());
         let is = |name: &[u8]| verb.is_some_and(|verb| name.starts_with(verb));
         let reply = match (argument, more) {
-            (Some(_), None) if is(b"crawl") => "OK",
-            (Some(_), None) if is(b"metadump") || is(b"mgdump") => {
-                let as_requests = !is(b"metadump");
-                if env.limits.dump_enabled {
-                    self.out.extend_from_slice(b"OK\r\n");
-                    self.dump = Some(Dump::List { at: Walk::default(), as_requests });
-                    return;
+            // memcached's crawler goes by the table only to list.
+            (Some(b"hash"), None) if is(b"crawl") => "ERROR an unknown error happened",
+            (Some(classes), None) if is(b"crawl") => has_items(classes).map_or_else(|reply| reply, |_| "OK"),
+            (Some(classes), None) if is(b"metadump") || is(b"mgdump") => {
+                match self.begin_listing(env, classes, !is(b"metadump")) {
+                    Ok(()) => return,
+                    Err(reply) => reply,
                 }
-                if as_requests { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" }
             }
             // Of our own: all that the store holds at this moment, as a dump.
             (Some(_), None) if verb == Some(b"backup") && !env.limits.dump_enabled => "ERROR backup not allowed",

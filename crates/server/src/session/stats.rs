@@ -21,7 +21,9 @@ use crate::hot::{HotKey, HotKeys};
 /// Sizes are told in steps of so many bytes.
 const SIZE_STEP: usize = 32;
 /// Memcached's number of slab classes: beyond, there is none to dump.
-const SLAB_CLASSES_MAX: u32 = 64;
+pub(super) const SLAB_CLASSES_MAX: u32 = 64;
+/// The only one that there is here.
+pub(super) const CLASS: u32 = 1;
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 /// Hot keys that are told.
 const HOT_MAX: usize = 32;
@@ -232,7 +234,7 @@ fn cachedump<E: Engine>(env: &Env<E>, mut words: Words<'_>, out: &mut Vec<u8>) -
     let (wall_s, now_ms) = (env.wall_ms() / 1_000, env.engine.now_ms());
     let end = out.len() + CACHEDUMP_BYTES_MAX;
     let mut left = if most == 0 { u64::MAX } else { u64::from(most) };
-    let mut at = (class == 1).then(Walk::default);
+    let mut at = (class == CLASS).then(Walk::default);
     while let Some(here) = at {
         let walked = env.engine.walk(here, |key, seen| {
             let is_text = is_printable(key);

@@ -242,6 +242,38 @@ async fn a_flipped_byte_in_what_each_write_had_on_disk_is_told_and_nothing_is_cu
     }
 }
 
+/// The engine sets zeros aside behind a journal's end; nothing of ours is in them.
+#[tokio::test]
+async fn a_flipped_byte_in_the_zeros_behind_a_journal_s_end_is_told_and_takes_nothing() {
+    let (first, sound) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(first.path()).unwrap();
+    for number in 0..ITEMS {
+        set(&store, &format!("k{number}"), value(number)).await.unwrap();
+    }
+    drop(store);
+    common::copy(first.path(), sound.path());
+    let name = |folder: &Path| {
+        files(folder).into_iter().rfind(|path| path.extension().is_some_and(|extension| extension == "jnl")).unwrap()
+    };
+    let bytes_of = |folder: &Path| std::fs::metadata(name(folder)).unwrap().len();
+    let (end, file_bytes) = (bytes_of(sound.path()), bytes_of(first.path()));
+    assert!(file_bytes > end + (1 << 20), "{file_bytes} bytes, of which {end} are journal");
+    let near = [0, 1, 4, 12, 511, 4_095, 4_096].map(|behind| end + behind);
+    let far = std::iter::repeat_with(|| fastrand::u64(end..file_bytes)).take(times("LARDER_FLIPS", 120) / 10);
+    for at in near.into_iter().chain([file_bytes - 1]).chain(far) {
+        // As a batch begins with, or anything.
+        let with = if at == end { 1 } else { fastrand::u8(1..) };
+        let folder = tempfile::tempdir().unwrap();
+        common::copy(sound.path(), folder.path());
+        let file = std::fs::File::options().write(true).open(name(folder.path())).unwrap();
+        file.set_len(file_bytes).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[with], at).unwrap();
+        let torn_bytes = open(folder.path()).unwrap().stats().unwrap().torn_bytes;
+        assert!(torn_bytes > at - end && torn_bytes <= file_bytes - end, "{torn_bytes} of {at} behind {end}");
+        assert_eq!(silent(folder.path()).await, None, "at {at} of {file_bytes} with {with:#x}");
+    }
+}
+
 /// As a process that was killed leaves it: items that were put and removed by rounds, which are in the journal, or also in tables, and not moved.
 async fn rounds(are_in_tables: bool) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -744,3 +744,54 @@ async fn a_journal_that_is_gone_from_between_the_tables_and_the_others_is_missed
         }
     }
 }
+
+/// What is left is a store that is older, whole up to its end; and of a folder with no more than a lock nobody can tell that it held one. Nothing in either says otherwise.
+#[tokio::test]
+async fn only_a_witness_tells_that_the_newest_journal_went_with_the_note_or_all_but_the_lock() {
+    let (whole, [.., newest]) = three_journals().await;
+    let (seen, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let witness = elsewhere.path().join("witness");
+    common::copy(whole.path(), seen.path());
+    drop(Options::new(seen.path()).witness(&witness).open().unwrap());
+    let newest = newest.strip_prefix(whole.path()).unwrap();
+    let left = |remove: &dyn Fn(&Path)| {
+        let folder = tempfile::tempdir().unwrap();
+        common::copy(whole.path(), folder.path());
+        remove(folder.path());
+        folder
+    };
+    let kind = |options: Options| options.open().map(drop).map_err(|error| error.kind());
+    let without_newest = |folder: &Path| std::fs::remove_file(folder.join(newest)).unwrap();
+    let without_end = |folder: &Path| {
+        let bytes = std::fs::read(folder.join(newest)).unwrap();
+        let ends = common::ends(&bytes);
+        std::fs::write(folder.join(newest), &bytes[..ends[ends.len() - 6]]).unwrap();
+    };
+    let without_state = |folder: &Path| std::fs::remove_file(folder.join("state")).unwrap();
+    let without_both = |folder: &Path| {
+        without_newest(folder);
+        without_state(folder);
+    };
+    let without_end_and_state = |folder: &Path| {
+        without_end(folder);
+        without_state(folder);
+    };
+    let without_all = |folder: &Path| {
+        std::fs::remove_dir_all(folder.join("engine")).unwrap();
+        ["state", "larder"].iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
+    };
+    let alone: [&dyn Fn(&Path); 2] = [&without_newest, &without_end];
+    for remove in alone {
+        assert_eq!(kind(Options::new(left(remove).path())), Err(ErrorKind::Corrupt), "the note tells of it");
+    }
+    has_first(left(&without_state).path(), 40).await;
+    let gone: [(&dyn Fn(&Path), usize, ErrorKind); 3] = [
+        (&without_both, 30, ErrorKind::RolledBack),
+        (&without_end_and_state, 35, ErrorKind::RolledBack),
+        (&without_all, 0, ErrorKind::Lost),
+    ];
+    for (remove, kept, told) in gone {
+        assert_eq!(kind(Options::new(left(remove).path()).witness(&witness)), Err(told), "{kept} are left");
+        has_first(left(remove).path(), kept).await;
+    }
+}

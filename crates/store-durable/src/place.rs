@@ -285,7 +285,7 @@ fn prepare(folder: &Path) -> Result<bool> {
     }
     let lock = folder.join(LOCK);
     let is_our_lock = is_number(&lock).map_err(|error| failed(&lock, "cannot be read", error))?;
-    names.retain(|name| !(name == LOCK && is_our_lock) && !BEGUN.iter().any(|begun| name == begun));
+    names.retain(|name| !(name == LOCK && is_our_lock || BEGUN.iter().any(|begun| name == begun)));
     if names.is_empty() {
         return Ok(true);
     }

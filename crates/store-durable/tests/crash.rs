@@ -780,12 +780,13 @@ async fn only_a_witness_tells_that_the_newest_journal_went_with_the_note_or_all_
         std::fs::remove_dir_all(folder.join("engine")).unwrap();
         ["state", "larder"].iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
     };
-    let alone: [&dyn Fn(&Path); 2] = [&without_newest, &without_end];
+    type Remove<'a> = &'a dyn Fn(&Path);
+    let alone: [Remove<'_>; 2] = [&without_newest, &without_end];
     for remove in alone {
         assert_eq!(kind(Options::new(left(remove).path())), Err(ErrorKind::Corrupt), "the note tells of it");
     }
     has_first(left(&without_state).path(), 40).await;
-    let gone: [(&dyn Fn(&Path), usize, ErrorKind); 3] = [
+    let gone: [(Remove<'_>, usize, ErrorKind); 3] = [
         (&without_both, 30, ErrorKind::RolledBack),
         (&without_end_and_state, 35, ErrorKind::RolledBack),
         (&without_all, 0, ErrorKind::Lost),

@@ -7,10 +7,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 
-use common::{Done, finish, larder, on, on_with_input, until};
-use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, Value};
+use common::{Done, finish, larder, on, on_with_input, until, wait};
+use larder::dump::{DumpItem, DumpWriter, Head};
+use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, Value};
 use larder_testkit::servers::{Memcached, Version};
 
 /// Runs a command on a store, with a path behind it.
@@ -229,6 +230,15 @@ fn every_structure_moves_from_a_redis_that_keeps_it_natively() {
     change(&from.url());
 }
 
+#[test]
+fn every_structure_moves_from_a_redis_cluster_to_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = [RedisVersion::Redis8, RedisVersion::Redis7].map(RedisCluster::start);
+    let others = [file_store(folder.path(), "between"), to.url(), file_store(folder.path(), "last")];
+    moves_along(folder.path(), &from.url(), &others);
+    change(&from.url());
+}
+
 /// What a memcached answers to a line.
 fn ask_memcached(server: &Memcached, line: &str) -> String {
     let mut stream = TcpStream::connect(server.addr()).unwrap();
@@ -426,6 +436,102 @@ fn a_pipe_carries_a_store() {
     let failed = on_with_input(&to, "import -", cut);
     failed.fails(4, "it was cut short");
     assert!(failed.stderr.contains("go on with --skip-blocks "), "{}", failed.stderr);
+}
+
+/// Had it read them again, what they hold would have been there already.
+#[test]
+fn an_import_of_a_pipe_that_broke_goes_on_behind_the_blocks_that_it_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to, rest) =
+        (file_store(folder.path(), "from"), file_store(folder.path(), "to"), file_store(folder.path(), "rest"));
+    make_some(&from);
+    let fields: String = (0..100).map(|n| format!("{n}\t{n}{}\n", "x".repeat(20_000))).collect();
+    on_with_input(&from, "hash set large -", fields.as_bytes()).exits(0);
+    let dump = on(&from, "export -").stdout;
+    let failed = on_with_input(&to, "import -", &dump[..dump.len() * 2 / 3]);
+    failed.fails(4, "it was cut short");
+    let number_after = |text: &str, word: &str| {
+        let from = text.find(word).unwrap_or_else(|| panic!("{word:?} is not in {text}")) + word.len();
+        text[from..].chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap()
+    };
+    let skipped = number_after(&failed.stderr, "go on with --skip-blocks ");
+    assert!(skipped > 1, "{}", failed.stderr);
+    let words = ["import", "-", "--skip-blocks", &skipped.to_string()].join(" ");
+    let on_rerun = on_with_input(&to, &format!("--json {words}"), &dump).json();
+    assert_eq!((&on_rerun["kept"], &on_rerun["refused"]), (&0.into(), &0.into()), "{on_rerun}");
+    let written = number_after(&failed.stderr[..failed.stderr.find(" written").unwrap()], "error: ");
+    let all = on_with_input(&rest, "--json import -", &dump).json();
+    assert_eq!(written + on_rerun["stored"].as_u64().unwrap(), all["stored"].as_u64().unwrap(), "{all}");
+    assert_eq!(on_rerun["blocks"], all["blocks"]);
+    assert_some(&to);
+    assert_eq!(on(&to, "hash entries large").sorted_lines(), on(&from, "hash entries large").sorted_lines());
+}
+
+/// What a command did, and the most memory that it took.
+fn peak_of(command: &mut Command) -> (Done, u64) {
+    let child = command.spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    // Who has ended, and is not waited for yet, takes none.
+    let peak = move || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(line.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024)
+    };
+    let watch = std::thread::spawn(move || {
+        let mut most = 0;
+        while let Some(bytes) = peak() {
+            most = bytes;
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        most
+    });
+    (wait(child), watch.join().unwrap())
+}
+
+/// Writes a dump of so many items with values of so many bytes.
+fn write_dump(path: &Path, items: usize, value_bytes: usize) {
+    let mut writer = DumpWriter::new(std::fs::File::create_new(path).unwrap(), &Head::now("a test")).unwrap();
+    for number in 0..items {
+        let key = larder::Key::new(format!("item{number}")).unwrap();
+        let value = number.to_le_bytes().repeat(value_bytes / 8).into();
+        writer.push(&DumpItem { key, flags: 0, expiry_ms: None, value }).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Imports a dump of so many items with values of so many bytes into a store, exports it again, and gives the most memory that each took.
+fn peaks(store: &str, folder: &Path, items: usize, value_bytes: usize) -> [u64; 2] {
+    let [from, to] = ["from", "to"].map(|name| folder.join(format!("{name}.{items}.dump")));
+    write_dump(&from, items, value_bytes);
+    let peak = |line: &str, path: &Path, said: &str| {
+        let (done, peak) = peak_of(larder([line]).arg(path).env("LARDER_STORE", store));
+        assert_eq!(done.exits(0), said);
+        assert!(peak > 1_000_000, "{peak} bytes is no command's");
+        peak
+    };
+    let written = format!("{items} written, 0 there already, 0 over, 0 refused\n");
+    let read = format!("{items} items, {} bytes of values\n", items * value_bytes);
+    let peaks = [peak("import", &from, &written), peak("export", &to, &read)];
+    println!("{peaks:?} bytes of memory at the most, of {} of values in {store}", items * value_bytes);
+    peaks
+}
+
+#[test]
+fn an_import_and_an_export_of_a_hundred_megabytes_take_less_than_half_of_that_in_memory() {
+    for (items, value_bytes) in [(5_000, 20_000), (100, 1_000_000)] {
+        let folder = tempfile::tempdir().unwrap();
+        let redis = RedisServer::start(RedisVersion::Redis8, &RedisOptions::new());
+        let most = peaks(&redis.url(), folder.path(), items, value_bytes);
+        assert!(most.iter().all(|&bytes| bytes < 50_000_000), "{most:?} of {items} items");
+    }
+}
+
+/// The engine has up to 320 MiB in memory that it has yet to write to tables, 64 MiB of them as a rule, and caches besides: what is imported here is more than all of that.
+#[test]
+fn files_are_imported_and_exported_in_less_memory_than_they_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let most = peaks(&file_store(folder.path(), "store"), folder.path(), 20_000, 20_000);
+    assert!(most.iter().all(|&bytes| bytes < 380_000_000), "{most:?}");
 }
 
 #[test]

@@ -186,11 +186,77 @@ fn what_follows_files_uses_them_in_turns_with_who_writes() {
         write(&format!("log put audit event{number}"));
         write("visitors hit site");
         until("the event", || events.said().contains(&format!("event{number}")));
-        // An hour may end meanwhile: the last two columns are those before it and since.
-        let counts = |line: &str| line.split(' ').skip(2).map(|word| word.parse::<u64>().unwrap()).sum::<u64>();
-        let last = || figures.said().rsplit_once('\n').and_then(|(lines, _)| lines.lines().last().map(counts));
-        until("the hit", || last() == Some(number + 1));
+        until("the hit", || hits(figures) == Some(number + 1));
     }
+}
+
+/// Who holds a lock and calls the command itself, who waits for that lock, two who follow, and who writes: all at once on the store of `command`.
+fn side_by_side(command: &(dyn Fn(&str) -> Command + Sync)) {
+    let folder = tempfile::tempdir().unwrap();
+    let larder_itself = env!("CARGO_BIN_EXE_larder");
+    let write = |line: &str| finish(&mut command(line)).exits(0);
+    write("log put audit event0");
+    write("visitors hit site --period 1h");
+    let events = Follower::of(&mut command("log tail audit -f"));
+    let figures = Follower::of(&mut command("visitors watch site --every 500ms"));
+    // It goes on while this file is there: no longer than this test.
+    let held = folder.path().join("held");
+    std::fs::write(&held, "").unwrap();
+    let step = format!("{larder_itself} --timeout 60s counter add steps");
+    let script = format!("{step} && while test -e {}; do sleep 0.05; done; {step}", held.display());
+    let holder = command("lock run nightly -- sh -c").arg(script).spawn().unwrap();
+    until("the holder's first step", || finish(&mut command("counter get steps")).text() == "1\n");
+    let reads = format!("{larder_itself} --timeout 60s counter get steps");
+    let mut waiter = command("lock run nightly --wait 50s -- sh -c").arg(reads).spawn().unwrap();
+    for number in 1..=4 {
+        write(&format!("log put audit event{number}"));
+        write("visitors hit site");
+        write("counter add hits");
+        until("the event", || events.said().contains(&format!("event{number}")));
+        until("the hit", || hits(&figures) == Some(number + 1));
+        assert!(write("lock status nightly").starts_with("held by "), "the holder has it");
+        assert!(waiter.try_wait().unwrap().is_none(), "the other waits");
+    }
+    std::fs::remove_file(held).unwrap();
+    common::wait(holder).exits(0);
+    assert_eq!(common::wait(waiter).exits(0), "2\n", "it has the lock when the holder has let it go");
+    assert!(write("lock status nightly").starts_with("free"));
+    write("log put audit last");
+    until("the last event", || events.said().contains("last"));
+    assert_eq!(write("counter get hits"), "4\n");
+}
+
+/// The hits that a watcher told last. An hour may end meanwhile: the last two columns are those before it and since.
+fn hits(watcher: &Follower) -> Option<u64> {
+    let counts = |line: &str| line.split(' ').skip(2).map(|word| word.parse::<u64>().unwrap()).sum::<u64>();
+    watcher.said().rsplit_once('\n').and_then(|(lines, _)| lines.lines().last().map(counts))
+}
+
+#[test]
+fn a_holder_one_who_waits_two_who_follow_and_a_writer_share_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file:{}?wait_ms=60000", folder.path().join("store").display());
+    side_by_side(&|line| {
+        let mut command = larder(["--timeout", "60s"].into_iter().chain(line.split_whitespace()));
+        command.env("LARDER_STORE", &url);
+        command
+    });
+}
+
+#[test]
+fn a_holder_one_who_waits_two_who_follow_and_a_writer_share_the_store_of_a_home() {
+    let home = tempfile::tempdir().unwrap();
+    side_by_side(&|line| {
+        let mut command = larder(["--timeout", "60s"].into_iter().chain(line.split_whitespace()));
+        command.env("HOME", home.path()).env("LARDER_OWN_SERVER_IDLE_S", "1");
+        command
+    });
+    let socket = home.path().join(".local/share/larder.socket");
+    assert!(home.path().join(".local/share/larder/larder").exists());
+    until("the end of the user's server", || {
+        std::thread::sleep(Duration::from_millis(1_200));
+        UnixStream::connect(&socket).is_err()
+    });
 }
 
 #[test]

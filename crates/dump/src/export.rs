@@ -14,8 +14,12 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::format::{DumpItem, Totals, now_ms};
 use crate::writer::DumpWriter;
 
-/// Items that are asked for in one batch.
+/// Items that are asked for in one batch, at the most.
 const BATCH_OPS: usize = 256;
+/// And in the first: nobody knows yet how large they are.
+const FIRST_OPS: usize = 8;
+/// Bytes of values that a batch is to bring, if its items are as large as the largest of the one before.
+const BATCH_BYTES: usize = 8 << 20;
 /// The listing waits while so many keys wait to be asked for.
 const KEYS_MAX: usize = 4 * BATCH_OPS;
 /// Keys of others that are named.
@@ -57,8 +61,9 @@ pub struct Foreign {
 ///
 /// `store` and `list` must be of the same thing: a layer whose profile tells fewer `nodes` than there are hides the servers behind it, and what is listed of each would be in the dump as often.
 ///
-/// Items are asked for by 256 at a time, and the listing waits for them: memory stays small. Over several servers, where a key may have copies that are listed, too, some 40 bytes of it a
-/// key are taken, so that each is in the dump once; one server may tell a key twice (as a table that grows does), and then it is twice in the dump, which an import does not mind. **Round trips**: the list's, and 1 for each 256 items.
+/// Items are asked for by 8 at first, and by up to 256 at a time where they are small: no more than come to some 8 MiB if they are as large as the largest of those before, and the listing waits for them, so memory stays small.
+/// Where much larger ones follow small ones, up to 256 of them are in memory, once: how large an item is its store tells with the item. Over several servers, where a key may have copies that are listed, too, some 40 bytes of it a
+/// key are taken, so that each is in the dump once; one server may tell a key twice (as a table that grows does), and then it is twice in the dump, which an import does not mind. **Round trips**: the list's, and 1 for each 256 items, or some 8 MiB of values; up to 5 more to come to that from 8.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the store cannot tell lives: a dump without them would make what is to end live for ever. Those of the list, of reading and of writing;
@@ -99,7 +104,7 @@ pub async fn export<W: Write>(
         }
     };
     let mut listing = list.list(Ctx::default(), b"", &mut take);
-    let mut is_listed = false;
+    let (mut is_listed, mut ops) = (false, FIRST_OPS);
     loop {
         if !is_listed {
             is_listed = poll_fn(|cx| match listing.as_mut().poll(cx) {
@@ -110,11 +115,12 @@ pub async fn export<W: Write>(
             .await?;
         }
         loop {
-            let keys = lock(&told).next(is_listed);
+            let keys = lock(&told).next(ops, is_listed);
             if keys.is_empty() {
                 break;
             }
-            read(store, keys, &mut out, &mut exported).await?;
+            let largest = read(store, keys, &mut out, &mut exported).await?;
+            ops = (BATCH_BYTES / largest.max(1)).clamp(1, BATCH_OPS.min(2 * ops));
             tell(out.totals());
             // What a listing has told at once may be more than that.
             if !is_listed && lock(&told).keys.len() < KEYS_MAX {
@@ -157,12 +163,12 @@ impl Told {
         }
     }
 
-    /// The next batch; a small one only at the end.
-    fn next(&mut self, is_last: bool) -> Vec<Key> {
-        if self.keys.len() < BATCH_OPS && !is_last {
+    /// The next batch, of so many; a smaller one only at the end.
+    fn next(&mut self, ops: usize, is_last: bool) -> Vec<Key> {
+        if self.keys.len() < ops && !is_last {
             return Vec::new();
         }
-        self.keys.drain(..self.keys.len().min(BATCH_OPS)).collect()
+        self.keys.drain(..self.keys.len().min(ops)).collect()
     }
 }
 
@@ -170,20 +176,23 @@ fn lock(told: &Mutex<Told>) -> std::sync::MutexGuard<'_, Told> {
     told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads items and adds them to the dump.
+/// Reads items and adds them to the dump: bytes of the largest value.
 async fn read<W: Write>(
     store: &dyn Store,
     keys: Vec<Key>,
     out: &mut DumpWriter<W>,
     exported: &mut Exported,
-) -> Result<()> {
+) -> Result<usize> {
     let want = Want::VALUE | Want::FLAGS | Want::TTL;
     let batch: Batch = keys.iter().map(|key| Op::get(key.clone(), want)).collect();
     let replies = store.run(Ctx::default(), batch).await;
-    let now_ms = now_ms();
+    let (now_ms, mut largest) = (now_ms(), 0);
     for (key, reply) in keys.into_iter().zip(replies) {
         match reply {
-            Ok(Reply::Item(item)) => out.push(&dumped(key, item, now_ms)?)?,
+            Ok(Reply::Item(item)) => {
+                largest = largest.max(item.value.len());
+                out.push(&dumped(key, item, now_ms)?)?;
+            }
             Ok(_) => exported.gone += 1,
             Err(error) if matches!(error.kind(), ErrorKind::LayoutMismatch | ErrorKind::BadInput) => {
                 exported.foreign.count += 1;
@@ -194,7 +203,7 @@ async fn read<W: Write>(
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(largest)
 }
 
 fn dumped(key: Key, item: Item, now_ms: u64) -> Result<DumpItem> {

@@ -1,11 +1,14 @@
 //! Dumps that are whole, damaged, cut short and gone on with.
 
 use std::io::{Seek, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::list::FLEET_KEY;
-use larder_core::{Ctx, Error, ErrorKind, Key, Op, PutMode, Remaining, StoreExt, Ttl, Want};
+use larder_core::{
+    Batch, Ctx, Error, ErrorKind, Key, Op, Profile, PutMode, Remaining, Run, Store, StoreExt, Ttl, Want,
+};
 use larder_dump::{
     DumpItem, DumpReader, DumpWriter, Exported, Head, Imported, Importing, Origin, Totals, export, import,
 };
@@ -158,6 +161,41 @@ async fn what_is_there_stays_unless_it_is_to_be_replaced() {
     let how = imported(&to, &bytes, Importing { replace: true, ..Importing::default() }).await.unwrap();
     assert_eq!((how.stored, how.kept), (2, 0));
     assert_eq!(value().await, "theirs");
+}
+
+/// Notes how many ops each batch has.
+#[derive(Debug)]
+struct Noting(MemoryStore, Mutex<Vec<usize>>);
+
+impl Store for Noting {
+    fn profile(&self) -> Arc<Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        self.1.lock().unwrap().push(batch.len());
+        self.0.run(ctx, batch)
+    }
+}
+
+#[tokio::test]
+async fn an_export_asks_for_as_many_items_at_once_as_come_to_eight_mebibytes_and_256_at_the_most() {
+    for (items, bytes, asked) in [
+        (600, 10, &[8, 16, 32, 64, 128, 256, 96][..]),
+        (20, 1_000_000, &[8, 8, 4]),
+        (40, 500_000, &[8, 16, 16]),
+        (30, 700_000, &[8, 11, 11]),
+    ] {
+        let store = Noting(MemoryStore::new(), Mutex::default());
+        let value = Bytes::from(vec![7; bytes]);
+        for n in 0..items {
+            put(&store.0, &format!("k{n}"), value.clone(), Ttl::Never).await;
+        }
+        let writer = DumpWriter::new(std::io::sink(), &Head::now("test")).unwrap();
+        let (_, out) = export(&store, &store.0, writer, &|_| false, &mut |_| ()).await.unwrap();
+        assert_eq!(out.totals.items, items);
+        assert_eq!(*store.1.lock().unwrap(), asked, "{items} of {bytes} bytes");
+    }
 }
 
 #[tokio::test]

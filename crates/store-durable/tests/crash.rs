@@ -35,9 +35,55 @@ fn childs_store() -> Option<DurableStore> {
     Some(Options::new(folder).sync(sync).open().unwrap())
 }
 
+/// What a child writes beside each count: the count alone, and so often under another key; or about 1 MB, so that the engine writes a table and begins another journal every second or so.
+#[derive(Clone, Copy, PartialEq)]
+enum Size {
+    Small,
+    Large,
+}
+
+impl Size {
+    /// Every third three of kills is of large ones, one of each setting.
+    fn of(kill: usize) -> Size {
+        if kill / 3 % 3 == 2 { Size::Large } else { Size::Small }
+    }
+
+    fn keys(self) -> u64 {
+        if self == Size::Large { 3 } else { 50 }
+    }
+
+    fn key(self, writer: usize, count: u64) -> String {
+        let name = if self == Size::Large { 'l' } else { 'w' };
+        format!("{name}{writer}-{}", count % self.keys())
+    }
+
+    fn value(self, count: u64) -> Vec<u8> {
+        let mut value = count.to_string().into_bytes();
+        if self == Size::Large {
+            // Another length each time.
+            value.resize(1_000_000 + count as usize % 1_000, b' ');
+        }
+        value
+    }
+
+    /// The count in what is stored, which must be whole.
+    fn count(self, value: &[u8]) -> u64 {
+        let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let count = String::from_utf8_lossy(&value[..digits]).parse().unwrap();
+        assert!(self.value(count) == value, "{count} is not as it was written");
+        count
+    }
+
+    /// After how many counts a child is killed: where values are large, about as the engine writes a table of the first 64 MB, begins another journal, and then the same again.
+    fn lines(self) -> usize {
+        if self == Size::Large { fastrand::usize(30..90) } else { fastrand::usize(1..400) }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_that_counts_until_it_is_killed() {
     let Some(store) = childs_store() else { return };
+    let size = if std::env::var_os("LARDER_LARGE").is_some() { Size::Large } else { Size::Small };
     let store = Arc::new(store);
     let tasks: Vec<_> = (0..WRITERS)
         .map(|writer| {
@@ -45,7 +91,7 @@ async fn child_that_counts_until_it_is_killed() {
             tokio::spawn(async move {
                 loop {
                     let count = incr(&store, &format!("n{writer}")).await.unwrap();
-                    set(&store, &format!("w{writer}-{}", count % 50), count.to_string()).await.unwrap();
+                    set(&store, &size.key(writer, count), size.value(count)).await.unwrap();
                     // One write a line, so that a line is there whole or not at all.
                     _ = std::io::stdout().write_all(format!("acknowledged {writer} {count}\n").as_bytes());
                 }
@@ -57,10 +103,14 @@ async fn child_that_counts_until_it_is_killed() {
     }
 }
 
-/// Kills a child after it acknowledged some `lines`: the first and the last count of each writer that it acknowledged; 0 for none. A child before
+/// Kills a child after it acknowledged some lines: the first and the last count of each writer that it acknowledged; 0 for none. A child before
 /// may have been killed between its counter and its value, so only these are known.
-fn kill_one(folder: &Path, sync: Sync, lines: usize) -> [(u64, u64); WRITERS] {
-    let mut process = child("child_that_counts_until_it_is_killed", folder, sync).spawn().unwrap();
+fn kill_one(folder: &Path, sync: Sync, size: Size) -> [(u64, u64); WRITERS] {
+    let mut child = child("child_that_counts_until_it_is_killed", folder, sync);
+    if size == Size::Large {
+        child.env("LARDER_LARGE", "1");
+    }
+    let mut process = child.spawn().unwrap();
     let mut output = BufReader::new(process.stdout.take().unwrap());
     let mut told = [(0, 0); WRITERS];
     let mut note = |line: &str| {
@@ -71,7 +121,7 @@ fn kill_one(folder: &Path, sync: Sync, lines: usize) -> [(u64, u64); WRITERS] {
             told.0 = if told.0 == 0 { told.1 } else { told.0 };
         }
     };
-    let (mut seen, mut line) = (0, String::new());
+    let (mut seen, mut line, lines) = (0, String::new(), size.lines());
     while seen < lines {
         line.clear();
         assert_ne!(output.read_line(&mut line).unwrap(), 0, "the child ended by itself");
@@ -86,26 +136,43 @@ fn kill_one(folder: &Path, sync: Sync, lines: usize) -> [(u64, u64); WRITERS] {
     told
 }
 
+/// Numbers of the journals of a folder.
+fn journals(folder: &Path) -> Vec<u64> {
+    let files = common::files(&folder.join("engine")).into_iter();
+    let journals = files.filter(|path| path.extension().is_some_and(|it| it == "jnl"));
+    journals.map(|path| path.file_stem().unwrap().to_str().unwrap().parse().unwrap()).collect()
+}
+
 #[tokio::test]
 async fn a_process_killed_under_load_loses_nothing_it_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [Sync::Always, Sync::Every(Duration::from_millis(100)), Sync::Never];
+    let (mut large, mut begun, mut amid) = (0, 0, 0);
     for kill in 0..times("LARDER_KILLS", 10) {
-        let sync = settings[kill % 3];
-        let told = kill_one(folder.path(), sync, fastrand::usize(1..400));
+        let (sync, size) = (settings[kill % 3], Size::of(kill));
+        let newest = || journals(folder.path()).into_iter().max().unwrap();
+        let before = if size == Size::Large { newest() } else { 0 };
+        let told = kill_one(folder.path(), sync, size);
+        if size == Size::Large {
+            (large, begun) = (large + 1, begun + newest() - before);
+            amid += usize::from(journals(folder.path()).len() > 1);
+        }
         let store = Options::new(folder.path()).open().unwrap();
         for (writer, &(first, count)) in told.iter().enumerate() {
             let stored = count_of(&store, &format!("n{writer}")).await;
             // What was on its way may have been written, too.
             let acknowledged = count == 0 || (count..=count + 1).contains(&stored);
             assert!(acknowledged, "kill {kill} at {sync}: writer {writer} was told {count}, and {stored} is there");
-            for count in count.saturating_sub(40).max(first.max(1))..=count {
-                let item = get(&store, &format!("w{writer}-{}", count % 50)).await;
-                let value = item.map(|value| String::from_utf8_lossy(&value).parse::<u64>().unwrap());
+            for count in (count + 1).saturating_sub(size.keys().min(40)).max(first.max(1))..=count {
+                let value = get(&store, &size.key(writer, count)).await.map(|value| size.count(&value));
                 assert!(value.is_some_and(|value| value >= count), "kill {kill}: {value:?} where {count} was");
             }
         }
     }
+    println!(
+        "{large} kills with large values: {begun} journals were begun, {amid} kills came while tables were written"
+    );
+    assert!(large == 0 || begun > 0, "no journal was full");
 }
 
 /// As large as the system lets a file of a child grow: past what the engine prepares for its journal, so that a write fails in its middle.
@@ -675,5 +742,57 @@ async fn a_journal_that_is_gone_from_between_the_tables_and_the_others_is_missed
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains(told), "{error}");
         }
+    }
+}
+
+/// What is left is a store that is older, whole up to its end; and of a folder with no more than a lock nobody can tell that it held one. Nothing in either says otherwise.
+#[tokio::test]
+async fn only_a_witness_tells_that_the_newest_journal_went_with_the_note_or_all_but_the_lock() {
+    let (whole, [.., newest]) = three_journals().await;
+    let (seen, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let witness = elsewhere.path().join("witness");
+    common::copy(whole.path(), seen.path());
+    drop(Options::new(seen.path()).witness(&witness).open().unwrap());
+    let newest = newest.strip_prefix(whole.path()).unwrap();
+    let left = |remove: &dyn Fn(&Path)| {
+        let folder = tempfile::tempdir().unwrap();
+        common::copy(whole.path(), folder.path());
+        remove(folder.path());
+        folder
+    };
+    let kind = |options: Options| options.open().map(drop).map_err(|error| error.kind());
+    let without_newest = |folder: &Path| std::fs::remove_file(folder.join(newest)).unwrap();
+    let without_end = |folder: &Path| {
+        let bytes = std::fs::read(folder.join(newest)).unwrap();
+        let ends = common::ends(&bytes);
+        std::fs::write(folder.join(newest), &bytes[..ends[ends.len() - 6]]).unwrap();
+    };
+    let without_state = |folder: &Path| std::fs::remove_file(folder.join("state")).unwrap();
+    let without_both = |folder: &Path| {
+        without_newest(folder);
+        without_state(folder);
+    };
+    let without_end_and_state = |folder: &Path| {
+        without_end(folder);
+        without_state(folder);
+    };
+    let without_all = |folder: &Path| {
+        std::fs::remove_dir_all(folder.join("engine")).unwrap();
+        ["state", "larder"].iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
+    };
+    type Remove<'a> = &'a dyn Fn(&Path);
+    let alone: [Remove<'_>; 2] = [&without_newest, &without_end];
+    for remove in alone {
+        assert_eq!(kind(Options::new(left(remove).path())), Err(ErrorKind::Corrupt), "the note tells of it");
+    }
+    has_first(left(&without_state).path(), 40).await;
+    let gone: [(Remove<'_>, usize, ErrorKind); 3] = [
+        (&without_both, 30, ErrorKind::RolledBack),
+        (&without_end_and_state, 35, ErrorKind::RolledBack),
+        (&without_all, 0, ErrorKind::Lost),
+    ];
+    for (remove, kept, told) in gone {
+        assert_eq!(kind(Options::new(left(remove).path()).witness(&witness)), Err(told), "{kept} are left");
+        has_first(left(remove).path(), kept).await;
     }
 }

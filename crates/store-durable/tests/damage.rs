@@ -141,6 +141,139 @@ async fn a_flipped_byte_anywhere_is_told_or_harmless() {
     flip(sound.path(), &["tables", ".jnl", "current", "state", "larder"], times("LARDER_FLIPS", 120)).await;
 }
 
+/// A folder, its journal's file, what that holds, and where it ended before some values and after each of them.
+struct Window {
+    image: tempfile::TempDir,
+    journal: PathBuf,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// Values that are known to be on disk before those of the window, and as many in it.
+const VALUES: usize = 20;
+
+/// A store of values that are known to be on disk, and as many behind them, of which only the setting may say so.
+async fn window(sync: Sync) -> Window {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Options::new(folder.path()).sync(sync).open().unwrap();
+    let journal = files(folder.path()).into_iter().find(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap();
+    for number in 0..VALUES {
+        set(&store, &format!("k{number}"), value(number)).await.unwrap();
+        if number == 1 && matches!(sync, Sync::Every(_)) {
+            // The timer syncs a second after the store was opened, and then as often as it is told to.
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while store.stats().unwrap().synced < store.stats().unwrap().sequence {
+                assert!(std::time::Instant::now() < until, "nobody syncs");
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        }
+    }
+    store.sync().await.unwrap();
+    let on_disk = store.stats().unwrap().sequence;
+    let mut ends = vec![common::without_zeros(&journal).len()];
+    for number in VALUES..2 * VALUES {
+        set(&store, &format!("k{number}"), value(number)).await.unwrap();
+        ends.push(common::without_zeros(&journal).len());
+    }
+    // As a process that was killed leaves it.
+    let image = tempfile::tempdir().unwrap();
+    common::copy(folder.path(), image.path());
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.sequence, stats.synced == on_disk), (on_disk + VALUES as u64, sync != Sync::Always));
+    let journal = journal.strip_prefix(folder.path()).unwrap().to_owned();
+    let bytes = std::fs::read(image.path().join(&journal)).unwrap();
+    assert_eq!(Some(&bytes.len()), ends.last());
+    Window { image, journal, bytes, ends }
+}
+
+impl Window {
+    /// A copy, with a byte of the window's value `nth` flipped: its first, that of its first entry, the middle one, or its last.
+    fn flipped(&self, nth: usize, place: usize) -> (tempfile::TempDir, Vec<u8>) {
+        let (start, end) = (self.ends[nth], self.ends[nth + 1]);
+        let mut bytes = self.bytes.clone();
+        bytes[[start, start + 13, start.midpoint(end), end - 1][place]] ^= 0x40;
+        let folder = tempfile::tempdir().unwrap();
+        common::copy(self.image.path(), folder.path());
+        std::fs::write(folder.path().join(&self.journal), &bytes).unwrap();
+        (folder, bytes)
+    }
+}
+
+/// Values of the window, from its second to the one before its last, and places in what the journal has of each.
+fn flips() -> impl Iterator<Item = (usize, usize)> {
+    [1, VALUES / 2, VALUES - 2].into_iter().flat_map(|nth| (0..4).map(move |place| (nth, place)))
+}
+
+/// A power cut leaves the same: the batches of such a window reach the disk in any order.
+#[tokio::test]
+async fn a_flipped_byte_in_what_was_never_synced_cuts_off_what_comes_behind_it_tells_so_and_takes_nothing_before_it() {
+    for sync in [Sync::Never, Sync::Every(std::time::Duration::from_secs(3_600))] {
+        let window = window(sync).await;
+        for (nth, place) in flips() {
+            let (folder, bytes) = window.flipped(nth, place);
+            let told = format!("{sync}: value {nth} of the window, place {place}");
+            let store = open(folder.path()).unwrap_or_else(|error| panic!("{told}: {error}"));
+            assert_eq!(store.stats().unwrap().torn_bytes, (bytes.len() - window.ends[nth]) as u64, "{told}");
+            for number in 0..2 * VALUES {
+                let kept = (number < VALUES + nth).then(|| value(number));
+                assert_eq!(try_get(&store, &format!("k{number}")).await.unwrap(), kept, "{told}: {number}");
+            }
+            // It goes on from there, and it is told once.
+            set(&store, "next", value(0)).await.unwrap();
+            drop(store);
+            let store = open(folder.path()).unwrap();
+            assert_eq!(store.stats().unwrap().torn_bytes, 0, "{told}");
+            assert_eq!(try_get(&store, "next").await.unwrap(), Some(value(0)), "{told}");
+            assert_eq!(try_get(&store, &format!("k{}", VALUES + nth)).await.unwrap(), None, "{told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_byte_in_what_each_write_had_on_disk_is_told_and_nothing_is_cut() {
+    let window = window(Sync::Always).await;
+    for (nth, place) in flips() {
+        let (folder, bytes) = window.flipped(nth, place);
+        let error = open(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "value {nth} of the window, place {place}: {error}");
+        let told = format!(".jnl at byte {}: ", window.ends[nth]);
+        assert!(error.to_string().contains(&told), "{error} does not name{told}");
+        assert_eq!(std::fs::read(folder.path().join(&window.journal)).unwrap(), bytes);
+    }
+}
+
+/// The engine sets zeros aside behind a journal's end; nothing of ours is in them.
+#[tokio::test]
+async fn a_flipped_byte_in_the_zeros_behind_a_journal_s_end_is_told_and_takes_nothing() {
+    let (first, sound) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(first.path()).unwrap();
+    for number in 0..ITEMS {
+        set(&store, &format!("k{number}"), value(number)).await.unwrap();
+    }
+    drop(store);
+    common::copy(first.path(), sound.path());
+    let name = |folder: &Path| {
+        files(folder).into_iter().rfind(|path| path.extension().is_some_and(|extension| extension == "jnl")).unwrap()
+    };
+    let bytes_of = |folder: &Path| std::fs::metadata(name(folder)).unwrap().len();
+    let (end, file_bytes) = (bytes_of(sound.path()), bytes_of(first.path()));
+    assert!(file_bytes > end + (1 << 20), "{file_bytes} bytes, of which {end} are journal");
+    let near = [0, 1, 4, 12, 511, 4_095, 4_096].map(|behind| end + behind);
+    let far = std::iter::repeat_with(|| fastrand::u64(end..file_bytes)).take(times("LARDER_FLIPS", 120) / 30);
+    for at in near.into_iter().chain([file_bytes - 1]).chain(far) {
+        // As a batch begins with, or anything.
+        let with = if at == end { 1 } else { fastrand::u8(1..) };
+        let folder = tempfile::tempdir().unwrap();
+        common::copy(sound.path(), folder.path());
+        let file = std::fs::File::options().write(true).open(name(folder.path())).unwrap();
+        file.set_len(file_bytes).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[with], at).unwrap();
+        let torn_bytes = open(folder.path()).unwrap().stats().unwrap().torn_bytes;
+        assert!(torn_bytes > at - end && torn_bytes <= file_bytes - end, "{torn_bytes} of {at} behind {end}");
+        assert_eq!(silent(folder.path()).await, None, "at {at} of {file_bytes} with {with:#x}");
+    }
+}
+
 /// As a process that was killed leaves it: items that were put and removed by rounds, which are in the journal, or also in tables, and not moved.
 async fn rounds(are_in_tables: bool) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -191,6 +324,11 @@ async fn a_file_that_is_gone_is_told() {
         std::fs::remove_file(folder.path().join(name)).unwrap();
         assert_eq!(silent(folder.path()).await, None, "without {}", name.display());
         assert!(open(folder.path()).is_err() || name.starts_with("engine/keyspaces/0"), "without {}", name.display());
+        if name.extension().is_some_and(|it| it == "jnl") {
+            // The only one there is, and nobody notes how far it went.
+            std::fs::remove_file(folder.path().join("state")).unwrap();
+            assert_eq!(open(folder.path()).unwrap_err().kind(), ErrorKind::Corrupt, "without {}", name.display());
+        }
     }
 }
 

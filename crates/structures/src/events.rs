@@ -95,6 +95,8 @@ pub(crate) mod tests {
                 Event::Retry { subject, cause } => (subject, format!("retry after {}", cause.as_str())),
                 Event::Compaction { subject, phase, .. } => (subject, format!("compaction {}", phase.as_str())),
                 Event::Wait { subject, end, .. } => (subject, format!("waited: {}", end.as_str())),
+                Event::Hold { subject, end, .. } => (subject, format!("held: {end}")),
+                Event::Takeover { subject, is_dead } => (subject, format!("takeover, dead {is_dead}")),
                 _ => return,
             };
             SEEN.lock().unwrap().push((subject.name.to_vec(), text));

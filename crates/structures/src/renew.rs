@@ -75,9 +75,11 @@ fn until_renewal(leased: &impl Leased) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use larder_core::Error;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::events::tests::{listen, told};
@@ -121,5 +123,76 @@ mod tests {
         listen();
         keep(Arc::new(Fails { tries: AtomicU32::new(0) })).await;
         assert_eq!(told("renewed at the second try"), ["retry after unavailable"]);
+    }
+
+    /// A lease whose renewals the test decides about, by their number, at moments that it notes; over after so many.
+    struct Paced {
+        tries_max: usize,
+        ends: fn(usize) -> Option<Result<()>>,
+        tried: Mutex<Vec<Instant>>,
+    }
+
+    impl Leased for Paced {
+        fn lease(&self) -> Duration {
+            Duration::from_secs(30)
+        }
+
+        fn timeout(&self) -> Duration {
+            Duration::from_secs(3_600)
+        }
+
+        fn age(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn left(&self) -> Duration {
+            let is_over = self.tried.lock().unwrap().len() >= self.tries_max;
+            if is_over { Duration::ZERO } else { Duration::from_secs(3_600) }
+        }
+
+        fn subject(&self) -> Subject<'_> {
+            Subject { kind: "lock", name: b"paced" }
+        }
+
+        async fn renew(&self, _: Ctx) -> Result<()> {
+            let number = {
+                let mut tried = self.tried.lock().unwrap();
+                tried.push(Instant::now());
+                tried.len()
+            };
+            match (self.ends)(number) {
+                Some(outcome) => outcome,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// How far apart so many tries to renew are.
+    async fn apart(tries_max: usize, ends: fn(usize) -> Option<Result<()>>) -> Vec<Duration> {
+        let paced = Arc::new(Paced { tries_max, ends, tried: Mutex::default() });
+        keep(paced.clone()).await;
+        let tried = paced.tried.lock().unwrap();
+        tried.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    fn fails() -> Result<()> {
+        Err(Error::new(ErrorKind::Unavailable, "as the test wants"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_is_tried_again_within_a_thirtieth_of_the_lease_and_later_within_a_sixth() {
+        let tick = Duration::from_millis(1);
+        // Each second one fails.
+        let gaps = apart(81, |number| Some(if number % 2 == 1 { fails() } else { Ok(()) })).await;
+        assert!(gaps.iter().step_by(2).all(|gap| *gap <= Duration::from_secs(1) + tick), "{gaps:?}");
+        let gaps = apart(80, |_| Some(fails())).await;
+        assert!(gaps.iter().all(|gap| *gap <= Duration::from_secs(5) + tick), "{gaps:?}");
+        assert!(gaps.iter().any(|gap| *gap > Duration::from_secs(1)), "they grow: {gaps:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_does_not_end_is_given_up_after_a_third_of_the_lease() {
+        let gaps = apart(2, |_| None).await;
+        assert!((10..=11).contains(&gaps[0].as_secs()), "{gaps:?}");
     }
 }

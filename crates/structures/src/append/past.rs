@@ -334,4 +334,75 @@ mod tests {
             assert_eq!(why.is_some_and(|why| why.contains("write 1 was acknowledged")), is_told, "{count} runs");
         }
     }
+
+    #[test]
+    fn the_digest_tells_values_apart_by_any_bit_of_any_check() {
+        let digest = |checks: &[u32]| {
+            let mut trace = Trace::of(WRITER, 0);
+            trace.begin(&Writers::default(), checks[0]);
+            checks[1..].iter().for_each(|&check| trace.frame(1, 1, check));
+            trace.digest
+        };
+        for (before, after) in [(0, 0), (u32::MAX, 0), (0, u32::MAX), (u32::MAX, u32::MAX)] {
+            let all = [before, 7, after];
+            for (at, bit) in (0..3).flat_map(|at| (0..32).map(move |bit| (at, bit))) {
+                let mut other = all;
+                other[at] ^= 1 << bit;
+                assert_ne!(digest(&all), digest(&other), "bit {bit} of check {at} of {all:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_read_that_ends_late_does_not_take_back_what_a_later_one_saw() {
+        let mut seen = acknowledged_in_epoch_1();
+        let before = Seen::default();
+        seen.read(&before, (1, 140), 5, &trace(None, &[5]));
+        for late in [(1, 120), (0, 900)] {
+            seen.read(&before, late, 5, &trace(None, &[5]));
+            assert_eq!(seen.newest, (1, 140));
+        }
+    }
+
+    /// What is told of a write behind a read is of the epoch that the acknowledgement said, not of the read.
+    #[test]
+    fn a_read_of_the_same_epoch_that_was_sent_before_leaves_what_was_acknowledged_since() {
+        let before = Seen { newest: (1, 100), ..Seen::default() };
+        let mut seen = acknowledged_in_epoch_1();
+        seen.read(&before, (1, 140), 5, &trace(None, &[5]));
+        let forgotten = Trace { is_complete: false, ..trace(None, &[]) };
+        let why = seen.contradicted((1, 180), 0, &grown(&seen, forgotten));
+        assert_eq!(why.as_deref(), Some("this handle's write 5 was acknowledged and is gone"));
+    }
+
+    #[test]
+    fn in_one_epoch_a_write_behind_its_snapshot_must_show_and_one_in_front_of_it_may_be_forgotten() {
+        let late = |own: &[u64]| Trace { is_complete: false, ..trace(None, own) };
+        // Acknowledged before anything was read.
+        let mut seen = Seen::default();
+        seen.acknowledged(5, &Seen::default());
+        seen.read(&seen.clone(), (0, 140), 5, &trace(None, &[5]));
+        let why = seen.contradicted((0, 180), 3, &grown(&seen, late(&[3])));
+        assert_eq!(why.as_deref(), Some("this handle's write 5 was acknowledged and is gone"));
+        // Acknowledged while an epoch was read that it may not be in; an earlier frame comes once more.
+        let sent = Seen { newest: (1, 100), acked: 4, ..Seen::default() };
+        let mut seen = sent.clone();
+        seen.acknowledged(5, &sent);
+        seen.read(&sent, (2, 80), 0, &late(&[]));
+        assert_eq!(seen.contradicted((2, 120), 3, &grown(&seen, late(&[3]))), None);
+    }
+
+    /// The same value, read again behind an acknowledgement: what is missing in it is in its snapshot, and stays forgotten.
+    #[test]
+    fn a_second_read_of_one_value_tells_what_was_acknowledged_in_between() {
+        let late = |known, own: &[u64]| Trace { is_complete: false, ..trace(known, own) };
+        let sent = Seen { newest: (1, 100), acked: 4, ..Seen::default() };
+        let mut seen = sent.clone();
+        seen.read(&sent, (2, 80), 0, &late(None, &[]));
+        seen.acknowledged(5, &sent);
+        let again = seen.clone();
+        assert_eq!(again.contradicted((2, 80), 0, &grown(&again, late(None, &[]))), None);
+        seen.read(&again, (2, 80), 0, &late(None, &[]));
+        assert_eq!(seen.contradicted((3, 80), 3, &late(Some(3), &[])), None);
+    }
 }

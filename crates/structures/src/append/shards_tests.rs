@@ -1,6 +1,7 @@
 //! What the shards of a structure tell, and what is dirty in them.
 
 use larder_core::{Key, PutMode, StoreExt, SystemClock};
+use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
 
 use super::*;
@@ -127,4 +128,92 @@ async fn the_figures_of_a_compaction_are_those_of_what_it_wrote() {
         (shards.read(Ctx::default(), [0]).await.unwrap()[0].item.value.len(), stat.bytes)
     );
     assert!(stat.bytes < 400, "{} bytes: most writers are forgotten", stat.bytes);
+}
+
+#[tokio::test]
+async fn what_was_read_of_a_shard_is_seen_of_it() {
+    let (store, shards) = made("seen", 2).await;
+    append(&store, &shards, (1, 1), &[vec![b'x'; 40]]).await;
+    let readings = shards.read(Ctx::default(), [0]).await.unwrap();
+    shards.state(&readings[0]).unwrap();
+    assert_eq!(shards.seen(0).newest, (0, readings[0].item.value.len()));
+    assert_eq!(shards.seen(1).newest, (0, 0), "nobody read it");
+}
+
+#[tokio::test]
+async fn as_many_stale_bytes_as_are_let_be_are_let_be_and_so_are_as_many_as_are_live() {
+    let (_, shards) = made("edge", 1).await;
+    let is_stale = |stale, live| shards.is_stale(stale + live, live);
+    assert_eq!([is_stale(DIRTY_BYTES, 10), is_stale(DIRTY_BYTES + 1, 10)], [false, true]);
+    assert_eq!([is_stale(1_000, 1_000), is_stale(1_001, 1_000)], [false, true]);
+}
+
+#[tokio::test]
+async fn the_figures_behind_a_compaction_count_no_removals() {
+    let (store, shards) = made("removals", 1).await;
+    append(&store, &shards, (1, 1), &[vec![b'x'; 40]]).await;
+    let mut bytes = Vec::new();
+    layout::put_element(&mut bytes, Action::Remove, &[b'x'; 40]);
+    let frame = layout::frame(shards.place(0), 1, 2, &bytes);
+    let op = shards.op(0, |key: Key| Op::put(key, PutMode::Append, frame, Ttl::Never));
+    assert_eq!(store.run_one(Ctx::default(), op).await.unwrap(), Reply::Stored);
+    let reading = shards.read(Ctx::default(), [0]).await.unwrap().pop().unwrap();
+    let before = shards.stat(&reading, &shards.state(&reading).unwrap());
+    let after = shards.compact(Ctx::default()).await.unwrap()[0];
+    assert_eq!([before.removals, after.removals], [1, 0]);
+    let reading = shards.read(Ctx::default(), [0]).await.unwrap().pop().unwrap();
+    assert_eq!(shards.stat(&reading, &shards.state(&reading).unwrap()), after, "as whoever reads it finds it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compaction_that_the_store_refused_is_told_and_one_in_doubt_is_tried_again() {
+    for (fault, is_told) in [(Fault::NotSent, true), (Fault::LostReply, false)] {
+        let (store, _) = made("refused", 1).await;
+        let faulty = Faulty::new(store.clone());
+        let name = Name::new("refused").unwrap();
+        let manifest = manifest::find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest;
+        let tuning = Tuning { clock: SystemClock::shared(), dirty_bytes: DIRTY_BYTES };
+        let shards = Shards::<Entries>::new(&faulty.shared(), &name, &manifest, tuning).unwrap();
+        for seq in 1..3 {
+            append(&store, &shards, (1, seq), &[vec![b'x'; 40]]).await;
+        }
+        // The first op reads.
+        faulty.fail_nth(2, fault);
+        let outcome = shards.compact(Ctx::default()).await;
+        assert_eq!(faulty.injected(), 1);
+        match outcome {
+            Err(error) => assert!(is_told && error.kind() == ErrorKind::Unavailable && !error.is_unknown(), "{error}"),
+            Ok(stats) => assert!(!is_told && stats[0].stale_bytes() == 0, "{stats:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_became_of_a_compactions_write_is_told() {
+    listen();
+    let (_, shards) = made("became", 1).await;
+    let broken = Err(Error::new(ErrorKind::Unavailable, "as the test wants"));
+    for reply in [Ok(Reply::Stored), Ok(Reply::Exists), Ok(Reply::Miss), broken] {
+        shards.tell_reply(0, &reply);
+    }
+    assert_eq!(told("became"), ["compaction done", "compaction met", "compaction failed", "compaction failed"]);
+}
+
+#[tokio::test]
+async fn the_smallest_values_that_a_shard_lives_under_have_room_for_as_much_as_it_reserves() {
+    let name = Name::new("small").unwrap();
+    let manifest = Manifest::new(Kind::Set, 1, 1, Bytes::new());
+    let key_bytes = manifest.data_key(&name, 0).unwrap().as_bytes().len();
+    let made = |bytes: usize| {
+        let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(bytes).build().unwrap());
+        let room_bytes = store.profile().value_bytes_max(key_bytes);
+        let tuning = Tuning { clock: SystemClock::shared(), dirty_bytes: DIRTY_BYTES };
+        (room_bytes, Shards::<Entries>::new(&store, &name, &manifest, tuning))
+    };
+    // What an item has room for beside the value.
+    let beside = made(100_000).0 - 100_000;
+    let (room_bytes, smallest) = made(2 * RESERVED_BYTES - beside);
+    assert_eq!((room_bytes, smallest.unwrap().elements_bytes_max()), (2 * RESERVED_BYTES, RESERVED_BYTES));
+    let Err(error) = made(2 * RESERVED_BYTES - beside - 1).1 else { panic!("it has no room") };
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }

@@ -1,7 +1,7 @@
 //! Changes over several shards whose older numbers cannot be settled.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use larder_core::{Batch, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
@@ -94,4 +94,38 @@ async fn a_shard_that_holds_what_no_release_writes_is_named() {
     let error = handle.elements().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
     assert!(error.to_string().contains("array \"a\": shard 0 holds what this release does not know"), "{error}");
+}
+
+/// A store that notes until when it is asked to answer, at the latest.
+#[derive(Debug)]
+struct Urged {
+    inner: MemoryStore,
+    deadlines: Mutex<Vec<Instant>>,
+}
+
+impl Store for Urged {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        self.deadlines.lock().unwrap().extend(ctx.deadline);
+        Run::Ready(batch.iter().map(|op| self.inner.apply(op)).collect())
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_several_steps_takes_them_in_seven_eighths_of_its_time() {
+    let urged = Arc::new(Urged { inner: MemoryStore::new(), deadlines: Mutex::default() });
+    let store: StoreRef = urged.clone();
+    let timeout = Duration::from_millis(160);
+    let options = Array::options().shards(2).timeout(timeout);
+    let handle = Handle::open(&store, &Name::new("a").unwrap(), &options, true).await.unwrap();
+    urged.deadlines.lock().unwrap().clear();
+    let began = ambient::now();
+    // On a machine that stands still it may come to nothing.
+    _ = handle.change(None, ["a", "b", "c", "d", "e"], NOTHING).await;
+    let first = urged.deadlines.lock().unwrap()[0];
+    assert!(first >= began + timeout - timeout / 8, "{:?}", first - began);
+    assert!(first <= ambient::now() + timeout - timeout / 8);
 }

@@ -480,3 +480,166 @@ impl fmt::Debug for Shared {
 fn is_over(ctx: Ctx) -> bool {
     ctx.deadline.is_some_and(|deadline| ambient::now() >= deadline)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use larder_core::{Effect, ManualClock, Run, Store, SystemClock};
+    use larder_layers::testing::{Fault, Faulty};
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::cache::Cache;
+    use crate::events::tests::{listen, told};
+    use crate::renew::Leased;
+
+    /// So long no machine stands still.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn options() -> crate::CacheOptions {
+        Cache::options().ttl(LONG).lease(LONG).wait(Duration::from_millis(50)).timeout(LONG)
+    }
+
+    /// A cache over a store that breaks as the test says, and that store.
+    async fn over_faults(name: &str) -> (Faulty, Cache) {
+        let faulty = Faulty::new(Arc::new(MemoryStore::new()));
+        let cache = options().open_or_create(&faulty.shared(), name).await.unwrap();
+        (faulty, cache)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_anothers_rebuild_is_told_as_busy_and_one_that_an_error_ends_as_failed() {
+        listen();
+        let (faulty, cache) = over_faults("awaited").await;
+        let Lookup::Rebuild(rebuild) = cache.lookup("k").await.unwrap() else { panic!("nothing was there") };
+        assert_eq!(cache.lookup("k").await.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(told("awaited"), ["waited: busy"]);
+        faulty.fail_from(2, Fault::NotSent);
+        assert_eq!(cache.lookup("k").await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(told("awaited"), ["waited: busy", "waited: failed"]);
+        faulty.heal();
+        rebuild.give_up().await;
+    }
+
+    /// Else a caller that was told nothing was done would find the lease of its own in the way.
+    #[tokio::test]
+    async fn a_lease_that_was_not_sent_is_told_and_not_tried_again() {
+        let (faulty, cache) = over_faults("unsent").await;
+        // The entry is looked at first.
+        faulty.fail_nth(2, Fault::NotSent);
+        let error = cache.lookup("k").await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+        assert!(matches!(cache.lookup("k").await.unwrap(), Lookup::Rebuild(_)), "nobody has it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delete_in_doubt_is_sent_four_times_in_all() {
+        let (faulty, cache) = over_faults("deleted").await;
+        faulty.fail_always(Fault::LostReply);
+        assert!(cache.invalidate("k").await.unwrap_err().is_unknown());
+        assert_eq!(faulty.injected(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_term_is_as_old_as_the_try_that_it_is_of() {
+        let clock = Arc::new(ManualClock::at(LONG));
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let terms = Terms {
+            ttl: LONG,
+            stale: LONG,
+            lease: LONG,
+            wait: LONG,
+            timeout: LONG,
+            clock: clock.clone(),
+            may_create: true,
+        };
+        let shared = Arc::new(Shared::open(&store, Name::new("tries").unwrap(), terms).await.unwrap());
+        let Lookup::Rebuild(rebuild) = shared.lookup(b"k").await.unwrap() else { panic!("nothing was there") };
+        let [first, second] = [1, 5].map(|s| Try { draw: s, sent: Duration::from_secs(s) });
+        clock.advance(Duration::from_secs(9));
+        for (draw, age) in [(1, 8), (5, 4)] {
+            let view = shared.read(b"k").await.unwrap();
+            let term = shared.term(&Bytes::from_static(b"k"), &[first, second], view, draw, None).unwrap();
+            assert_eq!(term.age(), Duration::from_secs(age));
+        }
+        rebuild.give_up().await;
+    }
+
+    /// Every batch but the first takes effect, and its reply is lost; so are the reads behind it. Fails where too many are sent.
+    #[derive(Debug)]
+    struct Mute(StoreRef, AtomicUsize);
+
+    impl Store for Mute {
+        fn profile(&self) -> Arc<Profile> {
+            self.0.profile()
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+            let before = self.1.fetch_add(1, Ordering::SeqCst);
+            assert!(before < 1_000, "without a pause");
+            if before == 0 {
+                return self.0.run(ctx, batch);
+            }
+            let lost = |op: &Op| {
+                let effect = if op.is_read() { Effect::NotApplied } else { Effect::Unknown };
+                Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(effect))
+            };
+            Run::Ready(batch.iter().map(lost).collect())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_in_doubt_is_looked_for_with_pauses_until_the_time_is_over() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        options().open_or_create(&store, "mute").await.unwrap();
+        // Opening is one batch.
+        let mute = Arc::new(Mute(store, AtomicUsize::new(0)));
+        let shared: StoreRef = mute.clone();
+        let cache = options().wait(LONG).open(&shared, "mute").await.unwrap();
+        mute.1.store(0, Ordering::SeqCst);
+        let began = Instant::now();
+        let error = cache.lookup("k").await.unwrap_err();
+        assert!(error.is_unknown(), "{error}");
+        assert_eq!(began.elapsed().as_secs(), LONG.as_secs());
+    }
+
+    #[test]
+    fn a_store_that_just_carries_a_cache_is_taken_and_one_that_lacks_anything_is_not() {
+        let bytes = 2 * (HEAD_BYTES_MAX + KEY_BYTES_MAX);
+        let least = Profile { ttl: TtlSupport::Millis, ..Profile::unlimited("least") };
+        let least = Profile { cas: true, item_bytes_max: bytes + least.key_bytes_max, item_overhead_bytes: 0, ..least };
+        assert_eq!(least.value_bytes_max(least.key_bytes_max), bytes);
+        check_store(&least).unwrap();
+        let smaller = Profile { item_bytes_max: least.item_bytes_max - 1, ..least.clone() };
+        let lasting = Profile { ttl: TtlSupport::None, ..least.clone() };
+        for lacks in [smaller, lasting, Profile { cas: false, ..least }] {
+            assert_eq!(check_store(&lacks).unwrap_err().kind(), ErrorKind::Unsupported);
+        }
+    }
+
+    #[test]
+    fn a_call_is_over_at_its_deadline_and_one_without_never() {
+        assert!(is_over(Ctx { deadline: Some(ambient::now()) }));
+        assert!(!is_over(Ctx { deadline: Some(ambient::now() + LONG) }) && !is_over(Ctx::default()));
+    }
+
+    #[tokio::test]
+    async fn an_invalidation_has_no_second_try_behind_its_deadline() {
+        let faulty = Faulty::new(Arc::new(MemoryStore::new()));
+        let terms = Terms {
+            ttl: LONG,
+            stale: LONG,
+            lease: LONG,
+            wait: LONG,
+            timeout: LONG,
+            clock: SystemClock::shared(),
+            may_create: true,
+        };
+        let mut shared = Shared::open(&faulty.shared(), Name::new("late").unwrap(), terms).await.unwrap();
+        shared.terms.timeout = Duration::ZERO;
+        faulty.fail_always(Fault::LostReply);
+        assert!(shared.invalidate(b"k").await.unwrap_err().is_unknown());
+        assert_eq!(faulty.injected(), 1);
+    }
+}

@@ -387,9 +387,16 @@ async fn round(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use larder_core::{Op, Profile, Run, Store, StoreRef, SystemClock};
+    use larder_store_memory::MemoryStore;
+
     use super::*;
     use crate::copies::COPIES_MAX;
     use crate::counter::layout::Mark;
+    use crate::manifest::{Kind, Manifest};
+    use crate::name::Name;
 
     #[test]
     fn golden_bytes() {
@@ -430,5 +437,137 @@ mod tests {
         assert_eq!(best(&[None, copy(2, &new)]), Some(new.clone()));
         assert_eq!(best(&[None, None, copy(2, &new)]), None);
         assert_eq!(best(&[copy(2, &new), copy(2, &old), Some(new.encode())]), None, "one is no copy");
+    }
+
+    fn ballot(epoch: u64) -> Ballot {
+        Ballot { epoch, draw: 1 }
+    }
+
+    /// A slot that was written so often.
+    fn slot(writes: u64) -> Slot {
+        (1..=writes).fold(Slot::default(), |slot, op| slot.added(Mark { writer: 7, op }, 1, 0).unwrap())
+    }
+
+    fn present(promised: u64, accepted: u64, slot: Slot) -> Copy {
+        let record = Record { promised: ballot(promised), accepted: ballot(accepted), slot };
+        Copy::Present { cas: Cas { token: 1, session: 1 }, record }
+    }
+
+    fn broken(effect: Effect) -> Error {
+        Error::new(ErrorKind::Timeout, "as the test wants").effect(effect)
+    }
+
+    fn unread() -> Copy {
+        Copy::Unread(broken(Effect::NotApplied))
+    }
+
+    #[test]
+    fn a_new_copy_holds_the_slot_under_no_ballot() {
+        let made = Record::decode(&first_bytes(&slot(2))).unwrap();
+        assert_eq!(made, Record { promised: Ballot::default(), accepted: Ballot::default(), slot: slot(2) });
+    }
+
+    #[test]
+    fn copies_say_what_most_of_them_hold_and_what_few_hold_is_not_settled() {
+        let said = |copies| judge(copies).unwrap().map(|view| (view.slot, view.settled));
+        let (old, new) = (|| present(1, 1, slot(1)), || present(2, 2, slot(2)));
+        assert_eq!(said(vec![new(), new(), old()]), Some((slot(2), true)));
+        assert_eq!(said(vec![old(), new(), old()]), Some((slot(2), false)));
+        assert_eq!(said(vec![unread(), new(), old()]), Some((slot(2), false)));
+        assert_eq!(said(vec![Copy::Missing, new(), new()]), Some((slot(2), true)));
+        assert_eq!(said(vec![Copy::Missing, new(), Copy::Missing]), None, "too many are gone");
+        let error = judge(vec![unread(), new(), unread()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "what kept them from being read");
+    }
+
+    /// What became of a write of write 2 under ballot 5 to three copies.
+    fn written(answers: [(Option<Result<bool>>, Copy); 3]) -> Written {
+        let copies = vec![present(5, 1, slot(1)); 3];
+        let hold = Hold { claimed: Some(ballot(5)), copies };
+        let mut work = Work { cells: &[], hold, next: slot(2), done: None };
+        work.written(ballot(5), Ok(answers.map(|(landed, now)| Answer { landed, now }).into()));
+        work.done.unwrap()
+    }
+
+    fn took() -> (Option<Result<bool>>, Copy) {
+        (Some(Ok(true)), present(5, 5, slot(2)))
+    }
+
+    fn refused() -> (Option<Result<bool>>, Copy) {
+        (Some(Ok(false)), present(5, 1, slot(1)))
+    }
+
+    fn failed(effect: Effect) -> (Option<Result<bool>>, Copy) {
+        (Some(Err(broken(effect))), unread())
+    }
+
+    #[test]
+    fn who_was_first_at_most_copies_goes_on_in_one_round_trip_unless_another_claims() {
+        let claim = |written: Written| {
+            assert!(written.landed.unwrap());
+            match written.now.unwrap().unwrap().hold {
+                register::Hold::Many(hold) => hold.claimed,
+                register::Hold::One(_) => None,
+            }
+        };
+        assert_eq!(claim(written([took(), took(), took()])), Some(ballot(5)));
+        // One that was not claimed yet promised less.
+        assert_eq!(claim(written([took(), took(), (None, present(2, 1, slot(1)))])), Some(ballot(5)));
+        assert_eq!(claim(written([took(), took(), (None, present(6, 1, slot(1)))])), None, "a later claim");
+        assert_eq!(claim(written([took(), took(), (None, Copy::Missing)])), None, "it is made again under the next");
+    }
+
+    #[test]
+    fn a_write_that_no_copy_took_is_known_not_to_count_and_any_doubt_is_told() {
+        let landed = |answers| written(answers).landed;
+        assert!(!landed([refused(), refused(), refused()]).unwrap());
+        assert!(!landed([refused(), refused(), (None, unread())]).unwrap());
+        let doubtful = [
+            [took(), refused(), refused()],
+            [failed(Effect::Unknown), refused(), refused()],
+            [failed(Effect::Unknown), failed(Effect::NotApplied), refused()],
+            [failed(Effect::NotApplied), failed(Effect::Unknown), refused()],
+            [took(), failed(Effect::NotApplied), failed(Effect::NotApplied)],
+        ];
+        for (at, answers) in doubtful.into_iter().enumerate() {
+            assert!(landed(answers).unwrap_err().is_unknown(), "{at}");
+        }
+        let error = landed([failed(Effect::NotApplied), refused(), refused()]).unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::NotApplied));
+    }
+
+    /// Three servers, of which an op says by its rank which it is for.
+    #[derive(Debug)]
+    struct Three([MemoryStore; 3]);
+
+    impl Store for Three {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { nodes: 3, ..(*self.0[0].profile()).clone() })
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+            Run::Ready(batch.iter().map(|op| self.0[usize::from(op.route.rank)].apply(op)).collect())
+        }
+    }
+
+    /// The manifest is gone: the counter was dropped. No copy is made again; what needs none goes on.
+    #[tokio::test]
+    async fn of_slots_that_are_written_together_only_those_that_lack_a_copy_fail_where_none_may_be_made() {
+        let servers = Arc::new(Three([(); 3].map(|()| MemoryStore::new())));
+        let store: StoreRef = servers.clone();
+        let name = Name::new("c").unwrap();
+        let manifest = Manifest { copies: 3, ..Manifest::new(Kind::Counter, 1, 2, Bytes::new()) };
+        let registers = Registers::new(store.clone(), &name, &manifest, SystemClock::shared()).unwrap();
+        assert!(store.run(Ctx::default(), registers.create_ops()).await.iter().all(Result::is_ok));
+        servers.0[2].apply(&Op::delete(manifest.data_key(&name, 0).unwrap())).unwrap();
+        let views = registers.read(Ctx::default(), 0..2).await;
+        let job =
+            |(index, view): (u16, Result<Option<View>>)| Job { index, view: view.unwrap().unwrap(), next: slot(1) };
+        let jobs: Vec<Job> = (0..).zip(views).map(job).collect();
+        assert_eq!([jobs[0].view.is_thin(), jobs[1].view.is_thin()], [true, false]);
+        let [thin, whole] = <[Written; 2]>::try_from(write(&registers, Ctx::default(), jobs).await).unwrap();
+        assert_eq!(thin.landed.unwrap_err().known_effect(), Effect::NotApplied);
+        assert!(whole.landed.unwrap());
+        assert_eq!(whole.now.unwrap().unwrap().slot, slot(1));
     }
 }

@@ -362,7 +362,13 @@ fn forgotten(index: u16) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::StoreRef;
+    use larder_layers::Counting;
+    use larder_store_memory::MemoryStore;
+
     use super::*;
+    use crate::counter::{Counter, Inner};
+    use crate::events::tests::{listen, told};
 
     fn slot(owner: u64, beat_ms: u64) -> Slot {
         let mark = Mark { writer: owner, op: 1 };
@@ -387,5 +393,88 @@ mod tests {
         let slots = [slot(1, now_ms), slot(2, now_ms - DEAD_MS), slot(3, now_ms + 9)];
         assert_eq!(picks(&slots, now_ms), [0, 1, 2]);
         assert_eq!(best_seat([].iter(), now_ms), None);
+    }
+
+    /// A writer of a counter of so many slots, which is made where it is not there.
+    async fn writer(store: &StoreRef, name: &str, slots: u16) -> Writer {
+        let counter = Counter::options().slots(slots).open_or_create(store, name).await.unwrap();
+        let Inner::Exact { slots, .. } = &counter.inner else { panic!("it is exact") };
+        Writer::new(slots.clone())
+    }
+
+    #[tokio::test]
+    async fn a_slot_is_taken_over_from_another_and_from_nobody_else() {
+        listen();
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let mut first = writer(&store, "taken", 1).await;
+        first.apply(&[1], false).await.unwrap();
+        assert_eq!(told("taken"), [""; 0], "it was nobody's");
+        let mut second = writer(&store, "taken", 1).await;
+        second.apply(&[1], false).await.unwrap();
+        assert_eq!(told("taken"), ["takeover, dead false"]);
+        // It looks for a slot once more.
+        second.seat = None;
+        second.apply(&[1], false).await.unwrap();
+        assert_eq!(told("taken"), ["takeover, dead false"], "it was its own");
+    }
+
+    #[tokio::test]
+    async fn who_gave_its_slot_back_looks_for_one_anew_unless_a_write_there_is_not_settled() {
+        let counting = Counting::new(Arc::new(MemoryStore::new()));
+        let store: StoreRef = Arc::new(counting.clone());
+        let mut writer = writer(&store, "released", 2).await;
+        writer.apply(&[1], false).await.unwrap();
+        writer.release().await.unwrap();
+        assert!(writer.seat.is_none());
+        writer.apply(&[1], false).await.unwrap();
+        // A caller was dropped midway.
+        writer.sent = Some(Sent { base_seq: 1 });
+        let index = writer.seat.as_ref().unwrap().index;
+        let before = counting.counts();
+        writer.release().await.unwrap();
+        assert_eq!(counting.counts().since(&before).round_trips, 1, "what was read back is not read again");
+        let seat = writer.seat.as_ref().unwrap();
+        assert_eq!(seat.index, index, "only there it can be settled");
+        assert_eq!(seat.view.as_ref().map(|view| view.slot.owner), Some(NOBODY));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_others_are_first_before_gives_up_after_256_tries() {
+        let mut tries = Tries::new(Ctx::default());
+        for _ in 1..256 {
+            tries.conflict().await.unwrap();
+        }
+        let error = tries.conflict().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.to_string().contains("other writers were first 256 times"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_is_worth_another_try_where_it_passes_or_leaves_a_doubt_that_a_look_can_end() {
+        use Effect::{NotApplied, Unknown};
+        let faults = [
+            (ErrorKind::Unavailable, NotApplied, true),
+            (ErrorKind::Timeout, NotApplied, true),
+            (ErrorKind::Protocol, NotApplied, true),
+            (ErrorKind::Full, NotApplied, false),
+            (ErrorKind::LayoutMismatch, NotApplied, false),
+            (ErrorKind::Conflict, NotApplied, false),
+            (ErrorKind::Full, Unknown, true),
+            // Whether it was counted cannot be told any more.
+            (ErrorKind::Conflict, Unknown, false),
+        ];
+        for (kind, effect, is_tried_again) in faults {
+            let fault = Error::new(kind, "as the test wants").effect(effect);
+            let outcome = Tries::new(Ctx::default()).fault(fault, true).await;
+            assert_eq!(outcome.is_ok(), is_tried_again, "{kind:?}, {effect:?}");
+            assert!(
+                outcome.is_ok() || outcome.is_err_and(|error| (error.kind(), error.known_effect()) == (kind, effect))
+            );
+        }
+    }
+
+    #[test]
+    fn a_write_takes_as_many_adds_as_it_may_whatever_they_add() {
+        assert_eq!([i64::MIN, 0, 1, i64::MAX].map(|add| Writer::weight(&add)), [1; 4]);
     }
 }

@@ -624,3 +624,93 @@ impl fmt::Debug for LockGuard {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{ManualClock, StoreExt, StoreRef};
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::events::tests::{listen, told};
+    use crate::lock::Lock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A lock that is held, by a clock that is turned by hand; so is the store's, which is another.
+    struct Scene {
+        store: StoreRef,
+        clock: Arc<ManualClock>,
+        of_store: Arc<ManualClock>,
+        lock: Lock,
+        guard: LockGuard,
+    }
+
+    async fn held(name: &str) -> Scene {
+        let [clock, of_store] = [(); 2].map(|()| Arc::new(ManualClock::at(1_000_000 * SECOND)));
+        let store: StoreRef = Arc::new(MemoryStore::builder().clock(of_store.clone()).build().unwrap());
+        let lock = Lock::options().lease(30 * SECOND).clock(clock.clone()).open(&store, name).await.unwrap();
+        let guard = lock.try_acquire().await.unwrap().unwrap();
+        Scene { store, clock, of_store, lock, guard }
+    }
+
+    /// What was told of how it ended.
+    fn ends(name: &str) -> Vec<String> {
+        told(name).into_iter().filter(|told| told.starts_with("held: ")).collect()
+    }
+
+    #[tokio::test]
+    async fn how_a_lock_was_lost_is_told_once_and_in_brief() {
+        listen();
+        let scene = held("given-back").await;
+        assert_eq!(ends("given-back"), [""; 0], "it is held");
+        scene.guard.release().await.unwrap();
+        assert_eq!(ends("given-back"), ["held: released"]);
+
+        let scene = held("outlived").await;
+        scene.clock.advance(31 * SECOND);
+        assert!(!scene.guard.is_held() && !scene.guard.is_held());
+        drop(scene.guard);
+        assert_eq!(ends("outlived"), ["held: lease over"]);
+
+        let scene = held("freed").await;
+        scene.lock.force_release().await.unwrap();
+        scene.guard.renew().await.unwrap_err();
+        assert_eq!(ends("freed"), ["held: freed"]);
+
+        let scene = held("gone").await;
+        scene.store.delete(scene.lock.name().manifest_key().unwrap()).await.unwrap();
+        scene.guard.renew().await.unwrap_err();
+        assert_eq!(ends("gone"), ["held: gone"]);
+
+        // The store's clock is ahead of its holder's.
+        let scene = held("robbed").await;
+        scene.of_store.advance(40 * SECOND);
+        let other = Lock::open(&scene.store, "robbed").await.unwrap().try_acquire().await.unwrap().unwrap();
+        scene.guard.renew().await.unwrap_err();
+        assert_eq!(ends("robbed"), ["held: taken over"]);
+        drop(other);
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_as_old_as_the_last_write_that_is_confirmed() {
+        let Scene { clock, guard, lock, .. } = held("aged").await;
+        clock.advance(3 * SECOND);
+        assert_eq!(guard.term.age(), 3 * SECOND);
+        guard.renew().await.unwrap();
+        assert_eq!(guard.term.age(), Duration::ZERO);
+        clock.advance(SECOND);
+        lock.force_release().await.unwrap();
+        guard.renew().await.unwrap_err();
+        assert_eq!(guard.term.age(), SECOND, "a renewal that failed makes it no younger");
+    }
+
+    #[tokio::test]
+    async fn what_goes_by_a_guard_is_refused_once_its_lock_is_lost() {
+        let Scene { clock, guard, .. } = held("guarding").await;
+        guard.check().unwrap();
+        clock.advance(31 * SECOND);
+        let error = guard.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Fenced);
+        assert!(error.to_string().contains(Loss::LeaseOver.as_str()), "{error}");
+    }
+}

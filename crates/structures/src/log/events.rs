@@ -132,3 +132,26 @@ impl Events {
         self.events.is_empty() && self.gaps.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_says_of_what_time_and_part_it_is_and_what_was_found() {
+        let gap = |cause| Gap { first_ms: 60_000, last_ms: 119_999, part: 3, cause }.to_string();
+        assert_eq!(gap(GapCause::Missing), "events of 60000 to 119999 (part 3): gone from the store");
+        assert!(gap(GapCause::Replaced).ends_with("(part 3): gone from the store, and begun anew since"));
+    }
+
+    #[test]
+    fn who_wants_the_whole_is_told_the_first_gap_and_how_many_more() {
+        let gap = Gap { first_ms: 1, last_ms: 2, part: 0, cause: GapCause::Missing };
+        let events = vec![Event { time_ms: 9, bytes: Bytes::new() }];
+        for (gaps, more) in [(1, ""), (3, ", and 2 more gaps")] {
+            let error = Events { events: events.clone(), gaps: vec![gap; gaps] }.whole().unwrap_err();
+            let says = format!("events of 1 to 2 (part 0): gone from the store{more}; 1 other events are there");
+            assert!(error.kind() == ErrorKind::Lost && error.to_string().contains(&says), "{error}");
+        }
+    }
+}

@@ -182,3 +182,30 @@ impl EventLog {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use larder_core::StoreRef;
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_chunk_that_has_room_in_a_key_takes_events_and_none_behind_it() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let options = EventLog::options().chunk(Duration::from_secs(60)).retention(Duration::from_secs(600));
+        let log = options.open_or_create(&store, "far").await.unwrap();
+        let last_ms = log.inner.params.bounds_ms(CHUNK_MAX).1;
+        for time_ms in [last_ms, log.inner.params.bounds_ms(CHUNK_MAX).0] {
+            log.check(last_ms, time_ms, b"x").unwrap();
+        }
+        for time_ms in [last_ms + 1, last_ms + 60_001] {
+            let error = log.check(time_ms, time_ms, b"x").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadInput);
+            assert!(error.to_string().contains("takes no times that far from 1970"), "{error}");
+        }
+    }
+}

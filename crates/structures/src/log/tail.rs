@@ -534,3 +534,75 @@ fn seen(before: Option<&Sight>, part: &PartValue<'_>, cas: Cas, told: Option<Cas
         _ => Seen { incarnation, bytes, tokens: vec![cas] },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{ManualClock, StoreRef};
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::EventLog;
+
+    const AT: At = At { chunk: 9, part: 0 };
+
+    /// The token of a connection.
+    fn cas(session: u64) -> Cas {
+        Cas { token: 1, session }
+    }
+
+    #[test]
+    fn tokens_are_remembered_of_one_value_and_of_a_few_connections() {
+        let (bytes, other) = (AT.header(1, 5), AT.header(1, 6));
+        let part = PartValue::parse(&bytes, 1, AT).unwrap();
+        let before = |tokens: Vec<Cas>| Some(Seen { incarnation: 5, bytes: bytes.len(), tokens });
+        let tokens = |before: Option<&Sight>, told| seen(before, &part, cas(1), told).tokens;
+        assert_eq!(tokens(None, None), [cas(1)]);
+        assert_eq!(tokens(Some(&before(vec![cas(2)])), None), [cas(1), cas(2)]);
+        assert_eq!(tokens(Some(&before(vec![cas(1), cas(2)])), Some(cas(3))), [cas(1), cas(3), cas(2)]);
+        let many = tokens(Some(&before((2..30).map(cas).collect())), None);
+        assert_eq!(many, (1..=TOKENS_MAX as u64).map(cas).collect::<Vec<_>>());
+
+        // Of what was there before it grew, or was made anew, no token is one of what is there now.
+        let shorter = Some(Seen { incarnation: 5, bytes: bytes.len() - 1, tokens: vec![cas(2)] });
+        assert_eq!(tokens(Some(&shorter), Some(cas(3))), [cas(1)]);
+        let anew = PartValue::parse(&other, 1, AT).unwrap();
+        assert_eq!(seen(Some(&before(vec![cas(2)])), &anew, cas(1), Some(cas(3))).tokens, [cas(1)]);
+        assert_eq!(seen(Some(&None), &part, cas(1), Some(cas(3))).tokens, [cas(1)]);
+    }
+
+    /// A clock that was ahead and goes back must not tell again what may stand in two parts.
+    #[tokio::test]
+    async fn a_mark_is_kept_while_its_chunk_is_listed_or_not_over_by_everybodys_clock() {
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_700_000_000)));
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let options = EventLog::options().chunk(Duration::from_secs(60)).retention(Duration::from_secs(600));
+        let log = options.clock(clock.clone()).open_or_create(&store, "marks").await.unwrap();
+        log.put("x").await.unwrap();
+        let mut tail = log.tail(Cursor::default()).unwrap();
+        tail.poll().await.unwrap().whole().unwrap();
+        let listed = log.now_ms() / 60_000;
+        let [listed, unlisted] = [listed, listed - 1].map(|chunk| (chunk, 1, 1));
+        tail.cursor.marked = BTreeSet::from([listed, unlisted]);
+        tail.poll().await.unwrap().whole().unwrap();
+        assert_eq!(tail.cursor.marked, BTreeSet::from([listed, unlisted]), "none is over");
+        clock.advance(Duration::from_secs(1_000_000));
+        _ = tail.poll().await.unwrap().with_gaps();
+        assert_eq!(tail.cursor.marked, BTreeSet::from([listed]));
+    }
+
+    #[tokio::test]
+    async fn a_tail_watches_the_list_and_the_parts_that_it_has_seen_the_newest_first() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let options = EventLog::options().chunk(Duration::from_secs(60)).retention(Duration::from_secs(600));
+        let log = options.open_or_create(&store, "watched").await.unwrap();
+        let mut tail = log.tail(Cursor::default()).unwrap();
+        let list = tail.inner.ledger.read_op().key;
+        let keys = |tail: &Tail| tail.watched().map(|watched| watched.key).collect::<Vec<_>>();
+        assert_eq!(keys(&tail), std::slice::from_ref(&list));
+        let now_ms = log.now_ms();
+        log.put_all([(now_ms - 60_000, "older"), (now_ms, "newer")]).await.unwrap();
+        tail.poll().await.unwrap().whole().unwrap();
+        let part = |time_ms: u64| tail.inner.key(At { chunk: time_ms / 60_000, part: 0 }).unwrap();
+        assert_eq!(keys(&tail), [list, part(now_ms), part(now_ms - 60_000)]);
+    }
+}

@@ -218,4 +218,10 @@ mod tests {
         let said = set.advice("hashtable", 1, 512, 1_000);
         assert!(said.ends_with("resharding to 4 shards packs them again"), "{said}");
     }
+
+    #[test]
+    fn what_a_server_calls_packed_is_and_nothing_else() {
+        assert!(["listpack", "ziplist", "intset"].into_iter().all(is_packed));
+        assert!(!["hashtable", "skiplist", "quicklist", "raw", ""].into_iter().any(is_packed));
+    }
 }

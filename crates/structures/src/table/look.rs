@@ -278,3 +278,25 @@ impl Inner {
         Ok((entries, lost))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_core::StoreRef;
+    use larder_layers::Counting;
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::Table;
+
+    #[tokio::test]
+    async fn thousands_of_keys_are_looked_for_in_one_round_trip_where_a_batch_takes_them() {
+        let counting = Counting::new(Arc::new(MemoryStore::new()));
+        let store: StoreRef = Arc::new(counting.clone());
+        let table = Table::open_or_create(&store, "many").await.unwrap();
+        let keys: Vec<String> = (0..10_000).map(|number| number.to_string()).collect();
+        let before = counting.counts();
+        let found = table.get_many(&keys).await.unwrap();
+        assert!(found.len() == keys.len() && found.iter().all(Option::is_none));
+        assert_eq!(counting.counts().since(&before).round_trips, 1);
+    }
+}

@@ -402,3 +402,177 @@ impl Work {
 fn put_op(core: &Core, day: &Day, key: larder_core::Key, cas: Cas, value: Bytes, count: u32) -> Op {
     Op::new(key, Verb::Put { mode: PutMode::Cas(cas), value, flags: count, ttl: core.life(day.period) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use larder_core::{Profile, Run, Store, StoreExt, StoreRef};
+    use larder_layers::Counting;
+    use larder_layers::testing::{Fault, Faulty};
+    use larder_store_memory::MemoryStore;
+    use tokio::time::Instant as Moment;
+
+    use super::*;
+    use crate::{UniqueVisitors, UniqueVisitorsOptions};
+
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+    fn memory() -> StoreRef {
+        Arc::new(MemoryStore::new())
+    }
+
+    /// Periods of a year: a test on the last of its milliseconds would take longer.
+    fn options(expected: u64) -> UniqueVisitorsOptions {
+        UniqueVisitors::options().period(YEAR).expected(expected).timeout(Duration::from_secs(60))
+    }
+
+    async fn day_of(site: &UniqueVisitors) -> Arc<Day> {
+        let core = &site.0.core;
+        core.open_day(core.deadline(), site.current().unwrap()).await.unwrap()
+    }
+
+    fn spots(site: &UniqueVisitors, day: &Day, ids: impl IntoIterator<Item = u64>) -> Vec<Spot> {
+        site.hashes(ids).unwrap().into_iter().map(|hash| site.0.core.spot(&day.head, hash)).collect()
+    }
+
+    #[tokio::test]
+    async fn ids_of_a_shard_that_is_gone_are_counted_and_the_others_leave_a_doubt_where_any_was_new() {
+        let store = memory();
+        let site = options(200_000).open_or_create(&store, "site").await.unwrap();
+        site.add(0..600u64).await.unwrap();
+        let day = day_of(&site).await;
+        let shards: Vec<u32> = spots(&site, &day, 0..600).iter().map(|spot| spot.shard).collect();
+        let of = |shard: u32| (0..600).filter(|&id| shards[id as usize] == shard).collect::<Vec<u64>>();
+        let gone = (0..day.head.shards).map(of).max_by_key(Vec::len).unwrap();
+        assert!(gone.len() > 1 && gone.len() < 600, "{} of 600", gone.len());
+        let key = site.0.core.shard_key(&day.head, shards[gone[0] as usize]).unwrap();
+        assert!(store.delete(key).await.unwrap());
+
+        let error = site.add(0..600u64).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "nobody new: {error}");
+        assert!(error.to_string().contains(&format!("{} of 600 ids were not added", gone.len())), "{error}");
+        let error = site.add(gone.clone()).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+        assert!(!error.to_string().contains("not added"), "all of them: {error}");
+        // Some of those that come for the first time count, and it is not told which.
+        let error = site.add(0..1_000u64).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::Unknown), "{error}");
+    }
+
+    #[tokio::test]
+    async fn behind_its_deadline_nothing_more_is_sent() {
+        let counting = Counting::new(memory());
+        let store: StoreRef = Arc::new(counting.clone());
+        let site = options(1).open_or_create(&store, "site").await.unwrap();
+        let day = day_of(&site).await;
+        let change = Change { ticket: 3, spots: spots(&site, &day, [7, 8]), day, deadline: ambient::now() };
+        let before = counting.counts();
+        let outcome = Adder::new(site.0.core.clone()).apply(&[change], false).await.unwrap();
+        assert_eq!(counting.counts().since(&before).round_trips, 0);
+        let (error, count) = outcome[&3].failed.clone().unwrap();
+        assert_eq!((error.kind(), error.known_effect(), count), (ErrorKind::Conflict, Effect::NotApplied, 2));
+    }
+
+    #[tokio::test]
+    async fn a_change_weighs_as_many_as_its_ids() {
+        let site = options(1).open_or_create(&memory(), "site").await.unwrap();
+        let day = day_of(&site).await;
+        for count in [0, 1, 5] {
+            let spots = spots(&site, &day, 0..count);
+            let change = Change { ticket: 0, day: day.clone(), spots, deadline: ambient::now() };
+            assert_eq!(Adder::weight(&change) as u64, count);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shard_that_a_write_may_yet_land_in_is_in_doubt() {
+        let site = options(1).open_or_create(&memory(), "site").await.unwrap();
+        let mut work = Work::new(day_of(&site).await, 0);
+        assert_eq!(work.effect(), Effect::NotApplied);
+        work.tried = Some(vec![true]);
+        assert_eq!(work.effect(), Effect::Unknown, "sent, and no reply yet");
+        (work.tried, work.is_in_doubt) = (None, true);
+        assert_eq!(work.effect(), Effect::Unknown, "sent, and its reply was lost");
+        let error = work.full(&site.0.core, 1, usize::MAX);
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::Unknown));
+    }
+
+    /// A store that says of itself how large its items are, and where others are first at so many of the next writes by token.
+    #[derive(Debug)]
+    struct Narrow {
+        inner: StoreRef,
+        item_bytes_max: usize,
+        conflicts: AtomicUsize,
+    }
+
+    impl Store for Narrow {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { item_bytes_max: self.item_bytes_max, ..(*self.inner.profile()).clone() })
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+            let is_by_token = batch.iter().any(|op| matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. }));
+            let one_less = |left: usize| left.checked_sub(1).filter(|_| is_by_token);
+            match self.conflicts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
+                Ok(_) => Run::Ready(batch.iter().map(|_| Ok(Reply::Exists)).collect()),
+                Err(_) => self.inner.run(ctx, batch),
+            }
+        }
+    }
+
+    fn narrow(inner: &StoreRef, item_bytes_max: usize) -> (Arc<Narrow>, StoreRef) {
+        let narrow = Arc::new(Narrow { inner: inner.clone(), item_bytes_max, conflicts: AtomicUsize::new(0) });
+        (narrow.clone(), narrow)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_or_met_others_is_tried_again_after_a_pause() {
+        let faulty = Faulty::new(memory());
+        let site = options(1).open_or_create(&faulty.shared(), "site").await.unwrap();
+        site.add([0u64]).await.unwrap();
+        let began = Moment::now();
+        site.add([1u64]).await.unwrap();
+        assert!(began.elapsed().is_zero(), "nobody was in the way");
+        faulty.fail_always(Fault::NotSent);
+        assert_eq!(site.add([2u64]).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!(!began.elapsed().is_zero(), "eight reads failed");
+
+        let (narrow, store) = narrow(&memory(), usize::MAX);
+        let site = options(1).open_or_create(&store, "site").await.unwrap();
+        site.add([0u64]).await.unwrap();
+        let began = Moment::now();
+        narrow.conflicts.store(8, Ordering::SeqCst);
+        assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
+        assert_eq!(narrow.conflicts.load(Ordering::SeqCst), 0);
+        assert!(!began.elapsed().is_zero(), "others were first eight times");
+    }
+
+    #[tokio::test]
+    async fn a_shard_takes_just_as_many_bytes_as_an_item_has_room_for() {
+        // As it is once all have come.
+        let filled = async |store: &StoreRef, ids: u64| {
+            let site = options(1).open_or_create(store, "site").await.unwrap();
+            site.add(0..ids).await.unwrap();
+            site
+        };
+        let all = memory();
+        let site = filled(&all, 9_001).await;
+        let day = day_of(&site).await;
+        let key = site.0.core.shard_key(&day.head, 0).unwrap();
+        let bytes = all.get(key).await.unwrap().unwrap().value.len();
+        assert_eq!(day.head.shards, 1);
+        let key_bytes = site.0.core.key_bytes;
+        for (room_bytes, fits) in [(bytes, true), (bytes - 1, false)] {
+            let store = memory();
+            filled(&store, 9_000).await;
+            let beside = store.profile().item_overhead_bytes + key_bytes;
+            let (_, limited) = narrow(&store, room_bytes + beside);
+            let site = options(1).open(&limited, "site").await.unwrap();
+            match site.add([9_000u64]).await {
+                Ok(told) => assert!(fits && told == [Novelty::New], "{told:?}"),
+                Err(error) => assert!(!fits && error.kind() == ErrorKind::Full, "{error}"),
+            }
+        }
+    }
+}

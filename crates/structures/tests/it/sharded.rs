@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use larder_core::native::NativeReply;
+use larder_core::native::{Guarded, GuardedAct, Native, NativeReply};
 use larder_core::{Ctx, Effect, Error, ErrorKind, Key, PutMode, Reply, Result, StoreExt, StoreRef, Ttl, Verb};
 use larder_layers::{Counting, Counts};
 use larder_store_memory::MemoryStore;
@@ -614,4 +614,74 @@ async fn a_change_far_from_the_ends_does_not_read_them() {
     let (cost, _) = self::cost(&counting, points.set([("m10", 99.0)])).await;
     assert_eq!(cost.round_trips, 3);
     assert_eq!(named(&points.top(1).await.unwrap()), ["m10"]);
+}
+
+/// The same over what a server has of its own, where a shard turns in one op.
+#[tokio::test]
+async fn a_native_filling_goes_on_where_a_reply_is_lost_and_ends_at_what_was_refused() {
+    for effect in [Effect::Unknown, Effect::NotApplied] {
+        let natives = Natives::over(&memory().1).shared();
+        set(&natives, 2).await.add((0..40).map(|member| member.to_string())).await.unwrap();
+        let was_asked = AtomicBool::new(false);
+        let failing = Sieve::answering(&natives, move |_, op| {
+            let Verb::Native(native) = &op.verb else { return None };
+            let Native::Guarded(Guarded { act: GuardedAct::Turn { entries, .. }, .. }) = &**native else { return None };
+            let is_fill = !entries.is_empty() && !was_asked.swap(true, Ordering::SeqCst);
+            is_fill.then(|| Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(effect)))
+        });
+        match set(&failing, 2).await.reshard(3).await {
+            Ok(()) => assert_eq!(effect, Effect::Unknown),
+            Err(error) => assert!(effect == Effect::NotApplied && !error.is_unknown(), "{error}"),
+        }
+        let handle = set(&natives, 2).await;
+        handle.reshard(3).await.unwrap();
+        let stat = handle.stat().await.unwrap();
+        assert_eq!((stat.elements, stat.shards, stat.moving_from), (40, 3, None));
+    }
+}
+
+/// Of three shards the middle one comes from both that there were; the second of those is lost while it is filled.
+#[tokio::test]
+async fn the_shard_that_a_native_filling_lacks_is_named() {
+    let natives = Natives::over(&memory().1);
+    let store = natives.shared();
+    set(&store, 2).await.add((0..40).map(|member| member.to_string())).await.unwrap();
+    let before: Vec<Key> = natives.all().into_keys().collect();
+    let hooked = Hooked::new(&store);
+    let dying = set(&hooked.shared(), 2).await;
+    dies_at(&hooked, FILLS, dying.reshard(3)).await;
+    let second = before.iter().find(|key| key.as_bytes().ends_with(b"-1")).unwrap();
+    natives.lose(second);
+    let error = set(&store, 2).await.reshard(3).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(error.to_string().contains("shard 1 of 2"), "{error}");
+}
+
+/// What is to be filled is read first, then what it comes from: others fill it in between, and remove that.
+#[tokio::test]
+async fn a_source_that_goes_while_others_fill_from_it_is_not_lost() {
+    let (_, store) = memory();
+    moving(&store).await;
+    let hooked = Hooked::new(&store);
+    let (filling, other) = (set(&hooked.shared(), 2).await, set(&store, 2).await);
+    hooked.at(2, move |store, batch| async move {
+        let of_targets = store.run(Ctx::default(), batch.iter().take(3).cloned().collect()).await;
+        other.reshard(3).await.unwrap();
+        let rest = store.run(Ctx::default(), batch.iter().skip(3).cloned().collect()).await;
+        assert!(rest.iter().any(|reply| matches!(reply, Ok(Reply::Miss))), "{rest:?}");
+        of_targets.into_iter().chain(rest).collect()
+    });
+    filling.reshard(3).await.unwrap();
+    let stat = filling.stat().await.unwrap();
+    assert_eq!((stat.elements, stat.shards, stat.moving_from), (40, 3, None));
+}
+
+#[tokio::test]
+async fn a_writer_that_meets_an_unfilled_shard_fills_it_in_four_round_trips() {
+    let (counting, store) = counting();
+    moving(&store).await;
+    let writer = set(&store, 2).await;
+    let (counts, added) = cost(&counting, writer.add(["40"])).await;
+    // It looks, fills, looks again and writes.
+    assert_eq!((counts.round_trips, added), (1 + 4 + 2, vec![true]));
 }

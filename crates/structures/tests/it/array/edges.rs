@@ -199,3 +199,21 @@ async fn a_push_into_a_full_shard_that_went_back_is_told_so_at_once() {
     let spent = probe.round_trips();
     assert!(spent <= 6, "{spent} round trips: append, read, commits, read, and both together twice");
 }
+
+/// A reader in between compacts it: of the change under the lock only what it did is left, and no later holder was there.
+#[tokio::test]
+async fn a_change_under_a_lock_that_is_compacted_before_its_look_counted() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let hooked = Hooked::new(&store);
+    let array = Array::options().open_or_create(&hooked.shared(), "a").await.unwrap();
+    let other = Array::options().open(&store, "a").await.unwrap();
+    let guard = Lock::open(&store, "l").await.unwrap().try_acquire().await.unwrap().unwrap();
+    array.push(whole(0)).await.unwrap();
+    hooked.at(2, move |store, batch| async move {
+        other.compact().await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    array.change_under(&guard, whole(1), whole(0)).await.unwrap();
+    assert_eq!(sorted(&array).await, whole(1));
+    guard.release().await.unwrap();
+}

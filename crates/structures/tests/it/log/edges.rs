@@ -1,7 +1,7 @@
 //! Logs at the edges: what one write holds, what goes where once a put failed, and what a tail leaves out.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_core::{Ctx, Effect, Error, ErrorKind, ManualClock, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Verb};
@@ -14,6 +14,8 @@ use crate::log::support::*;
 use crate::support::answering::Answering;
 use crate::support::hooked::Hooked;
 use crate::support::probe::Probe;
+use crate::support::shaped::Shaped;
+use crate::support::sieve::Sieve;
 
 fn is_append(op: &Op) -> bool {
     matches!(op.verb, Verb::Put { mode: PutMode::Append, .. })
@@ -294,4 +296,73 @@ async fn a_tail_that_finds_nothing_pauses_for_half_of_what_it_was_told_at_the_le
     assert!(tokio::time::timeout(Duration::from_secs(100), tail.next()).await.is_err(), "there is nothing");
     let looks = probe.round_trips();
     assert!((50..=101).contains(&looks), "{looks} looks");
+}
+
+#[tokio::test]
+async fn events_of_more_than_64_kib_go_out_in_several_writes() {
+    let (probe, clock) = (Probe::new(), clock());
+    let log = long(&probe.shared(), &clock).await;
+    log.put("x").await.unwrap();
+    probe.round_trips();
+    log.put_all((0..20).map(|_| (START_MS, "x".repeat(4_000)))).await.unwrap();
+    assert_eq!(probe.round_trips(), 2, "80,000 bytes");
+    assert_eq!(log.fetch(..).await.unwrap().whole().unwrap().len(), 21);
+}
+
+/// A log of 65 chunks that was put to; each further put to one of these is refused by the store for good.
+async fn refusing(refused: &[u64]) -> EventLog {
+    let (store, clock) = (Probe::new().shared(), clock());
+    let answering = Answering::new(&store);
+    let log = long(&answering.shared(), &clock).await;
+    log.put_all(chunks(65)).await.unwrap();
+    let mut keys = Vec::new();
+    for n in refused {
+        keys.push(part_key(&store, "l", START_MS - n * MINUTE_MS, 0).await);
+    }
+    answering.by(move |op| {
+        let is_refused = is_append(op) && keys.contains(&op.key);
+        is_refused.then(|| Err(Error::new(ErrorKind::Unsupported, "as the test wants")))
+    });
+    log
+}
+
+#[tokio::test]
+async fn a_write_that_fails_behind_others_says_how_many_events_were_put() {
+    let log = refusing(&[64]).await;
+    let error = log.put_all(chunks(65)).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unsupported, Effect::Unknown), "{error}");
+    assert!(error.to_string().contains("64 of 65 events were put, then: "), "{error}");
+    assert_eq!(log.fetch(..).await.unwrap().whole().unwrap().len(), 65 + 64);
+}
+
+#[tokio::test]
+async fn of_a_write_to_several_chunks_one_that_fails_leaves_a_doubt_and_all_of_them_none() {
+    for (refused, effect) in [(&[1][..], Effect::Unknown), (&[0, 1, 2], Effect::NotApplied)] {
+        let error = refusing(refused).await.put_all(chunks(3)).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unsupported, effect), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tail_pauses_for_the_upper_half_of_what_it_was_told() {
+    let clock = clock();
+    let store = Shaped::over(&Probe::new().shared(), |profile| profile.watch = false);
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    let seen = looks.clone();
+    let noting = Sieve::answering(&store, move |_, _| {
+        seen.lock().unwrap().push(tokio::time::Instant::now());
+        None
+    });
+    let log = options(&clock).open_or_create(&noting, "l").await.unwrap();
+    let every = Duration::from_secs(10);
+    let mut tail = log.tail(Cursor::default()).unwrap().every(every);
+    assert!(tokio::time::timeout(100 * every, tail.next()).await.is_err(), "nothing comes");
+    let mut looks = looks.lock().unwrap().clone();
+    looks.dedup();
+    let pauses: Vec<Duration> = looks.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let tick = Duration::from_millis(1);
+    assert!(
+        pauses.len() > 90 && pauses.iter().all(|pause| *pause + tick >= every / 2 && *pause <= every + tick),
+        "{pauses:?}"
+    );
 }

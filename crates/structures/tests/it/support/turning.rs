@@ -26,6 +26,10 @@ impl Turning {
         self.may_lose.store(may_lose, Ordering::SeqCst);
     }
 
+    pub(crate) fn is_turned(&self) -> bool {
+        self.may_lose.load(Ordering::SeqCst)
+    }
+
     /// How often it was asked for its profile.
     pub(crate) fn profiles(&self) -> u64 {
         self.profiles.load(Ordering::SeqCst)

@@ -1,9 +1,10 @@
 //! A table on a store that could not lose anything when it was opened, and can by now: Redis and memcached say anew at each handshake what they keep.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Error, ErrorKind, Op, StoreRef};
+use larder_core::{Batch, Clock, Ctx, Error, ErrorKind, Op, StoreRef};
 use larder_structures::Table;
 
 use crate::support::hooked::Hooked;
@@ -134,4 +135,49 @@ async fn a_list_that_is_lost_is_told_to_who_misses_an_entry() {
     let list = Op::delete(list_key(&turning.shared(), "t", 0).await);
     turning.shared().run(Ctx::default(), Batch::from_iter([list])).await;
     assert_eq!(table.get("k").await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// A clock that turns a store as it is asked for the nth time.
+#[derive(Debug)]
+struct TurnsStore {
+    turning: Arc<Turning>,
+    asks_left: AtomicU64,
+}
+
+impl Clock for TurnsStore {
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn wall(&self) -> Duration {
+        if self.asks_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.turning.turn(true);
+        }
+        Duration::from_secs(1_000_000)
+    }
+}
+
+/// It is gone already, and the store owns up to it sooner or later: what was held for absent by then stays listed, so that it is told as lost.
+#[tokio::test]
+async fn what_is_lost_before_the_store_says_that_it_may_lose_stays_listed() {
+    let mut turned = 0;
+    for nth in 1.. {
+        let (turning, ..) = opened(&["k"]).await;
+        lose(&turning.shared(), "t", b"k").await;
+        let clock = Arc::new(TurnsStore { turning: turning.clone(), asks_left: AtomicU64::new(u64::MAX) });
+        let table = Table::options().clock(clock.clone()).open(&turning.shared(), "t").await.unwrap();
+        clock.asks_left.store(nth, Ordering::SeqCst);
+        let told = table.entries().await;
+        if !turning.is_turned() {
+            break;
+        }
+        turned += 1;
+        match told {
+            Ok(entries) => assert!(entries.is_empty(), "{entries:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
+        }
+        table.settle().await;
+        assert_eq!(keys_of_a_fresh_handle(&turning).await, ["k"], "at question {nth}");
+    }
+    assert!(turned > 0);
 }

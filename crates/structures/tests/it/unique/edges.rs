@@ -15,6 +15,7 @@ use larder_testkit::faulty::{Fault, Faulty};
 use crate::support::far::Far;
 use crate::support::hooked::{Hooked, fail};
 use crate::support::shaped::Shaped;
+use crate::support::sieve::Sieve;
 use crate::support::steady::steady;
 use crate::visitors::support::NoLives;
 
@@ -471,4 +472,45 @@ async fn a_store_without_lives_keeps_periods_for_ever_or_not_at_all() {
     assert_eq!(site.add([1u64]).await.unwrap(), [Novelty::New]);
     let error = options().keep(SECOND).open_or_create(&store, "short").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+#[tokio::test]
+async fn a_period_is_outgrown_by_more_than_it_was_made_for() {
+    let site = options().expected(3).open_or_create(&memory(), "site").await.unwrap();
+    let year = site.current().unwrap();
+    for (id, is_outgrown) in [(1, false), (2, false), (3, false), (4, true)] {
+        site.add([id as u64]).await.unwrap();
+        assert_eq!(site.stat(year).await.unwrap().unwrap().is_outgrown(), is_outgrown, "{id} of 3");
+    }
+}
+
+#[tokio::test]
+async fn a_handle_says_how_long_its_periods_are_and_answers_in_words() {
+    let store = memory();
+    assert_eq!(UniqueVisitors::open_or_create(&store, "days").await.unwrap().period(), 86_400 * SECOND);
+    let site = seconds(&clock()).open_or_create(&store, "seconds").await.unwrap();
+    assert_eq!(site.period(), SECOND);
+    let answers = [Novelty::New, Novelty::Known, Novelty::Unknown].map(Novelty::as_str);
+    assert_eq!(answers, ["new", "known", "unknown"]);
+}
+
+/// Else a server that does not answer would keep its caller for ever.
+#[tokio::test]
+async fn every_request_of_a_call_has_a_deadline() {
+    let store = memory();
+    let before = open(&store).await;
+    before.add([1u64, 2]).await.unwrap();
+    let urged = Sieve::answering(&store, |ctx, op| {
+        assert!(ctx.deadline.is_some(), "{op:?}");
+        None
+    });
+    let year = before.current().unwrap();
+    let fresh = async || options().open(&urged, "site").await.unwrap();
+    assert_eq!(fresh().await.count().await.unwrap().visitors, 2);
+    assert_eq!(fresh().await.are_new_in(year, [1u64, 3]).await.unwrap(), [Novelty::Known, Novelty::New]);
+    assert!(fresh().await.stat(year).await.unwrap().is_some());
+    assert_eq!(fresh().await.forecast(year + 1).await.unwrap(), 3);
+    assert_eq!(UniqueVisitors::union([(&fresh().await, year)]).await.unwrap().visitors, 2);
+    assert_eq!(fresh().await.add([3u64]).await.unwrap(), [Novelty::New]);
+    fresh().await.forget(year).await.unwrap();
 }

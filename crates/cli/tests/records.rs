@@ -3,6 +3,7 @@
 mod common;
 
 use common::{on, on_with_input};
+use larder::records::{GROUP_BITS_MAX, GROUPS_MAX};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::{Value, json};
@@ -92,6 +93,25 @@ fn what_does_not_fit_is_refused_and_nothing_written() {
         on(url, "records bits users 1 --field visits").fails(2, "no bit");
         assert_eq!(on(url, "records max users").exits(1), "");
     });
+}
+
+#[test]
+fn records_are_grouped_by_signed_numbers_and_bytes_of_63_bits_and_no_more() {
+    on_each(|url| {
+        on(url, "records define users delta:i5 tag:bytes2 wide:i62 paid:bit code:bytes8").exits(0);
+        for line in ["1 delta=-16 tag=00ff", "2 delta=-16 tag=ff00", "3 delta=15 tag=ff00 wide=-1 paid=1"] {
+            on(url, &format!("records set users {line}")).exits(0);
+        }
+        assert_eq!(on(url, "records aggregate users delta").exits(0), "2\t-16\n1\t0\n1\t15\n");
+        assert_eq!(on(url, "records aggregate users tag").exits(0), "2\tff00\n1\t0000\n1\t00ff\n");
+        assert_eq!(on(url, "records aggregate users wide paid").exits(0), "3\t0\t0\n1\t-1\t1\n");
+        for fields in ["code", "wide paid delta", "code --ids 1"] {
+            on(url, &format!("records aggregate users {fields}")).fails(2, "the limit is 63");
+        }
+    });
+    let help = on("memory:", "records aggregate --help").exits(0);
+    assert!(help.contains("63 bits together at the most") && help.contains("1,048,576 groups"), "{help}");
+    assert_eq!((GROUP_BITS_MAX, GROUPS_MAX), (63, 1_048_576));
 }
 
 #[test]

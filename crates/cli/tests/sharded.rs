@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::ops::Range;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{larder, on, on_with_input, wait_within};
+use common::{Done, larder, on, on_with_input, wait_within};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
 use larder_testkit::servers::{Memcached, Version};
 use serde_json::json;
@@ -124,30 +126,71 @@ fn asked(name: &str, unless: u64) -> u64 {
     std::env::var(name).map_or(unless, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
-/// Adds members by the command, some hundred thousand at a time; how many were new.
-fn add_members(url: &str, add: &str, members: std::ops::Range<u64>) -> u64 {
+/// Gives the command lines, some hundred thousand at a time; how many it said were new.
+fn put(url: &str, line: &str, numbers: Range<u64>, text: impl Fn(u64) -> String) -> u64 {
     let mut new = 0;
-    for first in members.clone().step_by(200_000) {
-        let part: String = (first..members.end.min(first + 200_000)).map(|n| format!("{n}\n")).collect();
-        new += on_with_input(url, add, part.as_bytes()).exits(0).trim().parse::<u64>().expect("a number");
+    for first in numbers.clone().step_by(200_000) {
+        let part: String = (first..numbers.end.min(first + 200_000)).map(&text).collect();
+        new += on_with_input(url, line, part.as_bytes()).exits(0).trim().parse::<u64>().expect("a number");
     }
     new
 }
 
+/// A run over so many elements, on one store.
+#[derive(Clone, Copy)]
+struct Scale<'a> {
+    url: &'a str,
+    elements: u64,
+}
+
+impl Scale<'_> {
+    /// How many shards there are of so many elements each.
+    fn shards(&self, elements_a_shard: u64) -> String {
+        (self.elements / elements_a_shard).max(1).to_string()
+    }
+
+    /// Runs a command: over a million it takes longer than one otherwise may.
+    fn on(&self, line: &str) -> Done {
+        let patience = Duration::from_secs(60) * u32::try_from(self.elements / 20_000 + 1).unwrap();
+        wait_within(larder(line.split_whitespace()).env("LARDER_STORE", self.url).spawn().unwrap(), patience)
+    }
+
+    /// No add takes longer, a process and all: whoever meets a resharding, or what a killed one left, does its own part of it or goes by, and waits for nobody. A folder is opened anew behind
+    /// each kill, which takes longer the more is in it, and used in turns.
+    fn add_max(&self) -> Duration {
+        let opening_s = if self.url.starts_with("file:") { self.elements / 50_000 } else { 0 };
+        Duration::from_secs(5 + opening_s)
+    }
+
+    fn reshard(&self, elements_a_shard: u64) {
+        self.on(&format!("reshard seen --shards {}", self.shards(elements_a_shard))).exits(0);
+    }
+}
+
+/// The servers, and a folder that commands use in turns: one that is killed there dies in the midst of the store's own work.
+fn each_store(test: impl Fn(&str)) {
+    each_server(&test);
+    let folder = tempfile::tempdir().unwrap();
+    // On a busy machine one turn may take long.
+    test(&format!("file:{}?share=yes&wait_ms=30000", folder.path().join("store").display()));
+}
+
 /// How often a kill may come too late, for each that does not.
 const ATTEMPTS_A_KILL: u64 = 5;
-
 /// Reshards by a command that is killed at some moment of this time, with other shards each time, until so many were killed before they were done: how many it took. `look` is given how many
 /// there were before.
-fn reshard_and_kill(url: &str, kills: u64, within: Duration, shards: [&str; 2], mut look: impl FnMut(u64)) -> u64 {
+fn reshard_and_kill(on: Scale, kills: u64, within: Duration, a_shard: [u64; 2], mut look: impl FnMut(u64)) -> u64 {
     let (mut landed, mut attempts) = (0, 0);
     while landed < kills {
         assert!(attempts < ATTEMPTS_A_KILL * kills, "only {landed} of {attempts} were killed before they were done");
-        let shards = shards[(attempts % 2) as usize];
-        let mut child = larder(["reshard", "seen", "--shards", shards]).env("LARDER_STORE", url).spawn().unwrap();
+        let shards = on.shards(a_shard[(attempts % 2) as usize]);
+        let mut child = larder(["reshard", "seen", "--shards", &shards]).env("LARDER_STORE", on.url).spawn().unwrap();
         thread::sleep(within.mul_f64(fastrand::f64()));
         child.kill().unwrap();
-        landed += u64::from(!child.wait().unwrap().success());
+        let status = child.wait().unwrap();
+        // Whoever was not killed has done it.
+        assert!(status.success() || status.signal().is_some(), "{status}");
+        landed += u64::from(!status.success());
         look(attempts);
         attempts += 1;
     }
@@ -165,39 +208,35 @@ fn time_of_a_reshard(reshard: impl FnOnce()) -> Duration {
 #[test]
 fn a_resharding_that_is_killed_twenty_times_loses_and_doubles_nothing() {
     let (members, kills) = (asked("LARDER_RESHARD_MEMBERS", 20_000), asked("LARDER_RESHARD_KILLS", 20));
-    let shards = |members_a_shard: u64| (members / members_a_shard).max(1).to_string();
-    // A million take longer than a command otherwise may.
-    let patience = Duration::from_secs(60) * u32::try_from(members / 20_000 + 1).unwrap();
-    each_server(|url| {
-        let on = |line: &str| {
-            wait_within(larder(line.split_whitespace()).env("LARDER_STORE", url).spawn().unwrap(), patience)
-        };
-        let add = format!("sharded-set add seen --shards {} -", shards(66));
-        assert_eq!(add_members(url, &add, 0..members), members);
+    each_store(|url| {
+        let scale = Scale { url, elements: members };
+        let add = format!("sharded-set add seen --shards {} -", scale.shards(66));
+        assert_eq!(put(url, &add, 0..members, |n| format!("{n}\n")), members);
         let is_over = AtomicBool::new(false);
         let (attempts, (added, new, slowest)) = thread::scope(|scope| {
             let adder = scope.spawn(|| add_until(url, &is_over));
-            let whole = time_of_a_reshard(|| drop(on(&format!("reshard seen --shards {}", shards(50))).exits(0)));
-            let attempts = reshard_and_kill(url, kills, whole, [&shards(28), &shards(133)], |attempt| {
-                let len: u64 = on("sharded-set len seen").exits(0).trim().parse().unwrap();
+            let whole = time_of_a_reshard(|| scale.reshard(50));
+            let attempts = reshard_and_kill(scale, kills, whole, [28, 133], |attempt| {
+                let len: u64 = scale.on("sharded-set len seen").exits(0).trim().parse().unwrap();
                 assert!(len >= members, "{len} after attempt {attempt}");
             });
-            on(&format!("reshard seen --shards {}", shards(50))).exits(0);
+            scale.reshard(50);
             is_over.store(true, Ordering::Relaxed);
             (attempts, adder.join().unwrap())
         });
-        assert_eq!(new, added, "each x is new once, and nothing else is");
-        assert_eq!(on("sharded-set len seen").exits(0), format!("{}\n", members + added));
-        let found = on("sharded-set members seen").sorted_lines();
-        assert!(found.windows(2).all(|pair| pair[0] != pair[1]), "a member is there twice");
-        assert_eq!(found.len() as u64, members + added);
-        let stat = on("--json sharded-set stat seen").json();
-        assert_eq!((stat["shards"].to_string(), &stat["moving_from"]), (shards(50), &json!(null)));
-        // The manifest, the map and the shards: what the dead have left is gone.
-        assert_eq!(on("--json inspect seen").json()["keys"].to_string(), (members / 50 + 2).to_string());
         println!(
             "{url}: {members} members and {added} more, {kills} of {attempts} killed midway; the slowest add of 100, a process and all, {slowest:?}"
         );
+        assert!(slowest < scale.add_max(), "an add took {slowest:?}");
+        assert_eq!(new, added, "each x is new once, and nothing else is");
+        assert_eq!(scale.on("sharded-set len seen").exits(0), format!("{}\n", members + added));
+        let found = scale.on("sharded-set members seen").sorted_lines();
+        assert!(found.windows(2).all(|pair| pair[0] != pair[1]), "a member is there twice");
+        assert_eq!(found.len() as u64, members + added);
+        let stat = scale.on("--json sharded-set stat seen").json();
+        assert_eq!((stat["shards"].to_string(), &stat["moving_from"]), (scale.shards(50), &json!(null)));
+        // The manifest, the map and the shards: what the dead have left is gone.
+        assert_eq!(scale.on("--json inspect seen").json()["keys"].to_string(), (members / 50 + 2).to_string());
     });
 }
 
@@ -215,33 +254,36 @@ fn add_until(url: &str, is_over: &AtomicBool) -> (u64, u64, Duration) {
     (added, new, slowest)
 }
 
-/// The same of the other two, with fewer kills in the suite: what is put again and again has the value that was put last.
+/// The same of the other two, with fewer kills and elements in the suite: what is put again and again has the value that was put last.
 #[test]
 fn hashes_and_sorted_sets_lose_nothing_when_a_resharding_is_killed() {
-    const ELEMENTS: u64 = 4_000;
-    let kills = asked("LARDER_RESHARD_KILLS", 6);
-    let lines = |from: u64, to: u64, value: u64| -> String { (from..to).map(|n| format!("e{n}\t{value}\n")).collect() };
-    each_server(|url| {
+    let (elements, kills) = (asked("LARDER_RESHARD_MEMBERS", 4_000), asked("LARDER_RESHARD_KILLS", 6));
+    each_store(|url| {
+        let scale = Scale { url, elements };
         for (group, all) in [("hash", "hash entries seen"), ("top", "top list seen --all")] {
-            let set = format!("{group} set seen --shards 60 -");
-            assert_eq!(on_with_input(url, &set, lines(0, ELEMENTS, 0).as_bytes()).exits(0), format!("{ELEMENTS}\n"));
-            let whole = time_of_a_reshard(|| drop(on(url, "reshard seen --shards 100").exits(0)));
-            let attempts = reshard_and_kill(url, kills, whole, ["170", "40"], |attempt| {
+            let line = |value: u64| move |n: u64| format!("e{n}\t{value}\n");
+            let set = format!("{group} set seen --shards {} -", scale.shards(66));
+            assert_eq!(put(url, &set, 0..elements, line(0)), elements);
+            let whole = time_of_a_reshard(|| scale.reshard(40));
+            let attempts = reshard_and_kill(scale, kills, whole, [23, 100], |attempt| {
                 // Those of the first tenth get another value, and ten more come.
-                let more = ELEMENTS + 10 * attempt;
-                let changed = lines(0, ELEMENTS / 10, attempt + 1) + &lines(more, more + 10, 0);
-                let told = on_with_input(url, &set, changed.as_bytes()).exits(0);
-                assert_eq!(told, "10\n", "{group}, attempt {attempt}");
+                let more = elements + 10 * attempt;
+                assert_eq!(put(url, &set, 0..elements / 10, line(attempt + 1)), 0, "{group}, attempt {attempt}");
+                let from = Instant::now();
+                assert_eq!(put(url, &set, more..more + 10, line(0)), 10, "{group}, attempt {attempt}");
+                assert!(from.elapsed() < scale.add_max(), "{group}, attempt {attempt}: {:?}", from.elapsed());
             });
-            on(url, "reshard seen --shards 50").exits(0);
-            let mut expected = lines(0, ELEMENTS / 10, attempts) + &lines(ELEMENTS / 10, ELEMENTS + 10 * attempts, 0);
-            expected.truncate(expected.len() - 1);
-            let mut expected: Vec<&[u8]> = expected.split('\n').map(str::as_bytes).collect();
+            scale.reshard(80);
+            let value = |n: u64| if n < elements / 10 { attempts } else { 0 };
+            let expected = (0..elements + 10 * attempts).map(|n| format!("e{n}\t{}", value(n)).into_bytes());
+            let mut expected: Vec<Vec<u8>> = expected.collect();
             expected.sort_unstable();
-            assert!(on(url, all).sorted_lines() == expected, "{group}: something was lost, doubled, or set back");
-            let keys = if group == "top" { 53 } else { 52 };
-            assert_eq!(on(url, "--json inspect seen").json()["keys"], keys, "{group}: what the dead have left is gone");
-            on(url, "drop seen").exits(0);
+            assert!(scale.on(all).sorted_lines() == expected, "{group}: something was lost, doubled, or set back");
+            // The manifest, the map, of the sorted set its ends, and the shards.
+            let keys = elements / 80 + if group == "top" { 3 } else { 2 };
+            let found = scale.on("--json inspect seen").json();
+            assert_eq!(found["keys"].to_string(), keys.to_string(), "{group}: what the dead have left is gone");
+            scale.on("drop seen").exits(0);
         }
     });
 }

@@ -349,6 +349,8 @@ fn shard_large(group: &Group, known: &Encodings, nodes: &[Vitals], on: Allocator
     let count = group.keys as f64 * mean(group, |measured| if is_large(measured) { shards(measured) } else { 0.0 });
     let all = count.ceil() as u64;
     let act = match (&group.owner, group.kind) {
+        // One that keeps its members cannot do with hashes of them, and no other shards pack texts.
+        (Owner::Structure { .. }, Some(Kind::ShardedSet)) if is_hashed => return None,
         (Owner::Structure { name, .. }, Some(Kind::ShardedHash | Kind::ShardedSet)) => {
             // More than one name can have are several names.
             if all > SHARDS_MAX.into() {

@@ -111,6 +111,20 @@ fn a_sharded_hash_whose_shards_fell_out_is_resharded() {
 }
 
 #[test]
+fn a_sharded_set_of_texts_is_not_resharded_where_no_shards_would_be_packed() {
+    let texts = of(1_000, 48_000, &[shape("a-longer-name", None)]);
+    let name = Name::new("seen").unwrap();
+    let mut group = Group::new(Owner::Structure { name, is_left_over: false }, DataType::Set, "hashtable", 64);
+    group.kind = Some(Kind::ShardedSet);
+    let group = group.measured(vec![(Vec::new(), texts)], Some(&REDIS_7_0));
+    let is_resharded = |limits| {
+        act(&advise(std::slice::from_ref(&group), &[redis(limits)]), |act| matches!(act, Act::Reshard { .. })).is_some()
+    };
+    assert!(!is_resharded(REDIS_7_0));
+    assert!(is_resharded(Encodings { set_entries_max: 128, set_value_bytes_max: 64, ..REDIS_7_0 }));
+}
+
+#[test]
 fn more_shards_than_a_name_can_have_are_those_of_several() {
     let string = Measured { bytes: 72, elements: 1, value_bytes: Some(8), expires: false, ..Measured::default() };
     let keys = 64 * 65_535;

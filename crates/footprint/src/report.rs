@@ -180,14 +180,13 @@ pub async fn report(
     let measured = measure(survey, options, &tallies, told).await?;
     let manifests = manifests(store, options.ctx, sorter.names()).await?;
     let limits = encodings(&nodes);
-    let uncounted = Allocator::of(&nodes).uncounted(&nodes);
     let ratio = resident_ratio(&nodes);
     let mut groups: Vec<Group> = Vec::with_capacity(tallies.len());
     for ((like, tally), measured) in tallies.iter().zip(measured) {
         let (owner, kind) = owner(like, &manifests);
         let mut group = Group::counted(owner, kind, like, tally);
         if tally.bytes.is_none() {
-            group = group.measured(corrected(measured, like, uncounted), limits.as_ref());
+            group = group.measured(corrected(measured, like, &nodes), limits.as_ref());
         }
         // memcached's figures are the chunks; elsewhere the ratio of all servers together must do.
         group.resident_bytes = group.resident_bytes.or(ratio.map(|ratio| ratio * group.bytes.value));
@@ -201,12 +200,12 @@ pub async fn report(
     Ok(report)
 }
 
-/// The same with what the server leaves out: a bit for each entry of a dictionary, of which the key is one.
-fn corrected(mut measured: Vec<(Vec<u8>, Measured)>, like: &Like, uncounted: u64) -> Vec<(Vec<u8>, Measured)> {
-    let is_dictionary = is_unpacked(like.data_type, &like.encoding);
+/// The same with what the server leaves out or counts and does not take, of the entries of dictionaries, of which the key is one.
+fn corrected(mut measured: Vec<(Vec<u8>, Measured)>, like: &Like, nodes: &[Vitals]) -> Vec<(Vec<u8>, Measured)> {
+    let (on, is_dictionary) = (Allocator::of(nodes), is_unpacked(like.data_type, &like.encoding));
     for (_, measured) in &mut measured {
-        let entries = 1 + if is_dictionary { measured.elements } else { 0 };
-        measured.bytes += entries * uncounted;
+        let uncounted = on.uncounted(nodes, like.data_type, is_dictionary, measured.elements);
+        measured.bytes = measured.bytes.saturating_add_signed(uncounted);
     }
     measured
 }

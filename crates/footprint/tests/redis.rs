@@ -4,10 +4,10 @@ mod support;
 
 use larder_core::StoreRef;
 use larder_core::survey::DataType;
-use larder_footprint::{Act, Reason};
+use larder_footprint::{Act, Reason, Report};
 use larder_structures::{Set, ShardedHash, ShardedSet, ShardedSortedSet, UniqueVisitors};
 use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion};
-use support::{group, hash, holds, look, open, run, set, used};
+use support::{group, hash, holds, look, open, plain_server, run, set, used};
 
 #[tokio::test]
 async fn a_set_that_a_setting_pushed_out_of_its_encoding_is_told_with_the_setting() {
@@ -210,6 +210,94 @@ async fn what_advice_claims_of_short_strings_is_what_a_sharded_hash_saves() {
         after = now;
     }
     holds(advice.saves_bytes, before - after);
+}
+
+/// Sets of integers that a limit pushed out, and fit once it is what the advice says.
+#[tokio::test]
+async fn what_advice_claims_of_sets_of_integers_is_what_raising_their_limit_saves() {
+    for version in RedisVersion::ALL {
+        let server = plain_server(version);
+        let store = open(&server).await;
+        let plain: StoreRef = store.clone();
+        server.command(&["CONFIG", "SET", "set-max-intset-entries", "150"]);
+        let members = |key: usize| (0..200 + key % 50).map(move |at| (100_000 + key * 1_000 + at).to_string());
+        run(&plain, (0..1_000).map(|key| set(&format!("followers:{key}"), members(key)))).await;
+        let report = look(&store, 100).await;
+        let advice = report.advice.first().unwrap_or_else(|| panic!("{version:?}: {:#?}", report.groups));
+        assert_eq!(advice.act.to_string(), "set-max-intset-entries 256", "{version:?}");
+        let before = used(&server);
+        server.command(&["CONFIG", "SET", "set-max-intset-entries", "256"]);
+        server.command(&["DEBUG", "RELOAD"]);
+        assert_eq!(server.command(&["OBJECT", "ENCODING", "followers:0"]).text(), "intset");
+        holds(advice.saves_bytes, before - used(&server));
+        assert!(look(&store, 100).await.advice.iter().all(|one| !matches!(one.act, Act::Settings(_))));
+    }
+}
+
+/// Over how many shards the first advice says to spread this structure, and what it claims that saves. What is used is to be looked at before: to draw members lets a server go on with moving
+/// them into a larger table, and free the smaller one.
+#[track_caller]
+fn told_to_reshard(report: &Report, structure: &str) -> (u16, f64) {
+    let advice = report.advice.first().unwrap_or_else(|| panic!("{:#?}", report.groups));
+    let Act::Reshard { name, shards } = &advice.act else { panic!("{advice:?}") };
+    assert_eq!(name.as_bytes(), structure.as_bytes());
+    (u16::try_from(*shards).unwrap(), advice.saves_bytes)
+}
+
+#[tokio::test]
+async fn what_advice_claims_of_a_sharded_hash_is_what_resharding_it_saves() {
+    for version in RedisVersion::ALL {
+        let server = plain_server(version);
+        let store = open(&server).await;
+        let plain: StoreRef = store.clone();
+        let cities = ShardedHash::options().shards(20).open_or_create(&plain, "cities").await.unwrap();
+        let entries = (0..40_000u32).map(|id| (id.to_string(), format!("[\"City {id}\",\"NY\",\"US\"]")));
+        cities.set(entries).await.unwrap();
+        let before = used(&server);
+        let (shards, claimed) = told_to_reshard(&look(&store, 100).await, "cities");
+        cities.reshard(shards).await.unwrap();
+        holds(claimed, before - used(&server));
+        let after = look(&store, 100).await;
+        assert!(after.groups.iter().all(|group| !group.is_unpacked()) && after.advice.is_empty(), "{after:#?}");
+    }
+}
+
+#[tokio::test]
+async fn what_advice_claims_of_a_sharded_set_of_integers_is_what_resharding_it_saves() {
+    for version in RedisVersion::ALL {
+        let server = plain_server(version);
+        let store = open(&server).await;
+        let plain: StoreRef = store.clone();
+        let seen = ShardedSet::options().shards(10).open_or_create(&plain, "seen").await.unwrap();
+        seen.add((0..60_000u32).map(|id| (100_000 + id).to_string())).await.unwrap();
+        let before = used(&server);
+        let (shards, claimed) = told_to_reshard(&look(&store, 100).await, "seen");
+        seen.reshard(shards).await.unwrap();
+        holds(claimed, before - used(&server));
+        let after = look(&store, 1_000).await;
+        assert!(after.groups.iter().all(|group| !group.is_unpacked()) && after.advice.is_empty(), "{after:#?}");
+    }
+}
+
+/// Servers that pack sets of texts gain by smaller shards, and Redis 7.0, which packs none, is not told to make some.
+#[tokio::test]
+async fn what_advice_claims_of_a_sharded_set_of_texts_is_what_resharding_it_saves() {
+    for version in RedisVersion::ALL {
+        let server = plain_server(version);
+        let store = open(&server).await;
+        let plain: StoreRef = store.clone();
+        let seen = ShardedSet::options().shards(40).open_or_create(&plain, "seen").await.unwrap();
+        seen.add((0..40_000u32).map(|id| format!("visitor-{id:06}"))).await.unwrap();
+        let before = used(&server);
+        let report = look(&store, 100).await;
+        if version == RedisVersion::Redis7 {
+            assert!(report.advice.iter().all(|one| !matches!(one.act, Act::Reshard { .. })), "{:#?}", report.advice);
+            continue;
+        }
+        let (shards, claimed) = told_to_reshard(&report, "seen");
+        seen.reshard(shards).await.unwrap();
+        holds(claimed, before - used(&server));
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, StoreRef};
-use larder_structures::records::{FieldKind, Schema, Value};
+use larder_structures::records::{Aggregate, FieldKind, GROUP_BITS_MAX, Schema, Value};
 use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Kind, Name, PackedRecords};
 
@@ -19,15 +19,16 @@ cases! {
     records_without_a_field_to_set_are_known [Cas];
     records_refuse_what_does_not_fit [Cas];
     records_of_one_bit_are_counted [Cas];
+    records_are_grouped_by_63_bits_and_no_more [Cas];
     drop_of_records_removes_every_key_and_a_handle_notices [Cas];
 }
 
-/// 13 bits a record, 40 in a shard.
-const SHARD_BYTES: usize = 16 + 65;
+/// 29 bits a record, 40 in a shard.
+const SHARD_BYTES: usize = 16 + 145;
 const PER_SHARD: u64 = 40;
 
 fn schema() -> Schema {
-    Schema::parse(["place:CA|US|FR", "paid:bit", "visits:u5", "debt:i5"]).expect("a schema")
+    Schema::parse(["place:CA|US|FR", "paid:bit", "visits:u5", "debt:i5", "code:bytes2"]).expect("a schema")
 }
 
 async fn open(store: &StoreRef, name: &str) -> PackedRecords {
@@ -41,12 +42,20 @@ fn some_value(rng: &mut fastrand::Rng, kind: &FieldKind) -> Value {
         FieldKind::Uint(bits) => rng.u64(..1 << bits).into(),
         FieldKind::Int(bits) => rng.i64(-(1 << (bits - 1))..1 << (bits - 1)).into(),
         FieldKind::Choice(labels) => Value::Choice(rng.choice(labels).cloned().filter(|_| rng.u8(..4) > 0)),
-        FieldKind::Bytes(_) => unreachable!("none in this schema"),
+        // Of few values, so that groups have some records each; the highest bits are among them.
+        FieldKind::Bytes(bytes) => {
+            let bytes: Vec<u8> = (0..*bytes).map(|_| rng.choice([0, 1, 0x7f, 0x80, 0xff]).unwrap_or(0)).collect();
+            Value::Bytes(bytes.into())
+        }
     }
 }
 
+fn no_code() -> Value {
+    Value::Bytes(vec![0; 2].into())
+}
+
 fn zeros() -> Vec<Value> {
-    vec![Value::Choice(None), false.into(), 0u64.into(), 0i64.into()]
+    vec![Value::Choice(None), false.into(), 0u64.into(), 0i64.into(), no_code()]
 }
 
 async fn records_agree_with_a_model(t: Bench) {
@@ -82,30 +91,54 @@ async fn records_agree_with_a_model(t: Bench) {
             5 => {
                 let expected: Vec<_> = ids.iter().map(|id| model.get(id).cloned().unwrap_or_else(zeros)).collect();
                 assert_eq!(records.get_many(&ids).await.expect("records"), expected, "step {step}, seed {seed}");
-                let counted = records.aggregate_ids(&["visits", "place"], &ids).await.expect("an aggregate");
-                for record in &expected {
-                    let same =
-                        expected.iter().filter(|other| (&other[2], &other[0]) == (&record[2], &record[0])).count();
-                    let values = [record[2].clone(), record[0].clone()];
-                    assert_eq!(counted.count(&values), same as u64, "step {step}, seed {seed}");
-                }
+                let names = *rng.choice(GROUPINGS).expect("some");
+                let counted = records.aggregate_ids(names, &ids).await.expect("an aggregate");
+                agrees(&counted, names, &expected).unwrap_or_else(|what| panic!("step {step}, seed {seed}: {what}"));
             }
             _ => {
                 let end = model.keys().next_back().map_or(0, |id| id + 1);
                 assert_eq!(records.highest().await.expect("an id"), end.checked_sub(1), "step {step}, seed {seed}");
-                let counted = records.aggregate(&["place"]).await.expect("an aggregate");
-                let mut expected: BTreeMap<Value, u64> = BTreeMap::new();
-                for id in 0..end {
-                    *expected
-                        .entry(model.get(&id).map_or(Value::Choice(None), |record| record[0].clone()))
-                        .or_default() += 1;
-                }
-                let found: BTreeMap<Value, u64> =
-                    counted.groups.iter().map(|group| (group.values[0].clone(), group.count)).collect();
-                assert_eq!((counted.records, found), (end, expected), "step {step}, seed {seed}");
+                let expected: Vec<_> = (0..end).map(|id| model.get(&id).cloned().unwrap_or_else(zeros)).collect();
+                let names = *rng.choice(GROUPINGS).expect("some");
+                let counted = records.aggregate(names).await.expect("an aggregate");
+                agrees(&counted, names, &expected).unwrap_or_else(|what| panic!("step {step}, seed {seed}: {what}"));
             }
         }
     }
+    let end = model.keys().next_back().map_or(0, |id| id + 1);
+    let expected: Vec<_> = (0..end).map(|id| model.get(&id).cloned().unwrap_or_else(zeros)).collect();
+    for names in GROUPINGS {
+        let counted = handles[0].aggregate(names).await.expect("an aggregate");
+        agrees(&counted, names, &expected).unwrap_or_else(|what| panic!("at the end, seed {seed}: {what}"));
+    }
+}
+
+/// Fields to group by: each alone, and several, of few bits and of many.
+const GROUPINGS: &[&[&str]] = &[
+    &["place"],
+    &["debt"],
+    &["code"],
+    &["visits", "place"],
+    &["debt", "paid"],
+    &["code", "debt"],
+    &["code", "place", "paid", "visits", "debt"],
+];
+
+/// Whether an aggregate by these fields tells the groups of these records, each once.
+fn agrees(counted: &Aggregate, names: &[&str], records: &[Vec<Value>]) -> Result<(), String> {
+    let schema = schema();
+    let at: Vec<usize> = names.iter().map(|name| schema.position(name).expect("a field")).collect();
+    let mut expected: BTreeMap<Vec<Value>, u64> = BTreeMap::new();
+    for record in records {
+        *expected.entry(at.iter().map(|&at| record[at].clone()).collect()).or_default() += 1;
+    }
+    let found: BTreeMap<Vec<Value>, u64> =
+        counted.groups.iter().map(|group| (group.values.clone(), group.count)).collect();
+    let is_right = (counted.records, &found) == (records.len() as u64, &expected);
+    if is_right && counted.groups.len() == expected.len() {
+        return Ok(());
+    }
+    Err(format!("by {names:?} {} records are {found:?}, not {} as {expected:?}", counted.records, records.len()))
 }
 
 async fn records_of_neighbours_in_one_byte_lose_nothing(t: Bench) {
@@ -127,7 +160,7 @@ async fn records_of_neighbours_in_one_byte_lose_nothing(t: Bench) {
     }
     for records in &handles {
         for id in 20..24 {
-            let expected = vec![Value::Choice(None), false.into(), 10u64.into(), (-10i64).into()];
+            let expected = vec![Value::Choice(None), false.into(), 10u64.into(), (-10i64).into(), no_code()];
             assert_eq!(records.get(id).await.expect("a record"), expected, "record {id}");
         }
         assert_eq!(records.get(19).await.expect("a record"), zeros());
@@ -249,7 +282,8 @@ async fn records_refuse_what_does_not_fit(t: Bench) {
     let no_schema = options().open_or_create(&t.store, &name).await.expect_err("no schema");
     assert_eq!(no_schema.kind(), ErrorKind::BadInput, "{no_schema}");
     let records = open(&t.store, &name).await;
-    let other = Schema::parse(["place:CA|US|FR", "paid:bit", "visits:u6", "debt:i5"]).expect("a schema");
+    let other = ["place:CA|US|FR", "paid:bit", "visits:u6", "debt:i5", "code:bytes2"];
+    let other = Schema::parse(other).expect("a schema");
     for options in [options().schema(other), options().shard_bytes(100)] {
         let error = options.open_or_create(&t.store, &name).await.expect_err("made otherwise");
         assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
@@ -288,6 +322,33 @@ async fn records_of_one_bit_are_counted(t: Bench) {
     let found: Vec<bool> = found.iter().map(|record| record[0] == Value::Bit(true)).collect();
     assert_eq!(found, [false, true, false, false, true, false]);
     assert_eq!(bits.aggregate(&[]).await.expect("an aggregate").records, 70_001);
+}
+
+async fn records_are_grouped_by_63_bits_and_no_more(t: Bench) {
+    let schema = Schema::parse(["wide:i62", "paid:bit", "seen:bit", "code:bytes8"]).expect("a schema");
+    let records = PackedRecords::options().schema(schema).open_or_create(&t.store, t.name("a")).await.expect("records");
+    let least = -(1i64 << 61);
+    for (id, wide) in [(0, least), (1, least), (2, (1 << 61) - 1), (3, -1)] {
+        records.set(id, &[("wide", wide.into()), ("paid", (id == 1).into())]).await.expect("a set");
+    }
+    let just = ["wide", "paid"];
+    for counted in [records.aggregate(&just).await, records.aggregate_ids(&just, &[0, 1, 2, 3]).await] {
+        let counted = counted.expect("an aggregate");
+        assert_eq!((counted.records, counted.groups.len()), (4, 4));
+        for (wide, paid) in [(least, false), (least, true), ((1 << 61) - 1, false), (-1, false)] {
+            assert_eq!(counted.count(&[wide.into(), paid.into()]), 1, "{wide} {paid}");
+        }
+    }
+    let limit = format!("the limit is {GROUP_BITS_MAX}");
+    for over in [&["wide", "paid", "seen"][..], &["code"], &["code", "wide"]] {
+        let told = [records.aggregate(over).await.err(), records.aggregate_ids(over, &[0]).await.err()];
+        for error in told {
+            let error = error.expect("too many bits");
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{error}");
+            let bits = if over.len() == 2 { "126 bits" } else { "64 bits" };
+            assert!(error.to_string().contains(&limit) && error.to_string().contains(bits), "{error}");
+        }
+    }
 }
 
 async fn drop_of_records_removes_every_key_and_a_handle_notices(t: Bench) {

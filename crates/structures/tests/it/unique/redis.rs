@@ -1,14 +1,15 @@
 //! Unique visitors in sets of Redis and Valkey: what the server itself says of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_core::native::{Native, NativeReply};
 use larder_core::{Ctx, Effect, ErrorKind, Key, Op, StoreRef};
 use larder_layers::Counting;
-use larder_store_redis::{Config, RedisStore};
+use larder_store_redis::{ClusterConfig, Config, RedisClusterStore, RedisStore};
 use larder_structures::{IdKind, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
-use larder_testkit::redis::{RedisOptions, RedisServer, RedisVersion, Value};
+use larder_testkit::redis::{RedisCluster, RedisOptions, RedisServer, RedisVersion, Value};
 
 async fn client(server: &RedisServer) -> Arc<Counting> {
     let config = Config::from_url(&format!("{}?timeout_ms=20000&connect_timeout_ms=10000", server.url())).unwrap();
@@ -200,4 +201,77 @@ async fn blobs_take_the_round_trips_that_are_documented() {
         assert!(site.count().await.unwrap().visitors > 9_000);
         assert_eq!(store.counts().since(&before).round_trips, 1, "{precision:?}: a count");
     }
+}
+
+/// What the primary of a third of the slots was asked: what it read from sockets but for the replies of its replica, and how often it ran each command.
+struct Asked {
+    reads: u64,
+    calls: BTreeMap<String, u64>,
+}
+
+impl Asked {
+    fn look(server: &RedisServer) -> Asked {
+        let told = server.command(&["INFO", "ALL"]).text();
+        let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is no number"));
+        let pairs: Vec<(&str, &str)> = told.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
+        let calls = pairs.iter().filter_map(|(name, value)| {
+            let calls = value.strip_prefix("calls=")?.split(',').next()?;
+            Some((name.strip_prefix("cmdstat_")?.to_owned(), number(calls)))
+        });
+        let calls: BTreeMap<String, u64> = calls.collect();
+        let reads = pairs.iter().find(|(name, _)| *name == "total_reads_processed").map(|(_, reads)| number(reads));
+        Asked { reads: reads.unwrap() - calls.get("replconf").unwrap_or(&0), calls }
+    }
+
+    /// What came since an earlier look: commands that were run, and reads. The later look is one, and one the end of the connection of the earlier.
+    fn since(&self, before: &Asked) -> (BTreeMap<String, u64>, u64) {
+        let more = |(name, calls): (&String, &u64)| (name.clone(), calls - before.calls.get(name).unwrap_or(&0));
+        let is_other = |(name, calls): &(String, u64)| *calls > 0 && name != "info" && name != "replconf";
+        (self.calls.iter().map(more).filter(is_other).collect(), (self.reads - before.reads).saturating_sub(2))
+    }
+}
+
+/// One batch of adds reaches each primary of a cluster as one pipeline: a script a shard that it serves, all of them read at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_adds_to_a_cluster_is_one_pipeline_a_primary() {
+    const SHARDS: u64 = 60;
+    let cluster = RedisCluster::start(RedisVersion::Redis7);
+    let primaries = &cluster.nodes()[..3];
+    let config = ClusterConfig::from_url(&format!("{}?timeout_ms=20000&connect_timeout_ms=10000", cluster.url()));
+    let store = Arc::new(RedisClusterStore::connect(config.unwrap()).await.unwrap());
+    let shared: StoreRef = store.clone();
+    let counting = Counting::new(shared);
+    let site = options(Precision::Compact).expected(SHARDS * 424);
+    let site = site.open_or_create(&(Arc::new(counting.clone()) as StoreRef), "site").await.unwrap();
+    // The period is made, and every primary knows the script.
+    site.add(0..1_000u64).await.unwrap();
+    let stat = site.stat(site.current().unwrap()).await.unwrap().unwrap();
+    assert!((SHARDS..=SHARDS + 2).contains(&u64::from(stat.shards)), "{stat:?}");
+    for primary in primaries {
+        let idle = (0..5).map(|_| (Asked::look(primary), Asked::look(primary)));
+        let idle: Vec<_> = idle.map(|(before, after)| after.since(&before)).collect();
+        assert!(idle.contains(&(BTreeMap::new(), 0)), "others ask, too: {idle:?}");
+    }
+    let mut least_reads = [u64::MAX; 3];
+    for batch in 1..=5u64 {
+        let before: Vec<Asked> = primaries.iter().map(Asked::look).collect();
+        let (trips, batches) = (store.stats().round_trips, counting.counts());
+        let told = site.add(batch * 1_000..batch * 1_000 + 200).await.unwrap();
+        assert_eq!(told, [Novelty::New; 200]);
+        assert_eq!(counting.counts().since(&batches).round_trips, 1, "one batch of the structure's");
+        assert_eq!(store.stats().round_trips - trips, 3, "and one pipeline a primary");
+        let mut scripts = 0;
+        for (at, (primary, before)) in primaries.iter().zip(&before).enumerate() {
+            let (mut calls, reads) = Asked::look(primary).since(before);
+            // The script itself, and what it runs in the server.
+            let sent = calls.remove("evalsha").unwrap_or(0);
+            let within = [calls.remove("smismember"), calls.remove("sadd")];
+            assert!(calls.is_empty() && sent > 0 && within.iter().all(Option::is_some), "{at}: {sent}, {calls:?}");
+            scripts += sent;
+            least_reads[at] = least_reads[at].min(reads);
+        }
+        // Of 200 ids in 60 shards two are left out in the mean.
+        assert!(scripts <= u64::from(stat.shards) && scripts > SHARDS - 12, "{scripts} of {} shards", stat.shards);
+    }
+    assert_eq!(least_reads, [1; 3], "a primary reads all of a batch at once");
 }

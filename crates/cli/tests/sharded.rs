@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -126,12 +128,23 @@ fn asked(name: &str, unless: u64) -> u64 {
     std::env::var(name).map_or(unless, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
+/// A command that waits longer for its turn at a folder than anybody would, as on a busy machine it may have to.
+fn patient(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = larder(["--timeout", "60s"]);
+    command.args(args);
+    command
+}
+
 /// Gives the command lines, some hundred thousand at a time; how many it said were new.
 fn put(url: &str, line: &str, numbers: Range<u64>, text: impl Fn(u64) -> String) -> u64 {
     let mut new = 0;
     for first in numbers.clone().step_by(200_000) {
         let part: String = (first..numbers.end.min(first + 200_000)).map(&text).collect();
-        new += on_with_input(url, line, part.as_bytes()).exits(0).trim().parse::<u64>().expect("a number");
+        new += on_with_input(url, &format!("--timeout 60s {line}"), part.as_bytes())
+            .exits(0)
+            .trim()
+            .parse::<u64>()
+            .expect("a number");
     }
     new
 }
@@ -152,13 +165,13 @@ impl Scale<'_> {
     /// Runs a command: over a million it takes longer than one otherwise may.
     fn on(&self, line: &str) -> Done {
         let patience = Duration::from_secs(60) * u32::try_from(self.elements / 20_000 + 1).unwrap();
-        wait_within(larder(line.split_whitespace()).env("LARDER_STORE", self.url).spawn().unwrap(), patience)
+        wait_within(patient(line.split_whitespace()).env("LARDER_STORE", self.url).spawn().unwrap(), patience)
     }
 
     /// No add takes longer, a process and all: whoever meets a resharding, or what a killed one left, does its own part of it or goes by, and waits for nobody. A folder is opened anew behind
     /// each kill, which takes longer the more is in it, and used in turns.
     fn add_max(&self) -> Duration {
-        let opening_s = if self.url.starts_with("file:") { self.elements / 50_000 } else { 0 };
+        let opening_s = if self.url.starts_with("file:") { 10 + self.elements / 50_000 } else { 0 };
         Duration::from_secs(5 + opening_s)
     }
 
@@ -184,7 +197,7 @@ fn reshard_and_kill(on: Scale, kills: u64, within: Duration, a_shard: [u64; 2], 
     while landed < kills {
         assert!(attempts < ATTEMPTS_A_KILL * kills, "only {landed} of {attempts} were killed before they were done");
         let shards = on.shards(a_shard[(attempts % 2) as usize]);
-        let mut child = larder(["reshard", "seen", "--shards", &shards]).env("LARDER_STORE", on.url).spawn().unwrap();
+        let mut child = patient(["reshard", "seen", "--shards", &shards]).env("LARDER_STORE", on.url).spawn().unwrap();
         thread::sleep(within.mul_f64(fastrand::f64()));
         child.kill().unwrap();
         let status = child.wait().unwrap();
@@ -246,7 +259,7 @@ fn add_until(url: &str, is_over: &AtomicBool) -> (u64, u64, Duration) {
     while !is_over.load(Ordering::Relaxed) {
         let part: String = (added..added + 50).map(|n| format!("{}\nx{n}\n", n % 100)).collect();
         let from = Instant::now();
-        let told = on_with_input(url, "sharded-set add seen -", part.as_bytes()).exits(0);
+        let told = on_with_input(url, "--timeout 60s sharded-set add seen -", part.as_bytes()).exits(0);
         slowest = slowest.max(from.elapsed());
         new += told.trim().parse::<u64>().expect("a number");
         added += 50;

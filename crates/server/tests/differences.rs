@@ -364,7 +364,8 @@ fn what_is_different_in_statistics() {
     // When an item was used is kept over memory where that was asked for.
     std::thread::sleep(Duration::from_millis(2_100));
     let told = addrs.map(|addr| String::from_utf8(exchange(addr, [&b"mg large l\r\n"[..]])).unwrap());
-    assert!(["HD l2\r\n", "HD l3\r\n"].contains(&&told[0][..]) && told[1] == "HD l0\r\n", "{told:?}");
+    let seconds: u64 = told[0].strip_prefix("HD l").unwrap().trim_end().parse().unwrap();
+    assert!(seconds >= 2 && told[1] == "HD l0\r\n", "{told:?}");
 }
 
 /// What a server says, and whether it closes.

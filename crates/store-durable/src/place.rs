@@ -317,13 +317,16 @@ fn not_ours(path: &Path) -> Error {
     config(format!("{} is no file of a durable store", path.display()))
 }
 
-/// True of a file that holds a process id, or of one that does not yet.
+/// True of a file that holds a process id, or of one that does not yet, or of which a power cut left the length alone; and of none.
 fn is_number(path: &Path) -> std::io::Result<bool> {
-    if path.is_dir() {
-        return Ok(false);
+    match fs::metadata(path) {
+        // Others may stand still when they are read.
+        Ok(found) if !found.is_file() => return Ok(false),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
     let text = read_small(path)?.unwrap_or_default();
-    Ok(text.trim_end().bytes().all(|byte| byte.is_ascii_digit()))
+    Ok(text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'\n' | 0)))
 }
 
 fn parse_identity(path: &Path, text: &str) -> Result<(Identity, Made, u64)> {

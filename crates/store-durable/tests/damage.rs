@@ -624,7 +624,7 @@ async fn a_folder_of_another_program_is_left_as_it_is() {
 /// What a process that died while it made a store left is none of anybody else's.
 #[tokio::test]
 async fn a_store_that_was_hardly_begun_is_made_anew() {
-    for text in ["", "4711\n"] {
+    for text in ["", "4711\n", "\0\0\0\0\0"] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("lock"), text).unwrap();
         std::fs::write(folder.path().join("larder.new"), "larder dura").unwrap();

@@ -38,7 +38,7 @@ const NATIVE_BYTES: usize = 16;
 const BIAS: u64 = 1 << 62;
 /// The values of a fast counter are at most this far from 0.
 pub(super) const VALUE_MAX: i64 = 1 << 61;
-/// The numbers added to a fast counter are at most this far from 0: 32 writers at once that all leave the range cannot reach
+/// The numbers added to a fast counter are at most this far from 0: 31 writers at once that all leave the range cannot reach
 /// the ends of the server's arithmetic before they undo what they did.
 pub(super) const DELTA_MAX: i64 = 1 << 56;
 /// How far from 0 a value may be seen while they do.
@@ -115,18 +115,27 @@ impl Fast {
         if value.abs() <= i128::from(VALUE_MAX) {
             return Ok(());
         }
-        let mut detail = format!("adding {delta} makes {value}; a fast counter holds ±{VALUE_MAX} (2^61)");
-        let kind = if value.abs() <= SEEN_MAX { ErrorKind::Overflow } else { ErrorKind::LayoutMismatch };
-        if kind == ErrorKind::LayoutMismatch {
-            detail.push_str(": another program wrote this number");
-        }
-        match self.shift(ctx, -i128::from(delta)).await {
-            Ok(_) => Err(Error::new(kind, format!("{detail}; nothing is added")).key(&self.key)),
-            Err(error) => {
+        let detail = format!("adding {delta} makes {value}; a fast counter holds ±{VALUE_MAX} (2^61)");
+        let taken_back = self.shift(ctx, -i128::from(delta)).await;
+        // A bit field has a mark: nobody else writes there.
+        let is_foreign = self.mark.is_none() && value.abs() > SEEN_MAX;
+        let error = match (&taken_back, is_foreign) {
+            (Ok(_), false) => Error::new(ErrorKind::Overflow, format!("{detail}; nothing is added")),
+            (Err(error), false) => {
                 let detail = format!("{detail}, and taking it back failed: {}", error.detail());
-                Err(Error::new(kind, detail).key(&self.key).effect(Effect::Unknown).source(error))
+                Error::new(ErrorKind::Overflow, detail).effect(Effect::Unknown)
             }
-        }
+            // Arithmetic ends at 0, and leaves blanks behind a number that became shorter.
+            (_, true) => {
+                let detail = format!("{detail}: another program wrote this number, which may be another now");
+                Error::new(ErrorKind::LayoutMismatch, detail).effect(Effect::Unknown)
+            }
+        };
+        let error = error.key(&self.key);
+        Err(match taken_back {
+            Ok(_) => error,
+            Err(source) => error.source(source),
+        })
     }
 
     pub(super) async fn get(&self, ctx: Ctx) -> Result<i128> {

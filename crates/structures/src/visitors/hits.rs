@@ -100,18 +100,30 @@ impl Shared {
         Err(Error::new(ErrorKind::Lost, detail).key(&key))
     }
 
-    /// Takes back hits that pass the window's limit.
+    /// Takes back hits that pass the window's limit, and those that were counted in what is no counter of a window.
     async fn check_count(&self, ctx: Ctx, key: &Key, number: u64, hits: u64) -> Result<()> {
-        let (_, count) = layout::split_counter(number);
-        if count <= COUNT_MAX {
+        let (incarnation, count) = layout::split_counter(number);
+        if incarnation != 0 && count <= COUNT_MAX {
             return Ok(());
         }
-        let detail = format!("{hits} hits make {count}; a window counts to {COUNT_MAX} (2^39)");
+        let (kind, detail, done) = match incarnation {
+            // None of ours is 0.
+            0 => (
+                ErrorKind::LayoutMismatch,
+                format!("{hits} hits make {number}, and another program wrote this number"),
+                "taken back",
+            ),
+            _ => (
+                ErrorKind::Overflow,
+                format!("{hits} hits make {count}; a window counts to {COUNT_MAX} (2^39)"),
+                "nothing is counted",
+            ),
+        };
         match self.run_one(ctx, Op::arith(key.clone(), Arith::Decr(hits))).await {
-            Ok(_) => Err(Error::new(ErrorKind::Overflow, format!("{detail}; nothing is counted")).key(key)),
+            Ok(_) => Err(Error::new(kind, format!("{detail}; {done}")).key(key)),
             Err(error) => {
                 let detail = format!("{detail}, and taking them back failed: {}", error.detail());
-                Err(Error::new(ErrorKind::Overflow, detail).key(key).effect(Effect::Unknown).source(error))
+                Err(Error::new(kind, detail).key(key).effect(Effect::Unknown).source(error))
             }
         }
     }

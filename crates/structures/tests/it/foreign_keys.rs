@@ -1,4 +1,4 @@
-//! Every key of every structure, with something of another program's in its place: it is never changed, and never read as anything else.
+//! Every key of every structure, with something of another program's in its place: it is never read as what the structure holds; and never changed, where native data have marks and the server has types (Redis).
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -82,7 +82,7 @@ fn rows(word: &str) -> Rows {
 
 fn simple() -> Vec<Scene> {
     vec![
-        scene!("lock", s, n => Lock::options().lease(Duration::from_millis(200)).open(&s, &n),
+        scene!("lock", s, n => Lock::options().lease(Duration::from_secs(5)).open(&s, &n),
         fill: |h: Lock| async move { h.try_acquire().await?.expect("it is new").release().await },
         read: |h: Lock| async move { h.status().await },
         write: |h: Lock| async move {

@@ -541,20 +541,16 @@ mod tests {
         assert_eq!(faulty.injected(), 4);
     }
 
+    /// Terms of a cache in which nothing ends.
+    fn long(clock: ClockRef) -> Terms {
+        Terms { ttl: LONG, stale: LONG, lease: LONG, wait: LONG, timeout: LONG, clock, may_create: true }
+    }
+
     #[tokio::test]
     async fn a_term_is_as_old_as_the_try_that_it_is_of() {
         let clock = Arc::new(ManualClock::at(LONG));
         let store: StoreRef = Arc::new(MemoryStore::new());
-        let terms = Terms {
-            ttl: LONG,
-            stale: LONG,
-            lease: LONG,
-            wait: LONG,
-            timeout: LONG,
-            clock: clock.clone(),
-            may_create: true,
-        };
-        let shared = Arc::new(Shared::open(&store, Name::new("tries").unwrap(), terms).await.unwrap());
+        let shared = Arc::new(Shared::open(&store, Name::new("tries").unwrap(), long(clock.clone())).await.unwrap());
         let Lookup::Rebuild(rebuild) = shared.lookup(b"k").await.unwrap() else { panic!("nothing was there") };
         let [first, second] = [1, 5].map(|s| Try { draw: s, sent: Duration::from_secs(s) });
         clock.advance(Duration::from_secs(9));
@@ -627,16 +623,8 @@ mod tests {
     #[tokio::test]
     async fn an_invalidation_has_no_second_try_behind_its_deadline() {
         let faulty = Faulty::new(Arc::new(MemoryStore::new()));
-        let terms = Terms {
-            ttl: LONG,
-            stale: LONG,
-            lease: LONG,
-            wait: LONG,
-            timeout: LONG,
-            clock: SystemClock::shared(),
-            may_create: true,
-        };
-        let mut shared = Shared::open(&faulty.shared(), Name::new("late").unwrap(), terms).await.unwrap();
+        let mut shared =
+            Shared::open(&faulty.shared(), Name::new("late").unwrap(), long(SystemClock::shared())).await.unwrap();
         shared.terms.timeout = Duration::ZERO;
         faulty.fail_always(Fault::LostReply);
         assert!(shared.invalidate(b"k").await.unwrap_err().is_unknown());

@@ -56,7 +56,7 @@
 //! # Limits and memory
 //! An item has 0 bytes up to [`Queue::item_bytes_max`]: the store's limit on a value less about 150. At most 1,024 claims are open at a
 //! time (with so many, a stack gives what was given back before what is newer), and at most 1 GiB of segments is held unless [`QueueOptions::bytes_max`] says otherwise; then calls are
-//! [`Full`](larder_core::ErrorKind::Full). Acknowledging and giving back always fits: taking stops earlier. What is used up and about to be removed does not count. Handles look at the limit now and then: they may exceed it by an eighth of a segment each. An item costs its bytes, 1 to
+//! [`Full`](larder_core::ErrorKind::Full). Acknowledging and giving back always fits: taking stops earlier. What is used up and about to be removed does not count. Handles look at their segment now and then: each that pushes may fill it by an eighth more, and by an item. An item costs its bytes, 1 to
 //! 3 for its length, and each push 14 to 17 more; a segment that waits in the middle has a link of 12 bytes beside its key. The state takes about 60 bytes, up to 50 for each segment that is partly taken, 12 for each of the last 16 writers and about 14 a claim; a
 //! claim's marker some 50 more than its key, on a server, until the lease ends.
 

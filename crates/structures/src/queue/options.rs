@@ -63,8 +63,8 @@ macro_rules! builder {
                 self
             }
 
-            /// How many bytes of segments are held at the most, each counted with the size at which it is closed: three segments at least,
-            /// 1 GiB if not given. Then pushing is [`Full`](larder_core::ErrorKind::Full). Fixed when it is made.
+            /// How many bytes of segments are held at the most, each counted with the size at which it is closed, which each handle that pushes may
+            /// exceed by an eighth and an item: three segments at least, 1 GiB if not given. Then pushing is [`Full`](larder_core::ErrorKind::Full). Fixed when it is made.
             #[doc = example!(stringify!($handle); concat!("let options = ", stringify!($handle), "::options().bytes_max(16 << 20);"))]
             pub fn bytes_max(mut self, bytes: u64) -> $name {
                 self.0.bytes_max = Some(bytes);

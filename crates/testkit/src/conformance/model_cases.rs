@@ -33,7 +33,7 @@ const CLIENTS: usize = 8;
 
 /// Small segments, so that few items fill several; and long enough for any loaded machine.
 fn small() -> QueueOptions {
-    Queue::options().segment_bytes(256).timeout(Duration::from_secs(60))
+    Queue::options().segment_bytes(SEGMENT_BYTES as u32).timeout(Duration::from_secs(60))
 }
 
 // Queue and stack.
@@ -128,10 +128,13 @@ async fn agrees_with_its_checker(job: &str, t: Bench) {
     assert!(verdict.operations > 100 && verdict.losses_told == 0, "{verdict:?}, seed {seed}");
 }
 
-/// What the queue below may hold, but for the eighth of a segment by which a handle may exceed it. An item takes its 8 bytes, 1 for their number and,
-/// pushed alone, 14 more at the least.
-const BYTES_MAX: u64 = 1_024;
-const ITEMS_MAX: u64 = (BYTES_MAX + 256 / 8) / (8 + 1 + 14);
+/// What the queue below may hold.
+const BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
+const SEGMENT_BYTES: u64 = 256;
+/// An item takes its 8 bytes, 1 for their number and, pushed alone, 14 more at the least.
+const ITEM_BYTES: u64 = 8 + 1 + 14;
+/// A handle may fill each of the segments by an eighth more than it is closed with, and by one item.
+const ITEMS_MAX: u64 = BYTES_MAX / SEGMENT_BYTES * ((SEGMENT_BYTES + SEGMENT_BYTES / 8) / ITEM_BYTES + 1);
 
 /// One pushes whenever there is room; seven take. Nothing is lost or comes twice, each taker gets items in the order of their pushes, and the queue never
 /// holds more than its limit.

@@ -1,35 +1,59 @@
-//! A connection that says when a write was given up: it may arrive afterwards, and nobody can tell.
+//! A connection that says what goes wrong on it, before whoever asked is told.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{Batch, Ctx, Error, Profile, Run, Store, StoreRef};
 use larder_testkit::history::Caused;
 
-/// Counts a late delivery for each batch with a write whose outcome its caller does not learn, or does not wait for.
+/// Counts the batches of which something failed, and of those the ones with a write that may have been carried out for all their caller learns, or waits for.
 #[derive(Debug)]
 pub(crate) struct Watched {
     inner: StoreRef,
     caused: Arc<Caused>,
+    /// What is given up may arrive afterwards.
+    is_late: bool,
 }
 
 impl Watched {
+    /// A connection on which what is given up may arrive later: each counts as late.
     pub(crate) fn new(inner: StoreRef, caused: Arc<Caused>) -> Watched {
-        Watched { inner, caused }
+        caused.watched.store(true, Ordering::SeqCst);
+        Watched { inner, caused, is_late: true }
+    }
+
+    /// A connection on which what is given up has arrived by then or never does, or which counts itself what is late.
+    pub(crate) fn on_time(inner: StoreRef, caused: Arc<Caused>) -> Watched {
+        Watched { is_late: false, ..Watched::new(inner, caused) }
     }
 }
 
-/// Of a batch under way: counts it as it is dropped, unless it was answered by then.
+/// A batch under way: counts what came of it as it is dropped.
 struct UnderWay {
     caused: Arc<Caused>,
-    is_open: bool,
+    is_late: bool,
+    has_writes: bool,
+    failed: bool,
+    /// Whether it may be unknown of a write that it was carried out.
+    is_cut: bool,
+}
+
+impl UnderWay {
+    fn begin(watched: &Watched, batch: &Batch) -> UnderWay {
+        let (caused, has_writes) = (watched.caused.clone(), batch.iter().any(|op| !op.is_read()));
+        caused.under_way.fetch_add(1, Ordering::SeqCst);
+        // So it is where nobody waits for its end.
+        UnderWay { caused, is_late: watched.is_late, has_writes, failed: true, is_cut: has_writes }
+    }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if self.is_open {
-            self.caused.late.fetch_add(1, Ordering::SeqCst);
-        }
+        let count = |counter: &AtomicU64, is_one| _ = counter.fetch_add(u64::from(is_one), Ordering::SeqCst);
+        count(&self.caused.failures, self.failed);
+        count(&self.caused.cuts, self.is_cut);
+        count(&self.caused.late, self.is_cut && self.is_late);
+        self.caused.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -39,13 +63,14 @@ impl Store for Watched {
     }
 
     fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
-        let is_open = batch.iter().any(|op| !op.is_read());
-        let under_way = UnderWay { caused: self.caused.clone(), is_open };
+        let under_way = UnderWay::begin(self, &batch);
         Run::pending(async move {
             // All of it, and not its fields: it counts also where this is dropped before it begins.
             let mut under_way = under_way;
             let replies = self.inner.run(ctx, batch).await;
-            under_way.is_open = replies.iter().any(|reply| reply.as_ref().is_err_and(Error::is_unknown));
+            under_way.failed = replies.iter().any(Result::is_err);
+            under_way.is_cut =
+                under_way.has_writes && replies.iter().any(|reply| reply.as_ref().is_err_and(Error::is_unknown));
             replies
         })
     }
@@ -68,16 +93,22 @@ mod tests {
         let put = || Batch::from_iter([Op::put(key(), PutMode::Set, "v", Ttl::Never)]);
         let get = || Batch::from_iter([Op::get(key(), larder_core::Want::VALUE)]);
         let late = || caused.late.load(Ordering::SeqCst);
+        let failures = || caused.failures.load(Ordering::SeqCst);
         store.run(Ctx::default(), put()).await;
+        assert_eq!(failures(), 0);
         faulty.fail_always(Fault::NotSent);
         store.run(Ctx::default(), put()).await;
         faulty.fail_always(Fault::LostReply);
         store.run(Ctx::default(), get()).await;
         drop(store.run(Ctx::default(), get()));
-        assert_eq!(late(), 0);
+        assert_eq!((late(), failures()), (0, 3));
         store.run(Ctx::default(), put()).await;
-        assert_eq!(late(), 1);
+        assert_eq!((late(), failures()), (1, 4));
         drop(store.run(Ctx::default(), put()));
-        assert_eq!(late(), 2, "whoever asked is gone");
+        assert_eq!((late(), failures()), (2, 5), "whoever asked is gone");
+        let on_time = Watched::on_time(faulty.shared(), caused.clone());
+        on_time.run(Ctx::default(), put()).await;
+        let (cuts, under_way) = (caused.cuts.load(Ordering::SeqCst), caused.under_way.load(Ordering::SeqCst));
+        assert_eq!((late(), cuts, under_way), (2, 3, 0));
     }
 }

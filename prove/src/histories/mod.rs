@@ -5,7 +5,6 @@
 pub(crate) mod stores;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use larder_core::{ClockRef, StoreRef, SystemClock};
 use larder_layers::testing::{Fault, Faulty};
@@ -138,15 +137,11 @@ async fn on(
         }
         connections.push((name, fault, faulty));
     }
-    let is_open = is_faulty && connections.iter().any(|(_, fault, _)| *fault != Fault::NotSent);
-    // What was lost leaves open, too, whether it was written before.
-    let may_lose = store.profile().may_evict();
-    caused.never_open.store(!is_open && !may_lose, Ordering::SeqCst);
     let all: Vec<Faulty> = connections.iter().map(|(.., faulty)| faulty.clone()).collect();
     // What a connection gives up that delivers late arrives; what others give up has arrived by then, or never does.
     let client = |(_, fault, faulty): &(_, Fault, Faulty)| match fault {
         Fault::Late(_) => Arc::new(Watched::new(faulty.shared(), caused.clone())) as StoreRef,
-        _ => faulty.shared(),
+        _ => Arc::new(Watched::on_time(faulty.shared(), caused.clone())),
     };
     let arena = Arena {
         clients: connections.iter().map(client).collect(),

@@ -30,8 +30,10 @@ pub(crate) enum Stage {
     Memcached(Version),
     /// By the commands of old.
     Classic,
-    /// Two or three that keys are spread over, one of which suffers.
+    /// Two or three that keys are spread over, one of which suffers at a time.
     Several,
+    /// The same, and it is one and the same that suffers.
+    SparingOthers,
     /// 2 MB that others fill, and the server evicts.
     Evicting,
     /// 2 MB that others fill, and the server refuses.
@@ -45,6 +47,13 @@ pub(crate) enum Stage {
     Cluster(RedisVersion),
     OwnMemory,
     OwnDurable,
+}
+
+impl Stage {
+    /// Whether structures use what Redis alone has.
+    pub(crate) fn is_redis(self) -> bool {
+        matches!(self, Stage::Redis(_) | Stage::RedisSaved(_) | Stage::Pair(_) | Stage::Cluster(_))
+    }
 }
 
 /// Each as often as it stands here. A cluster takes as long as twenty of the others.
@@ -179,7 +188,9 @@ fn props(stage: Stage, seed: u64, within_ms: u64) -> Props {
             let server = memcached(if seed.is_multiple_of(2) { Version::Old } else { Version::New }, &[]);
             plan.behind_proxy("memcached", "?dialect=classic&", server.addr(), Cache::new(server))
         }
-        Stage::Several => plan.several((0..2 + seed % 2).map(|_| memcached(Version::New, &[])).collect()),
+        Stage::Several | Stage::SparingOthers => {
+            plan.several((0..2 + seed % 2).map(|_| memcached(Version::New, &[])).collect(), stage)
+        }
         Stage::Evicting => {
             let server = memcached(Version::New, &["-m", if seed.is_multiple_of(2) { "2" } else { "3" }]);
             plan.behind_proxy("memcached", "?", server.addr(), Small::new(server, true))
@@ -250,11 +261,13 @@ impl Plan {
     }
 
     /// Keys are spread by the servers' names: so the quiet client goes through the networks as well, once they fail no more.
-    fn several(self, servers: Vec<Memcached>) -> Props {
+    fn several(self, servers: Vec<Memcached>, stage: Stage) -> Props {
         let proxies: Vec<Arc<Proxy>> = servers.iter().map(|server| Arc::new(Proxy::start(server.addr()))).collect();
         let names: Vec<String> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
         let url = format!("memcached://{}?", names.join(","));
-        Props { url: url.clone(), quiet: url, proxies, begin: self.begin(Several::new(servers)) }
+        let spares = stage == Stage::SparingOthers;
+        let victim = if spares { Several::of_which_one_suffers(servers) } else { Several::new(servers) };
+        Props { url: url.clone(), quiet: url, proxies, begin: self.begin(victim) }
     }
 
     fn begin<V: Victim + 'static>(self, victim: V) -> Box<dyn FnOnce(Arc<Caused>) -> Arc<dyn Trouble> + Send> {

@@ -1,7 +1,6 @@
 //! The scene of a round: three clients on one store, with the faults that bring a bug to light.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use larder_core::{Batch, Ctx, Profile, Run as StoreRun, Store, StoreRef, Verb};
 use larder_layers::testing::{Fault, Faulty};
@@ -54,12 +53,13 @@ impl Scene {
                 None => Arc::new(Thief::new(memory, rng.fork(), caused.clone(), self.steals_one_in, false)),
             };
             let links: Vec<Faulty> = (0..CLIENTS).map(|number| self.link(&store, number, &mut rng)).collect();
-            caused.never_open.store(!may_evict && self.faults.is_empty(), Ordering::SeqCst);
             let is_late = self.faults.iter().any(|fault| matches!(fault, Fault::Late(_)));
-            let client = |link: &Faulty| match (self.retries, is_late) {
-                (true, _) => Arc::new(Retrying(link.shared())) as StoreRef,
-                (false, true) => Arc::new(Watched::new(link.shared(), caused.clone())),
-                (false, false) => link.shared(),
+            let client = |link: &Faulty| {
+                let watched: StoreRef = match is_late {
+                    true => Arc::new(Watched::new(link.shared(), caused.clone())),
+                    false => Arc::new(Watched::on_time(link.shared(), caused.clone())),
+                };
+                if self.retries { Arc::new(Retrying(watched)) as StoreRef } else { watched }
             };
             let clients = links.iter().map(client).collect();
             let calm = Arc::new(move || {

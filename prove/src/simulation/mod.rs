@@ -32,6 +32,7 @@ use larder_core::ambient::simulation::enter;
 use larder_structures::Kind;
 use larder_testkit::history::{Arena, Caused, JOBS, Job, Run, Verdict};
 
+use crate::watched::Watched;
 use crate::{Budget, Findings, Part};
 
 use client::{ClientStore, QuietStore};
@@ -132,11 +133,14 @@ async fn run_in(
     let ops = random.usize(20..200);
     let net = Net::new(climate.clone(), server, trace.clone(), random, mixed(seed ^ 5));
     let over = Arc::new(Mutex::new(Vec::new()));
-    let client = |number| Arc::new(ClientStore::new(net.clone(), profile.clone(), number, &over)) as StoreRef;
+    let client = |number| {
+        let store = ClientStore::new(net.clone(), profile.clone(), number, &over);
+        Arc::new(Watched::on_time(Arc::new(store), caused.clone())) as StoreRef
+    };
     let arena = Arena {
         clients: (0..climate.clients).map(client).collect(),
         quiet: Arc::new(QuietStore::new(net.clone(), profile.clone(), &over)),
-        caused,
+        caused: caused.clone(),
         calm: {
             let net = net.clone();
             Arc::new(move || {

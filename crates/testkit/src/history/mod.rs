@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use larder_core::{ClockRef, StoreRef, SystemClock};
 use larder_structures::Kind;
 
-pub use jobs::JOBS;
+pub use jobs::{COPIES, JOBS};
 
 /// A future that owns what it needs.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -52,8 +52,14 @@ pub struct Caused {
     pub setbacks: AtomicU64,
     /// Clocks of clients or servers were set.
     pub clock_jumps: AtomicU64,
-    /// Set by a nemesis that leaves no write open: an unknown outcome is a violation there.
-    pub never_open: AtomicBool,
+    /// Set where the two below and `under_way` are counted: what goes wrong for no cause is a violation there.
+    pub watched: AtomicBool,
+    /// Batches whose writes, or some of them, nobody knows of whether they were carried out: their callers learnt so, or went away.
+    pub cuts: AtomicU64,
+    /// Batches of which something failed, whatever is known of it: the cuts, too.
+    pub failures: AtomicU64,
+    /// Batches that have begun and not ended yet; no cause, but what may become one.
+    pub under_way: AtomicU64,
     /// Requests arrived, or may arrive, after their client gave them up, or twice: what only such deliveries can repeat is a violation before the first.
     pub late: AtomicU64,
 }
@@ -77,6 +83,25 @@ impl Caused {
     /// Whether a request may have been carried out late or twice.
     pub fn may_have_been_late(&self) -> bool {
         self.late.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether it may be unknown of a write that it was carried out.
+    pub fn may_have_cut(&self) -> bool {
+        !self.is_watched() || self.cuts.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether anything may have failed.
+    pub fn may_have_failed(&self) -> bool {
+        !self.is_watched() || self.failures.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether anything is under way.
+    pub fn is_under_way(&self) -> bool {
+        !self.is_watched() || self.under_way.load(Ordering::SeqCst) > 0
+    }
+
+    fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::SeqCst)
     }
 
     /// Whether a clock may be wrong.
@@ -131,9 +156,9 @@ pub struct Job {
 /// What a run of a job came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Calls whose outcome was held against the guarantees, the final reads among them.
+    /// Calls that took effect, or may have, whose outcomes were held against the guarantees, the final reads among them: none that failed for certain.
     pub operations: u64,
-    /// Of those, calls of histories in which no check was left out; where the store was set back, say, most are.
+    /// Of those, calls of histories in which no check was left out: where the store was set back, say, most are; and what a checker says that it left out.
     pub fully_checked: u64,
     /// Of those, calls that were told to be unknown.
     pub unknown: u64,

@@ -72,7 +72,7 @@ struct Seen<O, R> {
 /// What the clients were told besides outcomes.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// Calls that ended, whatever came out.
+    /// Calls that took effect, or may have.
     pub calls: u64,
     /// Of those, unknown.
     pub unknown: u64,
@@ -84,6 +84,12 @@ pub struct Told {
     pub lost_early: u64,
     /// See `lost_early`.
     pub rolled_back_early: u64,
+    /// Of `lost_early`, those that were told while nobody could doubt what had become of a write either.
+    pub lost_undoubted: u64,
+    /// Outcomes that were unknown while nothing had been cut or harmed.
+    pub open_early: Vec<Open>,
+    /// What failed while no batch had failed and nothing was harmed, the first in words.
+    pub failed_early: Option<String>,
     /// The first of either, in words.
     pub first: Option<String>,
     /// By this moment nothing had been lost or set back.
@@ -92,10 +98,21 @@ pub struct Told {
     pub on_time_until: Moment,
     /// Errors that no fault excuses.
     pub strange: Vec<String>,
-    /// A call takes several round trips and is done with the last: one of them that is not sent leaves it open, too.
-    pub ends_midway: bool,
     /// Where a reply was lost, the structure tells what may be gone as lost, though it may not be.
     pub tells_doubts: bool,
+}
+
+/// An outcome that was unknown without a cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// When the call was invoked; `None`: it is none of the history.
+    pub invoked: Option<Moment>,
+    /// What kind of error said so.
+    pub kind: ErrorKind,
+    /// Whether a batch had failed by then.
+    pub had_failed: bool,
+    /// What was told.
+    pub words: String,
 }
 
 /// Of a run in which nothing is caused.
@@ -133,10 +150,9 @@ impl<O, R: Clone> Recorder<O, R> {
     pub fn ended(&self, client: usize, op: O, invoked: Moment, outcome: Result<R>) -> Result<R> {
         let returned = self.tick();
         let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        seen.told.calls += 1;
         seen.told.watch(returned, &self.caused);
         if let Err(error) = &outcome {
-            seen.told.note(error, &self.caused);
+            seen.told.note(error, &self.caused, Some(invoked));
         }
         let (outcome, returned) = match &outcome {
             Ok(told) => (Outcome::Ok(told.clone()), returned),
@@ -144,6 +160,7 @@ impl<O, R: Clone> Recorder<O, R> {
             Err(error) if error.is_unknown() || is_loss(error) => (Outcome::Unknown, Moment::MAX),
             Err(_) => (Outcome::NotApplied, returned),
         };
+        seen.told.calls += u64::from(!matches!(outcome, Outcome::NotApplied));
         let told = match &outcome {
             Outcome::Ok(told) => Ok(told.clone()),
             Outcome::NotApplied | Outcome::Unknown => Err(()),
@@ -154,12 +171,18 @@ impl<O, R: Clone> Recorder<O, R> {
 
     /// Notes an error of something that is no call of the history: of an open, of a release.
     pub fn note(&self, error: &Error) {
-        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.note(error, &self.caused);
+        self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.note(error, &self.caused, None);
     }
 
     /// Notes what must not be, seen by a job itself.
     pub fn strange(&self, what: String) {
         self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).told.strange.push(what);
+    }
+
+    /// How many losses were told by now.
+    pub fn losses_told(&self) -> u64 {
+        let seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        seen.told.lost + seen.told.rolled_back
     }
 
     /// All calls in the order in which they began, and what else was told.
@@ -187,9 +210,16 @@ impl Told {
         }
     }
 
-    fn note(&mut self, error: &Error, caused: &Caused) {
+    fn note(&mut self, error: &Error, caused: &Caused, invoked: Option<Moment>) {
         self.unknown += u64::from(error.is_unknown());
-        let is_early = u64::from(!caused.may_have_harmed());
+        let is_whole = !caused.may_have_harmed();
+        let is_early = u64::from(is_whole);
+        // Of what has no answer yet, whoever waits may be told first.
+        let may_be_about_to = error.kind() == ErrorKind::Timeout && caused.is_under_way();
+        if error.is_unknown() && is_whole && !caused.may_have_cut() && !may_be_about_to {
+            let (kind, words) = (error.kind(), error.to_string());
+            self.open_early.push(Open { invoked, kind, had_failed: caused.may_have_failed(), words });
+        }
         if is_loss(error) && self.first.is_none() {
             self.first = Some(error.to_string());
         }
@@ -197,13 +227,19 @@ impl Told {
             ErrorKind::Lost | ErrorKind::Absent => {
                 self.lost += 1;
                 self.lost_early += is_early;
+                self.lost_undoubted += u64::from(is_whole && !caused.may_have_cut());
             }
             ErrorKind::RolledBack => {
                 self.rolled_back += 1;
                 self.rolled_back_early += is_early;
             }
             // The network and other clients do this. Whether a full store is one, its maker knows.
-            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Conflict | ErrorKind::Full => {}
+            ErrorKind::Conflict => {}
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Full => {
+                if is_whole && !caused.may_have_failed() && !may_be_about_to && self.failed_early.is_none() {
+                    self.failed_early = Some(error.to_string());
+                }
+            }
             // Leases end.
             ErrorKind::Fenced => {}
             _ => self.strange.push(format!("an error that no fault excuses: {error}")),
@@ -216,20 +252,23 @@ impl Told {
     }
 
     /// The verdict over what was told, apart from the checkers' own: nothing may be told that was not caused by then. What is caused later excuses nothing.
-    pub fn verdict(self, caused: &Caused) -> Verdict {
+    pub fn verdict(self) -> Verdict {
         let mut violations = self.strange;
         let first = self.first.unwrap_or_default();
-        let is_cut = !caused.never_open.load(Ordering::SeqCst);
-        let may_be_doubt = self.tells_doubts && is_cut;
-        let (lost, back) = (self.lost_early, self.rolled_back_early);
-        if lost > 0 && !may_be_doubt {
+        let lost = if self.tells_doubts { self.lost_undoubted } else { self.lost_early };
+        let back = self.rolled_back_early;
+        if lost > 0 {
             violations.push(format!("{lost} losses were told, and nothing had been lost: {first}"));
         }
         if back > 0 {
             violations.push(format!("{back} times an older state was told, and there had been none: {first}"));
         }
-        if self.unknown > 0 && !self.ends_midway && !is_cut {
-            violations.push(format!("{} outcomes were unknown, and nothing was cut", self.unknown));
+        if let Some(open) = self.open_early.first() {
+            let count = self.open_early.len();
+            violations.push(format!("{count} outcomes were unknown, and nothing was cut: {}", open.words));
+        }
+        if let Some(failed) = self.failed_early {
+            violations.push(format!("a call failed, and nothing had: {failed}"));
         }
         let losses_told = self.lost + self.rolled_back;
         Verdict { operations: self.calls, fully_checked: self.calls, unknown: self.unknown, losses_told, violations }
@@ -249,27 +288,87 @@ mod tests {
         recorder.finish()
     }
 
+    /// Whose nemesis is counted, and does nothing.
+    fn watched() -> Arc<Caused> {
+        let caused = Arc::new(Caused::default());
+        caused.watched.store(true, Ordering::SeqCst);
+        caused
+    }
+
+    /// What is said of one error that is told under these circumstances.
+    fn violations(error: Error, caused: Arc<Caused>) -> Vec<String> {
+        let recorder = Recorder::<u8, u8>::new(caused);
+        let at = recorder.tick();
+        _ = recorder.ended(0, 1, at, Err(error));
+        recorder.finish().1.verdict().violations
+    }
+
     #[test]
     fn what_is_told_without_a_cause_is_a_violation() {
         for (kind, words) in
             [(ErrorKind::Lost, "losses"), (ErrorKind::RolledBack, "older"), (ErrorKind::Corrupt, "no fault")]
         {
-            let verdict = one(Error::new(kind, "x")).1.verdict(&Caused::default());
+            let verdict = one(Error::new(kind, "x")).1.verdict();
             assert!(verdict.violations[0].contains(words), "{:?}", verdict.violations);
         }
-        let unknown = Error::new(ErrorKind::Timeout, "x").effect(Effect::Unknown);
-        let (calls, told) = one(unknown.clone());
+        let (calls, told) = one(unknown());
         assert_eq!((calls[0].returned, &calls[0].outcome), (Moment::MAX, &Outcome::Unknown));
-        let caused = Caused::default();
-        caused.never_open.store(true, Ordering::SeqCst);
-        assert_eq!(told.clone().verdict(&caused).violations.len(), 1);
-        assert!(Told { ends_midway: true, ..told }.verdict(&caused).violations.is_empty());
-        let (_, lost) = one(Error::new(ErrorKind::Lost, "x"));
-        let doubtful = Told { tells_doubts: true, ..lost };
-        assert_eq!(doubtful.clone().verdict(&caused).violations.len(), 1, "nothing was cut");
-        assert!(doubtful.verdict(&Caused::default()).violations.is_empty());
-        let verdict = one(unknown).1.verdict(&Caused::default());
-        assert_eq!((verdict.unknown, verdict.violations.len()), (1, 0));
+        let verdict = told.verdict();
+        assert_eq!((verdict.unknown, verdict.violations.len()), (1, 0), "nobody counts what breaks");
+    }
+
+    fn unknown() -> Error {
+        Error::new(ErrorKind::Timeout, "x").effect(Effect::Unknown)
+    }
+
+    #[test]
+    fn where_failures_are_counted_each_unknown_outcome_and_each_failure_has_a_cause() {
+        let count = |counter: fn(&Caused) -> &AtomicU64| {
+            let caused = watched();
+            counter(&caused).fetch_add(1, Ordering::SeqCst);
+            caused
+        };
+        assert_eq!(violations(unknown(), watched()).len(), 2);
+        assert!(violations(unknown(), watched())[0].contains("nothing was cut"));
+        assert_eq!(violations(unknown(), count(|caused| &caused.failures)).len(), 1, "and none was cut");
+        let conflict = Error::new(ErrorKind::Conflict, "x");
+        assert!(violations(conflict.clone(), watched()).is_empty(), "others do this");
+        assert_eq!(violations(conflict.effect(Effect::Unknown), watched()).len(), 1);
+        let failed = Error::new(ErrorKind::Unavailable, "x");
+        assert!(violations(failed.clone(), watched())[0].contains("nothing had"));
+        assert!(violations(failed.clone(), count(|caused| &caused.failures)).is_empty());
+        assert!(violations(failed.clone(), count(|caused| &caused.losses)).is_empty());
+        // Whoever waits for what is under way may give up first; what failed at once is no such thing.
+        assert!(violations(unknown(), count(|caused| &caused.under_way)).is_empty());
+        assert_eq!(violations(failed, count(|caused| &caused.under_way)).len(), 1);
+        let both = count(|caused| &caused.cuts);
+        both.failures.fetch_add(1, Ordering::SeqCst);
+        assert!(violations(unknown(), both).is_empty());
+    }
+
+    #[test]
+    fn a_loss_in_doubt_is_excused_by_a_cut_before_it_and_by_none_after_it() {
+        let caused = watched();
+        let recorder = Recorder::<u8, u8>::new(caused.clone());
+        let tell = || _ = recorder.ended(0, 1, recorder.tick(), Err(Error::new(ErrorKind::Lost, "x")));
+        tell();
+        caused.cuts.fetch_add(1, Ordering::SeqCst);
+        tell();
+        let told = recorder.finish().1;
+        assert_eq!((told.lost, told.lost_early, told.lost_undoubted), (2, 2, 1));
+        let of = |tells_doubts| Told { tells_doubts, ..told.clone() }.verdict().violations.join(" ");
+        assert!(of(true).starts_with("1 losses") && of(false).starts_with("2 losses"), "{}", of(true));
+    }
+
+    #[test]
+    fn calls_that_failed_for_certain_are_not_counted_as_checked() {
+        let recorder = Recorder::<u8, u8>::default();
+        let end = |outcome| _ = recorder.ended(0, 1, recorder.tick(), outcome);
+        end(Ok(1));
+        end(Err(Error::new(ErrorKind::Unavailable, "x")));
+        end(Err(unknown()));
+        let verdict = recorder.finish().1.verdict();
+        assert_eq!((verdict.operations, verdict.fully_checked, verdict.unknown), (2, 2, 1));
     }
 
     #[test]
@@ -287,7 +386,7 @@ mod tests {
         tell(ErrorKind::RolledBack);
         let (_, told) = recorder.finish();
         assert!(told.whole_until < harmed && told.on_time_until == Moment::MAX, "{told:?}");
-        let verdict = told.verdict(&caused);
+        let verdict = told.verdict();
         assert_eq!((verdict.losses_told, verdict.violations.len()), (3, 1));
         assert!(verdict.violations[0].starts_with("1 losses"), "{:?}", verdict.violations);
     }

@@ -72,32 +72,41 @@ impl Victim for Cache {
     }
 }
 
-/// Several memcacheds that keys are spread over: one of them suffers, the others go on.
-pub struct Several(Vec<Cache>);
+/// Several memcacheds that keys are spread over: one of them suffers at a time, the others go on.
+pub struct Several {
+    servers: Vec<Cache>,
+    /// All deeds befall this one.
+    only: Option<usize>,
+}
 
 impl Several {
     /// One or more.
     pub fn new(servers: impl IntoIterator<Item = Memcached>) -> Self {
-        Self(servers.into_iter().map(Cache::new).collect())
+        Self { servers: servers.into_iter().map(Cache::new).collect(), only: None }
+    }
+
+    /// One or more, of which the first alone suffers: two are never empty.
+    pub fn of_which_one_suffers(servers: impl IntoIterator<Item = Memcached>) -> Self {
+        Self { only: Some(0), ..Self::new(servers) }
     }
 }
 
 impl Victim for Several {
     fn mild(&self) -> Vec<Deed> {
-        self.0.first().map(Cache::mild).unwrap_or_default()
+        self.servers.first().map(Cache::mild).unwrap_or_default()
     }
 
     fn grave(&self) -> Vec<Deed> {
-        self.0.first().map(Cache::grave).unwrap_or_default()
+        self.servers.first().map(Cache::grave).unwrap_or_default()
     }
 
     fn suffer(&mut self, deed: Deed, rng: &mut Rng, caused: &Caused) {
-        let one = rng.usize(..self.0.len());
-        self.0[one].suffer(deed, rng, caused);
+        let one = self.only.unwrap_or_else(|| rng.usize(..self.servers.len()));
+        self.servers[one].suffer(deed, rng, caused);
     }
 
     fn settle(&mut self, caused: &Caused) {
-        self.0.iter_mut().for_each(|server| server.settle(caused));
+        self.servers.iter_mut().for_each(|server| server.settle(caused));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::Checked;
 use super::search::{Found, Model, search_within};
 use crate::history::recorder::{Call, Moment};
 
@@ -34,11 +35,15 @@ pub struct Rules {
 /// ended, and of those in between, and of unknown ones, any. Where nothing is taken away, a later read tells no less than an earlier one.
 ///
 /// A reset reads what it takes, and takes it piece by piece: until it has ended, a read may find any part of it gone. So where numbers of both
-/// signs are added and taken away, only the last read is held against all: what was added is what was taken and what is left.
-pub fn check(calls: &[CounterCall], rules: Rules) -> Vec<String> {
+/// signs are added and taken away, only the last read is held against all: what was added is what was taken and what is left. That is left out
+/// where it is unknown what a reset took.
+pub fn check(calls: &[CounterCall], rules: Rules) -> Checked {
     let is_up = calls.iter().all(|call| !matches!(call.op, CounterOp::Add(by) if by < 0));
     let resets = calls.iter().any(|call| call.op == CounterOp::Reset && call.may_count());
     let mut bad = Vec::new();
+    // What a reset took that is unknown, is anything: reads are held against no least then.
+    let is_open = calls.iter().any(|call| call.op == CounterOp::Reset && call.is_unknown());
+    let mut left_out = rules.may_drop || is_open || !is_up && resets;
     if is_up || !resets {
         let sums = Sums::of(calls, rules);
         bad.extend(bounds(calls, &sums, rules));
@@ -47,12 +52,19 @@ pub fn check(calls: &[CounterCall], rules: Rules) -> Vec<String> {
         }
     }
     if !rules.may_drop {
-        bad.extend(last_read(calls));
+        let last = last_read(calls);
+        left_out |= last == Last::LeftOut;
+        bad.extend(last.into_bad());
     }
     if bad.is_empty() && rules.is_one_number && !resets && !rules.may_drop {
-        bad.extend(unexplained(calls));
+        let calls: Vec<&CounterCall> = calls.iter().collect();
+        match search_within(STEPS_MAX, &OneNumber, 0, &calls) {
+            Found::Order => {}
+            Found::None => bad.push(unexplained(&calls)),
+            Found::Undecided => left_out = true,
+        }
     }
-    bad
+    Checked { bad, left_out }
 }
 
 /// A counter that is one number.
@@ -76,11 +88,9 @@ impl Model for OneNumber {
 /// Steps of a search for an order. Of many adds that are unknown any choice may be tried: beyond, the bounds must do.
 const STEPS_MAX: usize = 20_000;
 
-/// The search for linearizability: stricter than all bounds, since it holds reads against each other.
-fn unexplained(calls: &[CounterCall]) -> Option<String> {
-    let calls: Vec<&CounterCall> = calls.iter().filter(|call| call.op != CounterOp::Reset).collect();
-    let is_none = search_within(STEPS_MAX, &OneNumber, 0, &calls) == Found::None;
-    is_none.then(|| format!("no order of its {} adds and reads explains what was told: {}", calls.len(), shown(&calls)))
+/// What a search for linearizability tells, which is stricter than all bounds, since it holds reads against each other.
+fn unexplained(calls: &[&CounterCall]) -> String {
+    format!("no order of its {} adds and reads explains what was told: {}", calls.len(), shown(calls))
 }
 
 /// What was read, in short, for a message.
@@ -211,11 +221,12 @@ const SUMS_MAX: usize = 1 << 16;
 
 /// A read after everything has ended tells all that was told done, and some of what is unknown, each once, less what was taken: nothing else
 /// adds up.
-fn last_read(calls: &[CounterCall]) -> Option<String> {
-    let last = calls.iter().rfind(|call| call.op == CounterOp::Read && call.ok().is_some())?;
+fn last_read(calls: &[CounterCall]) -> Last {
+    let read = calls.iter().rfind(|call| call.op == CounterOp::Read && call.ok().is_some());
+    let Some((last, told)) = read.and_then(|call| Some((call, *call.ok()?))) else { return Last::LeftOut };
     let is_quiet = |call: &CounterCall| call.returned < last.invoked || call.is_unknown();
     if !calls.iter().all(|call| call.op == CounterOp::Read || is_quiet(call)) {
-        return None;
+        return Last::LeftOut;
     }
     let mut sure = 0;
     let mut possible = BTreeSet::from([0i128]);
@@ -226,19 +237,38 @@ fn last_read(calls: &[CounterCall]) -> Option<String> {
                 let more: Vec<i128> = possible.iter().map(|sum| sum + i128::from(by)).collect();
                 possible.extend(more);
                 if possible.len() > SUMS_MAX {
-                    return None;
+                    return Last::LeftOut;
                 }
             }
             (CounterOp::Reset, Some(taken)) => sure -= taken,
             // What it took, nobody knows.
-            (CounterOp::Reset, None) if call.is_unknown() => return None,
+            (CounterOp::Reset, None) if call.is_unknown() => return Last::LeftOut,
             _ => {}
         }
     }
-    let told = *last.ok()?;
-    (!possible.contains(&(told - sure))).then(|| {
-        format!("at the end it is {told}; {sure} are certain, and no choice of the unknown adds makes up the rest")
-    })
+    if possible.contains(&(told - sure)) {
+        return Last::AddsUp;
+    }
+    Last::Bad(format!(
+        "at the end it is {told}; {sure} are certain, and no choice of the unknown adds makes up the rest"
+    ))
+}
+
+/// What the last read came to.
+#[derive(PartialEq, Eq)]
+enum Last {
+    AddsUp,
+    Bad(String),
+    LeftOut,
+}
+
+impl Last {
+    fn into_bad(self) -> Option<String> {
+        match self {
+            Last::Bad(bad) => Some(bad),
+            Last::AddsUp | Last::LeftOut => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -263,11 +293,11 @@ mod tests {
     }
 
     fn found(calls: &[Call<CounterOp, i128>]) -> Vec<String> {
-        check(calls, Rules::default())
+        check(calls, Rules::default()).bad
     }
 
     fn dropping(calls: &[Call<CounterOp, i128>]) -> Vec<String> {
-        check(calls, Rules { may_drop: true, ..Rules::default() })
+        check(calls, Rules { may_drop: true, ..Rules::default() }).bad
     }
 
     #[test]
@@ -276,6 +306,20 @@ mod tests {
         assert_eq!(found(&[unknown(5, 0), read(0, 1, 2), unknown(2, 3), read(5, 4, 5), read(7, 6, 7)]), [""; 0]);
         assert_eq!(found(&[add(3, 0, 1), unknown(-2, 2), read(1, 3, 4)]), [""; 0]);
         assert_eq!(dropping(&[add(3, 0, 1), read(0, 2, 3)]), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_told() {
+        let left_out = |calls: &[_], rules| check(calls, rules).left_out;
+        let open = Call { outcome: Outcome::Unknown, ..reset(0, 2, Moment::MAX) };
+        assert!(!left_out(&[add(3, 0, 1), reset(3, 2, 3), unknown(5, 4), read(5, 5, 6)], Rules::default()));
+        assert!(!left_out(&[add(3, 0, 1), add(-2, 2, 3), read(1, 4, 5)], Rules::default()));
+        assert!(left_out(&[add(3, 0, 1), open, read(0, 4, 5)], Rules::default()), "what it took is unknown");
+        assert!(left_out(&[add(3, 0, 1), add(-2, 2, 3), reset(1, 4, 5), read(0, 6, 7)], Rules::default()));
+        assert!(left_out(&[add(3, 0, 1)], Rules::default()), "nothing was read at the end");
+        assert!(left_out(&[read(0, 0, 1)], Rules { may_drop: true, ..Rules::default() }));
+        let many: Vec<_> = (0..20).map(|n| unknown(1 << n, n as u64)).chain([read(6, 50, 51)]).collect();
+        assert!(left_out(&many, Rules::default()), "more sums than are told apart");
     }
 
     #[test]
@@ -319,7 +363,7 @@ mod tests {
     #[test]
     fn of_one_number_reads_are_held_against_each_other() {
         let one =
-            |calls: &[Call<CounterOp, i128>]| check(calls, Rules { is_one_number: true, ..Rules::default() }).len();
+            |calls: &[Call<CounterOp, i128>]| check(calls, Rules { is_one_number: true, ..Rules::default() }).bad.len();
         // Each read lies within all bounds, and they go one way; but the first has seen the one add without the other, and the second the other way around.
         let torn = [add(2, 0, 100), add(3, 1, 100), read(2, 10, 11), read(3, 20, 21), read(5, 200, 201)];
         assert_eq!((found(&torn).len(), one(&torn)), (0, 1));

@@ -32,8 +32,8 @@ pub(super) struct Habits {
     pub(super) takes_twice: bool,
     /// As of the checker's rules, too.
     pub(super) is_one_number: bool,
-    /// A call may take several round trips: one of them that is not sent leaves it open.
-    pub(super) ends_midway: bool,
+    /// Adds may take several round trips: one of them that fails leaves it open.
+    pub(super) adds_end_midway: bool,
 }
 
 /// The exact one.
@@ -42,6 +42,21 @@ pub(super) fn exact(arena: Arena, run: Run) -> Boxed<Verdict> {
         let open = opener!(Counter::options().exact().clock(clock()), drive::name("counter", run));
         let habits = Habits { both_signs: true, resets: true, ..Habits::default() };
         counter("counter", arena, run, open, habits, on_counter).await
+    })
+}
+
+/// Of two copies, which stand on two servers.
+pub(super) fn of_copies(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let open = opener!(Counter::options().exact().copies(2).clock(clock()), drive::name("counter of copies", run));
+        let habits = Habits { both_signs: true, resets: true, ..Habits::default() };
+        let mut verdict = counter("counter of copies", arena, run, open, habits, on_counter).await;
+        if verdict.losses_told > 0 {
+            let what =
+                format!("counter of copies: {} losses were told, and one server lost its copies", verdict.losses_told);
+            verdict.violations.push(what);
+        }
+        verdict
     })
 }
 
@@ -72,8 +87,8 @@ const PERIOD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub(super) fn visitors(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let open = opener!(Visitors::options().period(PERIOD).clock(clock()), drive::name("visitors", run));
-        // The first of a shard stands in it before the shard is listed.
-        let habits = Habits { ends_midway: true, ..Habits::default() };
+        // The first of a window, or of a shard, stands there before that is listed.
+        let habits = Habits { adds_end_midway: true, ..Habits::default() };
         counter("visitors", arena, run, open, habits, |visitors, op, seen| {
             Box::pin(async move {
                 match op {
@@ -102,7 +117,11 @@ pub(super) async fn counter<H: Clone + Send + 'static>(
     habits.resets &= rng.bool();
     let at = SystemTime::UNIX_EPOCH + clock().wall();
     let mut ended = play(job, arena, run, open, |client| work(client, habits, at, apply)).await;
-    ended.ends_midway = habits.ends_midway;
+    ended.ends_midway = match habits.adds_end_midway {
+        true => |op| matches!(op, CounterOp::Add(_)),
+        // Slot by slot.
+        false => |op| *op == CounterOp::Reset,
+    };
     ended.read(CounterOp::Read, |handle| apply(handle, CounterOp::Read, Seen { at, visitor: 0 })).await;
     let Habits { takes_twice, is_one_number, .. } = habits;
     ended.judge(|calls, excuses| check(calls, Rules { may_drop: excuses.set_back, takes_twice, is_one_number }))

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use larder_core::{Error, ErrorKind, Result, StoreRef};
 
-use crate::history::recorder::{Call, Moment, Recorder, Told};
+use crate::history::check::Checked;
+use crate::history::recorder::{Call, Moment, Open, Recorder, Told};
 use crate::history::{Arena, Boxed, Caused, Run, Verdict};
 
 /// How often something is tried that a fault may meet: an open, a final read.
@@ -65,8 +66,10 @@ pub(super) struct Ended<H, O, R> {
     pub(super) history: Arc<Recorder<O, R>>,
     caused: Arc<Caused>,
     job: &'static str,
-    /// See [`Told`].
-    pub(super) ends_midway: bool,
+    /// What takes several round trips and is done with the last: one of them that fails, or a list that is full, leaves it open, too, though nothing was cut.
+    pub(super) ends_midway: fn(&O) -> bool,
+    /// What others removed may as well have been lost, by all that the store tells: a conflict leaves that open.
+    pub(super) others_may_be_losses: bool,
     /// See [`Told`].
     pub(super) tells_doubts: bool,
     /// Checks are left out, too, where something was lost, and not only where the store was set back.
@@ -83,8 +86,8 @@ pub(super) struct Excuses {
     pub(super) set_back: bool,
     /// Requests may have been delivered late or twice.
     pub(super) late: bool,
-    /// Replies may have been lost.
-    pub(super) open: bool,
+    /// Of some write it may be unknown whether it was carried out.
+    pub(super) cut: bool,
     /// Clocks may be wrong.
     pub(super) clocks: bool,
     /// By this moment nothing was lost or set back.
@@ -110,7 +113,8 @@ where
     let history = Arc::new(Recorder::new(arena.caused.clone()));
     let ops = run.ops.div_ceil(arena.clients.len().max(1));
     let mut tasks = Vec::new();
-    if try_to_open(&history, &open, &arena.quiet, Opening::Make).await.is_some() {
+    let is_made = try_to_open(&history, &open, &arena.quiet, Opening::Make).await.is_some();
+    if is_made {
         for (number, store) in arena.clients.iter().enumerate() {
             let rng = fastrand::Rng::with_seed(run.seed.wrapping_mul(31).wrapping_add(number as u64));
             let Some(handle) = try_to_open(&history, &open, store, Opening::Open).await else { continue };
@@ -123,9 +127,22 @@ where
         }
     }
     (arena.calm)().await;
+    let losses = history.losses_told();
     let fresh = try_to_open(&history, &open, &arena.quiet, Opening::Open).await;
+    if is_made && fresh.is_none() && history.losses_told() == losses {
+        history.strange(format!("it was made, all is calm, and it cannot be opened in {TRIES_MAX} tries"));
+    }
     let caused = arena.caused;
-    Ended { fresh, history, caused, job, ends_midway: false, tells_doubts: false, stops_at_losses: false }
+    Ended {
+        fresh,
+        history,
+        caused,
+        job,
+        ends_midway: |_| false,
+        others_may_be_losses: false,
+        tells_doubts: false,
+        stops_at_losses: false,
+    }
 }
 
 /// Faults meet opens, too. `None`: it is no use to try again, or something is gone, which is noted.
@@ -173,16 +190,20 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
     }
 
     /// The verdict: what was told, and what a checker finds.
-    pub(super) fn judge(self, check: impl FnOnce(&[Call<O, R>], &Excuses) -> Vec<String>) -> Verdict {
+    pub(super) fn judge<C: Into<Checked>>(self, check: impl FnOnce(&[Call<O, R>], &Excuses) -> C) -> Verdict {
         let (calls, mut told) = self.history.finish();
-        told.ends_midway = self.ends_midway;
+        let ends_midway = |invoked| calls.iter().any(|call| call.invoked == invoked && (self.ends_midway)(&call.op));
+        let has_ended = |open: &Open| open.had_failed || open.kind == ErrorKind::Full;
+        told.open_early.retain(|open| !(has_ended(open) && open.invoked.is_some_and(ends_midway)));
+        told.open_early.retain(|open| !(open.kind == ErrorKind::Conflict && self.others_may_be_losses));
         told.tells_doubts = self.tells_doubts;
         let excuses = excuses(&told, &self.caused);
-        let mut verdict = told.verdict(&self.caused);
-        if excuses.set_back || self.stops_at_losses && excuses.lost {
+        let mut verdict = told.verdict();
+        let Checked { bad, left_out } = check(&calls, &excuses).into();
+        if left_out || excuses.set_back || self.stops_at_losses && excuses.lost {
             verdict.fully_checked = 0;
         }
-        verdict.violations.extend(check(&calls, &excuses));
+        verdict.violations.extend(bad);
         for violation in &mut verdict.violations {
             violation.insert_str(0, &format!("{}: ", self.job));
         }
@@ -196,7 +217,7 @@ fn excuses(told: &Told, caused: &Caused) -> Excuses {
         lost: caused.may_have_lost(),
         set_back: caused.may_have_set_back(),
         late: caused.may_have_been_late(),
-        open: !caused.never_open.load(std::sync::atomic::Ordering::SeqCst),
+        cut: caused.may_have_cut(),
         clocks: caused.may_have_set_clocks(),
         whole_until: told.whole_until,
         on_time_until: told.on_time_until,

@@ -57,7 +57,7 @@ pub(super) fn lock(arena: Arena, run: Run) -> Boxed<Verdict> {
         // Holds overlap then, and tokens follow the wall clocks.
         ended.stops_at_losses = true;
         // A record that is made stands before it counts, and counts with the write behind it.
-        ended.ends_midway = true;
+        ended.ends_midway = |op| *op == LockOp::Acquire;
         // Whatever became of it, it can be had again.
         ended
             .read(LockOp::Acquire, |lock| async move {

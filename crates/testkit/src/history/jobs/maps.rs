@@ -65,9 +65,13 @@ const CALLS_A_KEY: usize = 10;
 pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: MapJob<H>) -> Verdict {
     let MapJob { name, open, mix, apply, also } = job;
     let keys = mix.keys.unwrap_or((run.ops / CALLS_A_KEY).max(2) as u64);
+    let may_evict = arena.quiet.profile().may_evict();
     let mut ended = play(name, arena, run, open, |client| work(client, mix, keys, apply)).await;
-    // A change is in its shard first, and seen by all once it is at the ends.
-    ended.ends_midway = mix.best > 0;
+    // A change is in its shard or its entry first, and seen by all once it is at the ends, or listed.
+    ended.others_may_be_losses = mix.is_table && may_evict;
+    if mix.best > 0 || mix.is_table {
+        ended.ends_midway = |op| matches!(op, MapOp::Put(..) | MapOp::Add(..) | MapOp::Remove(_) | MapOp::Reshard(_));
+    }
     if mix.all > 0 {
         ended.read(MapOp::All, |handle| apply(handle, MapOp::All)).await;
     }
@@ -86,7 +90,7 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
     }
     ended.judge(|calls, excuses| {
         let mut calls = calls.to_vec();
-        if mix.is_table && (excuses.loss_told || excuses.open) {
+        if mix.is_table && (excuses.lost || excuses.cut) {
             calls.iter_mut().for_each(forget_whether_it_was_there);
         }
         let rules = Rules {

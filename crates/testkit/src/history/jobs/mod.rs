@@ -39,6 +39,9 @@ pub const JOBS: &[Job] = &[
     job("packed table", Kind::PackedTable, tables::packed),
 ];
 
+/// Of a store of several servers of which one alone loses what it has: nothing of it may ever be missing, told or not.
+pub const COPIES: Job = job("counter of copies", Kind::Counter, counters::of_copies);
+
 const fn job(name: &'static str, kind: Kind, run: fn(Arena, Run) -> Boxed<Verdict>) -> Job {
     Job { name, kind, run }
 }

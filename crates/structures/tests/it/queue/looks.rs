@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_core::{Key, Op, Reply, StoreExt, StoreRef, Verb};
+use larder_core::{Key, Reply, StoreExt, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Claim, QueueOptions};
 
@@ -44,7 +44,8 @@ async fn looks(kind: Kind, items: usize, bytes: usize) -> usize {
     let looks = Arc::new(AtomicUsize::new(0));
     let counted = looks.clone();
     between.answer(move |_, batch| {
-        let is_look = batch.iter().any(appends) && batch.iter().any(Op::is_read);
+        let appended = batch.iter().find(|op| appends(op));
+        let is_look = appended.is_some_and(|append| batch.iter().any(|op| op.is_read() && op.key == append.key));
         counted.fetch_add(usize::from(is_look), Ordering::Relaxed);
         None
     });

@@ -139,7 +139,7 @@ async fn a_look_at_what_a_stack_has_used_up_that_hangs_does_not_keep_others_from
     let since = tokio::time::Instant::now();
     pusher.push(item(20)).await.unwrap();
     assert_eq!(slow.left(), 0);
-    assert!(since.elapsed().as_secs() >= 10, "the look hung for {:?}", since.elapsed());
+    assert!(since.elapsed().as_secs() >= 1, "the look hung for {:?}", since.elapsed());
     pusher.push("more").await.unwrap();
     assert_eq!(pusher.drain().await, ["more".to_owned(), item(20)]);
 }

@@ -697,7 +697,7 @@ mod tests {
         }
     }
 
-    /// Writers and sequences of frames.
+    /// Of frames.
     #[derive(Default)]
     struct Sequences(Vec<u64>);
 

@@ -148,7 +148,7 @@ async fn that_there_is_nothing_is_told_after_two_round_trips_however_many_segmen
 
 /// A push goes to the tail; a late one, of who has not noticed yet that a segment was closed, to one that was passed.
 #[tokio::test]
-async fn who_waits_watches_the_state_the_tail_and_what_was_passed() {
+async fn whoever_is_waiting_watches_the_state_the_tail_and_what_was_passed() {
     for kind in BOTH {
         let store = memory();
         let one = Line::open(kind, &store, &small()).await;

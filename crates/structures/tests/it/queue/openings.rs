@@ -227,7 +227,7 @@ async fn a_queues_segment_is_not_left_before_its_link_is_there() {
 
 /// The segment that is taken from is on record, and the tail, too: only what waits between them needs a link.
 #[tokio::test]
-async fn a_queue_has_a_link_for_each_segment_that_waits_in_the_middle_and_no_other() {
+async fn a_queue_has_a_link_for_each_segment_in_the_middle_and_no_other() {
     let memory = Arc::new(MemoryStore::new());
     let store: StoreRef = memory.clone();
     let line = Line::open(Kind::Queue, &store, &small()).await;

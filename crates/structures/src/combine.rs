@@ -246,6 +246,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_write_takes_as_many_changes_as_it_may() {
+        let (combiner, _gate) = adder(100, 4);
+        let places: Vec<_> = (0..9).map(|_| combiner.enqueue(1).unwrap()).collect();
+        for place in &places {
+            combiner.wait(place).await.unwrap();
+        }
+        assert_eq!(combiner.driver().await.writes, [4, 4, 1]);
+    }
+
+    #[tokio::test]
     async fn a_write_whose_caller_was_dropped_is_finished_by_the_next_and_not_doubled() {
         let (combiner, gate) = adder(0, 100);
         let first = tokio::spawn({

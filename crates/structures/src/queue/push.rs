@@ -655,3 +655,72 @@ struct Leaving {
     incarnation: u64,
     note: Option<Bytes>,
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_store_memory::MemoryStore;
+
+    use super::super::options::Settings;
+    use super::*;
+    use crate::append::Action;
+    use crate::manifest::Kind;
+    use crate::name::Name;
+
+    async fn pusher(kind: Kind) -> Pusher {
+        let store = Arc::new(MemoryStore::new());
+        let (store, name): (larder_core::StoreRef, Name) = (store, Name::new("q").unwrap());
+        let (engine, view) = Engine::open(&store, &name, kind, &Settings::default(), true).await.unwrap();
+        Pusher::new(Arc::new(engine), &view)
+    }
+
+    fn on_record(segment: u64, taken: &[(u32, u32)]) -> Record {
+        let record = Record::new(segment, 100 + segment, Below::default());
+        Record { taken: taken.to_vec(), ..record }
+    }
+
+    /// So many segments that are used up, and a tail from which nothing was taken.
+    fn used_up(segments: u64) -> State {
+        let records = (0..segments).map(|segment| on_record(segment, &[(0, 1)])).chain([on_record(segments, &[])]);
+        State { seq: 41, tail: segments, incarnation: 100 + segments, records: records.collect(), ..State::default() }
+    }
+
+    const NEXT: Tail = Tail { number: 30, incarnation: 7 };
+
+    #[tokio::test]
+    async fn a_stack_keeps_sixteen_segments_on_record_and_lets_go_of_others_that_are_used_up() {
+        let pusher = pusher(Kind::Stack).await;
+        let all: Vec<u64> = (0..20).collect();
+        for (segments, let_go) in [(20, 5), (16, 1), (15, 0)] {
+            let (_, leaving) = pusher.leave(&mut used_up(segments), Some(1), NEXT, &all);
+            let left: Vec<u64> = leaving.iter().map(|leaving| leaving.segment).collect();
+            assert_eq!(left, all[..let_go], "{segments} used up, and the tail");
+        }
+    }
+
+    /// Of frames.
+    #[derive(Default)]
+    struct Sequences(Vec<u64>);
+
+    impl crate::append::Fold<'_> for Sequences {
+        fn frame(&mut self, _: u64, seq: u64) {
+            self.0.push(seq);
+        }
+
+        fn apply(&mut self, action: Action, _: &[u8]) {
+            assert_eq!(action, Action::Remove);
+        }
+    }
+
+    /// Which is the next one: others, who write by what is documented, go by the order of notes.
+    #[tokio::test]
+    async fn a_note_has_the_sequence_of_the_state_that_takes_its_segment_off_the_record() {
+        let pusher = pusher(Kind::Stack).await;
+        let (_, leaving) = pusher.leave(&mut used_up(0), Some(1), NEXT, &[]);
+        let [Leaving { segment: 0, incarnation: 100, note: Some(note) }] = &leaving[..] else {
+            panic!("it is not left")
+        };
+        let value = layout::segment(0, 100, Some(note.clone()));
+        let value = frames::Value::parse(&value, layout::place(0, 100)).unwrap();
+        assert_eq!(value.fold(Sequences::default()).unwrap().state.0, [42]);
+    }
+}

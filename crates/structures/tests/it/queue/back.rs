@@ -323,3 +323,21 @@ async fn what_a_segment_had_lost_before_it_was_left_is_told_once_however_often_i
     let stat = third.stat().await;
     assert_eq!((stat.items_lost, stat.segments_lost, stat.ready, stat.claimed), (0, 1, 0, 0));
 }
+
+/// A stack's segment came with a note of what lies below it: that is there also where what it got when it was left is gone.
+#[tokio::test]
+async fn what_lies_below_a_segment_that_was_set_back_to_before_it_was_left_is_found() {
+    let store = memory();
+    let line = Line::open(Kind::Stack, &store, &small()).await;
+    let bottom = "0".repeat(250);
+    line.push(&bottom).await.unwrap();
+    let second = key(Kind::Stack, &store, Some(1)).await;
+    line.push("kept").await.unwrap();
+    let of_one = value(&store, &second).await;
+    line.push("1".repeat(250)).await.unwrap();
+    line.push("top").await.unwrap();
+    assert_eq!(line.stat().await.segments, 3);
+    set_back(&store, &second, of_one).await;
+    let (items, told) = drain(&Line::open(Kind::Stack, &store, &small()).await).await;
+    assert_eq!((items, told), (vec!["top".to_owned(), "kept".to_owned(), bottom], 0));
+}

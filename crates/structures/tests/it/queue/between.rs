@@ -4,7 +4,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use larder_core::{Batch, Ctx, Op, Profile, PutMode, Replies, Reply, Result, Run, Store, StoreRef, Verb};
+use larder_core::{Batch, Ctx, Effect, Op, Profile, PutMode, Replies, Reply, Result, Run, Store, StoreRef, Verb};
+
+use crate::support::hooked::fail;
 
 /// What comes of a batch.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Replies> + Send>>;
@@ -41,6 +43,14 @@ impl Between {
                 return None;
             }
             Some(Box::pin(act.take()?(store.clone(), batch.clone())))
+        });
+    }
+
+    /// From now on batches with such an op are not carried out, and this is known of them.
+    pub(crate) fn refuse(&self, is_it: fn(&Op) -> bool, effect: Effect) {
+        self.answer(move |_, batch| {
+            let (is_refused, batch) = (batch.iter().any(is_it), batch.clone());
+            is_refused.then(|| -> Answer { Box::pin(async move { fail(&batch, effect) }) })
         });
     }
 
@@ -93,4 +103,9 @@ pub(crate) fn appends(op: &Op) -> bool {
 /// The making of a segment.
 pub(crate) fn adds(op: &Op) -> bool {
     matches!(op.verb, Verb::Put { mode: PutMode::Add, .. })
+}
+
+/// The removal of a segment.
+pub(crate) fn removes(op: &Op) -> bool {
+    matches!(op.verb, Verb::Delete { cas: Some(_) })
 }

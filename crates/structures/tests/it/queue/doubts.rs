@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Reply, StoreRef};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, Reply, StoreExt, StoreRef};
 use larder_store_memory::MemoryStore;
 use larder_structures::QueueOptions;
 use tokio::sync::Notify;
 
 use crate::queue::between::{Answer, Between, adds, appends, but, swaps};
-use crate::queue::support::{BOTH, Kind, Line, drain, small};
+use crate::queue::support::{BOTH, Kind, Line, drain, key, small};
 use crate::support::hooked::fail;
 
 fn memory() -> StoreRef {
@@ -124,6 +124,7 @@ async fn push_while_the_first_try_is_late(
     kind: Kind,
     is_full: bool,
     refused: usize,
+    pushed: &str,
 ) -> (larder_core::Result<()>, Line) {
     let store = memory();
     let between = Between::new(&store);
@@ -149,7 +150,7 @@ async fn push_while_the_first_try_is_late(
         left = left.checked_sub(1)?;
         Some(Box::pin(but(store, batch, |op| appends(op).then_some(Ok(Reply::NotStored)))))
     });
-    let outcome = line.push("b").await;
+    let outcome = line.push(pushed).await;
     between.heal();
     let late = late.lock().unwrap().take().expect("the first try");
     store.run(Ctx::default(), late).await;
@@ -159,14 +160,17 @@ async fn push_while_the_first_try_is_late(
 #[tokio::test(start_paused = true)]
 async fn a_push_that_may_land_yet_is_unknown_though_the_store_refused_it_since() {
     for kind in BOTH {
-        for is_full in [false, true] {
-            let (outcome, line) = push_while_the_first_try_is_late(kind, is_full, usize::MAX).await;
+        // An item that is no larger than others, and one that takes a tenth of a value.
+        for (is_full, bytes) in [(false, 1), (true, 1), (false, 100_000), (true, 100_000)] {
+            let pushed = "b".repeat(bytes);
+            let (outcome, line) = push_while_the_first_try_is_late(kind, is_full, usize::MAX, &pushed).await;
             let error = outcome.unwrap_err();
-            assert_eq!(error.known_effect(), Effect::Unknown, "{kind:?}, it is full: {is_full}: {error}");
+            let what = format!("{kind:?}, it is full: {is_full}, {bytes} bytes");
+            assert_eq!(error.known_effect(), Effect::Unknown, "{what}: {error}");
             line.push("c").await.unwrap();
             let expected = if is_full { vec![item(1)] } else { Vec::new() };
-            let expected: Vec<String> = expected.into_iter().chain(["b".to_owned(), "c".to_owned()]).collect();
-            assert_eq!(all(&line).await, expected, "{kind:?}, it is full: {is_full}");
+            let expected: Vec<String> = expected.into_iter().chain([pushed, "c".to_owned()]).collect();
+            assert!(all(&line).await == expected, "{what}");
         }
     }
 }
@@ -175,11 +179,79 @@ async fn a_push_that_may_land_yet_is_unknown_though_the_store_refused_it_since()
 async fn a_push_that_may_land_yet_stays_with_its_segment_where_it_is_refused_once() {
     for kind in BOTH {
         for is_full in [false, true] {
-            let (outcome, line) = push_while_the_first_try_is_late(kind, is_full, 1).await;
+            let (outcome, line) = push_while_the_first_try_is_late(kind, is_full, 1, "b").await;
             outcome.unwrap();
             let expected = if is_full { vec![item(1)] } else { Vec::new() };
             let expected: Vec<String> = expected.into_iter().chain(["b".to_owned()]).collect();
             assert_eq!(all(&line).await, expected, "{kind:?}, it is full: {is_full}");
         }
+    }
+}
+
+/// Fills two segments, and takes all there is: the segment that was the tail is removed.
+async fn use_up(line: &Line) -> Vec<String> {
+    line.push(item(1)).await.unwrap();
+    line.push(item(2)).await.unwrap();
+    line.drain().await
+}
+
+/// It lands at the first try, or that one is late and lands right before the second. When it is looked into, others have used up the segment.
+#[tokio::test(start_paused = true)]
+async fn a_push_whose_segment_was_used_up_meanwhile_is_unknown_and_is_not_made_again() {
+    for kind in BOTH {
+        for is_late in [false, true] {
+            let store = memory();
+            let between = Between::new(&store);
+            let line = Line::open(kind, &between.shared(), &small()).await;
+            let other = Line::open(kind, &store, &small()).await;
+            let segment = key(kind, &store, Some(0)).await;
+            let given = Arc::new(Mutex::new(Vec::new()));
+            let (taker, taken, mut held) = (other.clone(), given.clone(), None::<Batch>);
+            between.answer(move |store, batch| -> Option<Answer> {
+                if !batch.iter().any(appends) {
+                    return None;
+                }
+                let (store, batch) = (store.clone(), batch.clone());
+                let (taker, taken) = (taker.clone(), taken.clone());
+                let first = held.replace(batch.clone());
+                Some(Box::pin(async move {
+                    if is_late && first.is_none() {
+                        return fail(&batch, Effect::Unknown);
+                    }
+                    store.run(Ctx::default(), first.unwrap_or_else(|| batch.clone())).await;
+                    let items = use_up(&taker).await;
+                    taken.lock().unwrap().extend(items);
+                    if is_late { store.run(Ctx::default(), batch).await } else { fail(&batch, Effect::Unknown) }
+                }))
+            });
+            let error = line.push("b").await.unwrap_err();
+            between.heal();
+            let what = format!("{kind:?}, it is late: {is_late}");
+            assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::Unknown), "{what}: {error}");
+            assert!(store.get(segment).await.unwrap().is_none(), "{what}: the segment is there");
+            assert_eq!(all(&other).await, [""; 0], "{what}");
+            let given = given.lock().unwrap();
+            assert_eq!(given.iter().filter(|item| *item == "b").count(), 1, "{what}: {given:?}");
+        }
+    }
+}
+
+/// Where it does not fit any more it cannot land late either: there is no doubt left.
+#[tokio::test(start_paused = true)]
+async fn a_push_that_was_lost_goes_to_the_next_segment_where_others_left_it_no_room() {
+    for kind in BOTH {
+        let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(10_000).build().unwrap());
+        let options = QueueOptions::default().segment_bytes(4_000);
+        let between = Between::new(&store);
+        let line = Line::open(kind, &between.shared(), &options).await;
+        let other = Line::open(kind, &store, &options).await;
+        between.once(appends, |_, batch| async move {
+            other.push([b'1'; 3_900]).await.unwrap();
+            other.push([b'2'; 5_000]).await.unwrap();
+            fail(&batch, Effect::Unknown)
+        });
+        line.push([b'3'; 6_500]).await.unwrap();
+        let lengths: Vec<usize> = all(&line).await.iter().map(String::len).collect();
+        assert_eq!(lengths, [3_900, 5_000, 6_500], "{kind:?}");
     }
 }

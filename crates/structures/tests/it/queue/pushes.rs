@@ -7,7 +7,7 @@ use larder_store_memory::MemoryStore;
 use larder_structures::{Name, Queue, QueueOptions, registry};
 use tokio::sync::Notify;
 
-use crate::queue::between::{Between, adds, appends, but, swaps};
+use crate::queue::between::{Between, adds, appends, but, removes, swaps};
 use crate::queue::support::{BOTH, Kind, Line, drain, key, small};
 use crate::support::hooked::fail;
 use crate::support::probe::Probe;
@@ -331,8 +331,4 @@ async fn what_another_is_about_to_remove_a_stack_does_not_let_go_of() {
     let (items, told) = drain(&Line::open(Kind::Stack, &store, &small()).await).await;
     assert_eq!((items.len(), told), (1, 0), "{items:?}");
     assert_eq!(taker.stat().await.segments_lost, 0);
-}
-
-fn removes(op: &Op) -> bool {
-    matches!(op.verb, Verb::Delete { cas: Some(_) })
 }

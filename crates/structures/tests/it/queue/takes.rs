@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, ManualClock, Op, PutMode, StoreExt, StoreRef, Ttl, Verb};
 use larder_store_memory::MemoryStore;
-use larder_structures::QueueOptions;
+use larder_structures::{Claim, QueueOptions};
 use larder_testkit::faulty::{Fault, Faulty};
 
-use crate::queue::between::{Answer, Between, but, swaps};
+use crate::queue::between::{Answer, Between, but, removes, swaps};
 use crate::queue::support::{BOTH, Kind, LEASE, Line, drain, key, small, text};
-use crate::support::hooked::fail;
+use crate::support::hooked::{Hooked, fail};
+use crate::support::probe::Probe;
 use crate::table::support::{Evicting, cost, counting};
 
 fn memory() -> StoreRef {
@@ -409,5 +410,194 @@ async fn several_segments_that_are_removed_in_one_go_are_no_loss() {
         assert!(memory.stats().items <= 8, "{kind:?}: {} keys", memory.stats().items);
         let other = Line::open(kind, &store, &small()).await;
         assert_eq!(drain(&other).await, (Vec::new(), 0), "{kind:?}");
+    }
+}
+
+/// The first write arrives late, right before the second, whose answer shows it and not whether its lease was stored.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_lands_late_is_looked_into_and_not_given_up() {
+    for kind in BOTH {
+        let store = memory();
+        let between = Between::new(&store);
+        let line = Line::open(kind, &between.shared(), &small()).await;
+        line.push("a").await.unwrap();
+        let mut late = None::<Batch>;
+        between.answer(move |store, batch| {
+            if !batch.iter().any(swaps) {
+                return None;
+            }
+            let (store, batch) = (store.clone(), batch.clone());
+            let first = late.replace(batch.clone());
+            let answer: Answer = Box::pin(async move {
+                let Some(first) = first else { return fail(&batch, Effect::Unknown) };
+                store.run(Ctx::default(), first).await;
+                store.run(Ctx::default(), batch).await
+            });
+            Some(answer)
+        });
+        let claim = line.take().await;
+        between.heal();
+        assert_eq!(claim.attempts(), 1, "{kind:?}");
+        claim.renew().await.unwrap();
+        claim.ack().await.unwrap();
+        assert_eq!(line.len().await.unwrap(), 0, "{kind:?}");
+    }
+}
+
+/// What the store answers to the second try shows that the first has landed: no look is needed for that.
+#[tokio::test(start_paused = true)]
+async fn a_pop_that_lands_late_is_known_by_the_answer_to_the_next_try() {
+    for kind in BOTH {
+        let between = Between::new(&memory());
+        let line = Line::open(kind, &between.shared(), &small()).await;
+        line.push("a").await.unwrap();
+        let (mut late, batches) = (None::<Batch>, Arc::new(AtomicUsize::new(0)));
+        let counted = batches.clone();
+        between.answer(move |store, batch| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            if !batch.iter().any(swaps) {
+                return None;
+            }
+            let (store, batch) = (store.clone(), batch.clone());
+            let first = late.replace(batch.clone());
+            let answer: Answer = Box::pin(async move {
+                let Some(first) = first else { return fail(&batch, Effect::Unknown) };
+                store.run(Ctx::default(), first).await;
+                store.run(Ctx::default(), batch).await
+            });
+            Some(answer)
+        });
+        assert_eq!(line.pop().await.unwrap().as_deref(), Some(&b"a"[..]), "{kind:?}");
+        // A read and a write, and after the doubt once more.
+        assert_eq!(batches.load(Ordering::Relaxed), 4, "{kind:?}");
+        assert_eq!(line.pop().await.unwrap(), None, "{kind:?}");
+    }
+}
+
+fn is_marker(op: &Op) -> bool {
+    matches!(op.verb, Verb::Put { mode: PutMode::Set, ttl: Ttl::After(_), .. })
+}
+
+/// Claims so many items at the same time: the first is under way alone, the others wait for it together.
+async fn claim_at_once(line: &Line, count: usize) -> Vec<Claim> {
+    let claim = || {
+        let line = line.clone();
+        tokio::spawn(async move { line.take().await })
+    };
+    let tasks: Vec<_> = (0..count).map(|_| claim()).collect();
+    let mut claims = Vec::new();
+    for task in tasks {
+        claims.push(task.await.unwrap());
+    }
+    claims
+}
+
+#[tokio::test]
+async fn no_more_than_128_claims_travel_in_one_write() {
+    let between = Between::new(&memory());
+    let store = Probe::over(between.shared()).shared();
+    let line = Line::open(Kind::Queue, &store, &QueueOptions::default()).await;
+    line.push_all((0..300).map(|n| n.to_string())).await.unwrap();
+    let writes = Arc::new(Mutex::new(Vec::new()));
+    let noted = writes.clone();
+    between.answer(move |_, batch| {
+        if batch.iter().any(swaps) {
+            noted.lock().unwrap().push(batch.iter().filter(|op| is_marker(op)).count());
+        }
+        None
+    });
+    let claims = claim_at_once(&line, 300).await;
+    assert_eq!(claims.len(), 300);
+    let writes = writes.lock().unwrap();
+    assert_eq!(writes.iter().sum::<usize>(), 300, "{writes:?}");
+    assert_eq!(writes.iter().max(), Some(&128), "{writes:?}");
+}
+
+/// What is only looked at on the way is left out where a write fills a batch.
+#[tokio::test]
+async fn a_write_of_many_claims_has_no_more_ops_than_the_store_takes() {
+    for kind in BOTH {
+        // It refuses what is more.
+        let narrow = Hooked::with_batches_of(&memory(), 20);
+        let store = Probe::over(narrow.shared()).shared();
+        let line = Line::open(kind, &store, &QueueOptions::default()).await;
+        line.push_all((0..40).map(|n| n.to_string())).await.unwrap();
+        let mut claims = claim_at_once(&line, 8).await;
+        claims.extend(claim_at_once(&line, 19).await);
+        assert_eq!(line.stat().await.claimed, 27, "{kind:?}");
+        for claim in claims {
+            claim.ack().await.unwrap();
+        }
+        assert_eq!(line.drain().await.len(), 13, "{kind:?}");
+    }
+}
+
+/// Who knows a segment as it was when it was the tail reads it again once it was closed: more may have been pushed to it.
+#[tokio::test]
+async fn what_was_pushed_to_a_stack_since_its_tail_was_read_comes_in_its_order() {
+    let store = memory();
+    let between = Between::new(&store);
+    let [one, two] =
+        [Line::open(Kind::Stack, &store, &small()).await, Line::open(Kind::Stack, &between.shared(), &small()).await];
+    // What lies below is used up and stays, and so do those above it on record.
+    between.refuse(removes, Effect::NotApplied);
+    one.push([b'0'; 250]).await.unwrap();
+    assert!(two.pop().await.unwrap().is_some());
+    one.push_all(["a", "b"]).await.unwrap();
+    let claim = two.take().await;
+    assert_eq!(claim.item(), "b");
+    one.push("c").await.unwrap();
+    one.push([b'd'; 250]).await.unwrap();
+    one.push("e").await.unwrap();
+    // He hears of the new tail by that, and reads no segment.
+    claim.ack().await.unwrap();
+    assert_eq!(two.drain().await, ["e", &"d".repeat(250), "c", "a"]);
+}
+
+/// Pushes two items to each of so many segments of a stack, and loses one of them.
+async fn losing(segments: u64, taken: usize, lost: u64) -> (StoreRef, Vec<String>) {
+    let store = memory();
+    let line = Line::open(Kind::Stack, &store, &small()).await;
+    let item = |n: u64| format!("{n:0130}");
+    for n in 0..2 * segments {
+        line.push(item(n)).await.unwrap();
+    }
+    assert_eq!(line.stat().await.segments, segments + 1);
+    for _ in 0..taken {
+        line.pop().await.unwrap().unwrap();
+    }
+    store.delete(key(Kind::Stack, &store, Some(lost)).await).await.unwrap();
+    (store, (0..2 * segments).rev().skip(taken).map(item).collect())
+}
+
+/// Takes all there is, a loss as `None`; of what never ends, a part.
+async fn all_and_losses(line: &Line) -> Vec<Option<String>> {
+    let mut all = Vec::new();
+    while all.len() < 50 {
+        match line.pop().await {
+            Ok(Some(item)) => all.push(Some(text(&item))),
+            Ok(None) => break,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                all.push(None);
+            }
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_loss_in_a_stack_is_told_once_and_in_its_place() {
+    // Of four segments one that nobody has come to yet, or the one of which an item was taken.
+    for (taken, lost) in [(0, 2), (0, 1), (0, 0), (1, 3), (3, 2)] {
+        let (store, items) = losing(4, taken, lost).await;
+        let line = Line::open(Kind::Stack, &store, &small()).await;
+        let of_it = 2 - taken % 2;
+        let above = items.len() - 2 * lost as usize - of_it;
+        let mut expected: Vec<Option<String>> = items[..above].iter().cloned().map(Some).collect();
+        expected.push(None);
+        expected.extend(items[above + of_it..].iter().cloned().map(Some));
+        assert_eq!(all_and_losses(&line).await, expected, "{taken} taken, segment {lost} is lost");
+        assert_eq!(line.stat().await.segments_lost, 1, "{taken} taken, segment {lost} is lost");
     }
 }

@@ -66,15 +66,16 @@ fn without_password(url: &str) -> String {
     let start = url.find("://").map(|at| at + 3).or_else(|| url.find(':').map(|at| at + 1)).unwrap_or(0);
     let rest = &url[start..];
     let options = rest.find(['?', '#']).unwrap_or(rest.len());
-    // An `@` among the options is theirs, unless it is in the name of one, or what stands before them can be no `host` or `host:port`: then it
-    // is the rest of a password.
+    // An `@` among the options is theirs, unless it is in the name of one, or what stands before them can be no `host` or `host:port`, or behind a `#`, for no
+    // store has fragments: then it is the rest of a password.
     let mut names = rest[options..].split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
     let is_server = |part: &str| {
-        let port = part.rsplit_once(':').map_or("", |(_, port)| port);
-        part.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())
+        let port = part.rsplit_once(':').map_or("0", |(_, port)| port);
+        part.ends_with(']') || (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
     };
+    let behind_mark = rest.split_once('#').is_some_and(|(_, behind)| behind.contains('@'));
     let at = match rest[..options].rfind('@') {
-        _ if names.any(|name| name.contains('@')) => rest.rfind('@'),
+        _ if behind_mark || names.any(|name| name.contains('@')) => rest.rfind('@'),
         None if !rest[..options].split(',').all(is_server) => rest.rfind('@'),
         at => at,
     };
@@ -119,6 +120,10 @@ mod tests {
         assert_eq!(masked_url("memcached://u:p?a#s@host"), "memcached://u:***@host");
         assert_eq!(masked_url("redis://joe:se?cret=1@h"), "redis://joe:***@h");
         assert_eq!(masked_url("redis://joe:1?ret@h"), "redis://joe:***@h");
+        assert_eq!(masked_url("redis://joe:#sec=ret@h:1?x=1"), "redis://joe:***@h:1?x=1");
+        assert_eq!(masked_url("redis://joe:1#sec=ret@h"), "redis://joe:***@h");
+        assert_eq!(masked_url("redis:joe:#secret=@127.0.0.1:0"), "redis:***@127.0.0.1:0");
+        assert_eq!(masked_url("redis://joe:?sec=ret@h"), "redis://joe:***@h");
         assert_eq!(masked_url("redis://sec?ret@h"), "redis://***@h");
         assert_eq!(masked_url("redis://u:p@a?ss@h"), "redis://u:***@h");
         assert_eq!(masked_url("redis://sec?re=t&x@h?y=1"), "redis://***@h?y=1");

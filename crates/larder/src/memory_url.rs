@@ -13,7 +13,10 @@ const OPTIONS: &[&str] = &["bytes_max", "evict", "shards", "value_bytes_max"];
 pub(crate) fn open(rest: &str) -> Result<MemoryStore> {
     let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
     if !place.trim_matches('/').is_empty() {
-        return Err(config(format!("memory: takes options only, and no place: {:?}", masked_url(place))));
+        // All of it tells where a password ends: there may be a question mark in one.
+        let url = masked_url(&format!("memory:{rest}"));
+        let place = url.trim_start_matches("memory:").split('?').next().unwrap_or_default();
+        return Err(config(format!("memory: takes options only, and no place: {place:?}")));
     }
     let mut store = MemoryStore::builder();
     for option in options.split('&').filter(|option| !option.is_empty()) {
@@ -64,6 +67,7 @@ mod tests {
             ("?bytes_max=ü", "not \"ü\""),
             ("?shards=0", "shards is 0"),
             ("localhost", "no place: \"localhost\""),
+            ("joe:sec?ret@h", "no place: \"***@h\""),
         ] {
             let error = open(options).expect_err(options);
             assert_eq!(error.kind(), ErrorKind::Config);

@@ -13,17 +13,20 @@ use crate::address::{Address, Auth};
 /// ```
 pub type Wrong = String;
 
-/// As [`masked_url`], and also where the password holds a `?` that should have been percent-encoded: this URL is printed
+/// As [`masked_url`], and also where the password holds a `?` that should have been percent-encoded, or the `://` was forgotten: this URL is printed
 /// because something is wrong with it.
 ///
 /// ```
 /// assert!(!larder_net::url::masked("memcached://joe:sec?ret@h").contains("sec"));
+/// assert_eq!(larder_net::url::masked("joe:?sec=ret@h"), "***@h");
 /// ```
 pub fn masked(url: &str) -> String {
     match (url.find("://"), url.rfind('@'), url.find('?')) {
         (Some(start), Some(at), Some(mark)) if mark < at && start < at => {
             format!("{}://***{}", &url[..start], &url[at..])
         }
+        // No store on the network is given so, and which word is which nobody can tell.
+        (None, Some(at), _) => format!("***{}", &url[at..]),
         _ => masked_url(url),
     }
 }

@@ -83,10 +83,18 @@ pub fn flush(store: &DurableStore) -> larder_core::Result<()> {
     store.shared().engine.settle().map_err(|fault| fault.error("a store"))
 }
 
+/// A key and its value; without one, it is removed.
+pub type Entry = (Vec<u8>, Option<Vec<u8>>);
+
 /// A batch as the engine journals it, of these entries, and its commit record.
-pub fn batch(number: u64, sequence: u64, entries: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
+pub fn batch(number: u64, sequence: u64, entries: &[Entry]) -> Vec<u8> {
+    forged_batch(number, sequence, entries, entries)
+}
+
+/// The same, whose commit record is that of other entries: `told`.
+pub fn forged_batch(number: u64, sequence: u64, entries: &[Entry], told: &[Entry]) -> Vec<u8> {
     let mut content = Content::default();
-    for (key, value) in entries {
+    for (key, value) in told {
         content.add(&item_key(key), value.as_deref());
     }
     let commit = Commit { sequence, content: content.sum(), items: content.items, ..Commit::default() }.encode();
@@ -101,8 +109,8 @@ pub fn synced_batch(store: u64, number: u64, sequence: u64, synced: u64) -> Vec<
     journal::framed(number, &[(COMMIT_KEY.to_vec(), Some(commit.encode()))])
 }
 
-/// The numbers of the batches that stand at the front of these bytes, up to the first that is none.
-pub fn read_batches(bytes: &[u8]) -> Vec<(u64, u64)> {
+/// The batches that stand at the front of these bytes, up to the first that is none: the engine's number of each, ours, and where it ends.
+pub fn read_batches(bytes: &[u8]) -> Vec<(u64, u64, usize)> {
     journal::frames_of(Cursor::new(bytes), bytes.len() as u64)
 }
 

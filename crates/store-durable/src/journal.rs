@@ -467,11 +467,15 @@ pub(crate) fn framed(number: u64, entries: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec
     out
 }
 
-/// The engine's number and ours of each batch at the front, for fuzzing.
+/// The engine's number and ours of each batch at the front, and where it ends, for fuzzing.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn frames_of<R: BufRead>(inner: R, file_bytes: u64) -> Vec<(u64, u64)> {
+pub(crate) fn frames_of<R: BufRead>(inner: R, file_bytes: u64) -> Vec<(u64, u64, usize)> {
     let mut reader = Reader { inner, at: 0, file_bytes };
-    std::iter::from_fn(|| read_batch(&mut reader).ok()).map(|frame| (frame.number, frame.commit.sequence)).collect()
+    let next = || {
+        let frame = read_batch(&mut reader).ok()?;
+        Some((frame.number, frame.commit.sequence, reader.at as usize))
+    };
+    std::iter::from_fn(next).collect()
 }
 
 fn number<const N: usize>(rest: &mut &[u8]) -> u64 {

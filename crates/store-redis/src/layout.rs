@@ -20,7 +20,7 @@ pub(crate) const HEADER_BYTES: usize = 9;
 /// Bytes before the value of an item with flags.
 pub(crate) const HEADER_BYTES_MAX: usize = 13;
 /// The bit of the version that says that flags follow.
-const FLAGGED: u64 = 1 << 63;
+pub(crate) const FLAGGED: u64 = 1 << 63;
 /// The upper half of the session of a token; the lower half is the length of the item. So a token of another store matches nothing.
 const SESSION: u64 = 0x4C52_4544_0000_0000;
 

@@ -12,6 +12,7 @@ mod protocol;
 mod redis;
 mod server;
 mod url;
+mod watchdog;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 pub(crate) use input::Input;
 
 use crate::{Budget, Findings, Part};
+use watchdog::Watchdog;
 
 pub(crate) const PART: Part = Part {
     name: "fuzz",
@@ -30,15 +32,21 @@ pub(crate) const PART: Part = Part {
 /// What is counted of every target, and in all.
 const EXECUTIONS: &str = "fuzz executions";
 /// How long a target is at it before the next one's turn.
-const TURN: Duration = Duration::from_millis(200);
-/// Executions between two looks at the clock.
-const AT_ONCE: u64 = 16;
+const TURN: Duration = Duration::from_millis(100);
+/// So many times as long are those at it that read what comes by a socket.
+const OF_A_SOCKET: u32 = 5;
+/// And the server, of which all of that is a part, and of which an execution is a whole session.
+const OF_THE_SERVER: u32 = 25;
+/// Executions of a turn at the least, however dear they are.
+const FEWEST: u64 = 64;
 /// An execution that takes longer hangs: the cheap ones take a microsecond, the dearest some milliseconds.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 
 /// Something that takes input from outside.
 struct Target {
     name: &'static str,
+    /// How long its turns are.
+    turn: Duration,
     /// Makes what its executions share, anew each turn.
     begin: Begin,
 }
@@ -47,7 +55,12 @@ type Begin = Box<dyn Fn() -> Box<dyn Execute>>;
 
 impl Target {
     fn new<E: Execute + 'static>(name: &'static str, begin: impl Fn() -> E + 'static) -> Target {
-        Target { name, begin: Box::new(move || Box::new(begin())) }
+        Target { name, turn: TURN, begin: Box::new(move || Box::new(begin())) }
+    }
+
+    /// With turns so many times as long.
+    fn times(self, times: u32) -> Target {
+        Target { turn: self.turn * times, ..self }
     }
 }
 
@@ -85,30 +98,35 @@ fn run(budget: Budget) -> Findings {
     for (round, seed) in budget.seeds().enumerate() {
         for target in &targets {
             // The first round is a look at every target, however short the time.
-            let until = if round == 0 { Instant::now() + TURN / 4 } else { (Instant::now() + TURN).min(budget.until) };
-            turn(target, seed, &mut findings, |_| Instant::now() < until);
+            let now = Instant::now();
+            let until = if round == 0 { now + target.turn / 4 } else { (now + target.turn).min(budget.until) };
+            turn(target, seed, &mut findings, fewest_and(until));
         }
     }
     findings
 }
 
-/// A target's turn: executions, each from a seed of its own, as long as `goes_on`.
-fn turn(target: &Target, seed: u64, findings: &mut Findings, goes_on: impl Fn(u64) -> bool) {
+/// As long as a turn goes on: until then, and for the fewest executions whatever they take.
+fn fewest_and(until: Instant) -> impl Fn(u64, Instant) -> bool {
+    move |done, now| done < FEWEST || now < until
+}
+
+/// A target's turn: executions, each from a seed of its own, one at the least, as long as `goes_on`.
+fn turn(target: &Target, seed: u64, findings: &mut Findings, goes_on: impl Fn(u64, Instant) -> bool) {
     let mut execute = (target.begin)();
-    let mut done = 0;
-    while done == 0 || goes_on(done) {
-        for _ in 0..AT_ONCE {
-            let seed = execution(seed, done);
-            let mut input = Input::new(seed, target.name);
-            let began = done.is_multiple_of(AT_ONCE).then(Instant::now);
-            done += 1;
-            let outcome = caught(|| execute.execute(&mut input));
-            let is_hung = began.is_some_and(|began| began.elapsed() > HANGS_AFTER);
-            let outcome = if is_hung { Err(format!("took {HANGS_AFTER:?}")) } else { outcome };
-            if let Err(what) = outcome {
-                findings.violation(seed, &format!("fuzz {}: {what}", target.name));
-                execute = (target.begin)();
-            }
+    let watchdog = Watchdog::of(target.name, HANGS_AFTER, watchdog::end);
+    let (mut done, mut now) = (0, Instant::now());
+    while done == 0 || goes_on(done, now) {
+        let seed = execution(seed, done);
+        let mut input = Input::new(seed, target.name);
+        done += 1;
+        watchdog.begins(seed);
+        let outcome = caught(|| execute.execute(&mut input));
+        let began = std::mem::replace(&mut now, Instant::now());
+        let outcome = if now - began > HANGS_AFTER { Err(format!("took {:?}", now - began)) } else { outcome };
+        if let Err(what) = outcome {
+            findings.violation(seed, &format!("fuzz {}: {what}", target.name));
+            execute = (target.begin)();
         }
     }
     findings.count(EXECUTIONS, done);
@@ -184,10 +202,12 @@ mod tests {
         let mut findings = Findings::default();
         for target in targets() {
             let until = Instant::now() + Duration::from_millis(150);
-            turn(&target, 1, &mut findings, |done| done < 1_024 && Instant::now() < until);
+            turn(&target, 1, &mut findings, |done, now| done < FEWEST || (done < 1_024 && now < until));
         }
         assert_eq!(findings.told, [""; 0]);
-        assert!(findings.counts[EXECUTIONS] >= AT_ONCE * targets().len() as u64);
+        for target in targets() {
+            assert!(findings.counts[&format!("{EXECUTIONS}: {}", target.name)] >= FEWEST, "{}", target.name);
+        }
     }
 
     #[test]
@@ -196,12 +216,21 @@ mod tests {
             |input: &mut Input| if input.one_in(1_000) { Err("it is drawn".to_owned()) } else { Ok(()) }
         });
         let mut found = Findings::default();
-        turn(&target, 1, &mut found, |done| done < 20_000);
+        turn(&target, 1, &mut found, |done, _| done < 20_000);
         let told = found.told.first().expect("one of twenty thousand");
         let seed: u64 = told.split([' ', ':']).nth(1).and_then(|seed| seed.parse().ok()).expect("a seed");
         let mut again = Findings::default();
-        turn(&target, seed, &mut again, |_| false);
+        turn(&target, seed, &mut again, |_, _| false);
         assert_eq!(again.told.first(), Some(told));
+    }
+
+    #[test]
+    fn a_dear_target_has_its_fewest_executions() {
+        let mut found = Findings::default();
+        let dear = Target::new("planted", || |_: &mut Input| Ok(()));
+        turn(&dear, 1, &mut found, fewest_and(Instant::now()));
+        assert_eq!((found.counts["fuzz executions: planted"], found.counts[EXECUTIONS]), (FEWEST, FEWEST));
+        assert_eq!((dear.turn, dear.times(3).turn), (TURN, 3 * TURN));
     }
 
     fn fails_by(execute: fn(&mut Input) -> Result<(), String>) -> Findings {

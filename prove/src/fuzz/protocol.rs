@@ -10,14 +10,14 @@ use larder_testkit::sessions::Generator;
 use std::time::Duration;
 
 use super::input::minimised;
-use super::{Input, Target, bounded, shown};
+use super::{Input, OF_A_SOCKET, Target, bounded, shown};
 
 pub(super) fn targets() -> Vec<Target> {
     vec![
-        Target::new("requests", || requests),
+        Target::new("requests", || requests).times(OF_A_SOCKET),
         Target::new("encoded ops", || encoded_ops),
-        Target::new("replies", || replies),
-        Target::new("listings", || listings),
+        Target::new("replies", || replies).times(OF_A_SOCKET),
+        Target::new("listings", || listings).times(OF_A_SOCKET),
     ]
 }
 

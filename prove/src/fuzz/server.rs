@@ -1,5 +1,5 @@
 //! The server's connections, without a socket: whatever comes, in whatever pieces, is answered as it is whole, or the connection closed; what is held stays
-//! bounded, and others are served.
+//! bounded, and others are served. And the file that says who is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use larder::testing::ManualClock;
 use larder_proto::server::LINE_BYTES_MAX;
 use larder_server::fuzzing::{Talk, Wire};
-use larder_server::{Limits, MemoryEngine, MemoryStore};
+use larder_server::{AuthFile, Limits, MemoryEngine, MemoryStore};
 use larder_testkit::sessions::{Generator, LIFE_SHIFT_S, normal};
 
 use super::protocol::WORDS;
-use super::{Execute, Input, Target, shown};
+use super::{Execute, Input, OF_THE_SERVER, Target, bounded, shown};
 
 pub(super) fn targets() -> Vec<Target> {
-    vec![Target::new("server", Pair::new)]
+    vec![Target::new("server", Pair::new).times(OF_THE_SERVER), Target::new("auth files", || auth_files)]
 }
 
 /// Items of a few hundred KB fill it, so that running out of memory is fuzzed, too.
@@ -54,7 +54,9 @@ fn session(input: &mut Input) -> Vec<u8> {
     }
     match input.rng.u8(0..16) {
         0 => {
-            let length = input.rng.usize(1_000..200_000);
+            // Mostly some KB: what is fetched many times over takes all the time, and says no more.
+            let most = if input.one_in(4) { 200_000 } else { 8_000 };
+            let length = input.rng.usize(1_000..most);
             let head = format!("{} L 0 0 {length}\r\n", input.pick(&["set", "append", "prepend", "add"]));
             bytes.extend(head.into_bytes());
             bytes.resize(bytes.len() + length, b'v');
@@ -62,7 +64,8 @@ fn session(input: &mut Input) -> Vec<u8> {
         }
         1 => {
             let verb = input.pick(&["get ", "gat 0 "]).as_bytes();
-            bytes.extend([verb, &b"L ".repeat(input.rng.usize(1..600)), b"\r\n"].concat());
+            let most = if input.one_in(8) { 600 } else { 30 };
+            bytes.extend([verb, &b"L ".repeat(input.rng.usize(1..most)), b"\r\n"].concat());
         }
         2 => bytes.extend(vec![b'x'; input.rng.usize(1..5_000)]),
         3..=9 => {
@@ -108,6 +111,49 @@ impl Execute for Pair {
         }
         Ok(())
     }
+}
+
+/// Who is in the file may come in with that password, and nobody else; and no password is told.
+fn auth_files(input: &mut Input) -> Result<(), String> {
+    const SECRET: &str = "hunter2";
+    const WORDS: &[&[u8]] = &[b":", b"\n", b"\r\n", b"\r", b"joe", b"hunter2", b"#", b" "];
+    let mut text = Vec::new();
+    let lines = if input.one_in(300) { input.rng.usize(1_000..1_050) } else { input.rng.usize(0..5) };
+    for at in 0..lines {
+        let (user, end) = (input.pick(&["joe", "ann", "", "\u{fc}"]), input.pick(&["\n", "\r\n", "\n\n"]));
+        text.extend_from_slice(format!("{user}{at}:{SECRET}{at}{end}").as_bytes());
+    }
+    match input.rng.u8(0..4) {
+        0 => text = input.jumble(WORDS, 12),
+        1 => input.mutate(&mut text, WORDS, b"hunter2:joe"),
+        _ => {}
+    }
+    let parsed = bounded("an auth file", text.len(), 64, || AuthFile::parse(&text))?;
+    let lines = text.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let lines: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
+    let users: Vec<_> =
+        lines.iter().map_while(|line| line.iter().position(|&byte| byte == b':').map(|at| line.split_at(at))).collect();
+    let is_one = users.len() == lines.len() && (1..=1_024).contains(&users.len());
+    let wrong = |what: &str| Err(format!("{what}: {}", shown(&text)));
+    let file = match parsed {
+        Err(error) if format!("{error} {error:?}").contains(SECRET) => return wrong("a password is told"),
+        Err(_) => return if is_one { wrong("it is refused") } else { Ok(()) },
+        Ok(_) if !is_one => return wrong("it is taken"),
+        Ok(file) => file,
+    };
+    if format!("{file:?}").contains(SECRET) {
+        return wrong("a password is told");
+    }
+    // Of many a few: each is looked for among all.
+    const TRIED: usize = 4;
+    for (user, password) in users.iter().rev().take(TRIED).map(|(user, rest)| (*user, &rest[1..])) {
+        let other = [password, b"x"].concat();
+        let is_listed = users.iter().any(|(name, rest)| *name == user && rest[1..] == other);
+        if !file.allows(user, password) || file.allows(user, &other) != is_listed {
+            return wrong(&format!("{} is let in, or kept out", shown(user)));
+        }
+    }
+    Ok(())
 }
 
 fn sound(wire: &Wire, talk: &Talk, sent_bytes: usize) -> Result<(), String> {

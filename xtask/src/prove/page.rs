@@ -15,6 +15,8 @@ const PLANTED_WHAT: [&str; 3] = [": hunts", ": caught", ": seeds until caught"];
 /// What is counted of the shares of a work on the durable store begins so, and goes on with its setting and, behind these words, its number.
 const SHARES: &str = "crashed shares: ";
 const SHARES_WORK: &str = ", work ";
+/// What is counted of the executions of a target that is fuzzed begins so, and goes on with its name.
+const FUZZED: &str = "fuzz executions: ";
 /// A work that has so many was crashed at all its points.
 pub(super) const SHARES_OF_A_WORK: u64 = 16;
 /// A setting that says so is of works with large values, of whose points a part is drawn.
@@ -44,6 +46,7 @@ pub(super) fn page(runs: &[Run], files: &BTreeMap<&str, Files>, commit: &str) ->
     let subjects = subjects(&mutants, files);
     page.push_str(&must_reach(&runs, &subjects));
     page.push_str(&table_of_parts(&runs, &parts));
+    page.push_str(&fuzzed(&runs));
     page.push_str(&moved(runs.iter().chain(&mutants)));
     page.push_str(&earlier(runs.iter().chain(&mutants)));
     page.push_str(&table_of_planted(&runs));
@@ -246,6 +249,17 @@ fn table_of_parts(runs: &[&Run], parts: &BTreeSet<&str>) -> String {
         let _ = writeln!(table, "| {part} | {count} | {minutes} | {violations} | {} |", seeds(&its));
     }
     table
+}
+
+/// Which target was fuzzed least, and how much the server was: of its executions each is a session.
+fn fuzzed(runs: &[&Run]) -> String {
+    let targets = summed(runs, |what| what.strip_prefix(FUZZED));
+    let Some((name, least)) = targets.iter().min_by_key(|(_, times)| **times) else { return String::new() };
+    let server = grouped(targets.get("server").copied().unwrap_or(0));
+    let (all, least) = (targets.len(), grouped(*least));
+    format!(
+        "\nOf {all} targets that were fuzzed, \"{name}\" was least, with {least} executions; the server was with {server}.\n"
+    )
 }
 
 fn minutes(seconds: impl Iterator<Item = u64>) -> String {
@@ -545,6 +559,20 @@ mod tests {
         assert!(page.contains("- seed 3: lost in silence"), "{page}");
         let gone_on = page_of(&[run("histories", 11, 0), run("histories", 1, 0), run("histories", 30, 0)]);
         assert!(gone_on.contains("| 0 | 1 to 20, 30 to 39 |"), "{gone_on}");
+    }
+
+    #[test]
+    fn the_target_that_was_fuzzed_least_is_told_over_all_runs() {
+        let fuzz = |seed, server, urls| {
+            let counts =
+                json!({"fuzz executions": 99, "fuzz executions: server": server, "fuzz executions: URLs": urls});
+            counted("fuzz", seed, 0, counts)
+        };
+        let page = page_of(&[fuzz(1, 5_000, 10), fuzz(20, 7, 9_000)]);
+        let told =
+            "Of 2 targets that were fuzzed, \"server\" was least, with 5,007 executions; the server was with 5,007.";
+        assert!(page.contains(told), "{page}");
+        assert!(!page_of(&[run("histories", 1, 0)]).contains("fuzzed"));
     }
 
     #[test]

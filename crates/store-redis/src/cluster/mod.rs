@@ -6,6 +6,8 @@
 mod config;
 #[cfg(test)]
 mod fake;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod map;
 mod nodes;
 mod parts;

@@ -16,7 +16,7 @@ impl Slot {
         Slot(crc16(tag(physical)) % SLOTS as u16)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn at(index: usize) -> Slot {
         Slot(index as u16)
     }

@@ -2,6 +2,8 @@
 
 mod decode;
 mod encode;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod native;
 mod refusal;
 

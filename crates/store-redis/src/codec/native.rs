@@ -298,7 +298,7 @@ impl Line<'_> {
 }
 
 /// A score as Redis reads it: every bit of it.
-fn text(score: Score) -> String {
+pub(super) fn text(score: Score) -> String {
     match score.get() {
         number if number.is_infinite() => if number > 0.0 { "+inf" } else { "-inf" }.to_owned(),
         number => format!("{number:?}"),

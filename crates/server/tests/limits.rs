@@ -481,6 +481,22 @@ fn a_thousand_half_requests_over_http_keep_nobody_from_its_health() {
     }
 }
 
+/// Nor do those who come right behind one that is whole, and are accepted at one go with it.
+#[test]
+fn a_request_over_http_is_answered_however_many_come_behind_it() {
+    let server = start_with(Config { metrics: "127.0.0.1:0".parse().ok(), ..Config::default() });
+    let http = server.metrics_addr().unwrap();
+    for _ in 0..50 {
+        let mut asking = connect(http);
+        asking.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+        let behind: Vec<TcpStream> = (0..100).map(|_| connect(http)).collect();
+        let mut told = Vec::new();
+        asking.read_to_end(&mut told).unwrap();
+        assert!(told.ends_with(b"\r\n\r\nok\n"), "{:?}", told.escape_ascii().to_string());
+        drop(behind);
+    }
+}
+
 /// The same of one who goes on with it, and comes anew as soon as it is closed.
 #[test]
 fn a_flood_of_half_requests_over_http_keeps_nobody_from_its_health() {

@@ -51,7 +51,7 @@ fn a_sync_that_fails_in_the_engine_is_heard_before_anything_is_acknowledged_behi
 #[test]
 fn a_file_that_cannot_be_made_renamed_removed_or_cut_takes_nothing_that_was_acknowledged() {
     const FAILED: &str = "faults: making, renaming, removing or cutting a file failed (EIO)";
-    for (work, shares) in [(0, 12), (3, 24), (4, 24)] {
+    for (work, shares) in [(0, 24), (3, 24)] {
         let findings = crashes::faulted(program(), work * SHARES + 1, shares, FAILED);
         assert_eq!(findings.violations, 0, "work {work}: {:#?}", findings.told);
         assert!(findings.counts[FAILED] > 1, "work {work}: {:?}", findings.counts);
@@ -62,7 +62,7 @@ fn a_file_that_cannot_be_made_renamed_removed_or_cut_takes_nothing_that_was_ackn
 #[test]
 fn a_write_that_is_cut_short_is_gone_on_with() {
     const SHORT: &str = "faults: short write";
-    let findings = crashes::faulted(program(), SHARES + 3, 24, SHORT);
+    let findings = crashes::faulted(program(), SHARES + 3, 40, SHORT);
     assert_eq!(findings.violations, 0, "{:#?}", findings.told);
     assert!(findings.counts[SHORT] > 1, "{:?}", findings.counts);
 }

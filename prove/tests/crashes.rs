@@ -38,13 +38,33 @@ fn a_store_that_is_cut_off_power_while_it_is_made_opens() {
 /// Found by a long run: a sync of the engine's own failed, and a batch was written and synced before the engine had taken note of it. It stood behind a hole when the power went.
 #[test]
 fn a_sync_that_fails_in_the_engine_is_heard_before_anything_is_acknowledged_behind_it() {
+    const UNHEARD: &str = "faults: sync of the engine's own failed (EIO), and was heard of late";
     let mut heard = 0;
     for work in [0, 1, 2, 3, 4, 6, 7, 13, 15] {
-        let findings = crashes::unheard(program(), work * SHARES);
+        let findings = crashes::faulted(program(), work * SHARES, 1, UNHEARD);
         assert_eq!(findings.violations, 0, "work {work}: {:#?}", findings.told);
         heard += findings.counts.get("crash points").copied().unwrap_or_default();
     }
     assert!(heard >= 9, "{heard} syncs of the engine's own failed");
+}
+
+#[test]
+fn a_file_that_cannot_be_made_renamed_removed_or_cut_takes_nothing_that_was_acknowledged() {
+    const FAILED: &str = "faults: making, renaming, removing or cutting a file failed (EIO)";
+    for (work, shares) in [(0, 24), (3, 24)] {
+        let findings = crashes::faulted(program(), work * SHARES + 1, shares, FAILED);
+        assert_eq!(findings.violations, 0, "work {work}: {:#?}", findings.told);
+        assert!(findings.counts[FAILED] > 1, "work {work}: {:?}", findings.counts);
+    }
+}
+
+/// By POSIX that is no error, and the rest is to be written: nobody is refused for it.
+#[test]
+fn a_write_that_is_cut_short_is_gone_on_with() {
+    const SHORT: &str = "faults: short write";
+    let findings = crashes::faulted(program(), SHARES + 3, 40, SHORT);
+    assert_eq!(findings.violations, 0, "{:#?}", findings.told);
+    assert!(findings.counts[SHORT] > 1, "{:?}", findings.counts);
 }
 
 /// A bug that is planted must be found, and be told as what it is.

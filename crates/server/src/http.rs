@@ -1,5 +1,6 @@
 //! `/metrics` and `/healthz`: a request a connection, read to its head's end, answered and closed.
 
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use crate::counters::{BUCKETS, Count, LATENCY_CLASSES, bucket_bound_ns};
 use crate::engine::Engine;
@@ -21,26 +22,37 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests at once.
 const REQUESTS_MAX: usize = 16;
 
+/// Answers whoever comes. Where there is no room, who came first gives way, so that nobody keeps it who sends half a request, or does not read.
 pub(crate) async fn serve<E: Engine>(env: Arc<Env<E>>, listener: TcpListener) {
-    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let mut under_way: VecDeque<AbortHandle> = VecDeque::with_capacity(REQUESTS_MAX);
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        under_way.retain(|request| !request.is_finished());
+        if under_way.len() == REQUESTS_MAX
+            && let Some(first) = under_way.pop_front()
+        {
+            first.abort();
+        }
         let env = env.clone();
-        tokio::spawn(async move {
+        let request = tokio::spawn(async move {
             // Whoever is slow, or gone, gets nothing.
             let _ = tokio::time::timeout(TIMEOUT, answer(&env, stream)).await;
-            drop(permit);
         });
+        under_way.push_back(request.abort_handle());
+        // Each has its turn before the next is let in: a request that is there is answered however many come behind it.
+        tokio::task::yield_now().await;
     }
 }
 
 async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream) -> std::io::Result<()> {
     let mut head = Vec::with_capacity(1 << 10);
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+    let mut looked_at = 0;
+    while !head[looked_at..].windows(4).any(|end| end == b"\r\n\r\n") {
+        // What ends may have begun in what came before.
+        looked_at = head.len().saturating_sub(3);
         if head.len() > HEAD_BYTES_MAX || stream.read_buf(&mut head).await? == 0 {
             return Ok(());
         }

@@ -56,6 +56,9 @@ impl Open {
         if let Some(addr) = config.metrics {
             let listener = TcpListener::bind(addr).map_err(|error| failed(&addr, error))?;
             listener.set_nonblocking(true).map_err(|error| failed(&addr, error))?;
+            // As many may wait as elsewhere: where 128 do, the system lets whoever comes next wait for a second.
+            let waiting_max = i32::try_from(backlog).unwrap_or(i32::MAX);
+            listen(&listener, waiting_max).map_err(|error| failed(&addr, error.into()))?;
             open.metrics = Some(listener);
         }
         Ok(open)

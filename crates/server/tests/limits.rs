@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{start, start_with};
@@ -93,15 +95,7 @@ fn a_thousand_half_requests_hold_what_they_sent_and_disturb_nobody() {
     let server = start(Limits { connections_max: 1_200, ..Limits::default() });
     let addr = server.addrs()[0];
     const HALVES: usize = 1_000;
-    // Both ends are in this process.
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    assert!(
-        files.maximum.is_none_or(|most| most >= 3 * HALVES as u64),
-        "at most {:?} files may be open here",
-        files.maximum
-    );
-    let raised = rustix::process::Rlimit { current: files.maximum, ..files };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    common::allow_files(3 * HALVES as u64);
     let mut halves: Vec<TcpStream> = (0..HALVES).map(|_| connect(addr)).collect();
     for (at, half) in halves.iter_mut().enumerate() {
         // A megabyte is promised, ten bytes are sent.
@@ -441,6 +435,107 @@ fn metrics_and_health_are_told_over_http() {
     assert!(ask("GET /healthz HTTP/1.0\r\n\r\n").ends_with("\r\n\r\nok\n"));
     assert!(ask("GET /other HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(ask("DELETE /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 405"));
+}
+
+/// Whoever asks over HTTP and gets to no end of it, by however many connections, keeps nobody from being told how the server is.
+#[test]
+fn a_thousand_half_requests_over_http_keep_nobody_from_its_health() {
+    const HALVES: usize = 1_000;
+    /// As many as are open at a time.
+    const OPEN_MAX: usize = 16;
+    common::allow_files(2 * HALVES as u64);
+    let server = start_with(Config { metrics: "127.0.0.1:0".parse().ok(), ..Config::default() });
+    let http = server.metrics_addr().unwrap();
+    let ask_health = || {
+        let asked = Instant::now();
+        let told = exchange(http, [&b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"[..]]);
+        assert!(told.ends_with(b"\r\n\r\nok\n"), "{:?}", told.escape_ascii().to_string());
+        assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
+    };
+    let long = [&b"GET /healthz HTTP/1.1\r\nX: "[..], &[b'x'; 8_000]].concat();
+    let mut halves = Vec::new();
+    for at in 0..HALVES {
+        let mut half = connect(http);
+        half.set_nonblocking(true).unwrap();
+        // Nothing, a line, nearly the longest head, and one that is asked for and never read.
+        let begun = [b"", &b"GET /healthz HTTP/1.1\r\n"[..], &long, b"GET /metrics HTTP/1.1\r\n\r\n"][at % 4];
+        half.write_all(begun).unwrap();
+        halves.push(half);
+        if at % 20 == 19 {
+            ask_health();
+        }
+    }
+    // Those that are closed for others are, at once.
+    let is_open = |mut half: &TcpStream| match half.read(&mut [0; 4_096]) {
+        Ok(bytes) => bytes > 0,
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    };
+    eventually(|| halves.iter().filter(|half| is_open(half)).count() <= OPEN_MAX);
+    drop(halves);
+    // A head that is too long, or ends before its end, is not answered.
+    for head in [[&long[..], &[b'x'; 12_000], b"\r\n\r\n"].concat(), long] {
+        let mut stream = connect(http);
+        let _ = stream.write_all(&head).and_then(|()| stream.shutdown(Shutdown::Write));
+        assert!(is_closed(&mut stream), "{} bytes", head.len());
+        ask_health();
+    }
+}
+
+/// Nor do those who come right behind one that is whole, and are accepted at one go with it.
+#[test]
+fn a_request_over_http_is_answered_however_many_come_behind_it() {
+    let server = start_with(Config { metrics: "127.0.0.1:0".parse().ok(), ..Config::default() });
+    let http = server.metrics_addr().unwrap();
+    for _ in 0..50 {
+        let mut asking = connect(http);
+        asking.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+        let behind: Vec<TcpStream> = (0..100).map(|_| connect(http)).collect();
+        let mut told = Vec::new();
+        asking.read_to_end(&mut told).unwrap();
+        assert!(told.ends_with(b"\r\n\r\nok\n"), "{:?}", told.escape_ascii().to_string());
+        drop(behind);
+    }
+}
+
+/// The same of one who goes on with it, and comes anew as soon as it is closed.
+#[test]
+fn a_flood_of_half_requests_over_http_keeps_nobody_from_its_health() {
+    const CONNECTIONS: usize = 100;
+    let server = start_with(Config { metrics: "127.0.0.1:0".parse().ok(), ..Config::default() });
+    let http = server.metrics_addr().unwrap();
+    let (is_over, came) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let flood = || {
+        let mut halves = VecDeque::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let Ok(mut half) = TcpStream::connect(http) else { continue };
+            let _ = half.write_all(b"GET /healthz HTTP/1.1\r\n");
+            half.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            came.fetch_add(1, Ordering::Relaxed);
+            halves.push_back(half);
+            while halves.len() == CONNECTIONS && !is_over.load(Ordering::Relaxed) {
+                if halves.front_mut().is_some_and(is_closed) {
+                    halves.pop_front();
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(flood);
+        scope.spawn(flood);
+        let asking = scope.spawn(|| {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(2) || came.load(Ordering::Relaxed) < 10 * CONNECTIONS {
+                let asked = Instant::now();
+                // Whose thread stands still between its connection and its request may be closed for others, and comes again.
+                while !exchange(http, [&b"GET /healthz HTTP/1.1\r\n\r\n"[..]]).ends_with(b"\r\n\r\nok\n") {}
+                assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let asked = asking.join();
+        is_over.store(true, Ordering::Relaxed);
+        asked.unwrap();
+    });
 }
 
 /// How many requests of a class there were. Its buckets count all that took no longer than their bounds, the last of them all there are.

@@ -142,20 +142,12 @@ fn beginnings(tls: &Tls) -> [Vec<u8>; 3] {
     [hello[..hello.len() / 2].to_vec(), hello, long]
 }
 
-/// Allows this process so many files: both ends are in it.
-fn allow_files(files: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    assert!(limit.maximum.is_none_or(|most| most >= files), "at most {:?} files may be open here", limit.maximum);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-}
-
 #[test]
 fn a_thousand_half_handshakes_hold_little_disturb_nobody_and_end_after_ten_seconds() {
     const OF_EACH: usize = 350;
     const TIMEOUT: Duration = Duration::from_secs(10);
     let _alone = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    allow_files(9 * OF_EACH as u64);
+    common::allow_files(9 * OF_EACH as u64);
     let folder = tempfile::tempdir().unwrap();
     let tls = files(folder.path());
     let limits = Limits { connections_max: 1_200, ..Limits::default() };

@@ -66,6 +66,9 @@ impl History {
     pub(super) fn hear(&mut self, said: &str) {
         let mut words = said.trim_end().splitn(2, ' ');
         let (what, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        if !self.is_faulty && matches!(what, "unknown" | "refused" | "unsynced" | "unsettled" | "shut") {
+            self.bad.push(format!("nothing failed, and the store said: {}", said.trim_end()));
+        }
         let numbers: Vec<u64> = rest.split(' ').map_while(|word| word.parse().ok()).collect();
         match (what, &numbers[..]) {
             ("opened", _) => self.has_failed = self.is_faulty,
@@ -164,5 +167,25 @@ impl History {
         let at: Vec<usize> =
             self.states[writer].iter().enumerate().filter(|(_, it)| *it == held).map(|(at, _)| at).collect();
         format!("writer {writer} has what it had after {at:?} steps; known was {:?}", self.writers[writer])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crashes::work::Sizes;
+
+    #[test]
+    fn a_refusal_is_bad_where_nothing_failed() {
+        let work = Work { seed: 0, sync: Sync::Always, sizes: Sizes::Small };
+        for said in ["unknown 0 3\n", "refused 0 3\n", "unsynced\n", "unsettled\n", "shut why\n"] {
+            let mut history = History::new(&work);
+            history.is_faulty = true;
+            history.hear(said);
+            assert_eq!(history.bad, Vec::<String>::new(), "{said}");
+            history.is_faulty = false;
+            history.hear(said);
+            assert_eq!(history.bad, [format!("nothing failed, and the store said: {}", said.trim_end())]);
+        }
     }
 }

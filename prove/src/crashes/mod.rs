@@ -40,11 +40,12 @@ const SETTINGS: u64 = 6;
 const FAULTS: &[(Fault, Among, &str)] = &[
     (Fault::KillBefore, Among::All, "faults: killed before a call"),
     (Fault::KillAfter, Among::All, "faults: killed after a call"),
-    (Fault::KillHalfway, Among::Writes, "faults: killed in the middle of a write"),
-    (Fault::Short, Among::Writes, "faults: short write"),
-    (Fault::ShortThenFull, Among::Writes, "faults: disk full in the middle of a write"),
+    (Fault::KillHalfway, Among::Splits, "faults: killed in the middle of a write"),
+    (Fault::Short, Among::Splits, "faults: short write"),
+    (Fault::ShortThenFull, Among::Splits, "faults: disk full in the middle of a write"),
     (Fault::FailFromNow(Errno::ENOSPC), Among::Growing, "faults: disk full"),
     (Fault::Fails(Errno::EIO), Among::Writes, "faults: write failed (EIO)"),
+    (Fault::Fails(Errno::EIO), Among::Names, "faults: making, renaming, removing or cutting a file failed (EIO)"),
     (Fault::Fails(Errno::EIO), Among::Syncs, "faults: sync failed (EIO)"),
     (
         Fault::FailsSlowly(Errno::EIO),
@@ -89,10 +90,11 @@ pub fn round(program: &Path, seed: u64, shares: u64, planted: Option<Planted>) -
     round.findings
 }
 
-/// Each sync of a work's first life fails once, and its thread stands still then, before anybody hears of it.
-pub fn unheard(program: &Path, seed: u64) -> Findings {
-    let mut round = Round::new(program, seed, 1, None);
-    FAULTS.iter().filter(|(fault, ..)| matches!(fault, Fault::FailsSlowly(_))).for_each(|fault| round.faults(*fault));
+/// One of the [faults](FAULTS) alone, by what it is counted as, at every `shares`th of its points.
+pub fn faulted(program: &Path, seed: u64, shares: u64, name: &str) -> Findings {
+    let mut round = Round::new(program, seed, shares, None);
+    let fault = FAULTS.iter().find(|(.., it)| *it == name).expect("a fault of that name");
+    round.faults(*fault);
     round.findings
 }
 
@@ -291,7 +293,8 @@ impl<'a> Round<'a> {
             self.findings.count("crash points", 1);
             let is_killed = first.code.is_none();
             let (mut disk, mut history) = (disk, History::new(&self.work));
-            history.is_faulty = true;
+            // A write that was cut short and says so is no failure: the rest of it is to be written.
+            history.is_faulty = fault != Fault::Short;
             for event in &first.events {
                 disk.apply(event);
                 if let Event::Said(said) = event {

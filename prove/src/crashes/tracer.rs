@@ -37,6 +37,10 @@ pub(super) enum Among {
     /// Those that need room: writes, longer files, new files and folders.
     Growing,
     Writes,
+    /// Writes of more than one byte: others cannot be cut in two.
+    Splits,
+    /// Files and folders made, renamed and removed, and lengths set.
+    Names,
     Syncs,
     /// Syncs of the journal by the engine's own threads.
     SyncsOfEngine,
@@ -492,6 +496,12 @@ fn is_among(call: &Begun, among: Among) -> bool {
     match among {
         Among::All => true,
         Among::Writes => writes,
+        // Of a call with several buffers the half of those is taken.
+        Among::Splits => writes && call.args[2] > 1,
+        Among::Names => matches!(
+            call.sys,
+            Sys::SetLen | Sys::Open | Sys::Rename { .. } | Sys::Unlink { .. } | Sys::MakeDir { .. } | Sys::RemoveDir
+        ),
         Among::Syncs | Among::SyncsOfEngine => call.sys == Sys::Sync,
         Among::Growing => writes || matches!(call.sys, Sys::SetLen | Sys::Open | Sys::MakeDir { .. }),
     }
@@ -506,13 +516,32 @@ fn stop(call: &mut Begun, done: i64) {
     call.is_stopped = true;
 }
 
-/// Has a write write half of what it should.
+/// Has one of those [that can be](Among::Splits) write half of what it should.
 fn halve(call: &mut Begun) {
-    if matches!(call.sys, Sys::Write | Sys::WriteAt | Sys::WriteMany)
-        && call.args[2] > 1
-        && let Ok(mut regs) = ptrace::getregs(call.thread)
-    {
+    if let Ok(mut regs) = ptrace::getregs(call.thread) {
         regs.rdx /= 2;
         ptrace::setregs(call.thread, regs).expect("a thread that stands still");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_cut_in_two_is_not_counted_as_cut() {
+        for (sys, count, is_counted) in [
+            (Sys::Write, 2, true),
+            (Sys::Write, 1, false),
+            (Sys::WriteAt, 1, false),
+            (Sys::WriteMany, 2, true),
+            (Sys::WriteMany, 1, false),
+            (Sys::Sync, 2, false),
+        ] {
+            let args = [3, 0, count, 0, 0, 0];
+            let (thread, bytes) = (Pid::this(), Vec::new());
+            let call = Begun { thread, sys, args, bytes, is_stopped: false, then_kill: false, then_slow: false };
+            assert_eq!(is_among(&call, Among::Splits), is_counted, "{sys:?} of {count}");
+        }
     }
 }

@@ -22,6 +22,14 @@ pub(crate) fn start_with(config: Config) -> Server {
     Server::start(engine(&config.limits), Config { listen, threads: 2, ..config }).expect("it starts")
 }
 
+/// Allows this process so many files: both ends are in it.
+pub(crate) fn allow_files(files: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    assert!(limit.maximum.is_none_or(|most| most >= files), "at most {:?} files may be open here", limit.maximum);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("a limit that may be raised");
+}
+
 /// A server over a store in a folder.
 pub(crate) fn start_in_folder(folder: &std::path::Path) -> Server {
     let store = larder_server::DurableOptions::new(folder).open().expect("a store");

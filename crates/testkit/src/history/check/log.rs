@@ -137,7 +137,7 @@ fn examine(calls: &[LogCall], allowed: Allowed) -> Findings {
             let tail = tails.entry(call.client).or_default();
             tail.look(call, told, &puts, allowed, &mut found);
             if let Some(fetch) = there.filter(|fetch| fetch.returned < call.invoked) {
-                found.bad.extend(tail.skipped(call, told, fetch));
+                tail.skipped(call, told, fetch, &puts, &mut found);
             }
         }
     }
@@ -233,17 +233,24 @@ impl Tail {
         })
     }
 
-    /// What a fetch before this look told, on a store that nothing happened to since, and this tail never did: no gap stands for what is there.
-    fn skipped(&self, call: &LogCall, told: &LogTold, fetch: &LogCall) -> Vec<String> {
+    /// What a fetch before this look told, on a store that was not set back since, and this tail never did. A gap stands for it that the tail told after the fetch: a store that evicts
+    /// goes on with that (`histories` steals in the last reads, too: seed 1413200397); or one told before, behind which a crashed putter hid it.
+    fn skipped(&self, call: &LogCall, told: &LogTold, fetch: &LogCall, puts: &Puts<'_>, found: &mut Findings) {
         if told.is_behind {
-            return Vec::new();
+            return;
         }
         let there = fetch.ok().into_iter().flat_map(|fetched| &fetched.events);
-        let skipped = there.filter(|event| !self.told.contains(event));
-        let client = call.client as i64;
-        skipped
-            .map(|event| format!("the tail of client {client} skipped {event}, which a fetch before tells"))
-            .collect()
+        for event in there.filter(|event| !self.told.contains(event)) {
+            let is_excused = puts.all.get(event).is_some_and(|(time, put)| {
+                let crashed =
+                    |gap: &Missed| puts.failed.iter().any(|(of, begun)| gap.is_of(*of) && *begun < put.returned);
+                let stands = |(gap, told): &(Missed, Moment)| *told > fetch.returned || crashed(gap);
+                self.gaps.iter().filter(|(gap, _)| gap.is_of(*time)).any(stands)
+            });
+            let client = call.client as i64;
+            let what = format!("the tail of client {client} skipped {event}, which a fetch before tells");
+            found.add(what, is_excused);
+        }
     }
 }
 
@@ -359,7 +366,10 @@ mod tests {
         assert_eq!(found(&early, Allowed { whole_until: 5, ..back(5) }), [1, 0], "it was set back later");
         assert_eq!(then(read(Tail, 8, &[1])), [0, 1]);
         assert_eq!(then(read(Tail, 8, &[])), [1, 1], "event 1 is there, and the tail goes past it");
-        assert_eq!(then(read_gaps(Tail, 8, &[], &[(0, 9)])), [1, 1], "no gap stands for what is there");
+        assert_eq!(then(read_gaps(Tail, 8, &[], &[(0, 9)])), [0, 2], "it went since");
+        assert_eq!(then(read_gaps(Tail, 8, &[], &[(10, 19)])), [1, 1], "not of its time");
+        let before = [put(1, 0), read_gaps(Tail, 2, &[], &[(0, 9)]), read(Fetch, 6, &[1]), read(Tail, 8, &[])];
+        assert_eq!(found(&before, back(5))[0], 1, "no gap stands for what is there after it was told");
         let gone_again = [&early[..], &[read(Tail, 8, &[])]].concat();
         assert_eq!(found(&gone_again, back(7)), [0, 1], "it may be gone again");
         let mut behind = read(Tail, 8, &[]);

@@ -1,6 +1,7 @@
 //! The part `planted`: the checkers are checked. Bugs that programs like this one have had, each planted in a store or in a small structure of
 //! the test's own, and never in the product; each must be caught within its budget of seeds, and the same without the bug must pass.
 
+mod droppers;
 mod rings;
 mod scenes;
 mod servers;
@@ -73,6 +74,8 @@ const PLANTS: &[Plant] = &[
         seeds: 5,
         round: rings::whole_ring,
     },
+    Plant { name: "a log hides a gap behind another", seeds: 10, round: droppers::second_gap },
+    Plant { name: "a release whose reply is lost drops the item", seeds: 5, round: droppers::lost_release },
     Plant {
         name: "an append found no key, another was faster with the add, and nobody tries again",
         seeds: 15,

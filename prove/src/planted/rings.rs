@@ -6,8 +6,8 @@ use std::time::Duration;
 use larder_core::{Clock, Ctx, Key, Op, PutMode, Reply, StoreExt, StoreRef, Ttl, Want};
 use larder_store_memory::MemoryStore;
 use larder_testkit::history::check::grants::{Hold, overlaps};
-use larder_testkit::history::check::log::{LogOp, LogTold, check};
-use larder_testkit::history::recorder::{Moment, Recorder};
+use larder_testkit::history::check::log::{Allowed, LogOp, LogTold, check};
+use larder_testkit::history::recorder::Recorder;
 
 use crate::virtual_time::{self, VirtualClock};
 
@@ -137,6 +137,6 @@ fn log(seed: u64, ring: Ring) -> Vec<String> {
             };
             history.call(0, LogOp::Window(first, now), read).await;
         }
-        check(&history.finish().0, false, Moment::MAX)
+        check(&history.finish().0, Allowed::default())
     })
 }

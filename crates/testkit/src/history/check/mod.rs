@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod counter;
+mod findings;
 pub mod grants;
 pub mod log;
 pub mod map;

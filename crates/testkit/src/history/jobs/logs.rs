@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use larder_core::{Error, ErrorKind, Result};
 use larder_structures::EventLog;
-use larder_structures::log::{Cursor, Events, Tail};
+use larder_structures::log::{Cursor, Events, Gap, Tail};
 
 use super::drive::{self, Client, opener, play};
-use crate::history::check::log::{LogOp, LogTold, check};
+use crate::history::check::log::{Allowed, LogOp, LogTold, Missed, check};
 use crate::history::recorder::Recorder;
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
@@ -43,7 +43,10 @@ pub(super) fn log(arena: Arena, run: Run) -> Boxed<Verdict> {
                 follow(&ended.history, drive::LAST, tail).await;
             }
         }
-        ended.judge(|calls, excuses| check(calls, excuses.set_back, calm_from))
+        ended.judge(|calls, excuses| {
+            let (set_back, whole_until, late) = (excuses.set_back, excuses.whole_until, excuses.late);
+            check(calls, Allowed { set_back, whole_until, late, calm_from })
+        })
     })
 }
 
@@ -74,7 +77,7 @@ async fn follow(history: &Recorder<LogOp, LogTold>, client: usize, mut tail: Tai
 }
 
 fn note_gaps(told: &LogTold, note: impl FnOnce(&Error)) {
-    if told.gaps {
+    if !told.gaps.is_empty() {
         note(&Error::new(ErrorKind::Lost, "a gap"));
     }
 }
@@ -85,7 +88,9 @@ fn told(events: Events, is_behind: bool) -> Result<LogTold> {
         let value = event.bytes.get(..8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
         value.ok_or_else(|| Error::new(ErrorKind::Corrupt, "an event that nobody put"))
     };
-    Ok(LogTold { events: events.iter().map(event).collect::<Result<_>>()?, gaps: !gaps.is_empty(), is_behind })
+    let gap = |gap: &Gap| Missed { first_ms: gap.first_ms, last_ms: gap.last_ms, part: gap.part };
+    let events = events.iter().map(event).collect::<Result<_>>()?;
+    Ok(LogTold { events, gaps: gaps.iter().map(gap).collect(), is_behind })
 }
 
 async fn look(tail: &mut Tail) -> Result<LogTold> {

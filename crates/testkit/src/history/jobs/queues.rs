@@ -1,12 +1,16 @@
 //! Queues and stacks: clients push, pop, claim, acknowledge and give back; in the end everything is taken.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use larder_core::{Error, ErrorKind, Result};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Profile, PutMode, Result, Run as StoreRun, Store, StoreRef, Verb};
 use larder_structures::{Claim, Queue, Stack};
 
 use super::drive::{self, Client, Ended, LAST, opener, play};
 use crate::history::check::queue::{Allowed, Order, QueueOp, QueueTold, check};
+use crate::history::recorder::Moment;
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// Longer than a client needs from a claim to its end, shorter than the wait for what is left.
@@ -64,7 +68,7 @@ pub(super) fn queue(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         // Small segments: they are closed, linked and removed all the time.
         let open = opener!(Queue::options().segment_bytes(256).clock(clock()), drive::name("queue", run));
-        let open: drive::Opener<Line> = std::sync::Arc::new(move |store, how| {
+        let open: drive::Opener<Line> = Arc::new(move |store, how| {
             let opened = open(store, how);
             Box::pin(async move { opened.await.map(Line::Queue) })
         });
@@ -75,7 +79,7 @@ pub(super) fn queue(arena: Arena, run: Run) -> Boxed<Verdict> {
 pub(super) fn stack(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let open = opener!(Stack::options().segment_bytes(256).clock(clock()), drive::name("stack", run));
-        let open: drive::Opener<Line> = std::sync::Arc::new(move |store, how| {
+        let open: drive::Opener<Line> = Arc::new(move |store, how| {
             let opened = open(store, how);
             Box::pin(async move { opened.await.map(Line::Stack) })
         });
@@ -83,24 +87,113 @@ pub(super) fn stack(arena: Arena, run: Run) -> Boxed<Verdict> {
     })
 }
 
-async fn line(job: &'static str, order: Order, arena: Arena, run: Run, open: drive::Opener<Line>) -> Verdict {
+async fn line(job: &'static str, order: Order, mut arena: Arena, run: Run, open: drive::Opener<Line>) -> Verdict {
     // Claims that are left to run out make the end wait for a lease: not in every run.
     let mut rng = run.habits();
     let habits = Habits { leaves_claims: rng.u8(..8) == 0, is_lone: rng.u8(..3) == 0 };
     let may_evict = arena.quiet.profile().may_lose_one();
-    let mut ended = play(job, arena, run, open, |client| work(client, habits)).await;
+    let caused = arena.caused.clone();
+    let opens: Vec<Arc<Opens>> = arena.clients.iter().map(|_| Arc::default()).collect();
+    for (store, opens) in arena.clients.iter_mut().zip(&opens) {
+        *store = Arc::new(Told { inner: store.clone(), opens: opens.clone() });
+    }
+    let mut ended = play(job, arena, run, open, |client| {
+        let opens = opens[client.number].clone();
+        work(client, habits, opens)
+    })
+    .await;
     // Whether a used up segment was evicted or removed, nobody knows where the reply is lost.
     ended.tells_doubts = may_evict;
     ended.stops_at_losses = true;
     drain(&ended).await;
     ended.judge(|calls, excuses| {
         let is_lost = excuses.loss_told && excuses.lost;
-        let late = excuses.late.then_some(excuses.on_time_until);
-        let back = excuses.set_back.then_some(excuses.whole_until);
-        let repeats_after = late.into_iter().chain(back).min();
-        let allowed = Allowed { loss: is_lost || excuses.set_back, repeats_after };
-        check(calls, order, allowed, LAST)
+        let allowed = Allowed {
+            loss: is_lost || excuses.set_back,
+            whole_until: excuses.whole_until,
+            repeats_after: excuses.set_back.then_some(excuses.whole_until),
+            late: caused.late.load(Ordering::SeqCst),
+            on_time_until: excuses.on_time_until,
+            open: opens.iter().flat_map(|opens| opens.take()).collect(),
+        };
+        check(calls, order, &allowed, LAST)
     })
+}
+
+/// What a client's store was asked to write and did not say to be written, and the calls in which that was.
+#[derive(Debug, Default)]
+struct Opens {
+    /// Batches that push: whose append may arrive yet.
+    appends: AtomicU64,
+    /// Batches with other writes of which one failed.
+    writes: AtomicU64,
+    /// By the moment at which a call began: how many of those that concern it.
+    of_calls: Mutex<HashMap<Moment, u64>>,
+}
+
+impl Opens {
+    fn of_calls(&self) -> MutexGuard<'_, HashMap<Moment, u64>> {
+        self.of_calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> HashMap<Moment, u64> {
+        std::mem::take(&mut self.of_calls())
+    }
+
+    /// Does a call, one at a time, that began at `invoked`.
+    async fn watch<T>(&self, invoked: Moment, which: &AtomicU64, call: impl Future<Output = T>) -> T {
+        let before = which.load(Ordering::SeqCst);
+        let told = call.await;
+        let open = which.load(Ordering::SeqCst) - before;
+        if open > 0 {
+            self.of_calls().insert(invoked, open);
+        }
+        told
+    }
+}
+
+/// A client's store, which notes that.
+#[derive(Debug)]
+struct Told {
+    inner: StoreRef,
+    opens: Arc<Opens>,
+}
+
+impl Store for Told {
+    fn profile(&self) -> Arc<Profile> {
+        self.inner.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> StoreRun<'a> {
+        let is_append = |verb: &Verb| matches!(verb, Verb::Put { mode: PutMode::Append, .. });
+        let writes: Vec<Option<bool>> = batch.iter().map(|op| (!op.is_read()).then(|| is_append(&op.verb))).collect();
+        let (append, write) = (writes.contains(&Some(true)), writes.contains(&Some(false)));
+        let under_way = UnderWay { opens: &self.opens, append, write };
+        let run = self.inner.run(ctx, batch);
+        StoreRun::pending(async move {
+            // All of it, and not its fields: it counts also where this is dropped.
+            let mut under_way = under_way;
+            let replies = run.await;
+            let told = || replies.iter().zip(&writes).filter_map(|(told, write)| Some((told.as_ref().err()?, *write)));
+            under_way.append = told().any(|(error, write)| write == Some(true) && error.is_unknown());
+            under_way.write = told().any(|(_, write)| write == Some(false));
+            replies
+        })
+    }
+}
+
+/// A batch that is not answered yet, or what of it was not done: counted as it is dropped.
+struct UnderWay<'a> {
+    opens: &'a Opens,
+    append: bool,
+    write: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.opens.appends.fetch_add(u64::from(self.append), Ordering::SeqCst);
+        self.opens.writes.fetch_add(u64::from(self.write), Ordering::SeqCst);
+    }
 }
 
 /// What clients do in a run.
@@ -112,7 +205,7 @@ struct Habits {
     is_lone: bool,
 }
 
-async fn work(mut client: Client<Line, QueueOp, QueueTold>, habits: Habits) {
+async fn work(mut client: Client<Line, QueueOp, QueueTold>, habits: Habits, opens: Arc<Opens>) {
     let line = client.handle.clone();
     let mut call = 0;
     while call < client.ops as u64 {
@@ -121,19 +214,23 @@ async fn work(mut client: Client<Line, QueueOp, QueueTold>, habits: Habits) {
         match client.rng.u8(..10) {
             // The others wait a moment, lest they take faster than one can push.
             0..=4 if habits.is_lone && client.number > 0 => tokio::task::yield_now().await,
-            0..=4 => _ = client.history.call(client.number, QueueOp::Push(value), line.push(value)).await,
+            0..=4 => {
+                let invoked = client.history.tick();
+                let pushed = opens.watch(invoked, &opens.appends, line.push(value)).await;
+                _ = client.history.ended(client.number, QueueOp::Push(value), invoked, pushed);
+            }
             5 | 6 => _ = client.history.call(client.number, QueueOp::Pop, line.pop()).await,
             _ => {
                 call += 1;
-                claim(&mut client, &line, habits.leaves_claims).await;
+                claim(&mut client, &line, habits.leaves_claims, &opens).await;
             }
         }
     }
 }
 
-async fn claim(client: &mut Client<Line, QueueOp, QueueTold>, line: &Line, leaves_claims: bool) {
+async fn claim(client: &mut Client<Line, QueueOp, QueueTold>, line: &Line, leaves_claims: bool, opens: &Opens) {
     let invoked = client.history.tick();
-    let claimed = line.claim().await;
+    let claimed = opens.watch(invoked, &opens.writes, line.claim()).await;
     let (told, claim) = match claimed {
         Ok(Some((value, claim))) => (Ok(Some(value)), Some((value, claim))),
         Ok(None) => (Ok(None), None),

@@ -108,7 +108,7 @@ fn sound(error: &larder_core::Error, value: &Value) -> std::result::Result<(), S
 /// The bytes of a value, about as many as it came in.
 fn bytes_of(value: &Value) -> usize {
     8 + match value {
-        Value::BulkString(bytes) | Value::BigNumber(bytes) => bytes.len(),
+        Value::BulkString(bytes) => bytes.len(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.len(),
         Value::Array(parts) | Value::Set(parts) => parts.iter().map(bytes_of).sum(),
         Value::Map(pairs) => pairs.iter().map(|(name, value)| bytes_of(name) + bytes_of(value)).sum(),
@@ -197,7 +197,7 @@ fn leaf(input: &mut Input) -> Value {
         6 => Value::Double(f64::from_bits(input.number())),
         7 => Value::Boolean(input.rng.bool()),
         8 => Value::Array((0..input.rng.usize(0..3)).map(|_| leaf(input)).collect()),
-        9 => Value::BigNumber(input.number().to_string().into_bytes()),
+        9 => Value::SimpleString(input.number().to_string()),
         10 => refusal(input),
         _ => {
             let most = if input.one_in(50) { 20_000 } else { 40 };

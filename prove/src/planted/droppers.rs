@@ -42,7 +42,7 @@ pub(super) fn lost_release(seed: u64, is_planted: bool) -> Vec<String> {
                 break;
             }
         }
-        queue::check(&history.finish().0, Order::Queue, &queue::Allowed::default(), LAST)
+        queue::check(&history.finish().0, Order::Queue, &queue::Allowed::default(), LAST).bad
     })
 }
 
@@ -71,7 +71,7 @@ pub(super) fn second_gap(seed: u64, is_planted: bool) -> Vec<String> {
             }
             history.call(1, LogOp::Fetch, async { Ok(fetch(&chunks, is_planted)) }).await;
         }
-        log::check(&history.finish().0, log::Allowed::default())
+        log::check(&history.finish().0, log::Allowed::default()).bad
     })
 }
 

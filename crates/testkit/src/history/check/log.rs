@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::findings::Findings;
+use super::Checked;
 use crate::history::recorder::{Call, Moment};
 
 /// What is asked of a log.
@@ -75,16 +75,6 @@ impl Allowed {
 
 type LogCall = Call<LogOp, LogTold>;
 
-/// What is wrong with a log's history, in n log n. A gap stands for events of its time.
-pub fn check(calls: &[LogCall], allowed: Allowed) -> Vec<String> {
-    examine(calls, allowed).bad
-}
-
-/// How much was excused: 0 where the history was checked in full, as if no gap had been told and nothing set back.
-pub fn left_out(calls: &[LogCall], allowed: Allowed) -> u64 {
-    examine(calls, allowed).left_out
-}
-
 /// The puts of a history.
 #[derive(Default)]
 struct Puts<'a> {
@@ -117,9 +107,10 @@ impl<'a> Puts<'a> {
     }
 }
 
-fn examine(calls: &[LogCall], allowed: Allowed) -> Findings {
+/// What is wrong with a log's history, in n log n. A gap stands for events of its time.
+pub fn check(calls: &[LogCall], allowed: Allowed) -> Checked {
     let puts = Puts::new(calls);
-    let mut found = Findings::default();
+    let mut found = Checked::default();
     let mut tails: HashMap<usize, Tail> = HashMap::new();
     let mut there: Option<&LogCall> = None;
     for call in calls.iter().filter(|call| !matches!(call.op, LogOp::PutAt(..))) {
@@ -161,7 +152,7 @@ fn fetched(
     puts: &Puts<'_>,
     allowed: Allowed,
     is_of_it: impl Fn(u64) -> bool,
-    found: &mut Findings,
+    found: &mut Checked,
 ) {
     let mut seen = HashSet::new();
     let twice = told.events.iter().filter(|event| !seen.insert(**event));
@@ -193,7 +184,7 @@ struct Tail {
 }
 
 impl Tail {
-    fn look(&mut self, call: &LogCall, told: &LogTold, puts: &Puts<'_>, allowed: Allowed, found: &mut Findings) {
+    fn look(&mut self, call: &LogCall, told: &LogTold, puts: &Puts<'_>, allowed: Allowed, found: &mut Checked) {
         self.gaps.extend(told.gaps.iter().map(|gap| (*gap, call.returned)));
         let client = call.client as i64;
         let is_set_back = allowed.may_be_set_back_in(call);
@@ -235,7 +226,7 @@ impl Tail {
 
     /// What a fetch before this look told, on a store that was not set back since, and this tail never did. A gap stands for it that the tail told after the fetch: a store that evicts
     /// goes on with that (`histories` steals in the last reads, too: seed 1413200397); or one told before, behind which a crashed putter hid it.
-    fn skipped(&self, call: &LogCall, told: &LogTold, fetch: &LogCall, puts: &Puts<'_>, found: &mut Findings) {
+    fn skipped(&self, call: &LogCall, told: &LogTold, fetch: &LogCall, puts: &Puts<'_>, found: &mut Checked) {
         if told.is_behind {
             return;
         }
@@ -281,7 +272,10 @@ mod tests {
 
     /// How much is wrong, and how much is excused.
     fn found(calls: &[LogCall], allowed: Allowed) -> [u64; 2] {
-        [check(calls, allowed).len() as u64, left_out(calls, allowed)]
+        {
+            let Checked { bad, left_out } = check(calls, allowed);
+            [bad.len() as u64, left_out]
+        }
     }
 
     fn plain(calls: &[LogCall]) -> [u64; 2] {

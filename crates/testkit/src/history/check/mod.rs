@@ -2,7 +2,6 @@
 
 pub mod cache;
 pub mod counter;
-mod findings;
 pub mod grants;
 pub mod log;
 pub mod map;
@@ -17,12 +16,19 @@ pub mod versions;
 pub struct Checked {
     /// What is wrong, in words.
     pub bad: Vec<String>,
-    /// Something could not be held against the rules: what happened allows too much, or takes too long to tell.
-    pub left_out: bool,
+    /// How much could not be held against the rules: what happened excuses it, or it takes too long to tell. 0: all was checked as if nothing had gone wrong.
+    pub left_out: u64,
+}
+
+impl Checked {
+    /// Adds what is wrong, unless it is excused.
+    fn add(&mut self, what: String, is_excused: bool) {
+        if is_excused { self.left_out += 1 } else { self.bad.push(what) }
+    }
 }
 
 impl From<Vec<String>> for Checked {
     fn from(bad: Vec<String>) -> Checked {
-        Checked { bad, left_out: false }
+        Checked { bad, left_out: 0 }
     }
 }

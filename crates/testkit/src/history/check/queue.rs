@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::findings::Findings;
+use super::Checked;
 use crate::history::recorder::{Call, Moment};
 
 /// What is asked of a queue or stack.
@@ -80,18 +80,9 @@ struct Fate {
 }
 
 /// What is wrong with a history that ends with the taking of everything, in n log n.
-pub fn check(calls: &[QueueCall], order: Order, allowed: &Allowed, last: usize) -> Vec<String> {
-    examine(calls, order, allowed, last).bad
-}
-
-/// How much was excused: 0 where the history was checked in full, as if nothing had been lost, set back or late, and no take had failed.
-pub fn left_out(calls: &[QueueCall], order: Order, allowed: &Allowed, last: usize) -> u64 {
-    examine(calls, order, allowed, last).left_out
-}
-
-fn examine(calls: &[QueueCall], order: Order, allowed: &Allowed, last: usize) -> Findings {
+pub fn check(calls: &[QueueCall], order: Order, allowed: &Allowed, last: usize) -> Checked {
     let (fates, bad) = fates(calls, &allowed.open);
-    let mut found = Findings { bad, left_out: 0 };
+    let mut found = Checked { bad, left_out: 0 };
     missing(calls, &fates, allowed, &mut found);
     repeats(&fates, allowed, &mut found);
     let holders = Holders::new(calls, &allowed.open);
@@ -107,7 +98,7 @@ fn examine(calls: &[QueueCall], order: Order, allowed: &Allowed, last: usize) ->
 }
 
 /// Values that were pushed and never seen again. An acknowledgement that is unknown may be done with its value; a release may not: it gives it back, or does not.
-fn missing(calls: &[QueueCall], fates: &BTreeMap<u64, Fate>, allowed: &Allowed, found: &mut Findings) {
+fn missing(calls: &[QueueCall], fates: &BTreeMap<u64, Fate>, allowed: &Allowed, found: &mut Checked) {
     let is_missing = |fate: &Fate| fate.is_acknowledged && fate.done.is_empty() && !fate.may_be_done;
     let missing: Vec<u64> = fates.iter().filter(|(_, fate)| is_missing(fate)).map(|(value, _)| *value).collect();
     let unknown_pops = calls.iter().filter(|call| call.op == QueueOp::Pop && call.is_unknown()).count();
@@ -192,7 +183,7 @@ fn fates(calls: &[QueueCall], open: &HashMap<Moment, u64>) -> (BTreeMap<u64, Fat
 }
 
 /// Values that came again.
-fn repeats(fates: &BTreeMap<u64, Fate>, allowed: &Allowed, found: &mut Findings) {
+fn repeats(fates: &BTreeMap<u64, Fate>, allowed: &Allowed, found: &mut Checked) {
     let mut late = 0;
     for (value, fate) in fates {
         let Some(done) = fate.done.iter().min().copied() else { continue };
@@ -224,7 +215,7 @@ fn false_ends(
     fates: &BTreeMap<u64, Fate>,
     holders: &Holders,
     allowed: &Allowed,
-    found: &mut Findings,
+    found: &mut Checked,
 ) {
     // By the end of the push: until when the value was certainly still there, whatever its claims and releases came to.
     let mut pushed: Vec<(Moment, Moment, u64)> = fates
@@ -258,7 +249,7 @@ fn false_ends(
 }
 
 /// Of one producer's values that were popped and never claimed, more are wholly before one that was pushed before them than those may have held back of whose claims nobody knows.
-fn out_of_turn(fates: &BTreeMap<u64, Fate>, holders: &Holders, allowed: &Allowed, found: &mut Findings) {
+fn out_of_turn(fates: &BTreeMap<u64, Fate>, holders: &Holders, allowed: &Allowed, found: &mut Checked) {
     for values in by_producer(fates).values() {
         overtaken(values.iter().copied(), holders, allowed, |one, other| {
             format!("{one} came out before {other}, which its producer had pushed before it")
@@ -317,7 +308,7 @@ fn not_reversed(
     fates: &BTreeMap<u64, Fate>,
     last: usize,
     (holders, allowed): (&Holders, &Allowed),
-    found: &mut Findings,
+    found: &mut Checked,
 ) {
     let drained: HashSet<u64> =
         calls.iter().filter(|call| call.client == last).filter_map(|call| call.ok().copied().flatten()).collect();
@@ -346,12 +337,15 @@ mod tests {
     }
 
     fn found(calls: &[QueueCall], order: Order) -> usize {
-        check(calls, order, &Allowed::default(), LAST).len()
+        check(calls, order, &Allowed::default(), LAST).bad.len()
     }
 
     /// How much is wrong, and how much is excused.
     fn both(calls: &[QueueCall], order: Order, allowed: &Allowed) -> [u64; 2] {
-        [check(calls, order, allowed, LAST).len() as u64, left_out(calls, order, allowed, LAST)]
+        {
+            let Checked { bad, left_out } = check(calls, order, allowed, LAST);
+            [bad.len() as u64, left_out]
+        }
     }
 
     fn of_queue(calls: &[QueueCall]) -> [u64; 2] {

@@ -200,7 +200,7 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
         let excuses = excuses(&told, &self.caused);
         let mut verdict = told.verdict();
         let Checked { bad, left_out } = check(&calls, &excuses).into();
-        if left_out || excuses.set_back || self.stops_at_losses && excuses.lost {
+        if left_out > 0 || excuses.set_back || self.stops_at_losses && excuses.lost {
             verdict.fully_checked = 0;
         }
         verdict.violations.extend(bad);

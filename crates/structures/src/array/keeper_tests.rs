@@ -7,6 +7,7 @@ use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
 
 use super::*;
+use crate::events::tests::{listen, told};
 
 fn keeper(shards: u16, store: MemoryStore) -> Keeper {
     let manifest = Manifest::new(Kind::Array, 1, shards, Bytes::new());
@@ -95,17 +96,19 @@ fn claim(number: u64, id: u64) -> Claim<'static> {
 
 /// What will not pass is not waited for.
 #[tokio::test]
-async fn commits_that_are_gone_are_looked_for_once() {
+async fn commits_that_are_gone_are_looked_for_once_and_told() {
     let counting = Counting::new(Arc::new(MemoryStore::new()));
     let manifest = Manifest::new(Kind::Array, 1, 2, Bytes::new());
     let store: StoreRef = Arc::new(counting.clone());
-    let keeper = Keeper::new(&store, &Name::new("a").unwrap(), &manifest).unwrap();
+    listen();
+    let keeper = Keeper::new(&store, &Name::new("gone").unwrap(), &manifest).unwrap();
     for (at, deadline) in [None, Some(within(60))].into_iter().enumerate() {
         assert_eq!(keeper.current(Ctx { deadline }).await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(counting.counts().round_trips, 1 + at as u64);
     }
     assert_eq!(keeper.claim(within(60), &claim(1, 7)).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(counting.counts().round_trips, 3);
+    assert_eq!(told("gone"), ["loss: lost"; 3]);
 }
 
 /// Each look is given up after some tries; whoever wants a number looks again, until its time is over.

@@ -538,3 +538,7 @@ impl fmt::Debug for Inner {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

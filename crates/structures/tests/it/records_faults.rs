@@ -199,42 +199,100 @@ async fn a_shard_that_could_not_be_listed_is_removed_once() {
     }
 }
 
-/// A look beside the call finds the list gone and takes the shard, which is not there yet, for removed; then it is made, and cannot be listed.
+/// The list goes while a shard is made, and a look beside that removes what is not there yet; then it is made, and `at_listing` is what becomes of its listing.
+async fn make_beside_a_removal<F>(
+    store: &StoreRef,
+    at_listing: impl FnOnce(StoreRef, Batch) -> F + Send + 'static,
+) -> (PackedRecords, larder_core::Result<()>)
+where
+    F: Future<Output = Replies> + Send + 'static,
+{
+    let hooked = Hooked::new(store);
+    let records = records(&hooked.shared()).await;
+    let list = key_of(store, "0").await;
+    let [missed, listing] = [0; 2].map(|_| Arc::new(Notify::new()));
+    let beside = Arc::new(Mutex::new(None));
+    // The list is looked at, the shard made; beside it the shard is read, the list looked at, the shard removed.
+    hooked.at(2, {
+        let (missed, beside, reader) = (missed.clone(), beside.clone(), records.clone());
+        |store, batch| async move {
+            assert!(store.delete(list).await.unwrap());
+            *beside.lock().unwrap() = Some(tokio::spawn(async move { reader.get(7).await }));
+            missed.notified().await;
+            store.run(Ctx::default(), batch).await
+        }
+    });
+    hooked.at(5, {
+        let listing = listing.clone();
+        |store, batch| async move {
+            let replies = store.run(Ctx::default(), batch).await;
+            missed.notify_one();
+            listing.notified().await;
+            replies
+        }
+    });
+    hooked.at(6, |store, batch| async move {
+        listing.notify_one();
+        let beside = beside.lock().unwrap().take().unwrap();
+        is_lost(beside.await.unwrap());
+        at_listing(store, batch).await
+    });
+    let outcome = set(&records, 7, 8).await;
+    (records, outcome)
+}
+
 #[tokio::test]
 async fn a_shard_that_a_look_beside_its_making_missed_is_removed_by_the_next() {
     for store in stores() {
+        let full = |_, batch: Batch| async move {
+            batch.iter().map(|_| told(ErrorKind::Full, Effect::NotApplied)).collect::<Replies>()
+        };
+        let (records, outcome) = make_beside_a_removal(&store, full).await;
+        let error = outcome.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+        assert!(!bytes_of(&store, 0).await.is_empty(), "it was made");
+        is_lost(records.get(7).await);
+        assert!(bytes_of(&store, 0).await.is_empty(), "nobody would find it");
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_a_look_beside_its_making_missed_is_removed_by_its_maker_who_cannot_list_it() {
+    for store in stores() {
+        let counting = Counting::new(store.clone());
+        let counted: StoreRef = Arc::new(counting.clone());
+        let run = |store: StoreRef, batch| async move { store.run(Ctx::default(), batch).await };
+        let (records, outcome) = make_beside_a_removal(&counted, run).await;
+        is_lost(outcome);
+        assert!(bytes_of(&store, 0).await.is_empty(), "it was made, and nobody would find it");
+        let before = counting.counts();
+        is_lost(records.get(7).await);
+        assert_eq!(counting.counts().since(&before).round_trips, 2, "the shard, the list");
+    }
+}
+
+/// Its maker stops waiting for it before it is there.
+#[tokio::test]
+async fn a_shard_that_a_look_beside_its_making_missed_is_removed_though_its_maker_stopped_waiting() {
+    for store in stores() {
         let hooked = Hooked::new(&store);
         let records = records(&hooked.shared()).await;
-        let list = key_of(&store, "0").await;
-        let [missed, listing] = [0; 2].map(|_| Arc::new(Notify::new()));
-        let beside = Arc::new(Mutex::new(None));
-        // The list is looked at, the shard made; beside it the shard is read, the list looked at, the shard removed.
+        let (list, reader) = (key_of(&store, "0").await, records.clone());
+        let made = Arc::new(Notify::new());
         hooked.at(2, {
-            let (missed, beside, reader) = (missed.clone(), beside.clone(), records.clone());
+            let made = made.clone();
             |store, batch| async move {
                 assert!(store.delete(list).await.unwrap());
-                *beside.lock().unwrap() = Some(tokio::spawn(async move { reader.get(7).await }));
-                missed.notified().await;
-                store.run(Ctx::default(), batch).await
+                is_lost(reader.get(7).await);
+                _ = store.run(Ctx::default(), batch).await;
+                made.notify_one();
+                std::future::pending().await
             }
         });
-        hooked.at(5, {
-            let listing = listing.clone();
-            |store, batch| async move {
-                let replies = store.run(Ctx::default(), batch).await;
-                missed.notify_one();
-                listing.notified().await;
-                replies
-            }
-        });
-        hooked.at(6, |_, batch| async move {
-            listing.notify_one();
-            let beside = beside.lock().unwrap().take().unwrap();
-            is_lost(beside.await.unwrap());
-            batch.iter().map(|_| told(ErrorKind::Full, Effect::NotApplied)).collect()
-        });
-        let error = set(&records, 7, 8).await.unwrap_err();
-        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
+        tokio::select! {
+            _ = set(&records, 7, 8) => panic!("it is not answered"),
+            () = made.notified() => {}
+        }
         assert!(!bytes_of(&store, 0).await.is_empty(), "it was made");
         is_lost(records.get(7).await);
         assert!(bytes_of(&store, 0).await.is_empty(), "nobody would find it");

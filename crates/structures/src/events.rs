@@ -97,6 +97,7 @@ pub(crate) mod tests {
                 Event::Wait { subject, end, .. } => (subject, format!("waited: {}", end.as_str())),
                 Event::Hold { subject, end, .. } => (subject, format!("held: {end}")),
                 Event::Takeover { subject, is_dead } => (subject, format!("takeover, dead {is_dead}")),
+                Event::Loss { subject, kind } => (subject, format!("loss: {}", kind.as_str())),
                 _ => return,
             };
             SEEN.lock().unwrap().push((subject.name.to_vec(), text));

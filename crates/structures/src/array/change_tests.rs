@@ -129,3 +129,18 @@ async fn a_change_of_several_steps_takes_them_in_seven_eighths_of_its_time() {
     assert!(first >= began + timeout - timeout / 8, "{:?}", first - began);
     assert!(first <= ambient::now() + timeout - timeout / 8);
 }
+
+/// However a call's operations are written: as they are, or as a change that has a number or a token, of any size.
+#[tokio::test]
+async fn the_largest_call_fits_into_what_a_write_may_take_in_any_form() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let handle = Handle::open(&store, &Name::new("a").unwrap(), &Array::options(), true).await.unwrap();
+    let mut largest = BTreeMap::new();
+    handle.operations(&mut largest, Action::Put, [vec![0; handle.element_bytes_max()]]).unwrap();
+    handle.operations(&mut largest, Action::Put, [[1; 50]]).unwrap();
+    let most = handle.shards.elements_bytes_max();
+    for form in [numbered, fenced] {
+        let bytes = form(u64::MAX, u64::MAX, &largest[&0]).len();
+        assert!(bytes <= most && bytes + 100 > most, "{bytes} of {most}");
+    }
+}

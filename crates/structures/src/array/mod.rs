@@ -47,7 +47,7 @@
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
 //! # Limits and memory
-//! An element has 0 bytes up to [`Array::element_bytes_max`]: the store's limit on a value less about 6 KB. The elements of one call may come to as
+//! An element has 0 bytes up to [`Array::element_bytes_max`]: the store's limit on a value less 3,022 bytes. The elements of one call may come to as
 //! much in each shard; a call with more is refused, and nothing is written. An element costs its bytes, 1 to 2 for its length, and 1 more if it begins with a zero byte; each write
 //! costs 14 to 17 bytes a shard more until it is compacted, and a change over several shards 13 to 30. A shard costs 27 bytes, its key and the writers it remembers
 //! (13 to 15 bytes each); the commits take up to 4 KB, with more than 250 shards a shard's bit in each of 16 to 30 numbers.

@@ -51,7 +51,31 @@ pub(crate) struct Ledger {
     combiner: Combiner<Writer<Entries>>,
     /// Pieces that this handle sent to be made, and does not know to be listed: nobody finds them once the list is gone. Held for a
     /// few loads and stores, never across an await.
-    made: Mutex<Vec<Piece>>,
+    made: Mutex<Vec<Made>>,
+}
+
+/// A piece that a handle sent to be made, and does not know to be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Made {
+    pub(crate) piece: Piece,
+    /// Its making was not answered yet when this was noted: whoever removes it may come before it.
+    is_under_way: bool,
+}
+
+/// Pieces whose making is under way, until this is dropped: when that was answered, or nobody waits for it any more. Till then a removal beside it cannot tell
+/// one that is gone from one that is yet to come.
+#[must_use = "their making ends when this is dropped"]
+pub(crate) struct Making<'l> {
+    ledger: &'l Ledger,
+    pieces: Vec<Piece>,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        for made in self.ledger.lock_made().iter_mut() {
+            made.is_under_way &= !self.pieces.contains(&made.piece);
+        }
+    }
 }
 
 /// What a ledger lists, in order of number, part, incarnation.
@@ -114,7 +138,7 @@ impl Ledger {
         let list = List::of(&folded.state)?;
         let is_dirty = self.shards.is_dirty(&reading, &folded);
         drop(folded);
-        self.lock_made().retain(|piece| !list.has_exactly(piece));
+        self.lock_made().retain(|made| !list.has_exactly(&made.piece));
         if is_dirty {
             self.shards.compact_behind(vec![reading]);
         }
@@ -131,27 +155,35 @@ impl Ledger {
         matches!(self.store.run(ctx, Batch::from_buf([get])).await.pop(), Some(Ok(Reply::Miss)))
     }
 
-    /// Remembers pieces that are sent to be made, until they are [`listed`](Ledger::listed), or a list that was read has them.
-    pub(crate) fn making(&self, pieces: &[Piece]) {
+    /// Remembers pieces that are sent to be made, until they are [`listed`](Ledger::listed), a list that was read has them, or they are
+    /// [`removed`](Ledger::removed). What this returns is to be dropped once the sending was answered.
+    pub(crate) fn making(&self, pieces: Vec<Piece>) -> Making<'_> {
         let mut made = self.lock_made();
-        made.retain(|piece| !pieces.contains(piece));
-        made.extend_from_slice(pieces);
+        made.extend(pieces.iter().map(|&piece| Made { piece, is_under_way: true }));
         let surplus = made.len().saturating_sub(MADE_MAX);
         made.drain(..surplus);
+        drop(made);
+        Making { ledger: self, pieces }
     }
 
-    /// Forgets pieces: they are listed, or are not there.
+    /// Forgets pieces: they are listed.
     pub(crate) fn listed(&self, pieces: &[Piece]) {
-        self.lock_made().retain(|piece| !pieces.contains(piece));
+        self.lock_made().retain(|made| !pieces.contains(&made.piece));
+    }
+
+    /// Forgets [`orphans`](Ledger::orphans) that were removed, but for those that may have come behind the removal: the next one looks for them again.
+    pub(crate) fn removed(&self, orphans: &[Made]) {
+        let is_gone = |piece: &Piece| orphans.iter().any(|orphan| orphan.piece == *piece && !orphan.is_under_way);
+        self.lock_made().retain(|made| !is_gone(&made.piece));
     }
 
     /// The pieces that this handle perhaps made and that nobody finds, since the list [is gone](Ledger::is_gone); none where it is not. **Round trips** as there.
-    pub(crate) async fn orphans(&self, ctx: Ctx) -> Vec<Piece> {
+    pub(crate) async fn orphans(&self, ctx: Ctx) -> Vec<Made> {
         let made = self.lock_made().clone();
         if made.is_empty() || !self.is_gone(ctx).await { Vec::new() } else { made }
     }
 
-    fn lock_made(&self) -> MutexGuard<'_, Vec<Piece>> {
+    fn lock_made(&self) -> MutexGuard<'_, Vec<Made>> {
         // A panic while it was held (an allocation failed) leaves it whole.
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -247,3 +247,30 @@ async fn who_shares_a_write_with_a_patient_caller_is_answered_by_his_own_deadlin
         long.abort();
     }
 }
+
+/// A removal comes before what is on its way: what it removes then is not certain to be gone.
+#[tokio::test]
+async fn what_was_under_way_when_a_removal_began_is_removed_again_and_then_no_more() {
+    let (_, store, one, _) = ledger().await;
+    let pieces = [piece(1, 0, 1), piece(2, 0, 2)];
+    let orphans = async || one.orphans(Ctx::default()).await;
+    drop(one.making(vec![pieces[0]]));
+    let making = one.making(vec![pieces[1]]);
+    let before = orphans().await;
+    assert_eq!(before.iter().map(|made| made.piece).collect::<Vec<_>>(), pieces);
+    drop(making);
+    one.removed(&before);
+    let left = orphans().await;
+    assert_eq!(left.iter().map(|made| made.piece).collect::<Vec<_>>(), [pieces[1]], "it came behind the removal");
+    one.removed(&left);
+    assert_eq!(orphans().await, []);
+    // Listed by another, and by itself.
+    let _making = one.making(pieces.to_vec());
+    one.register(soon(), &pieces[..1]).await.unwrap();
+    one.read(Ctx::default()).await.unwrap();
+    assert_eq!(orphans().await.len(), 1);
+    one.listed(&pieces[1..]);
+    assert_eq!(orphans().await, []);
+    store.delete(one.read_op().key).await.unwrap();
+    assert_eq!(orphans().await, []);
+}

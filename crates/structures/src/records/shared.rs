@@ -18,7 +18,7 @@ use super::{BATCH_BYTES, SHARDS_MAX};
 use crate::append::Tuning;
 use crate::events;
 use crate::ids::random_id;
-use crate::ledger::{Ledger, List, Piece};
+use crate::ledger::{Ledger, List, Made, Piece};
 use crate::manifest::{Manifest, unexpected};
 use crate::name::Name;
 use crate::owned::{self, GONE, Owned};
@@ -246,16 +246,9 @@ impl Inner {
         let incarnation = || (random_id() >> 1).max(1);
         let piece = |&shard: &u32| Piece { number: u64::from(shard), part: 0, incarnation: incarnation() };
         let drawn: Vec<Piece> = shards.iter().map(piece).collect();
-        // Should a reply be lost, or this future be dropped, a look that misses the list removes them.
-        self.ledger.making(&drawn);
-        let made = self.make_drawn(deadline, &drawn).await;
-        match &made {
-            Ok(()) => self.ledger.listed(&drawn),
-            // A look beside this call may have taken them for removed before they were there.
-            Err(error) if error.kind() != ErrorKind::Lost => self.ledger.making(&drawn),
-            Err(_) => {}
-        }
-        made
+        self.make_drawn(deadline, &drawn).await?;
+        self.ledger.listed(&drawn);
+        Ok(())
     }
 
     async fn make_drawn(&self, deadline: Instant, drawn: &[Piece]) -> Result<()> {
@@ -272,8 +265,10 @@ impl Inner {
             });
             batch.push(self.header_op(shard)?);
         }
+        // Should a reply be lost, or this future be dropped, a look that misses the list removes them.
+        let making = self.ledger.making(drawn.to_vec());
         let mut replies = self.vigil().run(Ctx { deadline: Some(deadline) }, batch).await.into_iter();
-        self.ledger.making(drawn);
+        drop(making);
         let mut pieces = Vec::with_capacity(drawn.len());
         for piece in drawn {
             let shard = piece.number as u32;
@@ -330,21 +325,21 @@ impl Inner {
         let made = self.ledger.orphans(ctx).await;
         for some in made.chunks(self.store.profile().batch_ops_max) {
             if self.remove(ctx, some).await.is_ok() {
-                self.ledger.listed(some);
+                self.ledger.removed(some);
             }
         }
     }
 
     /// Removes shards where they are of these incarnations.
-    async fn remove(&self, ctx: Ctx, made: &[Piece]) -> Result<()> {
+    async fn remove(&self, ctx: Ctx, made: &[Made]) -> Result<()> {
         let (profile, mut ops) = (self.store.profile(), Batch::new());
         // Bits are removed by their mark; of an item it must be looked whose it is.
         let gets = if self.is_native() { &[] } else { made };
-        let gets: Result<Batch> = gets.iter().map(|piece| self.header_op(piece.number as u32)).collect();
+        let gets: Result<Batch> = gets.iter().map(|made| self.header_op(made.piece.number as u32)).collect();
         let gets = gets?;
         let mut found =
             if gets.is_empty() { Vec::new() } else { self.store.run(ctx, gets).await.into_vec() }.into_iter();
-        for piece in made {
+        for Made { piece, .. } in made {
             // It was one.
             let shard = piece.number as u32;
             let is_ours = self.is_native()
@@ -538,3 +533,7 @@ impl fmt::Debug for Inner {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

@@ -34,7 +34,7 @@
 //! | open_or_create | 1 if it is there, 3 to make it |
 //!
 //! # Limits and memory
-//! A member has 0 bytes up to [`Set::member_bytes_max`]: the store's limit on a value less about 6 KB. The members of one call may come to as
+//! A member has 0 bytes up to [`Set::member_bytes_max`]: the store's limit on a value less 2,904 bytes, less 2 as text. The members of one call may come to as
 //! much in each shard. A member costs its bytes, and 1 to 2 for its length, once compacted; each write costs 14 to 17 bytes a shard more until then.
 //! A shard costs 27 bytes, its key and the writers it remembers (13 to 15 bytes each).
 //!

@@ -62,13 +62,14 @@ impl Shared {
             // Drawn anew each time: see the ledger.
             let drawn = layout::counter_incarnation(random_id());
             let made = Piece { number: window, part: COUNTER, incarnation: drawn };
-            self.ledger.making(&[made]);
+            let making = self.ledger.making(vec![made]);
             let value = layout::new_counter(drawn);
             let incr = Op::arith(key.clone(), Arith::Incr(hits));
             let before = self.ledger.seen();
             let batch =
                 [Op::put(key.clone(), PutMode::Add, value, self.life(window)), incr.clone(), self.ledger.read_op()];
             let mut replies = self.vigil().run(ctx, Batch::from_iter(batch)).await.into_iter();
+            drop(making);
             let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
             let (added, counted, listed) = (next(), next(), next());
             let number = match (counted.map_err(|error| counting(error, &key))?, added) {
@@ -93,7 +94,7 @@ impl Shared {
                     self.ledger.listed(&[made]);
                     Ok(())
                 }
-                Err(error) => Err(self.not_entered(ctx, error, &key, made).await),
+                Err(error) => Err(self.not_entered(ctx, error, &key, window).await),
             };
         }
         let detail = format!("the counter of window {window} was evicted {TRIES_MAX} times before it could count");
@@ -129,14 +130,12 @@ impl Shared {
     }
 
     /// The error of a hit that was counted in a window that could not be entered in the ledger.
-    async fn not_entered(&self, ctx: Ctx, error: Error, key: &Key, made: Piece) -> Error {
+    async fn not_entered(&self, ctx: Ctx, error: Error, key: &Key, window: u64) -> Error {
         if error.kind() == ErrorKind::Lost {
             // Dropped, or lost whole: what was made is nobody's.
-            self.ledger.making(&[made]);
             self.remove_orphans(ctx).await;
             return error.effect(Effect::NotApplied);
         }
-        let window = made.number;
         let detail = format!(
             "the hit was counted, but window {window} could not be entered in the ledger, so its loss would not be told: {}",
             error.detail()

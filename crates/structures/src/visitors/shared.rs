@@ -160,10 +160,10 @@ impl Shared {
         let made = self.ledger.orphans(ctx).await;
         for some in made.chunks(self.store.profile().batch_ops_max) {
             let deletes: Result<Batch> =
-                some.iter().map(|piece| Ok(Op::delete(self.key(piece.number, piece.part)?))).collect();
+                some.iter().map(|made| Ok(Op::delete(self.key(made.piece.number, made.piece.part)?))).collect();
             let Ok(deletes) = deletes else { return };
             if self.store.run(ctx, deletes).await.iter().all(Result::is_ok) {
-                self.ledger.listed(some);
+                self.ledger.removed(some);
             }
         }
     }

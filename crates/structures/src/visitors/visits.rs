@@ -113,7 +113,7 @@ impl Shared {
         let incarnation = random_id();
         let value = layout::shard_value(incarnation, &[]);
         let piece = Piece { number: window, part: visit.part, incarnation };
-        self.ledger.making(&[piece]);
+        let making = self.ledger.making(vec![piece]);
         let before = self.ledger.seen();
         let batch = [
             Op::put(visit.key.clone(), PutMode::Add, value, self.life(window)),
@@ -121,6 +121,7 @@ impl Shared {
             self.ledger.read_op(),
         ];
         let mut replies = self.vigil().run(visit.ctx(), Batch::from_iter(batch)).await.into_iter();
+        drop(making);
         let mut next = || replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()));
         let (added, appended, listed) = (next(), next(), next());
         let is_in = appended? == Reply::Stored;
@@ -138,7 +139,6 @@ impl Shared {
             }
             Err(error) if error.kind() == ErrorKind::Lost => {
                 // Dropped, or lost whole: what was made is nobody's.
-                self.ledger.making(&[piece]);
                 self.remove_orphans(visit.ctx()).await;
                 Err(error.effect(Effect::NotApplied))
             }

@@ -12,7 +12,7 @@ use larder_structures::registry::{drop_structure, find};
 use larder_structures::{Name, PackedRecords, ShardedHash};
 
 use crate::support::hooked::{Hooked, dies_at};
-use crate::support::natives::Natives;
+use crate::support::natives::{Held, Natives};
 
 fn store() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
@@ -195,4 +195,65 @@ async fn who_writes_to_a_native_shard_that_nothing_came_to_yet_fills_it() {
     one.reshard(3).await.unwrap();
     let found = entries(&hash(&store).await).await;
     assert_eq!((found.len(), &*found["0"], &*found["7"], &*found["new"]), (31, "w", "v", "w"));
+}
+
+#[tokio::test]
+async fn a_record_without_a_field_to_set_is_known_from_then_on_and_missed_with_its_shard() {
+    let (_, store) = store();
+    let records = records(&store).await;
+    for id in [3, 5] {
+        records.set(id, &[]).await.unwrap();
+        assert_eq!(records.highest().await.unwrap(), Some(id));
+    }
+    assert_eq!(records.aggregate(&["a"]).await.unwrap().records, 6);
+    remove(&store, shard(&store, 0).await).await;
+    let error = records.set(5, &[]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
+}
+
+/// 64 ops of 1,024 numbers each, of which a record here has two.
+#[tokio::test]
+async fn so_many_numbers_are_read_from_bits_in_one_round_trip_as_documented() {
+    let (counting, store) = counting(store().1);
+    let schema = Schema::parse(["a:u5", "b:u11"]).unwrap();
+    let options = PackedRecords::options().schema(schema).shard_bytes(1 << 17);
+    let records = options.open_or_create(&store, "n").await.unwrap();
+    let last = 64 * 1_024 / 2;
+    set(&records, last - 1, 3, 2_000).await.unwrap();
+    for (count, round_trips, ops) in [(600, 1, 2), (last, 1, 64), (last + 1, 2, 65)] {
+        let before = counting.counts();
+        let ids: Vec<u64> = (0..count).collect();
+        let read = records.get_many(&ids).await.unwrap();
+        let cost = counting.counts().since(&before);
+        assert_eq!((cost.round_trips, cost.ops), (round_trips, ops), "{count} records");
+        assert_eq!(read.len() as u64, count);
+        assert_eq!(read.iter().filter(|record| record[1] == Value::Uint(2_000)).count(), usize::from(count >= last));
+    }
+}
+
+/// The key has one member, which no other program has, and only who made it ever makes it.
+#[tokio::test]
+async fn the_highest_id_is_never_lowered_nor_made_again() {
+    let items: StoreRef = Arc::new(MemoryStore::new());
+    let natives = Natives::over(&items);
+    let store = natives.shared();
+    let (one, other) = (records(&store).await, records(&store).await);
+    set(&one, 40, 1, 2).await.unwrap();
+    // It knows of no higher one.
+    set(&other, 3, 1, 2).await.unwrap();
+    let generation = find(&store, Ctx::default(), &Name::new("n").unwrap()).await.unwrap().unwrap().generation;
+    let key = Key::new(format!("L.n.r.{generation:016x}.highest")).unwrap();
+    let held = Held::Names(BTreeMap::from([(format!("{generation:016x}").into(), "41".into())]));
+    assert_eq!(natives.held(&key), Some(held), "the id, plus 1");
+    for records in [&one, &other, &records(&store).await] {
+        assert_eq!(records.highest().await.unwrap(), Some(40));
+    }
+    natives.lose(&key);
+    let error = set(&one, 41, 1, 2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(natives.held(&key), None);
+    // A set of another program's is left as it is.
+    natives.hold(&key, Held::Names(BTreeMap::from([("theirs".into(), "7".into())])));
+    assert_eq!(set(&one, 42, 1, 2).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(natives.held(&key), Some(Held::Names(BTreeMap::from([("theirs".into(), "7".into())]))));
 }

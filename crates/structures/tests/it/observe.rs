@@ -8,8 +8,9 @@ use larder_core::{Ctx, ErrorKind, Key, ManualClock, PutMode, StoreExt, StoreRef,
 use larder_store_memory::MemoryStore;
 use larder_structures::lock::Lock;
 use larder_structures::log::Cursor;
+use larder_structures::records::{Schema, Value};
 use larder_structures::{
-    Array, Cache, Counter, EventLog, Name, Queue, Set, Stack, Table, UniqueVisitors, Visitors, registry,
+    Array, Cache, Counter, EventLog, Name, PackedRecords, Queue, Set, Stack, Table, UniqueVisitors, Visitors, registry,
 };
 
 use crate::array::support::{NOTHING, whole};
@@ -533,4 +534,31 @@ async fn a_cache_tells_retries_conflicts_and_waits() {
     assert_eq!(waiter.await.unwrap().value, "four");
     let all = told("k1");
     assert!(matches!(&all[..], [wait] if wait.starts_with("cache: waited 1") && wait.ends_with(" ms: got")), "{all:?}");
+}
+
+#[tokio::test]
+async fn records_tell_conflicts_and_losses() {
+    seen();
+    let plain = memory();
+    let hooked = Hooked::new(&plain);
+    let options = PackedRecords::options().schema(Schema::parse(["n:u8"]).unwrap());
+    let records = options.open_or_create(&hooked.shared(), "r1").await.unwrap();
+    let other = PackedRecords::open(&plain, "r1").await.unwrap();
+    for _ in 0..2 {
+        records.set(3, &[("n", Value::Uint(7))]).await.unwrap();
+    }
+    assert_eq!(told("r1"), [""; 0], "nobody was in the way");
+    // It is read, then written.
+    hooked.at(2, move |store, batch| async move {
+        other.set(4, &[("n", Value::Uint(8))]).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    records.set(3, &[("n", Value::Uint(9))]).await.unwrap();
+    assert_eq!(told("r1"), ["packed records: conflict"]);
+    assert_eq!(records.get_many(&[3, 4]).await.unwrap(), [[Value::Uint(9)], [Value::Uint(8)]]);
+    let manifest = registry::find(&plain, Ctx::default(), &Name::new("r1").unwrap()).await.unwrap().unwrap();
+    let shard = Key::new(format!("L.r1.r.{:016x}.s0", manifest.generation)).unwrap();
+    assert!(plain.delete(shard).await.unwrap());
+    assert_eq!(records.get(3).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(told("r1"), ["packed records: lost"]);
 }

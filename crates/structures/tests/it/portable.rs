@@ -1,19 +1,23 @@
 //! Reading native keys as items: what is told of those whose structure is not there.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, StoreRef, Want};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, StoreRef, Verb, Want};
 use larder_core::{PutMode, StoreExt, Ttl};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::Portable;
-use larder_structures::{Counter, Kind, Manifest, Name, UniqueVisitors, registry};
+use larder_structures::records::{Schema, Value};
+use larder_structures::{Counter, Kind, Manifest, Name, PackedRecords, UniqueVisitors, registry};
 
 use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::{Meter, data_key, memory, slot_key};
 use crate::support::hooked::Hooked;
 use crate::support::natives::{Held, Natives};
+use crate::support::sieve::Sieve;
 
 /// What a read of this key tells, through [`Portable`], of a store that says of it that it is no item; and its round trips.
 async fn told(key: &str) -> (Error, u64) {
@@ -185,4 +189,81 @@ async fn a_key_that_is_never_native_is_told_as_the_store_tells_it() {
         assert!(error.to_string().contains("of another type"), "{key}: {error}");
         assert_eq!(round_trips, 1, "{key}");
     }
+}
+
+/// All that a store answers, key by key, in a store of items; and the keys of which it said that nothing is there.
+async fn moved(from: &StoreRef, keys: impl IntoIterator<Item = Key>) -> (StoreRef, Vec<Key>) {
+    let keys: Vec<Key> = keys.into_iter().collect();
+    let get = |key: &Key| Op::get(key.clone(), Want::VALUE | Want::FLAGS);
+    let replies = from.run(Ctx::default(), keys.iter().map(get).collect()).await;
+    let (to, mut missing) = (memory(), Vec::new());
+    for (key, reply) in keys.into_iter().zip(replies) {
+        let Some(item) = reply.unwrap().into_item() else {
+            missing.push(key);
+            continue;
+        };
+        let mut put = Op::put(key, PutMode::Add, item.value, Ttl::Never);
+        if let Verb::Put { flags, .. } = &mut put.verb {
+            *flags = item.flags;
+        }
+        assert_eq!(to.run_one(Ctx::default(), put).await.unwrap(), Reply::Stored);
+    }
+    (to, missing)
+}
+
+/// Key by key, as who moves a store does: several structures in one batch.
+#[tokio::test]
+async fn records_and_visitors_in_native_data_are_the_same_ones_where_their_items_are_moved_to() {
+    let natives = Natives::over(&memory()).shared();
+    let keys: Arc<Mutex<BTreeSet<Key>>> = Arc::default();
+    let noted = keys.clone();
+    let noting = Sieve::answering(&natives, move |_, op| {
+        if !op.is_read() {
+            noted.lock().unwrap().insert(op.key.clone());
+        }
+        None
+    });
+    let schema = Schema::parse(["n:u8"]).unwrap();
+    let records = PackedRecords::options().schema(schema).shard_bytes(24).open_or_create(&noting, "n").await.unwrap();
+    for (id, n) in [(3, 200), (8, 1), (30, 7)] {
+        records.set(id, &[("n", Value::Uint(n))]).await.unwrap();
+    }
+    let year = Duration::from_secs(365 * 86_400);
+    let days = UniqueVisitors::options().period(year).expected(50).open_or_create(&noting, "days").await.unwrap();
+    let names: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+    days.add(&names).await.unwrap();
+
+    let highest = Key::new(format!("L.n.r.{:016x}.highest", manifest(&natives, "n").await.generation)).unwrap();
+    let keys = std::mem::take(&mut *keys.lock().unwrap());
+    let (to, missing) = moved(&(Arc::new(Portable::new(natives.clone())) as StoreRef), keys).await;
+    assert_eq!(missing, [highest], "it follows from the shards");
+    let records = PackedRecords::open(&to, "n").await.unwrap();
+    let values = [200, 0, 1, 7].map(|n| [Value::Uint(n)]);
+    assert_eq!(records.get_many(&[3, 4, 8, 30]).await.unwrap(), values);
+    assert_eq!(records.highest().await.unwrap(), Some(30));
+    let days = UniqueVisitors::open(&to, "days").await.unwrap();
+    assert_eq!(days.count().await.unwrap().visitors, 30);
+    // And they go on as what they are there.
+    records.set(31, &[("n", Value::Uint(9))]).await.unwrap();
+    days.add(["7", "new"]).await.unwrap();
+    assert_eq!((records.highest().await.unwrap(), days.count().await.unwrap().visitors), (Some(31), 31));
+}
+
+/// Nothing is asked beside it: one server says all there is to a key of an item, and to a name without a manifest.
+#[tokio::test]
+async fn what_stands_in_items_on_one_server_is_read_in_one_round_trip() {
+    let items = memory();
+    let counting = Counting::new(items.clone());
+    let mut meter = Meter::new(counting.clone());
+    let portable: StoreRef = Arc::new(Portable::new(Arc::new(counting)));
+    // A slot of an exact counter, the number of a fast one, a shard of records, and what is no structure's.
+    for key in ["L.c.s.0123456789abcdef.0", "L.c.n.0123456789abcdef.0", "L.c.r.c123456789abcdef.s0", "c"] {
+        let key = Key::new(key).unwrap();
+        items.put(key.clone(), PutMode::Add, "what it is", Ttl::Never).await.unwrap();
+        assert_eq!(read(&portable, &key).await.unwrap(), "what it is");
+        assert_eq!(meter.round_trips(), 1, "{key:?}");
+    }
+    let absent = Name::new("c").unwrap().manifest_key().unwrap();
+    assert_eq!(portable.run_one(Ctx::default(), Op::get(absent, Want::VALUE)).await.unwrap(), Reply::Miss);
+    assert_eq!(meter.round_trips(), 1, "a manifest that is not there");
 }

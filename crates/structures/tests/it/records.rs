@@ -15,19 +15,19 @@ use crate::support::twice::Twice;
 
 /// Shards of 64 records each.
 const SHARD_BYTES: usize = 72;
-const IN_SHARD_1: u64 = 64;
+pub(crate) const IN_SHARD_1: u64 = 64;
 
-async fn records(store: &StoreRef) -> PackedRecords {
+pub(crate) async fn records(store: &StoreRef) -> PackedRecords {
     let options = PackedRecords::options().schema(Schema::parse(["visits:u8"]).unwrap()).shard_bytes(SHARD_BYTES);
     options.open_or_create(store, "users").await.unwrap()
 }
 
-async fn set(records: &PackedRecords, id: u64, visits: u64) -> larder_core::Result<()> {
+pub(crate) async fn set(records: &PackedRecords, id: u64, visits: u64) -> larder_core::Result<()> {
     records.set(id, &[("visits", Value::Uint(visits))]).await
 }
 
 /// Loses a shard, as an eviction does.
-async fn evict(store: &StoreRef, shard: u32) {
+pub(crate) async fn evict(store: &StoreRef, shard: u32) {
     let manifest = registry::find(store, Ctx::default(), &Name::new("users").unwrap()).await.unwrap().unwrap();
     let key = Key::new(format!("L.users.r.{:016x}.s{shard}", manifest.generation)).unwrap();
     let is_native = !store.profile().natives.is_empty();
@@ -36,17 +36,17 @@ async fn evict(store: &StoreRef, shard: u32) {
 }
 
 /// A store for each of the two layouts.
-fn stores() -> [StoreRef; 2] {
+pub(crate) fn stores() -> [StoreRef; 2] {
     let memory = || Arc::new(MemoryStore::new()) as StoreRef;
     [memory(), Natives::over(&memory()).shared()]
 }
 
 /// An id in each of the first shards.
-fn one_a_shard(shards: u64) -> Vec<u64> {
+pub(crate) fn one_a_shard(shards: u64) -> Vec<u64> {
     (0..shards).map(|shard| 1 + shard * IN_SHARD_1).collect()
 }
 
-fn is_lost<T: std::fmt::Debug>(told: larder_core::Result<T>) {
+pub(crate) fn is_lost<T: std::fmt::Debug>(told: larder_core::Result<T>) {
     assert_eq!(told.unwrap_err().kind(), ErrorKind::Lost);
 }
 

@@ -238,3 +238,44 @@ async fn a_window_that_is_made_behind_a_drop_is_removed_again() {
         assert_eq!(memory.stats().items, 0, "{when}");
     }
 }
+
+/// A look beside the making of a window meets the drop, and takes the window, which is not there yet, for removed; then it is made, and its maker is not told, or stopped waiting.
+#[tokio::test]
+async fn a_window_that_a_look_beside_its_making_missed_is_removed_by_the_next() {
+    for (is_dropped, is_answered, has_id) in
+        [(true, true, false), (true, true, true), (false, true, false), (true, false, false), (true, false, true)]
+    {
+        let (_, shared) = clock();
+        let (memory, store) = memory(&shared);
+        let hooked = Hooked::new(&store);
+        let site = visitors(&hooked.shared(), &shared).await;
+        let found = larder_structures::registry::find(&store, Ctx::default(), &Name::new("n").unwrap()).await;
+        let list = Key::new(format!("L.n.v.{:016x}.0", found.unwrap().unwrap().generation)).unwrap();
+        let (beside, made) = (site.clone(), Arc::new(tokio::sync::Notify::new()));
+        let is_made = made.clone();
+        hooked.at(1, move |store, batch| async move {
+            if is_dropped {
+                drop_it(&store).await;
+            } else {
+                assert!(store.delete(list).await.unwrap());
+            }
+            assert_eq!(beside.current().await.unwrap_err().kind(), ErrorKind::Lost);
+            _ = store.run(Ctx::default(), batch.clone()).await;
+            is_made.notify_one();
+            if !is_answered {
+                std::future::pending::<()>().await;
+            }
+            fail(&batch, Effect::Unknown)
+        });
+        let hit = async || if has_id { site.hit_visitor("a").await } else { site.hit().await };
+        tokio::select! {
+            biased;
+            outcome = hit() => assert!(outcome.is_err()),
+            () = async { made.notified().await; tokio::time::sleep(MINUTE / 60).await } => assert!(!is_answered),
+        }
+        assert_eq!(site.current().await.unwrap_err().kind(), ErrorKind::Lost);
+        // The manifest is there where nothing but the list is gone.
+        let kept = usize::from(!is_dropped);
+        assert_eq!(memory.stats().items, kept, "dropped: {is_dropped}, answered: {is_answered}, id: {has_id}");
+    }
+}

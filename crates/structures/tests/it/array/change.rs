@@ -376,3 +376,29 @@ async fn commits_that_are_read_later_than_the_shards_and_have_forgotten_what_the
     });
     assert_eq!(sorted(&reader).await, whole(5));
 }
+
+/// Others write the commits between a change's write of them and the look at what stands there then, which goes out with it.
+#[tokio::test]
+async fn what_others_change_right_behind_a_change_is_not_taken_for_its_own() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let hooked = Hooked::new(&store);
+    let (array, others) =
+        (options().open_or_create(&hooked.shared(), "a").await.unwrap(), options().open(&store, "a").await.unwrap());
+    let second = others.clone();
+    // The commits are read, the shards written, the commits written and read back.
+    hooked.at(3, move |store, batch| async move {
+        let [write, look] = [0, 1].map(|at| batch.iter().skip(at).take(1).cloned().collect::<Batch>());
+        assert_eq!(batch.len(), 2);
+        let mut replies = store.run(Ctx::default(), write).await;
+        second.change(whole(1), whole(0)).await.unwrap();
+        replies.extend(store.run(Ctx::default(), look).await);
+        replies
+    });
+    array.change(whole(0), NOTHING).await.unwrap();
+    array.change(whole(2), whole(1)).await.unwrap();
+    let fresh = options().open(&store, "a").await.unwrap();
+    for array in [&array, &others, &fresh] {
+        assert_eq!(sorted(array).await, whole(2));
+        array.compact().await.unwrap();
+    }
+}

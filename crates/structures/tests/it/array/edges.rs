@@ -9,7 +9,7 @@ use larder_structures::{Array, ArrayOptions, Lock, Name, registry};
 
 use crate::array::support::{NOTHING, sorted, whole};
 use crate::support::answering::Answering;
-use crate::support::hooked::{Hooked, fail};
+use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::support::probe::{Probe, set_value, value_of};
 
 /// Nothing is compacted unless it must be.
@@ -216,4 +216,79 @@ async fn a_change_under_a_lock_that_is_compacted_before_its_look_counted() {
     array.change_under(&guard, whole(1), whole(0)).await.unwrap();
     assert_eq!(sorted(&array).await, whole(1));
     guard.release().await.unwrap();
+}
+
+/// The bound is of what a call comes to in a shard: an element of n bytes takes those and its length, of three bytes for the first and of one for the second.
+#[tokio::test]
+async fn a_call_may_come_to_the_last_byte_of_its_limit() {
+    let store = Probe::small(20_000).shared();
+    let array = options(1).open_or_create(&store, "a").await.unwrap();
+    let largest = vec![b'x'; array.element_bytes_max()];
+    let error = array.push([&largest, &vec![b'y'; 61]]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{error}");
+    let [comes_to, limit] = [largest.len() + 3 + 62, largest.len() + 3 + 61];
+    assert!(error.to_string().contains(&format!("come to {comes_to} bytes in shard 0 of 1; the limit is {limit}:")));
+    assert!(array.elements().await.unwrap().is_empty());
+    let most = [largest, vec![b'y'; 60]];
+    array.push(&most).await.unwrap();
+    assert_eq!(array.elements().await.unwrap(), most);
+}
+
+#[tokio::test]
+async fn a_change_that_never_came_to_its_end_is_no_element_in_the_figures() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let array = options(2).open_or_create(&store, "a").await.unwrap();
+    array.change(whole(0), NOTHING).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let dying = options(2).open(&hooked.shared(), "a").await.unwrap();
+    // It reads the commits, writes into each shard, and then would make that count.
+    dies_at(&hooked, 3, dying.change(whole(1), NOTHING)).await;
+    let stat = array.stat().await.unwrap();
+    assert_eq!((stat.elements, sorted(&array).await), (10, whole(0).into_iter().map(Bytes::from).collect()));
+    assert!(stat.stale_bytes > 0, "{stat:?}");
+}
+
+/// What a later release may write into the manifest, one thing at a time.
+#[tokio::test]
+async fn an_array_that_spreads_or_copies_its_elements_otherwise_is_not_opened() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    Array::open_or_create(&store, "a").await.unwrap();
+    let key = Name::new("a").unwrap().manifest_key().unwrap();
+    let manifest = value_of(&store, &key).await;
+    // Behind the number of copies there is how elements are spread.
+    let copies_at = manifest.len() - 2;
+    for at in [copies_at, copies_at + 1] {
+        let mut other = manifest.to_vec();
+        other[at] += 1;
+        set_value(&store, &key, other.into()).await;
+        let error = Array::open(&store, "a").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
+        assert!(error.to_string().contains("in a way this release does not know"), "{error}");
+    }
+    set_value(&store, &key, manifest).await;
+    Array::open(&store, "a").await.unwrap();
+}
+
+#[tokio::test]
+async fn pushes_that_wait_for_one_that_is_under_way_travel_together() {
+    let probe = Probe::new();
+    let array = options(1).open_or_create(&probe.shared(), "a").await.unwrap();
+    let element = |number: u8| vec![number; 1_000];
+    probe.close_gate();
+    let pushes: Vec<_> = (1..=9)
+        .map(|number| {
+            let array = array.clone();
+            tokio::spawn(async move { array.push([element(number)]).await })
+        })
+        .collect();
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    probe.round_trips();
+    probe.open_gate();
+    for push in pushes {
+        push.await.unwrap().unwrap();
+    }
+    assert_eq!(probe.round_trips(), 1, "the first was under way, the other eight are one write");
+    assert_eq!(sorted(&array).await, (1..=9).map(element).collect::<Vec<_>>());
 }

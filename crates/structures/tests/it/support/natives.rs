@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use larder_core::native::{
-    BitAct, BitField, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Score,
+    BitAct, BitField, Families, Guarded, GuardedAct, GuardedBits, GuardedBitsAct, Native, NativeReply, Only, Score,
 };
 use larder_core::profile::Encodings;
 use larder_core::{
@@ -115,7 +115,7 @@ impl Natives {
             Native::SortedScores { members } => {
                 NativeReply::Scores(members.iter().map(|member| names.get(member).map(score)).collect())
             }
-            Native::SortedAdd { entries, .. } => NativeReply::Count(raise(all, key, entries)),
+            Native::SortedAdd { entries, only } => NativeReply::Count(put_scores(all, key, entries, *only)),
             Native::BitsMake { value } => {
                 let is_new = !all.contains_key(key);
                 all.entry(key.clone()).or_insert(Held::Bits(value.to_vec()));
@@ -154,13 +154,20 @@ fn score(text: &Bytes) -> Score {
     Score::new(std::str::from_utf8(text).unwrap().parse().unwrap()).unwrap()
 }
 
-/// Members that are there, where the score grows: how many.
-fn raise(all: &mut All, key: &Key, entries: &[(Bytes, Score)]) -> u64 {
+/// Of those that may be put: how many are new, or have another score.
+fn put_scores(all: &mut All, key: &Key, entries: &[(Bytes, Score)], only: Only) -> u64 {
+    if !only.contains(Only::KNOWN) {
+        all.entry(key.clone()).or_insert(Held::Names(BTreeMap::new()));
+    }
     let Some(Held::Names(names)) = all.get_mut(key) else { return 0 };
     let mut count = 0;
     for (member, to) in entries {
-        if let Some(now) = names.get_mut(member).filter(|now| score(now) < *to) {
-            *now = to.get().to_string().into();
+        let may = match names.get(member).map(score) {
+            None => !only.contains(Only::KNOWN),
+            Some(now) => now < *to || (now > *to && !only.contains(Only::GREATER)),
+        };
+        if may {
+            names.insert(member.clone(), to.get().to_string().into());
             count += 1;
         }
     }

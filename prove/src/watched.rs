@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Error, Profile, Run, Store, StoreRef};
 use larder_testkit::history::Caused;
+use tokio::time::Instant;
+
+/// A batch that takes longer is one of those of which calls run out of time.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// Counts the batches of which something failed, and of those the ones with a write that may have been carried out for all their caller learns, or waits for.
 #[derive(Debug)]
@@ -34,6 +39,7 @@ struct UnderWay {
     is_late: bool,
     has_writes: bool,
     failed: bool,
+    begun: Instant,
     /// Whether it may be unknown of a write that it was carried out.
     is_cut: bool,
 }
@@ -43,14 +49,21 @@ impl UnderWay {
         let (caused, has_writes) = (watched.caused.clone(), batch.iter().any(|op| !op.is_read()));
         caused.under_way.fetch_add(1, Ordering::SeqCst);
         // So it is where nobody waits for its end.
-        UnderWay { caused, is_late: watched.is_late, has_writes, failed: true, is_cut: has_writes }
+        UnderWay {
+            caused,
+            is_late: watched.is_late,
+            has_writes,
+            failed: true,
+            begun: Instant::now(),
+            is_cut: has_writes,
+        }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let count = |counter: &AtomicU64, is_one| _ = counter.fetch_add(u64::from(is_one), Ordering::SeqCst);
-        count(&self.caused.failures, self.failed);
+        count(&self.caused.failures, self.failed || self.begun.elapsed() >= SLOW);
         count(&self.caused.cuts, self.is_cut);
         count(&self.caused.late, self.is_cut && self.is_late);
         self.caused.under_way.fetch_sub(1, Ordering::SeqCst);

@@ -56,7 +56,7 @@ pub struct Caused {
     pub watched: AtomicBool,
     /// Batches whose writes, or some of them, nobody knows of whether they were carried out: their callers learnt so, or went away.
     pub cuts: AtomicU64,
-    /// Batches of which something failed, whatever is known of it: the cuts, too.
+    /// Batches of which something failed, whatever is known of it, or that took so long that calls may run out of time: the cuts, too.
     pub failures: AtomicU64,
     /// Batches that have begun and not ended yet; no cause, but what may become one.
     pub under_way: AtomicU64,

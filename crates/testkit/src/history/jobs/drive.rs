@@ -195,6 +195,8 @@ impl<H: Clone, O: Clone, R: Clone> Ended<H, O, R> {
         let ends_midway = |invoked| calls.iter().any(|call| call.invoked == invoked && (self.ends_midway)(&call.op));
         let has_ended = |open: &Open| open.had_failed || open.kind == ErrorKind::Full;
         told.open_early.retain(|open| !(has_ended(open) && open.invoked.is_some_and(ends_midway)));
+        // A call whose time is over may not know how far it had come.
+        told.open_early.retain(|open| !(open.kind == ErrorKind::Timeout && open.had_failed));
         told.open_early.retain(|open| !(open.kind == ErrorKind::Conflict && self.others_may_be_losses));
         told.tells_doubts = self.tells_doubts;
         let excuses = excuses(&told, &self.caused);

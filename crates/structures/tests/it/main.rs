@@ -26,6 +26,7 @@ mod registry;
 mod replicas_redis;
 mod set;
 mod sharded;
+mod sharded_ends;
 mod sizes;
 mod sorted_races;
 mod table;

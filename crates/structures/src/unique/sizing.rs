@@ -177,7 +177,9 @@ fn rice_bits(gap: f64) -> f64 {
 fn chunk(bytes: usize) -> usize {
     let mut chunk = CHUNK_BYTES_FIRST;
     while chunk < bytes && chunk < CHUNK_BYTES_MAX {
-        chunk = (chunk + chunk / 4).next_multiple_of(8);
+        let next = (chunk + chunk / 4).next_multiple_of(8);
+        // There is none between the largest and what is a fifth less.
+        chunk = if next >= CHUNK_BYTES_MAX / 5 * 4 { CHUNK_BYTES_MAX } else { next };
     }
     // Larger items are cut into pieces by the server.
     chunk.max(bytes)
@@ -436,6 +438,7 @@ mod tests {
         for pair in chunks.windows(2) {
             assert_eq!([pair[0], pair[0] + 1, pair[1] - 1].map(chunk), [pair[0], pair[1], pair[1]]);
         }
-        assert_eq!(chunk(1_000_000), 1_000_000, "it is cut into pieces");
+        assert_eq!([394_840, 394_841, 493_553, 524_288].map(chunk), [394_840, 524_288, 524_288, 524_288]);
+        assert_eq!([524_289, 1_000_000].map(chunk), [524_289, 1_000_000], "it is cut into pieces");
     }
 }

@@ -88,7 +88,7 @@ async fn ends_that_others_write_first_at_each_try_are_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_filling_takes_three_round_trips_for_128_shards_and_three() {
+async fn a_filling_takes_three_round_trips_for_128_shards_and_three_and_three_more_where_the_ends_were_lost() {
     for (shards, steps) in [(1, 1), (128, 1), (129, 2), (300, 3)] {
         let (memory, store) = memory();
         let options = || ShardedSortedSet::options().shards(shards).kept(2);
@@ -98,10 +98,14 @@ async fn a_filling_takes_three_round_trips_for_128_shards_and_three() {
         let hooked = Hooked::new(&store);
         let dying = options().open(&hooked.shared(), "n").await.unwrap();
         dies_at(&hooked, ENDS_FILL, dying.top(2)).await;
-        let counting = larder_layers::Counting::new(store);
+        let counting = larder_layers::Counting::new(store.clone());
         let reader = options().open(&(Arc::new(counting.clone()) as StoreRef), "n").await.unwrap();
-        let (cost, found) = cost(&counting, reader.top(2)).await;
-        assert_eq!((cost.round_trips, named(&found)), (3 * steps + 3, vec!["m9", "m8"]), "{shards} shards");
+        let (counts, found) = cost(&counting, reader.top(2)).await;
+        assert_eq!((counts.round_trips, named(&found)), (3 * steps + 3, vec!["m9", "m8"]), "{shards} shards");
+        // They are begun anew, between two looks at the map.
+        lose_ends(&memory, &store).await;
+        let (counts, found) = cost(&counting, reader.top(2)).await;
+        assert_eq!((counts.round_trips, named(&found)), (3 * steps + 6, vec!["m9", "m8"]), "{shards} shards");
     }
 }
 
@@ -227,4 +231,22 @@ async fn ends_of_shards_that_others_keep_from_being_filled_are_a_conflict() {
     let error = points(&beaten).await.top(2).await.unwrap_err();
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied), "{error}");
     assert_eq!(tries.load(Ordering::Relaxed), 3 * 100, "what they come from, a hundred times");
+}
+
+/// As by a failover of the server that has the ends: others have written them as often since as this handle knows.
+#[tokio::test]
+async fn ends_that_went_back_are_made_again_though_others_wrote_them_as_often_since() {
+    let (memory, store) = memory();
+    let knows = points(&store).await;
+    knows.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let (key, before) = contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".1")).expect("the ends");
+    knows.set([("ours", 100.0)]).await.unwrap();
+    let put = Op::put(Key::new(key).unwrap(), PutMode::Set, before, Ttl::Never);
+    store.run_one(Ctx::default(), put).await.unwrap();
+    // It looks at other shards, which were told of nothing newer.
+    let others = points(&store).await;
+    others.set([("theirs", 90.0)]).await.unwrap();
+    for handle in [&knows, &points(&store).await] {
+        assert_eq!(named(&handle.top(2).await.unwrap()), ["ours", "theirs"]);
+    }
 }

@@ -69,7 +69,7 @@ Examples:
     #[command(after_help = "\
 Prints how many there were. `-` alone reads members from standard input, one a line.
 
-Round trips: open 2, remove 2 for every batch, 3 where it changes an end; filling one that falls short 3 for every 128 shards.
+Round trips: open 2, remove 2 for every batch, 3 where it changes an end; filling one that falls short 3 for every 128 shards, and 3.
 
 Examples:
   larder top remove points ann bob")]

@@ -529,6 +529,18 @@ mod tests {
         assert!(!decoder.read(&[], &mut 0, &mut Vec::new()));
     }
 
+    /// What is behind the bytes reads as zeros, and they may be the code of a byte that follows itself.
+    #[test]
+    fn a_text_that_runs_past_the_bytes_ends_there() {
+        let texts = [vec![b'a'; 1_000], [&[b'a'; 1_000][..], b"b"].concat()];
+        let made = model(&texts);
+        let decoder = TextDecoder::new(&made);
+        let mut text = Vec::new();
+        assert!(!decoder.read(&[0], &mut 0, &mut text));
+        // The first takes none.
+        assert!(text.len() <= 1 + 8 && text.iter().all(|byte| *byte == b'a'), "{} bytes of 8 bits", text.len());
+    }
+
     #[test]
     #[expect(clippy::useless_conversion, reason = "whatever pairs are kept as, they are compared as places")]
     fn a_byte_that_two_follow_has_pairs_where_the_one_before_tells_which() {

@@ -47,6 +47,8 @@ pub struct Core {
     map_key: Key,
     /// The newest map that was seen; never held across an await.
     plan: Mutex<Plan>,
+    /// A look beside other ops found that the store went back; the next call that is asked, or ends, tells it.
+    setback: Mutex<Option<Error>>,
     /// When the map is looked at next, by the clock's monotonic time.
     next_look_ms: AtomicU64,
     /// The last look found no map, or none that this release knows.
@@ -112,6 +114,7 @@ impl Core {
             params,
             timeout,
             plan: Mutex::new(plan),
+            setback: Mutex::default(),
             gates: (0..GATES).map(|_| tokio::sync::Mutex::new(())).collect(),
             keeper: Keeper::default(),
         })
@@ -129,6 +132,20 @@ impl Core {
     /// The newest map that this handle has seen.
     pub(super) fn plan(&self) -> Plan {
         *self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What stands in the way of a call as it begins, and as it ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] where others made the name anew, each time; [`ErrorKind::RolledBack`] where a look beside other ops found that the store went back, once.
+    pub(super) fn check(&self) -> Result<()> {
+        self.vigil.check()?;
+        self.tell_setback()
+    }
+
+    /// The second of these.
+    pub(super) fn tell_setback(&self) -> Result<()> {
+        self.setback.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
 
     /// The key of the map.
@@ -149,7 +166,8 @@ impl Core {
         self.a_batch(2, OPS_A_BATCH)
     }
 
-    /// Runs a batch, with a look at the manifest and at the map in it if one is due; where the map is gone, or none that this release knows, all ops say so.
+    /// Runs a batch, with a look at the manifest and at the map in it if one is due; where the map is gone, or none that this release knows, all ops say so. Where the store
+    /// went back [`check`](Core::check) says so.
     /// **Round trips: 1.**
     pub(super) async fn run(&self, ctx: Ctx, mut batch: Batch) -> Replies {
         if batch.len() >= self.store.profile().batch_ops_max || !self.is_look_due() {
@@ -157,12 +175,18 @@ impl Core {
         }
         let are_reads: Vec<bool> = batch.iter().map(Op::is_read).collect();
         batch.push(Op::get(self.map_key.clone(), Want::VALUE));
+        let before = self.plan();
         let mut replies = self.vigil.run(ctx, batch).await;
         let Some(Ok(reply)) = replies.pop() else { return replies };
         let map = self.map_of(reply);
         self.is_map_amiss.store(map.is_err(), Ordering::Release);
         match map {
-            Ok(plan) => _ = self.learn(plan),
+            // What was in the batch has happened, and is answered; the call tells it all the same.
+            Ok(plan) => {
+                if let Err(error) = self.heed(&before, plan) {
+                    *self.setback.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                }
+            }
             // It was dropped, say: what was written went to shards that nobody finds any more.
             Err(error) => {
                 for (reply, is_read) in replies.iter_mut().zip(are_reads).filter(|(reply, _)| reply.is_ok()) {
@@ -188,20 +212,39 @@ impl Core {
     /// Reads the map; answers the newest that is known then. **Round trips: 1.**
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`] where it is older than one that was known before it was read.
+    /// [`ErrorKind::Lost`] where it is gone, [`ErrorKind::RolledBack`], once, where the store went back since one that was known before it was read.
     pub(super) async fn refresh(&self, ctx: Ctx) -> Result<Plan> {
         let known = self.plan();
         let batch = Batch::from_buf([Op::get(self.map_key.clone(), Want::VALUE)]);
         let mut replies = self.vigil.run(ctx, batch).await;
         self.vigil.check()?;
         let reply = replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-        let plan = self.map_of(reply)?;
-        if plan.version < known.version {
-            let (now, then) = (plan.version, known.version);
-            let detail = format!("the map of {} was at version {then} and is at {now}", self.what());
-            return Err(self.loss(Error::new(ErrorKind::RolledBack, detail)));
+        self.heed(&known, self.map_of(reply)?)
+    }
+
+    /// Learns a map that was asked for when `before` was known: the newest that is known then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::RolledBack`] where the store went back since. It is gone on from what was read, so it is told once.
+    pub(super) fn heed(&self, before: &Plan, read: Plan) -> Result<Plan> {
+        if before.leads_to(&read) {
+            return Ok(self.learn(read));
         }
-        Ok(self.learn(plan))
+        let mut known = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == *before {
+            *known = read;
+        }
+        drop(known);
+        Err(self.set_back(before, &read))
+    }
+
+    /// The error for a map that another one has taken the place of which was not written behind it.
+    fn set_back(&self, before: &Plan, now: &Plan) -> Error {
+        let shown = match (before.version, now.version) {
+            (then, now) if then == now => format!("was at version {then}, and another has that version now"),
+            (then, now) => format!("was at version {then} and is at {now}"),
+        };
+        self.loss(Error::new(ErrorKind::RolledBack, format!("the map of {} {shown}", self.what())))
     }
 
     /// The map that was read.
@@ -212,7 +255,7 @@ impl Core {
         Plan::decode(&item.value).ok_or_else(|| unknown_map(&self.what(), &self.map_key))
     }
 
-    /// The newer one of this and the one that is known: another task's read may have overtaken.
+    /// The newer one of this and the one that is known: another task's read may have overtaken. Of two of one version the one that is known: by which to go [`heed`](Core::heed) says.
     pub(super) fn learn(&self, plan: Plan) -> Plan {
         let mut known = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         if plan.version > known.version {
@@ -494,10 +537,14 @@ impl Core {
     /// What is to be done about shards that cannot be used as they are: the map is read again. **Round trips: 1.**
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] for one that is missing though the map is the same, [`ErrorKind::RolledBack`] for one that is sealed then.
+    /// [`ErrorKind::Lost`] for one that is missing though the map is the same, [`ErrorKind::RolledBack`] for one that is sealed then, and where the store went back since `before`.
     pub(super) async fn look_again(&self, ctx: Ctx, before: &Plan, found: &Unusable, strikes: &mut u32) -> Result<()> {
         let now = self.refresh(ctx).await?;
-        if now.version != before.version {
+        if !before.leads_to(&now) {
+            // Another task of this handle was told.
+            return Err(self.set_back(before, &now));
+        }
+        if now != *before {
             *strikes = 0;
             return Ok(());
         }
@@ -629,96 +676,5 @@ impl fmt::Debug for Core {
 }
 
 #[cfg(test)]
-mod tests {
-    use larder_core::{PutMode, StoreExt, Ttl};
-
-    use super::*;
-    use crate::sharded::layout::LAYOUT;
-    use crate::sharded::write::Change;
-
-    fn hash() -> Core {
-        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
-        let manifest = Manifest::new(Kind::ShardedHash, LAYOUT, 1, Bytes::new());
-        let params = Params { kept: Kept::Native, is_dense: false, limits: None };
-        let plan = Plan { version: 1, map: Map { id: 1, shards: 1, per_shard: 0 }, phase: Phase::Stable };
-        Core::new(&store, &Name::new("n").unwrap(), manifest, params, plan, Duration::from_secs(5)).unwrap()
-    }
-
-    /// A reply that has these of the marks live, sealed and unfilled, and then values.
-    fn reply(marks: [bool; 3], values: &[&'static str]) -> Reply {
-        let marks = marks.map(|has| has.then(|| Bytes::from_static(b"1")));
-        let values = values.iter().map(|value| Some(Bytes::from_static(value.as_bytes())));
-        Reply::from(NativeReply::Values(marks.into_iter().chain(values).collect()))
-    }
-
-    #[test]
-    fn a_native_shard_is_what_its_mark_says() {
-        let hash = hash();
-        for (marks, mark) in [
-            ([true, false, false], Mark::Live),
-            ([false, true, false], Mark::Sealed),
-            ([false, false, true], Mark::Unfilled),
-            ([false, false, false], Mark::Missing),
-        ] {
-            assert_eq!(hash.values(reply(marks, &["v"])).unwrap(), (mark, vec![Some(Bytes::from("v"))]));
-            assert_eq!(hash.values(reply(marks, &[])).unwrap(), (mark, vec![]));
-        }
-        for strange in [NativeReply::Values(vec![None, None]), NativeReply::Flags(Vec::new()), NativeReply::Count(3)] {
-            let error = hash.values(strange.into()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
-        }
-    }
-
-    /// Who counts a shard looks at its mark before and after: filled in between, the count may be of either.
-    #[test]
-    fn a_count_of_a_native_shard_holds_where_it_was_the_same_before_and_after() {
-        let hash = hash();
-        let (live, unfilled, sealed) = ([true, false, false], [false, false, true], [false, true, false]);
-        for (before, after, mark) in [
-            (live, live, Mark::Live),
-            (unfilled, live, Mark::Turned),
-            (live, sealed, Mark::Sealed),
-            (unfilled, unfilled, Mark::Unfilled),
-        ] {
-            let replies = [reply(before, &[]), NativeReply::Count(5).into(), reply(after, &[])];
-            let sight = hash.sight(&Ask::Count, &mut replies.into_iter().map(Ok)).unwrap();
-            assert_eq!(sight.mark, mark);
-            // The mark is no element.
-            assert!(matches!(sight.found, Found::Count(4)), "{sight:?}");
-        }
-    }
-
-    /// Others dropped it, and it was resharded meanwhile: shards may be left that take everything.
-    #[tokio::test]
-    async fn a_handle_that_misses_its_map_acknowledges_nothing_from_then_on() {
-        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
-        let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
-        let name = Name::new("n").unwrap();
-        let set = settings.open(&store, &name, Kind::ShardedSet, true).await.unwrap();
-        let get = Op::get(set.map_key.clone(), Want::VALUE);
-        let map = store.run_one(Ctx::default(), get).await.unwrap().into_item().unwrap().value;
-        let put = |value: Bytes| Op::put(set.map_key.clone(), PutMode::Set, value, Ttl::Never);
-        let names = [Bytes::from_static(b"a")];
-        let add = async || set.change(&names, &[Change::Put(Bytes::new())]).await;
-        store.run_one(Ctx::default(), Op::delete(set.map_key.clone())).await.unwrap();
-        set.next_look_ms.store(0, Ordering::Relaxed);
-        for (then, kind) in [(Bytes::from_static(b"another"), ErrorKind::Lost), (map, ErrorKind::LayoutMismatch)] {
-            for _ in 0..2 {
-                let error = add().await.unwrap_err();
-                assert_eq!((error.kind(), error.known_effect()), (kind, Effect::NotApplied), "{error}");
-                assert_eq!(set.get(&names).await.unwrap_err().kind(), kind);
-            }
-            store.run_one(Ctx::default(), put(then)).await.unwrap();
-        }
-        add().await.unwrap();
-        assert!(!set.is_look_due(), "the next look is due in a minute");
-        // What was written beside the look may be there.
-        let replies = async |ops| set.run(Ctx::default(), Batch::from_iter(ops)).await;
-        store.run_one(Ctx::default(), Op::delete(set.map_key.clone())).await.unwrap();
-        set.next_look_ms.store(0, Ordering::Relaxed);
-        let key = Key::new("k").unwrap();
-        let ops = [Op::get(key.clone(), Want::VALUE), Op::put(key, PutMode::Set, "v", Ttl::Never)];
-        let told: Vec<_> = replies(ops).await.into_iter().map(|reply| reply.unwrap_err().known_effect()).collect();
-        assert_eq!(told, [Effect::NotApplied, Effect::Unknown]);
-    }
-}
+#[path = "core_tests.rs"]
+mod tests;

@@ -20,7 +20,8 @@ const SHARDS_A_STEP: u16 = 128;
 const TRIES_MAX: usize = 200;
 
 impl Core {
-    /// Fills the ends, unless they have enough members: what is there then. **Round trips: 3** for every 128 shards, and 3.
+    /// Fills the ends, unless they have enough members: what is there then. **Round trips: 3** for every 128 shards, and 2; 1 more where they are not being
+    /// filled yet.
     ///
     /// # Errors
     /// [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone; [`Conflict`](larder_core::ErrorKind::Conflict) where others keep changing them.
@@ -130,7 +131,7 @@ impl Core {
             }
             if !unfilled.is_empty() {
                 match self.fill(ctx, plan, &unfilled).await {
-                    Err(error) if error.kind() == ErrorKind::Conflict && self.plan().version != plan.version => {}
+                    Err(error) if error.kind() == ErrorKind::Conflict && self.plan() != *plan => {}
                     filled => filled?,
                 }
             }
@@ -138,7 +139,7 @@ impl Core {
             if is_old {
                 self.look_again(ctx, plan, &unusable, &mut strikes).await?;
             }
-            if self.plan().version != plan.version {
+            if self.plan() != *plan {
                 return Ok(Err(0));
             }
             todo = left;

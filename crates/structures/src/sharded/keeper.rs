@@ -57,8 +57,8 @@ pub(super) struct Keeper {
 #[derive(Default)]
 struct State {
     held: Option<Arc<Held>>,
-    /// The greatest version that was seen.
-    newest: u64,
+    /// Those of the greatest version that was seen, also once they are gone.
+    newest: Option<Arc<Held>>,
 }
 
 /// The ends as they were read.
@@ -66,6 +66,15 @@ struct State {
 pub(super) struct Held {
     pub(super) ends: Ends,
     cas: Cas,
+    /// What they were read from.
+    value: Bytes,
+}
+
+impl Held {
+    /// True if `later` may have been written behind these, or are these. Of one version there are others only where the store went back and they were written as often since.
+    fn leads_to(&self, later: &Held) -> bool {
+        later.ends.version > self.ends.version || (later.ends.version == self.ends.version && later.value == self.value)
+    }
 }
 
 /// What is left to do about a member whose shard was written.
@@ -95,8 +104,8 @@ impl Keeper {
         self.state().held.clone()
     }
 
-    fn newest(&self) -> u64 {
-        self.state().newest
+    fn newest(&self) -> Option<Arc<Held>> {
+        self.state().newest.clone()
     }
 
     /// They are gone.
@@ -106,8 +115,8 @@ impl Keeper {
 
     fn learn(&self, held: &Arc<Held>) {
         let mut state = self.state();
-        if held.ends.version >= state.newest {
-            state.newest = held.ends.version;
+        if state.newest.as_ref().is_none_or(|newest| held.ends.version >= newest.ends.version) {
+            state.newest = Some(held.clone());
             state.held = Some(held.clone());
         }
     }
@@ -133,24 +142,24 @@ impl Core {
             Error::new(ErrorKind::LayoutMismatch, detail)
         })?;
         let cas = item.cas.ok_or_else(|| Error::new(ErrorKind::Protocol, "the store gave no cas token"))?;
-        let held = Arc::new(Held { ends, cas });
+        let held = Arc::new(Held { ends, cas, value: item.value });
         self.keeper.learn(&held);
         Ok(held)
     }
 
-    /// Reads the ends; begins them anew where they are gone, or older than they were. **Round trips: 1.**
+    /// Reads the ends; begins them anew where they are gone, or the store went back since they were read. **Round trips: 1.**
     pub(super) async fn read_ends(&self, ctx: Ctx) -> Result<Arc<Held>> {
         let newest = self.keeper.newest();
         match self.look_at_ends(ctx).await? {
-            Some(held) if held.ends.version >= newest => Ok(held),
-            old => self.begin_anew(ctx, old, newest).await,
+            Some(held) if newest.as_ref().is_none_or(|newest| newest.leads_to(&held)) => Ok(held),
+            old => self.begin_anew(ctx, old, newest.map_or(0, |newest| newest.ends.version)).await,
         }
     }
 
     async fn look_at_ends(&self, ctx: Ctx) -> Result<Option<Arc<Held>>> {
         let batch = Batch::from_buf([self.ends_cell()?.read_op()]);
         let mut replies = self.run(ctx, batch).await;
-        self.vigil.check()?;
+        self.check()?;
         self.learn_ends(replies.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)
     }
 
@@ -362,8 +371,11 @@ impl Core {
         drop(alone);
         let is_short = |held: Arc<Held>| held.ends.filling.is_none() && held.ends.are_short(self.kept());
         if self.keeper.held().is_some_and(is_short) {
-            // The change is made, whatever comes of this: who reads them fills them otherwise.
-            _ = self.fill_ends().await;
+            // The change is made, whatever comes of this: who reads them fills them otherwise. But that the store went back is told once.
+            match self.fill_ends().await {
+                Err(error) if error.kind() == ErrorKind::RolledBack => return Err(error.effect(Effect::Unknown)),
+                _ => {}
+            }
         }
         Ok(told)
     }

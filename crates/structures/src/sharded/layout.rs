@@ -224,6 +224,12 @@ impl Plan {
         }
     }
 
+    /// True if `later` may have been written behind this one, or is it. Else the store went back in between: each version is written once, so another plan of the same one
+    /// was written after others had gone back to one before.
+    pub(super) fn leads_to(&self, later: &Plan) -> bool {
+        later.version > self.version || later == self
+    }
+
     /// True where shards of this map are of use, or may come to be.
     pub(super) fn names(&self, map: &Map) -> bool {
         self.map.id == map.id || self.other().is_some_and(|other| other.id == map.id)

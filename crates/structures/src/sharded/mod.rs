@@ -54,7 +54,7 @@
 //! | the ends lost | only where the store is built to evict: made again from the shards by whoever needs them | the same | the same |
 //! | a lost shard, or map (looked at once a minute) | only where the store is built to evict | [`Lost`](larder_core::ErrorKind::Lost), never an empty one | the same |
 //! | while it is resharded | all of the above | the same | the same |
-//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is `RolledBack`; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
+//! | a shard that is older than it was (a server restored from a copy) | cannot be | cannot be | not noticed; of the map it is [`RolledBack`](larder_core::ErrorKind::RolledBack), once a handle that knew the newer, or another one of the same version; of the ends it is mended when a handle, or a shard that is looked at, has seen newer ones |
 //!
 //! What reads all shards (`len`, `entries`, `members`) is no snapshot: each is read at one moment. An element that is neither added nor removed meanwhile is there once.
 //!
@@ -68,7 +68,7 @@
 //! | top, bottom | 1 | |
 //! | score, of one or many | 1; 2 for one at an end that others changed | |
 //! | set, add, remove of scored members | 2; 3 where an end is changed, and 3 more each time that others change it meanwhile | |
-//! | filling the ends | 3 for every 128 shards, and 3 | |
+//! | filling the ends | 3 for every 128 shards, and 3; where they were lost, or went back, and 6 with the read that found it | |
 //! | open | 2 | 2 |
 //! | open_or_create | 2 if it is there, 4 to make it | the same |
 //! | while it is resharded | a write to a shard that nothing came to yet: 5 more; a read: 1 more | 4 more; 1 more |
@@ -371,7 +371,8 @@ macro_rules! common {
             /// # Errors
             /// [`BadInput`](larder_core::ErrorKind::BadInput) unless they are 1 to [`SHARDS_MAX`](super::SHARDS_MAX); [`Lost`](larder_core::ErrorKind::Lost) where a shard is gone;
             /// [`Conflict`](larder_core::ErrorKind::Conflict) where others keep resharding; [`Full`](larder_core::ErrorKind::Full) for shards that are items and too few for what
-            /// stands in the old ones, which go on as they are; those of the store. Whatever it is, nothing is lost by it: reshard again.
+            /// stands in the old ones, which go on as they are; [`RolledBack`](larder_core::ErrorKind::RolledBack), once, where the store went back since this handle read the map;
+            /// those of the store. Whatever it is, nothing is lost by it: reshard again.
             pub async fn reshard(&self, shards: u16) -> larder_core::Result<()> {
                 self.0.reshard(shards, &mut |_| ()).await
             }

@@ -36,7 +36,7 @@ impl Core {
 
     /// The same, each with the version of the ends that stands in its shard.
     pub(super) async fn find(&self, deadline: Instant, names: &[Bytes]) -> Result<Vec<(Option<Bytes>, u64)>> {
-        self.vigil.check()?;
+        self.check()?;
         let ctx = Ctx { deadline: Some(deadline) };
         let mut out = vec![(None, 0); names.len()];
         let mut todo: Vec<usize> = (0..names.len()).collect();
@@ -48,7 +48,7 @@ impl Core {
                 Err(error) if self.params.is_dense && strikes == 0 => {
                     strikes += 1;
                     let now = self.refresh(ctx).await?;
-                    if now.version == plan.version {
+                    if now == plan {
                         return Err(error);
                     }
                     continue;
@@ -93,7 +93,7 @@ impl Core {
                 self.look_again(ctx, &plan, &unusable, &mut strikes).await?;
             }
         }
-        self.vigil.check()?;
+        self.check()?;
         Ok(out)
     }
 
@@ -123,7 +123,7 @@ impl Core {
     ///
     /// **Round trips: 1** for every 1,024 shards, 128 that are read whole; and 1 more for those that nothing came to yet.
     pub(super) async fn sweep(&self, whole: bool) -> Result<Sweep> {
-        self.vigil.check()?;
+        self.check()?;
         'anew: loop {
             let plan = self.plan();
             let mut sweep = Sweep::default();
@@ -138,13 +138,13 @@ impl Core {
                     todo = left;
                     if !todo.is_empty() {
                         self.look_again(ctx, &plan, &unusable, &mut strikes).await?;
-                        if self.plan().version != plan.version {
+                        if self.plan() != plan {
                             continue 'anew;
                         }
                     }
                 }
             }
-            self.vigil.check()?;
+            self.check()?;
             return Ok(sweep);
         }
     }

@@ -50,7 +50,7 @@ pub struct Progress {
 impl Core {
     /// Makes the shards `shards`, after finishing what another one began.
     pub(super) async fn reshard(&self, shards: u16, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<()> {
-        self.vigil.check()?;
+        self.check()?;
         runtime::current("resharding waits now and then")?;
         if !(1..=SHARDS_MAX).contains(&shards) {
             let detail = format!("{} takes 1 to {SHARDS_MAX} shards, not {shards}", self.what());
@@ -87,7 +87,11 @@ impl Core {
     }
 
     /// The map with its token. **Round trips: 1.**
+    ///
+    /// # Errors
+    /// As [`refresh`](Core::refresh).
     async fn read_plan(&self) -> Result<(Plan, Cas)> {
+        let known = self.plan();
         let batch = Batch::from_buf([Op::get(self.map_key().clone(), Want::VALUE | Want::CAS)]);
         let mut replies = self.vigil.run(self.ctx(), batch).await;
         self.vigil.check()?;
@@ -98,7 +102,7 @@ impl Core {
             self.refresh(self.ctx()).await?;
             return Err(self.beaten());
         };
-        self.learn(plan);
+        self.heed(&known, plan)?;
         Ok((plan, cas))
     }
 
@@ -187,9 +191,11 @@ impl Core {
             Err(error) => Err(error),
         };
         let (now, cas) = match read {
-            // It was dropped meanwhile: nobody knows of these.
-            Err(error) if error.kind() == ErrorKind::Lost => {
-                _ = self.remove(&to, 0..to.shards).await;
+            // It was dropped meanwhile, or went back to before the plan: nobody knows of these.
+            Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::RolledBack) => {
+                if error.kind() == ErrorKind::Lost || !self.plan().names(&to) {
+                    _ = self.remove(&to, 0..to.shards).await;
+                }
                 return Err(error);
             }
             read => read?,
@@ -228,7 +234,7 @@ impl Core {
         while waited < PLAN_MAX {
             tokio::time::sleep(pause).await;
             waited += pause;
-            if self.read_plan().await?.0.version != plan.version {
+            if self.read_plan().await?.0 != *plan {
                 break;
             }
         }

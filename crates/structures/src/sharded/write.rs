@@ -91,7 +91,7 @@ impl Core {
         changes: &[Change],
         looks: bool,
     ) -> Result<Vec<Told>> {
-        self.vigil.check()?;
+        self.check()?;
         let ctx = Ctx { deadline: Some(deadline) };
         let mut call = Call { names, changes, looks, doubts: HashMap::new() };
         let mut out = vec![Told::default(); names.len()];
@@ -102,8 +102,9 @@ impl Core {
         let mut plan = self.plan();
         for round in 0..ROUNDS_MAX {
             if todo.is_empty() {
-                // A batch of these may have seen that others made the name again.
+                // A batch of these may have seen that others made the name again, or that the store went back.
                 self.vigil.check()?;
+                self.tell_setback().map_err(|error| midway(error, is_begun))?;
                 return Ok(out);
             }
             if round > 0 && ambient::now() >= deadline {
@@ -117,7 +118,7 @@ impl Core {
                 // More shards may have been made since.
                 Err(error) if self.params.is_dense => {
                     let now = self.refresh(ctx).await.map_err(|error| midway(error, is_begun))?;
-                    if now.version == plan.version {
+                    if now == plan {
                         return Err(midway(error, is_begun));
                     }
                     continue;
@@ -157,7 +158,7 @@ impl Core {
         if !round.unfilled.is_empty() {
             match self.fill(ctx, plan, &round.unfilled).await {
                 // Filled by others, and resharded again since: that map is not in force any more.
-                Err(error) if error.kind() == ErrorKind::Conflict && self.plan().version != plan.version => {}
+                Err(error) if error.kind() == ErrorKind::Conflict && self.plan() != *plan => {}
                 filled => filled.map_err(|error| error.effect(Effect::NotApplied))?,
             }
         }

@@ -177,7 +177,9 @@ fn rice_bits(gap: f64) -> f64 {
 fn chunk(bytes: usize) -> usize {
     let mut chunk = CHUNK_BYTES_FIRST;
     while chunk < bytes && chunk < CHUNK_BYTES_MAX {
-        chunk = (chunk + chunk / 4).next_multiple_of(8);
+        let next = (chunk + chunk / 4).next_multiple_of(8);
+        // There is none between the largest and what is a fifth less.
+        chunk = if next >= CHUNK_BYTES_MAX / 5 * 4 { CHUNK_BYTES_MAX } else { next };
     }
     // Larger items are cut into pieces by the server.
     chunk.max(bytes)
@@ -383,5 +385,60 @@ mod tests {
         let on = Room { key_bytes: 40, is_in_process: false, members_max: 512 };
         let padded = [150, 200, 600, 1_000].map(|expected| head(&params, expected, 1, on).padded_bytes);
         assert_eq!(padded, [840, 1_080, 2_800, 4_440]);
+    }
+
+    /// Of a class of 5,120 bytes malloc takes 16, the item 22, and its key 40.
+    #[test]
+    fn golden_sizes_in_the_process() {
+        let on = Room { key_bytes: 40, is_in_process: true, members_max: 512 };
+        let shards = [Precision::Compact, Precision::Exact]
+            .map(|precision| head(&params(precision, Shape::Blob), 10_000_000, 1, on).shards);
+        assert_eq!(shards, [6_606, 29_447]);
+    }
+
+    /// Where more members than 512 are packed, a set has fewer than the most: as many as take the least a member.
+    #[test]
+    fn golden_numbers_of_sets_where_more_members_are_packed() {
+        let params = params(Precision::Compact, Shape::Native);
+        let sets = [256, 1_024, 2_048, 4_096].map(|members_max| {
+            head(&params, 10_000_000, 1, Room { key_bytes: 40, is_in_process: false, members_max }).shards
+        });
+        assert_eq!(sets, [51_335, 11_618, 5_724, 2_856]);
+    }
+
+    #[test]
+    fn what_a_set_takes_with_its_mark_is_what_random_throws_show() {
+        for (mean, sets) in [(20u32, 20_000), (400, 2_000)] {
+            let mut random = fastrand::Rng::with_seed(5);
+            // One is the mark.
+            let mut members = vec![1usize; sets];
+            (0..mean as usize * sets).for_each(|_| members[random.usize(..sets)] += 1);
+            let taken: f64 = members.iter().map(|members| class(8 + 4 * members)).sum();
+            let a_set = taken / sets as f64 + SET_ENTRY_BYTES + 48.0;
+            let planned = bytes_in_a_set(f64::from(mean), 39) * f64::from(mean);
+            assert!((planned - a_set).abs() < 2.0, "sets of {mean}: {planned} for {a_set} bytes");
+        }
+    }
+
+    /// A string has a header of 3 bytes, and a zero at its end.
+    #[test]
+    fn a_key_takes_the_class_of_its_string() {
+        let taken = |key_bytes: usize| bytes_in_a_set(20.0, key_bytes) * 20.0;
+        for (key_bytes, class) in [(1, 16.0), (12, 16.0), (13, 32.0), (28, 32.0), (29, 48.0), (44, 48.0)] {
+            let more = taken(key_bytes) - taken(0);
+            assert!((more - (class - 16.0)).abs() < 1e-6, "a key of {key_bytes} bytes takes {more} more");
+        }
+    }
+
+    /// Those that `memcached -vv` tells.
+    #[test]
+    fn an_item_goes_into_the_smallest_chunk_that_has_room() {
+        let chunks = [96, 120, 152, 192, 240, 304, 384, 480, 600, 752, 944, 1_184, 1_480, 1_856, 2_320, 2_904, 3_632];
+        assert_eq!([1, 95].map(chunk), [96, 96]);
+        for pair in chunks.windows(2) {
+            assert_eq!([pair[0], pair[0] + 1, pair[1] - 1].map(chunk), [pair[0], pair[1], pair[1]]);
+        }
+        assert_eq!([394_840, 394_841, 493_553, 524_288].map(chunk), [394_840, 524_288, 524_288, 524_288]);
+        assert_eq!([524_289, 1_000_000].map(chunk), [524_289, 1_000_000], "it is cut into pieces");
     }
 }

@@ -117,6 +117,8 @@ mod tests {
         known.visited(5, 78);
         assert!(!known.has_visitor(5, 78), "a window that was forgotten came back");
         assert_eq!(known.lock().visitors, 0);
+        known.listed(10, 0, key("ten"), 9);
+        assert_eq!(known.part(9, 0), Some(key("nine")), "the oldest that is kept is no older one");
     }
 
     #[test]

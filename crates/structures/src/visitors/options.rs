@@ -244,3 +244,36 @@ fn can_carry(store: &StoreRef, params: Params) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visitors_as_no_release_makes_them_are_a_layout_mismatch() {
+        const DAYS_30_MS: u64 = 2_592_000_000;
+        let name = Name::new("n").unwrap();
+        let of = |period_ms, shards| {
+            Manifest::new(Kind::Visitors, LAYOUT, Ledger::SHARDS, Params { period_ms, shards }.encode())
+        };
+        let opened = |manifest: &Manifest| {
+            let params = VisitorsOptions::default().compare(&name, manifest).map_err(|error| error.kind())?;
+            Ok((params.period_ms, params.shards))
+        };
+        for (period_ms, shards) in [(1_000, 1), (300_000, 4), (DAYS_30_MS, 256)] {
+            assert_eq!(opened(&of(period_ms, shards)), Ok((period_ms, shards)));
+        }
+        let strange = [
+            of(999, 4),
+            of(DAYS_30_MS + 1, 4),
+            of(300_000, 0),
+            of(300_000, 257),
+            Manifest { shards: Ledger::SHARDS + 1, ..of(300_000, 4) },
+            Manifest { copies: 3, ..of(300_000, 4) },
+            Manifest { params: bytes::Bytes::new(), ..of(300_000, 4) },
+        ];
+        for manifest in strange {
+            assert_eq!(opened(&manifest), Err(ErrorKind::LayoutMismatch), "{manifest:?}");
+        }
+    }
+}

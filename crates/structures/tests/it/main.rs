@@ -27,6 +27,8 @@ mod registry;
 mod replicas_redis;
 mod set;
 mod sharded;
+mod sharded_ends;
+mod sharded_setback;
 mod sizes;
 mod sorted_races;
 mod table;

@@ -23,27 +23,27 @@ use crate::support::sieve::Sieve;
 /// puts the new map in force, ...
 const MAKES: u64 = 4;
 /// ... and this one begins to fill it.
-const FILLS: u64 = 7;
+pub(crate) const FILLS: u64 = 7;
 
-fn memory() -> (Arc<MemoryStore>, StoreRef) {
+pub(crate) fn memory() -> (Arc<MemoryStore>, StoreRef) {
     let memory = Arc::new(MemoryStore::new());
     (memory.clone(), memory)
 }
 
-fn counting() -> (Counting, StoreRef) {
+pub(crate) fn counting() -> (Counting, StoreRef) {
     let counting = Counting::new(Arc::new(MemoryStore::new()));
     (counting.clone(), Arc::new(counting))
 }
 
 /// What a call costs, and what it answers.
-async fn cost<T>(counting: &Counting, call: impl Future<Output = Result<T>>) -> (Counts, T) {
+pub(crate) async fn cost<T>(counting: &Counting, call: impl Future<Output = Result<T>>) -> (Counts, T) {
     let before = counting.counts();
     let answer = call.await.unwrap();
     (counting.counts().since(&before), answer)
 }
 
 /// All that a store holds.
-fn contents(memory: &MemoryStore) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(crate) fn contents(memory: &MemoryStore) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut contents = BTreeMap::new();
     for shard in 0..memory.shards() {
         memory.each_of_shard(shard, |key, seen| _ = contents.insert(key.to_vec(), seen.value.to_vec()));
@@ -201,6 +201,12 @@ async fn a_shard_that_is_unfilled_while_nothing_comes_to_it_is_lost() {
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
         assert!(error.to_string().contains("sharded set \"n\": shard "), "{error}");
     }
+    // It is looked at four times, and the map each time.
+    let probe = Probe::over(store.clone());
+    let reader = set(&probe.shared(), 2).await;
+    probe.round_trips();
+    assert_eq!(reader.has("7").await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(probe.round_trips(), 4 * 2);
 }
 
 #[tokio::test]
@@ -456,6 +462,9 @@ async fn calls_send_as_many_ops_as_shards_they_touch() {
     let (cost, found) = self::cost(&counting, few.get_many(&fields)).await;
     assert!(found.iter().all(Option::is_some));
     assert_eq!(cost.round_trips, 1, "256 shards are read at once");
+    let (cost, found) = self::cost(&counting, hash.get_many(&fields)).await;
+    assert!(found.iter().all(Option::is_some));
+    assert_eq!((cost.round_trips, cost.ops), (2, 300), "one more for each further 256");
 }
 
 #[tokio::test]
@@ -466,6 +475,27 @@ async fn a_name_that_is_too_long_is_told_without_a_request() {
     let error = set.has(vec![b'x'; 65_536]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
     assert_eq!(counting.counts().since(&before).round_trips, 0);
+    let longest = vec![b'x'; 65_535];
+    assert_eq!(set.add([&longest]).await.unwrap(), [true]);
+    assert!(set.has(&longest).await.unwrap() && !set.has(&longest[1..]).await.unwrap());
+}
+
+/// Beside the header, and what the lengths of a field and a value take.
+#[tokio::test]
+async fn a_value_has_all_the_room_of_an_item_but_thirty_bytes() {
+    let memory = Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap());
+    let store: StoreRef = memory.clone();
+    let hash = ShardedHash::options().shards(1).open_or_create(&store, "n").await.unwrap();
+    let key = contents(&memory).into_keys().find(|key| key.ends_with(b"-0")).expect("the shard");
+    // It is the same however many shards there come to be.
+    let limit = store.profile().value_bytes_max(key.len() - 1 + "65535".len()) - 30;
+    let longest = "x".repeat(limit);
+    hash.set([("field", &longest)]).await.unwrap();
+    assert_eq!(hash.get("field").await.unwrap().unwrap(), longest);
+    let error = hash.set([("field", longest + "x")]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::BadInput, Effect::NotApplied), "{error}");
+    let says = format!("a value has {} bytes; the limit here is {limit}", limit + 1);
+    assert!(error.to_string().contains(&says), "{error}");
 }
 
 #[tokio::test]
@@ -480,6 +510,14 @@ async fn a_collection_says_how_it_is_made() {
         let said = [("elements are spread by", "XXH3-64"), ("kept in", "items under conditional writes")];
         assert_eq!(found.params[..2], said.map(|(what, how)| (what, how.to_owned())), "{name}");
         assert_eq!(found.params.contains(&("kept at each end", "7".to_owned())), name == "points");
+        assert!(!found.params.iter().any(|(what, _)| what.contains("dense")), "{name}");
+    }
+    let dense = ShardedSet::options().shards(4).dense(10).open_or_create(&store, "dense").await.unwrap();
+    for numbers in [40, 80] {
+        let found = inspect(&store, Ctx::default(), &Name::new("dense").unwrap()).await.unwrap().expect("it is there");
+        let said = [("dense numbers", format!("0 to {}", numbers - 1)), ("dense numbers a shard", "10".to_owned())];
+        assert!(said.iter().all(|what| found.params.contains(what)), "{:?}", found.params);
+        dense.reshard(8).await.unwrap();
     }
 }
 
@@ -492,12 +530,12 @@ async fn the_fullest_shard_is_told() {
     assert_eq!((stat.elements, stat.shards, stat.largest_shard), (7, 4, 4));
 }
 
-async fn points(store: &StoreRef) -> ShardedSortedSet {
+pub(crate) async fn points(store: &StoreRef) -> ShardedSortedSet {
     ShardedSortedSet::options().shards(3).kept(2).open_or_create(store, "n").await.unwrap()
 }
 
 /// Ten members, m0 to m9, of these scores, whose ends were lost.
-async fn without_ends(memory: &MemoryStore, store: &StoreRef) -> ShardedSortedSet {
+pub(crate) async fn without_ends(memory: &MemoryStore, store: &StoreRef) -> ShardedSortedSet {
     let points = points(store).await;
     points.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
     let ends = contents(memory).into_keys().find(|key| key.ends_with(b".1")).expect("the ends");
@@ -505,7 +543,7 @@ async fn without_ends(memory: &MemoryStore, store: &StoreRef) -> ShardedSortedSe
     points
 }
 
-fn named(found: &[(bytes::Bytes, f64)]) -> Vec<&str> {
+pub(crate) fn named(found: &[(bytes::Bytes, f64)]) -> Vec<&str> {
     found.iter().map(|(member, _)| std::str::from_utf8(member).unwrap()).collect()
 }
 
@@ -528,6 +566,7 @@ async fn ends_are_filled_whatever_others_change_meanwhile_and_who_is_beaten_paus
         });
         reader.top(2).await.unwrap_or_else(|error| panic!("batch {nth}: {error}"));
         if !is_reached.load(Ordering::Relaxed) {
+            assert_eq!(begin.elapsed(), Duration::ZERO, "nobody was in the way");
             break;
         }
         pauses += u32::from(begin.elapsed() > Duration::ZERO);

@@ -1,8 +1,9 @@
 //! Visitors at the edges of what they promise: limits, lives, the list of windows that are over, stores that refuse.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use larder_core::ambient::now;
 use larder_core::{Clock, Ctx, Effect, Error, ErrorKind, ManualClock, StoreRef};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
@@ -12,6 +13,7 @@ use crate::support::far::Far;
 use crate::support::hooked::Hooked;
 use crate::support::probe::Probe;
 use crate::support::shaped::Shaped;
+use crate::support::sieve::Sieve;
 use crate::support::steady::steady;
 use crate::visitors::support::*;
 
@@ -28,9 +30,11 @@ async fn all_windows_in_use_have_ten_thousand_pieces_at_the_most() {
     let clock = clock();
     let store = memory(&clock);
     // Of the windows that are kept there are 3; of those that are over for some clock as many as 10 minutes have.
-    for (period_ms, pieces) in [(16_667, Some(10_023)), (17_143, None)] {
-        let options = options(&clock).period(Duration::from_millis(period_ms)).shards(256);
-        let made = options.open_or_create(&store, format!("site-{period_ms}")).await.map(drop);
+    for (period_ms, shards, pieces) in
+        [(16_667, 256, Some(10_023)), (17_143, 256, None), (16_500, 249, None), (16_500, 250, Some(10_040))]
+    {
+        let options = options(&clock).period(Duration::from_millis(period_ms)).shards(shards);
+        let made = options.open_or_create(&store, format!("site-{period_ms}-{shards}")).await.map(drop);
         let said = made.map_err(|error| (error.kind(), error.to_string()));
         match pieces {
             None => assert_eq!(said, Ok(())),
@@ -40,6 +44,41 @@ async fn all_windows_in_use_have_ten_thousand_pieces_at_the_most() {
                 assert!(text.contains(&format!("have {pieces} pieces in use; the limit is 10000")), "{text}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_window_is_five_minutes_unless_said_and_up_to_thirty_days() {
+    const DAYS_30: Duration = Duration::from_secs(30 * 24 * 3_600);
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let unsaid = Visitors::options().open_or_create(&store, "unsaid").await.unwrap();
+    assert_eq!(unsaid.period(), Duration::from_secs(300));
+    let long = Visitors::options().period(DAYS_30).open_or_create(&store, "long").await.unwrap();
+    assert_eq!((long.period(), Visitors::open(&store, "long").await.unwrap().period()), (DAYS_30, DAYS_30));
+    let longer = Visitors::options().period(DAYS_30 + Duration::from_millis(1));
+    assert_eq!(kind(longer.open_or_create(&store, "longer").await), ErrorKind::BadInput);
+}
+
+/// A store that does not answer in time is not waited for.
+#[tokio::test]
+async fn opening_and_making_are_asked_for_within_their_timeout() {
+    const TIMEOUT: Duration = Duration::from_secs(7);
+    let clock = clock();
+    let deadlines = Arc::new(Mutex::new(Vec::new()));
+    let asked = deadlines.clone();
+    let store = Sieve::answering(&memory(&clock), move |ctx, _| {
+        asked.lock().unwrap().push(ctx.deadline);
+        None
+    });
+    let begin = now();
+    let options = options(&clock).timeout(TIMEOUT);
+    options.open_or_create(&store, NAME).await.unwrap();
+    options.open(&store, NAME).await.unwrap();
+    let deadlines = deadlines.lock().unwrap();
+    assert!(deadlines.len() >= 3, "{deadlines:?}");
+    for deadline in deadlines.iter() {
+        let within = deadline.expect("a deadline");
+        assert!(within >= begin + TIMEOUT && within <= now() + TIMEOUT, "{deadlines:?} after {begin:?}");
     }
 }
 

@@ -1,0 +1,156 @@
+use larder_core::{PutMode, StoreExt, Ttl};
+
+use super::*;
+use crate::sharded::layout::LAYOUT;
+use crate::sharded::write::Change;
+
+fn hash() -> Core {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let manifest = Manifest::new(Kind::ShardedHash, LAYOUT, 1, Bytes::new());
+    let params = Params { kept: Kept::Native, is_dense: false, limits: None };
+    let plan = Plan { version: 1, map: Map { id: 1, shards: 1, per_shard: 0 }, phase: Phase::Stable };
+    Core::new(&store, &Name::new("n").unwrap(), manifest, params, plan, Duration::from_secs(5)).unwrap()
+}
+
+/// A reply that has these of the marks live, sealed and unfilled, and then values.
+fn reply(marks: [bool; 3], values: &[&'static str]) -> Reply {
+    let marks = marks.map(|has| has.then(|| Bytes::from_static(b"1")));
+    let values = values.iter().map(|value| Some(Bytes::from_static(value.as_bytes())));
+    Reply::from(NativeReply::Values(marks.into_iter().chain(values).collect()))
+}
+
+#[test]
+fn a_native_shard_is_what_its_mark_says() {
+    let hash = hash();
+    for (marks, mark) in [
+        ([true, false, false], Mark::Live),
+        ([false, true, false], Mark::Sealed),
+        ([false, false, true], Mark::Unfilled),
+        ([false, false, false], Mark::Missing),
+    ] {
+        assert_eq!(hash.values(reply(marks, &["v"])).unwrap(), (mark, vec![Some(Bytes::from("v"))]));
+        assert_eq!(hash.values(reply(marks, &[])).unwrap(), (mark, vec![]));
+    }
+    for strange in [NativeReply::Values(vec![None, None]), NativeReply::Flags(Vec::new()), NativeReply::Count(3)] {
+        let error = hash.values(strange.into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+    }
+}
+
+/// Who counts a shard looks at its mark before and after: filled in between, the count may be of either.
+#[test]
+fn a_count_of_a_native_shard_holds_where_it_was_the_same_before_and_after() {
+    let hash = hash();
+    let (live, unfilled, sealed) = ([true, false, false], [false, false, true], [false, true, false]);
+    for (before, after, mark) in [
+        (live, live, Mark::Live),
+        (unfilled, live, Mark::Turned),
+        (live, sealed, Mark::Sealed),
+        (unfilled, unfilled, Mark::Unfilled),
+    ] {
+        let replies = [reply(before, &[]), NativeReply::Count(5).into(), reply(after, &[])];
+        let sight = hash.sight(&Ask::Count, &mut replies.into_iter().map(Ok)).unwrap();
+        assert_eq!(sight.mark, mark);
+        // The mark is no element.
+        assert!(matches!(sight.found, Found::Count(4)), "{sight:?}");
+    }
+}
+
+/// Others dropped it, and it was resharded meanwhile: shards may be left that take everything.
+#[tokio::test]
+async fn a_handle_that_misses_its_map_acknowledges_nothing_from_then_on() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
+    let name = Name::new("n").unwrap();
+    let set = settings.open(&store, &name, Kind::ShardedSet, true).await.unwrap();
+    let get = Op::get(set.map_key.clone(), Want::VALUE);
+    let map = store.run_one(Ctx::default(), get).await.unwrap().into_item().unwrap().value;
+    let put = |value: Bytes| Op::put(set.map_key.clone(), PutMode::Set, value, Ttl::Never);
+    let names = [Bytes::from_static(b"a")];
+    let add = async || set.change(&names, &[Change::Put(Bytes::new())]).await;
+    store.run_one(Ctx::default(), Op::delete(set.map_key.clone())).await.unwrap();
+    set.next_look_ms.store(0, Ordering::Relaxed);
+    for (then, kind) in [(Bytes::from_static(b"another"), ErrorKind::Lost), (map, ErrorKind::LayoutMismatch)] {
+        for _ in 0..2 {
+            let error = add().await.unwrap_err();
+            assert_eq!((error.kind(), error.known_effect()), (kind, Effect::NotApplied), "{error}");
+            assert_eq!(set.get(&names).await.unwrap_err().kind(), kind);
+        }
+        store.run_one(Ctx::default(), put(then)).await.unwrap();
+    }
+    add().await.unwrap();
+    assert!(!set.is_look_due(), "the next look is due in a minute");
+    // What was written beside the look may be there.
+    let replies = async |ops| set.run(Ctx::default(), Batch::from_iter(ops)).await;
+    store.run_one(Ctx::default(), Op::delete(set.map_key.clone())).await.unwrap();
+    set.next_look_ms.store(0, Ordering::Relaxed);
+    let key = Key::new("k").unwrap();
+    let ops = [Op::get(key.clone(), Want::VALUE), Op::put(key, PutMode::Set, "v", Ttl::Never)];
+    let told: Vec<_> = replies(ops).await.into_iter().map(|reply| reply.unwrap_err().known_effect()).collect();
+    assert_eq!(told, [Effect::NotApplied, Effect::Unknown]);
+}
+
+/// Of maps of one version, and of older ones, the one that was read later is gone by, and who knew the other is told.
+#[test]
+fn a_map_is_heeded_though_another_one_of_its_version_is_known() {
+    let hash = hash();
+    let plan = |version, id| Plan { version, map: Map { id, shards: 1, per_shard: 0 }, phase: Phase::Stable };
+    let (old, ours, theirs) = (plan(3, 1), plan(4, 2), plan(4, 3));
+    assert_eq!(hash.heed(&hash.plan(), ours).unwrap(), ours);
+    assert_eq!(hash.heed(&ours, ours).unwrap(), ours);
+    assert_eq!(hash.learn(theirs), ours);
+    // Others have overtaken a read of before.
+    assert_eq!(hash.heed(&old, theirs).unwrap(), ours);
+    let told = |before: &Plan, read: Plan| {
+        let error = hash.heed(before, read).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
+        error.to_string()
+    };
+    assert!(told(&ours, theirs).contains("was at version 4, and another has that version now"));
+    assert_eq!(hash.plan(), theirs);
+    // A task that asked while the other was known has nothing to say against what was read since.
+    assert!(told(&ours, old).contains("was at version 4 and is at 3"));
+    assert_eq!(hash.plan(), theirs);
+    told(&theirs, old);
+    assert_eq!(hash.plan(), old);
+    assert_eq!(hash.heed(&old, theirs).unwrap(), theirs);
+}
+
+/// Two tasks go by a map: the one is told that the store went back, and so is the other, who reads what the first has learned.
+#[tokio::test]
+async fn a_task_that_went_by_the_map_before_is_told_as_well() {
+    let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+    let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
+    let set = settings.open(&store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+    let now = set.plan();
+    for before in [Plan { version: now.version + 1, ..now }, Plan { map: Map { id: !now.map.id, ..now.map }, ..now }] {
+        let mut strikes = 0;
+        let again = set.look_again(Ctx::default(), &before, &Unusable::default(), &mut strikes).await;
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::RolledBack);
+    }
+    let before = Plan { version: now.version - 1, ..now };
+    set.look_again(Ctx::default(), &before, &Unusable::default(), &mut 0).await.unwrap();
+}
+
+/// A look beside other ops, which have happened by then: where only the map went back, in shards that no map names.
+#[tokio::test]
+async fn a_look_that_finds_that_the_map_went_back_is_told_once_by_its_call() {
+    for is_add in [true, false] {
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
+        let set = settings.open(&store, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+        let first = set.plan();
+        set.reshard(2, &mut |_| {}).await.unwrap();
+        let put = Op::put(set.map_key.clone(), PutMode::Set, first.encode(), Ttl::Never);
+        store.run_one(Ctx::default(), put).await.unwrap();
+        set.next_look_ms.store(0, Ordering::Relaxed);
+        let names = [Bytes::from_static(b"a")];
+        let error = match is_add {
+            true => set.change(&names, &[Change::Put(Bytes::new())]).await.unwrap_err(),
+            false => set.get(&names).await.unwrap_err(),
+        };
+        assert_eq!((error.kind(), error.is_unknown()), (ErrorKind::RolledBack, is_add), "{error}");
+        set.check().unwrap();
+        assert_eq!(set.plan(), first);
+    }
+}

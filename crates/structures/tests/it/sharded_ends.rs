@@ -1,0 +1,252 @@
+//! The ends of a sorted set while they are filled: what others do meanwhile to them, to the shards and to the map, and what a filling costs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, StoreExt, StoreRef, Ttl, Verb};
+use larder_store_memory::MemoryStore;
+use larder_structures::ShardedSortedSet;
+
+use crate::sharded::{FILLS, contents, cost, memory, named, points, without_ends};
+use crate::support::hooked::{Hooked, dies_at};
+use crate::support::sieve::Sieve;
+
+/// The batches of a reader that finds no ends: one reads them, one the map, one begins them anew, one reads the map again, and this one begins to fill them.
+const ENDS_FILL: u64 = 5;
+
+/// A conditional write of a shard.
+fn is_shard_write(op: &Op) -> bool {
+    op.key.as_bytes().contains(&b'-') && matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. })
+}
+
+/// A conditional write of the ends.
+fn is_ends_write(op: &Op) -> bool {
+    op.key.as_bytes().ends_with(b".1") && matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. })
+}
+
+async fn lose_ends(memory: &MemoryStore, store: &StoreRef) {
+    let ends = contents(memory).into_keys().find(|key| key.ends_with(b".1")).expect("the ends");
+    store.delete(Key::new(ends).unwrap()).await.unwrap();
+}
+
+/// Ten members whose ends were begun anew by one who died before he filled them.
+async fn begun(memory: &MemoryStore, store: &StoreRef) {
+    without_ends(memory, store).await;
+    let hooked = Hooked::new(store);
+    let dying = points(&hooked.shared()).await;
+    dies_at(&hooked, ENDS_FILL, dying.top(2)).await;
+}
+
+/// The versions of the ends that stand in the shards.
+fn seen(memory: &MemoryStore) -> Vec<u64> {
+    let shards = contents(memory).into_iter().filter(|(key, _)| key.contains(&b'-'));
+    shards.map(|(_, shard)| u64::from_le_bytes(shard[14..22].try_into().unwrap())).collect()
+}
+
+/// A reader fills the ends of ten members, m0 to m9, and does so whatever `others` have done at any of its batches.
+async fn is_filled_beside<F: Future<Output = ()> + Send + 'static>(
+    prepare: impl AsyncFn(&MemoryStore, &StoreRef),
+    others: impl Fn(StoreRef) -> F + Clone + Send + 'static,
+) {
+    for nth in 1.. {
+        let (memory, store) = memory();
+        prepare(&memory, &store).await;
+        let hooked = Hooked::new(&store);
+        let reader = points(&hooked.shared()).await;
+        let is_reached = Arc::new(AtomicBool::new(false));
+        let (reached, others) = (is_reached.clone(), others.clone());
+        hooked.at(nth, move |store, batch| async move {
+            others(store.clone()).await;
+            reached.store(true, Ordering::Relaxed);
+            store.run(Ctx::default(), batch).await
+        });
+        let found = reader.top(2).await.unwrap_or_else(|error| panic!("batch {nth}: {error}"));
+        assert_eq!(named(&found), ["m9", "m8"], "batch {nth}");
+        assert_eq!(named(&reader.bottom(2).await.unwrap()), ["m0", "m1"], "batch {nth}");
+        if !is_reached.load(Ordering::Relaxed) {
+            assert!(nth > ENDS_FILL, "it took {nth} batches");
+            break;
+        }
+    }
+}
+
+/// 200 times in a row, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn ends_that_others_write_first_at_each_try_are_a_conflict() {
+    let (memory, store) = memory();
+    without_ends(&memory, &store).await;
+    let tries = Arc::new(AtomicU64::new(0));
+    let counted = tries.clone();
+    let beaten = Sieve::answering(&store, move |_, op| {
+        // Who does not give up gets there some time.
+        (is_ends_write(op) && counted.fetch_add(1, Ordering::Relaxed) < 1_000).then_some(Ok(Reply::Exists))
+    });
+    let error = points(&beaten).await.top(2).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied), "{error}");
+    assert!(error.to_string().contains("others kept changing"), "{error}");
+    assert_eq!(tries.load(Ordering::Relaxed), 200);
+}
+
+#[tokio::test]
+async fn a_filling_takes_three_round_trips_for_128_shards_and_three_and_three_more_where_the_ends_were_lost() {
+    for (shards, steps) in [(1, 1), (128, 1), (129, 2), (300, 3)] {
+        let (memory, store) = memory();
+        let options = || ShardedSortedSet::options().shards(shards).kept(2);
+        let points = options().open_or_create(&store, "n").await.unwrap();
+        points.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+        lose_ends(&memory, &store).await;
+        let hooked = Hooked::new(&store);
+        let dying = options().open(&hooked.shared(), "n").await.unwrap();
+        dies_at(&hooked, ENDS_FILL, dying.top(2)).await;
+        let counting = larder_layers::Counting::new(store.clone());
+        let reader = options().open(&(Arc::new(counting.clone()) as StoreRef), "n").await.unwrap();
+        let (counts, found) = cost(&counting, reader.top(2)).await;
+        assert_eq!((counts.round_trips, named(&found)), (3 * steps + 3, vec!["m9", "m8"]), "{shards} shards");
+        // They are begun anew, between two looks at the map.
+        lose_ends(&memory, &store).await;
+        let (counts, found) = cost(&counting, reader.top(2)).await;
+        assert_eq!((counts.round_trips, named(&found)), (3 * steps + 6, vec!["m9", "m8"]), "{shards} shards");
+    }
+}
+
+/// Ends that were set back, as by a failover, are older than what the shards were told of: those may not be told of older ones.
+#[tokio::test]
+async fn what_a_shard_was_told_of_the_ends_only_grows_though_they_are_set_back() {
+    let (memory, store) = memory();
+    begun(&memory, &store).await;
+    let (key, ends) = contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".1")).expect("the ends");
+    let writer = points(&store).await;
+    assert_eq!(named(&writer.top(2).await.unwrap()), ["m9", "m8"]);
+    for (member, score) in [("m3", 30.0), ("m4", 40.0), ("m5", 50.0)] {
+        writer.set([(member, score)]).await.unwrap();
+    }
+    lose_ends(&memory, &store).await;
+    assert_eq!(named(&writer.top(2).await.unwrap()), ["m5", "m4"]);
+    let before = seen(&memory);
+    memory.direct().put(&key, PutMode::Set, &ends, 0, Ttl::Never).unwrap();
+    let reader = points(&store).await;
+    assert_eq!(named(&reader.top(2).await.unwrap()), ["m5", "m4"]);
+    let after = seen(&memory);
+    assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?} {after:?}");
+}
+
+/// What is beyond the ends that a writer knows may be within those that are being filled: he is told by the shard, whenever he comes to it.
+#[tokio::test(start_paused = true)]
+async fn who_knows_ends_that_reached_less_looks_at_them_anew_before_he_writes() {
+    for nth in 1.. {
+        let (memory, store) = memory();
+        let old = points(&store).await;
+        old.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+        points(&store).await.remove(["m9", "m8", "m7"]).await.unwrap();
+        lose_ends(&memory, &store).await;
+        let hooked = Hooked::new(&store);
+        let reader = points(&hooked.shared()).await;
+        let is_reached = Arc::new(AtomicBool::new(false));
+        let reached = is_reached.clone();
+        hooked.at(nth, move |store, batch| async move {
+            old.set([("mid", 5.5)]).await.unwrap();
+            reached.store(true, Ordering::Relaxed);
+            store.run(Ctx::default(), batch).await
+        });
+        reader.top(2).await.unwrap_or_else(|error| panic!("batch {nth}: {error}"));
+        if !is_reached.load(Ordering::Relaxed) {
+            assert!(nth > ENDS_FILL, "it took {nth} batches");
+            break;
+        }
+        assert_eq!(named(&reader.top(2).await.unwrap()), ["m6", "mid"], "batch {nth}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_are_filled_though_others_seal_the_shards_for_new_ones_and_die() {
+    let prepare = async |memory: &MemoryStore, store: &StoreRef| _ = without_ends(memory, store).await;
+    is_filled_beside(prepare, |store| async move {
+        let hooked = Hooked::new(&store);
+        let dying = points(&hooked.shared()).await;
+        // One batch reads the map, one what is filled and what from, one seals that.
+        dies_at(&hooked, FILLS + 3, dying.reshard(5)).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_are_filled_though_others_fill_the_shards_first_and_reshard_them_again() {
+    let prepare = async |memory: &MemoryStore, store: &StoreRef| {
+        without_ends(memory, store).await;
+        let hooked = Hooked::new(store);
+        let dying = points(&hooked.shared()).await;
+        dies_at(&hooked, FILLS, dying.reshard(5)).await;
+    };
+    is_filled_beside(prepare, |store| async move { points(&store).await.reshard(7).await.unwrap() }).await;
+}
+
+#[tokio::test]
+async fn ends_are_not_filled_from_shards_that_went_back_to_before_they_were_filled() {
+    let (memory, store) = memory();
+    let handle = without_ends(&memory, &store).await;
+    let hooked = Hooked::new(&store);
+    let dying = points(&hooked.shared()).await;
+    dies_at(&hooked, FILLS, dying.reshard(5)).await;
+    let before = contents(&memory);
+    handle.reshard(5).await.unwrap();
+    let shards: Vec<_> = contents(&memory).into_keys().filter(|key| key.contains(&b'-')).collect();
+    assert_eq!(shards.len(), 5);
+    for key in shards {
+        memory.direct().put(&key, PutMode::Set, &before[&key], 0, Ttl::Never).unwrap();
+    }
+    let error = points(&store).await.top(2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+}
+
+/// Asked once, and not until nobody knows any more what it said.
+#[tokio::test]
+async fn what_a_store_says_that_refuses_to_tell_a_shard_of_the_ends_is_told() {
+    let (memory, store) = memory();
+    without_ends(&memory, &store).await;
+    let tries = Arc::new(AtomicU64::new(0));
+    let counted = tries.clone();
+    let refusing = Sieve::answering(&store, move |_, op| {
+        let is_refused = is_shard_write(op) && counted.fetch_add(1, Ordering::Relaxed) < 1_000;
+        is_refused.then(|| Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::NotApplied)))
+    });
+    let error = points(&refusing).await.top(2).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    assert_eq!(tries.load(Ordering::Relaxed), 3, "one a shard");
+    assert_eq!(named(&points(&store).await.top(2).await.unwrap()), ["m9", "m8"]);
+}
+
+/// Where shards are unfilled, and others write first at each try to seal what they come from.
+#[tokio::test]
+async fn ends_of_shards_that_others_keep_from_being_filled_are_a_conflict() {
+    let (memory, store) = memory();
+    without_ends(&memory, &store).await;
+    let hooked = Hooked::new(&store);
+    let dying = points(&hooked.shared()).await;
+    dies_at(&hooked, FILLS, dying.reshard(5)).await;
+    let tries = Arc::new(AtomicU64::new(0));
+    let counted = tries.clone();
+    let beaten = Sieve::answering(&store, move |_, op| {
+        (is_shard_write(op) && counted.fetch_add(1, Ordering::Relaxed) < 1_000).then_some(Ok(Reply::Exists))
+    });
+    let error = points(&beaten).await.top(2).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::NotApplied), "{error}");
+    assert_eq!(tries.load(Ordering::Relaxed), 3 * 100, "what they come from, a hundred times");
+}
+
+/// As by a failover of the server that has the ends: others have written them as often since as this handle knows.
+#[tokio::test]
+async fn ends_that_went_back_are_made_again_though_others_wrote_them_as_often_since() {
+    let (memory, store) = memory();
+    let knows = points(&store).await;
+    knows.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let (key, before) = contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".1")).expect("the ends");
+    knows.set([("ours", 100.0)]).await.unwrap();
+    let put = Op::put(Key::new(key).unwrap(), PutMode::Set, before, Ttl::Never);
+    store.run_one(Ctx::default(), put).await.unwrap();
+    // It looks at other shards, which were told of nothing newer.
+    let others = points(&store).await;
+    others.set([("theirs", 90.0)]).await.unwrap();
+    for handle in [&knows, &points(&store).await] {
+        assert_eq!(named(&handle.top(2).await.unwrap()), ["ours", "theirs"]);
+    }
+}

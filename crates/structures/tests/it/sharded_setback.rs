@@ -1,0 +1,140 @@
+//! Sharded collections on a server that went back to an older state: what a handle is told that knew the newer one.
+
+use std::collections::BTreeMap;
+
+use larder_core::{ErrorKind, PutMode, Result, StoreRef, Ttl};
+use larder_store_memory::MemoryStore;
+use larder_structures::{ShardedHash, ShardedSet, ShardedSortedSet};
+
+use crate::sharded::{contents, memory};
+
+const KINDS: [&str; 3] = ["hash", "set", "sorted set"];
+const CALLS: [&str; 5] = ["has", "len", "put", "members", "reshard"];
+
+#[derive(Clone, Debug)]
+enum Any {
+    Hash(ShardedHash),
+    Set(ShardedSet),
+    Sorted(ShardedSortedSet),
+}
+
+impl Any {
+    async fn open(kind: &str, store: &StoreRef) -> Any {
+        match kind {
+            "hash" => Any::Hash(ShardedHash::options().shards(2).open_or_create(store, "n").await.unwrap()),
+            "set" => Any::Set(ShardedSet::options().shards(2).open_or_create(store, "n").await.unwrap()),
+            _ => Any::Sorted(ShardedSortedSet::options().shards(2).kept(2).open_or_create(store, "n").await.unwrap()),
+        }
+    }
+
+    /// Forty elements in two shards.
+    async fn filled(kind: &str, store: &StoreRef) -> Any {
+        let all = Any::open(kind, store).await;
+        for name in 0..40 {
+            all.put(&name.to_string()).await.unwrap();
+        }
+        all
+    }
+
+    async fn put(&self, name: &str) -> Result<()> {
+        match self {
+            Any::Hash(hash) => hash.set([(name, "v")]).await.map(drop),
+            Any::Set(set) => set.add([name]).await.map(drop),
+            Any::Sorted(set) => set.set([(name, 1.0)]).await.map(drop),
+        }
+    }
+
+    async fn has(&self, name: &str) -> Result<bool> {
+        match self {
+            Any::Hash(hash) => hash.get(name).await.map(|found| found.is_some()),
+            Any::Set(set) => set.has(name).await,
+            Any::Sorted(set) => set.score(name).await.map(|found| found.is_some()),
+        }
+    }
+
+    async fn len(&self) -> Result<u64> {
+        match self {
+            Any::Hash(hash) => hash.len().await,
+            Any::Set(set) => set.len().await,
+            Any::Sorted(set) => set.len().await,
+        }
+    }
+
+    async fn members(&self) -> Result<usize> {
+        match self {
+            Any::Hash(hash) => hash.entries().await.map(|all| all.len()),
+            Any::Set(set) => set.members().await.map(|all| all.len()),
+            Any::Sorted(set) => set.entries().await.map(|all| all.len()),
+        }
+    }
+
+    async fn reshard(&self, shards: u16) -> Result<()> {
+        match self {
+            Any::Hash(hash) => hash.reshard(shards).await,
+            Any::Set(set) => set.reshard(shards).await,
+            Any::Sorted(set) => set.reshard(shards).await,
+        }
+    }
+
+    async fn call(&self, call: &str) -> Result<()> {
+        match call {
+            "has" => self.has("7").await.map(|has| assert!(has)),
+            "len" => self.len().await.map(|len| assert_eq!(len, 40)),
+            "put" => self.put("7").await,
+            "members" => self.members().await.map(|members| assert_eq!(members, 40)),
+            _ => self.reshard(4).await,
+        }
+    }
+}
+
+/// The flags of all items.
+fn flags(memory: &MemoryStore) -> BTreeMap<Vec<u8>, u32> {
+    let mut flags = BTreeMap::new();
+    for shard in 0..memory.shards() {
+        memory.each_of_shard(shard, |key, seen| _ = flags.insert(key.to_vec(), seen.flags));
+    }
+    flags
+}
+
+/// `knows` was resharded to three, the store went back to before that, and others resharded it `since`, to each of these.
+async fn went_back(kind: &str, since: &[u16]) -> Any {
+    let (memory, store) = memory();
+    let knows = Any::filled(kind, &store).await;
+    let (before, of) = (contents(&memory), flags(&memory));
+    knows.reshard(3).await.unwrap();
+    memory.clear();
+    for (key, value) in &before {
+        memory.direct().put(key, PutMode::Set, value, of[key], Ttl::Never).unwrap();
+    }
+    for shards in since {
+        Any::open(kind, &store).await.reshard(*shards).await.unwrap();
+    }
+    knows
+}
+
+#[tokio::test]
+async fn a_map_that_went_back_is_told_once_whether_others_wrote_it_as_often_since_or_not() {
+    for kind in KINDS {
+        for (call, since) in CALLS.iter().flat_map(|call| [(call, &[][..]), (call, &[5][..])]) {
+            let knows = went_back(kind, since).await;
+            let error = knows.call(call).await.expect_err("it went back");
+            assert_eq!(error.kind(), ErrorKind::RolledBack, "{kind}, {call}, {since:?}: {error}");
+            let says = if since.is_empty() { "was at version 4 and is at 1" } else { "another has that version now" };
+            assert!(error.to_string().contains(says), "{kind}, {call}, {since:?}: {error}");
+            for call in CALLS {
+                knows.call(call).await.unwrap_or_else(|error| panic!("{kind}, {call}, {since:?}: {error}"));
+            }
+        }
+    }
+}
+
+/// What others have resharded oftener since is a map like another to who knew less.
+#[tokio::test]
+async fn a_map_that_others_wrote_oftener_since_is_gone_by() {
+    for kind in KINDS {
+        let knows = went_back(kind, &[5, 6]).await;
+        for call in CALLS {
+            knows.call(call).await.unwrap_or_else(|error| panic!("{kind}, {call}: {error}"));
+        }
+    }
+}

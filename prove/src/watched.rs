@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use larder_core::{Batch, Ctx, Error, Profile, Run, Store, StoreRef};
-use larder_testkit::history::Caused;
+use larder_testkit::history::{Caused, SLOW};
 use tokio::time::Instant;
-
-/// A batch that takes longer is one of those of which calls run out of time.
-const SLOW: Duration = Duration::from_millis(100);
 
 /// Counts the batches of which something failed, and of those the ones with a write that may have been carried out for all their caller learns, or waits for.
 #[derive(Debug)]
@@ -39,7 +35,7 @@ struct UnderWay {
     is_late: bool,
     has_writes: bool,
     failed: bool,
-    begun: Instant,
+    number: u64,
     /// Whether it may be unknown of a write that it was carried out.
     is_cut: bool,
 }
@@ -47,26 +43,22 @@ struct UnderWay {
 impl UnderWay {
     fn begin(watched: &Watched, batch: &Batch) -> UnderWay {
         let (caused, has_writes) = (watched.caused.clone(), batch.iter().any(|op| !op.is_read()));
-        caused.under_way.fetch_add(1, Ordering::SeqCst);
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        caused.begun().insert(number, Instant::now());
         // So it is where nobody waits for its end.
-        UnderWay {
-            caused,
-            is_late: watched.is_late,
-            has_writes,
-            failed: true,
-            begun: Instant::now(),
-            is_cut: has_writes,
-        }
+        UnderWay { caused, is_late: watched.is_late, has_writes, failed: true, number, is_cut: has_writes }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let count = |counter: &AtomicU64, is_one| _ = counter.fetch_add(u64::from(is_one), Ordering::SeqCst);
-        count(&self.caused.failures, self.failed || self.begun.elapsed() >= SLOW);
+        let begun = self.caused.begun().get(&self.number).copied();
+        count(&self.caused.failures, self.failed || begun.is_some_and(|begun| begun.elapsed() >= SLOW));
         count(&self.caused.cuts, self.is_cut);
         count(&self.caused.late, self.is_cut && self.is_late);
-        self.caused.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.caused.begun().remove(&self.number);
     }
 }
 
@@ -121,7 +113,7 @@ mod tests {
         assert_eq!((late(), failures()), (2, 5), "whoever asked is gone");
         let on_time = Watched::on_time(faulty.shared(), caused.clone());
         on_time.run(Ctx::default(), put()).await;
-        let (cuts, under_way) = (caused.cuts.load(Ordering::SeqCst), caused.under_way.load(Ordering::SeqCst));
+        let (cuts, under_way) = (caused.cuts.load(Ordering::SeqCst), caused.begun().len());
         assert_eq!((late(), cuts, under_way), (2, 3, 0));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_core::{Batch, Ctx, Key, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Ttl, Verb, Want};
+use larder_core::{Batch, Ctx, Key, Op, Profile, PutMode, Reply, Run, Store, StoreRef, Ttl};
 use larder_store_memory::MemoryStore;
 use larder_testkit::history::Caused;
 
@@ -69,6 +69,7 @@ struct State {
 }
 
 /// A neighbour's item, for a store that is too small.
+const FILLER: &str = "filler ";
 const FILLER_BYTES: usize = 2_000;
 
 impl Thief {
@@ -111,47 +112,36 @@ impl Thief {
             return;
         }
         state.fillers += 1;
-        if let Ok(key) = Key::new(format!("filler {}", state.fillers)) {
+        if let Ok(key) = Key::new(format!("{FILLER}{}", state.fillers)) {
             _ = self.inner.apply(&Op::put(key, PutMode::Set, vec![0; FILLER_BYTES], Ttl::Never));
         }
     }
 
-    fn is_there(&self, key: &Key) -> bool {
-        !matches!(self.inner.apply(&Op::get(key.clone(), Want::CAS)), Ok(Reply::Miss))
+    /// What is there but for the fillers; without a use of it, which would keep it from being evicted.
+    fn there(&self) -> BTreeSet<Key> {
+        let mut there = BTreeSet::new();
+        for shard in 0..self.inner.shards() {
+            self.inner.each_of_shard(shard, |key, _| {
+                if !key.starts_with(FILLER.as_bytes()) {
+                    there.extend(Key::new(key.to_vec()));
+                }
+            });
+        }
+        there
     }
 
-    /// Counts what others asked for, or this batch wrote, and was evicted since the batch before: a filler that goes is nobody's loss.
-    fn count_evicted(&self, batch: &[(Key, Does)]) {
+    /// Counts what was there, or was written by this batch, and was evicted since the batch before: a filler that goes is nobody's loss. What this batch removed
+    /// beside an eviction counts, too: nobody can tell which came first.
+    fn count_evicted(&self, written: &[Key]) {
         let mut state = locked(&self.state);
-        let evicted = self.inner.stats().evicted;
+        let (there, evicted) = (self.there(), self.inner.stats().evicted);
+        let before = std::mem::replace(&mut state.keys, there);
         if evicted > std::mem::replace(&mut state.evicted, evicted) {
-            let wrote = batch.iter().filter(|(_, does)| *does == Does::Puts).map(|(key, _)| key);
-            let may_be_gone: BTreeSet<&Key> = state.keys.iter().chain(wrote).collect();
-            let removed = |key: &Key| batch.iter().any(|(of, does)| of == key && *does == Does::Removes);
-            let gone = may_be_gone.into_iter().filter(|key| !self.is_there(key) && !removed(key)).count() as u64;
+            let may_be_gone: BTreeSet<&Key> = before.iter().chain(written).collect();
+            let gone = may_be_gone.into_iter().filter(|key| !state.keys.contains(*key)).count() as u64;
             self.caused.losses.fetch_add(gone, Ordering::SeqCst);
             self.lost.fetch_add(gone, Ordering::SeqCst);
-            state.keys.retain(|key| self.is_there(key));
         }
-        for (key, _) in batch {
-            if self.is_there(key) { _ = state.keys.insert(key.clone()) } else { _ = state.keys.remove(key) }
-        }
-    }
-}
-
-/// What an op does to its key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Does {
-    Reads,
-    Puts,
-    Removes,
-}
-
-fn does(op: &Op) -> Does {
-    match op.verb {
-        Verb::Put { .. } => Does::Puts,
-        Verb::Delete { .. } => Does::Removes,
-        _ => Does::Reads,
     }
 }
 
@@ -167,11 +157,11 @@ impl Store for Thief {
         if self.fills {
             self.fill();
         }
-        let keys: Vec<(Key, Does)> = batch.iter().map(|op| (op.key.clone(), does(op))).collect();
+        let written: Vec<Key> = batch.iter().filter(|op| !op.is_read()).map(|op| op.key.clone()).collect();
         let run = self.inner.run(ctx, batch);
         if self.fills {
             // A store in the process has run it by now.
-            self.count_evicted(&keys);
+            self.count_evicted(&written);
         }
         run
     }

@@ -9,13 +9,16 @@ pub mod check;
 pub mod jobs;
 pub mod recorder;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use larder_core::{ClockRef, StoreRef, SystemClock};
 use larder_structures::Kind;
+use tokio::time::Instant;
 
 pub use jobs::{COPIES, JOBS};
 
@@ -43,6 +46,9 @@ pub fn calm() -> Calm {
     Arc::new(|| Box::pin(std::future::ready(())))
 }
 
+/// A batch that takes longer is one of those of which calls run out of time, and others come to conclusions.
+pub const SLOW: Duration = Duration::from_millis(100);
+
 /// What a nemesis has really caused: only what is counted here excuses a loss. Counts only grow; each is raised *before* the harm is done.
 #[derive(Debug, Default)]
 pub struct Caused {
@@ -58,8 +64,8 @@ pub struct Caused {
     pub cuts: AtomicU64,
     /// Batches of which something failed, whatever is known of it, or that took so long that calls may run out of time: the cuts, too.
     pub failures: AtomicU64,
-    /// Batches that have begun and not ended yet; no cause, but what may become one.
-    pub under_way: AtomicU64,
+    /// Since when batches are under way, each under a number of its own; no cause, but what may become one.
+    pub under_way: Mutex<HashMap<u64, Instant>>,
     /// Requests arrived, or may arrive, after their client gave them up, or twice: what only such deliveries can repeat is a violation before the first.
     pub late: AtomicU64,
 }
@@ -90,14 +96,20 @@ impl Caused {
         !self.is_watched() || self.cuts.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether anything may have failed.
+    /// Whether anything may have failed, or takes long just now.
     pub fn may_have_failed(&self) -> bool {
-        !self.is_watched() || self.failures.load(Ordering::SeqCst) > 0
+        let is_slow = || self.begun().values().any(|begun| begun.elapsed() >= SLOW);
+        !self.is_watched() || self.failures.load(Ordering::SeqCst) > 0 || is_slow()
     }
 
     /// Whether anything is under way.
     pub fn is_under_way(&self) -> bool {
-        !self.is_watched() || self.under_way.load(Ordering::SeqCst) > 0
+        !self.is_watched() || !self.begun().is_empty()
+    }
+
+    /// See `under_way`.
+    pub fn begun(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_watched(&self) -> bool {

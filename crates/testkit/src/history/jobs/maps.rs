@@ -70,8 +70,8 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
     // A change is in its shard or its entry first, and seen by all once it is at the ends, or listed.
     ended.others_may_be_losses = mix.is_table && may_evict;
     if mix.best > 0 {
-        // What is read of the ends may have to be filled first.
-        ended.ends_midway = |op| !matches!(op, MapOp::Get(_) | MapOp::All | MapOp::Count);
+        // And who reads may finish what others began, or fill the ends first.
+        ended.ends_midway = |_| true;
     } else if mix.is_table {
         ended.ends_midway = |op| matches!(op, MapOp::Put(..) | MapOp::Remove(_));
     }

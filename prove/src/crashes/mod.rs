@@ -90,7 +90,7 @@ pub fn round(program: &Path, seed: u64, shares: u64, planted: Option<Planted>) -
     round.findings
 }
 
-/// One of the [faults](FAULTS) alone, by what it is counted as, at every `shares`th of its points.
+/// One of the faults (`FAULTS`) alone, by what it is counted as, at every `shares`th of its points.
 pub fn faulted(program: &Path, seed: u64, shares: u64, name: &str) -> Findings {
     let mut round = Round::new(program, seed, shares, None);
     let fault = FAULTS.iter().find(|(.., it)| *it == name).expect("a fault of that name");

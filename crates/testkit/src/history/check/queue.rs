@@ -342,10 +342,8 @@ mod tests {
 
     /// How much is wrong, and how much is excused.
     fn both(calls: &[QueueCall], order: Order, allowed: &Allowed) -> [u64; 2] {
-        {
-            let Checked { bad, left_out } = check(calls, order, allowed, LAST);
-            [bad.len() as u64, left_out]
-        }
+        let Checked { bad, left_out } = check(calls, order, allowed, LAST);
+        [bad.len() as u64, left_out]
     }
 
     fn of_queue(calls: &[QueueCall]) -> [u64; 2] {

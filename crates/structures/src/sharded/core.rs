@@ -148,6 +148,16 @@ impl Core {
         self.setback.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
 
+    /// What stands in the way of a call that went by this map: the store went back since, whether a batch of it found that or another call's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::RolledBack`], of each call that this befalls.
+    pub(super) fn tell_setback_since(&self, first: &Plan) -> Result<()> {
+        self.tell_setback()?;
+        let now = self.plan();
+        if first.leads_to(&now) { Ok(()) } else { Err(self.set_back(first, &now)) }
+    }
+
     /// The key of the map.
     pub(super) fn map_key(&self) -> &Key {
         &self.map_key

@@ -42,6 +42,8 @@ use crate::runtime;
 pub(super) const ENDS: u16 = 1;
 /// How often it is tried where others get in between.
 const ROUNDS_MAX: usize = 1_000;
+/// How often it is tried to begin the ends anew.
+const BEGINNINGS_MAX: usize = 100;
 
 /// What all handles know of the ends.
 #[derive(Default)]
@@ -77,6 +79,11 @@ impl Held {
     }
 }
 
+/// True unless the store went back between `before`, the newest that were known when it was asked for the ends, and what it answered.
+pub(super) fn follows(before: Option<&Held>, now: &Held) -> bool {
+    before.is_none_or(|before| before.leads_to(now))
+}
+
 /// What is left to do about a member whose shard was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pending {
@@ -104,7 +111,8 @@ impl Keeper {
         self.state().held.clone()
     }
 
-    fn newest(&self) -> Option<Arc<Held>> {
+    /// Those of the greatest version that were seen.
+    pub(super) fn newest(&self) -> Option<Arc<Held>> {
         self.state().newest.clone()
     }
 
@@ -113,9 +121,10 @@ impl Keeper {
         self.state().held = None;
     }
 
+    /// Of two of one version those that are known stay: who asked when these were known begins them anew ([`follows`]).
     fn learn(&self, held: &Arc<Held>) {
         let mut state = self.state();
-        if state.newest.as_ref().is_none_or(|newest| held.ends.version >= newest.ends.version) {
+        if follows(state.newest.as_deref(), held) {
             state.newest = Some(held.clone());
             state.held = Some(held.clone());
         }
@@ -131,7 +140,7 @@ impl Core {
         Ok(Cell::new(self.manifest.data_key(&self.name, ENDS)?))
     }
 
-    /// The ends that were read; `None` where there are none.
+    /// The ends that were read; `None` where there are none. They are gone by only if they [follow](follows) what was known.
     pub(super) fn learn_ends(&self, reply: Reply) -> Result<Option<Arc<Held>>> {
         reply.into_item().map(|item| self.ends_of(item)).transpose()
     }
@@ -150,9 +159,15 @@ impl Core {
     /// Reads the ends; begins them anew where they are gone, or the store went back since they were read. **Round trips: 1.**
     pub(super) async fn read_ends(&self, ctx: Ctx) -> Result<Arc<Held>> {
         let newest = self.keeper.newest();
-        match self.look_at_ends(ctx).await? {
-            Some(held) if newest.as_ref().is_none_or(|newest| newest.leads_to(&held)) => Ok(held),
-            old => self.begin_anew(ctx, old, newest.map_or(0, |newest| newest.ends.version)).await,
+        let now = self.look_at_ends(ctx).await?;
+        self.unless_set_back(ctx, newest, now).await
+    }
+
+    /// The ends that were found; they are begun anew where they are gone, or do not [follow](follows) `before`.
+    async fn unless_set_back(&self, ctx: Ctx, before: Option<Arc<Held>>, now: Option<Arc<Held>>) -> Result<Arc<Held>> {
+        match now {
+            Some(held) if follows(before.as_deref(), &held) => Ok(held),
+            old => self.begin_anew(ctx, old, before.map_or(0, |before| before.ends.version)).await,
         }
     }
 
@@ -172,9 +187,27 @@ impl Core {
     /// Puts ends of which nothing is known in the place of those that are lost, or were set back.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] where the map is gone, too.
-    async fn begin_anew(&self, ctx: Ctx, old: Option<Arc<Held>>, older_than: u64) -> Result<Arc<Held>> {
+    /// [`ErrorKind::Lost`] where the map is gone, too; [`ErrorKind::Conflict`] where others keep writing those that were set back.
+    async fn begin_anew(&self, ctx: Ctx, mut old: Option<Arc<Held>>, older_than: u64) -> Result<Arc<Held>> {
         events::gap(self.subject());
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(20));
+        for _ in 0..BEGINNINGS_MAX {
+            match self.begin_once(ctx, old, older_than).await? {
+                Some(held) if held.ends.version > older_than => return Ok(held),
+                others => old = others,
+            }
+            if ctx.deadline.is_some_and(|deadline| ambient::now() >= deadline) {
+                break;
+            }
+            runtime::current("beginning the ends anew waits a moment")?;
+            events::conflict(self.subject());
+            tokio::time::sleep(backoff.next_pause()).await;
+        }
+        Err(self.beaten())
+    }
+
+    /// One try of that: what is there then.
+    async fn begin_once(&self, ctx: Ctx, old: Option<Arc<Held>>, older_than: u64) -> Result<Option<Arc<Held>>> {
         // First, since a drop takes it with them.
         let plan = self.refresh(ctx).await?;
         let ends = Ends::unknown(now_us(&*self.clock).max(older_than.saturating_add(1)), plan.map.id);
@@ -188,11 +221,10 @@ impl Core {
             }
             return Err(error);
         }
-        let now = match now {
-            Some(now) => Some(now),
-            None => self.look_at_ends(ctx).await?,
-        };
-        now.filter(|held| held.ends.version > older_than).ok_or_else(|| self.beaten())
+        match now {
+            Some(now) => Ok(Some(now)),
+            None => self.look_at_ends(ctx).await,
+        }
     }
 
     /// Writes the ends, and reads them again: whether that landed, and what is there. **Round trips: 1.**
@@ -218,14 +250,17 @@ impl Core {
         }
     }
 
-    /// Writes the next version of the ends: whether that landed, or others were first, or may have been; and what is there then.
+    /// Writes the next version of the ends: whether that landed, or others were first, or may have been; and what is there then. Where the store went back meanwhile that is
+    /// ends that were begun anew, and know of nothing.
     pub(super) async fn replace_ends(&self, ctx: Ctx, held: &Held, ends: &Ends) -> Result<(bool, Arc<Held>)> {
-        let (landed, now) = self.put_ends(ctx, PutMode::Cas(held.cas), ends).await?;
-        let now = match now {
-            Some(now) => now,
-            None => self.read_ends(ctx).await?,
-        };
-        Ok((landed, now))
+        let newest = self.keeper.newest();
+        match self.put_ends(ctx, PutMode::Cas(held.cas), ends).await? {
+            (landed, None) => Ok((landed, self.read_ends(ctx).await?)),
+            (landed, Some(now)) => {
+                let landed = landed && follows(newest.as_deref(), &now);
+                Ok((landed, self.unless_set_back(ctx, newest, Some(now)).await?))
+            }
+        }
     }
 
     /// Makes the changes of a group to a shard of a sorted set.
@@ -352,7 +387,7 @@ impl Core {
 
     /// Makes changes to members, and brings them to the ends. **Round trips: 2**, 3 where the ends are changed.
     pub(super) async fn rank(&self, names: &[Bytes], changes: &[Change]) -> Result<Vec<Told>> {
-        let deadline = self.deadline();
+        let (deadline, first) = (self.deadline(), self.plan());
         let looks = self.is_near(names, changes);
         let mut alone = match looks {
             true => Some(self.keeper.gate.lock().await),
@@ -368,6 +403,8 @@ impl Core {
             alone = Some(self.keeper.gate.lock().await);
         }
         self.settle(deadline, pending).await.map_err(|error| error.effect(Effect::Unknown))?;
+        // A batch of these may have seen it, too.
+        self.tell_setback_since(&first).map_err(|error| error.effect(Effect::Unknown))?;
         drop(alone);
         let is_short = |held: Arc<Held>| held.ends.filling.is_none() && held.ends.are_short(self.kept());
         if self.keeper.held().is_some_and(is_short) {

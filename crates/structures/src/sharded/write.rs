@@ -11,7 +11,7 @@ use larder_core::native::{Collection, Guarded, GuardedAct, Native, NativeReply, 
 use larder_core::{Batch, Cas, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Result, Ttl, Verb, Want, ambient};
 
 use super::core::{Ask, Core, Unusable, coming_from, midway};
-use super::keeper::Pending;
+use super::keeper::{Pending, follows};
 use super::layout::{LIVE, Map, Mark, Plan, Shard};
 use crate::events;
 use crate::ids::random_id;
@@ -73,6 +73,8 @@ struct Call<'a> {
     changes: &'a [Change],
     /// The ends are read beside the shards.
     looks: bool,
+    /// The map that was known as it began.
+    first: Plan,
     doubts: HashMap<(u32, u16), Doubts>,
 }
 
@@ -93,18 +95,18 @@ impl Core {
     ) -> Result<Vec<Told>> {
         self.check()?;
         let ctx = Ctx { deadline: Some(deadline) };
-        let mut call = Call { names, changes, looks, doubts: HashMap::new() };
         let mut out = vec![Told::default(); names.len()];
         let mut todo: Vec<usize> = (0..names.len()).collect();
         let (mut strikes, mut is_begun) = (0, false);
         let _held = self.hold(names).await;
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(20));
         let mut plan = self.plan();
+        let mut call = Call { names, changes, looks, first: plan, doubts: HashMap::new() };
         for round in 0..ROUNDS_MAX {
             if todo.is_empty() {
-                // A batch of these may have seen that others made the name again, or that the store went back.
+                // A batch of these may have seen that others made the name again, or that the store went back, or another call's.
                 self.vigil.check()?;
-                self.tell_setback().map_err(|error| midway(error, is_begun))?;
+                self.tell_setback_since(&call.first).map_err(|error| midway(error, is_begun))?;
                 return Ok(out);
             }
             if round > 0 && ambient::now() >= deadline {
@@ -281,6 +283,8 @@ impl Core {
             true => self.read_items_and_ends(ctx, places).await?,
             false => self.read_items(ctx, places).await?,
         };
+        // These may be shards that no map names any more: nothing is written there yet.
+        self.tell_setback_since(&call.first).map_err(|error| error.effect(Effect::NotApplied))?;
         let (mut tried, mut batch, mut sent) = (Vec::with_capacity(groups.len()), Batch::new(), Vec::new());
         for (at, ((shard, group), reading)) in groups.iter().zip(readings).enumerate() {
             tried.push(Tried::Beaten);
@@ -396,8 +400,11 @@ impl Core {
     ) -> Result<Vec<Option<(Shard, Cas)>>> {
         let gets = places.map(|(map, shard)| Ok(Op::get(self.key(map, shard)?, Want::VALUE | Want::CAS)));
         let batch: Result<Batch> = std::iter::once(self.ends_cell().map(|cell| cell.read_op())).chain(gets).collect();
+        let newest = self.keeper.newest();
         let mut replies = self.run(ctx, batch?).await.into_iter();
-        if self.learn_ends(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?.is_none() {
+        let now = self.learn_ends(replies.next().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?)?;
+        if !now.is_some_and(|now| follows(newest.as_deref(), &now)) {
+            // Gone, or set back: who finds that none are known reads them, and begins them anew.
             self.keeper.forget();
         }
         replies.map(|reply| self.item(reply)).collect()

@@ -250,3 +250,63 @@ async fn ends_that_went_back_are_made_again_though_others_wrote_them_as_often_si
         assert_eq!(named(&handle.top(2).await.unwrap()), ["ours", "theirs"]);
     }
 }
+
+/// What happens before a write, or at one of its batches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Turn {
+    Nothing,
+    /// The ends go back.
+    Back,
+    /// They do, and others write them as often as this handle knows.
+    BackAndOthers,
+    /// Others write them.
+    Others,
+}
+
+impl Turn {
+    async fn take(self, store: &StoreRef, (key, ends): &(Vec<u8>, Vec<u8>)) {
+        if matches!(self, Turn::Back | Turn::BackAndOthers) {
+            let put = Op::put(Key::new(key.clone()).unwrap(), PutMode::Set, ends.clone(), Ttl::Never);
+            store.run_one(Ctx::default(), put).await.unwrap();
+        }
+        if matches!(self, Turn::Others | Turn::BackAndOthers) {
+            points(store).await.set([("theirs", 90.0)]).await.unwrap();
+        }
+    }
+}
+
+/// As above, of a handle that does not read the ends, but writes: whenever they went back, and whatever others write meanwhile, it is done, and nothing is missing.
+#[tokio::test(start_paused = true)]
+async fn ends_that_went_back_are_made_again_by_who_writes() {
+    let turns = [
+        (Turn::Back, Turn::Nothing),
+        (Turn::BackAndOthers, Turn::Nothing),
+        (Turn::Back, Turn::Others),
+        (Turn::Nothing, Turn::Back),
+        (Turn::Nothing, Turn::BackAndOthers),
+    ];
+    for ((first, then), nth) in turns.into_iter().flat_map(|turns| (1..=12).map(move |nth| (turns, nth))) {
+        let when = format!("{first:?}, {then:?} at batch {nth}");
+        let (memory, store) = memory();
+        let hooked = Hooked::new(&store);
+        let knows = points(&hooked.shared()).await;
+        knows.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+        let before = contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".1")).expect("the ends");
+        knows.set([("ours", 100.0)]).await.unwrap();
+        first.take(&store, &before).await;
+        let is_reached = Arc::new(AtomicBool::new(false));
+        let reached = is_reached.clone();
+        hooked.at(nth, move |store, batch| async move {
+            then.take(&store, &before).await;
+            reached.store(true, Ordering::Relaxed);
+            store.run(Ctx::default(), batch).await
+        });
+        let new = knows.set([("mine", 95.0)]).await.unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_eq!(new, [true], "{when}");
+        let is_reached = is_reached.load(Ordering::Relaxed);
+        assert!(is_reached || nth > 3, "{when}");
+        for handle in [&knows, &points(&store).await] {
+            assert_eq!(named(&handle.top(2).await.unwrap()), ["ours", "mine"], "{when}");
+        }
+    }
+}

@@ -97,18 +97,24 @@ fn punctual(inner: &StoreRef) -> StoreRef {
     })
 }
 
+/// A stack of 20 items that one took, who ends before he removes their segments.
+async fn used_up(store: &StoreRef) -> Line {
+    let line = Line::open(Kind::Stack, store, &small()).await;
+    for n in 0..20 {
+        line.push(item(n)).await.unwrap();
+    }
+    let taker = idle_taker(Kind::Stack, store, &small()).await;
+    for _ in 0..20 {
+        assert!(taker.pop().await.unwrap().is_some());
+    }
+    line
+}
+
 /// Used up, and there: whoever took it all has ended before he removed it.
 #[tokio::test]
 async fn a_stack_that_is_only_pushed_to_lets_go_of_what_nobody_removes() {
     let store = punctual(&memory());
-    let line = Line::open(Kind::Stack, &store, &small()).await;
-    for n in 0..20 {
-        line.push(item(n)).await.unwrap();
-    }
-    let taker = idle_taker(Kind::Stack, &store, &small()).await;
-    for _ in 0..20 {
-        assert!(taker.pop().await.unwrap().is_some());
-    }
+    let line = used_up(&store).await;
     let state = key(Kind::Stack, &store, None).await;
     for n in 100..400 {
         line.push(item(n)).await.unwrap();
@@ -123,14 +129,7 @@ async fn a_stack_that_is_only_pushed_to_lets_go_of_what_nobody_removes() {
 #[tokio::test(start_paused = true)]
 async fn a_look_at_what_a_stack_has_used_up_that_hangs_does_not_keep_others_from_pushing() {
     let store = memory();
-    let line = Line::open(Kind::Stack, &store, &small()).await;
-    for n in 0..20 {
-        line.push(item(n)).await.unwrap();
-    }
-    let taker = idle_taker(Kind::Stack, &store, &small()).await;
-    for _ in 0..20 {
-        assert!(taker.pop().await.unwrap().is_some());
-    }
+    let _line = used_up(&store).await;
     let slow = Slow::new(&store, true);
     let shared: StoreRef = slow.clone();
     let pusher = Line::open(Kind::Stack, &shared, &small()).await;

@@ -413,6 +413,20 @@ async fn several_segments_that_are_removed_in_one_go_are_no_loss() {
     }
 }
 
+/// Lets a write of the state arrive with the next one, right before it: whoever sent it knows nothing of it.
+fn with_the_next(late: &mut Option<Batch>, store: &StoreRef, batch: &Batch) -> Option<Answer> {
+    if !batch.iter().any(swaps) {
+        return None;
+    }
+    let (store, batch) = (store.clone(), batch.clone());
+    let first = late.replace(batch.clone());
+    Some(Box::pin(async move {
+        let Some(first) = first else { return fail(&batch, Effect::Unknown) };
+        store.run(Ctx::default(), first).await;
+        store.run(Ctx::default(), batch).await
+    }))
+}
+
 /// The first write arrives late, right before the second, whose answer shows it and not whether its lease was stored.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_lands_late_is_looked_into_and_not_given_up() {
@@ -422,19 +436,7 @@ async fn a_claim_that_lands_late_is_looked_into_and_not_given_up() {
         let line = Line::open(kind, &between.shared(), &small()).await;
         line.push("a").await.unwrap();
         let mut late = None::<Batch>;
-        between.answer(move |store, batch| {
-            if !batch.iter().any(swaps) {
-                return None;
-            }
-            let (store, batch) = (store.clone(), batch.clone());
-            let first = late.replace(batch.clone());
-            let answer: Answer = Box::pin(async move {
-                let Some(first) = first else { return fail(&batch, Effect::Unknown) };
-                store.run(Ctx::default(), first).await;
-                store.run(Ctx::default(), batch).await
-            });
-            Some(answer)
-        });
+        between.answer(move |store, batch| with_the_next(&mut late, store, batch));
         let claim = line.take().await;
         between.heal();
         assert_eq!(claim.attempts(), 1, "{kind:?}");
@@ -455,17 +457,7 @@ async fn a_pop_that_lands_late_is_known_by_the_answer_to_the_next_try() {
         let counted = batches.clone();
         between.answer(move |store, batch| {
             counted.fetch_add(1, Ordering::Relaxed);
-            if !batch.iter().any(swaps) {
-                return None;
-            }
-            let (store, batch) = (store.clone(), batch.clone());
-            let first = late.replace(batch.clone());
-            let answer: Answer = Box::pin(async move {
-                let Some(first) = first else { return fail(&batch, Effect::Unknown) };
-                store.run(Ctx::default(), first).await;
-                store.run(Ctx::default(), batch).await
-            });
-            Some(answer)
+            with_the_next(&mut late, store, batch)
         });
         assert_eq!(line.pop().await.unwrap().as_deref(), Some(&b"a"[..]), "{kind:?}");
         // A read and a write, and after the doubt once more.

@@ -68,7 +68,7 @@ pub(super) struct Ended<H, O, R> {
     job: &'static str,
     /// What takes several round trips and is done with the last: one of them that fails, or a list that is full, leaves it open, too, though nothing was cut.
     pub(super) ends_midway: fn(&O) -> bool,
-    /// What others removed may as well have been lost, by all that the store tells: a conflict leaves that open.
+    /// What others removed may as well have been lost, by all that is told of it: a conflict leaves that open.
     pub(super) others_may_be_losses: bool,
     /// See [`Told`].
     pub(super) tells_doubts: bool,

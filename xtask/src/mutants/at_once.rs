@@ -21,7 +21,9 @@ use crate::command::{Context, Failure, Result, output, show};
 const ON: &str = "LARDER_MUTANT";
 const SEEN: &str = "LARDER_MUTANTS_SEEN";
 /// How long a test may take beside twenty times what it took with no mutant on: a machine may be busy.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long one may take with none on, which is what the other limit comes of.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(200);
 /// How many tests are kept that killed mutants of a file.
 const KILLERS_KEPT: usize = 8;
 /// How many of the slowest tests are told: a mutant that survives meets all that come past it.
@@ -269,7 +271,7 @@ impl Ground<'_> {
         let reach = |&(at, test): &(usize, &'t Test)| -> Result<(Ended, Reach<'t>)> {
             let seen = folder.join(at.to_string());
             let began = Instant::now();
-            let ended = run(test, &[(SEEN, seen.as_os_str())], TEST_TIMEOUT * 10)?;
+            let ended = run(test, &[(SEEN, seen.as_os_str())], FIRST_TIMEOUT)?;
             let takes = began.elapsed();
             let text = if seen.exists() {
                 fs::read_to_string(&seen).context(|| seen.display().to_string())?

@@ -28,6 +28,8 @@ use subjects::{AtOnce, Subject};
 pub(crate) use subjects::{Files, Tests, files};
 
 const ARGUED: &str = "docs/mutants.md";
+/// What came of those that are built at once, until all that belong to the call are tried.
+const TRIED_AT_ONCE: &str = "at-once.json";
 /// What cargo-mutants ends with where it tried the mutants: none was missed, some were, some never ended. Anything else is a wrong command line, a test that fails on the
 /// code as it is, or a fault of its own, and says nothing of any mutant.
 const TRIED: [i32; 3] = [0, 2, 3];
@@ -142,7 +144,12 @@ fn outcomes_at_once(
     cargo: &mut Command,
     folder: &Path,
 ) -> Result<Value> {
-    let (mut all, mut apart) = trials(root, at_once, &listed(cargo, root)?, folder)?;
+    let list = listed(cargo, root)?;
+    // Where those that stay apart could not be tried, whoever calls again goes on with them.
+    let (mut all, mut apart) = match tried_before(root, &list, folder)? {
+        Some(tried) => tried,
+        None => trials(root, at_once, &list, folder)?,
+    };
     if at_once.has_examples {
         apart.extend(take_survivors(&mut all, &argued(&argued_text(root)?)));
     }
@@ -192,10 +199,31 @@ fn trials(root: &Path, at_once: &AtOnce, list: &[Value], folder: &Path) -> Resul
     let argued = argued_text(root)?;
     let argued = self::argued(&argued);
     let (outcomes, apart) = at_once::trials(&ground, list, |name| is_argued(&argued, name))?;
-    let told = folder.join("at-once.json");
-    let text = json!({"outcomes": outcomes, "apart": apart}).to_string();
+    let told = folder.join(TRIED_AT_ONCE);
+    let text = json!({"outcomes": outcomes, "apart": apart, "of": what_is_tried(root, list)?}).to_string();
     fs::write(&told, text).context(|| format!("could not write {}", told.display()))?;
     Ok((outcomes, apart))
+}
+
+/// The mutants by their names, and their files as git knows them.
+fn what_is_tried(root: &Path, list: &[Value]) -> Result<Value> {
+    let files: BTreeSet<&str> = list.iter().filter_map(|mutant| mutant["file"].as_str()).collect();
+    let hashes = output(Command::new("git").arg("hash-object").args(&files).current_dir(root))?;
+    let names: Vec<&Value> = list.iter().map(|mutant| &mutant["name"]).collect();
+    Ok(json!({"mutants": names, "files": hashes.lines().collect::<Vec<_>>()}))
+}
+
+/// What came of trying these very mutants of these very files at once, in a call that did not come to its end.
+fn tried_before(root: &Path, list: &[Value], folder: &Path) -> Result<Option<(Vec<Value>, Vec<String>)>> {
+    let Ok(text) = fs::read_to_string(folder.join(TRIED_AT_ONCE)) else { return Ok(None) };
+    let told: Value = serde_json::from_str(&text).unwrap_or_default();
+    if told["of"] != what_is_tried(root, list)? {
+        return Ok(None);
+    }
+    let all = |name: &str| told[name].as_array().cloned().unwrap_or_default();
+    let (outcomes, apart) = (all("outcomes"), all("apart"));
+    println!("    {} were tried at once before", outcomes.len());
+    Ok(Some((outcomes, apart.iter().filter_map(Value::as_str).map(str::to_owned).collect())))
 }
 
 /// The mutants that cargo-mutants would try.

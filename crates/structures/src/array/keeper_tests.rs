@@ -101,14 +101,14 @@ async fn commits_that_are_gone_are_looked_for_once_and_told() {
     let manifest = Manifest::new(Kind::Array, 1, 2, Bytes::new());
     let store: StoreRef = Arc::new(counting.clone());
     listen();
-    let keeper = Keeper::new(&store, &Name::new("gone").unwrap(), &manifest).unwrap();
+    let keeper = Keeper::new(&store, &Name::new("commits that are gone").unwrap(), &manifest).unwrap();
     for (at, deadline) in [None, Some(within(60))].into_iter().enumerate() {
         assert_eq!(keeper.current(Ctx { deadline }).await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(counting.counts().round_trips, 1 + at as u64);
     }
     assert_eq!(keeper.claim(within(60), &claim(1, 7)).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(counting.counts().round_trips, 3);
-    assert_eq!(told("gone"), ["loss: lost"; 3]);
+    assert_eq!(told("commits that are gone"), ["loss: lost"; 3]);
 }
 
 /// Each look is given up after some tries; whoever wants a number looks again, until its time is over.

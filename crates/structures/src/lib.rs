@@ -65,6 +65,8 @@ pub mod records;
 pub mod registry;
 mod renew;
 mod retry;
+#[cfg(test)]
+mod ruled_tests;
 mod runtime;
 pub mod set;
 pub mod sharded;

@@ -484,3 +484,7 @@ impl fmt::Debug for Rebuild {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "rebuild_tests.rs"]
+mod tests;

@@ -274,3 +274,64 @@ async fn what_was_under_way_when_a_removal_began_is_removed_again_and_then_no_mo
     store.delete(one.read_op().key).await.unwrap();
     assert_eq!(orphans().await, []);
 }
+
+/// A store that has no conditional writes.
+#[derive(Debug)]
+struct WithoutCas(StoreRef);
+
+impl Store for WithoutCas {
+    fn profile(&self) -> Arc<Profile> {
+        Arc::new(Profile { cas: false, ..(*self.0.profile()).clone() })
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        self.0.run(ctx, batch)
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_is_compacted_as_many_pieces_as_are_promised_find_room_one_by_one() {
+    let inner: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(7_000).build().unwrap());
+    let store: StoreRef = Arc::new(WithoutCas(inner));
+    let (name, manifest) = made(&store).await;
+    let ledger = Ledger::new(&store, &name, &manifest, tuning()).unwrap();
+    let pieces: Vec<Piece> = (0..ledger.pieces_max() as u64).map(|number| piece(number, 0, number)).collect();
+    assert!((50..300).contains(&pieces.len()), "{}", pieces.len());
+    for piece in &pieces {
+        ledger.register(soon(), &[*piece]).await.unwrap();
+    }
+    assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces(), pieces);
+}
+
+#[tokio::test]
+async fn a_ledger_that_went_back_is_told_to_who_registered_more() {
+    let (_, store, one, _) = ledger().await;
+    let key = one.read_op().key;
+    one.register(soon(), &[piece(1, 0, 1)]).await.unwrap();
+    one.read(Ctx::default()).await.unwrap();
+    let before = store.get(key.clone()).await.unwrap().unwrap().value;
+    one.register(soon(), &[piece(2, 0, 1)]).await.unwrap();
+    one.read(Ctx::default()).await.unwrap();
+    store.put(key, PutMode::Set, before, Ttl::Never).await.unwrap();
+    assert_eq!(one.read(Ctx::default()).await.unwrap_err().kind(), ErrorKind::RolledBack);
+}
+
+#[tokio::test]
+async fn what_a_compaction_would_save_is_what_repeats_and_what_is_gone() {
+    let (_, store, one, two) = ledger().await;
+    let name = Name::new("n").unwrap();
+    let manifest = manifest::find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest;
+    let look = async || {
+        let bytes = store.get(one.read_op().key).await.unwrap().unwrap().value;
+        (bytes.len(), stale_bytes(&bytes, manifest.generation, 0).unwrap())
+    };
+    one.register(soon(), &[piece(1, 0, 1)]).await.unwrap();
+    two.register(soon(), &[piece(2, 0, 1)]).await.unwrap();
+    let (bytes, stale) = look().await;
+    two.register(soon(), &[piece(2, 0, 1)]).await.unwrap();
+    let (bytes_then, stale_then) = look().await;
+    assert_eq!(stale_then - stale, bytes_then - bytes, "it repeats what is there");
+    assert!(stale_then > ENTRY_BYTES, "{stale_then}");
+    let error = stale_bytes(b"of nobody", manifest.generation, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+}

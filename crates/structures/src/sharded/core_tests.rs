@@ -159,3 +159,10 @@ async fn a_look_that_finds_that_the_map_went_back_is_told_once_by_its_call() {
         }
     }
 }
+
+/// Those of ends that were lost do not come again: the time has gone on since.
+#[test]
+fn versions_of_the_ends_begin_with_the_time_in_microseconds() {
+    let clock = larder_core::ManualClock::at(Duration::from_millis(1_700_000_000_123));
+    assert_eq!(crate::sharded::keeper::now_us(&clock), 1_700_000_000_123_000);
+}

@@ -60,6 +60,13 @@ mod tests {
         }
     }
 
+    /// Whoever writes it knows by that whether it is the one that he wrote.
+    #[test]
+    fn an_item_says_that_it_was_made_by_a_change_of_its_own() {
+        let made = || item(Kind::ShardedSet, Some(NativeReply::Members(vec![bytes(b"-2147483648")]))).unwrap().0;
+        assert_ne!(made()[2..10], made()[2..10]);
+    }
+
     #[test]
     fn what_has_no_mark_is_none() {
         assert_eq!(item(Kind::ShardedSet, Some(NativeReply::Members(vec![bytes(b"7")]))), None);

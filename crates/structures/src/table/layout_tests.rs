@@ -73,6 +73,18 @@ fn says<const N: usize>(all: &[Note<'_>], keys: [&[u8]; N]) -> [Says; N] {
     said
 }
 
+/// Its row is another than the one of before, which went, and was forgotten.
+#[test]
+fn an_incarnation_that_comes_again_once_it_was_forgotten_goes_by_itself_and_not_with_one_that_came_between() {
+    let (key, one, other) = (b"k", 5_001, 5_002);
+    let forget: Vec<Note<'_>> = (0..GONE_MAX as u64).map(gone).collect();
+    let first = [listed(one, key), listed(other, key), gone(one)];
+    let all = [&first[..], &forget, &[listed(one, key), gone(other)]].concat();
+    assert_eq!(says(&all, [key]), [Says::Listed { incarnation: one }]);
+    let all = [&all[..], &[gone(one)]].concat();
+    assert_eq!(says(&all, [key]), [Says::NotListed]);
+}
+
 #[test]
 fn golden_bytes() {
     let spot = Spot::of(b"key", 7);

@@ -746,3 +746,6 @@ impl Table {
         self.0.value_bytes_max(key_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -438,4 +438,40 @@ mod tests {
             assert!(error.to_string().contains("this release does not know"), "{error}");
         }
     }
+
+    /// Compact ones of days, kept for ever.
+    fn days() -> Params {
+        Params {
+            period_ms: DAY_MS,
+            offset_ms: 0,
+            seed: 0,
+            precision: Precision::Compact,
+            ids: IdKind::Any,
+            shape: Shape::Blob,
+            expected: 100,
+            keep_ms: 0,
+            zone: None,
+        }
+    }
+
+    #[test]
+    fn the_periods_of_a_zone_are_whole_days_that_begin_where_its_clocks_say() {
+        let zone = Zone::named("Europe/Berlin");
+        assert!(zone.is_some());
+        let of_zone = |period_ms, offset_ms| Params { zone: zone.clone(), period_ms, offset_ms, ..days() };
+        assert!(is_sound(&of_zone(DAY_MS, 0)) && is_sound(&of_zone(2 * DAY_MS, 0)));
+        assert!(!is_sound(&of_zone(DAY_MS, 3_600_000)), "an offset beside the zone");
+        assert!(!is_sound(&of_zone(DAY_MS / 2, 0)), "half a day");
+        assert!(is_sound(&Params { zone: None, ..of_zone(DAY_MS / 2, 3_600_000) }));
+    }
+
+    #[test]
+    fn sets_keep_compact_hashes_or_integers_as_they_are_and_nothing_else() {
+        let sets = |precision, ids| Params { shape: Shape::Native, precision, ids, ..days() };
+        for ids in [IdKind::Any, IdKind::Integer] {
+            assert!(is_sound(&sets(Precision::Compact, ids)));
+            assert!(!is_sound(&sets(Precision::NEAR_EXACT, ids)));
+            assert_eq!(is_sound(&sets(Precision::Exact, ids)), ids == IdKind::Integer);
+        }
+    }
 }

@@ -450,3 +450,6 @@ pub(crate) fn describe(params: &[u8]) -> Option<Vec<(&'static str, String)>> {
     let period = Duration::from_millis(params.period_ms);
     Some(vec![("period", format!("{period:?}")), ("shards a window", params.shards.to_string())])
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,12 +7,15 @@ use larder_structures::lock::Lock;
 use larder_structures::lookup::Rows;
 use larder_structures::records::{Schema, Value};
 use larder_structures::{
-    Array, Cache, Counter, EventLog, Inspection, Kind, Name, PackedRecords, Queue, Set, ShardedHash, ShardedSet, Stack,
-    Table, UniqueVisitors, Visitors, registry,
+    Array, Cache, Counter, EventLog, IdKind, Inspection, Kind, Name, PackedRecords, Queue, Set, ShardedHash,
+    ShardedSet, ShardedSortedSet, Stack, Table, UniqueVisitors, Visitors, registry,
 };
 
 use crate::counter::fleet::{Fleet, Node};
 use crate::counter::support::{memory, slot_key};
+use crate::sharded::contents;
+use crate::support::hooked::Hooked;
+use crate::support::natives::{NATIVE_BYTES, Natives};
 use crate::visitors;
 
 async fn look(store: &StoreRef, name: &str) -> Inspection {
@@ -390,4 +393,84 @@ async fn what_a_server_that_is_down_has_is_told_as_unread() {
     let name = Name::new("hits").unwrap();
     let error = inspect(&store, Ctx::default(), &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_table_tells_whether_its_entries_may_have_lives() {
+    let store = memory();
+    for (has_lives, says) in [(false, "lives no"), (true, "lives yes")] {
+        let name = format!("lives-{has_lives}");
+        Table::options().ttl(has_lives).open_or_create(&store, &name).await.unwrap();
+        assert_eq!(words(&look(&store, &name).await)[2], says);
+    }
+}
+
+/// They are read in batches of 64, and what the list names stands behind the list.
+#[tokio::test]
+async fn a_table_of_many_entries_counts_each_once() {
+    let store = memory();
+    let table = Table::options().shards(2).open_or_create(&store, "prices").await.unwrap();
+    for number in 0..150 {
+        table.put(number.to_string(), "first").await.unwrap();
+    }
+    table.settle().await;
+    let found = look(&store, "prices").await;
+    assert_eq!((found.keys, found.missing, found.elements), (1 + 2 + 150, 0, Some(150)));
+    assert_eq!(found.live_bytes.unwrap() + found.stale_bytes.unwrap() + 17 + 2, found.bytes);
+}
+
+/// What a store keeps as hashes, sets and bits of its own is weighed by it, since it cannot be read as an item.
+#[tokio::test]
+async fn shards_that_are_no_items_are_counted_and_weighed() {
+    let memory = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+    let natives = Natives::over(&(memory.clone() as StoreRef));
+    let store = natives.shared();
+    let hash = ShardedHash::options().shards(4).open_or_create(&store, "stock").await.unwrap();
+    hash.set([("apple", "3"), ("pear", "4")]).await.unwrap();
+    let unique = UniqueVisitors::options().ids(IdKind::Integer).open_or_create(&store, "days").await.unwrap();
+    unique.add([1u64, 2]).await.unwrap();
+    let schema = Schema::parse(["visits:u7"]).unwrap();
+    let records = PackedRecords::options().schema(schema).open_or_create(&store, "users").await.unwrap();
+    records.set(7, &[("visits", Value::Uint(3))]).await.unwrap();
+    for name in ["stock", "days", "users"] {
+        let prefix = format!("L.{name}.").into_bytes();
+        let items = contents(&memory).into_iter().filter(|(key, _)| key.starts_with(&prefix));
+        let items: Vec<usize> = items.map(|(_, value)| value.len()).collect();
+        let others = natives.all().keys().filter(|key| key.as_bytes().starts_with(&prefix)).count();
+        let found = look(&store, name).await;
+        assert!(others > 0, "{name}");
+        assert_eq!((found.missing, found.unread), (0, 0), "{name}");
+        assert_eq!(found.keys, (items.len() + others) as u64, "{name}");
+        let bytes = items.iter().sum::<usize>() as u64 + others as u64 * NATIVE_BYTES;
+        assert_eq!(found.bytes, bytes, "{name}");
+    }
+}
+
+/// A store that does not answer has lost nothing.
+#[tokio::test(start_paused = true)]
+async fn what_a_store_does_not_answer_is_an_error_or_unread_and_never_missing() {
+    let store = memory();
+    Array::open_or_create(&store, "steps").await.unwrap().push(["a", "b"]).await.unwrap();
+    ShardedHash::open_or_create(&store, "stock").await.unwrap().set([("apple", "3")]).await.unwrap();
+    ShardedSet::open_or_create(&store, "seen").await.unwrap().add(["a"]).await.unwrap();
+    ShardedSortedSet::open_or_create(&store, "points").await.unwrap().set([("a", 1.0)]).await.unwrap();
+    let schema = Schema::parse(["visits:u7"]).unwrap();
+    let records = PackedRecords::options().schema(schema).open_or_create(&store, "users").await.unwrap();
+    records.set(7, &[("visits", Value::Uint(3))]).await.unwrap();
+    for name in ["steps", "stock", "seen", "points", "users"] {
+        let mut failed = 0;
+        for nth in 1..=8 {
+            let hooked = Hooked::new(&store);
+            // And whatever is tried again.
+            (nth..nth + 60).for_each(|nth| hooked.refuse(nth));
+            match inspect(&hooked.shared(), Ctx::default(), &Name::new(name).unwrap()).await {
+                Ok(found) => assert_eq!(found.expect("it is there").missing, 0, "{name} at batch {nth}"),
+                Err(error) => {
+                    failed += 1;
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{name} at batch {nth}: {error}");
+                }
+            }
+        }
+        assert!(failed > 2, "{name}: {failed}");
+    }
 }

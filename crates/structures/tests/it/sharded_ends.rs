@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Reply, StoreExt, StoreRef, Ttl, Verb};
 use larder_store_memory::MemoryStore;
-use larder_structures::ShardedSortedSet;
+use larder_structures::registry::drop_structure;
+use larder_structures::{Name, ShardedSortedSet};
 
-use crate::sharded::{FILLS, contents, cost, memory, named, points, without_ends};
+use crate::sharded::{FILLS, contents, cost, counting, memory, named, points, without_ends};
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::sieve::Sieve;
 
@@ -308,5 +309,166 @@ async fn ends_that_went_back_are_made_again_by_who_writes() {
         for handle in [&knows, &points(&store).await] {
             assert_eq!(named(&handle.top(2).await.unwrap()), ["ours", "mine"], "{when}");
         }
+    }
+}
+
+/// Whoever reads them is not told of fewer than he knew, whenever others write those that went back.
+#[tokio::test(start_paused = true)]
+async fn ends_that_went_back_are_made_again_by_who_reads() {
+    for nth in 1..=10 {
+        let (memory, store) = memory();
+        let hooked = Hooked::new(&store);
+        let knows = points(&hooked.shared()).await;
+        knows.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+        let before = contents(&memory).into_iter().find(|(key, _)| key.ends_with(b".1")).expect("the ends");
+        knows.set([("ours", 100.0)]).await.unwrap();
+        Turn::Back.take(&store, &before).await;
+        let is_reached = Arc::new(AtomicBool::new(false));
+        let reached = is_reached.clone();
+        hooked.at(nth, move |store, batch| async move {
+            Turn::Others.take(&store, &before).await;
+            reached.store(true, Ordering::Relaxed);
+            store.run(Ctx::default(), batch).await
+        });
+        let found = knows.top(2).await.unwrap_or_else(|error| panic!("batch {nth}: {error}"));
+        assert_eq!(named(&found)[0], "ours", "batch {nth}");
+        if !is_reached.load(Ordering::Relaxed) {
+            assert!(nth > 3, "it took {nth} batches");
+            break;
+        }
+        for handle in [&knows, &points(&store).await] {
+            assert_eq!(named(&handle.top(2).await.unwrap()), ["ours", "theirs"], "batch {nth}");
+        }
+    }
+}
+
+/// Nobody would find them.
+#[tokio::test(start_paused = true)]
+async fn ends_that_are_begun_anew_beside_a_drop_leave_nothing() {
+    for nth in 1..=ENDS_FILL {
+        let (memory, store) = memory();
+        without_ends(&memory, &store).await;
+        let hooked = Hooked::new(&store);
+        let reader = points(&hooked.shared()).await;
+        hooked.at(nth, |store, batch| async move {
+            drop_structure(&store, Ctx::default(), &Name::new("n").unwrap()).await.unwrap().unwrap();
+            store.run(Ctx::default(), batch).await
+        });
+        let error = reader.top(2).await.expect_err("it is gone");
+        assert_eq!(error.kind(), ErrorKind::Lost, "batch {nth}: {error}");
+        assert_eq!(memory.stats().items, 0, "batch {nth}");
+    }
+}
+
+/// As [`what_a_store_says_that_refuses_to_tell_a_shard_of_the_ends_is_told`], of the ends themselves.
+#[tokio::test(start_paused = true)]
+async fn what_a_store_says_that_refuses_the_ends_is_told() {
+    let (memory, store) = memory();
+    without_ends(&memory, &store).await;
+    let tries = Arc::new(AtomicU64::new(0));
+    let counted = tries.clone();
+    let refusing = Sieve::answering(&store, move |_, op| {
+        let is_refused = matches!(op.verb, Verb::Put { .. }) && op.key.as_bytes().ends_with(b".1");
+        is_refused.then(|| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::NotApplied))
+        })
+    });
+    let error = points(&refusing).await.top(2).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+    assert_eq!(tries.load(Ordering::Relaxed), 1);
+    assert_eq!(named(&points(&store).await.top(2).await.unwrap()), ["m9", "m8"]);
+}
+
+/// All in one shard: which one tells the others of the ends.
+async fn in_one_shard(store: &StoreRef) -> ShardedSortedSet {
+    ShardedSortedSet::options().shards(1).kept(2).open_or_create(store, "n").await.unwrap()
+}
+
+/// The batches of a writer that knows nothing yet: one reads the shard and the ends, one writes the shard, and this one writes the ends.
+const WRITES_ENDS: u64 = 3;
+
+/// Ten members, m0 to m9, of which somebody raises m9 to 50; what `others` do before he writes the ends; and a handle.
+async fn raised_beside<F>(others: impl FnOnce(StoreRef) -> F + Send + 'static) -> ShardedSortedSet
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (_, store) = memory();
+    in_one_shard(&store).await.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let slow = in_one_shard(&hooked.shared()).await;
+    hooked.at(WRITES_ENDS, move |store, batch| async move {
+        assert!(batch.iter().any(is_ends_write), "{batch:?}");
+        others(store.clone()).await;
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(slow.set([("m9", 50.0)]).await.unwrap(), [false]);
+    in_one_shard(&store).await
+}
+
+/// The ends say so already, but he who raises it may write them yet: by the token that he read.
+#[tokio::test(start_paused = true)]
+async fn who_sets_a_score_back_while_another_raises_it_has_the_last_word() {
+    let points = raised_beside(|store| async move {
+        assert_eq!(in_one_shard(&store).await.set([("m9", 9.0)]).await.unwrap(), [false]);
+    })
+    .await;
+    for _ in 0..2 {
+        assert_eq!(points.top(1).await.unwrap(), [(bytes::Bytes::from("m9"), 9.0)]);
+        assert_eq!(points.score("m9").await.unwrap(), Some(9.0));
+    }
+}
+
+/// One who died set it back in the shard, and another wrote the shard for another member: neither did so at the ends, where the first may write yet.
+#[tokio::test(start_paused = true)]
+async fn a_score_that_is_told_is_that_of_the_ends_whoever_died_midway() {
+    let points = raised_beside(|store| async move {
+        let hooked = Hooked::new(&store);
+        let dying = in_one_shard(&hooked.shared()).await;
+        dies_at(&hooked, WRITES_ENDS, dying.set([("m9", 9.0)])).await;
+        assert_eq!(in_one_shard(&store).await.set([("m5", 4.5)]).await.unwrap(), [false]);
+    })
+    .await;
+    let score = points.score("m9").await.unwrap().expect("it is there");
+    assert_eq!(points.top(1).await.unwrap(), [(bytes::Bytes::from("m9"), score)]);
+}
+
+/// One reads the shard and the ends, one writes the shard, one the ends; and one looks what became of them.
+#[tokio::test]
+async fn ends_whose_reply_is_lost_are_looked_at_once() {
+    let (_, store) = memory();
+    in_one_shard(&store).await.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let counting = larder_layers::Counting::new(hooked.shared());
+    let writer = in_one_shard(&(Arc::new(counting.clone()) as StoreRef)).await;
+    hooked.lose_replies(WRITES_ENDS);
+    let (counts, new) = cost(&counting, writer.set([("m9", 50.0)])).await;
+    assert_eq!((counts.round_trips, new), (WRITES_ENDS + 1, vec![false]));
+}
+
+/// It looks at the ends with the shard, and so at what others wrote since.
+#[tokio::test]
+async fn a_score_that_reaches_the_ends_takes_three_round_trips_though_others_wrote_them() {
+    let (counting, store) = counting();
+    let knows = points(&store).await;
+    knows.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+    for (theirs, ours, score) in [("a", "b", 20.0), ("c", "d", 30.0), ("e", "f", 40.0)] {
+        points(&store).await.set([(theirs, score)]).await.unwrap();
+        let (counts, _) = cost(&counting, knows.set([(ours, score + 1.0)])).await;
+        assert_eq!(counts.round_trips, 3, "{ours}");
+    }
+}
+
+/// What is removed is removed, whatever comes of filling the ends that it left short.
+#[tokio::test]
+async fn a_removal_is_done_though_the_ends_that_it_left_short_cannot_be_filled() {
+    for nth in WRITES_ENDS + 1..=WRITES_ENDS + 3 {
+        let (_, store) = memory();
+        in_one_shard(&store).await.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+        let hooked = Hooked::new(&store);
+        let writer = in_one_shard(&hooked.shared()).await;
+        hooked.refuse(nth);
+        assert_eq!(writer.remove(["m9", "m8", "m7"]).await.unwrap(), [true; 3], "batch {nth} is refused");
+        assert_eq!(named(&writer.top(2).await.unwrap()), ["m6", "m5"]);
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::{ErrorKind, PutMode, Result, StoreRef, Ttl};
+use larder_core::{Ctx, ErrorKind, PutMode, Result, StoreRef, Ttl};
 use larder_store_memory::MemoryStore;
 use larder_structures::{ShardedHash, ShardedSet, ShardedSortedSet};
 
 use crate::sharded::{contents, memory};
+use crate::support::hooked::Hooked;
 
 const KINDS: [&str; 3] = ["hash", "set", "sorted set"];
 const CALLS: [&str; 5] = ["has", "len", "put", "members", "reshard"];
@@ -136,5 +137,41 @@ async fn a_map_that_others_wrote_oftener_since_is_gone_by() {
         for call in CALLS {
             knows.call(call).await.unwrap_or_else(|error| panic!("{kind}, {call}: {error}"));
         }
+    }
+}
+
+/// It goes back while a removal fills the ends that it left short: by then the removal is done.
+#[tokio::test(start_paused = true)]
+async fn a_map_that_goes_back_while_the_ends_are_filled_is_told_once() {
+    for nth in 4..=9 {
+        let (memory, store) = memory();
+        let hooked = Hooked::new(&store);
+        let options = ShardedSortedSet::options().shards(2).kept(2);
+        let knows = options.open_or_create(&hooked.shared(), "n").await.unwrap();
+        knows.set((0..10).map(|score| (format!("m{score}"), f64::from(score)))).await.unwrap();
+        let (before, of) = (contents(&memory), flags(&memory));
+        knows.reshard(3).await.unwrap();
+        hooked.at(nth, move |store, batch| async move {
+            memory.clear();
+            for (key, value) in &before {
+                memory.direct().put(key, PutMode::Set, value, of[key], Ttl::Never).unwrap();
+            }
+            store.run(Ctx::default(), batch).await
+        });
+        let mut told = 0;
+        let outcomes = [
+            knows.remove(["m9", "m8", "m7"]).await.map(drop),
+            knows.score("m0").await.map(drop),
+            knows.top(2).await.map(drop),
+            knows.score("m0").await.map(drop),
+            knows.top(2).await.map(drop),
+        ];
+        for outcome in outcomes {
+            match outcome {
+                Err(error) if error.kind() == ErrorKind::RolledBack => told += 1,
+                outcome => outcome.unwrap_or_else(|error| panic!("batch {nth}: {error}")),
+            }
+        }
+        assert_eq!(told, 1, "batch {nth}");
     }
 }

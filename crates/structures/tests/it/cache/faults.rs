@@ -1,11 +1,10 @@
 //! Caches on a connection that breaks: before and after every op, at random, and with requests that arrive late.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_core::Reply;
-use larder_core::{Batch, Ctx, Effect, ErrorKind, StoreRef};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Reply, StoreExt, StoreRef, Verb};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::cache::{Lookup, Source};
@@ -14,6 +13,7 @@ use larder_testkit::faulty::{Fault, Faulty};
 
 use crate::cache::support::{Truth, cached, churn, clocked, found, is_fresh, leased, options, secs, why_not};
 use crate::lock::support::memory;
+use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, fail};
 use crate::support::slow::Slow;
 
@@ -171,6 +171,98 @@ async fn an_invalidation_whose_second_try_is_refused_is_unknown() {
         hooked.at(nth, move |_, batch| async move { fail(&batch, effect) });
     }
     assert!(cache.invalidate("k").await.unwrap_err().is_unknown());
+}
+
+/// It was given up for unknown, and nobody was in its way since: nothing that comes behind it undoes it.
+#[tokio::test(start_paused = true)]
+async fn a_value_of_unknown_outcome_that_arrives_late_is_cached() {
+    let (inner, clock) = memory();
+    let answering = Answering::new(&inner);
+    let cache = brief().lease(LONG).clock(clock.clone()).open_or_create(&answering.shared(), "c").await.unwrap();
+    let direct = brief().clock(clock).open(&inner, "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    let late = Arc::new(Mutex::new(Vec::new()));
+    let keeps = late.clone();
+    answering.by(move |op| match &op.verb {
+        Verb::Put { value, .. } if value.ends_with(b"made") => {
+            keeps.lock().unwrap().push(op.clone());
+            Some(Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::Unknown)))
+        }
+        _ => None,
+    });
+    assert!(why_not(&lease.finish("made").await).is_unknown());
+    let first = late.lock().unwrap().remove(0);
+    assert_eq!(inner.run_one(Ctx::default(), first).await.unwrap(), Reply::Stored);
+    assert!(is_fresh(&direct.get("k").await.unwrap().unwrap(), "made"));
+}
+
+/// Nothing of it can have taken effect.
+#[tokio::test]
+async fn a_value_that_was_not_sent_before_its_lease_went_was_not_cached_for_certain() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let direct = brief().open(&inner, "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    hooked.at(1, move |_, batch| async move {
+        direct.invalidate("k").await.unwrap();
+        fail(&batch, Effect::NotApplied)
+    });
+    let made = lease.finish("v").await;
+    assert_eq!((why_not(&made).kind(), why_not(&made).known_effect()), (ErrorKind::Conflict, Effect::NotApplied));
+}
+
+/// What a store does not take it will not take the next time: the lease is given up at once, so that others may try.
+#[tokio::test]
+async fn a_value_that_the_store_does_not_take_is_sent_once_and_its_lease_is_given_up() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    hooked.at(1, |_, batch| async move {
+        let refuse = |_| Err(Error::new(ErrorKind::Full, "no room").effect(Effect::NotApplied));
+        batch.iter().map(refuse).collect()
+    });
+    let made = lease.finish("v").await;
+    assert_eq!((why_not(&made).kind(), why_not(&made).known_effect()), (ErrorKind::Full, Effect::NotApplied));
+    assert!(matches!(cache.lookup("k").await.unwrap(), Lookup::Rebuild(_)));
+}
+
+#[tokio::test]
+async fn a_last_write_whose_reply_is_lost_is_looked_for_until_the_store_answers() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().timeout(LONG).open_or_create(&hooked.shared(), "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    hooked.lose_replies(1);
+    (2..5).for_each(|nth| hooked.refuse(nth));
+    assert!(lease.finish("v").await.is_kept());
+    assert!(is_fresh(&found(&cache, "k").await, "v"));
+}
+
+/// It landed, and its caller did not wait to hear of it: what gives a lease up that was not finished leaves it.
+#[tokio::test]
+async fn a_value_stays_though_its_finish_was_dropped_before_it_was_answered() {
+    let (_, inner) = clocked();
+    let hooked = Hooked::new(&inner);
+    let cache = brief().open_or_create(&hooked.shared(), "c").await.unwrap();
+    let lease = leased(&cache, "k").await;
+    let landed = Arc::new(tokio::sync::Notify::new());
+    let lands = landed.clone();
+    hooked.at(1, |store, batch| async move {
+        assert!(store.run(Ctx::default(), batch).await.iter().all(Result::is_ok), "it lands");
+        lands.notify_one();
+        std::future::pending().await
+    });
+    tokio::select! {
+        biased;
+        _ = lease.finish("v") => panic!("it was answered"),
+        () = landed.notified() => {}
+    }
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_fresh(&found(&cache, "k").await, "v"));
 }
 
 /// Two leases of one caller: the network keeps the first back, the second lands, and the first arrives after an invalidation.

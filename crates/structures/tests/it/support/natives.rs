@@ -32,6 +32,9 @@ impl Held {
 
 type All = BTreeMap<Key, Held>;
 
+/// What a native key takes, whatever it holds.
+pub(crate) const NATIVE_BYTES: u64 = 1_000;
+
 #[derive(Debug)]
 pub(crate) struct Natives {
     items: StoreRef,
@@ -95,6 +98,12 @@ impl Natives {
         }
     }
 
+    /// Items are keys like others to a server.
+    async fn weighed(&self, key: Key) -> Result<Reply> {
+        let item = self.items.get(key).await?;
+        Ok(NativeReply::Size(item.map(|item| item.value.len() as u64)).into())
+    }
+
     fn native_reply(&self, all: &mut All, key: &Key, native: &Native) -> Reply {
         let (no_names, no_bits) = (BTreeMap::new(), Vec::new());
         let (names, bits) = match all.get(key) {
@@ -133,11 +142,16 @@ impl Natives {
                 let encoding = if is_packed { "listpack" } else { "hashtable" };
                 NativeReply::Text(all.get(key).map(|_| encoding.to_owned()))
             }
+            Native::MemoryBytes => NativeReply::Size(all.get(key).map(|_| NATIVE_BYTES)),
             Native::Remove => return if all.remove(key).is_some() { Reply::Deleted } else { Reply::Miss },
             other => panic!("{other:?}"),
         }
         .into()
     }
+}
+
+fn is_weighing(op: &Op) -> bool {
+    matches!(&op.verb, Verb::Native(native) if matches!(&**native, Native::MemoryBytes))
 }
 
 /// An item begins with C1 where there are native keys: of other values that may be so by chance.
@@ -269,7 +283,9 @@ impl Store for Natives {
             }
             let mut replies = Replies::new();
             for op in batch {
+                let is_item = self.held(&op.key).is_none();
                 replies.push(match self.answer(&op) {
+                    Some(Ok(_)) if is_item && is_weighing(&op) => self.weighed(op.key).await,
                     Some(reply) => reply,
                     None => self.items.run_one(ctx, op).await,
                 });

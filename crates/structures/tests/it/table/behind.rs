@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_core::{Ctx, ErrorKind, ManualClock, Profile, StoreExt, StoreRef};
+use larder_core::{
+    Ctx, Effect, Error, ErrorKind, ManualClock, Profile, PutMode, Reply, StoreExt, StoreRef, Verb, Want,
+};
 use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 
+use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::sieve::Sieve;
 use crate::table::support::{
@@ -202,4 +205,56 @@ async fn a_renewal_of_an_entry_that_is_listed_notes_it_once() {
     // The list, the entry; the entry again, its rewriting, and the note; the entry, and its flag.
     assert_eq!(counting.counts().since(&before).round_trips, 7);
     assert_eq!(is_flagged(&inner, "t", b"k").await, Some(true));
+}
+
+/// So that an entry that is only ever put is compacted, too.
+#[tokio::test]
+async fn one_put_in_eight_looks_at_the_whole_entry_and_of_large_values_one_in_four() {
+    for (bytes, one_in) in [(20, 8), (1_500, 4)] {
+        let inner = memory();
+        let looks = Arc::new(Mutex::new(0u32));
+        let seen = looks.clone();
+        let store = Sieve::answering(&inner, move |_, op| {
+            let is_entry = !op.key.as_bytes().ends_with(b".0") && !op.key.as_bytes().ends_with(b".m");
+            if matches!(op.verb, Verb::Get { want, .. } if want.contains(Want::VALUE)) && is_entry {
+                *seen.lock().unwrap() += 1;
+            }
+            None
+        });
+        let table = Table::open_or_create(&store, "t").await.unwrap();
+        table.put("k", "first").await.unwrap();
+        flagged(&inner, "t", b"k").await;
+        table.settle().await;
+        *looks.lock().unwrap() = 0;
+        fastrand::seed(7);
+        const PUTS: u32 = 1_600;
+        for _ in 0..PUTS {
+            table.put("k", vec![b'x'; bytes]).await.unwrap();
+        }
+        table.settle().await;
+        let looks = *looks.lock().unwrap();
+        assert!((PUTS / one_in * 3 / 4..PUTS / one_in * 5 / 4).contains(&looks), "{looks} of values of {bytes} bytes");
+    }
+}
+
+/// It may come yet, and name what must be there then.
+#[tokio::test]
+async fn an_entry_whose_listing_is_unknown_stays() {
+    let inner = evicting();
+    let answering = Answering::new(&inner);
+    let table = Table::options().timeout(Duration::from_millis(200));
+    let table = table.open_or_create(&answering.shared(), "t").await.unwrap();
+    let late = Arc::new(Mutex::new(Vec::new()));
+    let keeps = late.clone();
+    answering.by(move |op| {
+        let is_note = matches!(op.verb, Verb::Put { mode: PutMode::Append, .. }) && op.key.as_bytes().ends_with(b".0");
+        is_note.then(|| {
+            keeps.lock().unwrap().push(op.clone());
+            Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::Unknown))
+        })
+    });
+    assert!(table.put("k", "v").await.unwrap_err().is_unknown());
+    let first = late.lock().unwrap().remove(0);
+    assert_eq!(inner.run_one(Ctx::default(), first).await.unwrap(), Reply::Stored);
+    assert_eq!(Table::open(&inner, "t").await.unwrap().get("k").await.unwrap().unwrap(), "v");
 }

@@ -3,6 +3,7 @@
 mod behind;
 mod faults;
 mod handle;
+mod late;
 mod memcached;
 mod order;
 mod races;

@@ -2,6 +2,7 @@
 
 mod edges;
 mod handle;
+mod making;
 mod memcached;
 mod redis;
 mod sets;

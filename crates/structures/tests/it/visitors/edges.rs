@@ -1,10 +1,13 @@
 //! Visitors at the edges of what they promise: limits, lives, the list of windows that are over, stores that refuse.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_core::ambient::now;
-use larder_core::{Clock, Ctx, Effect, Error, ErrorKind, ManualClock, StoreRef};
+use larder_core::{
+    Clock, Ctx, Effect, Error, ErrorKind, Key, ManualClock, PutMode, Reply, StoreExt, StoreRef, Ttl, Verb,
+};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::Visitors;
@@ -265,4 +268,122 @@ async fn a_hit_without_a_list_costs_no_more_than_to_clear_it_away() {
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Lost, Effect::NotApplied), "{error}");
     assert_eq!(probe.round_trips(), 2);
     assert!(!is_there(&store, &key(&store, window(&clock), None).await).await);
+}
+
+/// Repeats of so many visitors behind a shard, as other processes leave them.
+async fn repeat(store: &StoreRef, shard: &Key, visitors: usize) {
+    let value = store.get(shard.clone()).await.unwrap().unwrap().value;
+    let repeats = value.slice(12..12 + visitors * 8);
+    store.put(shard.clone(), PutMode::Append, repeats, Ttl::Never).await.unwrap();
+}
+
+async fn bytes_of(store: &StoreRef, shard: &Key) -> usize {
+    store.get(shard.clone()).await.unwrap().unwrap().value.len()
+}
+
+/// A shard of so many visitors, in no particular room.
+async fn of_visitors(store: &StoreRef, clock: &Arc<ManualClock>, visitors: u32) -> (Visitors, Key) {
+    let site = options(clock).shards(1).open_or_create(store, NAME).await.unwrap();
+    for n in 0..visitors {
+        site.hit_visitor(n.to_le_bytes()).await.unwrap();
+    }
+    let shard = key(store, window(clock), Some(0)).await;
+    assert_eq!(bytes_of(store, &shard).await, 12 + visitors as usize * 8);
+    (site, shard)
+}
+
+#[tokio::test]
+async fn repeats_that_are_less_than_the_visitors_are_let_be() {
+    let clock = clock();
+    let store = memory(&clock);
+    let (site, shard) = of_visitors(&store, &clock, 10_000).await;
+    repeat(&store, &shard, 9_000).await;
+    let before = bytes_of(&store, &shard).await;
+    assert_eq!(site.current().await.unwrap(), 10_000);
+    settle().await;
+    assert_eq!(bytes_of(&store, &shard).await, before);
+    repeat(&store, &shard, 1_001).await;
+    assert_eq!(site.current().await.unwrap(), 10_000);
+    settle().await;
+    assert_eq!(bytes_of(&store, &shard).await, 12 + 10_000 * 8);
+}
+
+#[tokio::test]
+async fn repeats_are_compacted_as_often_as_they_come() {
+    let clock = clock();
+    let store = memory(&clock);
+    let (site, shard) = of_visitors(&store, &clock, 5_000).await;
+    for round in 0..3 {
+        repeat(&store, &shard, 5_000).await;
+        repeat(&store, &shard, 5_000).await;
+        assert_eq!(site.current().await.unwrap(), 5_000);
+        settle().await;
+        assert_eq!(bytes_of(&store, &shard).await, 12 + 5_000 * 8, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn every_request_of_a_hit_that_names_its_visitor_has_a_deadline() {
+    let clock = clock();
+    let without = Arc::new(Mutex::new(Vec::new()));
+    let seen = without.clone();
+    let inner = MemoryStore::builder().value_bytes_max(8_000).clock(clock.clone()).build().unwrap();
+    let store = Sieve::answering(&(Arc::new(inner) as StoreRef), move |ctx, op| {
+        if ctx.deadline.is_none() && op.key.as_bytes().ends_with(b"-0") {
+            seen.lock().unwrap().push(op.clone());
+        }
+        None
+    });
+    // The shard is made, appended to, and written anew where two have filled it with repeats.
+    for _ in 0..2 {
+        let site = options(&clock).shards(1).open_or_create(&store, NAME).await.unwrap();
+        for n in 0..600u32 {
+            site.hit_visitor(n.to_le_bytes()).await.unwrap();
+        }
+    }
+    assert_eq!(*without.lock().unwrap(), []);
+}
+
+/// An append that finds nothing is refused like one that finds no room: where there is room it is tried again.
+#[tokio::test]
+async fn a_shard_that_was_away_for_a_moment_takes_the_hit_where_nothing_can_be_compacted() {
+    let probe = Probe::without_cas(6_000);
+    let clock = clock();
+    let is_away = Arc::new(AtomicBool::new(false));
+    let asked = is_away.clone();
+    let store = Sieve::answering(&probe.shared(), move |_, op| {
+        let is_append =
+            matches!(op.verb, Verb::Put { mode: PutMode::Append, .. }) && op.key.as_bytes().ends_with(b"-0");
+        (is_append && asked.swap(false, Ordering::SeqCst)).then_some(Ok(Reply::NotStored))
+    });
+    let (site, _) = of_visitors(&store, &clock, 500).await;
+    is_away.store(true, Ordering::SeqCst);
+    site.hit_visitor("late").await.unwrap();
+    assert!(!is_away.load(Ordering::SeqCst));
+    assert_eq!(site.current().await.unwrap(), 501);
+}
+
+/// They count, and may be entered by others yet: only where the list is gone does nobody find them.
+#[tokio::test]
+async fn hits_whose_window_is_not_entered_stay_though_the_list_cannot_be_read_once() {
+    for names in [false, true] {
+        let clock = clock();
+        let inner = memory(&clock);
+        let hooked = Hooked::new(&inner);
+        let options = || options(&clock).shards(1).timeout(Duration::from_millis(200));
+        let one = options().open_or_create(&hooked.shared(), NAME).await.unwrap();
+        (2..=200).for_each(|nth| hooked.refuse(nth));
+        let outcome = if names { one.hit_visitor("v").await } else { one.hit().await };
+        assert_eq!(outcome.unwrap_err().known_effect(), Effect::Unknown);
+        (1..=200).for_each(|nth| hooked.at(nth, |store, batch| async move { store.run(Ctx::default(), batch).await }));
+        hooked.at(1, |store, batch| async move {
+            let mut replies = store.run(Ctx::default(), batch).await;
+            replies.pop();
+            let error = Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::NotApplied);
+            replies.push(Err(error));
+            replies
+        });
+        assert_eq!(kind(one.current().await), ErrorKind::Unavailable);
+        assert_eq!(options().open(&inner, NAME).await.unwrap().current().await.unwrap(), 1, "with an id: {names}");
+    }
 }

@@ -381,6 +381,7 @@ async fn a_full_shard_compacts_its_repeats_and_then_says_so() {
     };
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
     assert!(error.to_string().contains("more shards"), "{error}");
+    assert!(error.to_string().contains(&format!("holds {counted} visitors")), "{error}");
     assert!(counted > 1_500, "{counted}");
     // Those who are in it may come again, and hits of the other kind still count.
     open().await.hit_visitor(7u32.to_le_bytes()).await.unwrap();

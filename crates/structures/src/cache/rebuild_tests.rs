@@ -1,4 +1,4 @@
-use larder_core::StoreRef;
+use larder_core::{ManualClock, StoreRef};
 use larder_store_memory::MemoryStore;
 
 use super::*;
@@ -25,10 +25,13 @@ async fn a_renewal_is_told_as_failed_unless_it_landed_or_may_be_sent_again_at_on
     ] {
         let memory: StoreRef = Arc::new(MemoryStore::new());
         let ruled = Ruled::over(&memory);
-        let options = Cache::options().lease(Duration::from_secs(600));
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let options = Cache::options().lease(Duration::from_secs(600)).clock(clock.clone());
         let cache = options.open_or_create(&ruled.shared(), name).await.unwrap();
         let Lookup::Rebuild(rebuild) = cache.lookup("k").await.unwrap() else { panic!("it is new") };
         let rebuild = rebuild.renewing();
+        // A lease that is written anew says when that was.
+        clock.advance(Duration::from_secs(1));
         ruled.next(fates(name));
         // A third of the lease, and a while.
         tokio::time::sleep(Duration::from_secs(300)).await;

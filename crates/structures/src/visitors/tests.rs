@@ -38,7 +38,7 @@ async fn a_first_hit_is_told_to_be_tried_again_where_it_is_not_in_and_not_where_
 #[tokio::test]
 async fn a_shard_that_is_written_anew_tells_a_compaction() {
     listen();
-    let (name, memory) = ("a-shard-that-is-full-of-repeats", MemoryStore::builder().value_bytes_max(4_000).build());
+    let (name, memory) = ("a-shard-that-is-full-of-repeats", MemoryStore::builder().value_bytes_max(8_000).build());
     let store: StoreRef = Arc::new(memory.unwrap());
     let site = open(&store, name).await;
     site.hit_visitor("first").await.unwrap();

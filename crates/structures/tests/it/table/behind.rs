@@ -210,6 +210,7 @@ async fn a_renewal_of_an_entry_that_is_listed_notes_it_once() {
 /// So that an entry that is only ever put is compacted, too.
 #[tokio::test]
 async fn one_put_in_eight_looks_at_the_whole_entry_and_of_large_values_one_in_four() {
+    const PUTS: u32 = 1_600;
     for (bytes, one_in) in [(20, 8), (1_500, 4)] {
         let inner = memory();
         let looks = Arc::new(Mutex::new(0u32));
@@ -227,7 +228,6 @@ async fn one_put_in_eight_looks_at_the_whole_entry_and_of_large_values_one_in_fo
         table.settle().await;
         *looks.lock().unwrap() = 0;
         fastrand::seed(7);
-        const PUTS: u32 = 1_600;
         for _ in 0..PUTS {
             table.put("k", vec![b'x'; bytes]).await.unwrap();
         }

@@ -302,7 +302,7 @@ async fn repeats_that_are_less_than_the_visitors_are_let_be() {
     assert_eq!(site.current().await.unwrap(), 10_000);
     settle().await;
     assert_eq!(bytes_of(&store, &shard).await, before);
-    repeat(&store, &shard, 1_001).await;
+    repeat(&store, &shard, 1_002).await;
     assert_eq!(site.current().await.unwrap(), 10_000);
     settle().await;
     assert_eq!(bytes_of(&store, &shard).await, 12 + 10_000 * 8);

@@ -86,26 +86,36 @@ async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream) -> std::io::Resu
 /// All there is to tell, in the text format of Prometheus.
 fn metrics<E: Engine>(env: &Env<E>) -> String {
     let mut text = String::with_capacity(16 << 10);
-    let mut put = |name: &str, kind: &str, value: &dyn std::fmt::Display| {
+    let mut put = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
         // A String takes whatever is written.
-        let _ = writeln!(text, "# TYPE larder_{name} {kind}\nlarder_{name} {value}");
+        let _ = writeln!(text, "# HELP larder_{name} {help}.\n# TYPE larder_{name} {kind}\nlarder_{name} {value}");
     };
     let figures = env.engine.figures();
     let usage = crate::process::usage();
     for &count in Count::ALL {
-        put(&format!("{}_total", count.name()), "counter", &env.counters.sum(count));
+        put(&format!("{}_total", count.name()), "counter", count.help(), &env.counters.sum(count));
     }
-    put("connections", "gauge", &env.conns.count());
-    put("connections_max", "gauge", &env.limits.connections_max);
-    put("held_bytes", "gauge", &env.all_held_bytes());
-    put("items", "gauge", &figures.items);
-    put("item_bytes", "gauge", &figures.bytes);
-    put("item_bytes_max", "gauge", &env.memory_bytes_max.load(Ordering::Relaxed));
-    put("evicted_total", "counter", &figures.evicted);
-    put("expired_total", "counter", &figures.expired);
-    put("uptime_seconds", "gauge", &env.started.elapsed().as_secs());
-    put("cpu_seconds_total", "counter", &(usage.user_s + usage.system_s));
-    put("resident_bytes", "gauge", &crate::process::resident_bytes());
+    put("connections", "gauge", "Clients that are connected", &env.conns.count());
+    put("connections_max", "gauge", "Clients that may be connected", &env.limits.connections_max);
+    put(
+        "held_bytes",
+        "gauge",
+        "Bytes of what is not finished: half requests, and replies that nobody has read yet",
+        &env.all_held_bytes(),
+    );
+    put("items", "gauge", "Items in the store, over ones too where nobody has come past them", &figures.items);
+    put("item_bytes", "gauge", "Bytes that the items take", &figures.bytes);
+    put(
+        "item_bytes_max",
+        "gauge",
+        "Bytes that the items may take in memory",
+        &env.memory_bytes_max.load(Ordering::Relaxed),
+    );
+    put("evicted_total", "counter", "Items that were dropped to make room", &figures.evicted);
+    put("expired_total", "counter", "Items that were over and reclaimed", &figures.expired);
+    put("uptime_seconds", "gauge", "Since the server began", &env.started.elapsed().as_secs());
+    put("cpu_seconds_total", "counter", "Time of the processors that it took", &(usage.user_s + usage.system_s));
+    put("resident_bytes", "gauge", "Memory of the process", &crate::process::resident_bytes());
     histograms(env, &mut text);
     text
 }

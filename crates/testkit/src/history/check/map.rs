@@ -48,6 +48,8 @@ pub enum MapTold {
     All(Vec<(u64, i64)>),
     /// How many keys there are.
     Count(u64),
+    /// How many there are, about: nothing that is judged here.
+    Estimate(u64),
     /// The keys of the highest or the lowest values, the best first.
     Best(Vec<(u64, i64)>),
     /// The key is not there, or no better than the last of those that were told.
@@ -96,7 +98,7 @@ impl Model for Register {
             _ => state,
         };
         let can_be = match told {
-            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_) | MapTold::Best(_)) => true,
+            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_) | MapTold::Estimate(_) | MapTold::Best(_)) => true,
             Some(MapTold::WasNew(is_new)) => *is_new != is_there,
             Some(MapTold::WasThere(was)) => *was == is_there,
             Some(MapTold::Value(value)) => *value == after,

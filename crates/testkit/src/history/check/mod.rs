@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod counter;
+pub mod estimate;
 pub mod grants;
 pub mod log;
 pub mod map;

@@ -11,6 +11,7 @@ pub(crate) mod queues;
 mod records;
 mod sharded;
 mod tables;
+mod uniques;
 
 use larder_structures::Kind;
 
@@ -30,7 +31,10 @@ pub const JOBS: &[Job] = &[
     job("queue", Kind::Queue, queues::queue),
     job("stack", Kind::Stack, queues::stack),
     job("cache", Kind::Cache, caches::cache),
-    job("unique visitors", Kind::UniqueVisitors, records::unique),
+    job("unique visitors", Kind::UniqueVisitors, uniques::exact),
+    job("unique visitors, compact", Kind::UniqueVisitors, uniques::compact),
+    job("unique visitors, near-exact", Kind::UniqueVisitors, uniques::near_exact),
+    job("unique visitors, sketch", Kind::UniqueVisitors, uniques::sketch),
     job("packed records", Kind::Records, records::records),
     job("highest id", Kind::Records, records::highest),
     job("sharded hash", Kind::ShardedHash, sharded::hash),

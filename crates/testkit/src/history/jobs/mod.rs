@@ -3,6 +3,7 @@
 mod caches;
 mod counters;
 mod drive;
+mod lives;
 mod locks;
 mod logs;
 mod maps;
@@ -24,10 +25,12 @@ pub const JOBS: &[Job] = &[
     job("fast counter", Kind::FastCounter, counters::fast),
     job("set", Kind::Set, maps::set),
     job("visitors", Kind::Visitors, counters::visitors),
+    job("visitors by window", Kind::Visitors, counters::windows),
     job("event log", Kind::EventLog, logs::log),
     job("array", Kind::Array, maps::array),
     job("array changes", Kind::Array, maps::array_changes),
     job("table", Kind::Table, maps::table),
+    job("table with lives", Kind::Table, lives::table),
     job("queue", Kind::Queue, queues::queue),
     job("stack", Kind::Stack, queues::stack),
     job("cache", Kind::Cache, caches::cache),

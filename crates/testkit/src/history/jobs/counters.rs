@@ -177,7 +177,7 @@ async fn come_in_windows(mut client: Client<Visitors, InWindow, i128>, at: Syste
             0 | 1 => CounterOp::Read,
             2..6 => {
                 ago = (visits % u64::from(WINDOWS)) as u8;
-                seen.visitor = (client.number as u64) << 32 | visits / u64::from(WINDOWS);
+                seen.visitor = ((client.number as u64) << 32) | (visits / u64::from(WINDOWS));
                 visits += 1;
                 CounterOp::Add(1)
             }

@@ -1,19 +1,24 @@
 //! What is handed out: a binary that needs nothing of the system it runs on, its manual pages and completions, and unit files.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use crate::command::{Context, Failure, Result, output};
 
 /// The file of checksums.
 const SUMS: &str = "SHA256SUMS";
+/// What a server says to who sets a key, gets it and ends it.
+const SAID: &str = "STORED\r\nVALUE k 0 2\r\nhi\r\nEND\r\n";
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// Builds it all into `target/dist`.
-pub(crate) fn build(root: &Path) -> Result<()> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let target = host_target()?;
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo();
     cargo.args(["build", "--release", "--package", "larder-cli", "--target", &target]).current_dir(root);
     // The C library goes into the binary. There, randomness comes from the kernel's call: looked up at run time, as it is where libraries are
     // loaded, it is not found, and the file taken instead is missing from an empty root folder.
@@ -45,8 +50,83 @@ pub(crate) fn build(root: &Path) -> Result<()> {
         fs::copy(root.join("dist").join(name), dist.join(name)).context(|| format!("copying {name}"))?;
     }
     sums(&dist)?;
-    anstream::println!("{}", dist.display());
+    anstream::println!("{}, {} bytes of it the binary", dist.display(), bytes.len());
+    Ok(dist)
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs what was built as its users would: the binary in a root folder that has nothing else, as the image has it; what `cargo install` makes; and the image, where a daemon builds one.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let dist = build(root)?;
+    let folder = dist.with_file_name("dist-check");
+    crate::servers::remove(&folder)?;
+    let empty = folder.join("root");
+    fs::create_dir_all(empty.join("data")).context(|| format!("making {}", empty.display()))?;
+    fs::copy(dist.join("larder"), empty.join("larder")).context(|| "copying larder".to_owned())?;
+    let mut alone = Command::new("unshare");
+    alone.args(["--map-root-user", "--root"]).arg(&empty).arg("/larder");
+    answers(alone, "file:/data/larder")?;
+    tell("the static binary serves a folder in an empty root");
+    let installed = folder.join("installed");
+    let mut install = cargo();
+    output(install.args(["install", "--path", "crates/cli", "--root"]).arg(&installed).current_dir(root))?;
+    answers(Command::new(installed.join("bin").join("larder")), "memory:")?;
+    tell("`cargo install --path crates/cli` makes one that serves");
+    if output(Command::new("docker").args(["info", "--format", "{{.ServerVersion}}"])).is_err() {
+        tell("no image was built: there is no docker daemon");
+        return Ok(());
+    }
+    output(Command::new("docker").args(["build", "--tag", "larder-check", "."]).current_dir(root))?;
+    let mut image = Command::new("docker");
+    image.args(["run", "--rm", "--network", "host", "larder-check"]);
+    answers(image, "file:/data/larder")?;
+    tell("the image serves a folder");
     Ok(())
+}
+
+fn tell(what: &str) {
+    anstream::println!("\x1b[32mok\x1b[0m    {what}");
+}
+
+/// Starts `... serve` of this store, writes, reads, and has it end by itself when it is told to.
+fn answers(mut command: Command, store: &str) -> Result<()> {
+    let shown = format!("{command:?} serve --store {store}");
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).context(|| "no port".to_owned())?.port();
+    let listen = format!("127.0.0.1:{port}");
+    command.args(["serve", "--enable-shutdown", "--listen", &listen, "--store", store]);
+    let mut child = command.spawn().context(|| shown.clone())?;
+    let said = talk(&mut child, &listen);
+    if said.is_err() {
+        _ = child.kill();
+    }
+    let ended = child.wait().context(|| shown.clone())?;
+    let said = said.context(|| shown.clone())?;
+    if said != SAID || !ended.success() {
+        return Err(Failure(format!("{shown}: {said:?}, {ended}")));
+    }
+    Ok(())
+}
+
+/// Asks as soon as somebody listens, for half a minute.
+fn talk(child: &mut Child, listen: &str) -> std::io::Result<String> {
+    let began = Instant::now();
+    let mut stream = loop {
+        match TcpStream::connect(listen) {
+            Ok(stream) => break stream,
+            Err(error) if began.elapsed() > Duration::from_secs(30) || child.try_wait()?.is_some() => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.write_all(b"set k 0 0 2\r\nhi\r\nget k\r\nshutdown\r\n")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
 }
 
 /// The checksums of all of it, for `sha256sum --check SHA256SUMS`.

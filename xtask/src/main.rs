@@ -48,7 +48,11 @@ enum Task {
     /// Change the code in small ways and see that a test fails: mutation testing, in shards; recorded for docs/results.md
     Mutants(mutants::Args),
     /// Build what is handed out, into target/dist: a static binary, manual pages, completions, unit files
-    Dist,
+    Dist {
+        /// And run it: in an empty root, as `cargo install` makes it, and as an image where there is a docker daemon
+        #[arg(long)]
+        check: bool,
+    },
     /// Fetch the real servers and shells that the tests need, into .servers/
     Servers {
         /// Fetch again what is already there
@@ -76,7 +80,8 @@ fn run(task: &Task, root: &Path) -> Result<()> {
         Task::Clients => clients::run(root),
         Task::Prove(args) => prove::run(root, args),
         Task::Mutants(args) => mutants::run(root, args),
-        Task::Dist => dist::build(root),
+        Task::Dist { check: true } => dist::check(root),
+        Task::Dist { check: false } => dist::build(root).map(drop),
         Task::Servers { refresh } => servers::ensure(root, *refresh),
     }
 }

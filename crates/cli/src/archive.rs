@@ -145,7 +145,13 @@ pub(crate) async fn export(session: &Session, args: &Export) -> Result<Exit, Fai
             .write(true)
             .open(&args.file)
             .map_err(|error| unreadable(&args.file, &error))?;
-        let resumed = DumpWriter::resume(file, head.origin, (!args.any_source).then_some(&head))?;
+        let resumed = DumpWriter::resume(file, head.origin, (!args.any_source).then_some(&head));
+        let resumed = resumed.map_err(|error| {
+            let is_of_another = error.to_string().contains("items of both would be in it");
+            let failure = Failure::from(error);
+            let hint = "if it is the same store at another URL, --any-source goes on all the same";
+            if is_of_another { failure.hint(hint) } else { failure }
+        })?;
         say(&format!("{} is gone on with: it was begun of {}", args.file.display(), resumed.head.shown()));
         let known = |key: &[u8]| resumed.keys.contains(&DumpWriter::fingerprint(key));
         let (file, exported) = larder::dump::export(&store, &**list, resumed.writer, &known, &mut tell).await?;

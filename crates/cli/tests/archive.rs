@@ -571,7 +571,9 @@ fn an_export_is_not_written_over_what_is_there_and_goes_on_where_it_stopped() {
     std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();
     let other = file_store(folder.path(), "other");
     make_some(&other);
-    on_file(&other, "export --resume", &dump).fails(2, "items of both would be in it");
+    let refused = on_file(&other, "export --resume", &dump);
+    refused.fails(2, "items of both would be in it");
+    assert!(refused.stderr.contains("--any-source"), "{}", refused.stderr);
     on_file(&other, "export --resume --any-source", &dump).exits(0);
     // A secret, an option and another way to the folder are no other store.
     std::fs::write(&dump, &whole[..whole.len() - 5]).unwrap();

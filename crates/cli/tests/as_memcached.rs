@@ -258,7 +258,8 @@ fn options_do_what_they_do_in_memcached() {
         (&["-B", "ascii"], "set k 0 0 1\r\nx", "STORED\r\n"),
     ];
     for (options, request, answer) in cases {
-        for peer in Peer::both(&[&["-l", "127.0.0.1"], *options].concat()) {
+        let options = [&["-l", "127.0.0.1"], *options].concat();
+        for peer in Peer::both(&options).into_iter().chain([Peer::start("larder serve", larder(["serve"]), &options)]) {
             // Who is not logged in is not answered a `mn`.
             let mut stream = TcpStream::connect((V4, peer.port)).unwrap();
             stream.write_all(format!("{request}\r\n").as_bytes()).unwrap();
@@ -268,7 +269,7 @@ fn options_do_what_they_do_in_memcached() {
         }
     }
     // What `stats settings` tells of options is what memcached tells.
-    let options = "-m 16 -c 77 -t 3 -b 55 -I 2m -A -F -X -M -o idle_timeout=9";
+    let options = "--memory-l 16 --conn=77 -t 3 -b 55 -I 2m -A -F -X --disable-ev --ext idle_timeout=9";
     let options: Vec<&str> = ["-l", "127.0.0.1"].into_iter().chain(options.split(' ')).collect();
     let told = Peer::both(&options).map(|peer| peer.ask("stats settings"));
     for name in [
@@ -299,6 +300,40 @@ fn options_do_what_they_do_in_memcached() {
             told.each_ref().map(|told| told.lines().find(|line| line.starts_with(&format!("STAT {name} "))));
         assert!(theirs.is_some() && theirs == ours, "{theirs:?} and {ours:?}");
     }
+}
+
+/// The server of ours takes the same, and what memcached has not; a word of it each that shows.
+#[test]
+fn options_of_ours_do_what_they_say() {
+    let metrics = free_port();
+    let at = format!("127.0.0.1:{metrics}");
+    let list = "slow_timeout_ms=4000,line_bytes_max=70000,read_buf_mem_limit=3,track_access,exit_when_idle=900";
+    let options = ["-m", "8", "--evict", "--metrics", &at, "--runtime", "per-core", "-t", "2", "-o", list];
+    let peer = Peer::start("larder serve", larder(["serve"]), &options);
+    let mut talk = peer.connect();
+    let told = talk.ask("stats settings");
+    for line in
+        ["slow_timeout_ms 4000", "line_bytes_max 70000", "held_bytes_max 3145728", "num_threads 2", "evictions on"]
+    {
+        assert!(told.contains(&format!("STAT {line}\r\n")), "{line} in {told}");
+    }
+    // Times of use are kept.
+    talk.ask("set hot 0 0 1\r\nx\r\nget hot");
+    assert!(talk.ask("me hot").contains(" fetch=yes"), "{}", talk.ask("me hot"));
+    assert_eq!(fill(&mut talk, ITEMS), (BTreeSet::new(), 0), "nothing is refused");
+    let evicted = talk.stat("evictions");
+    assert!(evicted > 0);
+    let mut http = TcpStream::connect((V4, metrics)).unwrap();
+    http.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    http.read_to_string(&mut text).unwrap();
+    assert!(text.contains(&format!("\nlarder_evicted_total {evicted}\n")), "{text}");
+    // A line that is longer than it may be.
+    let mut stream = TcpStream::connect((V4, peer.port)).unwrap();
+    _ = stream.write_all(&b"x".repeat(80_000));
+    let mut said = String::new();
+    _ = stream.read_to_string(&mut said);
+    assert!(said.is_empty() || said.contains("too"), "closed: {said}");
 }
 
 /// What `stats settings` of memcached tells and ours tells otherwise, or not at all, and why.
@@ -470,6 +505,85 @@ fn words_before_an_address_that_mean_nothing_here_are_told() {
         assert_eq!(said.matches("passed over").count(), word.matches(':').count(), "{said}");
         assert_eq!(Peer::start("memcached", theirs(), &["-l", &format!("{word}127.0.0.1")]).ask("get none"), "END\r\n");
     }
+}
+
+/// What memcached's help lists, and why it is refused here. All else that it lists is taken.
+const REFUSED: &[(&str, &str)] = &[
+    ("-S", "SASL"),
+    ("--enable-sasl", "SASL"),
+    // As memcached does, too.
+    ("-Z", "TLS needs a certificate"),
+    ("--enable-ssl", "TLS needs a certificate"),
+    ("-e", "--store file:PATH"),
+    ("--memory-file", "--store file:PATH"),
+    // Memcached takes no such name either: it is `--napi-ids`.
+    ("--napi_ids", "no option --napi_ids"),
+];
+
+/// Letters, long names and those behind `-o`, as memcached's help lists them: each with a value where it takes one.
+fn options_of(help: &str) -> BTreeSet<(String, Option<&'static str>)> {
+    let value_of = |name: &str, takes: bool| match name {
+        "listen" | "l" => Some("127.0.0.1"),
+        "protocol" | "B" => Some("ascii"),
+        "max-item-size" | "I" => Some("2m"),
+        "unix-mask" | "a" => Some("0700"),
+        "extended" | "o" => Some("modern"),
+        "auth-file" | "Y" => Some("USERS"),
+        // Its help does not say that it takes one.
+        "max-reqs-per-event" | "R" => Some("20"),
+        "napi-ids" | "N" => Some("2"),
+        _ => takes.then_some("9"),
+    };
+    let mut found = BTreeSet::new();
+    for line in help.lines() {
+        if let Some((name, _)) = line.strip_prefix("   - ").and_then(|rest| rest.split_once(':')) {
+            // A heading.
+            if name.contains(' ') {
+                continue;
+            }
+            let value = match name {
+                "hash_algorithm" => "=xxh3",
+                "ssl_verify_mode" | "ssl_keyformat" => "=1",
+                "ssl_min_version" => "=2",
+                "no_lru_crawler" | "no_lru_maintainer" | "no_modern" | "no_hashexpand" | "modern" => "",
+                _ => "=9",
+            };
+            found.insert((format!("-o{name}{value}"), None));
+            continue;
+        }
+        let Some(letter) = line.strip_prefix('-').and_then(|rest| rest.chars().next()) else { continue };
+        let takes = line.starts_with("-D ") || line.split_whitespace().nth(1).is_some_and(|long| long.contains("=<"));
+        found.insert((format!("-{letter}"), value_of(&letter.to_string(), takes)));
+        if let Some(long) = line.split_whitespace().nth(1).and_then(|word| word.strip_prefix("--")) {
+            let long = long.split_once('=').map_or(long, |(name, _)| name);
+            found.insert((format!("--{long}"), value_of(long, takes)));
+        }
+    }
+    found
+}
+
+/// A list of our own would lack what a later release brings.
+#[test]
+fn every_option_of_memcacheds_help_is_known() {
+    let help = theirs().arg("-h").output().unwrap().stdout;
+    let options = options_of(&String::from_utf8(help).unwrap());
+    let letters = options.iter().filter(|(name, _)| name.len() == 2).count();
+    let extended = options.iter().filter(|(name, _)| name.starts_with("-o") && name.len() > 2).count();
+    let long = options.len() - letters - extended;
+    assert!(letters > 30 && long > 30 && extended > 40, "{letters}, {long}, {extended}: its help is read otherwise");
+    let users = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(users.path(), "joe:secret\n").unwrap();
+    let mut refused = BTreeSet::new();
+    for (name, value) in &options {
+        let value = value.map(|value| if value == "USERS" { users.path().to_str().unwrap() } else { value });
+        let Err(error) = larder_server::Args::parse([&name[..]].into_iter().chain(value)) else { continue };
+        let why = REFUSED.iter().find(|(refused, _)| refused == name).map(|(_, why)| *why);
+        let why = why.unwrap_or_else(|| panic!("{name} {value:?}: {error}"));
+        assert!(error.to_string().contains(why), "{name}: {error}");
+        refused.insert(&name[..]);
+    }
+    // What is refused for a reason is, still.
+    assert_eq!(refused, REFUSED.iter().map(|(name, _)| *name).collect());
 }
 
 /// What memcached takes, and does nothing here, is named; what it refuses is refused.

@@ -194,6 +194,32 @@ fn what_was_answered_is_on_disk_when_a_server_that_is_told_to_end_has_ended() {
     }
 }
 
+/// What a client is in the middle of when SIGTERM comes is answered, and what is answered is there afterwards.
+#[test]
+fn a_server_that_is_told_to_end_lets_half_a_request_finish() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file:{}?sync=never", folder.path().join("store").display());
+    let mut server = Served::start(folder.path(), &["--store", &store, "-o", "drain_timeout_ms=60000"]);
+    let mut half = BufReader::new(server.connect());
+    half.get_mut().write_all(b"mn\r\nset k 0 0 5\r\nhel").unwrap();
+    let mut line = String::new();
+    half.read_line(&mut line).unwrap();
+    assert_eq!(line, "MN\r\n", "it has come so far");
+    let id = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    until("no more connections", || UnixStream::connect(&server.socket).is_err());
+    assert!(server.child.try_wait().unwrap().is_none(), "it waits for the rest");
+    half.get_mut().write_all(b"lo\r\n").unwrap();
+    line.clear();
+    half.read_line(&mut line).unwrap();
+    assert_eq!(line, "STORED\r\n");
+    until("its end", || server.child.try_wait().unwrap().is_some());
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    drop(server);
+    let server = Served::start(folder.path(), &["--store", &store]);
+    assert_eq!(server.ask("get k\r\n"), "VALUE k 0 5");
+}
+
 #[test]
 fn memory_forgets_and_says_so() {
     let folder = tempfile::tempdir().unwrap();

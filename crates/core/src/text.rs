@@ -62,28 +62,62 @@ fn masked_option(option: &str) -> String {
     }
 }
 
+/// The scheme of a URL and what follows its `://`; `None` where what stands before the first `://` is none, such as a password with it.
+///
+/// ```
+/// use larder_core::text::split_scheme;
+/// assert_eq!(split_scheme("redis+unix:///run/r.sock"), Some(("redis+unix", "/run/r.sock")));
+/// assert_eq!(split_scheme("redis:joe:secret@h?x=http://y"), None);
+/// ```
+pub fn split_scheme(url: &str) -> Option<(&str, &str)> {
+    url.split_once("://").filter(|(scheme, _)| is_scheme(scheme))
+}
+
+fn is_scheme(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+/// True for `name=value` where the value may have an `@`: a path or the name of a certificate. In other options that is written `%40`.
+///
+/// ```
+/// use larder_core::text::option_takes_at;
+/// assert!(option_takes_at("tls_ca=/me@here") && !option_takes_at("ab=c@h") && !option_takes_at("a@tls_ca=b"));
+/// ```
+pub fn option_takes_at(option: &str) -> bool {
+    const TAKES: [&str; 5] = ["tls_ca", "tls_cert", "tls_key", "tls_name", "witness"];
+    option.split_once('=').is_some_and(|(name, _)| TAKES.contains(&name))
+}
+
+/// In doubt the last `@` of all is the end of a password. An `@` among the options is theirs only where each is in an option that takes one, where what stands before
+/// them can be `host` or `host:port` or has an `@` of its own, and where none is behind a `#`, for no store has fragments.
 fn without_password(url: &str) -> String {
-    let start = url.find("://").map(|at| at + 3).or_else(|| url.find(':').map(|at| at + 1)).unwrap_or(0);
+    let is_url = split_scheme(url).is_some();
+    let start = match (split_scheme(url), url.split_once(':')) {
+        (Some((scheme, _)), _) => scheme.len() + 3,
+        // The `//` was forgotten.
+        (None, Some((word, _))) if is_scheme(word) => word.len() + 1,
+        _ => 0,
+    };
     let rest = &url[start..];
     let options = rest.find(['?', '#']).unwrap_or(rest.len());
-    // An `@` among the options is theirs, unless it is in the name of one, or what stands before them can be no `host` or `host:port`, or behind a `#`, for no
-    // store has fragments: then it is the rest of a password.
-    let mut names = rest[options..].split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
     let is_server = |part: &str| {
-        let port = part.rsplit_once(':').map_or("0", |(_, port)| port);
-        part.ends_with(']') || (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+        let (host, port) = part.rsplit_once(':').unwrap_or((part, "0"));
+        part.ends_with(']') || (!host.is_empty() && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let behind_mark = rest.split_once('#').is_some_and(|(_, behind)| behind.contains('@'));
+    let pairs = rest[options..].trim_start_matches('?').split('&');
     let at = match rest[..options].rfind('@') {
-        _ if behind_mark || names.any(|name| name.contains('@')) => rest.rfind('@'),
+        _ if behind_mark || pairs.into_iter().any(|pair| pair.contains('@') && !option_takes_at(pair)) => {
+            rest.rfind('@')
+        }
         None if !rest[..options].split(',').all(is_server) => rest.rfind('@'),
         at => at,
     };
     let Some(at) = at else {
         return url.to_owned();
     };
-    // Without `//` the first word may be the scheme or the user, and so the second a password with a colon behind it.
-    let user = rest[..at].split_once(':').filter(|_| url.contains("://"));
+    // Without `//` the first word may be the scheme or the user, and so the second a password with a colon behind it. What is no plain name may be the password, too.
+    let user = rest[..at].split_once(':').filter(|(user, _)| is_url && !user.contains(['@', '/', '?', '#']));
     let user = user.map_or(String::new(), |(user, _)| format!("{user}:"));
     format!("{}{user}***{}", &url[..start], &rest[at..])
 }
@@ -115,6 +149,24 @@ mod tests {
     }
 
     #[test]
+    fn a_password_is_masked_whatever_it_looks_like() {
+        for (url, shown) in [
+            ("redis://joe@h:p4?s=w@h", "redis://***@h"),
+            ("redis://:1234?ab=c@h", "redis://:***@h"),
+            ("redis://joe:1234?ab=c@h", "redis://joe:***@h"),
+            ("redis://:1234?tls_ca=c@h", "redis://:***@h"),
+            ("memory:joe:1234?ab=c@h", "memory:***@h"),
+            ("redis:joe:secret@h?x=http://y", "redis:***@h?x=http://y"),
+            ("joe:se://cret@h", "joe:***@h"),
+            ("jo@e:se://cret@h", "***@h"),
+            ("redis://joe:pw@h?tls_ca=/me@here", "redis://joe:***@h?tls_ca=/me@here"),
+            ("file:/x?witness=/me@here", "file:/x?witness=/me@here"),
+        ] {
+            assert_eq!(masked_url(url), shown, "{url}");
+        }
+    }
+
+    #[test]
     fn a_password_with_at_and_slash_is_masked_whole() {
         assert_eq!(masked_url("memcached://u:p@ss/w@h:1/x"), "memcached://u:***@h:1/x");
         assert_eq!(masked_url("memcached://u:p?a#s@host"), "memcached://u:***@host");
@@ -131,7 +183,7 @@ mod tests {
         assert_eq!(masked_url("u:pass:@host"), "u:***@host");
         assert_eq!(masked_url("memcached://u:pass:word:@host"), "memcached://u:***@host");
         assert_eq!(masked_url("pass@host"), "***@host");
-        assert_eq!(masked_url("memcached://[::1]:11211,b?x=@"), "memcached://[::1]:11211,b?x=@");
+        assert_eq!(masked_url("memcached://[::1]:11211,b?tls_ca=@"), "memcached://[::1]:11211,b?tls_ca=@");
         assert_eq!(masked_url("memcached://h?a=1&Password=x&b=2"), "memcached://h?a=1&Password=***&b=2");
         assert_eq!(masked_url("no url at all"), "no url at all");
     }

@@ -12,7 +12,8 @@ const OPTIONS: &[&str] = &["bytes_max", "evict", "shards", "value_bytes_max"];
 /// Makes the store that stands behind `memory:`.
 pub(crate) fn open(rest: &str) -> Result<MemoryStore> {
     let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
-    if !place.trim_matches('/').is_empty() {
+    // No option takes an `@`: what has one is the address of a server, with or without a password.
+    if !place.trim_matches('/').is_empty() || rest.contains('@') {
         // All of it tells where a password ends: there may be a question mark in one.
         let url = masked_url(&format!("memory:{rest}"));
         let place = url.trim_start_matches("memory:").split('?').next().unwrap_or_default();
@@ -68,6 +69,8 @@ mod tests {
             ("?shards=0", "shards is 0"),
             ("localhost", "no place: \"localhost\""),
             ("joe:sec?ret@h", "no place: \"***@h\""),
+            ("joe:1234?ab=c@h", "no place: \"***@h\""),
+            ("?ab=c@h", "no place: \"***@h\""),
         ] {
             let error = open(options).expect_err(options);
             assert_eq!(error.kind(), ErrorKind::Config);

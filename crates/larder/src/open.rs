@@ -6,7 +6,7 @@ use larder_core::list::ListRef;
 #[cfg(any(feature = "memory", feature = "memcached", feature = "redis", feature = "durable"))]
 use larder_core::survey::Survey;
 use larder_core::survey::SurveyRef;
-use larder_core::text::masked_url;
+use larder_core::text::{masked_url, split_scheme};
 use larder_core::{Error, ErrorKind, Result, StoreRef};
 
 use crate::spelling::nearest;
@@ -244,7 +244,7 @@ fn is_address(url: &str) -> bool {
 fn printable(url: &str) -> String {
     const CHARS_MAX: usize = 200;
     let masked = match url.rsplit_once('@') {
-        Some((_, rest)) if !url.contains("://") => format!("***@{rest}"),
+        Some((_, rest)) if split_scheme(url).is_none() => format!("***@{rest}"),
         _ => masked_url(url),
     };
     match masked.char_indices().nth(CHARS_MAX) {
@@ -253,8 +253,12 @@ fn printable(url: &str) -> String {
     }
 }
 
-#[cfg(all(test, feature = "memory", feature = "memcached", feature = "durable"))]
+#[cfg(all(test, feature = "memory", feature = "memcached", feature = "redis", feature = "durable"))]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
     async fn error(url: &str) -> String {
@@ -294,9 +298,54 @@ mod tests {
             "memcached://joe:hunter2@cache:1?no_such_option=1",
             "memory://joe:hunter2@cache",
             "memory:joe:hunter2@cache",
+            "memory:joe:1234?hunter2=c@h",
+            "redis:joe:hunter2@h?x=http://y",
+            "redis://joe@h:1?hunter2=w@h",
+            "redis://:1234?hunter2=c@h",
         ] {
             let error = error(url).await;
             assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    /// Whatever is told of a URL, where nothing is dialled for it.
+    fn told_of(url: &str) -> Vec<String> {
+        let of = |told: Result<String>| match told {
+            Ok(debug) => vec![debug],
+            Err(error) => vec![error.to_string(), format!("{error:?}")],
+        };
+        let debug = |config: &dyn std::fmt::Debug| format!("{config:?}");
+        let mut told = vec![masked_url(url)];
+        told.extend(of(larder_store_redis::Config::from_url(url).map(|config| debug(&config))));
+        told.extend(of(larder_store_redis::ClusterConfig::from_url(url).map(|config| debug(&config))));
+        told.extend(of(larder_store_memcached::Config::from_url(url).map(|config| debug(&config))));
+        told.extend(of(Err(unknown_scheme(url.split(':').next().unwrap(), url))));
+        if let Some(("memory", rest)) = url.split_once(':') {
+            told.extend(of(crate::memory_url::open(rest).map(|_| String::new())));
+        }
+        told
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_error_shows_any_part_of_a_password(
+            scheme in select(vec![
+                "redis://", "redis:", "REDIS://", "rdis://", "redis+unix://", "redis-cluster://", "memcached://", "memcached+unix://", "memcached:", "memory:",
+                "memory://", "//",
+            ]),
+            user in select(vec!["", "joe", "joe@corp", "[::1]"]),
+            password in vec(select(vec!["?", "=", "&", "@", "/", "#", ":", "://", ",", "%3f", "[", "]", "8642", "QZ", "WXY"]), 1..9),
+            host in select(vec!["h", "h:1", "h:x", "h,i", "[::1]:2", "/run/s", ""]),
+            behind in select(vec!["", "/0", "/x", "?x=http://y", "?tls_ca=/me@here", "?database=z", "?zz=1&a=b", "#x"]),
+        ) {
+            let url = format!("{scheme}{user}:{}@{host}{behind}", password.concat());
+            for told in told_of(&url) {
+                for secret in ["8642", "QZ", "WXY"] {
+                    prop_assert!(!told.contains(secret), "{url} is told as {told}");
+                }
+            }
         }
     }
 

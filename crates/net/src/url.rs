@@ -1,6 +1,6 @@
 //! The pieces of URLs that stores on the network share, and what is wrong with them.
 
-use larder_core::text::masked_url;
+use larder_core::text::{masked_url, option_takes_at, split_scheme};
 use percent_encoding::percent_decode_str;
 
 use crate::address::{Address, Auth};
@@ -21,10 +21,8 @@ pub type Wrong = String;
 /// assert_eq!(larder_net::url::masked("joe:?sec=ret@h"), "***@h");
 /// ```
 pub fn masked(url: &str) -> String {
-    match (url.find("://"), url.rfind('@'), url.find('?')) {
-        (Some(start), Some(at), Some(mark)) if mark < at && start < at => {
-            format!("{}://***{}", &url[..start], &url[at..])
-        }
+    match (split_scheme(url), url.rfind('@'), url.find('?')) {
+        (Some((scheme, _)), Some(at), Some(mark)) if mark < at => format!("{scheme}://***{}", &url[at..]),
         // No store on the network is given so, and which word is which nobody can tell.
         (None, Some(at), _) => format!("***{}", &url[at..]),
         _ => masked_url(url),
@@ -34,7 +32,7 @@ pub fn masked(url: &str) -> String {
 /// Splits `target?options` at the first `?`, so that nothing in an option can change what is dialled. In a password a question mark is percent-encoded (`%3F`).
 ///
 /// # Errors
-/// Where what is split looks like a password with a question mark: to go on would show parts of it in errors.
+/// Where what is split may be a password with a question mark, as where an option has an `@` that takes none: to go on would show parts of it in errors.
 ///
 /// ```
 /// use larder_net::url::split_options;
@@ -46,10 +44,9 @@ pub fn masked(url: &str) -> String {
 pub fn split_options(rest: &str) -> Result<(&str, &str), Wrong> {
     let (target, options) = rest.split_once('?').unwrap_or((rest, ""));
     let authority = target.split('/').next().unwrap_or_default();
-    let mut names = options.split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
     let is_in_password = !target.contains('@') && options.contains('@') && !are_hosts(authority);
-    if is_in_password || names.any(|name| name.contains('@')) {
-        return Err("a question mark in a user or a password is written %3F".to_owned());
+    if is_in_password || options.split('&').any(|pair| pair.contains('@') && !option_takes_at(pair)) {
+        return Err("a question mark in a user or a password is written %3F, and an @ in an option %40".to_owned());
     }
     Ok((target, options))
 }
@@ -57,7 +54,10 @@ pub fn split_options(rest: &str) -> Result<(&str, &str), Wrong> {
 /// True for what can be hosts with their ports, and no user with a password.
 fn are_hosts(authority: &str) -> bool {
     let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
-    let is_host = |text: &str| text.ends_with(']') || text.rsplit_once(':').is_none_or(|(_, port)| is_number(port));
+    let is_host = |text: &str| {
+        let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+        text.ends_with(']') || (!host.is_empty() && is_number(port))
+    };
     authority.split(',').all(is_host)
 }
 
@@ -218,9 +218,9 @@ mod tests {
     fn what_stands_in_an_option_is_never_the_host() {
         for (rest, target, options) in [
             ("good?tls_ca=a@evil", "good", "tls_ca=a@evil"),
-            ("good:1,[::1]:2/3?x=1&y=@evil?z", "good:1,[::1]:2/3", "x=1&y=@evil?z"),
-            ("joe:pw@good?x=u:p@evil", "joe:pw@good", "x=u:p@evil"),
-            ("/run/a@b.sock?x=@evil", "/run/a@b.sock", "x=@evil"),
+            ("good:1,[::1]:2/3?x=1&tls_key=@evil?z", "good:1,[::1]:2/3", "x=1&tls_key=@evil?z"),
+            ("joe:pw@good?tls_ca=u:p@evil", "joe:pw@good", "tls_ca=u:p@evil"),
+            ("/run/a@b.sock?tls_ca=@evil", "/run/a@b.sock", "tls_ca=@evil"),
             ("joe:p%3Fw@good", "joe:p%3Fw@good", ""),
         ] {
             assert_eq!(split_options(rest), Ok((target, options)), "{rest}");
@@ -229,7 +229,18 @@ mod tests {
 
     #[test]
     fn a_question_mark_in_a_password_is_refused_and_not_shown() {
-        for rest in ["joe:sec?ret@h", "joe:sec?ret@h?x=1", ":sec?ret@/run/r.sock", "joe:1?ret@h?x=1", "joe:se?c=r@h"] {
+        for rest in [
+            "joe:sec?ret@h",
+            "joe:sec?ret@h?x=1",
+            ":sec?ret@/run/r.sock",
+            "joe:1?ret@h?x=1",
+            "joe:se?c=r@h",
+            "joe@h:p4?sec=w@h",
+            ":1234?sec=c@h",
+            "joe:1234?sec=c@h",
+            "joe:1@2?sec=c@h",
+            ":1234?tls_ca=c@h",
+        ] {
             let wrong = split_options(rest).unwrap_err();
             assert!(wrong.contains("%3F") && !wrong.contains("sec"), "{rest}: {wrong}");
         }

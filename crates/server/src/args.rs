@@ -1,7 +1,7 @@
 //! The command line: memcached's own options, and ours beside them.
 //!
 //! It is read as `getopt_long` reads it, so that a line that was written for memcached does here what it does there: letters may stand
-//! together (`-vv`, `-m64`), a value may be the next word, `--name=value` is `--name value`.
+//! together (`-vv`, `-m64`), a value may be the next word, `--name=value` is `--name value`, and a long name may be cut short where no other begins so (`--verb`).
 
 use std::ffi::{OsStr, OsString};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -150,10 +150,9 @@ impl Args {
             let Some(text) = word.to_str() else { return config(format!("not an option: {}", shown(&word))) };
             if let Some(long) = text.strip_prefix("--") {
                 let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
-                let Some(known) = KNOWN.iter().find(|known| known.1 == name && !name.is_empty()) else {
-                    return config(format!("no option --{name}; --help tells which there are"));
-                };
+                let known = long_named(name)?;
                 let value = match (known.2, value) {
+                    (false, Some(_)) => return config(format!("--{} takes no value", known.1)),
                     (true, None) => words.next(),
                     (_, value) => value.map(OsString::from),
                 };
@@ -295,6 +294,23 @@ impl Args {
     }
 }
 
+/// The option of this long name, or of the only one that begins so. What is the only one of memcached's is so beside ours, too.
+fn long_named(name: &str) -> Result<&'static Known> {
+    let begin_so: Vec<&Known> = KNOWN.iter().filter(|known| !name.is_empty() && known.1.starts_with(name)).collect();
+    if let Some(known) = begin_so.iter().find(|known| known.1 == name) {
+        return Ok(known);
+    }
+    let theirs: Vec<&Known> = begin_so.iter().copied().filter(|known| known.0 != '\0').collect();
+    match (&theirs[..], &begin_so[..]) {
+        ([known], _) | ([], [known]) => Ok(known),
+        (_, []) => config(format!("no option --{name}; --help tells which there are")),
+        _ => {
+            let names: Vec<String> = begin_so.iter().map(|known| format!("--{}", known.1)).collect();
+            config(format!("--{name} may be any of {}", names.join(", ")))
+        }
+    }
+}
+
 pub(crate) fn config<T>(detail: String) -> Result<T> {
     Err(Error::new(ErrorKind::Config, detail))
 }
@@ -342,6 +358,10 @@ fn bare<'p>(place: &'p str, ignored: &mut Vec<String>) -> Result<&'p str> {
     if place.starts_with("notls:") {
         let why = "with TLS all TCP is TLS here, and without it none is; who is to come in without it takes a unix socket, or another server";
         return config(format!("--listen {place}: no address is exempt from TLS: {why}"));
+    }
+    if place.starts_with("btls:") || place.starts_with("mtls:") {
+        let why = "who shows a certificate over TLS is said for all addresses at once, by -o ssl_verify_mode";
+        return config(format!("--listen {place}: {why}"));
     }
     let mut rest = place;
     if let Some((protocol, behind)) = bracketed(rest, "proto") {
@@ -426,6 +446,16 @@ mod tests {
     }
 
     #[test]
+    fn long_names_may_be_cut_short() {
+        // Of memcached's only `threads` and `slab-...` begin so, ours do not make it ambiguous.
+        let args = parse("--verb --ext idle_timeout=3 --t=2 --max-i 2m --conn 9 --sto file:x --ev").unwrap();
+        let limits = &args.config.limits;
+        assert_eq!((limits.verbosity, limits.idle_timeout_ms, args.config.threads), (1, 3_000, 2));
+        assert_eq!((limits.item_bytes_max, limits.connections_max), (2 << 20, 9));
+        assert_eq!((args.store.as_deref(), args.evict), (Some("file:x"), Some(true)));
+    }
+
+    #[test]
     fn what_cannot_be_had_is_named() {
         for (line, part) in [
             ("-m x", "--memory-limit takes a number, not \"x\""),
@@ -449,6 +479,8 @@ mod tests {
             ("stray", "not an option"),
             ("-l no.such.host.invalid", "no address"),
             ("-l notls:127.0.0.1", "no address is exempt from TLS"),
+            ("-l btls:127.0.0.1", "by -o ssl_verify_mode"),
+            ("-l 127.0.0.1,mtls:127.0.0.1", "by -o ssl_verify_mode"),
             ("-l proto[binary]:127.0.0.1", "the binary protocol is not spoken here"),
             ("-l 127.0.0.1,proto[binary]:tag[x]:127.0.0.1", "the binary protocol is not spoken here"),
             ("-l proto[proxy]:127.0.0.1", "no proxy"),
@@ -458,6 +490,13 @@ mod tests {
             ("-l tag[x]127.0.0.1", "no address"),
             ("-l ,;", "--listen takes an address"),
             ("--runtime x", "per-core or shared"),
+            ("--mem 64", "--mem may be any of --memory-limit, --memory-file"),
+            ("--enable", "--enable may be any of --enable-shutdown, --enable-coredumps"),
+            ("--tls x", "--tls may be any of --tls-cert, --tls-key"),
+            ("--verbosely", "no option --verbosely"),
+            ("--", "no option --;"),
+            ("--=5", "no option --;"),
+            ("--daemon=1", "--daemon takes no value"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(part), "{line}: {error}");

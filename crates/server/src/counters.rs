@@ -8,7 +8,7 @@ use crate::engine::Figures;
 use crate::hot::HotKeys;
 
 macro_rules! counts {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $help:literal;)*) => {
         /// What is counted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
@@ -20,47 +20,49 @@ macro_rules! counts {
             pub(crate) fn name(self) -> &'static str {
                 match self { $(Count::$name => $text,)* }
             }
+            /// What the metrics say of it.
+            pub(crate) fn help(self) -> &'static str {
+                match self { $(Count::$name => $help,)* }
+            }
         }
     };
 }
 
 counts! {
-    CmdGet = "cmd_get",
-    CmdSet = "cmd_set",
-    CmdFlush = "cmd_flush",
-    CmdTouch = "cmd_touch",
-    CmdMeta = "cmd_meta",
-    GetHits = "get_hits",
-    GetMisses = "get_misses",
-    DeleteMisses = "delete_misses",
-    DeleteHits = "delete_hits",
-    IncrMisses = "incr_misses",
-    IncrHits = "incr_hits",
-    DecrMisses = "decr_misses",
-    DecrHits = "decr_hits",
-    CasMisses = "cas_misses",
-    CasHits = "cas_hits",
-    CasBadval = "cas_badval",
-    TouchHits = "touch_hits",
-    TouchMisses = "touch_misses",
-    StoreTooLarge = "store_too_large",
-    StoreNoMemory = "store_no_memory",
-    AuthCmds = "auth_cmds",
-    AuthErrors = "auth_errors",
-    BytesRead = "bytes_read",
-    BytesWritten = "bytes_written",
-    TotalItems = "total_items",
-    TotalConnections = "total_connections",
-    RejectedConnections = "rejected_connections",
-    IdleKicks = "idle_kicks",
-    /// Connections that were dropped because they did not read what they had asked for, or did not get on with half a request that they held much of.
-    SlowKicks = "slow_kicks",
-    /// Connections that were dropped because all together held too much of what was not finished.
-    HeldKicks = "held_kicks",
-    TlsErrors = "ssl_handshake_errors",
-    Errors = "request_errors",
+    CmdGet = "cmd_get", "Keys that were asked for";
+    CmdSet = "cmd_set", "Commands that store";
+    CmdFlush = "cmd_flush", "flush_all commands";
+    CmdTouch = "cmd_touch", "Keys that were given another life, by touch, gat and mg with T";
+    CmdMeta = "cmd_meta", "Commands of the meta dialect";
+    GetHits = "get_hits", "Keys that were asked for and there";
+    GetMisses = "get_misses", "Keys that were asked for and not there";
+    DeleteMisses = "delete_misses", "Deletes of keys that were not there";
+    DeleteHits = "delete_hits", "Deletes of keys that were there";
+    IncrMisses = "incr_misses", "Increments of keys that were not there";
+    IncrHits = "incr_hits", "Increments of keys that were there";
+    DecrMisses = "decr_misses", "Decrements of keys that were not there";
+    DecrHits = "decr_hits", "Decrements of keys that were there";
+    CasMisses = "cas_misses", "Writes by a token of keys that were not there";
+    CasHits = "cas_hits", "Writes by a token that was the one in force";
+    CasBadval = "cas_badval", "Writes by a token that another write had passed";
+    TouchHits = "touch_hits", "Touches of keys that were there";
+    TouchMisses = "touch_misses", "Touches of keys that were not there";
+    StoreTooLarge = "store_too_large", "Items refused because they are larger than one may be";
+    StoreNoMemory = "store_no_memory", "Items refused because there is no room";
+    AuthCmds = "auth_cmds", "Tries to log in";
+    AuthErrors = "auth_errors", "Tries to log in that were refused";
+    BytesRead = "bytes_read", "Bytes that came from clients";
+    BytesWritten = "bytes_written", "Bytes that went to clients";
+    TotalItems = "total_items", "Items that were stored";
+    TotalConnections = "total_connections", "Connections that were accepted";
+    RejectedConnections = "rejected_connections", "Connections that were refused because there were too many";
+    IdleKicks = "idle_kicks", "Connections that were closed because they asked for nothing for too long";
+    SlowKicks = "slow_kicks", "Connections that were dropped because they did not read what they had asked for, or did not get on with half a request that they held much of";
+    HeldKicks = "held_kicks", "Connections that were dropped because all together held too much of what was not finished";
+    TlsErrors = "ssl_handshake_errors", "TLS handshakes that failed";
+    Errors = "request_errors", "Requests that were answered with an error";
     /// Delayed `flush_all`s that failed when they were due: whoever asked had been told `OK`.
-    FlushErrors = "flush_errors",
+    FlushErrors = "flush_errors", "Delayed flush_all commands that failed when they were due";
 }
 
 const COUNTS: usize = Count::ALL.len();

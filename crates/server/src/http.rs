@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,32 +22,51 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests at once.
 const REQUESTS_MAX: usize = 16;
 
-/// Answers whoever comes. Where there is no room, who came first gives way, so that nobody keeps it who sends half a request, or does not read.
+/// How many of them may be answered without giving way to who has sent half a request only.
+const ANSWERED_MAX: usize = REQUESTS_MAX / 2;
+
+/// A connection.
+struct Request {
+    task: AbortHandle,
+    /// Its head has come: what it asks for is being written.
+    is_answered: Arc<AtomicBool>,
+}
+
+/// Which one gives way where there is no room: of those that have sent half a request who came first; of those that are being answered, and may only read slowly, only
+/// where they take more than their half of the room.
+fn gives_way(under_way: &VecDeque<Request>) -> Option<usize> {
+    let is_answered = |request: &Request| request.is_answered.load(Ordering::Relaxed);
+    let answered = under_way.iter().filter(|request| is_answered(request)).count();
+    under_way.iter().position(|request| is_answered(request) == (answered > ANSWERED_MAX))
+}
+
+/// Answers whoever comes. Where there is no room, one [gives way](gives_way), so that nobody keeps it who sends half a request, or does not read.
 pub(crate) async fn serve<E: Engine>(env: Arc<Env<E>>, listener: TcpListener) {
-    let mut under_way: VecDeque<AbortHandle> = VecDeque::with_capacity(REQUESTS_MAX);
+    let mut under_way: VecDeque<Request> = VecDeque::with_capacity(REQUESTS_MAX);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        under_way.retain(|request| !request.is_finished());
+        under_way.retain(|request| !request.task.is_finished());
         if under_way.len() == REQUESTS_MAX
-            && let Some(first) = under_way.pop_front()
+            && let Some(first) = gives_way(&under_way).and_then(|at| under_way.remove(at))
         {
-            first.abort();
+            first.task.abort();
         }
-        let env = env.clone();
-        let request = tokio::spawn(async move {
+        let (env, is_answered) = (env.clone(), Arc::new(AtomicBool::new(false)));
+        let answered = is_answered.clone();
+        let task = tokio::spawn(async move {
             // Whoever is slow, or gone, gets nothing.
-            let _ = tokio::time::timeout(TIMEOUT, answer(&env, stream)).await;
+            let _ = tokio::time::timeout(TIMEOUT, answer(&env, stream, &answered)).await;
         });
-        under_way.push_back(request.abort_handle());
+        under_way.push_back(Request { task: task.abort_handle(), is_answered });
         // Each has its turn before the next is let in: a request that is there is answered however many come behind it.
         tokio::task::yield_now().await;
     }
 }
 
-async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream) -> std::io::Result<()> {
+async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream, is_answered: &AtomicBool) -> std::io::Result<()> {
     let mut head = Vec::with_capacity(1 << 10);
     let mut looked_at = 0;
     while !head[looked_at..].windows(4).any(|end| end == b"\r\n\r\n") {
@@ -57,6 +76,7 @@ async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream) -> std::io::Resu
             return Ok(());
         }
     }
+    is_answered.store(true, Ordering::Relaxed);
     let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -86,26 +106,36 @@ async fn answer<E: Engine>(env: &Env<E>, mut stream: TcpStream) -> std::io::Resu
 /// All there is to tell, in the text format of Prometheus.
 fn metrics<E: Engine>(env: &Env<E>) -> String {
     let mut text = String::with_capacity(16 << 10);
-    let mut put = |name: &str, kind: &str, value: &dyn std::fmt::Display| {
+    let mut put = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
         // A String takes whatever is written.
-        let _ = writeln!(text, "# TYPE larder_{name} {kind}\nlarder_{name} {value}");
+        let _ = writeln!(text, "# HELP larder_{name} {help}.\n# TYPE larder_{name} {kind}\nlarder_{name} {value}");
     };
     let figures = env.engine.figures();
     let usage = crate::process::usage();
     for &count in Count::ALL {
-        put(&format!("{}_total", count.name()), "counter", &env.counters.sum(count));
+        put(&format!("{}_total", count.name()), "counter", count.help(), &env.counters.sum(count));
     }
-    put("connections", "gauge", &env.conns.count());
-    put("connections_max", "gauge", &env.limits.connections_max);
-    put("held_bytes", "gauge", &env.all_held_bytes());
-    put("items", "gauge", &figures.items);
-    put("item_bytes", "gauge", &figures.bytes);
-    put("item_bytes_max", "gauge", &env.memory_bytes_max.load(Ordering::Relaxed));
-    put("evicted_total", "counter", &figures.evicted);
-    put("expired_total", "counter", &figures.expired);
-    put("uptime_seconds", "gauge", &env.started.elapsed().as_secs());
-    put("cpu_seconds_total", "counter", &(usage.user_s + usage.system_s));
-    put("resident_bytes", "gauge", &crate::process::resident_bytes());
+    put("connections", "gauge", "Clients that are connected", &env.conns.count());
+    put("connections_max", "gauge", "Clients that may be connected", &env.limits.connections_max);
+    put(
+        "held_bytes",
+        "gauge",
+        "Bytes of what is not finished: half requests, and replies that nobody has read yet",
+        &env.all_held_bytes(),
+    );
+    put("items", "gauge", "Items in the store, over ones too where nobody has come past them", &figures.items);
+    put("item_bytes", "gauge", "Bytes that the items take", &figures.bytes);
+    put(
+        "item_bytes_max",
+        "gauge",
+        "Bytes that the items may take in memory",
+        &env.memory_bytes_max.load(Ordering::Relaxed),
+    );
+    put("evicted_total", "counter", "Items that were dropped to make room", &figures.evicted);
+    put("expired_total", "counter", "Items that were over and reclaimed", &figures.expired);
+    put("uptime_seconds", "gauge", "Since the server began", &env.started.elapsed().as_secs());
+    put("cpu_seconds_total", "counter", "Time of the processors that it took", &(usage.user_s + usage.system_s));
+    put("resident_bytes", "gauge", "Memory of the process", &crate::process::resident_bytes());
     histograms(env, &mut text);
     text
 }
@@ -130,5 +160,80 @@ fn histograms<E: Engine>(env: &Env<E>, text: &mut String) {
         }
         let _ = writeln!(text, "{NAME}_sum{{class=\"{word}\"}} {}", times.sum_ns as f64 * f64::from(TIMED_EVERY) / NS);
         let _ = writeln!(text, "{NAME}_count{{class=\"{word}\"}} {sum}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use larder_store_memory::MemoryStore;
+    use tokio::net::TcpSocket;
+
+    use super::*;
+    use crate::config::Limits;
+    use crate::engine::MemoryEngine;
+    use crate::env::Settings;
+
+    /// A listener whose connections take little of a reply at a time.
+    fn listening() -> SocketAddr {
+        let engine = MemoryEngine::new(MemoryStore::builder().build().unwrap());
+        let env = Env::new(engine, Limits::default(), 1, None, Settings::default());
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_send_buffer_size(1 << 10).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1_024).unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(serve(env, listener));
+        addr
+    }
+
+    /// Asks, and has not read yet.
+    async fn asking(addr: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(1 << 10).unwrap();
+        let mut asking = socket.connect(addr).await.unwrap();
+        asking.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
+        asking
+    }
+
+    #[tokio::test]
+    async fn who_reads_slowly_gets_all_of_a_reply_however_many_come_meanwhile() {
+        let addr = listening();
+        let mut asking = asking(addr).await;
+        let (mut told, mut part, mut halves) = (Vec::new(), [0; 1 << 10], Vec::new());
+        loop {
+            for _ in 0..REQUESTS_MAX {
+                let mut half = TcpStream::connect(addr).await.unwrap();
+                half.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+                halves.push(half);
+            }
+            match asking.read(&mut part).await.expect("a reply to its end") {
+                0 => break,
+                read => told.extend_from_slice(&part[..read]),
+            }
+        }
+        let told = String::from_utf8(told).unwrap();
+        let (head, body) = told.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}, and {} bytes", body.len());
+    }
+
+    /// Nor do those keep anybody out who ask and never read.
+    #[tokio::test]
+    async fn readers_that_never_read_keep_no_room_from_who_asks() {
+        let addr = listening();
+        let mut deaf = Vec::new();
+        for _ in 0..3 * REQUESTS_MAX {
+            deaf.push(asking(addr).await);
+            let mut asks = TcpStream::connect(addr).await.unwrap();
+            let mut halves = Vec::new();
+            for _ in 0..REQUESTS_MAX / 4 {
+                halves.push(TcpStream::connect(addr).await.unwrap());
+            }
+            asks.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").await.unwrap();
+            let mut told = Vec::new();
+            asks.read_to_end(&mut told).await.unwrap();
+            assert!(told.ends_with(b"\r\n\r\nok\n"), "{:?}", told.escape_ascii().to_string());
+        }
     }
 }

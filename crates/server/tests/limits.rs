@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -315,6 +315,34 @@ fn an_end_lets_requests_under_way_finish() {
     assert!(TcpStream::connect(http).is_err(), "it is over");
 }
 
+/// Whoever does not get on with what is under way keeps nobody waiting for longer than was said.
+#[test]
+fn who_never_finishes_is_cut_off_when_the_time_for_it_is_over() {
+    // One that is far from over, and would be, were the time for it another than was said.
+    for (drain_timeout_ms, is_cut_off) in [(300, true), (60_000, false)] {
+        let server = start(Limits { drain_timeout_ms, ..Limits::default() });
+        let mut half = connect(server.addrs()[0]);
+        half.write_all(b"mn\r\nset k 0 0 5\r\nhel").unwrap();
+        read_until(&mut half, b"MN\r\n");
+        let (ended, end) = std::sync::mpsc::channel();
+        let stopping = std::thread::spawn(move || {
+            let began = Instant::now();
+            server.stop();
+            ended.send(began.elapsed()).unwrap();
+        });
+        if is_cut_off {
+            let took = end.recv_timeout(Duration::from_secs(20)).expect("it ends");
+            assert!(took >= Duration::from_millis(drain_timeout_ms), "the time was given: {took:?}");
+            assert!(is_closed(&mut half), "nothing was acknowledged");
+        } else {
+            assert!(end.recv_timeout(Duration::from_millis(1_500)).is_err(), "there is time left");
+            half.write_all(b"lo\r\n").unwrap();
+            assert_eq!(read_until(&mut half, b"\n"), b"STORED\r\n");
+        }
+        stopping.join().unwrap();
+    }
+}
+
 /// The end may come at any moment of a batch, before and after its reply: who was answered the first half of one gets the second.
 #[test]
 fn an_end_in_the_middle_of_a_batch_cuts_nobody_off() {
@@ -423,6 +451,7 @@ fn metrics_and_health_are_told_over_http() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
+    is_prometheus(text.split_once("\r\n\r\n").unwrap().1);
     let reads = histogram(&text, "read");
     assert!((64..=80).contains(&reads), "of 66, one in 16 is timed, and stands for all 16: {text}");
     assert!(text.lines().any(|line| line.starts_with("# HELP larder_request_seconds ")), "{text}");
@@ -536,6 +565,39 @@ fn a_flood_of_half_requests_over_http_keeps_nobody_from_its_health() {
         is_over.store(true, Ordering::Relaxed);
         asked.unwrap();
     });
+}
+
+/// Asserts the text form that Prometheus reads: each family once, with its help and type before its samples, names that are allowed, no series twice, and figures.
+#[track_caller]
+fn is_prometheus(text: &str) {
+    assert!(text.ends_with('\n') && !text.contains('\r'), "{text}");
+    let (mut families, mut series) = (BTreeMap::new(), BTreeSet::new());
+    let mut lines = text.lines().peekable();
+    while let Some(help) = lines.next() {
+        let (family, said) = help.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')).expect(help);
+        let is_name = |name: &str| {
+            name.starts_with("larder_") && name.bytes().all(|it| b"_".contains(&it) || it.is_ascii_lowercase())
+        };
+        assert!(is_name(family) && !said.is_empty(), "{help}");
+        let kind = lines.next().unwrap();
+        let kind = kind.strip_prefix(&format!("# TYPE {family} ")).expect(kind);
+        assert!(["counter", "gauge", "histogram"].contains(&kind), "{family}: {kind}");
+        assert_eq!(family.ends_with("_total"), kind == "counter", "{family}");
+        assert!(families.insert(family.to_owned(), 0).is_none(), "{family} twice");
+        while let Some(sample) = lines.next_if(|line| !line.starts_with('#')) {
+            let (name, figure) = sample.rsplit_once(' ').unwrap();
+            assert!(figure.parse::<f64>().is_ok(), "{sample}");
+            assert!(series.insert(name.to_owned()), "{name} twice");
+            let bare = name.split('{').next().unwrap();
+            let suffix = bare.strip_prefix(family).expect(sample);
+            assert!(
+                if kind == "histogram" { ["_bucket", "_sum", "_count"].contains(&suffix) } else { suffix.is_empty() },
+                "{sample}"
+            );
+            *families.get_mut(family).unwrap() += 1;
+        }
+    }
+    assert!(families.len() > 10 && families.values().all(|&samples| samples > 0), "{families:?}");
 }
 
 /// How many requests of a class there were. Its buckets count all that took no longer than their bounds, the last of them all there are.

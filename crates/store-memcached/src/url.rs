@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use larder_core::text::split_scheme;
 use larder_core::{Error, ErrorKind, Result};
 use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_options, suggestion, user_information};
 use larder_net::{Address, Tls};
@@ -33,7 +34,7 @@ pub(crate) fn parse(url: &str) -> Result<Config> {
 }
 
 fn read(url: &str) -> Result<Config, Wrong> {
-    let Some((scheme, rest)) = url.split_once("://") else {
+    let Some((scheme, rest)) = split_scheme(url) else {
         return Err(format!("a store is given as scheme://…, with one of the schemes {}", SCHEMES.join(", ")));
     };
     if !SCHEMES.contains(&scheme) {
@@ -198,7 +199,7 @@ mod tests {
     fn an_option_never_changes_what_is_dialled() {
         let config = parse("memcached+tls://good?tls_ca=/etc/a@evil").unwrap();
         assert_eq!(config.servers[0].name, "good:11211");
-        assert!(wrong("memcached://good?oops=joe:pw@evil").contains("oops"));
+        assert!(wrong("memcached://good?oops=joe:pw@evil").contains("%40"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use larder_core::text::split_scheme;
 use larder_core::{Error, ErrorKind, Result};
 use larder_net::url::{Wrong, decoded, host, masked, number, one_of, split_options, suggestion};
 use larder_net::{Address, Auth, Tls};
@@ -37,7 +38,7 @@ pub(crate) fn parse_cluster(url: &str) -> Result<ClusterConfig> {
 }
 
 fn read_cluster(url: &str) -> Result<ClusterConfig, Wrong> {
-    let Some((scheme, rest)) = url.split_once("://") else {
+    let Some((scheme, rest)) = split_scheme(url) else {
         return Err(format!("a store is given as scheme://…, with one of the schemes {}", CLUSTER_SCHEMES.join(", ")));
     };
     if !CLUSTER_SCHEMES.contains(&scheme) {
@@ -79,7 +80,7 @@ fn read_cluster(url: &str) -> Result<ClusterConfig, Wrong> {
 }
 
 fn read(url: &str) -> Result<Config, Wrong> {
-    let Some((scheme, rest)) = url.split_once("://") else {
+    let Some((scheme, rest)) = split_scheme(url) else {
         return Err(format!("a store is given as scheme://…, with one of the schemes {}", SCHEMES.join(", ")));
     };
     if !SCHEMES.contains(&scheme) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use larder::Kind;
 use larder_core::{Clock, ClockRef, SystemClock};
-use larder_testkit::history::Caused;
+use larder_testkit::history::{Caused, Job};
 
 /// Of so many rounds one has wrong clocks.
 const ONE_IN: u64 = 8;
@@ -19,6 +19,9 @@ const WITHIN_MS: u64 = 300;
 const OFF_S_MAX: i64 = 7_200;
 /// The same where structures promise for five minutes between two clocks.
 const WINDOWS_OFF_S_MAX: i64 = 140;
+
+/// A job of a kind that promises elsewhere whatever the clocks show, and here for as much.
+const LIVES: &str = "table with lives";
 
 /// From when on a clock is off by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +40,10 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// Those of a structure's round.
-    pub(super) fn of(seed: u64, kind: Kind, caused: Arc<Caused>) -> Clocks {
-        let goes_by_windows = matches!(kind, Kind::Visitors | Kind::UniqueVisitors | Kind::EventLog);
-        let off_s_max = if goes_by_windows { WINDOWS_OFF_S_MAX } else { OFF_S_MAX };
+    /// Those of a job's round.
+    pub(super) fn of(seed: u64, job: &Job, caused: Arc<Caused>) -> Clocks {
+        let goes_by_windows = matches!(job.kind, Kind::Visitors | Kind::UniqueVisitors | Kind::EventLog);
+        let off_s_max = if goes_by_windows || job.name == LIVES { WINDOWS_OFF_S_MAX } else { OFF_S_MAX };
         // Another stream than the round's.
         let seed = seed.rotate_left(32) ^ 0x636c_6f63_6b73;
         Clocks { seed, off_s_max, given: AtomicU64::new(0), jumps: AtomicU64::new(0), caused }
@@ -106,10 +109,13 @@ impl Clock for Jumping {
 
 #[cfg(test)]
 mod tests {
+    use larder_testkit::history::JOBS;
+
     use super::*;
 
-    fn clocks(seed: u64, kind: Kind) -> Clocks {
-        Clocks::of(seed, kind, Arc::default())
+    fn clocks(seed: u64, job: &str) -> Clocks {
+        let job = JOBS.iter().find(|known| known.name == job).expect("a job that there is");
+        Clocks::of(seed, job, Arc::default())
     }
 
     fn minutes_off(jumps: &[Jump]) -> f64 {
@@ -128,26 +134,26 @@ mod tests {
 
     #[test]
     fn one_round_of_eight_has_wrong_clocks_and_no_two_are_set_alike() {
-        let drawn = |seed, kind| -> Vec<Vec<Jump>> { (0..4).map(|number| clocks(seed, kind).draw(number)).collect() };
-        let is_wrong = |seed: &u64| drawn(*seed, Kind::Lock).iter().any(|jumps| !jumps.is_empty());
+        let drawn = |seed, job| -> Vec<Vec<Jump>> { (0..4).map(|number| clocks(seed, job).draw(number)).collect() };
+        let is_wrong = |seed: &u64| drawn(*seed, "lock").iter().any(|jumps| !jumps.is_empty());
         let wrong: Vec<u64> = (0..800).filter(is_wrong).collect();
         assert!((60..150).contains(&wrong.len()), "{wrong:?}");
         for &seed in &wrong {
-            let mut all = drawn(seed, Kind::Lock);
-            assert_eq!(all, drawn(seed, Kind::Lock), "a seed shows the same again");
+            let mut all = drawn(seed, "lock");
+            assert_eq!(all, drawn(seed, "lock"), "a seed shows the same again");
             all.retain(|jumps| !jumps.is_empty());
             assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "seed {seed}: {all:?}");
         }
-        for kind in [Kind::Visitors, Kind::UniqueVisitors, Kind::EventLog] {
-            let off = (0..800).flat_map(|seed| drawn(seed, kind)).flatten().map(|jump| jump.off_s.abs()).max();
+        for job in ["visitors", "unique visitors", "event log", LIVES] {
+            let off = (0..800).flat_map(|seed| drawn(seed, job)).flatten().map(|jump| jump.off_s.abs()).max();
             assert!(off.is_some_and(|off| off <= WINDOWS_OFF_S_MAX), "two of them are up to five minutes apart");
         }
     }
 
     #[test]
     fn what_is_set_is_a_cause() {
-        let seed = (0..).find(|&seed| !clocks(seed, Kind::Lock).draw(1).is_empty()).unwrap();
-        let clocks = Arc::new(clocks(seed, Kind::Lock));
+        let seed = (0..).find(|&seed| !clocks(seed, "lock").draw(1).is_empty()).unwrap();
+        let clocks = Arc::new(clocks(seed, "lock"));
         let give = clocks.giving();
         let given = [give(), give()];
         let jumps = clocks.jumps();

@@ -81,7 +81,7 @@ async fn round(seed: u64) -> Findings {
     let mut found = Findings::default();
     let within_ms = if matches!(stage, Stage::Cluster(_)) { DEEDS_ON_CLUSTERS_WITHIN_MS } else { DEEDS_WITHIN_MS };
     let Scene { arena, trouble, proxies } = stages::set(stage, job.kind, seed, within_ms).await;
-    let clocks = Arc::new(Clocks::of(Drawn::Clocks.of(seed), job.kind, arena.caused.clone()));
+    let clocks = Arc::new(Clocks::of(Drawn::Clocks.of(seed), job, arena.caused.clone()));
     let playing = by_clocks(clocks.giving(), (job.run)(arena, run));
     match within(playing).await {
         Some(verdict) => {

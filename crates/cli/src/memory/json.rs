@@ -28,6 +28,7 @@ pub(super) fn advise(report: &Report) -> Value {
         "settings": settings(&report.advice).iter().map(setting).collect::<Vec<_>>(),
         "advice": report.advice.iter().map(advice).collect::<Vec<_>>(),
         "bytes": estimate(&report.bytes),
+        "silent": report.silent.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
 

@@ -77,7 +77,7 @@ Examples:
 const ADVISE_HELP: &str = "\
 Measures as `memory report` does, and prints what the data calls for: settings of Redis or Valkey as lines of redis.conf (hash-max-listpack-entries, set-max-intset-entries, …), options of \
 memcached (-f, -I, -o), and shard sizes, each with what was measured, what it would save, and what else it costs, as comments before. Never a growth factor for memcached that runs out of slab \
-classes. Nothing is changed.
+classes. Servers that do not answer are told first. Nothing is changed.
 
 Limits are raised only as far as operations stay quick: 512 entries of a listpack, 4,096 members of a set of integers; what is larger is to be sharded.
 

@@ -37,6 +37,11 @@ pub(super) fn print_advice(report: &Report) -> Result<(), Failure> {
 fn configuration(report: &Report) -> String {
     let mut out = String::new();
     let (saving, looked_at) = by_saving(report);
+    for error in &report.silent {
+        // A comment is one line.
+        let error = error.to_string().replace(['\r', '\n'], " ");
+        _ = writeln!(out, "# no answer, and its keys are not counted: {error}");
+    }
     if !looked_at.is_empty() {
         _ = writeln!(out, "# To look at");
     }
@@ -294,6 +299,20 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn advice_tells_of_servers_that_do_not_answer() {
+        let opened = larder::open_all("memory:").await.unwrap();
+        let (survey, options) = (opened.survey.unwrap(), larder::footprint::Options::default());
+        let mut report = larder::footprint::report(&opened.store, &*survey, &options, &mut |_| ()).await.unwrap();
+        let told = |report: &Report| (configuration(report), super::super::json::advise(report)["silent"].clone());
+        assert!(!told(&report).0.contains("no answer"));
+        report.silent.push(larder::Error::new(larder::ErrorKind::Unavailable, "b:11211 is\naway"));
+        let (plain, json) = told(&report);
+        assert!(plain.starts_with("# no answer, and its keys are not counted: "), "{plain}");
+        assert!(plain.lines().all(|line| line.starts_with('#')), "{plain}");
+        assert!(json[0].as_str().unwrap().contains("b:11211"), "{json}");
+    }
 
     #[test]
     fn bars_are_as_long_as_their_share() {

@@ -126,7 +126,8 @@ impl Lock {
     /// # Errors
     /// [`ErrorKind::Lost`](larder_core::ErrorKind::Lost) as [`status`](Lock::status);
     /// [`ErrorKind::Conflict`](larder_core::ErrorKind::Conflict) when the record changed under eight writes in a row. Those of the
-    /// store; with [`Effect::Unknown`](larder_core::Effect::Unknown), the lock may have been freed or may yet be.
+    /// store; with [`Effect::Unknown`](larder_core::Effect::Unknown), the lock may have been freed or may yet be. So it is where a reply was lost and another
+    /// has the lock by then: who had it before may have been freed, and the other is let alone.
     ///
     /// ```
     /// # use larder_core::{Result, StoreRef};
@@ -157,6 +158,11 @@ impl Lock {
                 ControlFlow::Break(()) => return Ok(before),
                 ControlFlow::Continue(now) => now,
             };
+            // Where a reply was lost, the holder that was found may have been freed before somebody else took the lock: nobody asked to free that one, too.
+            let is_of = |owner: u64| view.as_ref().is_none_or(|now| now.record.owner == owner);
+            if !is_of(owner) && !is_of(found.record.owner) && doubt.is_some() {
+                break;
+            }
             // An earlier write of this call that landed late freed what `before` says.
             if view.as_ref().is_none_or(|found| found.record.owner != owner) {
                 before = shared.status(view.as_ref())?;

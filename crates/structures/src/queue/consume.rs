@@ -10,7 +10,7 @@ use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Op, PutMode, Reply, Resu
 use super::engine::{Engine, View};
 use super::layout::{CLAIMS_MAX, Content, GIVEN_BACK, MARKS_MAX, Mark, Open, Record, State};
 use super::leases::Lease;
-use super::plan::{self, Order, Pick, Shelf};
+use super::plan::{self, Order, Pick, SEGMENTS_AT_ONCE, Shelf};
 use super::push::Answers;
 use super::removal::Removals;
 use crate::cell::Wrote;
@@ -24,8 +24,6 @@ use crate::wait::{WATCHED_MAX, Watched};
 const STEPS_MAX: usize = 512;
 /// How often it may fail, in a way that passes, while nothing is in doubt.
 const FAULTS_MAX: u32 = 8;
-/// How many segments are looked at in one go.
-const SEGMENTS_AT_ONCE: usize = 16;
 /// How many segments that were drained are looked at on the way.
 const DRAINED_AT_ONCE: usize = 4;
 /// How many markers of claims that have ended are removed on the way.
@@ -499,15 +497,16 @@ impl Consumer {
         let mut request = Request::default();
         request.add(Asked::State, self.engine.cell.read_op());
         self.ask_for_own(&mut request)?;
-        for &segment in segments {
+        // Not all of many segments need be read at once: the first come first.
+        let ops_max = self.engine.store.profile().batch_ops_max;
+        for &segment in segments.iter().take(ops_max.saturating_sub(request.batch.len()).max(1)) {
             self.ask(&mut request, segment)?;
         }
-        let least = request.batch.len();
+        let ops_max = ops_max.max(request.batch.len());
         self.ask_ahead(&mut request, segments)?;
         self.look_on_the_way(&mut request, looks)?;
-        let max = self.engine.store.profile().batch_ops_max.max(least);
-        request.batch.truncate(max);
-        request.asked.truncate(max);
+        request.batch.truncate(ops_max);
+        request.asked.truncate(ops_max);
         // What is found missing is judged by what was known when it was asked for.
         let known = self.known();
         let newest = self.engine.newest();

@@ -24,7 +24,7 @@ use crate::retry::Backoff;
 use crate::timeout::TIMEOUT_MAX;
 use crate::{runtime, wait};
 
-/// How many callers' takings travel in one write.
+/// How many callers' takings travel in one write, where a batch takes so many.
 const COMBINED_MAX: usize = 128;
 
 /// The first pause of those who wait for an item is at most this long, where the store does not tell of changes.
@@ -74,7 +74,9 @@ impl Shared {
         let (engine, view) = Engine::open(store, &Name::new(name)?, kind, options, may_create).await?;
         let engine = Arc::new(engine);
         let pusher = Combiner::new(Pusher::new(engine.clone(), &view), engine.params.segment_bytes as usize);
-        let consumer = Combiner::new(Consumer::new(engine.clone(), view), COMBINED_MAX);
+        // A write of the state takes two ops more, and so does a look at it and a segment; each claim has one.
+        let ops_max = store.profile().batch_ops_max.saturating_sub(2).max(1);
+        let consumer = Combiner::new(Consumer::new(engine.clone(), view), COMBINED_MAX.min(ops_max));
         Ok(Arc::new(Shared { engine, pusher, consumer, rest: Mutex::new(Rest::new()) }))
     }
 

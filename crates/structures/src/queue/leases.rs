@@ -23,7 +23,9 @@ pub(super) struct Lease {
 impl Consumer {
     /// Adds the markers of claims of which it is not known whether the write that makes them has landed.
     pub(super) fn ask_for_own(&self, request: &mut Request) -> Result<()> {
-        for lease in self.sent.iter().flat_map(|sent| &sent.leases) {
+        // Each write of a call makes the same claims.
+        let mut asked = HashSet::new();
+        for lease in self.sent.iter().flat_map(|sent| &sent.leases).filter(|lease| asked.insert(lease.claim)) {
             let get = self.engine.marker(lease.claim, |key| Op::get(key, Want::empty()))?;
             request.add(Asked::Own(lease.claim), get);
         }

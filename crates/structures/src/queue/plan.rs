@@ -17,6 +17,9 @@ pub(super) enum Order {
     Lifo,
 }
 
+/// How many segments are looked at in one go.
+pub(super) const SEGMENTS_AT_ONCE: usize = 16;
+
 /// How many numbers are looked at in one go where segments may be missing for a good reason.
 const GUESSES: u64 = 32;
 
@@ -395,7 +398,7 @@ fn newest(state: &mut State, shelf: &Shelf) -> Free {
         // Others push to the tail at any time; what is closed changes by mistake only.
         let is_current = |seen: &Seen| shelf.is_fresh(seen) || (!is_tail && seen.tail > segment);
         let Some(seen) = shelf.get(segment).filter(|seen| is_current(seen)) else {
-            return Free::Read(vec![segment]);
+            return Free::Read(if is_tail { vec![segment] } else { downwards(&state.records[..=at]) });
         };
         if seen.content.is_none() && is_drained(state, Order::Lifo, at) {
             // There is nothing to take; what became of it is for others to find out.
@@ -420,6 +423,12 @@ fn newest(state: &mut State, shelf: &Shelf) -> Free {
             }
         }
     }
+}
+
+/// The highest segment of these, and those below it that come next should there be nothing in it: where all is taken, as far as the state knows, only a late push can be. None is the tail.
+fn downwards(records: &[Record]) -> Vec<u64> {
+    let whole = records.iter().rev().take_while(|record| record.is_whole()).count();
+    records.iter().rev().take((whole + 1).min(SEGMENTS_AT_ONCE)).map(|record| record.segment).collect()
 }
 
 /// Where going down below the lowest record led.

@@ -91,6 +91,13 @@ pub(super) type Whole = (Mark, Vec<(Bytes, Bytes)>);
 /// An element's shard, and what it is called there.
 pub(super) type Place = (u16, Bytes);
 
+/// That the store went back.
+struct Setback {
+    error: Error,
+    /// True unless another task of this handle found it already, which tells it.
+    is_first: bool,
+}
+
 impl Core {
     pub(super) fn new(
         store: &StoreRef,
@@ -193,7 +200,7 @@ impl Core {
         match map {
             // What was in the batch has happened, and is answered; the call tells it all the same.
             Ok(plan) => {
-                if let Err(error) = self.heed(&before, plan) {
+                if let Err(Setback { error, is_first: true }) = self.weigh(&before, plan) {
                     *self.setback.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
             }
@@ -237,15 +244,24 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::RolledBack`] where the store went back since. It is gone on from what was read, so it is told once.
     pub(super) fn heed(&self, before: &Plan, read: Plan) -> Result<Plan> {
+        self.weigh(before, read).map_err(
+            |Setback { error, is_first }| {
+                if is_first { error } else { self.tell_setback().err().unwrap_or(error) }
+            },
+        )
+    }
+
+    fn weigh(&self, before: &Plan, read: Plan) -> Result<Plan, Setback> {
         if before.leads_to(&read) {
             return Ok(self.learn(read));
         }
         let mut known = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = before.leads_to(&known);
         if *known == *before {
             *known = read;
         }
         drop(known);
-        Err(self.set_back(before, &read))
+        Err(Setback { error: self.set_back(before, &read), is_first })
     }
 
     /// The error for a map that another one has taken the place of which was not written behind it.
@@ -551,7 +567,8 @@ impl Core {
     pub(super) async fn look_again(&self, ctx: Ctx, before: &Plan, found: &Unusable, strikes: &mut u32) -> Result<()> {
         let now = self.refresh(ctx).await?;
         if !before.leads_to(&now) {
-            // Another task of this handle was told.
+            // A look of this call found it, and nobody is to be told once more, or another task of this handle was told.
+            self.tell_setback()?;
             return Err(self.set_back(before, &now));
         }
         if now != *before {

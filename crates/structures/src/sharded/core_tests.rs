@@ -1,4 +1,5 @@
-use larder_core::{PutMode, StoreExt, Ttl};
+use larder_core::{Profile, PutMode, Run, Store, StoreExt, Ttl};
+use tokio::sync::Semaphore;
 
 use super::*;
 use crate::sharded::layout::LAYOUT;
@@ -165,4 +166,71 @@ async fn a_look_that_finds_that_the_map_went_back_is_told_once_by_its_call() {
 fn versions_of_the_ends_begin_with_the_time_in_microseconds() {
     let clock = larder_core::ManualClock::at(Duration::from_millis(1_700_000_000_123));
     assert_eq!(crate::sharded::keeper::now_us(&clock), 1_700_000_000_123_000);
+}
+
+/// A set that was resharded, of which only the map went back; and its map of before. Its store answers as often as it is permitted to.
+async fn gone_back() -> (Core, Plan, Arc<Gated>) {
+    let store = Arc::new(Gated(Arc::new(larder_store_memory::MemoryStore::new()), Semaphore::new(1_000)));
+    let shared: StoreRef = store.clone();
+    let settings = crate::sharded::make::Settings { shards: Some(1), ..Default::default() };
+    let set = settings.open(&shared, &Name::new("n").unwrap(), Kind::ShardedSet, true).await.unwrap();
+    let first = set.plan();
+    set.reshard(2, &mut |_| {}).await.unwrap();
+    let put = Op::put(set.map_key.clone(), PutMode::Set, first.encode(), Ttl::Never);
+    store.0.run_one(Ctx::default(), put).await.unwrap();
+    set.next_look_ms.store(0, Ordering::Relaxed);
+    (set, first, store)
+}
+
+#[derive(Debug)]
+struct Gated(StoreRef, Semaphore);
+
+impl Store for Gated {
+    fn profile(&self) -> Arc<Profile> {
+        self.0.profile()
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        Run::pending(async move {
+            let replies = self.0.run(ctx, batch).await;
+            self.1.acquire().await.unwrap().forget();
+            replies
+        })
+    }
+}
+
+/// The second of two looks is answered when the call of the first one is over.
+#[tokio::test]
+async fn a_setback_that_looks_of_two_tasks_find_is_told_once() {
+    let (set, first, store) = gone_back().await;
+    // Each call looks.
+    set.is_map_amiss.store(true, Ordering::Relaxed);
+    store.1.forget_permits(store.1.available_permits());
+    let names = [Bytes::from_static(b"a")];
+    let permits = async {
+        for _ in 0..2 {
+            tokio::task::yield_now().await;
+            store.1.add_permits(1);
+            tokio::task::yield_now().await;
+        }
+        store.1.add_permits(100);
+    };
+    let (one, two, ()) = tokio::join!(set.get(&names), set.get(&names), permits);
+    assert_eq!(one.unwrap_err().kind(), ErrorKind::RolledBack);
+    assert_eq!(two.unwrap(), [None]);
+    assert_eq!(set.plan(), first);
+    set.check().unwrap();
+}
+
+/// The call of the look tells it before its end, where shards are missing.
+#[tokio::test]
+async fn a_setback_that_a_call_tells_midway_is_not_told_by_the_next_one() {
+    let (set, first, store) = gone_back().await;
+    let (map, names) = (set.plan().map, [Bytes::from_static(b"a")]);
+    for shard in 0..map.shards {
+        store.0.run_one(Ctx::default(), Op::delete(set.key(&map, shard).unwrap())).await.unwrap();
+    }
+    assert_eq!(set.get(&names).await.unwrap_err().kind(), ErrorKind::RolledBack);
+    assert_eq!(set.plan(), first);
+    assert!(!matches!(set.get(&names).await, Err(error) if error.kind() == ErrorKind::RolledBack));
 }

@@ -66,6 +66,8 @@
 //! anew, under its own incarnation, and the list names the life of each. It costs a put of an existing entry two round trips more.
 //! An entry that is missing is absent, not lost, from five minutes before its life's end by the reader's clock, since clocks
 //! disagree: so a loss within the last five minutes of a life is not told. The life itself is ended by the store's clock.
+//! A put that took an entry's place, and whose maker died before he listed it, leaves the one before it on the list. Is the new life over before anybody has read the entry,
+//! the key is `Lost` until it is put or removed: nobody can know what was there.
 //!
 //! # Round trips
 //! | of an opened handle | round trips |

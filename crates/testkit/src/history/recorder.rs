@@ -96,6 +96,8 @@ pub struct Told {
     pub whole_until: Moment,
     /// By this moment nothing had arrived late or twice.
     pub on_time_until: Moment,
+    /// By this moment nothing had failed, or taken long. 0 where that is not counted.
+    pub smooth_until: Moment,
     /// Errors that no fault excuses.
     pub strange: Vec<String>,
     /// Where a reply was lost, the structure tells what may be gone as lost, though it may not be.
@@ -207,6 +209,9 @@ impl Told {
         }
         if !caused.may_have_been_late() {
             self.on_time_until = self.on_time_until.max(now);
+        }
+        if !caused.may_have_failed() {
+            self.smooth_until = self.smooth_until.max(now);
         }
     }
 

@@ -192,6 +192,25 @@ async fn a_release_whose_reply_is_lost_while_another_takes_the_lock_says_unknown
     assert!(next.is_held(), "nobody freed another's lock");
 }
 
+/// Who was found is freed once, and not whoever has the lock by the time that this is looked for (simulation, seed 5136 of the lock's job, found it).
+#[tokio::test(start_paused = true)]
+async fn a_force_whose_reply_is_lost_frees_nobody_who_took_the_lock_since() {
+    let world = World::new(0, Fault::LostReply).await;
+    let meddler = Meddler::new(&world.faulty.shared(), world.other().await);
+    let store: StoreRef = meddler.clone();
+    let guard = world.other().await.try_acquire().await.unwrap().unwrap();
+    let lock = options(&world.clock).open(&store, "n").await.unwrap();
+    // The look (op 1), the write with the read behind it (2 and 3), and the look after that, in the third batch.
+    world.faulty.fail_nth(2, Fault::LostReply);
+    meddler.meddle_before(3);
+    let error = lock.force_release().await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost, "the force had landed");
+    let next = meddler.took().expect("the force had landed");
+    tokio::time::sleep(LEASE).await;
+    assert!(next.is_held(), "nobody asked to free this one");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_late_write_of_a_dead_holder_takes_nothing_back() {
     for late in [1, 3, 8] {

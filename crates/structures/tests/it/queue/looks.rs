@@ -146,6 +146,19 @@ async fn that_there_is_nothing_is_told_after_two_round_trips_however_many_segmen
     }
 }
 
+/// Who has read no segment yet reads the tail first, and then all that are used up as far as the state knows.
+#[tokio::test]
+async fn that_there_is_nothing_is_told_by_a_fresh_handle_after_two_round_trips() {
+    for kind in BOTH {
+        let (store, counting) = counting(memory());
+        let one = Line::open(kind, &store, &small()).await;
+        let _claims = claimed(kind, &store, &one, 14).await;
+        assert_eq!(one.pop().await.unwrap(), None);
+        let fresh = Line::open(kind, &store, &small()).await;
+        assert_eq!(cost(&counting, fresh.pop()).await, 2, "{kind:?}");
+    }
+}
+
 /// A push goes to the tail; a late one, of who has not noticed yet that a segment was closed, to one that was passed.
 #[tokio::test]
 async fn whoever_is_waiting_watches_the_state_the_tail_and_what_was_passed() {

@@ -524,6 +524,29 @@ async fn a_write_of_many_claims_has_no_more_ops_than_the_store_takes() {
     }
 }
 
+/// Where it is not known for long whether a write landed, each look asks for the markers of all its claims, once.
+#[tokio::test]
+async fn more_claims_at_once_than_a_batch_takes_go_in_several_writes() {
+    for kind in BOTH {
+        let between = Between::new(&Hooked::with_batches_of(&memory(), 20).shared());
+        let store = Probe::over(between.shared()).shared();
+        let line = Line::open(kind, &store, &QueueOptions::default()).await;
+        line.push_all((0..100).map(|n| n.to_string())).await.unwrap();
+        assert_eq!(claim_at_once(&line, 40).await.len(), 40, "{kind:?}");
+        let lost = AtomicUsize::new(0);
+        between.answer(move |_, batch| {
+            let is_lost = batch.iter().filter(|op| is_marker(op)).count() > 10 && batch.iter().any(swaps);
+            if !is_lost || lost.fetch_add(1, Ordering::Relaxed) >= 3 {
+                return None;
+            }
+            let answer: Answer = Box::pin(std::future::ready(fail(batch, Effect::Unknown)));
+            Some(answer)
+        });
+        assert_eq!(claim_at_once(&line, 40).await.len(), 40, "{kind:?}");
+        assert_eq!(line.drain().await.len(), 20, "{kind:?}");
+    }
+}
+
 /// Who knows a segment as it was when it was the tail reads it again once it was closed: more may have been pushed to it.
 #[tokio::test]
 async fn what_was_pushed_to_a_stack_since_its_tail_was_read_comes_in_its_order() {

@@ -312,6 +312,38 @@ async fn with_lives_an_entry_that_is_taken_back_is_not_lost_whenever_another_tha
     assert!(taken_back > 0, "none was taken back");
 }
 
+/// A put takes an entry's place, and its maker dies before it is listed: is its life over before anybody has read it, the list knows the one before it alone, and that one is gone. It is told as
+/// lost, though it was overwritten by a put that nobody was told of (the job of tables with lives, simulation seed 5016).
+#[tokio::test]
+async fn with_lives_what_a_dead_put_left_unlisted_is_lost_once_it_is_over() {
+    let mut lost = 0;
+    for dies_at in 1..=3 {
+        let store: StoreRef = Arc::new(MemoryStore::builder().bytes_max(1 << 20).evict(true).build().unwrap());
+        let table = Table::options().ttl(true).open_or_create(&store, "t").await.unwrap();
+        table.put("k", "v").await.unwrap();
+        table.settle().await;
+        let dying_store = Hooked::new(&store);
+        let dying = Table::open(&dying_store.shared(), "t").await.unwrap();
+        for later in dies_at..dies_at + 40 {
+            dying_store.at(later, |_, _| std::future::pending());
+        }
+        let call = tokio::spawn(async move { dying.put_for("k", "w", Duration::from_millis(50)).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        call.abort();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        match table.get("k").await {
+            Ok(got) => assert_eq!(got.unwrap(), "v", "the other died at its batch {dies_at}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                lost += 1;
+            }
+        }
+        table.put("k", "anew").await.unwrap();
+        assert_eq!(table.get("k").await.unwrap().unwrap(), "anew", "the key is sound again");
+    }
+    assert_eq!(lost, 1, "where it died between the entry and the list");
+}
+
 /// Two tasks put a key through one handle, and the one that began first comes to the entry after the other, whose listing is refused: whenever in the other's
 /// taking it back that is, it is not told that its put is done where nothing is left.
 #[tokio::test]

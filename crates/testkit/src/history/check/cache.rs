@@ -75,6 +75,12 @@ pub struct Turn {
     pub finishing: Moment,
 }
 
+/// What of turns is certain: those that began before this moment, by which nothing was lost or late that could have ended them.
+pub fn certain(mut turns: Vec<Turn>, until: Moment) -> Vec<Turn> {
+    turns.retain(|turn| turn.begun <= until);
+    turns
+}
+
 /// Turns of one key that two had at once, with no invalidation that could have ended the first one's: for histories in which no lease
 /// runs out, in n log n and, for each overlap, the invalidations of its key.
 pub fn two_at_once(calls: &[Call<CacheOp, CacheTold>], turns: &[Turn]) -> Vec<String> {
@@ -136,6 +142,9 @@ mod tests {
         for at in [0, 7] {
             assert_eq!(two_at_once(&[invalidate(at)], &[turn(1, 3), turn(1, 5)]).len(), 1, "{at}");
         }
+        // What began behind a loss may be beside another that lost its lease by it.
+        let both = || vec![turn(1, 1), turn(1, 5)];
+        assert_eq!([6, 5].map(|until| two_at_once(&[], &certain(both(), until)).len()), [1, 0]);
         // The turn in the middle is short; the first outlasts it.
         let short = Turn { finishing: 4, ..turn(1, 2) };
         assert_eq!(two_at_once(&[], &[turn(1, 1), short, turn(1, 8)]).len(), 2);

@@ -9,8 +9,12 @@ use crate::history::recorder::{Call, Moment};
 pub enum LockOp {
     /// Takes it; told: the token.
     Acquire,
-    /// Gives it back.
-    Release(u64),
+    /// Gives it back; told: 1 if it was held to the end, nothing if it was lost before. Whether the lease cannot have run out by then, so shortly was the lock asked for.
+    Release(u64, bool),
+    /// Renews its lease; told, and whether, as of a release.
+    Renew(u64, bool),
+    /// Frees it, whoever holds it; told: the token of who did. By this moment the call was over, whatever came of it.
+    Force(Moment),
     /// Writes to what the lock guards, with this token; told: 1 where it was taken.
     Write(u64),
 }
@@ -51,12 +55,90 @@ struct Grant {
 
 /// What is wrong with what was told of a lock, in n log n: two who held it at once; a token that is given twice, or is less than one that was given before; a write of
 /// an earlier grant that landed behind one of a later, and one of the latest that was refused.
+///
+/// Where it is freed by force, its holder goes on until he hears of it: he held it for certain until it may have been freed. Whoever asks for the lock after that is given a larger token, and the
+/// one who held it is told so, as soon as he asks; and nobody is told so too early.
 pub fn check(calls: &[Call<LockOp, LockTold>], holds: &[Hold], promise: Promise) -> Vec<String> {
-    let whole: Vec<Hold> = holds.iter().filter_map(|hold| hold.clipped(promise.whole_until)).collect();
+    let forces = Forces::of(calls);
+    let whole = holds.iter().filter_map(|hold| forces.clipped(*hold)?.clipped(promise.whole_until));
+    let whole: Vec<Hold> = whole.collect();
     let grants = grants(calls, &whole, promise);
     let mut bad = overlaps(&whole);
     bad.extend(fallen(&grants));
     bad.extend(stale_writes(calls, &grants));
+    bad.extend(ousted(calls, &forces, promise.whole_until));
+    bad
+}
+
+/// Who may have been freed by force, and when.
+struct Forces {
+    /// By token: when it was begun to free its holder, as that was told, and when it was done.
+    told: HashMap<u64, (Moment, Moment)>,
+    /// Beginnings and ends of calls of which nobody knows whom they freed.
+    open: Vec<(Moment, Moment)>,
+    /// When each token was asked for.
+    asked: HashMap<u64, Moment>,
+}
+
+impl Forces {
+    fn of(calls: &[Call<LockOp, LockTold>]) -> Forces {
+        let mut forces = Forces { told: HashMap::new(), open: Vec::new(), asked: HashMap::new() };
+        for call in calls {
+            match (call.op, call.ok()) {
+                (LockOp::Acquire, Some(Some(token))) => _ = forces.asked.insert(*token, call.invoked),
+                (LockOp::Force(_), Some(Some(token))) => {
+                    let (begun, done) = forces.told.entry(*token).or_insert((Moment::MAX, Moment::MAX));
+                    (*begun, *done) = ((*begun).min(call.invoked), (*done).min(call.returned));
+                }
+                (LockOp::Force(over), None) if call.is_unknown() => forces.open.push((call.invoked, over)),
+                _ => {}
+            }
+        }
+        forces
+    }
+
+    /// From when on a token's holder may have been freed. What is late of a call frees the one whom it had found.
+    fn may_free(&self, token: u64) -> Moment {
+        let asked = self.asked.get(&token).copied().unwrap_or(0);
+        let open = self.open.iter().filter(|(_, over)| *over > asked).map(|(begun, _)| *begun);
+        let told = self.told.get(&token).map(|(begun, _)| *begun);
+        open.chain(told).min().unwrap_or(Moment::MAX)
+    }
+
+    /// What of a hold is certain.
+    fn clipped(&self, hold: Hold) -> Option<Hold> {
+        let until = self.may_free(hold.token);
+        (hold.from < until).then(|| Hold { until: hold.until.min(until), ..hold })
+    }
+}
+
+/// Who was freed by force and is told that he had it to the end, or has it still; whose lease cannot have run out, and who was told that it was lost though nobody may have freed it;
+/// and who asked after that for the lock, and was given no larger token.
+fn ousted(calls: &[Call<LockOp, LockTold>], forces: &Forces, whole_until: Moment) -> Vec<String> {
+    let mut bad = Vec::new();
+    for call in calls.iter().filter(|call| call.returned <= whole_until) {
+        match (call.op, call.ok()) {
+            (LockOp::Release(token, is_early) | LockOp::Renew(token, is_early), Some(told)) => {
+                let freed = forces.told.get(&token).filter(|(_, done)| *done < call.invoked);
+                if let (Some((_, done)), Some(_)) = (freed, told) {
+                    bad.push(format!(
+                        "token {token} was freed by force at {done}, and its holder was told at {} that it was held",
+                        call.returned
+                    ));
+                }
+                if is_early && told.is_none() && forces.may_free(token) > call.returned {
+                    bad.push(format!("token {token} was lost at {}, and nobody had freed it", call.returned));
+                }
+            }
+            (LockOp::Acquire, Some(Some(token))) => {
+                let freed = forces.told.iter().filter(|(_, (_, done))| *done < call.invoked);
+                if let Some(other) = freed.map(|(other, _)| *other).max().filter(|other| other >= token) {
+                    bad.push(format!("token {token} was given after {other}, which had been freed by force"));
+                }
+            }
+            _ => {}
+        }
+    }
     bad
 }
 
@@ -194,6 +276,55 @@ mod tests {
     fn holds_that_overlap_are_found() {
         assert_eq!(overlaps(&[hold(1, 2, 5, 9), hold(0, 1, 0, 5)]), [""; 0]);
         assert_eq!(overlaps(&[hold(0, 1, 0, 9), hold(1, 2, 2, 3), hold(2, 3, 4, 4)]).len(), 2);
+    }
+
+    fn force(at: u64, freed: LockTold) -> Call<LockOp, LockTold> {
+        call(LockOp::Force(at + 1), at, at + 1, freed)
+    }
+
+    fn release(at: u64, token: u64, told: LockTold) -> Call<LockOp, LockTold> {
+        call(LockOp::Release(token, true), at, at + 1, told)
+    }
+
+    #[test]
+    fn who_is_freed_by_force_is_told_so_and_nobody_else_is() {
+        for of in [LockOp::Release, LockOp::Renew] {
+            let end = |at, told, is_early| call(of(5, is_early), at, at + 1, told);
+            let with = |calls: &[Call<LockOp, LockTold>]| found(&[&[acquire(0, 1, 5)], calls].concat());
+            assert_eq!(with(&[end(4, Some(1), true)]), 0);
+            assert_eq!(with(&[force(2, Some(5)), end(4, None, true)]), 0);
+            assert_eq!(with(&[force(2, Some(5)), end(4, Some(1), true)]), 1, "it was not his any more");
+            assert_eq!(with(&[end(4, Some(1), true), force(5, Some(5))]), 0, "at the same time");
+            assert_eq!(with(&[end(4, None, true)]), 1, "nobody took it");
+            assert_eq!(with(&[end(4, None, false)]), 0, "the lease is over");
+            assert_eq!(with(&[end(4, None, true), force(6, Some(5))]), 1, "too late to be the cause");
+            assert_eq!(with(&[force(2, Some(4)), end(4, None, true)]), 1, "another's");
+            let open = |over| Call { outcome: Outcome::Unknown, ..call(LockOp::Force(over), 0, Moment::MAX, None) };
+            assert_eq!([9, 0].map(|over| with(&[open(over), end(4, None, true)])), [0, 1], "before it was asked for");
+            let back = Promise { whole_until: 4, ..ALWAYS };
+            let calls = [acquire(0, 1, 5), force(2, Some(5)), end(4, Some(1), true)];
+            assert_eq!(check(&calls, &[], back).len(), 0, "the store went back");
+        }
+    }
+
+    #[test]
+    fn who_asks_after_a_force_is_given_a_larger_token_and_who_was_freed_goes_on_without_it() {
+        // The one who was freed had not heard yet that it was given to him.
+        let slow = |token| vec![acquire(0, 9, 5), force(2, Some(5)), acquire(4, 6, token)];
+        assert_eq!([6, 4].map(|token| found(&slow(token))), [0, 1]);
+        // He thinks that he holds it, for a while.
+        let holds = [hold(0, 5, 1, 20), hold(1, 6, 12, 15)];
+        let calls = [acquire(0, 1, 5), acquire(8, 11, 6)];
+        let with = |more: &[Call<LockOp, LockTold>]| check(&[&calls, more].concat(), &holds, ALWAYS).len();
+        assert_eq!(with(&[]), 1);
+        assert_eq!(with(&[force(4, Some(5))]), 0);
+        assert_eq!(with(&[force(16, Some(5))]), 1, "it was freed after the other had it");
+        let open = Call { outcome: Outcome::Unknown, ..force(4, None) };
+        assert_eq!(with(&[Call { returned: Moment::MAX, ..open }]), 0);
+        // What he writes is refused, and not taken.
+        let freed = [acquire(0, 1, 5), force(2, Some(5)), acquire(4, 5, 6), write(6, 6)];
+        let then = |write| found(&[&freed[..], &[write, release(10, 5, None)]].concat());
+        assert_eq!((then(refused(8, 5)), then(write(8, 5))), (0, 1));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub enum MapOp {
     Reshard(u16),
     /// Writes a value where there is none. Nobody asks for it: it is what is left of a put that was held back midway.
     Make(u64, i64),
+    /// Ends the life of this value. Nobody asks for it: the store's clock does it.
+    End(u64, i64),
     /// Loses this value, that is not listed yet. Nobody asks for it, either: it is what an eviction does to what a put left midway, or is about to list.
     Lose(u64, i64),
 }
@@ -48,6 +50,8 @@ pub enum MapTold {
     All(Vec<(u64, i64)>),
     /// How many keys there are.
     Count(u64),
+    /// How many there are, about: nothing that is judged here.
+    Estimate(u64),
     /// The keys of the highest or the lowest values, the best first.
     Best(Vec<(u64, i64)>),
     /// The key is not there, or no better than the last of those that were told.
@@ -58,7 +62,8 @@ impl MapOp {
     /// The key that a call is about, if it is about one.
     pub fn key(self) -> Option<u64> {
         match self {
-            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Make(key, _) | MapOp::Lose(key, _) => Some(key),
+            MapOp::Put(key, _) | MapOp::Add(key, _) | MapOp::Make(key, _) => Some(key),
+            MapOp::End(key, _) | MapOp::Lose(key, _) => Some(key),
             MapOp::Remove(key) | MapOp::Get(key) => Some(key),
             MapOp::All | MapOp::Count | MapOp::Top(_) | MapOp::Bottom(_) | MapOp::Reshard(_) => None,
         }
@@ -91,12 +96,15 @@ impl Model for Register {
             MapOp::Make(_, value) => Some(value),
             MapOp::Add(_, by) => Some(state.unwrap_or(0) + by),
             MapOp::Lose(..) if held.is_listed && told.is_none() => return None,
-            MapOp::Lose(_, value) if state != Some(value) => state,
-            MapOp::Remove(_) | MapOp::Lose(..) => None,
+            MapOp::Lose(_, value) | MapOp::End(_, value) if state != Some(value) => state,
+            MapOp::Remove(_) | MapOp::Lose(..) | MapOp::End(..) => None,
             _ => state,
         };
         let can_be = match told {
-            None | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_) | MapTold::Best(_)) => true,
+            None
+            | Some(MapTold::Done | MapTold::All(_) | MapTold::Count(_) | MapTold::Estimate(_) | MapTold::Best(_)) => {
+                true
+            }
             Some(MapTold::WasNew(is_new)) => *is_new != is_there,
             Some(MapTold::WasThere(was)) => *was == is_there,
             Some(MapTold::Value(value)) => *value == after,

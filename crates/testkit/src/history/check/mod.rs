@@ -2,7 +2,10 @@
 
 pub mod cache;
 pub mod counter;
+pub mod estimate;
 pub mod grants;
+pub mod leases;
+pub mod lives;
 pub mod log;
 pub mod map;
 pub mod order;

@@ -18,6 +18,8 @@ pub enum QueueOp {
     Ack(u64),
     /// Gives a claimed value back.
     Release(u64),
+    /// Has a claim's lease begin anew; told: the value, or that it is over.
+    Renew(u64),
 }
 
 /// What is told: the value that was taken, if there was one.

@@ -6,7 +6,9 @@ use larder_core::{Error, ErrorKind, Result};
 use larder_structures::{Counter, Visitors};
 
 use super::drive::{self, Client, opener, play};
+use crate::history::check::Checked;
 use crate::history::check::counter::{CounterOp, Rules, check};
+use crate::history::recorder::Call;
 use crate::history::{Arena, Boxed, Run, Verdict, clock};
 
 /// How a handle does it.
@@ -101,6 +103,94 @@ pub(super) fn visitors(arena: Arena, run: Run) -> Boxed<Verdict> {
         })
         .await
     })
+}
+
+/// Windows in which hits still count: the one of now, the last complete one, and the one before.
+const WINDOWS: u8 = 3;
+
+/// Hits and reads of one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InWindow {
+    /// How many periods ago.
+    ago: u8,
+    op: CounterOp,
+}
+
+/// Visitors over windows: who comes in one counts there, and in no other, whoever came in several.
+pub(super) fn windows(arena: Arena, run: Run) -> Boxed<Verdict> {
+    Box::pin(async move {
+        let open = opener!(Visitors::options().period(PERIOD).clock(clock()), drive::name("windows", run));
+        let at = SystemTime::UNIX_EPOCH + clock().wall();
+        let mut ended = play("visitors by window", arena, run, open, move |client| come_in_windows(client, at)).await;
+        ended.ends_midway = |called: &InWindow| matches!(called.op, CounterOp::Add(_));
+        for ago in 0..WINDOWS {
+            let op = InWindow { ago, op: CounterOp::Read };
+            ended.read(op, |visitors| in_window(visitors, op, Seen { at, visitor: 0 })).await;
+        }
+        ended.judge(|calls, excuses| {
+            let rules = Rules { may_drop: excuses.set_back, ..Rules::default() };
+            let mut all = Checked::default();
+            for ago in 0..WINDOWS {
+                let checked = check(&of_window(calls, ago), rules);
+                all.left_out += checked.left_out;
+                all.bad.extend(checked.bad.into_iter().map(|bad| format!("{ago} periods ago: {bad}")));
+            }
+            all
+        })
+    })
+}
+
+/// What was called of one window.
+fn of_window(calls: &[Call<InWindow, i128>], ago: u8) -> Vec<Call<CounterOp, i128>> {
+    let of = |call: &Call<InWindow, i128>| {
+        let Call { client, op, invoked, returned, outcome } = call.clone();
+        (op.ago == ago).then_some(Call { client, op: op.op, invoked, returned, outcome })
+    };
+    calls.iter().filter_map(of).collect()
+}
+
+fn in_window(visitors: Visitors, called: InWindow, seen: Seen) -> Boxed<Result<i128>> {
+    Box::pin(async move {
+        let at = seen.at - PERIOD * u32::from(called.ago);
+        match called.op {
+            // One who was counted already counts no more.
+            CounterOp::Add(0 | 1) => visitors.hit_visitor_at(seen.visitor.to_be_bytes(), at).await.map(|()| 0),
+            CounterOp::Add(by) => visitors.hit_at(at, by.unsigned_abs()).await.map(|()| 0),
+            CounterOp::Read => match called.ago {
+                0 => visitors.current().await,
+                1 => visitors.get().await,
+                _ => visitors.get_at(at).await,
+            }
+            .map(i128::from),
+            CounterOp::Reset => Err(Error::new(ErrorKind::Unsupported, "visitors are not reset")),
+        }
+    })
+}
+
+/// Each visitor comes once in each window, one after the other, and sometimes again.
+async fn come_in_windows(mut client: Client<Visitors, InWindow, i128>, at: SystemTime) {
+    let mut visits = 0;
+    for _ in 0..client.ops {
+        let mut ago = client.rng.u8(..WINDOWS);
+        let mut seen = Seen { at, visitor: 0 };
+        let op = match client.rng.u8(..8) {
+            0 | 1 => CounterOp::Read,
+            2..6 => {
+                ago = (visits % u64::from(WINDOWS)) as u8;
+                seen.visitor = ((client.number as u64) << 32) | (visits / u64::from(WINDOWS));
+                visits += 1;
+                CounterOp::Add(1)
+            }
+            _ => CounterOp::Add(client.rng.i64(2..1_000)),
+        };
+        let called = InWindow { ago, op };
+        let visitors = || client.handle.clone();
+        let told = client.history.call(client.number, called, in_window(visitors(), called, seen)).await;
+        if op == CounterOp::Add(1) && told.is_some() && client.rng.u8(..4) == 0 {
+            let again = InWindow { ago, op: CounterOp::Add(0) };
+            client.history.call(client.number, again, in_window(visitors(), again, seen)).await;
+        }
+    }
 }
 
 pub(super) async fn counter<H: Clone + Send + 'static>(

@@ -1,10 +1,12 @@
 //! What the jobs share: clients that open and work, the final read, and the end of a run.
 
+use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use larder_core::{Error, ErrorKind, Result, StoreRef};
+use tokio::time::Instant;
 
 use crate::history::check::Checked;
 use crate::history::recorder::{Call, Moment, Open, Recorder, Told};
@@ -59,6 +61,31 @@ pub(super) fn name(job: &str, run: Run) -> String {
     format!("{job} {:016x}", run.seed)
 }
 
+/// What time it was at moments of a history.
+pub(super) struct Times {
+    begun: Instant,
+    at: Mutex<BTreeMap<Moment, Duration>>,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times { begun: Instant::now(), at: Mutex::default() }
+    }
+}
+
+impl Times {
+    /// Notes what time it is now: a moment before or after a call, of no call itself.
+    pub(super) fn note<O, R: Clone>(&self, history: &Recorder<O, R>) {
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.insert(history.tick(), self.begun.elapsed());
+    }
+
+    /// What was noted.
+    pub(super) fn take(&self) -> BTreeMap<Moment, Duration> {
+        std::mem::take(&mut self.at.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// What is left when the clients are done and all is calm.
 pub(super) struct Ended<H, O, R> {
     /// A handle that was opened just now, on the quiet store; `None`: what it was told is noted.
@@ -94,6 +121,8 @@ pub(super) struct Excuses {
     pub(super) whole_until: Moment,
     /// By this moment nothing was late.
     pub(super) on_time_until: Moment,
+    /// By this moment nothing had failed.
+    pub(super) smooth_until: Moment,
 }
 
 /// Makes the structure, runs a task a client to their ends, calms the arena, and opens it again.
@@ -223,5 +252,6 @@ fn excuses(told: &Told, caused: &Caused) -> Excuses {
         clocks: caused.may_have_set_clocks(),
         whole_until: told.whole_until,
         on_time_until: told.on_time_until,
+        smooth_until: told.smooth_until,
     }
 }

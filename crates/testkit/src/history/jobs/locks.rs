@@ -1,10 +1,12 @@
-//! Locks: clients take turns, and write under the lock to what checks its tokens.
+//! Locks: clients take turns, and write under the lock to what checks its tokens; in every third run some free it by force.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use larder_core::{ErrorKind, Result};
 use larder_structures::Lock;
-use larder_structures::lock::LockGuard;
+use larder_structures::lock::{LockGuard, LockStatus, Released};
+use tokio::time::Instant;
 
 use super::drive::{self, Client, Opening, play};
 use crate::history::check::grants::{Hold, LockOp, LockTold, Promise, check};
@@ -17,6 +19,12 @@ const WAIT: Duration = Duration::from_secs(6);
 /// Of so many holds one is for a while, in which others wait.
 const LONG_ONE_IN: u8 = 6;
 const LONG_MS_MAX: u64 = 40;
+
+/// Of so many turns of a run with force one frees the lock, and of so many holds one is renewed by hand.
+const FORCED_ONE_IN: u8 = 5;
+const RENEWED_ONE_IN: u8 = 2;
+/// "The time its last confirmed write was sent, plus the lease, less a margin": no lease is over before that, and before this on no clock.
+const IS_HELD_FOR: Duration = Duration::from_secs(1);
 
 /// What the lock guards, and who was seen to hold it.
 #[derive(Default)]
@@ -53,7 +61,8 @@ pub(super) fn lock(arena: Arena, run: Run) -> Boxed<Verdict> {
         });
         let guarded = Arc::new(Mutex::new(Guarded::default()));
         let shared = guarded.clone();
-        let mut ended = play("lock", arena, run, open, move |client| work(client, shared.clone())).await;
+        let is_forced = run.habits().u8(..3) == 0;
+        let mut ended = play("lock", arena, run, open, move |client| work(client, is_forced, shared.clone())).await;
         // Holds overlap then, and tokens follow the wall clocks.
         ended.stops_at_losses = true;
         // A record that is made stands before it counts, and counts with the write behind it.
@@ -76,12 +85,15 @@ pub(super) fn lock(arena: Arena, run: Run) -> Boxed<Verdict> {
     })
 }
 
-async fn work(mut client: Client<Lock, LockOp, LockTold>, guarded: Arc<Mutex<Guarded>>) {
-    let locked = || guarded.lock().unwrap_or_else(PoisonError::into_inner);
+async fn work(mut client: Client<Lock, LockOp, LockTold>, is_forced: bool, guarded: Arc<Mutex<Guarded>>) {
     let mut call = 0;
     while call < client.ops {
         call += 3;
-        let invoked = client.history.tick();
+        if is_forced && client.rng.u8(..FORCED_ONE_IN) == 0 {
+            force(&client).await;
+            continue;
+        }
+        let (invoked, asked) = (client.history.tick(), Instant::now());
         let acquired = match client.rng.u8(..3) {
             0 => client.handle.try_acquire().await,
             _ => client.handle.acquire(WAIT).await.map(Some),
@@ -92,25 +104,57 @@ async fn work(mut client: Client<Lock, LockOp, LockTold>, guarded: Arc<Mutex<Gua
         };
         _ = client.history.ended(client.number, LockOp::Acquire, invoked, told);
         let Some(guard) = guard else { continue };
-        let (token, from) = (guard.fencing_token(), held_at(&client.history, &guard));
-        for _ in 0..client.rng.u8(..3) {
-            tokio::task::yield_now().await;
+        hold(&mut client, &guard, &guarded).await;
+        if is_forced && client.rng.u8(..RENEWED_ONE_IN) == 0 {
+            renew(&client, &guard, asked).await;
         }
-        if client.rng.u8(..LONG_ONE_IN) == 0 {
-            tokio::time::sleep(Duration::from_millis(client.rng.u64(..LONG_MS_MAX))).await;
-        }
-        // Without asking whether it is still held, as the worst of clients.
-        let begun = client.history.tick();
-        {
-            let mut guarded = locked();
-            let wrote = guarded.write(token);
-            _ = client.history.ended(client.number, LockOp::Write(token), begun, Ok(wrote));
-            if let Some(from) = from {
-                let until = held_at(&client.history, &guard).unwrap_or(from);
-                guarded.holds.push(Hold { client: client.number, token, from, until });
-            }
-        }
-        let release = async { guard.release().await.map(|_| None) };
-        client.history.call(client.number, LockOp::Release(token), release).await;
+        let (token, invoked) = (guard.fencing_token(), client.history.tick());
+        let released = guard.release().await.map(|released| (released == Released::Released).then_some(1));
+        let op = LockOp::Release(token, asked.elapsed() < IS_HELD_FOR);
+        _ = client.history.ended(client.number, op, invoked, released);
+    }
+}
+
+/// Holds it for some time, and writes.
+async fn hold(client: &mut Client<Lock, LockOp, LockTold>, guard: &LockGuard, guarded: &Mutex<Guarded>) {
+    let (token, from) = (guard.fencing_token(), held_at(&client.history, guard));
+    for _ in 0..client.rng.u8(..3) {
+        tokio::task::yield_now().await;
+    }
+    if client.rng.u8(..LONG_ONE_IN) == 0 {
+        tokio::time::sleep(Duration::from_millis(client.rng.u64(..LONG_MS_MAX))).await;
+    }
+    // Without asking whether it is still held, as the worst of clients.
+    let begun = client.history.tick();
+    let mut guarded = guarded.lock().unwrap_or_else(PoisonError::into_inner);
+    let wrote = guarded.write(token);
+    _ = client.history.ended(client.number, LockOp::Write(token), begun, Ok(wrote));
+    if let Some(from) = from {
+        let until = held_at(&client.history, guard).unwrap_or(from);
+        guarded.holds.push(Hold { client: client.number, token, from, until });
+    }
+}
+
+async fn force(client: &Client<Lock, LockOp, LockTold>) {
+    let invoked = client.history.tick();
+    let freed: Result<LockTold> = client.handle.force_release().await.map(|before| match before {
+        LockStatus::Held(holder) => Some(holder.token),
+        _ => None,
+    });
+    _ = client.history.ended(client.number, LockOp::Force(client.history.tick()), invoked, freed);
+}
+
+async fn renew(client: &Client<Lock, LockOp, LockTold>, guard: &LockGuard, asked: Instant) {
+    let invoked = client.history.tick();
+    let renewed = match guard.renew().await {
+        Ok(()) => Ok(Some(1)),
+        Err(error) if error.kind() == ErrorKind::Fenced => Ok(None),
+        Err(error) => Err(error),
+    };
+    let op = LockOp::Renew(guard.fencing_token(), asked.elapsed() < IS_HELD_FOR);
+    let is_lost = matches!(renewed, Ok(None));
+    _ = client.history.ended(client.number, op, invoked, renewed);
+    if is_lost && guard.is_held() {
+        client.history.strange(format!("token {} is lost, as was told, and held", guard.fencing_token()));
     }
 }

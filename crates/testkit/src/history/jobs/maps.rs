@@ -62,6 +62,17 @@ const SHARDS_MAX: u16 = 7;
 /// Calls on one key, about.
 const CALLS_A_KEY: usize = 10;
 
+/// Excuses that only tables need: see the rules of the checker.
+pub(super) fn table_rules(excuses: &Excuses) -> Rules {
+    Rules {
+        is_set_back: excuses.set_back,
+        lists_behind: true,
+        takes_back: true,
+        may_lose: excuses.lost,
+        ..Rules::default()
+    }
+}
+
 pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: MapJob<H>) -> Verdict {
     let MapJob { name, open, mix, apply, also } = job;
     let keys = mix.keys.unwrap_or((run.ops / CALLS_A_KEY).max(2) as u64);
@@ -96,13 +107,11 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
         if mix.is_table && (excuses.lost || excuses.cut) {
             calls.iter_mut().for_each(forget_whether_it_was_there);
         }
-        let rules = Rules {
-            first: mix.first,
-            is_set_back: excuses.set_back,
-            lists_behind: mix.is_table,
-            takes_back: mix.is_table,
-            makes_again: mix.is_table && excuses.late,
-            may_lose: excuses.lost,
+        let rules = match mix.is_table {
+            true => Rules { makes_again: excuses.late, ..table_rules(excuses) },
+            false => {
+                Rules { first: mix.first, is_set_back: excuses.set_back, may_lose: excuses.lost, ..Rules::default() }
+            }
         };
         let mut bad = check(&calls, rules);
         bad.extend(also(&calls, excuses));
@@ -111,7 +120,7 @@ pub(super) async fn map<H: Clone + Send + 'static>(arena: Arena, run: Run, job: 
 }
 
 /// Whose remove it was is not known where replies or entries are lost.
-fn forget_whether_it_was_there(call: &mut MapCall) {
+pub(super) fn forget_whether_it_was_there(call: &mut MapCall) {
     if matches!(call.ok(), Some(MapTold::WasThere(_))) {
         call.outcome = Outcome::Ok(MapTold::Done);
     }
@@ -218,22 +227,23 @@ pub(super) fn set(arena: Arena, run: Run) -> Boxed<Verdict> {
     })
 }
 
+/// What a table is asked for.
+pub(super) fn on_table(table: Table, op: MapOp) -> Boxed<Result<MapTold>> {
+    Box::pin(async move {
+        match op {
+            MapOp::Put(key, value) => table.put(key.to_string(), value.to_string()).await.map(|()| MapTold::Done),
+            MapOp::Remove(key) => table.remove(key.to_string()).await.map(MapTold::WasThere),
+            MapOp::Get(key) => Ok(MapTold::Value(table.get(key.to_string()).await?.map(number).transpose()?)),
+            MapOp::All => entries(table.entries().await?),
+            _ => unsupported(),
+        }
+    })
+}
+
 pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
     Box::pin(async move {
         let options = || Table::options().shards(2).dirtiness(64).clock(clock());
-        let apply: Apply<Table> = |table, op| {
-            Box::pin(async move {
-                match op {
-                    MapOp::Put(key, value) => {
-                        table.put(key.to_string(), value.to_string()).await.map(|()| MapTold::Done)
-                    }
-                    MapOp::Remove(key) => table.remove(key.to_string()).await.map(MapTold::WasThere),
-                    MapOp::Get(key) => Ok(MapTold::Value(table.get(key.to_string()).await?.map(number).transpose()?)),
-                    MapOp::All => entries(table.entries().await?),
-                    _ => unsupported(),
-                }
-            })
-        };
+        let apply: Apply<Table> = on_table;
         let open = opener!(options(), drive::name("table", run));
         let mix = Mix { has_values: true, is_table: true, ..MEMBERS };
         map(arena, run, MapJob { name: "table", open, mix, apply, also: nothing_else }).await

@@ -3,6 +3,7 @@
 mod caches;
 mod counters;
 mod drive;
+mod lives;
 mod locks;
 mod logs;
 mod maps;
@@ -11,6 +12,7 @@ pub(crate) mod queues;
 mod records;
 mod sharded;
 mod tables;
+mod uniques;
 
 use larder_structures::Kind;
 
@@ -23,14 +25,19 @@ pub const JOBS: &[Job] = &[
     job("fast counter", Kind::FastCounter, counters::fast),
     job("set", Kind::Set, maps::set),
     job("visitors", Kind::Visitors, counters::visitors),
+    job("visitors by window", Kind::Visitors, counters::windows),
     job("event log", Kind::EventLog, logs::log),
     job("array", Kind::Array, maps::array),
     job("array changes", Kind::Array, maps::array_changes),
     job("table", Kind::Table, maps::table),
+    job("table with lives", Kind::Table, lives::table),
     job("queue", Kind::Queue, queues::queue),
     job("stack", Kind::Stack, queues::stack),
     job("cache", Kind::Cache, caches::cache),
-    job("unique visitors", Kind::UniqueVisitors, records::unique),
+    job("unique visitors", Kind::UniqueVisitors, uniques::exact),
+    job("unique visitors, compact", Kind::UniqueVisitors, uniques::compact),
+    job("unique visitors, near-exact", Kind::UniqueVisitors, uniques::near_exact),
+    job("unique visitors, sketch", Kind::UniqueVisitors, uniques::sketch),
     job("packed records", Kind::Records, records::records),
     job("highest id", Kind::Records, records::highest),
     job("sharded hash", Kind::ShardedHash, sharded::hash),

@@ -1,16 +1,13 @@
-//! Packed records and unique visitors.
-
-use std::time::Duration;
+//! Packed records.
 
 use larder_core::{Error, ErrorKind, Result};
 use larder_structures::records::{PackedRecords, Schema, Value};
-use larder_structures::{Novelty, Precision, UniqueVisitors};
 
 use super::drive::{self, opener};
 use super::maps::{Apply, MapJob, Mix, map, nothing_else};
 use crate::history::check::map::{MapOp, MapTold};
 use crate::history::recorder::Call;
-use crate::history::{Arena, Boxed, Run, Verdict, clock};
+use crate::history::{Arena, Boxed, Run, Verdict};
 
 fn unsupported() -> Result<MapTold> {
     Err(Error::new(ErrorKind::Unsupported, "the job does not ask for it"))
@@ -87,38 +84,4 @@ fn highest_ids(calls: &[Call<MapOp, MapTold>]) -> Vec<String> {
         (!(least..=most).contains(told)).then(|| format!("the highest id, and one, is {told}; it is {least} to {most}"))
     });
     wrong.collect()
-}
-
-/// Longer than any run.
-const PERIOD: Duration = Duration::from_secs(100 * 24 * 60 * 60);
-
-/// One period, told apart to the last visitor.
-pub(super) fn unique(arena: Arena, run: Run) -> Boxed<Verdict> {
-    Box::pin(async move {
-        let options =
-            || UniqueVisitors::options().period(PERIOD).precision(Precision::Exact).expected(64).clock(clock());
-        let apply: Apply<UniqueVisitors> = |visitors, op| {
-            Box::pin(async move {
-                let period = visitors.current()?;
-                let novelty = |told: Vec<Novelty>| told.first().copied().unwrap_or(Novelty::Unknown);
-                match op {
-                    MapOp::Put(key, _) => Ok(match novelty(visitors.add_in(period, [key]).await?) {
-                        Novelty::New => MapTold::WasNew(true),
-                        Novelty::Known => MapTold::WasNew(false),
-                        Novelty::Unknown => MapTold::Done,
-                    }),
-                    MapOp::Get(key) => match novelty(visitors.are_new_in(period, [key]).await?) {
-                        Novelty::New => Ok(MapTold::Value(None)),
-                        Novelty::Known => Ok(MapTold::Value(Some(1))),
-                        Novelty::Unknown => Ok(MapTold::Done),
-                    },
-                    MapOp::Count => Ok(MapTold::Count(visitors.count_in(period).await?.stored)),
-                    _ => unsupported(),
-                }
-            })
-        };
-        let open = opener!(options(), drive::name("unique visitors", run));
-        let mix = Mix { put: 10, get: 6, count: 1, ..Mix::default() };
-        map(arena, run, MapJob { name: "unique visitors", open, mix, apply, also: nothing_else }).await
-    })
 }

@@ -79,7 +79,7 @@ pub(super) fn sorted_set(arena: Arena, run: Run) -> Boxed<Verdict> {
                     MapOp::Top(n) => Ok(MapTold::Best(scores(set.top(n).await?)?)),
                     MapOp::Bottom(n) => Ok(MapTold::Best(scores(set.bottom(n).await?)?)),
                     MapOp::Reshard(shards) => set.reshard(shards).await.map(|()| MapTold::Done),
-                    MapOp::Count | MapOp::Make(..) | MapOp::Lose(..) => unsupported(),
+                    MapOp::Count | MapOp::Make(..) | MapOp::End(..) | MapOp::Lose(..) => unsupported(),
                 }
             })
         };

@@ -153,7 +153,7 @@ async fn a_making_in_doubt_that_finds_a_full_part_looks_before_it_goes_on() {
         direct.put("x".repeat(6_400)).await.unwrap();
         store.run(Ctx::default(), batch).await
     });
-    log.put("y".repeat(300)).await.unwrap();
+    log.put("y".repeat(600)).await.unwrap();
     assert!(!is_there(&store, START_MS, 1).await, "it stands in the first part");
     assert_eq!(texts(log.fetch(..).await.unwrap()).len(), 2);
 }
@@ -316,7 +316,7 @@ async fn a_put_that_comes_to_no_end_says_full_where_the_store_refused_it_last_an
             }))
         });
         // The full part takes one round, then a making and a look take turns: the 64th is the one or the other.
-        let error = log.put("y".repeat(600)).await.unwrap_err();
+        let error = log.put("y".repeat(1_000)).await.unwrap_err();
         let (kind, words) = match is_first_part_full {
             true => (ErrorKind::Full, "has not said why"),
             false => (ErrorKind::Timeout, "in at most 64 rounds"),

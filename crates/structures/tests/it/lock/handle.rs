@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use std::time::SystemTime;
 
-use larder_core::{Batch, Clock, ambient};
+use larder_core::{Batch, Clock, Op, Want, ambient};
 use larder_core::{Ctx, Effect, ErrorKind, PutMode, Reply, StoreExt, StoreRef, Ttl, TtlSupport};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
@@ -665,13 +665,16 @@ async fn a_status_of_a_lock_whose_record_was_there_and_is_gone_is_a_loss() {
     drop(guard);
 }
 
-/// Its first write is held back, is not seen by a look, and lands before the second.
+/// Its first write is held back, a look shows the record as it was before that, by a replica that lags, say, and then the first lands before the second.
 #[tokio::test(start_paused = true)]
 async fn a_release_by_force_whose_write_lands_late_tells_whom_it_freed() {
     let (store, clock) = memory();
     let hooked = Hooked::new(&store);
     let frees = options(&clock).open(&hooked.shared(), "n").await.unwrap();
     let guard = options(&clock).open(&store, "n").await.unwrap().try_acquire().await.unwrap().unwrap();
+    let get = Op::get(key("n"), Want::VALUE | Want::CAS | Want::TTL);
+    let older = store.run_one(Ctx::default(), get).await;
+    guard.renew().await.unwrap();
     let held_back = Arc::new(std::sync::Mutex::new(Batch::new()));
     let keeps = held_back.clone();
     // A look, the write, a look, and the write again.
@@ -679,6 +682,7 @@ async fn a_release_by_force_whose_write_lands_late_tells_whom_it_freed() {
         *keeps.lock().unwrap() = batch.clone();
         fail(&batch, Effect::Unknown)
     });
+    hooked.at(3, |_, _| async move { std::iter::once(older).collect() });
     hooked.at(4, |store, batch| async move {
         let first = std::mem::take(&mut *held_back.lock().unwrap());
         assert!(matches!(store.run(Ctx::default(), first).await[0], Ok(Reply::Stored)));

@@ -164,11 +164,12 @@ async fn sixteen_segments_of_a_stack_are_one_round_trip() {
 #[tokio::test]
 async fn a_drop_finds_what_lies_below_an_empty_segment_of_a_stack() {
     let (memory, store) = memory();
-    deep(&store, 5).await;
-    let emptied = key(Kind::Stack, &store, Some(2)).await;
+    deep(&store, 40).await;
+    let emptied = key(Kind::Stack, &store, Some(30)).await;
     let value = value_of(&store, &emptied).await;
     set_value(&store, &emptied, value.slice(..27)).await;
-    drop_it(&store).await.unwrap();
+    // By 16 links at a time: those below are not among the first.
+    drop_it(&Hooked::with_batches_of(&store, 16).shared()).await.unwrap();
     assert_eq!(memory.stats().items, 0);
 }
 

@@ -75,12 +75,13 @@ pub(crate) mod tests {
     use std::sync::{Arc, Mutex, OnceLock};
 
     use larder_core::observe::Observer;
-    use larder_core::{PutMode, StoreExt, StoreRef, Ttl};
+    use larder_core::{Ctx, PutMode, StoreExt, StoreRef, Ttl};
     use larder_layers::testing::{Fault, Faulty};
     use larder_store_memory::MemoryStore;
 
     use super::*;
-    use crate::{Counter, Lock};
+    use crate::log::Cursor;
+    use crate::{Counter, EventLog, Lock, manifest, registry};
 
     /// Events in words, each with the name of its structure; tests use names of their own, since the observer is the process's.
     static SEEN: Mutex<Vec<(Vec<u8>, String)>> = Mutex::new(Vec::new());
@@ -147,5 +148,24 @@ pub(crate) mod tests {
         assert_eq!(held.acquire(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(told("held"), ["waited: got", "waited: busy"]);
         drop(guard);
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_log_that_is_gone_is_told_as_a_loss_by_whoever_finds_the_gap() {
+        listen();
+        let store = memory();
+        let log = EventLog::open_or_create(&store, "gapped").await.unwrap();
+        log.put("a").await.unwrap();
+        let mut tail = log.tail(Cursor::default()).unwrap();
+        let name = Name::new("gapped").unwrap();
+        let manifest = manifest::find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest;
+        for piece in registry::pieces(&store, Ctx::default(), &name, &manifest).await.unwrap().keys {
+            assert!(store.delete(piece.key).await.unwrap());
+        }
+        assert_eq!(told("gapped"), [""; 0], "nobody has looked");
+        assert_eq!(log.fetch(..).await.unwrap().with_gaps().1.len(), 1);
+        assert_eq!(told("gapped"), ["loss: lost"]);
+        assert_eq!(tail.poll().await.unwrap().with_gaps().1.len(), 1);
+        assert_eq!(told("gapped"), ["loss: lost"; 2]);
     }
 }

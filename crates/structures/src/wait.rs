@@ -108,4 +108,27 @@ mod tests {
         assert!(begun.elapsed() > pause / 2, "it paused");
         assert_eq!(telling.asked.load(Ordering::Relaxed), 1);
     }
+
+    /// A store that says it tells of changes, and ends every wait at once without a word of one.
+    #[derive(Debug)]
+    struct Hasty;
+
+    impl Store for Hasty {
+        fn profile(&self) -> Arc<Profile> {
+            Arc::new(Profile { watch: true, ..Profile::unlimited("hasty") })
+        }
+
+        fn run<'a>(&'a self, _: Ctx, batch: Batch) -> Run<'a> {
+            Run::Ready(batch.iter().map(|_| Ok(Reply::Miss)).collect())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_ends_a_wait_early_is_not_asked_again_before_the_pause() {
+        let store: StoreRef = Arc::new(Hasty);
+        let (pause, begun) = (Duration::from_secs(1), tokio::time::Instant::now());
+        let read = Op::get(Key::new("k").unwrap(), larder_core::Want::CAS);
+        assert!(!changed(&store, [Watched::new(&read, None)], pause, 10 * pause).await);
+        assert!(begun.elapsed() > pause / 2, "it paused");
+    }
 }

@@ -169,6 +169,28 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_was_not_the_last_to_be_noted_is_judged_as_seen_just_now() {
+        let mut sight = Sight::default();
+        sight.note(Some(&found(true, 0, None)), Duration::ZERO);
+        let other = found(true, 1, None);
+        let full = Verdict::Busy { left: 2 * SECOND, by_store: false };
+        assert_eq!(judge(&sight, Some(&other), 5 * SECOND, TtlSupport::Seconds), full);
+    }
+
+    #[test]
+    fn that_there_was_a_record_and_its_highest_token_are_remembered_when_it_is_gone() {
+        let mut sight = Sight::default();
+        sight.note(None, Duration::ZERO);
+        assert_eq!((sight.token_max(), sight.knows_record()), (0, false));
+        let mut lower = found(false, 0, None);
+        lower.record.token = 3;
+        for view in [Some(&found(true, 0, None)), Some(&lower), None] {
+            sight.note(view, SECOND);
+            assert_eq!((sight.token_max(), sight.knows_record()), (7, true), "{view:?}");
+        }
+    }
+
+    #[test]
     fn a_miss_is_a_fresh_lock_to_a_fresh_handle_and_a_loss_to_one_that_saw_the_record() {
         let mut sight = Sight::default();
         sight.note(None, Duration::ZERO);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Reply, StoreRef, Verb, Want};
+use larder_core::{Batch, Ctx, Error, ErrorKind, Key, Op, Remaining, Reply, StoreRef, Verb, Want};
 use larder_core::{PutMode, StoreExt, Ttl};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
@@ -119,6 +119,9 @@ async fn the_copies_of_a_slot_are_read_as_one_and_a_manifest_wherever_it_stands(
         node.restart_empty();
         let portable: StoreRef = Arc::new(Portable::new(fleet.clone()));
         assert_eq!(Manifest::decode(&read(&portable, &key).await.unwrap()).unwrap(), said);
+        let with_life = Op::get(key.clone(), Want::VALUE | Want::TTL);
+        let item = portable.run_one(Ctx::default(), with_life).await.unwrap().into_item().unwrap();
+        assert_eq!(item.ttl, Remaining::Never, "its life is told, too");
         assert_eq!(read(&portable, &many).await.unwrap(), slot);
         // Makes again what the server had.
         Counter::open(&fleet, "many").await.unwrap().repair().await.unwrap();

@@ -41,6 +41,25 @@ async fn an_array_of_one_shard_has_no_commits_and_a_drop_leaves_nothing() {
     assert_eq!(memory.stats().items, 0);
 }
 
+/// It has nothing beside its shard that would have to go first.
+#[tokio::test]
+async fn a_drop_of_an_array_of_one_shard_costs_three_round_trips_and_of_several_four() {
+    for (shards, round_trips) in [(1, 3), (2, 4)] {
+        let probe = Probe::new();
+        options(shards).open_or_create(&probe.shared(), "a").await.unwrap();
+        probe.round_trips();
+        registry::drop_structure(&probe.shared(), Ctx::default(), &Name::new("a").unwrap()).await.unwrap();
+        assert_eq!(probe.round_trips(), round_trips, "{shards} shards");
+    }
+}
+
+#[tokio::test]
+async fn the_options_that_were_given_before_the_clock_stand() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let array = Array::options().shards(3).clock(larder_core::SystemClock::shared());
+    assert_eq!(array.open_or_create(&store, "a").await.unwrap().stat().await.unwrap().shards, 3);
+}
+
 #[tokio::test]
 async fn a_batch_must_take_the_commits_beside_all_shards() {
     let store: StoreRef = Arc::new(MemoryStore::new());

@@ -1,14 +1,15 @@
 //! An array of which a part went back, as by one primary's failover, and was built on since: half a change is never read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use larder_core::{Ctx, ErrorKind, Key, StoreExt, StoreRef};
+use larder_core::{Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Verb};
 use larder_structures::{Array, ArrayOptions, Name, registry};
 
 use crate::array::support::{NOTHING, Scattered, sorted, whole};
-use crate::support::hooked::Hooked;
+use crate::support::answering::Answering;
+use crate::support::hooked::{Hooked, dies_at, fail};
 use crate::support::probe::{Probe, set_value, value_of};
 
 const SHARDS: u16 = 4;
@@ -378,6 +379,155 @@ async fn an_array_that_is_changed_while_its_loss_is_to_be_accepted_has_lost_noth
     let after = value_of(&parts.store, &parts.commits).await.len();
     assert_eq!(after, before + 2 * 9, "two numbers were given, and none to the end of an era");
     assert_eq!(sorted(&accepting).await, whole(2));
+}
+
+/// The same, and a third change is in the shards without its number, since who made it died.
+#[tokio::test]
+async fn a_change_that_is_open_behind_others_is_no_loss() {
+    let (parts, _) = Parts::make().await;
+    let hooked = Hooked::new(&parts.store);
+    let accepting = options().open(&hooked.shared(), "a").await.unwrap();
+    let before = value_of(&parts.store, &parts.commits).await.len();
+    hooked.at(1, |store, batch| async move {
+        let shards = batch.len() - 1;
+        let commits = store.run(Ctx::default(), batch.iter().skip(shards).cloned().collect()).await;
+        let dies = Hooked::new(&store);
+        let dying = options().open(&dies.shared(), "a").await.unwrap();
+        dying.change(whole(1), whole(0)).await.unwrap();
+        // The shards have it, and then its number would be written.
+        dies_at(&dies, 2, dying.change(whole(2), whole(1))).await;
+        let mut replies = store.run(Ctx::default(), batch.iter().take(shards).cloned().collect()).await;
+        replies.extend(commits);
+        replies
+    });
+    assert!(!accepting.accept_loss().await.unwrap());
+    let after = value_of(&parts.store, &parts.commits).await.len();
+    assert_eq!(after, before + 9, "a number was given, and none to the end of an era");
+    assert_eq!(sorted(&accepting).await, whole(1));
+}
+
+/// The commits as they were are told, and the shards after two changes more: whether that fits is said by a second look at the commits.
+async fn at_the_second_look<F>(act: impl FnOnce(StoreRef, Batch, Key, Bytes) -> F + Send + 'static) -> (Parts, Array)
+where
+    F: Future<Output = Replies> + Send + 'static,
+{
+    let (parts, array) = Parts::make().await;
+    let older = value_of(&parts.store, &parts.commits).await;
+    array.change(whole(1), whole(0)).await.unwrap();
+    let hooked = Hooked::new(&parts.store);
+    let accepting = options().open(&hooked.shared(), "a").await.unwrap();
+    hooked.at(1, |store, batch| async move {
+        let shards = batch.len() - 1;
+        let commits = store.run(Ctx::default(), batch.iter().skip(shards).cloned().collect()).await;
+        array.change(whole(2), whole(1)).await.unwrap();
+        array.change(whole(3), whole(2)).await.unwrap();
+        let mut replies = store.run(Ctx::default(), batch.iter().take(shards).cloned().collect()).await;
+        replies.extend(commits);
+        replies
+    });
+    let commits = parts.commits.clone();
+    hooked.at(2, |store, batch| act(store, batch, commits, older));
+    (parts, accepting)
+}
+
+#[tokio::test]
+async fn commits_that_go_back_between_two_looks_are_a_loss_that_is_accepted() {
+    let (parts, accepting) = at_the_second_look(|store, batch, commits, older| async move {
+        set_value(&store, &commits, older).await;
+        store.run(Ctx::default(), batch).await
+    })
+    .await;
+    assert!(accepting.accept_loss().await.unwrap());
+    assert_eq!(sorted(&accepting).await, whole(0));
+    assert_eq!(sorted(&parts.fresh().await).await, whole(0));
+}
+
+#[tokio::test]
+async fn a_look_that_fails_accepts_nothing_and_says_so() {
+    let (parts, accepting) = at_the_second_look(|_, batch, _, _| async move { fail(&batch, Effect::NotApplied) }).await;
+    let hooked = Hooked::new(&parts.store);
+    let other = options().open(&hooked.shared(), "a").await.unwrap();
+    hooked.refuse(1);
+    for array in [accepting, other] {
+        let error = array.accept_loss().await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
+        assert_eq!(sorted(&parts.fresh().await).await, whole(3));
+        assert!(!array.accept_loss().await.unwrap(), "nothing was lost");
+    }
+}
+
+/// A connection that breaks at any batch behind the two looks that tell the loss; of that batch the request or the reply is lost.
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_accepted_though_the_connection_breaks_meanwhile() {
+    for (nth, is_sent) in (3..=6).flat_map(|nth| [(nth, false), (nth, true)]) {
+        let (parts, _) = torn(Probe::new().shared()).await;
+        let hooked = Hooked::new(&parts.store);
+        let array = options().open(&hooked.shared(), "a").await.unwrap();
+        if is_sent {
+            hooked.lose_replies(nth)
+        } else {
+            hooked.refuse(nth)
+        }
+        assert!(array.accept_loss().await.unwrap(), "batch {nth}, sent: {is_sent}");
+        let elements = sorted(&parts.fresh().await).await;
+        assert!(has(&elements, 2), "batch {nth}, sent: {is_sent}: {elements:?}");
+    }
+}
+
+/// A rule for what is written to the shards by token.
+fn swaps_a_shard(parts: &Parts) -> impl Fn(&Op) -> bool + Send + Sync + 'static {
+    let keys = parts.keys.clone();
+    move |op| matches!(op.verb, Verb::Put { mode: PutMode::Cas(_), .. }) && keys.contains(&op.key)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_to_have_a_loss_accepted_for_good_is_asked_once() {
+    let (parts, _) = torn(Probe::new().shared()).await;
+    let answering = Answering::new(&parts.store);
+    let (swaps, asked) = (swaps_a_shard(&parts), Arc::new(AtomicUsize::new(0)));
+    let counted = asked.clone();
+    answering.by(move |op| {
+        swaps(op).then(|| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err(Error::new(ErrorKind::Unsupported, "as the test wants").effect(Effect::NotApplied))
+        })
+    });
+    let array = options().open(&answering.shared(), "a").await.unwrap();
+    let error = array.accept_loss().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(asked.load(Ordering::Relaxed) <= usize::from(SHARDS), "it was not tried again");
+}
+
+/// Others write shards at each try, and at the first the connection breaks beside that.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_others_keep_from_being_accepted_at_each_try_is_a_conflict() {
+    let (parts, _) = torn(Probe::new().shared()).await;
+    let answering = Answering::new(&parts.store);
+    let (swaps, asked) = (swaps_a_shard(&parts), AtomicUsize::new(0));
+    answering.by(move |op| {
+        swaps(op).then(|| match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(Error::new(ErrorKind::Unavailable, "the connection broke").effect(Effect::NotApplied)),
+            _ => Ok(Reply::Exists),
+        })
+    });
+    let options = options().timeout(std::time::Duration::from_secs(60));
+    let array = options.open(&answering.shared(), "a").await.unwrap();
+    let error = array.accept_loss().await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Conflict, Effect::Unknown), "{error}");
+    assert!(error.to_string().contains("64 tries"), "{error}");
+}
+
+#[tokio::test]
+async fn who_reads_a_shard_that_went_back_is_told_which_change_it_lacks() {
+    for shard in 0..usize::from(SHARDS) {
+        let (parts, array) = Parts::make().await;
+        let older = value_of(&parts.store, &parts.keys[shard]).await;
+        array.change(whole(1), whole(0)).await.unwrap();
+        set_value(&parts.store, &parts.keys[shard], older).await;
+        let error = parts.fresh().await.elements().await.unwrap_err();
+        let words = format!("shard {shard} lacks change 2, which had been committed");
+        assert!(error.to_string().contains(&words), "{error}");
+    }
 }
 
 /// A store whose items take so many bytes, key and all.

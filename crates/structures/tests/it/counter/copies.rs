@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Replies, StoreRef};
+use larder_core::{Batch, Ctx, Effect, ErrorKind, ManualClock, Replies, StoreRef};
 use larder_core::{Key, Op, PutMode, Reply, Route, StoreExt, Ttl, Want};
 use larder_layers::Counting;
 use larder_structures::{Counter, Name, registry};
@@ -146,6 +146,43 @@ async fn with_two_copies_adds_wait_for_both() {
     assert!(total == 101 || total == 111, "{total}");
     let fresh = Counter::open(&store, "n").await.unwrap();
     assert_eq!(fresh.get().await.unwrap(), total);
+}
+
+#[tokio::test]
+async fn a_repair_tells_how_many_slots_it_mended() {
+    let nodes = nodes(3);
+    let store = fleet(&nodes);
+    Counter::options().copies(3).slots(4).open_or_create(&store, "n").await.unwrap().add(1).await.unwrap();
+    for node in &nodes {
+        node.restart_empty();
+        let fresh = Counter::open(&store, "n").await.unwrap();
+        assert_eq!(fresh.repair().await.unwrap(), 4);
+        assert_eq!((fresh.repair().await.unwrap(), fresh.get().await.unwrap()), (0, 1));
+    }
+}
+
+/// An add that finds a copy missing makes it again in its own slot, and in those that nobody writes to: another's goes on by itself, until it seems dead after half a minute.
+#[tokio::test]
+async fn an_add_mends_its_own_slot_and_those_that_nobody_uses() {
+    for (idle_for, left) in [(Duration::from_secs(29), 1), (Duration::from_secs(31), 0)] {
+        let nodes = nodes(3);
+        let store = fleet(&nodes);
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+        let options = Counter::options().copies(3).slots(3).clock(clock.clone());
+        let other = options.open_or_create(&store, "n").await.unwrap();
+        other.add(1).await.unwrap();
+        let counter = options.open(&store, "n").await.unwrap();
+        counter.add(1).await.unwrap();
+        clock.advance(idle_for);
+        nodes[0].restart_empty();
+        // The first finds the copy missing, the second mends.
+        for _ in 0..2 {
+            counter.add(1).await.unwrap();
+        }
+        let fresh = options.open(&store, "n").await.unwrap();
+        assert_eq!(fresh.repair().await.unwrap(), left, "the other is idle for {idle_for:?}");
+        assert_eq!(fresh.get().await.unwrap(), 4);
+    }
 }
 
 #[tokio::test]

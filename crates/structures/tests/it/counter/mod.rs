@@ -5,6 +5,7 @@ mod copies;
 mod faults;
 pub(crate) mod fleet;
 mod handle;
+mod manifests;
 mod memcached;
 mod resets;
 mod seats;

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use std::time::SystemTime;
 
-use larder_core::{Batch, Clock, ambient};
+use larder_core::{Batch, Clock, Op, Want, ambient};
 use larder_core::{Ctx, Effect, ErrorKind, PutMode, Reply, StoreExt, StoreRef, Ttl, TtlSupport};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::lock::{Lock, LockGuard, LockStatus, Loss, Released};
 
 use crate::lock::support::*;
-use crate::support::hooked::Hooked;
+use crate::support::hooked::{Hooked, fail};
 
 /// Takes the lock and dies: the store hears nothing of it any more.
 async fn dead_holder(store: &StoreRef, clock: &Arc<TokioClock>) -> LockGuard {
@@ -639,6 +639,58 @@ async fn a_status_tells_until_when_the_lock_is_held() {
         // The store tells ages to the millisecond, and at the least.
         assert!((end..=end + Duration::from_millis(2)).contains(&until), "{until:?} is not {end:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_is_not_dead_before_its_lease_is_over() {
+    let (store, clock) = memory();
+    let _dead = dead_holder(&store, &clock).await;
+    let lock = options(&clock).open(&store, "n").await.unwrap();
+    for (passed, is_dead) in [(Duration::ZERO, false), (LEASE - SECOND, false), (2 * SECOND, true)] {
+        tokio::time::sleep(passed).await;
+        let LockStatus::Held(holder) = lock.status().await.unwrap() else { panic!("it is held") };
+        assert_eq!(holder.is_dead(), is_dead, "{:?}", holder.age);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_of_a_lock_whose_record_was_there_and_is_gone_is_a_loss() {
+    let (store, clock) = memory();
+    let lock = options(&clock).open(&store, "n").await.unwrap();
+    assert_eq!(lock.status().await.unwrap(), LockStatus::Absent, "it never was");
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    store.delete(key("n")).await.unwrap();
+    assert_eq!(lock.status().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(lock.force_release().await.unwrap_err().kind(), ErrorKind::Lost);
+    drop(guard);
+}
+
+/// Its first write is held back, a look shows the record as it was before that, by a replica that lags, say, and then the first lands before the second.
+#[tokio::test(start_paused = true)]
+async fn a_release_by_force_whose_write_lands_late_tells_whom_it_freed() {
+    let (store, clock) = memory();
+    let hooked = Hooked::new(&store);
+    let frees = options(&clock).open(&hooked.shared(), "n").await.unwrap();
+    let guard = options(&clock).open(&store, "n").await.unwrap().try_acquire().await.unwrap().unwrap();
+    let get = Op::get(key("n"), Want::VALUE | Want::CAS | Want::TTL);
+    let older = store.run_one(Ctx::default(), get).await;
+    guard.renew().await.unwrap();
+    let held_back = Arc::new(std::sync::Mutex::new(Batch::new()));
+    let keeps = held_back.clone();
+    // A look, the write, a look, and the write again.
+    hooked.at(2, |_, batch| async move {
+        *keeps.lock().unwrap() = batch.clone();
+        fail(&batch, Effect::Unknown)
+    });
+    hooked.at(3, |_, _| async move { std::iter::once(older).collect() });
+    hooked.at(4, |store, batch| async move {
+        let first = std::mem::take(&mut *held_back.lock().unwrap());
+        assert!(matches!(store.run(Ctx::default(), first).await[0], Ok(Reply::Stored)));
+        store.run(Ctx::default(), batch).await
+    });
+    let LockStatus::Held(holder) = frees.force_release().await.unwrap() else { panic!("it was held") };
+    assert_eq!((holder.owner, holder.token), (guard.owner(), guard.fencing_token()));
+    assert!(matches!(frees.status().await.unwrap(), LockStatus::Free { .. }));
 }
 
 /// memcached's lives are 30 days at the most, to the second what a record has.

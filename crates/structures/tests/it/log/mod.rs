@@ -6,3 +6,4 @@ mod handle;
 mod memcached;
 mod model;
 pub(crate) mod support;
+mod writes;

@@ -3,13 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use larder_core::{Ctx, ErrorKind, StoreExt, StoreRef, Verb};
+use bytes::Bytes;
+use larder_core::{Ctx, Effect, ErrorKind, Key, StoreExt, StoreRef, Verb};
 use larder_store_memory::MemoryStore;
 use larder_structures::{Name, registry};
 
-use crate::queue::between::{Answer, Between};
+use crate::queue::between::{Answer, Between, removes};
 use crate::queue::support::{BOTH, Kind, LEASE, Line, key, small};
 use crate::support::hooked::Hooked;
+use crate::support::probe::{set_value, value_of};
 use crate::table::support::{cost, counting};
 
 fn memory() -> (Arc<MemoryStore>, StoreRef) {
@@ -91,6 +93,118 @@ async fn figures_and_a_drop_ask_for_no_more_at_once_than_the_store_takes() {
         drop_it(&narrow).await.unwrap();
         assert_eq!(memory.stats().items, 0, "{kind:?}");
     }
+}
+
+/// Once as many are found, or missing, as there are, nothing below is asked for: all of that was removed.
+#[tokio::test]
+async fn figures_of_a_stack_whose_lowest_segment_is_lost_cost_the_same_however_many_were_removed_below() {
+    let mut costs = Vec::new();
+    for removed in [20, 800] {
+        let (_, store) = memory();
+        let (counted, counting) = counting(store.clone());
+        let line = Line::open(Kind::Stack, &counted, &small()).await;
+        skip(&line, removed).await;
+        // What was removed goes off the record.
+        line.push("x").await.unwrap();
+        line.pop().await.unwrap().unwrap();
+        push(&line, 4).await;
+        let lowest = line.stat().await;
+        assert_eq!((lowest.ready, lowest.segments_missing), (4, 0));
+        let mut lost = None;
+        for number in removed as u64 - 2..removed as u64 + 4 {
+            let is_there = key_of(&store, number).await;
+            lost = lost.or(is_there);
+        }
+        assert!(store.delete(lost.unwrap()).await.unwrap());
+        let before = counting.counts();
+        let stat = line.stat().await;
+        costs.push(counting.counts().since(&before).round_trips);
+        assert_eq!((stat.ready, stat.segments_missing), (3, 1));
+    }
+    assert_eq!(costs[0], costs[1]);
+}
+
+/// The key of a stack's segment, if there is one of that number.
+async fn key_of(store: &StoreRef, number: u64) -> Option<Key> {
+    let manifest = registry::find(store, Ctx::default(), &Name::new("q").unwrap()).await.unwrap().unwrap();
+    let link = Key::new(format!("L.q.k.{:016x}.n{number:x}", manifest.generation)).unwrap();
+    let told = store.get(link).await.unwrap()?.value;
+    let incarnation = u64::from_le_bytes(told[4..].try_into().unwrap());
+    let segment = Key::new(format!("L.q.k.{:016x}.s{incarnation:016x}", manifest.generation)).unwrap();
+    store.get(segment.clone()).await.unwrap().map(|_| segment)
+}
+
+/// A stack of so many segments below one that is partly taken, and so the only one on record.
+async fn deep(store: &StoreRef, count: usize) -> Line {
+    let line = Line::open(Kind::Stack, store, &small()).await;
+    push(&line, count).await;
+    line.push_all(["a", "b"]).await.unwrap();
+    line.pop().await.unwrap().unwrap();
+    line
+}
+
+#[tokio::test]
+async fn sixteen_segments_of_a_stack_are_one_round_trip() {
+    let mut costs = Vec::new();
+    for count in [16, 160] {
+        let (memory, store) = memory();
+        let (counted, counting) = counting(store);
+        let line = deep(&counted, count).await;
+        assert_eq!(line.len().await.unwrap(), count as u64 + 1);
+        costs.push((cost(&counting, line.len()).await, cost(&counting, drop_it(&counted)).await));
+        assert_eq!(memory.stats().items, 0);
+    }
+    let (few, many) = (costs[0], costs[1]);
+    // The links of all are asked for at once.
+    assert_eq!(many.0, few.0 + 9);
+    assert_eq!(many.1, few.1 + 9);
+}
+
+/// It lost its first write, as in a failover, and is nothing but its header: it cannot say what lies below.
+#[tokio::test]
+async fn a_drop_finds_what_lies_below_an_empty_segment_of_a_stack() {
+    let (memory, store) = memory();
+    deep(&store, 40).await;
+    let emptied = key(Kind::Stack, &store, Some(30)).await;
+    let value = value_of(&store, &emptied).await;
+    set_value(&store, &emptied, value.slice(..27)).await;
+    // By 16 links at a time: those below are not among the first.
+    drop_it(&Hooked::with_batches_of(&store, 16).shared()).await.unwrap();
+    assert_eq!(memory.stats().items, 0);
+}
+
+/// All of it was taken, it was not removed, and then its bytes were spoilt: nobody wants them.
+#[tokio::test]
+async fn a_used_up_segment_that_cannot_be_read_is_in_nobodys_way() {
+    let (_, store) = memory();
+    let between = Between::new(&store);
+    let line = Line::open(Kind::Queue, &between.shared(), &small()).await;
+    push(&line, 4).await;
+    between.refuse(removes, Effect::NotApplied);
+    for _ in 0..2 {
+        line.pop().await.unwrap().unwrap();
+    }
+    let used_up = key(Kind::Queue, &store, Some(0)).await;
+    assert!(store.get(used_up.clone()).await.unwrap().is_some(), "it was not removed");
+    set_value(&store, &used_up, Bytes::from("of another program")).await;
+    let fresh = Line::open(Kind::Queue, &store, &small()).await;
+    let stat = fresh.stat().await;
+    assert_eq!((stat.ready, stat.acknowledged, stat.segments_missing), (2, 2, 0));
+    assert_eq!(fresh.len().await.unwrap(), 2);
+}
+
+/// All of it was claimed, it was evicted, and then the last of it was acknowledged by who has never seen it: nobody can have removed it.
+#[tokio::test]
+async fn a_used_up_segment_that_was_gone_before_is_missing() {
+    let (_, store) = memory();
+    let line = Line::open(Kind::Queue, &store, &small()).await;
+    push(&line, 4).await;
+    let (first, _second) = (line.take().await, line.take().await);
+    store.delete(key(Kind::Queue, &store, Some(0)).await).await.unwrap();
+    Line::open(Kind::Queue, &store, &small()).await.ack(first.id()).await.unwrap();
+    let stat = Line::open(Kind::Queue, &store, &small()).await.stat().await;
+    assert_eq!((stat.ready, stat.claimed, stat.acknowledged), (2, 1, 1));
+    assert_eq!((stat.segments_missing, stat.segments_lost), (1, 0));
 }
 
 /// The segment that knew how to go on is gone: all numbers below it are tried.

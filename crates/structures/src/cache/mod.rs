@@ -582,3 +582,13 @@ impl Cache {
         self.0.value_bytes_max(key.as_ref())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_times_are_limited_as_documented() {
+        assert_eq!((KEY_BYTES_MAX, DAY), (8_192, Duration::from_secs(86_400)));
+    }
+}

@@ -293,6 +293,16 @@ fn unbiased(number: u64) -> i128 {
 mod tests {
     use super::*;
 
+    /// 31 writers that all leave the range at once end where the server's arithmetic still counts.
+    #[test]
+    fn values_and_what_is_added_have_room_for_all_who_leave_the_range_at_once() {
+        assert_eq!((VALUE_MAX, DELTA_MAX), (2_305_843_009_213_693_952, 72_057_594_037_927_936));
+        let (bias, ends) = (i128::from(BIAS), 0..=(1_i128 << NUMBER_BITS) - 1);
+        assert_eq!(SEEN_MAX, 4_539_628_424_389_459_968);
+        assert!(ends.contains(&(bias + SEEN_MAX)) && ends.contains(&(bias - SEEN_MAX)));
+        assert!(!ends.contains(&(bias + SEEN_MAX + i128::from(DELTA_MAX))), "one more would not have");
+    }
+
     #[test]
     fn a_native_number_has_golden_bytes_as_an_item() {
         let native = Manifest { generation: 0xab, ..Manifest::new(Kind::FastCounter, LAYOUT_NATIVE, 1, Bytes::new()) };

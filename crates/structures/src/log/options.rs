@@ -244,6 +244,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn chunks_retentions_and_the_future_are_limited_as_documented() {
+        let days = |days: u64| Duration::from_secs(days * 86_400);
+        assert_eq!((CHUNK_MAX, RETENTION_MAX, FUTURE_MAX), (days(31), days(3_660), days(1)));
+        let chunk_of = |options: EventLogOptions| options.params().unwrap().chunk_ms;
+        assert_eq!(chunk_of(EventLogOptions::default()), 3_600_000, "an hour, where nothing is said");
+    }
+
+    #[test]
     fn a_log_of_copies_or_of_more_than_one_list_is_not_read() {
         let (name, options) = (Name::new("l").unwrap(), EventLogOptions::default());
         let params = options.params().unwrap();

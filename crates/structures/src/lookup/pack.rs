@@ -143,7 +143,23 @@ fn finish(
 
 #[cfg(test)]
 mod tests {
+    use larder_core::native::Families;
+
     use super::*;
+
+    /// With its key, and what the server or the process keeps beside it: as memcached 1.6 has it, 48 bytes, 8 of a token, the key's end and the value's two.
+    #[test]
+    fn blocks_and_parts_fill_a_class_of_their_store() {
+        let sizes = |durability, natives, key_bytes| {
+            let profile = Profile { durability, natives, ..Profile::unlimited("a store") };
+            let Sizes { block, part, .. } = Sizes::new(&profile, key_bytes, None).unwrap();
+            (block, part)
+        };
+        let none = Families::empty();
+        assert_eq!(sizes(Durability::Server, none, 20), (1_856 - 59 - 20, 1_856 - 59 - 20));
+        assert_eq!(sizes(Durability::Process, none, 20), (2_048 - 32 - 20, 8_192 - 32 - 20));
+        assert_eq!(sizes(Durability::Server, Families::KEYS, 20), (2_048 - 15, 8_192 - 15));
+    }
 
     fn rows(count: u64) -> Rows {
         let mut rows = Rows::new(["word"]).unwrap();

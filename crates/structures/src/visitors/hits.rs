@@ -148,3 +148,11 @@ impl Shared {
 pub(super) fn is_passing(error: &Error) -> bool {
     error.is_unknown() || matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn hits_of_one_call_are_limited_as_documented() {
+        assert_eq!(super::HITS_MAX, 2_147_483_648);
+    }
+}

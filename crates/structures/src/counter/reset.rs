@@ -240,3 +240,7 @@ pub(super) fn unanswered(name: &Name) -> Error {
     let detail = format!("the store did not answer on counter {name} within the timeout");
     Error::new(ErrorKind::Timeout, detail).effect(Effect::Unknown)
 }
+
+#[cfg(test)]
+#[path = "reset_tests.rs"]
+mod tests;

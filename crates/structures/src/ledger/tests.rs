@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use larder_core::{Effect, Profile, PutMode, Run, Store, StoreExt, SystemClock, Ttl};
+use larder_core::{Effect, Profile, PutMode, Run, Store, StoreExt, SystemClock, Ttl, Verb};
 use larder_layers::Counting;
 use larder_layers::testing::{Fault, Faulty};
 use larder_store_memory::MemoryStore;
 
 use super::*;
+use crate::cell::tests::Answering;
 use crate::manifest::{self, Kind};
 
 const FAULTS: [Fault; 6] =
@@ -42,6 +43,29 @@ async fn ledger() -> (Faulty, StoreRef, Arc<Ledger>, Arc<Ledger>) {
     let (name, manifest) = made(&store).await;
     let open = || Arc::new(Ledger::new(&store, &name, &manifest, tuning()).unwrap());
     (faulty.clone(), store.clone(), open(), open())
+}
+
+/// So many entries of 19 bytes fit 16 KiB: twice as many take two writes, each of which is as full as may be.
+#[tokio::test]
+async fn a_write_takes_entries_of_sixteen_kibibytes_and_more_take_more_writes() {
+    const ENTRIES: u64 = 16_384 / 19;
+    let memory: StoreRef = Arc::new(MemoryStore::new());
+    let (name, manifest) = made(&memory).await;
+    let answering = Answering::over(&memory);
+    let ledger = Ledger::new(&answering.shared(), &name, &manifest, tuning()).unwrap();
+    let pieces: Vec<Piece> = (0..2 * ENTRIES).map(|number| piece(number, 0, number)).collect();
+    ledger.register(soon(), &pieces).await.unwrap();
+    let asked = answering.asked();
+    let appended = asked.iter().flat_map(|(_, batch)| batch).filter_map(|op| match &op.verb {
+        Verb::Put { mode: PutMode::Append, value, .. } => Some(value.len()),
+        _ => None,
+    });
+    let appended: Vec<usize> = appended.collect();
+    assert_eq!(appended.len(), 2, "{appended:?}");
+    for bytes in appended {
+        assert!((ENTRIES as usize * 19..=16_384 + engine::FRAME_BYTES_MAX).contains(&bytes), "{bytes}");
+    }
+    assert_eq!(ledger.read(Ctx::default()).await.unwrap().pieces(), pieces);
 }
 
 #[tokio::test]

@@ -215,3 +215,7 @@ impl Shared {
         events::subject(Kind::Lock, &self.name)
     }
 }
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

@@ -252,6 +252,17 @@ mod tests {
     }
 
     #[test]
+    fn a_retention_is_as_long_as_a_chunk_at_the_least() {
+        let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+        let of = |retention| EventLogOptions::default().chunk(hours(2)).retention(retention).params();
+        let params = of(hours(2)).unwrap();
+        assert_eq!((params.chunk_ms, params.retention_ms), (7_200_000, 7_200_000));
+        let error = of(hours(2) - Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        assert!(error.to_string().contains("is shorter than a chunk"), "{error}");
+    }
+
+    #[test]
     fn a_log_of_copies_or_of_more_than_one_list_is_not_read() {
         let (name, options) = (Name::new("l").unwrap(), EventLogOptions::default());
         let params = options.params().unwrap();

@@ -660,3 +660,7 @@ impl Pending {
 fn refused() -> Error {
     Error::new(ErrorKind::Full, "the store refused the event, and has not said why")
 }
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;

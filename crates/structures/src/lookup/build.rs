@@ -447,3 +447,7 @@ fn unknown(error: Error) -> Error {
 pub(super) fn is_passing(error: &Error) -> bool {
     error.is_unknown() || matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }
+
+#[cfg(test)]
+#[path = "build_tests.rs"]
+mod tests;

@@ -625,3 +625,7 @@ impl PackedRecords {
 #[cfg(test)]
 #[path = "layout_tests.rs"]
 mod layout_tests;
+
+#[cfg(test)]
+#[path = "options_tests.rs"]
+mod tests;

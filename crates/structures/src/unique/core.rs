@@ -340,3 +340,7 @@ impl fmt::Debug for Core {
 pub(super) fn as_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -484,9 +484,12 @@ fn is_marked(reply: Reply) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use larder_core::{StoreRef, Verb};
+    use larder_store_memory::MemoryStore;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::unique::UniqueVisitors;
 
     fn head(shards: u32) -> Head {
         Head { incarnation: 1, expected: 1, shards, bits: 64, padded_bytes: 0 }
@@ -520,6 +523,48 @@ mod tests {
                 assert!(fits || id & 0xffff_ffff == 0xffff_ffff, "{id} in {shards} shards is {number}");
             }
         }
+    }
+
+    /// A store whose batches are short.
+    #[derive(Debug)]
+    struct Short(StoreRef, usize);
+
+    impl larder_core::Store for Short {
+        fn profile(&self) -> Arc<larder_core::Profile> {
+            Arc::new(larder_core::Profile { batch_ops_max: self.1, ..(*self.0.profile()).clone() })
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> larder_core::Run<'a> {
+            self.0.run(ctx, batch)
+        }
+    }
+
+    /// How many ids each op of each batch has, where so many ids of each shard are added to a store that takes ten ops.
+    async fn ids_of_batches(of_shards: &[u64]) -> Vec<Vec<usize>> {
+        let store: StoreRef = Arc::new(Short(Arc::new(MemoryStore::new()), 10));
+        let site = UniqueVisitors::options().open_or_create(&store, "site").await.unwrap();
+        let spots = (0u32..)
+            .zip(of_shards)
+            .flat_map(|(shard, ids)| (0..*ids).map(move |offset| Spot { shard, offset, low: 0 }));
+        let one = |spot| One { spot, novelty: None, is_in_doubt: false, is_done: false, error: None };
+        let ones: Vec<One> = spots.map(one).collect();
+        let open: Vec<usize> = (0..ones.len()).collect();
+        let parts = site.0.core.parts(&Day { period: 0, head: head(4) }, &ones, &open).unwrap();
+        let ids = |op: &Op| {
+            let Verb::Native(native) = &op.verb else { panic!("{op:?}") };
+            let Native::Guarded(Guarded { act: GuardedAct::Put { entries }, .. }) = &**native else { panic!("{op:?}") };
+            entries.len()
+        };
+        parts.iter().map(|part| part.batch.iter().map(ids).collect()).collect()
+    }
+
+    /// An op is left for a look at the manifest: so ids and shards are nine at the most.
+    #[tokio::test]
+    async fn a_batch_has_as_many_ids_and_shards_as_the_store_takes_and_no_more() {
+        assert_eq!(ids_of_batches(&[3, 4]).await, [vec![3, 4]], "they fill one");
+        assert_eq!(ids_of_batches(&[4, 4]).await, [[4], [4]]);
+        assert_eq!(ids_of_batches(&[8]).await, [[8]], "one shard fills it");
+        assert_eq!(ids_of_batches(&[20]).await, [[8], [8], [4]]);
     }
 
     proptest! {

@@ -229,3 +229,7 @@ impl Drop for Trimming {
 pub(super) fn as_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

@@ -361,7 +361,7 @@ async fn progress_is_told_step_by_step() {
     assert_eq!(told.first(), Some(&Progress { step: Step::Packing, done: 0, all: 60 }));
     for step in [Step::Writing, Step::Verifying] {
         let told = of(step);
-        assert!(told.len() > 2 && told.iter().is_sorted_by_key(|progress| progress.done), "{told:?}");
+        assert!(told.len() > 2 && told.iter().is_sorted_by(|one, next| one.done < next.done), "{told:?}");
         assert!(told.iter().all(|progress| progress.all > u64::from(built.blocks)));
     }
     assert!(told.iter().is_sorted_by_key(|progress| progress.step as u8));
@@ -649,6 +649,29 @@ async fn of_two_versions_of_one_number_that_a_handle_reads_at_once_the_second_is
     _ = second.await.unwrap();
     let error = handle.stat().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
+}
+
+#[tokio::test]
+async fn a_look_that_a_later_one_of_the_handle_overtakes_tells_what_that_one_saw_and_costs_one_round_trip() {
+    let store = memory();
+    let builder = open(&store).await;
+    builder.build(rows("one", 30)).await.unwrap();
+    let hooked = Hooked::new(&store);
+    let counting = larder_layers::Counting::new(hooked.shared());
+    let shared: StoreRef = Arc::new(counting.clone());
+    let handle = open(&shared).await;
+    builder.build(rows("two", 30)).await.unwrap();
+    let other = handle.clone();
+    hooked.at(1, move |store, batch| async move {
+        let replies = store.run(Ctx::default(), batch).await;
+        builder.build(rows("three", 30)).await.unwrap();
+        assert_eq!(other.stat().await.unwrap().version, Some(3));
+        replies
+    });
+    let before = counting.counts();
+    assert_eq!(handle.stat().await.unwrap().version, Some(3));
+    // The later one read the head and the directory.
+    assert_eq!(counting.counts().since(&before).round_trips, 1 + 2);
 }
 
 fn networks(word: &str) -> Rows {

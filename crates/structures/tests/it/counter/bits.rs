@@ -66,6 +66,18 @@ async fn a_bit_field_that_another_program_writes_over_is_a_loss_and_stays_as_it_
 }
 
 #[tokio::test]
+async fn a_bit_field_that_is_a_byte_longer_is_no_number() {
+    let items = memory();
+    let (natives, counter, key) = made(&items).await;
+    let Held::Bits(ours) = bits(&natives, &key, 5) else { panic!("it is no bit field") };
+    natives.hold(&key, Held::Bits([&ours[..], b"x"].concat()));
+    let error = counter.get().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    natives.hold(&key, Held::Bits(ours));
+    assert_eq!(counter.get().await.unwrap(), 5);
+}
+
+#[tokio::test]
 async fn a_store_without_bit_fields_says_that_it_has_none() {
     let items = memory();
     let (_, counter, _) = made(&items).await;

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_core::native::NativeReply;
-use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Reply, StoreRef};
+use larder_core::native::{Native, NativeReply};
+use larder_core::{Ctx, Effect, Error, ErrorKind, Key, Reply, StoreRef, Verb};
 use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::{IdKind, Novelty, Precision, UniqueVisitors, UniqueVisitorsOptions};
 
 use crate::support::hooked::{Hooked, fail};
 use crate::support::natives::{Held, Natives};
+use crate::support::sieve::Sieve;
 use crate::support::steady::steady;
 
 const MARK: &str = "-2147483648";
@@ -174,6 +175,49 @@ async fn a_lost_reply_leaves_it_open_who_was_new_and_each_counts_once() {
     assert_eq!(site.add([3u64]).await.unwrap(), [Novelty::Unknown]);
     assert_eq!(site.add([3u64, 4]).await.unwrap(), [Novelty::Known, Novelty::New]);
     assert_eq!(count(&site).await, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_that_was_not_answered_and_is_refused_then_may_count() {
+    let hooked = Hooked::new(&sets(8).shared());
+    let site = open(&hooked.shared()).await;
+    site.add([1u64]).await.unwrap();
+    hooked.lose_replies(1);
+    (2..=200).for_each(|nth| hooked.refuse(nth));
+    let error = site.add([2u64]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
+}
+
+/// A store that answers when the time is over, and that nothing came of it.
+#[tokio::test]
+async fn an_add_whose_time_is_over_is_not_sent_again() {
+    let sets = sets(8);
+    open(&sets.shared()).await.add([1u64]).await.unwrap();
+    let asked = Arc::new(Mutex::new(0));
+    let asks = asked.clone();
+    let slow = Sieve::answering(&sets.shared(), move |ctx, op| {
+        let Verb::Native(native) = &op.verb else { return None };
+        let Native::Guarded(_) = **native else { return None };
+        *asks.lock().unwrap() += 1;
+        let left = ctx.deadline.expect("a deadline").saturating_duration_since(std::time::Instant::now());
+        std::thread::sleep(left);
+        Some(Err(Error::new(ErrorKind::Timeout, "it was away").effect(Effect::Unknown)))
+    });
+    let site = options().timeout(Duration::from_millis(500)).open(&slow, "site").await.unwrap();
+    let error = site.add([2u64]).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Timeout, Effect::Unknown), "{error}");
+    assert_eq!(*asked.lock().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn figures_tell_how_many_sets_are_too_large_to_be_kept_packed() {
+    let sets = sets(8);
+    let site = options().expected(30).open_or_create(&sets.shared(), "site").await.unwrap();
+    site.add(0..200u64).await.unwrap();
+    let large = sizes(&sets).values().filter(|size| **size > 8).count();
+    assert!(large > 1, "{large}");
+    let stat = site.stat(site.current().unwrap()).await.unwrap().unwrap();
+    assert_eq!(stat.unpacked_shards, large as u64);
 }
 
 /// Visitors whose adds go out two ids a batch, and four ids for two batches.

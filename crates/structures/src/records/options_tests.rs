@@ -1,0 +1,40 @@
+//! How large shards are made, and what a manifest says of them.
+
+use std::sync::Arc;
+
+use larder_core::Ctx;
+use larder_store_memory::MemoryStore;
+
+use super::*;
+
+fn schema() -> Schema {
+    Schema::parse(["place:CA|US", "visits:u7"]).unwrap()
+}
+
+/// A class of 8,880 bytes has the item's header, of 48 bytes and a token, the value's end and two zeros, the key and the value.
+#[test]
+fn a_shard_fills_a_slab_class_of_memcacheds_together_with_its_key() {
+    let profile = Profile { durability: Durability::Server, ..Profile::unlimited("a server") };
+    for key_bytes in [1, 40, 250] {
+        let bytes = RecordsOptions::default().shard_bytes_for(&profile, Kept::Portable, key_bytes, 8).unwrap();
+        assert_eq!(bytes + key_bytes + 59, 8_880, "a key of {key_bytes} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_says_what_records_have_how_many_are_in_a_shard_and_how_they_are_kept() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    let options = PackedRecords::options().schema(schema()).shard_bytes(1_000);
+    options.open_or_create(&store, "users").await.unwrap();
+    let name = Name::new("users").unwrap();
+    let made = manifest::find(&store, Ctx::default(), &name).await.unwrap().unwrap().manifest;
+    let said = describe(&made).expect("it is of this release");
+    let of = |what| said.iter().find(|(named, _)| *named == what).map(|(_, value)| value.as_str()).expect(what);
+    assert_eq!(of("fields"), schema().to_string());
+    assert_eq!(of("bits a record"), schema().bits().to_string());
+    assert_eq!(of("kept in"), "items under conditional writes");
+    let (records, bytes): (usize, usize) =
+        (of("records a shard").parse().unwrap(), of("bytes a shard").parse().unwrap());
+    assert!(bytes <= 1_000 && bytes * 8 >= records * schema().bits(), "{records} in {bytes}");
+    assert_eq!(describe(&Manifest { params: "of another release".into(), ..made }), None);
+}

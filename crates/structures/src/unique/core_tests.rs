@@ -1,0 +1,105 @@
+//! What is kept for how long, and what options take.
+
+use larder_core::{ManualClock, Profile, Run, Store};
+use larder_store_memory::MemoryStore;
+
+use super::*;
+use crate::unique::{Precision, UniqueVisitors, UniqueVisitorsOptions};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// The day that it is now.
+const NOW: u64 = 19_000;
+
+fn memory() -> StoreRef {
+    Arc::new(MemoryStore::new())
+}
+
+/// At the beginning of a day.
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(DAY * NOW as u32))
+}
+
+async fn open(options: UniqueVisitorsOptions) -> UniqueVisitors {
+    options.open_or_create(&memory(), "site").await.unwrap()
+}
+
+/// Of clocks that are behind, and stores that count whole seconds: five minutes, and five seconds.
+#[tokio::test]
+async fn what_a_period_has_lives_until_it_is_over_by_everybodys_clock() {
+    let clock = clock();
+    let site = open(UniqueVisitors::options().keep(HOUR).clock(clock.clone())).await;
+    let beside = Duration::from_secs(5 * 60 + 5);
+    assert_eq!(site.0.core.life(NOW), Ttl::After(DAY + HOUR + beside));
+    clock.advance(7 * HOUR);
+    assert_eq!(site.0.core.life(NOW), Ttl::After(DAY - 6 * HOUR + beside));
+    let kept = open(UniqueVisitors::options().clock(clock)).await;
+    assert_eq!(kept.0.core.life(NOW), Ttl::Never);
+}
+
+#[tokio::test]
+async fn a_period_tells_how_many_to_expect_of_the_next_for_as_long_as_it_is_kept() {
+    let clock = clock();
+    let site = open(UniqueVisitors::options().expected(10).keep(HOUR).clock(clock.clone())).await;
+    site.add(0..100u64).await.unwrap();
+    clock.advance(DAY + HOUR - Duration::from_millis(1));
+    assert_eq!(site.forecast(NOW + 1).await.unwrap(), 150);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(site.forecast(NOW + 1).await.unwrap(), 10, "it is over");
+}
+
+/// Items of a server, as it says itself.
+#[derive(Debug)]
+struct Server(StoreRef);
+
+impl Store for Server {
+    fn profile(&self) -> Arc<Profile> {
+        Arc::new(Profile { durability: Durability::Server, ..(*self.0.profile()).clone() })
+    }
+
+    fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+        self.0.run(ctx, batch)
+    }
+}
+
+/// There they are not carried anywhere.
+#[tokio::test]
+async fn near_exact_shards_are_larger_in_the_process_than_on_a_server() {
+    let options = || UniqueVisitors::options().precision(Precision::NEAR_EXACT).expected(100_000);
+    let mut shards = Vec::new();
+    for store in [memory(), Arc::new(Server(memory()))] {
+        let site = options().clock(clock()).open_or_create(&store, "site").await.unwrap();
+        site.add([1u64]).await.unwrap();
+        shards.push(site.stat(NOW).await.unwrap().unwrap().shards);
+    }
+    assert!(shards[0] * 3 < shards[1], "{shards:?}");
+}
+
+#[tokio::test]
+async fn a_period_is_a_day_unless_said_and_three_hundred_and_sixty_six_days_at_the_most() {
+    assert_eq!(open(UniqueVisitors::options()).await.period(), Duration::from_secs(86_400));
+    let longest = 366 * DAY;
+    assert_eq!(open(UniqueVisitors::options().period(longest)).await.period(), longest);
+    let longer = UniqueVisitors::options().period(longest + Duration::from_millis(1));
+    assert_eq!(longer.open_or_create(&memory(), "site").await.unwrap_err().kind(), ErrorKind::BadInput);
+}
+
+#[tokio::test]
+async fn an_offset_is_fourteen_hours_at_the_most_either_way() {
+    for hours in [14, -14] {
+        open(UniqueVisitors::options().offset_s(hours * 3_600)).await;
+        let further = UniqueVisitors::options().offset_s(hours * 3_600 + hours.signum());
+        let error = further.open_or_create(&memory(), "site").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        assert!(error.to_string().contains("it takes 50400 at the most"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn periods_are_kept_for_ten_years_at_the_most() {
+    let ten_years = 10 * 366 * DAY;
+    open(UniqueVisitors::options().keep(ten_years)).await;
+    let longer = UniqueVisitors::options().keep(ten_years + Duration::from_millis(1));
+    let error = longer.open_or_create(&memory(), "site").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+}

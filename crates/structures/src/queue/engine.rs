@@ -433,8 +433,7 @@ mod tests {
         listen();
         let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
         let name = Name::new("forgotten").unwrap();
-        let (engine, view) =
-            Engine::open(&store, &name, Kind::Queue, &Settings::default(), true).await.unwrap();
+        let (engine, view) = Engine::open(&store, &name, Kind::Queue, &Settings::default(), true).await.unwrap();
         assert_eq!(engine.named(ErrorKind::Full, "no room").kind(), ErrorKind::Full);
         assert_eq!(told("forgotten"), [""; 0]);
         let read = store.run(Ctx::default(), Batch::from_iter([engine.cell.read_op()])).await.pop().unwrap();

@@ -41,8 +41,7 @@ async fn an_add_of_which_nothing_was_sent_is_given_up_at_the_eighth_fault_and_at
         let store = Probe::new().shared();
         let answering = Answering::new(&store);
         let set = one_shard(&answering.shared()).await;
-        let asked =
-            answered(&answering, move || Err(Error::new(kind, "as the test wants").effect(Effect::NotApplied)));
+        let asked = answered(&answering, move || Err(Error::new(kind, "as the test wants").effect(Effect::NotApplied)));
         let error = set.add(["a"]).await.unwrap_err();
         assert_eq!((error.kind(), error.known_effect()), (kind, Effect::NotApplied), "{error}");
         assert_eq!(asked.load(Ordering::Relaxed), tries, "{kind:?}");

@@ -343,7 +343,6 @@ async fn a_drop_that_cannot_remove_the_manifest_of_what_has_lost_its_data_says_u
     hooked.refuse(3);
     let error = drop_set(&hooked.shared()).await.unwrap_err();
     assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
-    assert_eq!(Set::open(&store, "s").await.unwrap_err().kind(), ErrorKind::Lost);
     assert!(drop_set(&store).await.unwrap().is_some());
 }
 

@@ -1,7 +1,7 @@
 //! Reshardings: what others do between their steps, what a store refuses, and maps that went back behind them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_core::{Ctx, Effect, ErrorKind, PutMode, StoreRef, Ttl};
@@ -110,50 +110,4 @@ async fn a_resharding_whose_plan_is_gone_when_its_shards_are_made_removes_them_a
     assert_eq!(memory.stats().items, 2 + 2, "{:?}", contents(&memory).keys());
     late.reshard(3).await.unwrap();
     assert_eq!(late.len().await.unwrap(), 40);
-}
-
-/// A set of 40 members whose shards are sealed for three new ones, to which nothing has come yet, and whose map then went back, by a failover, to where these were planned alone.
-/// The keys of the new ones.
-async fn back_at_the_plan(memory: &Arc<MemoryStore>, store: &StoreRef) -> Vec<Vec<u8>> {
-    forty(store).await;
-    let old = contents(memory);
-    let hooked = Hooked::new(store);
-    let dying = set(&hooked.shared(), 2).await;
-    let planned = Arc::new(Mutex::new(None));
-    let (keeps, seen) = (planned.clone(), memory.clone());
-    hooked.at(MAKES, move |store, batch| async move {
-        *keeps.lock().unwrap() = Some(map(&seen));
-        store.run(Ctx::default(), batch).await
-    });
-    // It reads what is to come, and seals it.
-    dies_at(&hooked, FILLS + 2, dying.reshard(3)).await;
-    put_back(memory, planned.lock().unwrap().as_ref().expect("a plan"));
-    contents(memory).into_keys().filter(|key| key.contains(&b'-') && !old.contains_key(key)).collect()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_map_that_went_back_to_a_plan_puts_it_in_force_again_and_is_told_once() {
-    let (memory, store) = memory();
-    assert_eq!(back_at_the_plan(&memory, &store).await.len(), 3);
-    let (writer, other) = (set(&store, 2).await, set(&store, 2).await);
-    let error = writer.add(["new"]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
-    assert!(error.to_string().contains("was sealed for a resharding that it does not tell of"), "{error}");
-    assert_eq!((other.len().await.unwrap(), other.shards()), (40, 3));
-    assert_eq!(writer.add(["new"]).await.unwrap(), [true]);
-    assert_eq!((writer.len().await.unwrap(), other.len().await.unwrap()), (41, 41));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_plan_that_a_map_went_back_to_and_whose_shards_are_not_all_there_is_cleared() {
-    let (memory, store) = memory();
-    let new = back_at_the_plan(&memory, &store).await;
-    memory.direct().delete(&new[1], None).unwrap();
-    let writer = set(&store, 2).await;
-    let error = writer.add(["new"]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::RolledBack, "{error}");
-    assert!(error.to_string().contains("was sealed for a resharding that it does not tell of"), "{error}");
-    assert_eq!(writer.add(["new"]).await.unwrap(), [true]);
-    assert_eq!((writer.len().await.unwrap(), writer.shards()), (41, 2));
-    assert_eq!(memory.stats().items, 2 + 2, "{:?}", contents(&memory).keys());
 }

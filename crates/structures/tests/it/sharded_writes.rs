@@ -155,19 +155,6 @@ fn small() -> StoreRef {
     Arc::new(MemoryStore::builder().value_bytes_max(2_048).build().unwrap())
 }
 
-#[tokio::test]
-async fn a_shard_may_take_as_many_bytes_as_an_item_has() {
-    let store = small();
-    let hash = ShardedHash::options().shards(1).open_or_create(&store, "n").await.unwrap();
-    let set = async |bytes: usize| hash.set([("0", "x".repeat(bytes))]).await;
-    let said = set(5_000).await.unwrap_err().to_string();
-    let most = 5_000 - (number(&said, "would take ") - number(&said, "an item takes "));
-    assert_eq!(set(most).await.unwrap(), [true]);
-    let error = set(most + 1).await.unwrap_err();
-    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Full, Effect::NotApplied), "{error}");
-    assert_eq!(hash.get("0").await.unwrap().unwrap().len(), most);
-}
-
 /// An eighth is left to what is written meanwhile, and no more.
 #[tokio::test]
 async fn shards_that_come_to_seven_eighths_of_an_item_are_brought_together() {

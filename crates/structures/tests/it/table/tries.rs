@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{Effect, Error, ErrorKind, ManualClock, Op, Profile, PutMode, StoreExt, StoreRef, Verb, Want};
+use larder_core::{ErrorKind, ManualClock, Op, Profile, PutMode, StoreExt, StoreRef, Verb, Want};
 use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 
-use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::sieve::Sieve;
 use crate::table::support::{Evicting, cost, counting, entry_key, evicting, is_flagged, lose, memory};
@@ -22,24 +21,6 @@ fn is_of_an_entry(op: &Op) -> bool {
 
 fn is_note(op: &Op) -> bool {
     matches!(op.verb, Verb::Put { mode: PutMode::Append, .. }) && op.key.as_bytes().ends_with(b".0")
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_put_that_the_store_does_not_take_is_given_up_at_the_eighth_fault_or_when_its_time_is_over() {
-    for (timeout, tries) in [(HOUR, 8), (Duration::from_nanos(1), 1)] {
-        let answering = Answering::new(&memory());
-        let table = Table::options().timeout(timeout).open_or_create(&answering.shared(), "t").await.unwrap();
-        let asked = Arc::new(AtomicU64::new(0));
-        let counted = asked.clone();
-        // It would take the thirteenth.
-        answering.by(move |op| {
-            let is_refused = is_of_an_entry(op) && counted.fetch_add(1, Ordering::Relaxed) < 12;
-            is_refused.then(|| Err(Error::new(ErrorKind::Unavailable, "as the test wants").effect(Effect::NotApplied)))
-        });
-        let error = table.put("k", "v").await.unwrap_err();
-        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::NotApplied), "{error}");
-        assert_eq!(asked.load(Ordering::Relaxed), tries, "within {timeout:?}");
-    }
 }
 
 #[tokio::test(start_paused = true)]

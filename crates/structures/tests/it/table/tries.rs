@@ -1,4 +1,4 @@
-//! How often a table's calls try, what they tell of what is lost, and what its handle does for an entry beside its callers.
+//! When a table's calls try again, what they tell of what is lost, and what its handle does for an entry beside its callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,6 @@ use larder_structures::Table;
 use crate::support::hooked::{Hooked, dies_at};
 use crate::support::sieve::Sieve;
 use crate::table::support::{Evicting, cost, counting, entry_key, evicting, is_flagged, lose, memory};
-
-const HOUR: Duration = Duration::from_secs(3_600);
 
 /// An op on an entry: on none of the list's shards, and not on the manifest.
 fn is_of_an_entry(op: &Op) -> bool {

@@ -230,4 +230,22 @@ mod tests {
         assert_eq!(record.ttl(), Ttl::After(secs(1)));
         assert_eq!(said(&record, TtlSupport::Seconds, secs(0), 7), Verdict::Takeable(None));
     }
+
+    #[test]
+    fn what_a_store_says_of_a_life_counts_only_where_it_goes_by_its_own_clock() {
+        let (tells, left) = (telling(TtlSupport::Millis), Remaining::For(secs(3)));
+        let tells_not = Profile { remaining_ttl: false, ..tells.clone() };
+        assert_eq!(told(left, &tells), Some(secs(3)));
+        assert_eq!(told(left, &tells_not), None);
+        assert_eq!(told(Remaining::Unknown, &tells), None);
+    }
+
+    #[test]
+    fn a_server_of_milliseconds_keeps_records_no_longer_than_they_are_for() {
+        let ms = Duration::from_millis;
+        let scribe = scribe(TtlSupport::Millis);
+        assert_eq!(scribe.value(Bytes::from_static(b"v"), ms(1_500), ms(7)).ttl(), Ttl::After(ms(1_507)));
+        assert_eq!(scribe.lease(ms(1_500), None).ttl(), Ttl::After(ms(1_500)));
+        assert_eq!(scribe.free(None).ttl(), Ttl::After(ms(1)));
+    }
 }

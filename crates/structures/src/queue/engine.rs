@@ -377,6 +377,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::tests::{listen, told};
 
     #[test]
     fn params_have_golden_bytes() {
@@ -416,5 +417,56 @@ mod tests {
         assert_eq!(engine.encode(&state, true).unwrap().len(), bytes);
         engine.value_bytes_max -= 1;
         assert_eq!(engine.encode(&state, true).unwrap_err().kind(), ErrorKind::Full);
+    }
+
+    #[tokio::test]
+    async fn the_shortest_lease_that_is_named_is_taken() {
+        let engine = opened().await;
+        assert_eq!(engine.life(LEASE_MIN).unwrap(), LEASE_MIN);
+        let error = engine.life(LEASE_MIN - Duration::from_nanos(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput);
+        assert!(error.to_string().contains(&format!("it takes {LEASE_MIN:?} to")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_state_that_is_gone_or_went_back_is_told_as_a_loss_and_what_is_full_is_not() {
+        listen();
+        let store: StoreRef = Arc::new(larder_store_memory::MemoryStore::new());
+        let name = Name::new("forgotten").unwrap();
+        let (engine, view) = Engine::open(&store, &name, Kind::Queue, &Settings::default(), true).await.unwrap();
+        assert_eq!(engine.named(ErrorKind::Full, "no room").kind(), ErrorKind::Full);
+        assert_eq!(told("forgotten"), [""; 0]);
+        let read = store.run(Ctx::default(), Batch::from_iter([engine.cell.read_op()])).await.pop().unwrap();
+        let error = engine.view(read, view.state.seq + 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::RolledBack);
+        assert_eq!(told("forgotten"), ["loss: rolled back"]);
+        assert_eq!(engine.view(Ok(Reply::Miss), 0).unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(told("forgotten"), ["loss: rolled back", "loss: lost"]);
+    }
+
+    #[test]
+    fn a_store_whose_items_are_as_large_as_is_asked_for_takes_queues() {
+        let (name, mut said) = (Name::new("q").unwrap(), String::new());
+        for item_bytes_max in VALUE_BYTES_MIN - 1.. {
+            let profile = Profile { item_bytes_max, ..Profile::unlimited("test") };
+            match Settings::default().params(&profile, &name, Kind::Queue) {
+                Ok(_) => break,
+                Err(error) => said = error.to_string(),
+            }
+        }
+        assert!(said.contains("a queue needs items of 4096 bytes; here one takes 4095"), "{said}");
+    }
+
+    #[test]
+    fn one_that_was_made_with_copies_or_with_more_data_keys_is_another_releases() {
+        let name = Name::new("q").unwrap();
+        let params = Params { segment_bytes: 4_096, bytes_max: 1 << 20 };
+        for (shards, copies, is_known) in [(1, 1, true), (1, 2, false), (2, 1, false), (2, 2, false)] {
+            let manifest = Manifest { copies, ..Manifest::new(Kind::Queue, LAYOUT, shards, params.encode()) };
+            match Settings::default().check(&name, &manifest) {
+                Ok(found) => assert!(is_known && found == params, "{shards} shards, {copies} copies"),
+                Err(error) => assert!(!is_known && error.kind() == ErrorKind::LayoutMismatch, "{error}"),
+            }
+        }
     }
 }

@@ -358,6 +358,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::Record;
     use super::super::past::Chain;
     use super::*;
 
@@ -384,5 +385,19 @@ mod tests {
         assert_eq!([None, Some(0), Some(4)].map(next), [None, Some(0), Some(4)]);
         // Else it would never end.
         assert_eq!([Some(5), Some(6)].map(next), [None, None]);
+    }
+
+    #[test]
+    fn a_state_names_what_it_has_on_record_and_all_behind_the_last_of_that() {
+        let record = |segment| Record { segment, ..Record::default() };
+        let state = |records: &[u64]| State {
+            tail: 9,
+            records: records.iter().copied().map(record).collect(),
+            ..State::first(1)
+        };
+        let all = |records: &[u64]| named(&state(records)).collect::<Vec<_>>();
+        assert_eq!(all(&[2, 4, 7]), [2, 4, 7, 8, 9]);
+        assert_eq!(all(&[9]), [9]);
+        assert_eq!(all(&[]), [9]);
     }
 }

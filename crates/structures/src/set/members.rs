@@ -350,4 +350,40 @@ mod tests {
         let hashes: HashSet<u32> = (0..1_000u32).map(|number| listing.hash(&number.to_le_bytes())).collect();
         assert!(hashes.len() > 990, "{} hashes of 1,000 members", hashes.len());
     }
+
+    #[test]
+    fn two_members_whose_hashes_meet_are_two() {
+        let value = b"redgreen";
+        let (red, green) = (&value[..3], &value[3..]);
+        let mut listing = Listing::new(value, false);
+        let hash = listing.hash(green);
+        let slot = listing.find(red, hash).unwrap_err();
+        listing.spans.push(listing.span(red, hash));
+        listing.slots[slot] = 1;
+        assert_eq!(listing.find(red, hash), Ok(0));
+        assert_ne!(listing.find(green, hash).unwrap_err(), slot);
+        listing.apply(Action::Put, green);
+        assert_eq!(listing.finish().0.len(), 2);
+    }
+
+    #[test]
+    fn a_table_has_two_to_four_slots_for_each_member_that_comes_or_is_told_of() {
+        for members in 1..1_000 {
+            let slots = slots_for(members);
+            assert!((2 * members..4 * members).contains(&slots), "{slots} for {members}");
+        }
+        let value: Vec<u8> = (0..1_500u16).flat_map(u16::to_le_bytes).collect();
+        let mut listing = Listing::new(&value, false);
+        for (at, member) in value.chunks(2).enumerate() {
+            listing.apply(Action::Put, member);
+            assert!(2 * (at + 1) <= listing.slots.len(), "{} slots for {} members", listing.slots.len(), at + 1);
+            if at == 999 {
+                listing.expect(400);
+                assert!((2_800..5_600).contains(&listing.slots.len()), "{} slots", listing.slots.len());
+            }
+        }
+        let mut listing = Listing::new(&[], false);
+        listing.expect(1_000);
+        assert!((2_000..4_000).contains(&listing.slots.len()), "{} slots", listing.slots.len());
+    }
 }

@@ -3,15 +3,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use larder_core::{Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl, Want};
+use larder_core::{
+    Batch, Ctx, Effect, Error, ErrorKind, Key, Op, PutMode, Replies, Reply, StoreExt, StoreRef, Ttl, Verb, Want,
+};
+use larder_layers::Counting;
 use larder_store_memory::MemoryStore;
 use larder_structures::lock::Lock;
-use larder_structures::{Counter, UniqueVisitors};
+use larder_structures::{Counter, ShardedSortedSet, UniqueVisitors};
 use larder_structures::{Kind, Name, Set, registry};
 
 use crate::counter::support::data_key;
+use crate::support::answering::Answering;
 use crate::support::hooked::{Hooked, fail};
 use crate::support::natives::{Held, Natives};
+use crate::support::probe::shard_key;
+use crate::support::sieve::Sieve;
 
 fn name() -> Name {
     Name::new("s").unwrap()
@@ -299,4 +305,113 @@ async fn a_drop_that_meets_another_programs_set_keeps_what_names_the_others() {
     natives.hold(&shards[0], ours);
     assert!(drop_set(&natives.shared()).await.unwrap().is_some());
     assert_eq!((memory.stats().items, natives.held(&shards[0])), (0, None));
+}
+
+#[tokio::test]
+async fn what_stands_in_the_place_of_a_manifest_is_listed_with_its_error_and_what_the_store_fails_at_is_an_error() {
+    for (kind, effect, is_listed) in [
+        (ErrorKind::LayoutMismatch, Effect::NotApplied, true),
+        (ErrorKind::BadInput, Effect::NotApplied, true),
+        (ErrorKind::LayoutMismatch, Effect::Unknown, false),
+        (ErrorKind::Unavailable, Effect::NotApplied, false),
+        (ErrorKind::Unavailable, Effect::Unknown, false),
+    ] {
+        let store = memory();
+        Set::open_or_create(&store, "s").await.unwrap();
+        let theirs = Name::new("theirs").unwrap();
+        let (key, answering) = (theirs.manifest_key().unwrap(), Answering::new(&store));
+        answering.by(move |op| (op.key == key).then(|| Err(Error::new(kind, "as the test wants").effect(effect))));
+        let names = vec![theirs.clone(), name()];
+        match registry::manifests(&answering.shared(), Ctx::default(), names).await {
+            Ok(all) => {
+                assert!(is_listed, "{kind:?}, {effect:?}: {all:?}");
+                assert_eq!(all.iter().map(|listed| &listed.name).collect::<Vec<_>>(), [&theirs, &name()]);
+                assert_eq!(all[0].manifest.as_ref().unwrap_err().kind(), kind);
+                assert_eq!(all[1].manifest.as_ref().unwrap().kind, Kind::Set);
+            }
+            Err(error) => assert!(!is_listed && error.kind() == kind, "{kind:?}, {effect:?}: {error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_drop_that_cannot_remove_the_manifest_of_what_has_lost_its_data_says_unknown() {
+    let store = memory();
+    Set::open_or_create(&store, "s").await.unwrap();
+    let hooked = Hooked::new(&store);
+    // After a look and the data: the manifest.
+    hooked.refuse(3);
+    let error = drop_set(&hooked.shared()).await.unwrap_err();
+    assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
+    assert!(drop_set(&store).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_drop_that_has_removed_a_part_of_the_data_or_may_have_says_unknown() {
+    // Of the second shard: it is removed, may be, or is not.
+    for (second, effect) in [
+        (None, Effect::Unknown),
+        (Some(Effect::Unknown), Effect::Unknown),
+        (Some(Effect::NotApplied), Effect::NotApplied),
+    ] {
+        let store = memory();
+        Set::options().shards(2).open_or_create(&store, "s").await.unwrap();
+        let first = shard_key(&store, "s", 0).await;
+        let answering = Answering::new(&store);
+        answering.by(move |op| {
+            let effect = if op.key == first { Some(Effect::NotApplied) } else { second };
+            let is_delete = matches!(op.verb, Verb::Delete { .. });
+            effect
+                .filter(|_| is_delete)
+                .map(|effect| Err(Error::new(ErrorKind::Unavailable, "as the test wants").effect(effect)))
+        });
+        let error = drop_set(&answering.shared()).await.unwrap_err();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Unavailable, effect), "{second:?}: {error}");
+        assert!(drop_set(&store).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drop_that_nobody_is_in_the_way_of_waits_for_nothing_and_one_of_nothing_takes_a_round_trip() {
+    let counting = Counting::new(memory());
+    let (store, begun) = (Arc::new(counting.clone()) as StoreRef, tokio::time::Instant::now());
+    Set::open_or_create(&store, "s").await.unwrap();
+    for (is_there, round_trips) in [(true, 3), (false, 1)] {
+        let before = counting.counts();
+        assert_eq!(drop_set(&store).await.unwrap().is_some(), is_there);
+        assert_eq!(counting.counts().since(&before).round_trips, round_trips, "was there: {is_there}");
+    }
+    assert!(begun.elapsed().is_zero(), "it waited for {:?}", begun.elapsed());
+}
+
+/// Each delete goes by itself, so that the map, which others wrote meanwhile, is not in the last batch.
+#[tokio::test(start_paused = true)]
+async fn a_drop_in_many_batches_deletes_once_more_what_others_made_meanwhile() {
+    let memory = Arc::new(MemoryStore::new());
+    let store: StoreRef = memory.clone();
+    let other = ShardedSortedSet::options().shards(2).open_or_create(&store, "s").await.unwrap();
+    let small = Hooked::with_batches_of(&store, 1);
+    // After the manifest and the map: the first shard.
+    small.at(3, |store, batch| async move {
+        other.reshard(5).await.unwrap();
+        store.run(Ctx::default(), batch).await
+    });
+    assert_eq!(drop_set(&small.shared()).await.unwrap().unwrap().kind, Kind::ShardedSortedSet);
+    assert_eq!(memory.stats().items, 0);
+}
+
+#[tokio::test]
+async fn a_drop_asks_for_no_copies_on_servers_that_are_not_there() {
+    let store = memory();
+    // A set with a copy on a second server, in a store that has one.
+    let manifest = b"LRD\x01\x04\x01\x01\x00\x88\x77\x66\x55\x44\x33\x22\x11\x02\x01";
+    let key = name().manifest_key().unwrap();
+    store.put(key, PutMode::Set, Bytes::from_static(manifest), Ttl::Never).await.unwrap();
+    let nodes = store.profile().nodes;
+    let checked = Sieve::answering(&store, move |_, op| {
+        assert!(usize::from(op.route.rank) < nodes, "{op:?}");
+        None
+    });
+    assert_eq!(drop_set(&checked).await.unwrap().unwrap().copies, 2);
+    assert!(drop_set(&store).await.unwrap().is_none());
 }

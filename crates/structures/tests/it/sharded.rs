@@ -21,7 +21,7 @@ use crate::support::sieve::Sieve;
 
 /// The batches of a resharding of few shards that are items: one reads the map, one what is to fit, one writes the plan, one makes the shards, one reads the map again, one
 /// puts the new map in force, ...
-const MAKES: u64 = 4;
+pub(crate) const MAKES: u64 = 4;
 /// ... and this one begins to fill it.
 pub(crate) const FILLS: u64 = 7;
 
@@ -51,12 +51,12 @@ pub(crate) fn contents(memory: &MemoryStore) -> BTreeMap<Vec<u8>, Vec<u8>> {
     contents
 }
 
-async fn set(store: &StoreRef, shards: u16) -> ShardedSet {
+pub(crate) async fn set(store: &StoreRef, shards: u16) -> ShardedSet {
     ShardedSet::options().shards(shards).open_or_create(store, "n").await.unwrap()
 }
 
 /// A set of 40 members whose resharding to 3 shards has put the map in force, and died.
-async fn moving(store: &StoreRef) {
+pub(crate) async fn moving(store: &StoreRef) {
     set(store, 2).await.add((0..40).map(|member| member.to_string())).await.unwrap();
     let hooked = Hooked::new(store);
     let dying = set(&hooked.shared(), 2).await;

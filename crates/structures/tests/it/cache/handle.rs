@@ -16,6 +16,7 @@ use crate::cache::support::{
 };
 use crate::lock::support::{Dialect, Reprofiled, memory};
 use crate::support::probe::Probe;
+use crate::support::shaped::Shaped;
 
 /// The index of the key `k`.
 const INDEX_OF_K: &str = "BMN9mZPii-apIe";
@@ -536,4 +537,15 @@ async fn a_lease_says_whose_value_is_to_be_made() {
     for key in ["", "k", "/index?page=2"] {
         assert_eq!(leased(&cache, key).await.key(), key.as_bytes());
     }
+}
+
+#[tokio::test]
+async fn an_entry_may_live_as_long_as_the_store_keeps_anything_and_no_longer() {
+    let (_, inner) = clocked();
+    let store = Shaped::over(&inner, |profile| profile.ttl_max = secs(100));
+    Cache::options().ttl(secs(60)).stale(secs(40)).open_or_create(&store, "c").await.unwrap();
+    let longer = Cache::options().ttl(secs(60)).stale(secs(40) + Duration::from_millis(1));
+    let error = longer.open_or_create(&store, "c").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput);
+    assert!(error.to_string().contains("the limit on this store is 100s"), "{error}");
 }

@@ -128,3 +128,33 @@ async fn a_cache_that_places_its_entries_otherwise_is_left_alone() {
         }
     }
 }
+
+/// The lease goes on: who asks then has to wait, and is served nothing.
+#[tokio::test]
+async fn a_stale_value_whose_time_ends_beside_a_lease_is_told_as_none() {
+    let (clock, store) = clocked();
+    let cache = options().lease(secs(60)).clock(clock.clone()).open_or_create(&store, "c").await.unwrap();
+    cached(&cache, "k", "value").await;
+    clock.advance(secs(11));
+    let _lease = leased(&cache, "k").await;
+    for (passed, value_bytes, left) in [(0, Some(5), 4), (3, Some(5), 1), (1, None, 0), (1, None, 0)] {
+        clock.advance(secs(passed));
+        let entry = look(&store, "k").await.unwrap();
+        assert_eq!((entry.state, entry.value_bytes, entry.left), (CacheState::Rebuilding, value_bytes, secs(left)));
+    }
+}
+
+#[tokio::test]
+async fn a_count_that_had_less_time_than_its_caller_says_that_it_is_not_all() {
+    let store: StoreRef = Arc::new(MemoryStore::new());
+    Cache::open_or_create(&store, "c").await.unwrap();
+    let patient = Ctx { deadline: Some(ambient::now() + secs(600)) };
+    let some = cache_entries(&store, &Cut(ErrorKind::Timeout), patient, &name(), secs(60)).await.unwrap();
+    assert_eq!((some.count, some.are_all), (2, false));
+}
+
+#[test]
+fn states_have_words() {
+    let all = [CacheState::Fresh, CacheState::Stale, CacheState::Rebuilding, CacheState::Over];
+    assert_eq!(all.map(CacheState::as_str), ["fresh", "stale", "being rebuilt", "over"]);
+}

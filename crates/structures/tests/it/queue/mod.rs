@@ -16,6 +16,7 @@ mod moved;
 mod openings;
 mod pushes;
 mod removal;
+mod stores;
 pub(crate) mod support;
 mod takes;
 mod tries;

@@ -9,3 +9,4 @@ mod model;
 mod quiet;
 mod servers;
 mod text;
+mod writes;

@@ -9,4 +9,5 @@ mod order;
 mod races;
 mod renewals;
 pub(crate) mod support;
+mod tries;
 mod turning;

@@ -31,7 +31,7 @@ pub(super) fn is_same_product(root: &Path, commit: &str, places: &[&str]) -> boo
 pub(crate) fn product_of<'t>(file: &str, text: &'t str) -> Cow<'t, str> {
     match file {
         "Cargo.lock" => without_tools(text).into(),
-        file if file.ends_with(".rs") => without_tests(file, text).into(),
+        file if file.ends_with(".rs") => without_declared(without_tests(file, text)),
         _ => text.into(),
     }
 }
@@ -55,6 +55,21 @@ fn without_tests<'t>(file: &str, text: &'t str) -> &'t str {
         _ => text,
     }
     .trim_end()
+}
+
+/// Without the lines that name a module of tests, wherever they stand: its text is in a file of its own.
+fn without_declared(text: &str) -> Cow<'_, str> {
+    const DECLARED: &str = "#[cfg(test)]\nmod ";
+    let mut pieces = text.split(DECLARED);
+    let mut left = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.split_once(";\n").or_else(|| piece.strip_suffix(';').map(|name| (name, ""))) {
+            Some((name, rest)) if name == "tests" || name.ends_with("_tests") => left.push_str(rest),
+            _ => left.extend([DECLARED, piece]),
+        }
+    }
+    left.truncate(left.trim_end().len());
+    left.into()
 }
 
 #[cfg(test)]
@@ -107,6 +122,9 @@ mod tests {
         let shared = with(&["a"]).replace("mod tests", "pub(crate) mod tests");
         let elsewhere = format!("{CODE}\n#[cfg(test)]\n#[path = \"code_tests.rs\"]\nmod tests;\n");
         assert!(code(CODE, &shared) && code(CODE, &elsewhere));
+        let named = format!("{CODE}\n#[cfg(test)]\nmod tests;\n");
+        let (uses, more) = ("mod a;\nmod c;\n", "mod a;\n#[cfg(test)]\nmod b_tests;\nmod c;\n");
+        assert!(code(CODE, &named) && code(uses, more) && code(more, uses));
         assert!(is_same("tests/it/main.rs", Some("a\n"), Some("a\nb\n")));
         assert!(is_same("src/code_tests.rs", None, Some("a\n")) && is_same("src/code_tests.rs", Some("a\n"), None));
     }
@@ -123,6 +141,8 @@ mod tests {
         product("tests/Cargo.toml", Some("a"), Some("b"));
         let behind = |what: &str| format!("{CODE}{}{what}\n", tests(&["a"]));
         product("src/code.rs", Some(&behind("fn two() {}")), Some(&behind("fn three() {}")));
+        product("src/code.rs", Some("mod a;\n"), Some("mod a;\n#[cfg(test)]\nmod b;\n"));
+        product("src/code.rs", Some("mod a;\n"), Some("mod a;\nmod b_tests;\n"));
         product("src/code.rs", Some(CODE), Some(&format!("{CODE}\n#[cfg(test)]\n#[path = \"code.rs\"]\nmod tests;\n")));
     }
 

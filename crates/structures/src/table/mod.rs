@@ -65,7 +65,8 @@
 //! Entries have lives ([`put_for`](Table::put_for)) in a table made with [`ttl(true)`](TableOptions::ttl): there each put makes the entry
 //! anew, under its own incarnation, and the list names the life of each. It costs a put of an existing entry two round trips more.
 //! An entry that is missing is absent, not lost, from five minutes before its life's end by the reader's clock, since clocks
-//! disagree: so a loss within the last five minutes of a life is not told. The life itself is ended by the store's clock.
+//! disagree: so a loss within the last five minutes of a life is not told. The life itself is ended by the store's clock. It is told with each write that makes or lists the
+//! entry, as what is left of it when that is sent: where one is held back on its way, the entry lasts longer by as long.
 //! A put that took an entry's place, and whose maker died before he listed it, leaves the one before it on the list. Is the new life over before anybody has read the entry,
 //! the key is `Lost` until it is put or removed: nobody can know what was there.
 //!

@@ -23,6 +23,9 @@ const REST_MS_MAX: u64 = 700;
 const MILLIS_OFF: Duration = Duration::from_millis(100);
 const SECONDS_OFF: Duration = Duration::from_millis(1_250);
 
+/// Longer than a server is stopped, or a message under way, one after the other.
+const HELD_BACK: Duration = Duration::from_secs(60);
+
 /// By value: a second to four, or for ever.
 fn life_of(value: i64) -> Option<Duration> {
     let life_s = value.unsigned_abs() % 5;
@@ -50,7 +53,8 @@ pub(super) fn table(arena: Arena, run: Run) -> Boxed<Verdict> {
             times.note(&ended.history);
         }
         ended.judge(|calls, excuses| {
-            let lives = Lives { of: life_of, early: off, late: 2 * off, may_lose: excuses.lost };
+            let (late, smooth_until, may_lose) = (2 * off, excuses.smooth_until, excuses.lost);
+            let lives = Lives { of: life_of, early: off, late, smooth_until, held_back: HELD_BACK, may_lose };
             judge(calls, excuses, |calls| ends(calls, &times.take(), lives))
         })
     })

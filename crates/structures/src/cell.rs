@@ -132,7 +132,7 @@ pub(crate) mod tests {
             self.asked.lock().unwrap().push((ctx, batch.clone()));
             let answers: Vec<Option<Result<Reply>>> = {
                 let mut rule = self.rule.lock().unwrap();
-                batch.iter().map(|op| rule(op)).collect()
+                batch.iter().map(&mut **rule).collect()
             };
             Run::pending(async move {
                 let sent: Batch =

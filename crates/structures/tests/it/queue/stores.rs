@@ -21,7 +21,7 @@ async fn a_store_that_lacks_what_they_need_is_told_what_that_is() {
         for kind in BOTH {
             let memory = Arc::new(MemoryStore::new());
             let store = Shaped::over(&(memory.clone() as StoreRef), lacks);
-            let error = Line::try_open(kind, &store, &small()).await.err().expect("it lacks something");
+            let error = Line::try_open(kind, &store, &small()).await.expect_err("it lacks something");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(error.to_string().contains(named), "{error}");
             assert_eq!(memory.stats().items, 0, "nothing is made");

@@ -39,6 +39,7 @@
 //! | put joins an entry that others remove before its add, sent along, has arrived | the add makes it anew: while such a put is under way its value may be read, removed, and read again. Where it may come after the call, the put is `Unknown` |
 //! | put joins an entry that is not listed yet | it lists the entry itself before it is acknowledged; its maker does the same, and either is enough. Is the entry gone by then, and does the list not name its key, it may have been lost unlisted: `Unknown`, unless the store cannot lose it |
 //! | put joins an entry that is being removed | the token has changed: the remove looks again, and removes what it finds, or the put came after the delete and makes a new incarnation |
+//! | remove, in a table with lives, of an entry whose place a put takes meanwhile | begins anew with what is there, and removes that: it was there all the time |
 //! | remove of an entry that its maker has not listed yet | **e** notes both *listed* and *leaving*; the maker's own *listed*, however late, changes nothing, not after *gone* either: the list remembers the last 1,024 that are gone. Whoever notes *listed* more than 100 ms after he saw the entry looks again: is it missing by then, and may the list have forgotten why, he notes it *gone*, and his put is `Unknown`; is a newer one there, that gets another incarnation, which takes the late one along |
 //! | a renewal (a new incarnation in the entry's place) comes between the steps of a remove | what was written to the entry is still in it, so the remove knows it again, and removes it under its new incarnation |
 //! | remove and remove | one deletes; the other finds it gone and answers false. Where it came and went between the other's steps, the list tells that from a loss: as for readers, it is read again |
@@ -77,7 +78,7 @@
 //! | get_many | 1 a node for each batch that the keys fill; where some are missing as above, for each 65,536 keys |
 //! | put of an existing entry | 1; 3 where two values do not fit into one item; 3 in a table with lives, 4 where the entry is not listed yet |
 //! | put of a new one | 2, and 2 behind the caller; 3 where they took more than 100 ms |
-//! | remove | 3, and 2 behind the caller; of what is missing 2; 4 where others are removing it, of what is lost 5 |
+//! | remove | 3, and 2 behind the caller; of what is missing 2; 4 where others are removing it, of what is lost 5; 3 more each time that others put it meanwhile |
 //! | keys | 1; 2 while entries are being removed, or lives end |
 //! | entries | as keys, and 1 a node |
 //! | open | 1 |

@@ -437,7 +437,10 @@ impl Inner {
             let incarnation = entry.as_ref().map(|entry| entry.incarnation);
             if let Some((before, writes)) = leaving.take_if(|(before, _)| Some(*before) != incarnation) {
                 self.tidy_behind(key, before);
-                if !entry.as_ref().is_some_and(|entry| entry.goes_on_from(before, &writes)) {
+                let goes_on = entry.as_ref().is_some_and(|entry| entry.goes_on_from(before, &writes));
+                // In a table with lives a put takes the entry's place under another name: nothing of it was removed.
+                let took_its_place = self.has_lives && !is_in_doubt && entry.is_some();
+                if !goes_on && !took_its_place {
                     // Deleted by a try whose reply was lost, or by others.
                     return Ok(is_in_doubt);
                 }

@@ -478,6 +478,28 @@ async fn a_put_between_the_steps_of_a_remove_is_removed_or_stays_listed() {
     }
 }
 
+/// There each put takes the entry's place under another name. It was there all the time, so a remove may not say that it was not (the job of tables with lives, simulation seed 998132987).
+#[tokio::test]
+async fn with_lives_a_put_between_the_steps_of_a_remove_is_removed_or_comes_after_it() {
+    let store = evicting();
+    drop(Table::options().ttl(true).open_or_create(&store, "t").await.unwrap());
+    for nth in 1..=4 {
+        let (table, hooked, removing) = two(&store).await;
+        table.put("k", "v").await.unwrap();
+        table.settle().await;
+        let putting = table.clone();
+        before(&hooked, nth, move || async move { putting.put_for("k", "w", Duration::from_secs(60)).await.unwrap() });
+        assert!(removing.remove("k").await.unwrap(), "{nth}");
+        removing.settle().await;
+        table.settle().await;
+        if nth == 4 {
+            assert_eq!(table.get("k").await.unwrap().unwrap(), "w", "put behind the removal");
+            assert!(table.remove("k").await.unwrap());
+        }
+        is_gone_for_good(&table, "k").await;
+    }
+}
+
 #[tokio::test]
 async fn of_two_removes_one_removes_and_a_put_in_between_stays() {
     let store = evicting();

@@ -417,17 +417,7 @@ mod tests {
 
     #[test]
     fn a_manifest_of_more_keys_or_copies_than_one_is_a_mismatch() {
-        let params = Params {
-            period_ms: 86_400_000,
-            offset_ms: 0,
-            seed: 0,
-            precision: Precision::Compact,
-            ids: IdKind::Any,
-            shape: Shape::Blob,
-            expected: 100,
-            keep_ms: 0,
-            zone: None,
-        };
+        let params = days();
         let good = Manifest::new(Kind::UniqueVisitors, LAYOUT, Ledger::SHARDS, params.encode());
         let name = Name::new("site").unwrap();
         let open = |manifest: Manifest| UniqueVisitorsOptions::default().compare(&name, &manifest);

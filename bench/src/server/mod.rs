@@ -25,6 +25,8 @@ use process::{MEMORY_MB, Served, cpu_time};
 pub(crate) use process::{ServeArgs, serve};
 
 const CONNECTIONS: usize = 50;
+/// Of servers that keep data: as many clients as the durable store's other figures are of.
+const DURABLE_CONNECTIONS: usize = 32;
 const ROUNDS_MAX: usize = 9;
 const WINDOW_MIN: Duration = Duration::from_millis(400);
 /// Values of the items whose memory is measured.
@@ -42,9 +44,10 @@ const EVERY_SECOND: &str = "larder serve, sync=every:1s";
 const REDIS: &str = "Redis, appendfsync always";
 const REDIS_EVERY: &str = "Redis, appendfsync everysec";
 
-/// Some requests of a kind at once, on each connection.
+/// Some requests of a kind at once, on each of some connections.
 #[derive(Clone, Copy)]
 struct Work {
+    connections: usize,
     request: Request,
     depth: usize,
 }
@@ -72,7 +75,7 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
             fill(&runtime, addr, KEYS, VALUE_BYTES)?;
         }
         for (request, depth) in works() {
-            let work = Work { request, depth };
+            let work = Work { connections: CONNECTIONS, request, depth };
             let peer = |label, addr, pid| Peer { label, addr, pid, work };
             let peers = [
                 peer(OURS, ours.addr, ours.pid()),
@@ -88,7 +91,7 @@ pub(crate) fn measure(plan: &Plan, progress: &Progress) -> Result<Findings> {
     contests.extend(abused(plan, progress, &runtime)?);
     contests.extend(durable(plan, progress, &runtime)?);
     let how = format!(
-        "{CONNECTIONS} connections on loopback, each with so many requests at once; keys of {KEY_BYTES} bytes, values of {VALUE_BYTES}, {KEYS} items; memcached {version} (-m {MEMORY_MB}); client and server share \
+        "{CONNECTIONS} connections on loopback, {DURABLE_CONNECTIONS} for durable sets, each with so many requests at once; keys of {KEY_BYTES} bytes, values of {VALUE_BYTES}, {KEYS} items; memcached {version} (-m {MEMORY_MB}); client and server share \
          the cores; {} rounds of {:?}. Memory: {} items, values of {SMALL_VALUE_BYTES} bytes.",
         plan.rounds.min(ROUNDS_MAX),
         plan.window.max(WINDOW_MIN),
@@ -112,7 +115,7 @@ enum Figure {
 
 /// Rate, p99 and processor time of the same work.
 fn compare(plan: &Plan, progress: &Progress, runtime: &Runtime, where_: &str, peers: &[Peer]) -> Result<Vec<Contest>> {
-    let Work { request, depth } = peers[0].work;
+    let Work { request, depth, .. } = peers[0].work;
     let mut contests = Vec::new();
     for figure in [Figure::Rate, Figure::P99, Figure::Cpu] {
         let (unit, what) = match figure {
@@ -141,7 +144,7 @@ fn compare(plan: &Plan, progress: &Progress, runtime: &Runtime, where_: &str, pe
 fn contestant<'a>(plan: &Plan, runtime: &'a Runtime, peer: Peer, figure: Figure) -> Result<Contestant<'a>> {
     let Peer { label, addr, pid, work } = peer;
     let connect = |seed| runtime.block_on(Client::connect(addr, work.request, work.depth, seed));
-    let mut clients = (0..CONNECTIONS as u64).map(connect).collect::<Result<Vec<Client>>>()?;
+    let mut clients = (0..work.connections as u64).map(connect).collect::<Result<Vec<Client>>>()?;
     let window = plan.window.max(WINDOW_MIN);
     Ok(Contestant::new(label, String::new(), move || {
         clients.iter_mut().for_each(|client| client.ms.clear());
@@ -170,7 +173,7 @@ fn abused(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Option<
     fill(runtime, quiet.addr, KEYS, VALUE_BYTES)?;
     fill(runtime, abused.addr, KEYS, VALUE_BYTES)?;
     let _abuse = Abuse::of(abused.addr)?;
-    let work = Work { request: Request::ClassicGet, depth: 1 };
+    let work = Work { connections: CONNECTIONS, request: Request::ClassicGet, depth: 1 };
     let contestants = [(ABUSED, &abused), (OURS, &quiet)]
         .map(|(label, server)| Peer { label, addr: server.addr, pid: server.pid(), work })
         .into_iter()
@@ -217,7 +220,8 @@ fn durable(plan: &Plan, progress: &Progress, runtime: &Runtime) -> Result<Vec<Co
         if !plan.wants(&name) {
             continue;
         }
-        let peer = |label, addr, pid, request| Peer { label, addr, pid, work: Work { request, depth } };
+        let work = |request| Work { connections: DURABLE_CONNECTIONS, request, depth };
+        let peer = |label, addr, pid, request| Peer { label, addr, pid, work: work(request) };
         let peers = [
             peer(ALWAYS, ours.addr, ours.pid(), Request::ClassicSet),
             peer(EVERY, ours_every.addr, ours_every.pid(), Request::ClassicSet),

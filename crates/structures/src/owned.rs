@@ -189,4 +189,42 @@ mod tests {
             assert!(matches!(set.remove_op(&profile(has)).verb, Verb::Delete { .. }), "{has:?}");
         }
     }
+
+    /// Bits, too, are another program's where they do not begin with a mark.
+    #[test]
+    fn bits_are_removed_by_their_mark_where_there_are_any() {
+        let bits = Owned::bits(key(), vec![Bytes::from_static(b"mark"), Bytes::from_static(b"former")]);
+        let Verb::Native(native) = bits.remove_op(&profile(Families::BITS)).verb else { panic!("it asks for no mark") };
+        let act = GuardedBitsAct::Drop { or: vec![Bytes::from_static(b"former")] };
+        assert_eq!(*native, Native::GuardedBits(GuardedBits { mark: Bytes::from_static(b"mark"), act }));
+        for has in [Families::empty(), Families::SET] {
+            assert!(matches!(bits.remove_op(&profile(has)).verb, Verb::Delete { .. }), "{has:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_made_is_removed_again_by_its_mark_and_where_it_was_made() {
+        let route = larder_core::Route { with: None, rank: 1 };
+        let undone = |native: Native| {
+            let undo = undo_op(&Op::native(key(), native).routed(route.clone()));
+            assert_eq!((&undo.key, &undo.route), (&key(), &route));
+            undo.verb
+        };
+        let mark = Bytes::from_static(b"mark");
+        let Verb::Native(make) = make_op(key(), Collection::Hash, mark.clone(), None).verb else {
+            panic!("no native op")
+        };
+        let act = GuardedAct::Drop { or: Vec::new() };
+        let drops = Native::Guarded(Guarded { of: Collection::Hash, mark: mark.clone(), act });
+        assert_eq!(undone(*make), Op::native(key(), drops).verb);
+        let drops =
+            Native::GuardedBits(GuardedBits { mark: mark.clone(), act: GuardedBitsAct::Drop { or: Vec::new() } });
+        assert_eq!(undone(Native::BitsMake { value: mark }), Op::native(key(), drops).verb);
+        let unmarked = Native::SortedAdd { entries: Vec::new(), only: larder_core::native::Only::empty() };
+        assert_eq!(undone(unmarked), Op::native(key(), Native::Remove).verb);
+        let put = Op::put(key(), larder_core::PutMode::Add, "v", larder_core::Ttl::Never).routed(route.clone());
+        let undo = undo_op(&put);
+        assert!(matches!(undo.verb, Verb::Delete { cas: None }), "{undo:?}");
+        assert_eq!(undo.route, route);
+    }
 }

@@ -290,3 +290,54 @@ impl fmt::Debug for Vigil {
         f.debug_struct("Vigil").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use larder_core::SystemClock;
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::cell::tests::Answering;
+    use crate::manifest::Kind;
+
+    fn counter(copies: u8) -> (Arc<Answering>, Arc<Vigil>) {
+        let answering = Answering::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+        let manifest = Manifest { copies, ..Manifest::new(Kind::Counter, 1, 1, Bytes::new()) };
+        let name = Name::new("n").unwrap();
+        let vigil = Vigil::new(&answering.shared(), SystemClock::shared(), &name, &manifest).unwrap();
+        (answering, vigil)
+    }
+
+    #[tokio::test]
+    async fn a_look_asks_each_server_that_has_a_copy_of_the_manifest() {
+        for (copies, ranks) in [(0, vec![0]), (1, vec![0]), (3, vec![0, 1, 2])] {
+            let (answering, vigil) = counter(copies);
+            assert!(
+                matches!(vigil.look(Ctx::default(), Batch::new()).await.1, Sight::Gone { missing } if missing == ranks)
+            );
+            let asked = answering.asked();
+            let asked: Vec<u8> = asked.iter().flat_map(|(_, batch)| batch).map(|op| op.route.rank).collect();
+            assert_eq!(asked, ranks, "{copies} copies");
+        }
+    }
+
+    /// A second look at the data would tell nothing where there are no copies that a drop may have missed.
+    #[tokio::test]
+    async fn a_manifest_without_copies_is_put_back_by_a_look_at_the_data_and_a_write() {
+        let (answering, vigil) = counter(1);
+        let cell = vigil.manifest.cells(&vigil.name, 0).unwrap().remove(0);
+        let put = Op::put(cell.key, PutMode::Set, "a slot", Ttl::Never);
+        assert!(matches!(answering.shared().run(Ctx::default(), Batch::from_iter([put])).await[0], Ok(Reply::Stored)));
+        answering.asked();
+        vigil.put_back(vec![0]);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        let asked = answering.asked();
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        assert!(
+            matches!(vigil.look(Ctx::default(), Batch::new()).await.1, Sight::Ours { missing } if missing.is_empty())
+        );
+    }
+}

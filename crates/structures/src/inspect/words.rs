@@ -138,4 +138,14 @@ mod tests {
             assert_eq!(said, [("parameters", "\"new\\xff\"".to_owned())], "{kind:?}");
         }
     }
+
+    /// What is in a cache may go at any time, wherever it is.
+    #[test]
+    fn what_a_cache_loses_is_a_miss_on_every_store() {
+        let cache = Manifest::new(Kind::Cache, 1, 0, Bytes::new());
+        for durability in [Durability::Process, Durability::Server, Durability::Disk] {
+            let said = guarantee(&cache, &Profile { durability, ..Profile::unlimited("any") });
+            assert!(said.contains("a loss is a miss") && !said.contains("is an error"), "{said}");
+        }
+    }
 }

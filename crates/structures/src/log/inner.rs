@@ -255,3 +255,26 @@ impl fmt::Debug for Inner {
         f.debug_struct("Inner").field("name", &self.name).field("params", &self.params).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::EventLog;
+
+    /// Whose clock is as far behind as may be still wants the last event of a chunk when the retention ends.
+    #[tokio::test]
+    async fn a_chunk_is_over_behind_the_last_millisecond_that_anybody_wants_it() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let options = EventLog::options().chunk(Duration::from_secs(60)).retention(Duration::from_secs(600));
+        let log = options.open_or_create(&store, "l").await.unwrap();
+        // Of the times up to 599,999.
+        let last_ms = 599_999 + 600_000 + CLOCKS_APART_MAX.as_millis() as u64;
+        assert!(!log.inner.is_over(9, last_ms));
+        assert!(log.inner.is_over(9, last_ms + 1));
+        assert!(!log.inner.is_over(10, last_ms + 1));
+    }
+}

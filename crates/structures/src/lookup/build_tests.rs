@@ -231,3 +231,29 @@ async fn blocks_that_are_gone_when_they_are_read_back_are_a_loss_where_nothing_i
         assert_eq!(told(name), events);
     }
 }
+
+#[tokio::test]
+async fn rows_of_many_blocks_are_read_at_once_up_to_a_mebibyte_of_blocks() {
+    let answering = Answering::over(&memory());
+    let options = PackedTable::options().block_bytes(1024);
+    let table = options.open_or_create(&answering.shared(), "t").await.unwrap();
+    assert!(table.build(rows(2_000)).await.unwrap().blocks > 10);
+    answering.asked();
+    let keys: Vec<LookupKey> = (0..2_000u64).map(LookupKey::from).collect();
+    assert!(table.get_many(&keys).await.unwrap().iter().all(Option::is_some));
+    let batches = answering.asked().len();
+    assert!(batches <= 2, "{batches} batches");
+}
+
+/// Others are first again and again: a build goes on for twice as long as one request may take.
+#[tokio::test]
+async fn a_head_that_others_write_is_tried_for_twice_the_timeout() {
+    let answering = Answering::over(&memory());
+    let timeout = Duration::from_millis(200);
+    let table = PackedTable::options().timeout(timeout).open_or_create(&answering.shared(), "t").await.unwrap();
+    answering.by(|op| is_head(op).then_some(Ok(larder_core::Reply::Exists)));
+    let begin = std::time::Instant::now();
+    let error = table.build(rows(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(begin.elapsed() >= 2 * timeout, "after {:?}", begin.elapsed());
+}

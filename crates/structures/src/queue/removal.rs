@@ -381,7 +381,7 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use larder_core::{Effect, Error, ErrorKind, StoreRef};
+    use larder_core::{Cas, Effect, Error, ErrorKind, StoreRef, Verb};
     use larder_store_memory::MemoryStore;
 
     use super::super::engine::Engine;
@@ -389,6 +389,7 @@ mod tests {
     use super::super::options::Settings;
     use super::super::past::Chain;
     use super::*;
+    use crate::cell::tests::Answering;
     use crate::manifest::Kind;
     use crate::name::Name;
 
@@ -417,7 +418,7 @@ mod tests {
                 kept: None,
                 chain: chain.clone(),
                 bytes: 100,
-                cas: None,
+                cas: Some(Cas { token: 1, session: 1 }),
                 last: 0,
             };
             shelf.keep(number, Some(content), segments, 100);
@@ -535,6 +536,7 @@ mod tests {
         let begin = tokio::time::Instant::now();
         assert!(consumer.pauses_for_a_note(&mut backoff(), since, within(Duration::from_secs(60))).await);
         assert!(!begin.elapsed().is_zero());
+        assert!(consumer.pauses_for_a_note(&mut backoff(), since, Ctx::default()).await, "a call without a deadline");
         // They have given up, or the caller has no time left.
         let long_ago = now - NOTE_WAIT;
         assert!(!consumer.pauses_for_a_note(&mut backoff(), long_ago, within(Duration::from_secs(60))).await);
@@ -542,5 +544,129 @@ mod tests {
         // There is nothing that others have to know.
         consumer.removals.known.insert(incarnation, Removal::Refused);
         assert!(!consumer.pauses_for_a_note(&mut backoff(), since, within(Duration::from_secs(60))).await);
+    }
+
+    #[test]
+    fn another_that_is_to_remove_a_segment_decides_what_became_of_it() {
+        let named = |writer, is_second| Some(Remover { writer, seq: 99, is_second });
+        for removal in [Removal::InDoubt, Removal::Missing] {
+            for may_evict in [false, true] {
+                let mut removals = removals(may_evict);
+                removals.known.insert(100, removal);
+                // He has only just been named: what this one's own removal met with was before.
+                assert_eq!(fate_of(&removals, named(8, false)), Fate::Open, "{removal:?}, may evict: {may_evict}");
+            }
+        }
+        // What the other sent may have come to it before this one's.
+        let mut removals = removals(true);
+        removals.known.insert(100, Removal::InDoubt);
+        assert_eq!(fate_of(&removals, named(ME, true)), Fate::Open);
+    }
+
+    #[test]
+    fn of_a_state_that_is_another_by_now_only_what_a_removal_found_is_known() {
+        let (mut state, mut shelf) = drained(1);
+        state.records[0].remover = Some(Remover { writer: ME, seq: 99, is_second: false });
+        shelf.keep(0, None, state.tail, state.seq - 1);
+        for (known, fate) in [
+            (None, Fate::Open),
+            (Some(Removal::Refused), Fate::Open),
+            (Some(Removal::Missing), Fate::Evicted),
+            (Some(Removal::Removed), Fate::Removed),
+        ] {
+            let mut removals = removals(true);
+            removals.known.extend(known.map(|removal| (100, removal)));
+            let seen = shelf.get(0).expect("it was looked for");
+            assert_eq!(removals.fate(&state, &state.records[0], seen, false), fate, "{known:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_on_record_any_more_is_forgotten() {
+        let (mut state, mut shelf) = drained(2);
+        shelf.begin(None);
+        (0..2).for_each(|number| shelf.keep(number, None, 2, state.seq));
+        let mut removals = removals(true);
+        removals.known.extend([(100, Removal::Removed), (101, Removal::Removed)]);
+        removals.note_missed(&state, Order::Fifo, &shelf);
+        state.records.remove(0);
+        removals.forget_all_but(&state);
+        assert_eq!(removals.known.keys().collect::<Vec<_>>(), [&101]);
+        assert_eq!(removals.missed.keys().collect::<Vec<_>>(), [&101]);
+    }
+
+    #[test]
+    fn a_removal_is_taken_over_sixteen_writes_behind_the_one_that_names_its_remover() {
+        let (mut state, shelf) = drained(1);
+        removals(true).intend(&mut state, Order::Fifo, &shelf);
+        // The write that names him.
+        state.seq += 1;
+        let another = |state: &State| {
+            let mut state = state.clone();
+            Removals::new(8, true, Duration::from_secs(5)).intend(&mut state, Order::Fifo, &shelf);
+            state.records[0].remover.unwrap()
+        };
+        state.seq += WRITES_UNTIL_TAKEN_OVER - 1;
+        assert_eq!(another(&state).writer, ME);
+        state.seq += 1;
+        let Remover { writer, is_second, .. } = another(&state);
+        assert_eq!((writer, is_second), (8, true));
+    }
+
+    #[test]
+    fn what_a_writer_is_to_remove_is_due_until_that_is_answered() {
+        let (mut state, shelf) = drained(2);
+        let mut removals = removals(true);
+        let due = |removals: &Removals, state: &State| -> Vec<u64> {
+            removals.due(state, Order::Fifo).map(|(record, _)| record.segment).collect()
+        };
+        assert_eq!(due(&removals, &state), [0; 0], "nobody is named yet");
+        removals.intend(&mut state, Order::Fifo, &shelf);
+        assert_eq!(due(&removals, &state), [0, 1]);
+        removals.known.extend([(100, Removal::Removed), (101, Removal::InDoubt)]);
+        assert_eq!(due(&removals, &state), [1]);
+        assert_eq!(due(&Removals::new(8, true, Duration::from_secs(5)), &state), [0; 0]);
+    }
+
+    async fn consumer(store: &StoreRef) -> Consumer {
+        let name = Name::new("q").unwrap();
+        let (engine, view) = Engine::open(store, &name, Kind::Queue, &Settings::default(), true).await.unwrap();
+        Consumer::new(Arc::new(engine), view)
+    }
+
+    #[tokio::test]
+    async fn a_removal_has_half_of_what_is_left_of_a_call_and_a_second_where_that_has_no_end() {
+        for (within, least, most) in [(Some(60), 20, 30), (None, 0, 1)] {
+            let answering = Answering::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+            let mut consumer = consumer(&answering.shared()).await;
+            let (mut state, shelf) = drained(1);
+            state.records[0].remover = Some(Remover { writer: consumer.removals.writer, seq: 99, is_second: false });
+            consumer.view = consumer.view.map(|view| View { state, ..view });
+            consumer.shelf = shelf;
+            answering.asked();
+            let begin = ambient::now();
+            let deadline = within.map(|secs| begin + Duration::from_secs(secs));
+            consumer.clear_up(Ctx { deadline }).await;
+            let asked = answering.asked();
+            let removes = |batch: &Batch| batch.iter().any(|op| matches!(op.verb, Verb::Delete { cas: Some(_) }));
+            let (ctx, _) = asked.iter().find(|(_, batch)| removes(batch)).expect("it was to be removed");
+            let given = ctx.deadline.expect("it has an end").saturating_duration_since(begin);
+            assert!(given > Duration::from_secs(least), "{within:?}: {given:?}");
+            // A machine may stand still for a moment.
+            assert!(given < Duration::from_secs(most + 10), "{within:?}: {given:?}");
+        }
+    }
+
+    /// What others have to know may have to wait for a later call, as where the state has no room for it: this one does not.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_can_note_nothing_now_does_not_wait() {
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let mut consumer = consumer(&store).await;
+        consumer.removals.may_evict = true;
+        let incarnation = consumer.view.as_ref().expect("it is open").state.incarnation;
+        consumer.removals.known.insert(incarnation, Removal::Removed);
+        let begin = tokio::time::Instant::now();
+        consumer.clear_up(Ctx { deadline: Some(ambient::now() + Duration::from_secs(60)) }).await;
+        assert!(begin.elapsed().is_zero(), "it waited for {:?}", begin.elapsed());
     }
 }

@@ -437,4 +437,45 @@ mod tests {
             }
         }
     }
+
+    /// The quick code has a count of its own for each width that it knows, and leaves fewer than eight to the other.
+    #[test]
+    fn numbers_of_up_to_twelve_bits_without_gaps_are_counted_eight_at_a_time() {
+        let bytes = [0xff; 256];
+        for width in 1..=13u8 {
+            let mut lanes: [Vec<u64>; LANES] = std::array::from_fn(|_| vec![0; 1 << width]);
+            let counted = count_packed(&bytes, 3, width, 29, &mut lanes);
+            assert_eq!(counted, if width <= 12 { 24 } else { 0 }, "of {width} bits");
+            let sum: u64 = lanes.iter().filter_map(|lane| lane.last()).sum();
+            assert_eq!(sum, u64::from(counted), "of {width} bits");
+        }
+    }
+
+    /// The fourth of four may end just behind what a word has for certain.
+    #[test]
+    fn a_bit_that_is_far_from_the_next_is_counted_from_wherever_it_is_read() {
+        let bytes = [0xff; 64];
+        for step in 1..=24 {
+            for first in 0..8 {
+                let mut lanes: [Vec<u64>; LANES] = std::array::from_fn(|_| vec![0; 2]);
+                count_dense(&bytes, (first, step, 1), 16, &mut lanes);
+                let sums: [u64; 2] = [0, 1].map(|at| lanes.iter().map(|lane| lane[at]).sum());
+                assert_eq!(sums, [0, 16], "bits {step} apart, from bit {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_groups_are_counted_as_there_may_be_and_not_one_more() {
+        let schema = Schema::parse(["a:u24"]).unwrap();
+        let mut tally = Tally::new(&schema, &["a"]).unwrap();
+        let most = 1 << 20;
+        let Counts::Sparse(counts) = &mut tally.counts else { panic!("so many groups have no places") };
+        counts.reserve(most as usize);
+        counts.extend((0..most - 1).map(|group| (group, 1)));
+        // The last that there may be, and one that is there.
+        tally.add(most - 1, 1).unwrap();
+        tally.add(0, 1).unwrap();
+        assert_eq!(tally.add(most, 1).unwrap_err().kind(), ErrorKind::BadInput);
+    }
 }

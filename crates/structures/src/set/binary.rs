@@ -189,3 +189,84 @@ fn check(name: &Name, manifest: &Manifest, options: &SetOptions) -> Result<()> {
     }
     manifest.expect_shards(name, SHARDS_MAX, options.shards)
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_core::{Batch, Profile, PutMode, Run, Store, Verb};
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::Set;
+    use crate::cell::tests::Answering;
+
+    /// A store that others get to as well before it has carried out what it is asked to.
+    #[derive(Debug)]
+    struct Yielding(StoreRef);
+
+    impl Store for Yielding {
+        fn profile(&self) -> Arc<Profile> {
+            self.0.profile()
+        }
+
+        fn run<'a>(&'a self, ctx: Ctx, batch: Batch) -> Run<'a> {
+            Run::pending(async move {
+                tokio::task::yield_now().await;
+                self.0.run(ctx, batch).await
+            })
+        }
+    }
+
+    fn name() -> Name {
+        Name::new("s").unwrap()
+    }
+
+    #[test]
+    fn a_set_of_another_hash_or_with_copies_is_of_another_release() {
+        let made = Manifest::new(Kind::Set, LAYOUT, 1, Bytes::from_static(&[HASH_XXH3]));
+        check(&name(), &made, &Set::options()).unwrap();
+        let hash = Manifest { params: Bytes::from_static(&[HASH_XXH3 + 1]), ..made.clone() };
+        for other in [hash, Manifest { copies: 2, ..made }] {
+            let error = check(&name(), &other, &Set::options()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{other:?}");
+        }
+    }
+
+    /// With their lengths, two members come to just what one write takes, or to a byte more.
+    #[tokio::test]
+    async fn the_members_of_one_call_may_fill_what_a_write_takes() {
+        let store: StoreRef = Arc::new(MemoryStore::builder().value_bytes_max(8_000).build().unwrap());
+        let set = Binary::open(&store, &name(), &Set::options().shards(1), true).await.unwrap();
+        let bytes = |members: &[Vec<u8>]| {
+            let mut elements = Vec::new();
+            members.iter().for_each(|member| layout::put_element(&mut elements, Action::Put, member));
+            elements.len()
+        };
+        let max = set.shards.elements_bytes_max();
+        let two = |more: usize| [vec![b'a'; 2_500], vec![b'b'; 2_500 + more]];
+        let more = (0..max).find(|&more| bytes(&two(more)) == max).unwrap();
+        let error = set.change(Action::Put, two(more + 1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+        set.change(Action::Put, two(more)).await.unwrap();
+        assert!(set.has(&two(more)[1]).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn changes_at_the_same_time_share_writes_of_up_to_64_kib() {
+        let answering = Answering::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+        let store: StoreRef = Arc::new(Yielding(answering.shared()));
+        let set = Arc::new(Binary::open(&store, &name(), &Set::options(), true).await.unwrap());
+        let mut callers = tokio::task::JoinSet::new();
+        for number in 0..10u8 {
+            let set = set.clone();
+            callers.spawn(async move { set.change(Action::Put, [vec![number; 20_000]]).await.unwrap() });
+        }
+        callers.join_all().await;
+        let asked = answering.asked();
+        let sent = asked.iter().flat_map(|(_, batch)| batch).filter_map(|op| match &op.verb {
+            Verb::Put { mode: PutMode::Append, value, .. } => Some(value.len()),
+            _ => None,
+        });
+        let sent: Vec<usize> = sent.collect();
+        assert!(sent.iter().all(|&bytes| bytes < 64 * 1024) && (4..8).contains(&sent.len()), "{sent:?}");
+    }
+}

@@ -349,3 +349,26 @@ impl Text {
 fn look_bytes(dirty_bytes: usize) -> usize {
     dirty_bytes.saturating_mul(LOOK_EVERY_DIRTY_BYTES).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use larder_store_memory::MemoryStore;
+
+    use super::*;
+    use crate::Set;
+    use crate::events::tests::{listen, told};
+
+    #[tokio::test]
+    async fn a_text_that_was_never_there_is_no_loss_and_one_that_was_is() {
+        listen();
+        let name = "a-text-that-is-deleted";
+        let store: StoreRef = Arc::new(MemoryStore::new());
+        let set = Set::open_text(&store, name).unwrap();
+        assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::Absent);
+        assert_eq!(told(name), [""; 0]);
+        set.add(["a"]).await.unwrap();
+        assert!(store.delete(Key::new(name).unwrap()).await.unwrap());
+        assert_eq!(set.members().await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(told(name), ["loss: lost"]);
+    }
+}

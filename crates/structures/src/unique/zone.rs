@@ -143,4 +143,12 @@ mod tests {
             assert_eq!(Zone::named(wrong), None, "{wrong:?}");
         }
     }
+
+    #[test]
+    fn a_zone_is_another_where_its_name_is_and_a_name_has_up_to_64_bytes() {
+        assert_ne!(zone("Europe/Berlin"), zone("Europe/Paris"));
+        let longest = "x".repeat(64);
+        assert_eq!(Zone::named(&longest).unwrap().name(), longest);
+        assert_eq!(Zone::named(&format!("{longest}x")), None);
+    }
 }

@@ -726,3 +726,12 @@ async fn a_number_that_is_refused_takes_no_look_from_those_behind_it() {
     reader.get(address).await.unwrap();
     assert!(counting.counts().since(&before).ops >= 2, "the first look is due: a block, and the head");
 }
+
+#[tokio::test]
+async fn a_build_that_died_is_told_of_a_table_that_has_no_version_yet() {
+    let store = memory();
+    open(&store).await;
+    assert!(die(&store, 3, Applied::Nothing).await);
+    let stat = open(&store).await.stat().await.unwrap();
+    assert_eq!((stat.version, stat.others), (None, 1));
+}

@@ -257,3 +257,18 @@ async fn the_highest_id_is_never_lowered_nor_made_again() {
     assert_eq!(set(&one, 42, 1, 2).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(natives.held(&key), Some(Held::Names(BTreeMap::from([("theirs".into(), "7".into())]))));
 }
+
+/// Whatever has made it longer, what is behind the last record is not Larder's.
+#[tokio::test]
+async fn a_shard_of_bits_that_has_a_byte_more_is_told_and_not_counted() {
+    let natives = Natives::over(&(Arc::new(MemoryStore::new()) as StoreRef));
+    let store = natives.shared();
+    let records = records(&store).await;
+    set(&records, 3, 1, 2).await.unwrap();
+    let key = shard(&store, 0).await;
+    let Some(Held::Bits(mut bits)) = natives.held(&key) else { panic!("it has no bits") };
+    bits.push(0);
+    natives.hold(&key, Held::Bits(bits));
+    let error = records.aggregate(&["a"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LayoutMismatch, "{error}");
+}

@@ -372,7 +372,7 @@ async fn a_drop_that_has_removed_a_part_of_the_data_or_may_have_says_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drop_that_nobody_is_in_the_way_of_waits_for_nothing_and_one_of_nothing_takes_a_round_trip() {
+async fn a_drop_that_nobody_is_in_the_way_of_takes_no_time_and_one_of_nothing_takes_a_round_trip() {
     let counting = Counting::new(memory());
     let (store, begun) = (Arc::new(counting.clone()) as StoreRef, tokio::time::Instant::now());
     Set::open_or_create(&store, "s").await.unwrap();
@@ -401,7 +401,7 @@ async fn a_drop_in_many_batches_deletes_once_more_what_others_made_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_drop_asks_for_no_copies_on_servers_that_are_not_there() {
+async fn a_drop_asks_for_no_copies_where_there_is_no_second_server() {
     let store = memory();
     // A set with a copy on a second server, in a store that has one.
     let manifest = b"LRD\x01\x04\x01\x01\x00\x88\x77\x66\x55\x44\x33\x22\x11\x02\x01";

@@ -11,6 +11,7 @@ use larder_structures::counter::Mode;
 use larder_structures::{Counter, Lock, Set};
 
 use crate::counter::support::{Meter, counting, data_key, memory, process, slot_key, yielding};
+use crate::support::sieve::Sieve;
 
 #[tokio::test]
 async fn round_trips_are_as_documented() {
@@ -546,4 +547,25 @@ async fn a_timeout_of_0_is_bad_input() {
         assert_eq!(options.open_or_create(&store, "n").await.unwrap_err().kind(), ErrorKind::BadInput);
         assert_eq!(options.open(&store, "n").await.unwrap_err().kind(), ErrorKind::BadInput);
     }
+}
+
+/// One copy is what a fast counter has.
+#[tokio::test]
+async fn a_fast_counter_may_be_asked_for_with_one_copy_and_not_with_two() {
+    let store = memory();
+    let counter = Counter::options().fast().copies(1).open_or_create(&store, "n").await.unwrap();
+    assert_eq!(counter.mode(), Mode::Fast);
+    let error = Counter::options().fast().copies(2).open(&store, "n").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
+}
+
+/// Else a server that does not answer would keep its caller for ever.
+#[tokio::test]
+async fn every_request_of_an_opening_has_a_deadline() {
+    let urged = Sieve::answering(&memory(), |ctx, op| {
+        assert!(ctx.deadline.is_some(), "{op:?}");
+        None
+    });
+    Counter::options().open_or_create(&urged, "n").await.unwrap();
+    Counter::options().open(&urged, "n").await.unwrap().add(1).await.unwrap();
 }

@@ -4,3 +4,4 @@ mod faults;
 mod handle;
 mod memcached;
 pub(crate) mod support;
+mod tries;

@@ -13,6 +13,7 @@ mod looks;
 mod memcached;
 mod model;
 mod moved;
+mod notes;
 mod openings;
 mod pushes;
 mod removal;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_core::{
-    Batch, Ctx, Effect, ErrorKind, Key, Op, PutMode, Remaining, Reply, Run, Store, StoreExt, StoreRef, Ttl, Verb, Want,
+    Batch, Ctx, Durability, Effect, ErrorKind, Key, Op, Profile, PutMode, Remaining, Reply, Run, Store, StoreExt,
+    StoreRef, Ttl, Verb, Want,
 };
 use larder_store_memory::MemoryStore;
 use larder_structures::Set;
@@ -13,6 +14,7 @@ use larder_testkit::faulty::{Fault, Faulty};
 
 use crate::support::hooked::Hooked;
 use crate::support::probe::{Probe, set_value, sorted, value_of};
+use crate::support::sieve::Sieve;
 
 fn key() -> Key {
     Key::new("index").unwrap()
@@ -309,4 +311,39 @@ async fn a_compaction_waits_for_changes_of_its_handle_until_its_deadline() {
     // With nobody at it, it goes through.
     assert!(changing.await.unwrap_err().is_cancelled());
     assert_eq!(set.compact().await.unwrap().bytes, 6);
+}
+
+#[tokio::test]
+async fn a_text_that_is_not_there_may_be_lost_unless_the_store_keeps_it_on_disk() {
+    let memory = Probe::new().shared();
+    for (durability, said) in [(Durability::Disk, "(never created)"), (Durability::Recent, "(never created, or lost)")]
+    {
+        let profile = Profile { durability, ..(*memory.profile()).clone() };
+        let set = Set::open_text(&Sieve::of(&memory, profile, |_, _| None), "index").unwrap();
+        let error = set.members().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Absent);
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_compaction_whose_reply_is_lost_has_succeeded_and_one_that_was_not_sent_has_not() {
+    for is_lost in [true, false] {
+        let hooked = Hooked::new(&Probe::new().shared());
+        let set = Set::options().dirtiness(1 << 40).open_text(&hooked.shared(), "index").unwrap();
+        for _ in 0..3 {
+            set.add(["a"]).await.unwrap();
+        }
+        // A read, and the write.
+        if is_lost {
+            hooked.lose_replies(2)
+        } else {
+            hooked.refuse(2)
+        }
+        match set.compact().await {
+            Ok(stat) => assert!(is_lost && stat.stale_bytes == 0, "{stat:?}"),
+            Err(error) => assert!(!is_lost && error.kind() == ErrorKind::Unavailable, "{error}"),
+        }
+        assert_eq!(set.stat().await.unwrap().stale_bytes, if is_lost { 0 } else { 6 });
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_core::{ErrorKind, ManualClock, Op, Profile, PutMode, StoreExt, StoreRef, Verb, Want};
+use larder_core::{Effect, Error, ErrorKind, ManualClock, Op, Profile, PutMode, StoreExt, StoreRef, Verb, Want};
 use larder_store_memory::MemoryStore;
 use larder_structures::Table;
 
@@ -151,4 +151,31 @@ async fn of_many_entries_that_are_lost_eight_are_named_and_the_others_counted() 
         assert_eq!(error.to_string().contains(" more "), more.is_some(), "{error}");
         assert!(says.is_none_or(|says| error.to_string().contains(&says)), "{error}");
     }
+}
+
+/// That the value was joined to the entry is known: only the look behind it is made again.
+#[tokio::test]
+async fn a_put_whose_look_at_the_entry_failed_looks_again_and_puts_nothing_twice() {
+    let (puts, fails) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (counted, failing) = (puts.clone(), fails.clone());
+    let store = Sieve::answering(&memory(), move |_, op| {
+        if !is_of_an_entry(op) {
+            return None;
+        }
+        counted.fetch_add(u64::from(matches!(op.verb, Verb::Put { .. })), Ordering::Relaxed);
+        let is_look = matches!(op.verb, Verb::Get { .. });
+        let fails =
+            is_look && failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        fails.then(|| Err(Error::new(ErrorKind::Unavailable, "as the test wants").effect(Effect::NotApplied)))
+    });
+    let table = Table::open_or_create(&store, "t").await.unwrap();
+    table.put("k", "first").await.unwrap();
+    table.settle().await;
+    puts.store(0, Ordering::Relaxed);
+    fails.store(1, Ordering::Relaxed);
+    table.put("k", "second").await.unwrap();
+    assert_eq!(fails.load(Ordering::Relaxed), 0, "none failed");
+    // The append, and beside it what would make the entry.
+    assert_eq!(puts.load(Ordering::Relaxed), 2);
+    assert_eq!(table.get("k").await.unwrap().unwrap(), "second");
 }

@@ -93,7 +93,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The largest value that a store can be told to take: 64 MiB, the default.
+    /// The largest value beside the longest key that a store can be told to take: 64 MiB, the default.
     pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
     /// The default options of the store in a folder.
@@ -126,7 +126,7 @@ impl Options {
         self
     }
 
-    /// The largest value. Default: [`Options::VALUE_BYTES_MAX`], which is the most.
+    /// The largest value beside a key of 250 bytes; beside a shorter one it may have as many bytes more as that is shorter. Default: [`Options::VALUE_BYTES_MAX`], which is the most.
     ///
     /// ```
     /// # use larder_store_durable::Options;

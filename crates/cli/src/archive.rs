@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure, say};
 use crate::half::{self, Half};
 use crate::output::Out;
 use crate::own::is_file;
-use crate::session::{Session, TIMEOUT, backup_url, files_url};
+use crate::session::{Makes, Session, TIMEOUT, backup_url, files_url};
 
 pub(crate) const EXPORT_HELP: &str = "\
 Writes every item of the store to FILE, with flags and lives, as a portable dump (docs/durability.md says byte by byte how); - is standard output. Others go on \
@@ -271,7 +271,7 @@ fn totals_of(dump: &Path) -> Result<Totals, Failure> {
 }
 
 pub(crate) fn restore(common: &Common, args: &Archive) -> Result<Exit, Failure> {
-    let options = durable(&files_url(common)?)?;
+    let options = durable(&files_url(common, Makes::Store)?)?;
     let progress = Progress::new();
     let totals = options.restore(input(&args.file)?, &mut |totals| progress.totals(totals))?;
     drop(progress);
@@ -279,7 +279,7 @@ pub(crate) fn restore(common: &Common, args: &Archive) -> Result<Exit, Failure> 
 }
 
 pub(crate) fn check(common: &Common) -> Result<Exit, Failure> {
-    let store = durable(&files_url(common)?)?.open()?;
+    let store = durable(&files_url(common, Makes::Nothing)?)?.open()?;
     let torn = store.stats()?.torn_bytes;
     let progress = Progress::new();
     let checked = store.check(&mut |checked| match checked.items {

@@ -17,6 +17,14 @@ use crate::own::{Own, is_file};
 /// How long one operation may take, unless --timeout says otherwise.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Whether a command makes the folder of a store that was named, where it is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Makes {
+    Store,
+    /// It asks what is there: of a path that was mistyped it would tell that nothing is.
+    Nothing,
+}
+
 /// An open store, and how to work on it.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -36,13 +44,13 @@ pub(crate) struct Session {
 impl Session {
     /// Opens the store that the command line or the environment names. One that ends with this process is refused:
     /// whatever a command left there would be gone before the next command.
-    pub(crate) async fn open(common: &Common) -> Result<Session, Failure> {
+    pub(crate) async fn open(common: &Common, makes: Makes) -> Result<Session, Failure> {
         let timeout = common.timeout.unwrap_or(TIMEOUT);
-        let mut url = store_url(common)?;
+        let mut url = store_url(common, makes)?;
         let mut connected = connect_all(&url, timeout).await;
         if connected.is_err() && named(common).is_none() {
             // This user's server may have ended for want of work just when it was asked.
-            url = store_url(common)?;
+            url = store_url(common, makes)?;
             connected = connect_all(&url, timeout).await;
         }
         let opened = connected?;
@@ -99,8 +107,9 @@ pub(crate) const HOW_TO_SET_ONE: &str = "set one: `larder --store memcached://lo
 
 /// The store's URL: the one that the command line or the environment names, or else this user's own, by its server or with --direct by its files. Files are opened for
 /// one operation at a time, and another process that has them open is waited for, unless the URL says otherwise.
-fn store_url(common: &Common) -> Result<String, Failure> {
+fn store_url(common: &Common, makes: Makes) -> Result<String, Failure> {
     match named(common) {
+        Some(url) if makes == Makes::Nothing => Ok(unmade(as_commands_do(url))),
         Some(url) => Ok(as_commands_do(url)),
         None if common.direct => {
             let own = Own::find()?;
@@ -113,11 +122,11 @@ fn store_url(common: &Common) -> Result<String, Failure> {
 
 /// The URL by which a durable store is backed up: this user's own by its server, as it is.
 pub(crate) fn backup_url(common: &Common) -> Result<String, Failure> {
-    if named(common).is_none() && !common.direct { Own::find()?.served() } else { files_url(common) }
+    if named(common).is_none() && !common.direct { Own::find()?.served() } else { files_url(common, Makes::Nothing) }
 }
 
 /// The URL of a durable store's files, for what is no op.
-pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
+pub(crate) fn files_url(common: &Common, makes: Makes) -> Result<String, Failure> {
     let url = match named(common) {
         Some(url) => url,
         None => {
@@ -126,7 +135,8 @@ pub(crate) fn files_url(common: &Common) -> Result<String, Failure> {
             own.files()
         }
     };
-    Ok(as_commands_do(url))
+    let url = as_commands_do(url);
+    Ok(if makes == Makes::Nothing { unmade(url) } else { url })
 }
 
 /// The URL as commands open it: files in turns.
@@ -139,13 +149,22 @@ fn named(common: &Common) -> Option<String> {
 }
 
 /// For use in turns with other processes, unless the URL says otherwise.
-fn in_turns(mut url: String) -> String {
-    for (option, value) in [("share", "yes".to_owned()), ("wait_ms", TIMEOUT.as_millis().to_string())] {
-        let options = url.split_once('?').map_or("", |(_, options)| options);
-        if !options.split('&').any(|given| given.split('=').next() == Some(option)) {
-            let mark = if url.contains('?') { '&' } else { '?' };
-            url.push_str(&format!("{mark}{option}={value}"));
-        }
+fn in_turns(url: String) -> String {
+    let url = with_option(url, "share", "yes");
+    with_option(url, "wait_ms", &TIMEOUT.as_millis().to_string())
+}
+
+/// Files that are not made where they are not there, unless the URL says otherwise.
+fn unmade(url: String) -> String {
+    if is_file(&url) { with_option(url, "create", "no") } else { url }
+}
+
+/// The URL with an option, if it does not have it.
+fn with_option(mut url: String, option: &str, value: &str) -> String {
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    if !options.split('&').any(|given| given.split('=').next() == Some(option)) {
+        let mark = if url.contains('?') { '&' } else { '?' };
+        url.push_str(&format!("{mark}{option}={value}"));
     }
     url
 }

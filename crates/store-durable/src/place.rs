@@ -264,16 +264,23 @@ impl Noted {
     }
 }
 
-/// Makes the folder if there is none: true if it is empty. Refuses what is no folder, or somebody else's.
+/// Makes the folder if there is none: true if it is empty.
 fn prepare(folder: &Path) -> Result<bool> {
+    let is_empty = is_empty(folder)?;
+    if is_empty {
+        fs::create_dir_all(folder).map_err(|error| failed(folder, "cannot be made", error))?;
+    }
+    Ok(is_empty)
+}
+
+/// True if the folder holds nothing, or is not there. Refuses what is no folder, or somebody else's.
+pub(crate) fn is_empty(folder: &Path) -> Result<bool> {
     match fs::metadata(folder) {
         Ok(found) if !found.is_dir() => {
             return Err(config(format!("{} is no folder; a durable store is one", folder.display())));
         }
         Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            fs::create_dir_all(folder).map_err(|error| failed(folder, "cannot be made", error))?;
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(failed(folder, "cannot be looked at", error)),
     }
     let mut names = Vec::new();
@@ -444,6 +451,11 @@ fn failed(path: &Path, what: &str, error: std::io::Error) -> Error {
         _ => ErrorKind::Unavailable,
     };
     Error::new(kind, format!("{} {what}: {error}", path.display())).source(error)
+}
+
+/// Of a folder in which a store is not to be made.
+pub(crate) fn no_store(folder: &Path) -> Error {
+    config(format!("{} holds no store, and none is to be made there: is the path right?", folder.display()))
 }
 
 fn config(detail: String) -> Error {

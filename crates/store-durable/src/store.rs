@@ -21,7 +21,7 @@ use crate::layout::Commit;
 use crate::moving::Moving;
 use crate::ops::{self, TTL_MAX};
 use crate::options::{Options, Sync};
-use crate::place::{Identity, Noted, Place};
+use crate::place::{self, Identity, Noted, Place};
 use crate::queue::{Entrance, queue};
 use crate::room::Room;
 use crate::tables;
@@ -91,9 +91,13 @@ pub struct Stats {
 
 impl DurableStore {
     pub(crate) fn open(options: &Options) -> Result<DurableStore> {
-        let place = Arc::new(Place::lock(&options.folder, options.wait)?);
         let name = format!("file:{}", options.folder.display());
         let witness = options.witness.clone().map(|path| Arc::new(Witness::new(path)));
+        if !options.create && place::is_empty(&options.folder)? {
+            // Before the folder is made.
+            return Err(missing(options, witness.as_deref()).store(name));
+        }
+        let place = Arc::new(Place::lock(&options.folder, options.wait)?);
         let opened = open_engine(&place, &name, options, witness.as_deref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
         let generations = engine.generations().map_err(|fault| fault.error(&name))?;
@@ -406,11 +410,18 @@ fn open_engine(place: &Place, name: &str, options: &Options, witness: Option<&Wi
             place.renew(identity, layout).map_err(named)?;
             Ok(opened)
         }
+        None if !options.create => Err(named(missing(options, witness))),
         None => {
             witness.map_or(Ok(()), Witness::knows_nothing).map_err(named)?;
             create(place, name, options)
         }
     }
+}
+
+/// Why a store that is not to be made is not opened: it is not there, or its witness knows that it was.
+fn missing(options: &Options, witness: Option<&Witness>) -> Error {
+    let lost = witness.map_or(Ok(()), Witness::knows_nothing).err();
+    lost.unwrap_or_else(|| place::no_store(&options.folder))
 }
 
 fn create(place: &Place, name: &str, options: &Options) -> Result<Opened> {

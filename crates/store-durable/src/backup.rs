@@ -176,7 +176,7 @@ impl Options {
         };
         let was_there = self.folder.exists();
         let mut reader = DumpReader::new(input)?;
-        let place = Place::lock(&self.folder, self.wait).map_err(|error| error.store(&name))?;
+        let mut place = Place::lock(&self.folder, self.wait).map_err(|error| error.store(&name))?;
         place.may_restore().map_err(|error| error.store(&name))?;
         let origin = reader.head().origin;
         let store = origin.map_or_else(random, |origin| Ok(origin.store))?;
@@ -189,6 +189,7 @@ impl Options {
         match self.fill(&place.engine(), identity, &mut reader, tell) {
             Ok(()) => {
                 place.finish(identity)?;
+                place.name_lock(identity);
                 Ok(reader.totals())
             }
             Err(error) => {

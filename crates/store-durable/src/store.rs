@@ -97,9 +97,11 @@ impl DurableStore {
             // Before the folder is made.
             return Err(missing(options, witness.as_deref()).store(name));
         }
-        let place = Arc::new(Place::lock(&options.folder, options.wait)?);
+        let mut place = Place::lock(&options.folder, options.wait)?;
         let opened = open_engine(&place, &name, options, witness.as_deref())?;
         let Opened { engine, identity, last, torn_bytes } = opened;
+        place.name_lock(identity);
+        let place = Arc::new(place);
         let generations = engine.generations().map_err(|fault| fault.error(&name))?;
         let parts = SharedParts {
             name: name.clone(),
@@ -489,6 +491,8 @@ fn begins_where_tables_end(
 /// Looks at the engine's files before it opens them, and mends the journal's end where a crash cut it short.
 fn look_over(place: &Place, identity: Identity, noted: Option<Noted>) -> Result<Found> {
     place.look_over_engine()?;
+    // Until the engine takes it: whoever has it open writes what is looked at.
+    let _engine = place.lock_engine()?;
     let folder = place.engine();
     let plain = |fault: Fault| fault.error("").clone();
     let corrupt = |detail: String| Err(Error::new(ErrorKind::Corrupt, detail));

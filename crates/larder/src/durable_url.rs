@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use larder_core::{Error, Result};
-use larder_store_durable::Options;
+use larder_store_durable::{NoSync, Options};
 
 use crate::spelling::nearest;
 use crate::url_options::{config, not_taken, parsed, size};
@@ -30,7 +30,7 @@ pub(crate) fn parse(rest: &str) -> Result<Place> {
     for option in options.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         store = match name {
-            "sync" => store.sync(value.parse().map_err(|_| not_taken(name, value, "always, never or every:100ms"))?),
+            "sync" => store.sync(value.parse().map_err(|_| not_taken(name, value, NoSync::FORM))?),
             "value_bytes_max" => store.value_bytes_max(size(name, value)?),
             "cache_bytes" => store.cache_bytes(size(name, value)? as u64),
             "reserve_bytes" => store.reserve_bytes(size(name, value)? as u64),
@@ -93,7 +93,11 @@ mod tests {
                 "x?snyc=always",
                 "no option \"snyc\"; it has cache_bytes, create, reserve_bytes, share, sync, value_bytes_max, wait_ms, witness; did you mean sync",
             ),
-            ("x?sync=sometimes", "sync takes always, never or every:100ms, not \"sometimes\""),
+            ("x?sync=every:2h", "sync takes always, never or every:100ms (1 ms to 1 h, in ms or s), not"),
+            (
+                "x?sync=sometimes",
+                "sync takes always, never or every:100ms (1 ms to 1 h, in ms or s), not \"sometimes\"",
+            ),
             ("x?share=maybe", "share takes yes or no, not \"maybe\""),
             ("x?create=", "create takes yes or no, not \"\""),
             ("no/such/folder?create=no", "no/such/folder holds no store, and none is to be made there"),

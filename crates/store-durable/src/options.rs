@@ -35,11 +35,20 @@ pub struct NoSync;
 
 impl fmt::Display for NoSync {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("sync takes always, never or every:100ms (1 ms to 1 h, in ms or s)")
+        write!(f, "sync takes {}", NoSync::FORM)
     }
 }
 
 impl std::error::Error for NoSync {}
+
+impl NoSync {
+    /// What there is to choose from.
+    ///
+    /// ```
+    /// assert!(larder_store_durable::NoSync::FORM.starts_with("always, never or every:100ms"));
+    /// ```
+    pub const FORM: &str = "always, never or every:100ms (1 ms to 1 h, in ms or s)";
+}
 
 impl FromStr for Sync {
     type Err = NoSync;

@@ -85,7 +85,7 @@ pub struct Stats {
     pub synced: u64,
     /// Bytes that the store's files take; a journal that is not full counts whole.
     pub disk_bytes: u64,
-    /// Bytes of a write that a crash had cut short, cut off when the store was opened.
+    /// Bytes of a write that a crash had cut short, cut off when the store was opened; or of damage in what was not known to be on disk, with what came behind it.
     pub torn_bytes: u64,
 }
 
@@ -179,6 +179,17 @@ impl DurableStore {
             disk_bytes: self.shared.engine.disk_bytes().map_err(|fault| fault.error(&self.shared.name))?,
             torn_bytes: self.torn_bytes,
         })
+    }
+
+    /// Bytes that were cut off when the store was opened: see [`Stats::torn_bytes`].
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// assert_eq!(larder_store_durable::Options::new(folder.path()).open()?.torn_bytes(), 0);
+    /// # Ok::<(), larder_core::Error>(())
+    /// ```
+    pub fn torn_bytes(&self) -> u64 {
+        self.torn_bytes
     }
 
     /// Drawn when the store was made, and anew by each restore: two stores with one incarnation hold the same data, or one is a copy of the other.

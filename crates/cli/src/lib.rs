@@ -190,7 +190,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         | Command::Memcached(_) => Ok(Exit::Ok as u8),
     };
     session.report_cost();
-    outcome
+    outcome.map_err(|failure| failure.at(session.place))
 }
 
 /// What goes through a whole store, to tell what is in it, makes none.

@@ -34,18 +34,51 @@ async fn a_replica_is_refused_and_its_primary_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_becomes_a_replica_refuses_writes_and_says_so() {
-    let (server, primary) = (start(RedisVersion::Redis8), start(RedisVersion::Redis8));
-    let store = open(&server.url()).await;
-    set(&store, "k", "v").await;
-    let port = primary.addr().port().to_string();
-    assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
-    for op in [put("k", PutMode::Add, "w"), put("new", PutMode::Set, "w")] {
-        let error = one(&store, op).await.unwrap_err();
-        let said = error.to_string();
-        assert_eq!(error.known_effect(), Effect::NotApplied, "{said}");
-        for part in ["has become a replica", "connect to its primary", "op ", "key \""] {
-            assert!(said.contains(part), "{part:?} is not in: {said}");
+async fn a_replica_is_refused_to_a_user_who_may_not_info_too() {
+    let acl = "user default on nopass ~* &* +@all\n\
+               user noinfo on >p ~* &* +@all -info\n\
+               user norole on >p ~* &* +@all -info -role\n";
+    for version in RedisVersion::ALL {
+        let primary = start(version);
+        let options = RedisOptions::new().replica_of(primary.addr()).acl(acl, "default", "");
+        let replica = RedisServer::start(version, &options);
+        for (user, named) in
+            [("noinfo", format!("primary 127.0.0.1:{}", primary.addr().port())), ("norole", "INFO and ROLE".to_owned())]
+        {
+            let error = refused(&format!("redis://{user}:p@{}", replica.addr())).await;
+            let said = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Config, "{said}");
+            assert!(said.contains("this server is a replica") && said.contains(&named), "{said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_becomes_a_replica_refuses_writes_and_then_reads_and_says_so() {
+    for version in RedisVersion::ALL {
+        let (server, primary) = (start(version), start(version));
+        let port = primary.addr().port().to_string();
+        for op in [put("k", PutMode::Add, "w"), put("new", PutMode::Set, "w")] {
+            assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
+            let store = open(&server.url()).await;
+            set(&store, "k", "v").await;
+            assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", &port]).text(), "OK");
+            let error = one(&store, op).await.unwrap_err();
+            let said = error.to_string();
+            assert_eq!(error.known_effect(), Effect::NotApplied, "{said}");
+            for part in ["has become a replica", "connect to its primary", "op ", "key \""] {
+                assert!(said.contains(part), "{part:?} is not in: {said}");
+            }
+            for op in [Op::get(key("k"), Want::VALUE), put("k", PutMode::Set, "w")] {
+                let error = one(&store, op).await.unwrap_err();
+                assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{error}");
+                let said = error.to_string();
+                assert!(said.contains("replica") && said.contains(&format!("primary 127.0.0.1:{port}")), "{said}");
+            }
+            // Once it is a primary again it is found again.
+            assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
+            wait_until_up(&store).await;
+            set(&store, "k", "v").await;
         }
     }
 }

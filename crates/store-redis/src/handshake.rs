@@ -37,6 +37,31 @@ pub(crate) struct ServerInfo {
     pub(crate) untold: Option<String>,
 }
 
+impl ServerInfo {
+    /// The error of a server that refuses a command which the store needs: of one that is too old to have it, nobody took it away.
+    fn lacks(&self, command: &str, error: &ServerError) -> Error {
+        let is_unknown = error.details().is_some_and(|words| words.contains("unknown command"));
+        if is_unknown && self.flavour == Flavour::Redis && is_older(&self.version, OLDEST) {
+            let ((major, minor), version) = (OLDEST, &self.version);
+            let detail = format!(
+                "this is Redis {version}, and does not know the command {command}: the store needs Redis {major}.{minor} or later, or Valkey"
+            );
+            return Error::new(ErrorKind::Config, detail);
+        }
+        let refusal = refused(error);
+        Error::new(refusal.kind(), format!("the store needs the command {command}: {}", refusal.detail()))
+    }
+}
+
+/// The first Redis that has all of [`COMMANDS`].
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Of a version that is none, nobody can tell.
+fn is_older(version: &str, than: (u32, u32)) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse().ok());
+    matches!((parts.next(), parts.next()), (Some(Some(major)), Some(Some(minor))) if (major, minor) < than)
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flavour {
     #[default]
@@ -154,9 +179,7 @@ pub(crate) fn understood(answers: Vec<Value>, role: Role, wait: Option<WaitRepli
         if let Value::ServerError(error) = answer
             && is_fatal(command, &error)
         {
-            let refusal = refused(&error);
-            let detail = format!("the store needs the command {command}: {}", refusal.detail());
-            return Err(Error::new(refusal.kind(), detail));
+            return Err(info.lacks(command, &error));
         }
     }
     take_settings(&mut info, &settings, is_aof);
@@ -367,6 +390,31 @@ mod tests {
         assert!(stands("cluster_enabled:1\r\nrole:slave\r\n").is_ok());
         let error = stands("role:master\r\ncluster_enabled:0\r\n").unwrap_err();
         assert!(error.to_string().contains("redis://host:port"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_too_old_for_a_command_is_told_so_and_of_another_it_was_taken_away() {
+        let answers = |info: &str, command: &str| {
+            let probes = Script::ALL.len() + COMMANDS.iter().position(|known| *known == command).unwrap();
+            let mut answers = vec![Value::Nil, Value::Nil, bulk(info)];
+            answers.resize(3 + SETTINGS.len(), Value::Map(Vec::new()));
+            answers.resize(3 + SETTINGS.len() + probes, Value::Okay);
+            let error = format!("-ERR unknown command `{command}`, with args beginning with: \r\n");
+            answers.push(redis::parse_redis_value(error.as_bytes()).unwrap());
+            answers
+        };
+        for (version, is_old) in
+            [("6.0.16", true), ("5.0.7", true), ("6.2.0", false), ("7.0.15", false), ("", false), ("unstable", false)]
+        {
+            let info = format!("redis_version:{version}\r\nrole:master\r\n");
+            let said = understood(answers(&info, "SMISMEMBER"), Role::Single, None).unwrap_err().to_string();
+            assert_eq!(said.contains("needs Redis 6.2 or later, or Valkey"), is_old, "{said}");
+            assert_eq!(said.contains("rename-command"), !is_old, "{said}");
+            assert!(said.contains("the command SMISMEMBER") && (!is_old || said.contains(version)), "{said}");
+        }
+        let valkey = "redis_version:6.0.16\r\nvalkey_version:8.1.3\r\n";
+        let said = understood(answers(valkey, "ZMSCORE"), Role::Single, None).unwrap_err().to_string();
+        assert!(said.contains("rename-command"), "{said}");
     }
 
     #[test]

@@ -340,7 +340,10 @@ impl Node {
             redis::ErrorKind::Io => unavailable("the handshake failed", error),
             // The parser takes a greeting that was cut for a wrong one.
             _ if traffic.is_cut() => unavailable("the connection ended during the handshake", error),
-            _ => config(format!("this is no Redis 6 or later, or it forbids HELLO: {said}")),
+            _ => config(format!(
+                "this is no Redis 6.2 or later, nor Valkey, or HELLO was renamed or taken away (HELLO: {said}); give HELLO back (rename-command), or use a \
+                 newer server"
+            )),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::scripts::Script;
 use crate::slices::SLICE_OPS;
 use crate::watch::{Watched, is_watch};
 
-/// A store on one Redis or Valkey server.
+/// A store on one Redis or Valkey server: Redis 6.2 or later, and any Valkey.
 ///
 /// # What is promised
 /// - A batch is one pipeline on one connection, which all callers share: **round trips: 1**. One more after the server has

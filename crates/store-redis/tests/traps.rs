@@ -239,6 +239,7 @@ async fn a_command_that_was_taken_away_is_named() {
         ("PTTL", ""),
         ("BITFIELD", "BF"),
         ("SADD", ""),
+        ("SCRIPT", "SC"),
     ];
     for (version, (command, name)) in
         RedisVersion::ALL.into_iter().flat_map(|version| taken.map(|taken| (version, taken)))
@@ -249,6 +250,57 @@ async fn a_command_that_was_taken_away_is_named() {
         let said = error.to_string();
         assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
         assert!(said.contains(&format!("needs the command {command}")) && said.contains("rename-command"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn hello_that_was_taken_away_is_named_with_the_mend() {
+    for (version, name) in RedisVersion::ALL.into_iter().flat_map(|version| ["", "HI"].map(|name| (version, name))) {
+        let server = RedisServer::start(version, &RedisOptions::new().arg("rename-command HELLO", name));
+        let error = refused(&server.url()).await;
+        let said = error.to_string();
+        assert_eq!((error.kind(), error.known_effect()), (ErrorKind::Config, Effect::NotApplied), "{said}");
+        for part in ["Redis 6.2 or later", "HELLO was renamed or taken away", "give HELLO back (rename-command)"] {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+    }
+}
+
+/// What only tells of the server is missed, and said to be, where it is taken away; structures need none of it.
+#[tokio::test]
+async fn a_server_without_the_commands_that_only_tell_is_a_store_that_warns_and_names_what_it_lacks() {
+    for version in RedisVersion::ALL {
+        let taken = |command: &str| RedisOptions::new().arg(&format!("rename-command {command}"), "");
+        for (command, warned) in [("INFO", "INFO is refused"), ("CONFIG", "CONFIG GET is refused")] {
+            let server = RedisServer::start(version, &taken(command));
+            let store = open(&server.url()).await;
+            let warnings = store.profile().warnings.clone();
+            assert!(warnings.len() == 1 && warnings[0].contains(warned), "{warnings:?}");
+            set(&store, "k", "v").await;
+            assert_eq!(value(&store, "k").await.unwrap(), "v");
+        }
+        let server = RedisServer::start(version, &taken("SCAN"));
+        let store = open(&server.url()).await;
+        assert_eq!(store.profile().warnings, [""; 0]);
+        let error = store.list(Ctx::default(), b"", &mut |_| ()).await.unwrap_err();
+        let said = error.to_string();
+        assert!(
+            error.kind() == ErrorKind::Config && said.contains("(SCAN)") && said.contains("rename-command"),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_evicts_what_has_a_life_is_warned_of_and_none_is_without_a_limit() {
+    for version in RedisVersion::ALL {
+        let options = RedisOptions::new().maxmemory(64 << 20, Eviction::VolatileLru);
+        let profile = open(&RedisServer::start(version, &options).url()).await.profile();
+        assert_eq!(profile.eviction, Evicts::WhenFull);
+        assert!(profile.warnings[0].contains("maxmemory-policy volatile-lru"), "{:?}", profile.warnings);
+        let options = RedisOptions::new().maxmemory(0, Eviction::AllKeysLru);
+        let profile = open(&RedisServer::start(version, &options).url()).await.profile();
+        assert_eq!((profile.eviction, &profile.warnings[..]), (Evicts::Never, &[][..]), "no limit is never reached");
     }
 }
 

@@ -189,7 +189,7 @@ impl RedisStore {
         replies: &mut [Result<Reply>],
     ) {
         let outcome = match answer {
-            Ok(value) => decode(value, command),
+            Ok(value) => decode(value, command, &ops[*place]),
             Err(fault) => command.failed(fault.error.clone().effect(fault.effect_on(&ops[*place]))),
         };
         outcome.put(*place, ops, replies, |error| error.store(self.node.name()));

@@ -532,6 +532,37 @@ async fn keys_with_braces_and_routes_are_apart_and_are_listed_by_their_names() {
     assert_eq!(error.kind(), ErrorKind::BadInput, "{error}");
 }
 
+/// Whoever mends it looks on the server, where keys that belong together have another name.
+#[tokio::test]
+async fn a_key_that_stands_elsewhere_on_the_server_is_named_as_it_stands_there() {
+    for version in RedisVersion::ALL {
+        let acl = "user default on nopass ~* &* +@all\nuser joe on >p ~L.* &* +@all\n";
+        let server = RedisServer::start(version, &RedisOptions::new().acl(acl, "default", ""));
+        server.command(&["RPUSH", "{L.q.0}L.q.c1", "a"]);
+        server.command(&["SET", "{L.q.0}L.q.c2", "theirs"]);
+        let with = |op: Op| op.routed(Route { with: Some(key("L.q.0")), rank: 0 });
+        let (all, joe) = (open(&server.url()).await, open(&format!("redis://joe:p@{}", server.addr())).await);
+        for (store, name, kind) in [
+            (&joe, "L.q.c1", ErrorKind::Config),
+            (&all, "L.q.c1", ErrorKind::LayoutMismatch),
+            (&all, "L.q.c2", ErrorKind::LayoutMismatch),
+        ] {
+            for op in [Op::get(key(name), Want::VALUE), put(name, PutMode::Set, "v")] {
+                let error = one(store, with(op)).await.unwrap_err();
+                let said = error.to_string();
+                assert_eq!((error.kind(), error.known_effect()), (kind, Effect::NotApplied), "{said}");
+                for part in [format!("on the server the key is \"{{L.q.0}}{name}\""), format!("key \"{name}\"")] {
+                    assert!(said.contains(&part), "{part:?} is not in: {said}");
+                }
+            }
+        }
+        // One that stands under its own name is named once.
+        server.command(&["RPUSH", "L.x", "a"]);
+        let said = one(&all, Op::get(key("L.x"), Want::VALUE)).await.unwrap_err().to_string();
+        assert!(!said.contains("on the server the key is"), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn a_listing_tells_every_one_of_many_keys() {
     let server = start(RedisVersion::Valkey);

@@ -304,6 +304,21 @@ async fn a_policy_that_evicts_what_has_a_life_is_warned_of_and_none_is_without_a
     }
 }
 
+#[tokio::test]
+async fn a_policy_that_is_set_later_is_noticed_with_the_next_connection() {
+    let server = start(RedisVersion::Redis8);
+    let store = open(&server.url()).await;
+    for (name, value) in [("maxmemory", "64mb"), ("maxmemory-policy", "allkeys-lru")] {
+        assert_eq!(server.command(&["CONFIG", "SET", name, value]).text(), "OK");
+    }
+    set(&store, "k", "v").await;
+    assert_eq!((store.profile().eviction, store.profile().warnings.len()), (Evicts::Never, 0));
+    assert!(!server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).is_error());
+    wait_until_up(&store).await;
+    assert_eq!(store.profile().eviction, Evicts::WhenFull);
+    assert!(store.profile().warnings[0].contains("maxmemory-policy allkeys-lru"), "{:?}", store.profile().warnings);
+}
+
 async fn a_cas(store: &RedisStore) -> Cas {
     set(store, "ours", "v").await;
     cas_of(store, "ours").await

@@ -8,7 +8,6 @@ mod native;
 mod refusal;
 
 use larder_core::native::Families;
-use larder_core::text::Shown;
 use larder_core::{Effect, Error, ErrorKind, Op, Reply, Result, Want};
 
 pub(crate) use decode::decode;
@@ -108,7 +107,8 @@ pub(crate) fn placed(error: Error, op: &Op) -> Error {
     if !matches!(error.kind(), ErrorKind::Config | ErrorKind::LayoutMismatch) || key == op.key.as_bytes() {
         return error;
     }
-    let detail = format!("{}; on the server the key is {}", error.detail(), Shown(&key));
+    // Whole: what is left out in the middle of it nobody could look for.
+    let detail = format!("{}; on the server the key is \"{}\"", error.detail(), key.escape_ascii());
     Error::new(error.kind(), detail).effect(error.known_effect())
 }
 

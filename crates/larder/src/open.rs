@@ -57,6 +57,10 @@ pub const SCHEMES: &[&str] = &[
 ///
 /// Options follow a `?`, joined by `&`: `memory:?bytes_max=64m&evict=true`. Sizes take `k`, `m` and `g`, of 1,024 each.
 ///
+/// What a server is set up for that endangers structures, such as a policy that evicts, is no error: [`Profile::warnings`](crate::Profile::warnings) has it, in words that name the
+/// mend. With the feature `tracing` each is an event of that crate too, at `WARN` with the target `larder` and the field `store`, once an open. Without it nobody hears of
+/// them who does not look. Later handshakes, after a server was gone, change the profile, and tell nothing.
+///
 /// **Round trips:** none for `memory:` and `file:`, whose files are read before this returns; a handshake with each server for the others.
 ///
 /// # Errors
@@ -143,6 +147,15 @@ pub async fn open_with_list(url: &str) -> Result<(StoreRef, Option<ListRef>)> {
 /// # }
 /// ```
 pub async fn open_all(url: &str) -> Result<Opened> {
+    let opened = opened(url).await?;
+    #[cfg(feature = "tracing")]
+    for warning in &opened.store.profile().warnings {
+        tracing::warn!(target: "larder", store = %masked_url(url), "{warning}");
+    }
+    Ok(opened)
+}
+
+async fn opened(url: &str) -> Result<Opened> {
     let Some((scheme, rest)) = url.split_once(':') else { return Err(unknown_scheme(url, url)) };
     let scheme = scheme.to_ascii_lowercase();
     match (scheme.as_str(), rest) {

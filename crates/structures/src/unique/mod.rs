@@ -381,7 +381,7 @@ impl UniqueVisitors {
             None => Ok(told.novelties),
             Some((error, count)) if count == hashes.len() => Err(error),
             Some((error, count)) => {
-                let detail = format!("{count} of {} ids were not added: {}", hashes.len(), error.detail());
+                let detail = format!("{count} of {} ids were not added: {error}", hashes.len());
                 Err(Error::new(error.kind(), detail).effect(error.known_effect()).source(error.clone()))
             }
         }

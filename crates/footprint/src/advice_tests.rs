@@ -129,7 +129,7 @@ fn dense_numbers_are_cut_into_smaller_shards_and_never_over_more_of_the_same_siz
     let name = Name::new("paid").unwrap();
     let act = Act::ReshardDense { name: name.clone(), per_shard: 509, shards: 197 };
     assert_eq!(act.to_string(), "larder reshard \"paid\" --dense 509");
-    assert_eq!(advised(&[set(100, 1_001, 48_000, "hashtable")]), [act.clone()]);
+    assert_eq!(advised(&[set(100, 1_001, 48_000, "hashtable")]), std::slice::from_ref(&act));
     // What is gained at one is lost at 99 that are all but empty.
     let thin = set(99, 2, 120, "intset");
     assert_eq!(advised(&[set(1, 600, 8_000, "hashtable"), thin.clone()]), []);

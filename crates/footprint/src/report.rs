@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use larder_core::survey::{DataType, Measured, Pace, Sample, Survey, Told, Vitals};
 use larder_core::{Batch, Ctx, Encodings, Error, ErrorKind, Op, Result, Route, StoreRef, Want};
 use larder_structures::inspect::inspect;
-use larder_structures::sharded::Dense;
+use larder_structures::sharded::{self, Dense};
 use larder_structures::{Kind, Manifest, Name, registry};
 
 use crate::advice::{Advice, advise};
@@ -273,7 +273,7 @@ async fn dense(store: &StoreRef, ctx: Ctx, all: &HashMap<Name, Result<Manifest>>
     let mut found = HashMap::new();
     for (name, manifest) in all {
         let Ok(manifest) = manifest else { continue };
-        match Dense::read(store, ctx, name, manifest).await {
+        match sharded::dense(store, ctx, name, manifest).await {
             Err(error) if is_of_its_item(error.kind()) => {}
             dense => found.extend(dense?.map(|dense| (name.clone(), dense))),
         }

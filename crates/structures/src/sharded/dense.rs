@@ -13,6 +13,35 @@ const INTEGERS_MAX: u64 = 4_096;
 /// Left of what a set may have: to the mark, and to the header, which is as long as two numbers: a power of two would be just past an allocator's class.
 const SET_LEFT: u64 = 3;
 
+/// How the numbers of a sharded collection are cut now; `None` where elements are spread by hash, for another kind, and where the map is gone, or of another release.
+/// **Round trips: 1**, and none but for dense numbers.
+///
+/// # Errors
+/// Those of the store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
+/// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
+/// use larder_structures::{Name, ShardedSet, registry};
+/// use larder_structures::sharded::{Dense, dense};
+/// let paid = ShardedSet::options().dense(500).shards(4).open_or_create(&store, "paid").await?;
+/// let name = Name::new("paid")?;
+/// let manifest = registry::find(&store, larder_core::Ctx::default(), &name).await?.expect("it is there");
+/// let dense = dense(&store, larder_core::Ctx::default(), &name, &manifest).await?;
+/// assert_eq!(dense, Some(Dense { shards: 4, per_shard: 500 }));
+/// # Ok(()) }
+/// ```
+pub async fn dense(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Option<Dense>> {
+    let is_sharded = matches!(manifest.kind, Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet);
+    if !is_sharded || !Params::decode(&manifest.params).is_some_and(|params| params.is_dense) {
+        return Ok(None);
+    }
+    let get = Batch::from_buf([Op::get(manifest.data_key(name, 0)?, Want::VALUE)]);
+    let reply = store.run(ctx, get).await.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
+    let plan = reply.into_item().and_then(|item| Plan::decode(&item.value));
+    Ok(plan.map(|plan| Dense::of(&plan.map)).filter(|dense| dense.per_shard > 0))
+}
+
 /// How dense numbers are cut into shards.
 ///
 /// ```
@@ -46,33 +75,5 @@ impl Dense {
         };
         let per_shard = u32::try_from(wished.max(least)).ok()?;
         (u64::from(per_shard) < entries_max && per_shard < self.per_shard).then_some(per_shard)
-    }
-
-    /// How the numbers of a sharded collection are cut now; `None` where elements are spread by hash, for another kind, and where the map is gone, or of another release.
-    /// **Round trips: 1**, and none but for dense numbers.
-    ///
-    /// # Errors
-    /// Those of the store.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> larder_core::Result<()> {
-    /// # let store: larder_core::StoreRef = std::sync::Arc::new(larder_store_memory::MemoryStore::new());
-    /// use larder_structures::{Name, ShardedSet, registry, sharded::Dense};
-    /// let paid = ShardedSet::options().dense(500).shards(4).open_or_create(&store, "paid").await?;
-    /// let name = Name::new("paid")?;
-    /// let manifest = registry::find(&store, larder_core::Ctx::default(), &name).await?.expect("it is there");
-    /// let dense = Dense::read(&store, larder_core::Ctx::default(), &name, &manifest).await?;
-    /// assert_eq!(dense, Some(Dense { shards: 4, per_shard: 500 }));
-    /// # Ok(()) }
-    /// ```
-    pub async fn read(store: &StoreRef, ctx: Ctx, name: &Name, manifest: &Manifest) -> Result<Option<Dense>> {
-        let is_sharded = matches!(manifest.kind, Kind::ShardedHash | Kind::ShardedSet | Kind::ShardedSortedSet);
-        if !is_sharded || !Params::decode(&manifest.params).is_some_and(|params| params.is_dense) {
-            return Ok(None);
-        }
-        let get = Batch::from_buf([Op::get(manifest.data_key(name, 0)?, Want::VALUE)]);
-        let reply = store.run(ctx, get).await.pop().unwrap_or_else(|| Err(larder_core::ext::no_reply()))?;
-        let plan = reply.into_item().and_then(|item| Plan::decode(&item.value));
-        Ok(plan.map(|plan| Dense::of(&plan.map)).filter(|dense| dense.per_shard > 0))
     }
 }

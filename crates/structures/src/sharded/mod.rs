@@ -110,7 +110,7 @@ use std::time::Duration;
 use larder_core::{Result, StoreRef};
 
 pub use self::core::NAME_BYTES_MAX;
-pub use self::dense::Dense;
+pub use self::dense::{Dense, dense};
 pub use self::hash::ShardedHash;
 use self::make::Settings;
 pub(crate) use self::make::{are_native, describe, pieces};

@@ -28,6 +28,7 @@ mod registry;
 mod replicas_redis;
 mod set;
 mod sharded;
+mod sharded_dense;
 mod sharded_ends;
 mod sharded_moves;
 mod sharded_setback;

@@ -137,7 +137,7 @@ async fn limits_of_packed_encodings_that_cost_memory_are_warned_of() {
         assert_eq!((limits.hash_entries_max, limits.set_integers_max), (4, 0));
         assert_eq!(profile.warnings.len(), 2, "{:?}", profile.warnings);
         for (said, mend) in
-            profile.warnings.iter().zip(["set hash-max-listpack-entries 128", "set set-max-intset-entries 512"])
+            profile.warnings.iter().zip(["set hash-max-listpack-entries 512", "set set-max-intset-entries 512"])
         {
             assert!(said.contains(mend) && said.contains("memory"), "{mend:?} is not in {said}");
         }

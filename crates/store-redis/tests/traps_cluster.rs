@@ -142,7 +142,7 @@ async fn a_command_that_was_taken_away_and_a_policy_that_evicts_are_named() {
     assert_eq!(profile.encodings, None, "its primaries do not agree");
     assert_eq!(profile.warnings.len(), 2, "{:?}", profile.warnings);
     contains(&profile.warnings[0], &["maxmemory-policy allkeys-lru", "set maxmemory-policy noeviction"]);
-    contains(&profile.warnings[1], &["hash-max-listpack-entries is 4", "set hash-max-listpack-entries 128"]);
+    contains(&profile.warnings[1], &["hash-max-listpack-entries is 4", "set hash-max-listpack-entries 512"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
